@@ -1,0 +1,75 @@
+"""hetero_lab: a laboratory for OpenVINO's HETERO device.
+
+See which op runs where and what every hand-over costs, change it, and measure the change. The
+public names are imported when they are first used; ``import hetero_lab`` alone is quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hetero_lab import views
+    from hetero_lab.backend.devices import devices, support
+    from hetero_lab.backend.emulation import EmulatedDevice, emulate
+    from hetero_lab.errors import HeteroLabError, HeteroLabWarning
+    from hetero_lab.experiments.profiling import Profile, profile
+    from hetero_lab.experiments.stored_profile import read_profile
+    from hetero_lab.model.labelled_data import dataset
+    from hetero_lab.model.opgraph import OpGraph
+    from hetero_lab.model.read import load
+    from hetero_lab.model.samples import samples
+    from hetero_lab.placement.affinity import Affinity, Priorities
+    from hetero_lab.placement.partition import Partition
+    from hetero_lab.placement.placements import Placement
+    from hetero_lab.placement.predicted import partition
+    from hetero_lab.runtime.compiled import compile_placement as compile
+
+__version__ = "0.1.0"
+
+_WHERE = {
+    "Affinity": "placement.affinity",
+    "EmulatedDevice": "backend.emulation",
+    "HeteroLabError": "errors",
+    "HeteroLabWarning": "errors",
+    "OpGraph": "model.opgraph",
+    "Partition": "placement.partition",
+    "Placement": "placement.placements",
+    "Priorities": "placement.affinity",
+    "Profile": "experiments.profiling",
+    "compile": "runtime.compiled:compile_placement",
+    "dataset": "model.labelled_data",
+    "devices": "backend.devices",
+    "emulate": "backend.emulation",
+    "load": "model.read",
+    "partition": "placement.predicted",
+    "profile": "experiments.profiling",
+    "read_profile": "experiments.stored_profile",
+    "samples": "model.samples",
+    "support": "backend.devices",
+}
+
+__all__ = [*sorted(_WHERE), "views"]  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "views":
+        return importlib.import_module("hetero_lab.views")
+    if name not in _WHERE:
+        raise AttributeError(f"module 'hetero_lab' has no attribute {name!r}")
+    module, _, attribute = _WHERE[name].partition(":")
+    value = getattr(importlib.import_module(f"hetero_lab.{module}"), attribute or name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Register the magics: ``%load_ext hetero_lab``."""
+    from hetero_lab.magics import HeteroMagics
+
+    shell.register_magics(HeteroMagics)

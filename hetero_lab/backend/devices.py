@@ -1,0 +1,208 @@
+"""Which devices are here, and which ops each of them supports."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import openvino as ov
+
+from hetero_lab.backend.core import shared_core
+from hetero_lab.backend.emulation import EmulatedDevice, emulated_devices
+from hetero_lab.errors import DeviceError, did_you_mean, names_at_hand, shorten
+from hetero_lab.model.read import PreparedModel, Source, prepare
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_PLUGINS_OF_THE_WHEEL = ("CPU", "GPU", "NPU")
+_FLOAT = {"BF16": "bf16", "FP16": "f16", "FP32": "f32"}
+_SUPPORT_CACHE_SIZE = 256
+_support_cache: weakref.WeakKeyDictionary[ov.Core, dict[Any, frozenset[str]]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def devices(*, core: ov.Core | None = None) -> pd.DataFrame:
+    """List the devices here and, for each plugin that offers none, why.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row a device or deviceless plugin: ``device``, ``available``, ``full_name``,
+        ``type``, ``capabilities``, ``emulated_on`` (empty for a real device), ``problem``.
+    """
+    import pandas as pd
+
+    core = core or shared_core()
+    emulated = emulated_devices(core)
+    here = device_names(core)
+    rows = [_device_row(core, name, emulated.get(name)) for name in here]
+    for plugin in _PLUGINS_OF_THE_WHEEL:
+        if not any(name == plugin or name.startswith(f"{plugin}.") for name in here):
+            rows.append(
+                {
+                    "device": plugin,
+                    "available": False,
+                    "full_name": "",
+                    "type": "",
+                    "capabilities": "",
+                    "emulated_on": "",
+                    "problem": why_unavailable(plugin, core=core),
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def device_names(core: ov.Core | None = None) -> list[str]:
+    """Return the names of all devices here, emulated ones included."""
+    core = core or shared_core()
+    return list(dict.fromkeys([*core.available_devices, *emulated_devices(core)]))
+
+
+def check_device(name: str, core: ov.Core | None = None) -> str:
+    """Return ``name`` if it is a device here, else raise DeviceError with those that are."""
+    here = device_names(core)
+    if isinstance(name, str):
+        numbered = [device for device in here if device.startswith(f"{name}.")]
+        if name in here or numbered:
+            return name
+        # One device of a kind is listed without its number.
+        if name.partition(".")[2] == "0" and name.partition(".")[0] in here:
+            return name
+    raise DeviceError(
+        f"{shorten(str(name))} is not a device here.{did_you_mean(str(name), here)} "
+        f"Devices: {', '.join(here)}. Register an emulated one with hetero_lab.emulate()."
+    )
+
+
+def why_unavailable(plugin: str, *, core: ov.Core | None = None) -> str:
+    """Say in one line why a plugin of the wheel offers no device."""
+    core = core or shared_core()
+    try:
+        if core.get_property(plugin, "AVAILABLE_DEVICES"):
+            return ""
+    except Exception as error:
+        return _last_line(error)
+    try:
+        core.get_property(plugin, "FULL_DEVICE_NAME")
+    except Exception as error:
+        return f"the plugin loads but finds no device: driver missing, or no permission to use it ({_last_line(error)})"
+    return "the plugin loads but finds no device: driver missing, or no permission to use it"
+
+
+def support(model: Source, devices: Sequence[str], *, core: ov.Core | None = None) -> pd.DataFrame:
+    """Tell which op each device says that it can run.
+
+    Parameters
+    ----------
+    model
+        Anything that :func:`hetero_lab.load` takes.
+    devices
+        Names of devices, emulated ones too.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Ops in topological order, without Parameters, Constants and Results: ``op``,
+        ``op_type`` and one bool column a device.
+
+    Raises
+    ------
+    DeviceError
+        A device that is not here.
+    """
+    import pandas as pd
+
+    if isinstance(devices, str):
+        devices = [devices]
+    prepared = prepare(model)
+    ops = [prepared.graph.ops[index] for index in visible_ops(prepared)]
+    columns: dict[str, list[Any]] = {
+        "op": [op.name for op in ops],
+        "op_type": [op.type for op in ops],
+    }
+    for device in devices:
+        found = supported_ops(prepared, device, core=core)
+        columns[device] = [op.name in found for op in ops]
+    return pd.DataFrame(columns)
+
+
+def visible_ops(prepared: PreparedModel) -> list[int]:
+    """Return the ops that tables about ops list: no Parameters, Constants and Results."""
+    return [
+        op.index for op in prepared.graph.ops if op.type not in ("Parameter", "Constant", "Result")
+    ]
+
+
+def supported_ops(
+    prepared: PreparedModel, device: str, *, core: ov.Core | None = None
+) -> frozenset[str]:
+    """Return the names of all nodes that ``device`` supports (cached per model and device)."""
+    core = core or shared_core()
+    check_device(device, core)
+    spec = emulated_devices(core).get(device)
+    cache = _support_cache.setdefault(core, {})
+    key = (prepared.fingerprint, device)
+    if key not in cache:
+        try:
+            answer = core.query_model(prepared.model, device)
+        except Exception as error:
+            raise DeviceError(
+                f"{device} cannot say what it supports of this model: {_last_line(error)}"
+            ) from error
+        if len(cache) >= _SUPPORT_CACHE_SIZE:
+            cache.pop(next(iter(cache)))
+        cache[key] = frozenset(answer)
+    if spec is None:
+        return cache[key]
+    return frozenset(op.name for op in prepared.graph if _allowed(spec, op.type)) & cache[key]
+
+
+def _allowed(spec: EmulatedDevice, op_type: str) -> bool:
+    return op_type in ("Parameter", "Constant", "Result") or spec.allows(op_type)
+
+
+def _device_row(core: ov.Core, name: str, spec: EmulatedDevice | None) -> dict[str, Any]:
+    def ask(key: str) -> Any:
+        try:
+            return core.get_property(name, key)
+        except Exception:  # not every plugin answers every question
+            return ""
+
+    kind = ask("DEVICE_TYPE")
+    return {
+        "device": name,
+        "available": True,
+        "full_name": str(ask("FULL_DEVICE_NAME")),
+        "type": str(kind).rpartition(".")[2].lower(),
+        "capabilities": ", ".join(ask("OPTIMIZATION_CAPABILITIES") or ()),
+        "emulated_on": spec.base if spec else "",
+        "problem": "",
+    }
+
+
+def _last_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
+
+
+def precisions(device: str, *, core: ov.Core | None = None) -> list[str]:
+    """Return the floating-point precisions among a device's capabilities, f32 included."""
+    core = core or shared_core()
+    check_device(device, core)
+    capabilities: Iterable[str] = core.get_property(device, "OPTIMIZATION_CAPABILITIES")
+    found = [_FLOAT[c] for c in capabilities if c in _FLOAT]
+    return sorted({"f32", *found})
+
+
+def unsupported_message(device: str, ops: Sequence[tuple[str, str]]) -> str:
+    """Say which ops a device does not support, as (name, type), and the way out."""
+    shown = names_at_hand([f"{name} ({op_type})" for name, op_type in ops])
+    return (
+        f"{device} does not support {len(ops)} of the ops placed on it: {shown}. "
+        f"Give them to another device with affinity.fix(ops={{…}}); "
+        "hetero_lab.support(model, devices) shows who can run what."
+    )
+

@@ -1,0 +1,81 @@
+"""Check properties before they reach the runtime, which drops unknown ones silently."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import openvino as ov
+
+from hetero_lab.backend.core import scratch_core, shared_core
+from hetero_lab.backend.emulation import emulated_devices
+from hetero_lab.errors import PropertyError, did_you_mean, names_at_hand, shorten
+
+# Obeyed by the plugins, but missing in their SUPPORTED_PROPERTIES.
+_UNLISTED = {"EXCLUSIVE_ASYNC_REQUESTS"}
+_TRUE_FALSE = {"YES", "NO", "TRUE", "FALSE", "ON", "OFF"}
+
+
+def check_properties(
+    device: str, properties: Mapping[str, Any], *, core: ov.Core | None = None
+) -> dict[str, Any]:
+    """Return the properties if ``device`` knows every key and takes every value.
+
+    Raises
+    ------
+    PropertyError
+        An unknown or read-only key, or a value of the wrong kind.
+    """
+    core = core or shared_core()
+    if not isinstance(properties, Mapping):
+        raise PropertyError(
+            f"Properties of {device} are a mapping, for instance "
+            f"{{'INFERENCE_PRECISION_HINT': 'f32'}}, not {type(properties).__name__}."
+        )
+    if not properties:
+        return {}
+    emulated = emulated_devices(core).get(device)
+    real = emulated.base if emulated else device
+    access = scratch_core().get_property(real, "SUPPORTED_PROPERTIES")
+    known = sorted({k for k, mode in access.items() if mode != "RO"} | _UNLISTED)
+    for key, value in properties.items():
+        if key not in known:
+            why = "is read-only" if key in access else "is not a property"
+            raise PropertyError(
+                f"{shorten(str(key))} {why} of {device}.{did_you_mean(str(key), known)} "
+                f"Properties that can be set: {names_at_hand(known, most=40)}."
+            )
+        _check_value(device, real, key, value)
+    return dict(properties)
+
+
+def _check_value(device: str, real: str, key: str, value: Any) -> None:
+    problem = f"{shorten(str(value))} is not a value for {key} of {device}"
+    if value is None or isinstance(value, Mapping | list | tuple | set | bytes):
+        raise PropertyError(f"{problem}: it must be a number, a string, a bool or a property's enum.")
+    now: Any = False if key in _UNLISTED else _current(real, key)
+    if isinstance(now, bool):
+        right = isinstance(value, bool) or str(value).upper() in _TRUE_FALSE
+        expected = "True or False"
+    elif isinstance(now, int) and not isinstance(value, str):
+        right = isinstance(value, int) and not isinstance(value, bool)
+        expected = "a whole number"
+    else:
+        right, expected = True, ""
+    if not right:
+        raise PropertyError(f"{problem}: expected {expected}, not {type(value).__name__}.")
+    core = scratch_core()
+    try:
+        core.set_property(real, {key: value})
+    except Exception as error:
+        said = str(error).strip().splitlines()[-1].strip()
+        raise PropertyError(f"{problem}. The runtime says: {shorten(said, 300)}.") from error
+    if now is not None and key not in _UNLISTED:
+        core.set_property(real, {key: now})
+
+
+def _current(real: str, key: str) -> Any:
+    try:
+        return scratch_core().get_property(real, key)
+    except Exception:  # write-only properties exist
+        return None

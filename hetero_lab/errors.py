@@ -1,0 +1,83 @@
+"""The errors that hetero_lab raises.
+
+Every message says the fact, the names at hand and the way out. Kinds about an argument are
+also ``ValueError``. Where the runtime failed, its own text is reachable as ``__cause__``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class HeteroLabError(Exception):
+    """Base of everything that hetero_lab raises on purpose."""
+
+
+class ArgumentError(HeteroLabError, ValueError):
+    """An argument that cannot be meant like that."""
+
+
+class DeviceError(ArgumentError):
+    """A device that is not here, or that cannot run what it is given."""
+
+
+class ModelError(ArgumentError):
+    """A model that cannot be read or prepared."""
+
+
+class AffinityError(ArgumentError):
+    """An affinity or fix that does not fit the model."""
+
+
+class PropertyError(ArgumentError):
+    """A device property that does not exist or has a value of the wrong kind."""
+
+
+class InputError(ArgumentError):
+    """Model inputs of the wrong name, shape or element type."""
+
+
+class OutputPathError(ArgumentError):
+    """A file or directory that cannot be written."""
+
+
+class StoredFileError(ArgumentError):
+    """A stored file that is not what it should be."""
+
+
+class SampleError(HeteroLabError):
+    """A sample model or data set that cannot be had here."""
+
+
+class CompileError(HeteroLabError):
+    """The runtime refused to compile a placement."""
+
+
+class MeasurementError(HeteroLabError):
+    """A measurement that gave nothing to report."""
+
+
+class HeteroLabWarning(UserWarning):
+    """Something was assumed or differs from what was asked for."""
+
+
+def shorten(name: str, limit: int = 120) -> str:
+    """Quote a name for a message: one line, at most ``limit`` characters."""
+    text = repr(name)
+    return text if len(text) <= limit else f"{text[: limit - 2]}…{text[-1]}"
+
+
+def names_at_hand(names: Iterable[str], most: int = 8) -> str:
+    """List names for a message, the first ``most`` of them."""
+    every = list(names)
+    shown = ", ".join(shorten(name) for name in every[:most])
+    return shown + (f" and {len(every) - most} more" if len(every) > most else "")
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Return ``" Did you mean 'x'?"`` or an empty string."""
+    every = list(names)
+    folded = [known for known in every if known.lower() == name.lower()]
+    close = folded or difflib.get_close_matches(name[:200], [n[:200] for n in every], n=1)
+    return f" Did you mean {shorten(close[0])}?" if close else ""

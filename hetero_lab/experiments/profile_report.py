@@ -1,0 +1,61 @@
+"""A Profile as text, in the form of the ``-pc`` output of OpenVINO's samples."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hetero_lab.experiments.profiling import Profile
+
+_WIDTH = 30
+
+
+def text(profile: Profile) -> str:
+    """Return latency and counters as text; names are cut to 30 characters as in the samples."""
+    low, high = profile.latency.ci95_us
+    partition = profile.partition
+    emulated = [f"{name} (emulated on {base})" for name, base in profile.environment.emulated]
+    real = [d for d in profile.affinity.devices if d not in dict(profile.environment.emulated)]
+    lines = [
+        f"Model:     {_line(profile.graph.name, 200)}",
+        f"Placement: {_line(profile.label, 200)} on {', '.join([*real, *emulated])}",
+        f"Partition: {partition.n_subgraphs} subgraphs, {len(partition.boundaries)} boundaries, "
+        f"{partition.boundary_bytes} bytes ({'observed' if partition.observed else 'predicted'})",
+        f"Latency:   median {profile.latency.median_us:.1f} us, 95 % [{low:.1f}, {high:.1f}], "
+        f"p90 {profile.latency.p90_us:.1f} us, {len(profile.latency)} inferences",
+        f"Start:     compile {profile.compile_ms:.1f} ms, "
+        f"first inference {profile.first_inference_ms:.3f} ms",
+    ]
+    for agreement in profile.agreement:
+        lines.append(
+            f"Output:    {_line(agreement.output, 60)}: {agreement.verdict} to the f32 reference "
+            f"(relative error {agreement.relative_error:.2g}, executed in {agreement.precision})"
+        )
+    if profile.interrupted:
+        lines.append("The measurement was interrupted; the numbers are of what was measured.")
+    if not profile.counters:
+        return "\n".join(lines) + "\n"
+    lines += ["", "Performance counts for 0-th infer request"]
+    hetero = bool(partition.wiring)
+    for counter in profile.counters:
+        prefix = f"subgraph{counter.subgraph}: " if hetero else ""
+        lines.append(
+            f"{_cell(prefix + counter.node_name)} {counter.status:<14}"
+            f"layerType: {_cell(counter.node_type, 20)} "
+            f"execType: {_cell(counter.exec_type)} "
+            f"realTime (ms): {counter.real_time_us / 1e3:<10.3f} "
+            f"cpuTime (ms): {counter.cpu_time_us / 1e3:<10.3f}"
+        )
+    real_ms = sum(c.real_time_us for c in profile.counters) / 1e3
+    cpu_ms = sum(c.cpu_time_us for c in profile.counters) / 1e3
+    lines += [f"Total time:     {real_ms:.3f} milliseconds", f"Total CPU time: {cpu_ms:.3f} milliseconds"]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(value: str, width: int = _WIDTH) -> str:
+    return _line(value, width).ljust(width)
+
+
+def _line(value: str, width: int) -> str:
+    shown = "".join(c if c.isprintable() else " " for c in value)
+    return shown if len(shown) <= width else shown[: width - 3] + "..."

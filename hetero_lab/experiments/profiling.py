@@ -1,0 +1,305 @@
+"""Profile: one placement of one model, measured."""
+
+from __future__ import annotations
+
+import html
+import os
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import openvino as ov
+from tqdm.auto import tqdm
+
+from hetero_lab.backend.core import shared_core
+from hetero_lab.errors import ArgumentError, HeteroLabWarning, MeasurementError
+from hetero_lab.experiments import profile_report, profile_tables
+from hetero_lab.experiments.environment import Environment, current_environment
+from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.model.read import PreparedModel, Source, prepare
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.partition import Partition
+from hetero_lab.placement.placements import PlacementLike, resolve
+from hetero_lab.runtime import memory
+from hetero_lab.runtime.compiled import CompiledPlacement, compile_placement
+from hetero_lab.runtime.counters import Counter, read_counters
+from hetero_lab.runtime.inputs import Inputs, bind_inputs, generate_inputs
+from hetero_lab.runtime.reference import (
+    Agreement,
+    compare,
+    lowest_precision,
+    reference_outputs,
+)
+from hetero_lab.runtime.timing import Stopwatch, latency_of, run_turn, time_once, turns, warm_up
+from hetero_lab.statistics import Latency
+from hetero_lab.tables import write_csv
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_COUNTER_TURNS = 3  # the counters are a running mean; a few turns settle it
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What was measured of one placement.
+
+    Attributes
+    ----------
+    latency
+        Steady-state wall-clock latency, compiled without counters.
+    partition
+        Subgraphs and boundaries as observed on the runtime.
+    as_predicted
+        Whether that is the predicted partition; ``None`` if it could not be observed.
+    counters
+        OpenVINO's counters of a second compile, joined to ops; empty with ``counters=False``.
+    agreement
+        Each output against the single-device f32 reference; empty with ``reference=False``.
+    first_inference_ms, compile_ms, peak_rss_bytes
+        First inference after compiling, the compile call, peak memory of the process meanwhile.
+    interrupted
+        Whether the measurement was cut short by Ctrl-C; what is there is sound.
+    """
+
+    label: str
+    model_fingerprint: str
+    graph: OpGraph
+    affinity: Affinity
+    latency: Latency
+    partition: Partition
+    as_predicted: bool | None
+    counters: tuple[Counter, ...]
+    agreement: tuple[Agreement, ...]
+    compile_ms: float
+    first_inference_ms: float
+    peak_rss_bytes: int
+    environment: Environment
+    interrupted: bool = False
+
+    @cached_property
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """DataFrames: summary, latency, subgraphs, counters, boundaries, placement, agreement."""
+        return profile_tables.build(self)
+
+    def report(self) -> str:
+        """Return the counters in the form of OpenVINO's ``-pc`` output, with the totals."""
+        return profile_report.text(self)
+
+    def to_csv(self, file: str | os.PathLike[str]) -> None:
+        """Write the summary row as CSV, whole or not at all."""
+        write_csv(file, self.tables["summary"])
+
+    def export(self, directory: str | os.PathLike[str]) -> None:
+        """Write one CSV a table, and profile.json for :func:`hetero_lab.read_profile`.
+
+        Raises
+        ------
+        OutputPathError
+            The directory cannot be made or written.
+        """
+        from hetero_lab.experiments import stored_profile
+
+        stored_profile.export(self, directory)
+
+    def __repr__(self) -> str:
+        low, high = self.latency.ci95_us
+        return (
+            f"Profile({self.graph.name!r}, {self.label!r}: median {self.latency.median_us:.1f} µs "
+            f"[{low:.1f}, {high:.1f}], {self.partition.n_subgraphs} subgraphs, "
+            f"{self.partition.boundary_bytes} boundary bytes)"
+        )
+
+    def _repr_html_(self) -> str:
+        from hetero_lab.tables import html_table
+
+        subgraphs = self.tables["subgraphs"].drop(columns=["ops"])
+        return (
+            f"<p><b>{html.escape(self.graph.name)}</b> on <b>{html.escape(self.label)}</b></p>"
+            + html_table(profile_tables.headline(self))
+            + html_table(subgraphs, caption="Subgraphs", most=20)
+        )
+
+
+def profile(
+    model: Source,
+    placement: PlacementLike,
+    *,
+    iterations: int | None = None,
+    warmup: int | None = None,
+    budget_s: float | None = None,
+    inputs: Inputs | None = None,
+    seed: int = 0,
+    counters: bool = True,
+    reference: bool = True,
+    progress: bool = True,
+    core: ov.Core | None = None,
+) -> Profile:
+    """Compile a placement, measure its latency, read its counters, compare its outputs.
+
+    Parameters
+    ----------
+    model
+        Anything that :func:`hetero_lab.load` takes.
+    placement
+        A Placement, an Affinity, ``"HETERO:ACC,CPU"`` or ``"CPU"``.
+    iterations
+        Timed inferences, in turns of 10 with 2 discarded before each; 100 if neither this nor
+        ``budget_s`` is given.
+    warmup
+        Inferences before the first turn; ``None`` runs until two turns agree within 5 %.
+    budget_s
+        Wall time after which no further turn is begun.
+    inputs
+        Mapping by name, sequence, .npz file or callable; ``None`` generates them from ``seed``.
+    counters, reference
+        Whether to compile a second time for the counters, and to compare the outputs with a
+        single-device f32 reference.
+    progress
+        Show a bar if it takes more than two seconds.
+
+    Returns
+    -------
+    Profile
+        After Ctrl-C during the timing: a Profile of what is there, with ``interrupted`` set.
+
+    Raises
+    ------
+    ArgumentError
+        Anything about the arguments, before something is compiled.
+    CompileError
+        The runtime refused the placement.
+    """
+    iterations, warmup = _check_counts(iterations, warmup, budget_s)
+    core = core or shared_core()
+    watch = Stopwatch.start(budget_s)
+    prepared = prepare(model)
+    resolved = resolve(prepared, placement, core=core)
+    arrays = bind_inputs(prepared, inputs if inputs is not None else generate_inputs(prepared, seed))
+    memory.reset_peak()
+    stages = 2 + counters + reference
+    bar = tqdm(total=stages, desc=f"compile {resolved.label}", delay=2, disable=not progress,
+               leave=False)
+    with bar:
+        compiled = compile_placement(prepared, resolved, core=core)
+        request = compiled.new_request(arrays)
+        first_ms = time_once(request.infer) / 1e3
+        _next(bar, "time")
+        samples: list[tuple[float, ...]] = []
+        interrupted = False
+        try:
+            warm_up(request.infer, warmup)
+            left_s = None if budget_s is None else max(1e-9, budget_s - watch.elapsed_s)
+            for turn in turns(request.infer, iterations, left_s):
+                samples.append(turn)
+        except KeyboardInterrupt:
+            if not samples:
+                raise
+            interrupted = True
+            warnings.warn(
+                f"Interrupted after {sum(map(len, samples))} inferences; they are kept.",
+                HeteroLabWarning,
+                stacklevel=2,
+            )
+        _next(bar, "counters" if counters else "reference")
+        outputs = compiled.read_outputs(request)
+        rows: tuple[Counter, ...] = ()
+        if counters:
+            rows = _measure_counters(prepared, compiled, arrays, core)
+            _next(bar, "reference")
+        agreement: tuple[Agreement, ...] = ()
+        if reference:
+            expected = reference_outputs(prepared, arrays, core=core)
+            agreement = compare(outputs, expected, _executed_precision(rows, compiled))
+            _next(bar, "done")
+    result = Profile(
+        label=resolved.label,
+        model_fingerprint=prepared.fingerprint,
+        graph=prepared.graph,
+        affinity=resolved.affinity,
+        latency=latency_of(samples),
+        partition=compiled.partition,
+        as_predicted=compiled.as_predicted,
+        counters=rows,
+        agreement=agreement,
+        compile_ms=compiled.compile_ms,
+        first_inference_ms=first_ms,
+        peak_rss_bytes=memory.peak_bytes(),
+        environment=current_environment(resolved.affinity.devices, core),
+        interrupted=interrupted,
+    )
+    for problem in _problems(result):
+        warnings.warn(problem, HeteroLabWarning, stacklevel=2)
+    return result
+
+
+def _check_counts(
+    iterations: int | None, warmup: int | None, budget_s: float | None
+) -> tuple[int | None, int | None]:
+    for name, value, least in (("iterations", iterations, 1), ("warmup", warmup, 0)):
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ArgumentError(f"{name}= is a whole number of at least {least}, not {value!r}.")
+    if iterations is None and budget_s is None:
+        iterations = 100
+    return iterations, warmup
+
+
+def _measure_counters(
+    prepared: PreparedModel, compiled: CompiledPlacement, arrays: list, core: ov.Core
+) -> tuple[Counter, ...]:
+    """Compile once more with counters; a device without them gives none and a warning."""
+    with warnings.catch_warnings():
+        # A partition that differs from the prediction was already said of the first compile.
+        warnings.simplefilter("ignore", HeteroLabWarning)
+        counted = compile_placement(prepared, compiled.placement, counters=True, core=core)
+    request = counted.new_request(arrays)
+    for _ in range(_COUNTER_TURNS):
+        run_turn(request.infer)
+    try:
+        return read_counters(request.profiling_info, counted.partition, prepared.graph)
+    except MeasurementError as error:
+        warnings.warn(str(error), HeteroLabWarning, stacklevel=3)
+        return ()
+
+
+def _executed_precision(rows: tuple[Counter, ...], compiled: CompiledPlacement) -> str:
+    """Return the lowest precision that was executed, or asked for if no counters tell."""
+    executed = [row.precision for row in rows if row.status == "EXECUTED" and row.precision]
+    return lowest_precision(executed or list(_asked_precisions(compiled)))
+
+
+def _asked_precisions(compiled: CompiledPlacement) -> Iterator[str]:
+    names = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
+    for device in compiled.placement.affinity.devices:
+        hint = compiled.placement.device_properties.get(device, {}).get("INFERENCE_PRECISION_HINT")
+        if hint is None:
+            try:
+                properties = compiled.compiled_model.get_property("DEVICE_PROPERTIES")
+                hint = properties[device]["INFERENCE_PRECISION_HINT"]
+            except Exception:  # a model compiled on its device directly answers itself
+                try:
+                    hint = compiled.compiled_model.get_property("INFERENCE_PRECISION_HINT")
+                except Exception:  # a device without the property
+                    continue
+        text = str(hint)
+        yield next((short for long, short in names.items() if long in text), text)
+
+
+def _problems(result: Profile) -> Iterator[str]:
+    wrong = [a for a in result.agreement if a.verdict in ("different", "not a number")]
+    if wrong:
+        worst = max(wrong, key=lambda a: a.relative_error)
+        yield (
+            f"Output {worst.output!r} differs from the single-device f32 reference by "
+            f"{worst.relative_error:.2g} (relative), more than {worst.precision} explains "
+            f"({worst.tolerance:g}). See profile.tables['agreement']."
+        )
+
+
+def _next(bar: tqdm, description: str) -> None:
+    bar.update()
+    bar.set_description(description, refresh=False)

@@ -1,0 +1,110 @@
+"""A Profile on disk: CSV tables for people and spreadsheets, one JSON file for reading back."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from hetero_lab.errors import HeteroLabError, StoredFileError, shorten
+from hetero_lab.experiments.environment import Environment
+from hetero_lab.experiments.profiling import Profile
+from hetero_lab.model.opgraph import graph_from_json, graph_to_json
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.partition import partition_from_json, partition_to_json
+from hetero_lab.runtime.counters import Counter
+from hetero_lab.runtime.reference import Agreement
+from hetero_lab.statistics import Latency
+from hetero_lab.tables import SCHEMA_VERSION, make_directory, read_json, write_csv, write_json
+
+FILE_NAME = "profile.json"
+
+
+def export(profile: Profile, directory: str | os.PathLike[str]) -> None:
+    """Write every table as CSV, then profile.json."""
+    target = make_directory(directory)
+    for name, frame in profile.tables.items():
+        table = frame.copy()
+        table.insert(0, "schema_version", SCHEMA_VERSION)
+        write_csv(target / f"{name}.csv", table)
+    write_json(target / FILE_NAME, to_json(profile))
+
+
+def read_profile(directory: str | os.PathLike[str]) -> Profile:
+    """Read a profile that :meth:`Profile.export` wrote; no device is needed.
+
+    Raises
+    ------
+    StoredFileError
+        The directory holds no profile, or a broken one.
+    """
+    path = Path(directory) / FILE_NAME
+    return from_json(read_json(path, kind="profile"), path)
+
+
+def to_json(profile: Profile) -> dict[str, Any]:
+    """Return a profile as plain data."""
+    return {
+        "kind": "profile",
+        "schema_version": SCHEMA_VERSION,
+        "label": profile.label,
+        "model_fingerprint": profile.model_fingerprint,
+        "graph": graph_to_json(profile.graph),
+        "affinity": [profile.affinity[op.name] for op in profile.graph],
+        "turns_us": [list(turn) for turn in profile.latency.turns],
+        "partition": partition_to_json(profile.partition),
+        "as_predicted": profile.as_predicted,
+        "counters": [asdict(c) for c in profile.counters],
+        # JSON knows no NaN; a value that is none is stored as null.
+        "agreement": [
+            {k: (None if v != v else v) for k, v in asdict(a).items()} for a in profile.agreement
+        ],
+        "compile_ms": profile.compile_ms,
+        "first_inference_ms": profile.first_inference_ms,
+        "peak_rss_bytes": profile.peak_rss_bytes,
+        "environment": asdict(profile.environment),
+        "interrupted": profile.interrupted,
+    }
+
+
+def from_json(data: dict[str, Any], path: str | os.PathLike[str]) -> Profile:
+    """Build a profile from plain data; ``path`` is for the message if that fails."""
+    try:
+        graph = graph_from_json(data["graph"])
+        devices = dict(zip((op.name for op in graph), data["affinity"], strict=True))
+        environment = data["environment"]
+        nan = float("nan")
+        return Profile(
+            label=data["label"],
+            model_fingerprint=data["model_fingerprint"],
+            graph=graph,
+            affinity=Affinity.from_graph(graph, devices),
+            latency=Latency(tuple(tuple(map(float, turn)) for turn in data["turns_us"])),
+            partition=partition_from_json(data["partition"]),
+            as_predicted=data["as_predicted"],
+            counters=tuple(
+                Counter(**{**c, "fused_ops": tuple(c["fused_ops"])}) for c in data["counters"]
+            ),
+            agreement=tuple(
+                Agreement(**{k: (nan if v is None else v) for k, v in a.items()})
+                for a in data["agreement"]
+            ),
+            compile_ms=float(data["compile_ms"]),
+            first_inference_ms=float(data["first_inference_ms"]),
+            peak_rss_bytes=int(data["peak_rss_bytes"]),
+            environment=Environment(
+                **{
+                    **environment,
+                    "devices": tuple(map(tuple, environment["devices"])),
+                    "emulated": tuple(map(tuple, environment["emulated"])),
+                }
+            ),
+            interrupted=bool(data["interrupted"]),
+        )
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        if isinstance(error, HeteroLabError):
+            raise
+        raise StoredFileError(
+            f"{shorten(os.fspath(path))} is not a whole profile: {type(error).__name__}: {error}"
+        ) from error

@@ -1,0 +1,216 @@
+"""OpGraph: a frozen, pure picture of a model's ops and tensors.
+
+Everything that reasons about placement (partition, lint, planners, views) works on this
+picture; none of it needs the runtime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+PARAMETER, CONSTANT, RESULT = "Parameter", "Constant", "Result"
+_NOT_CONSTANT_SOURCES = {"RandomUniform", "Multinomial", "RandomPoisson", "ReadValue"}
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One output of an op.
+
+    ``shape`` is ``None`` where a dimension is not known; ``n_bytes`` is then ``None`` too, as
+    it is for strings.
+    """
+
+    shape: tuple[int, ...] | None
+    element_type: str
+    n_bytes: int | None
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One node of the model, with ``inputs`` as pairs (index of the producer, its output)."""
+
+    index: int
+    name: str
+    type: str
+    inputs: tuple[tuple[int, int], ...]
+    outputs: tuple[Tensor, ...]
+    variable: str | None = None
+
+    @property
+    def is_graph_input(self) -> bool:
+        """Whether this is a Parameter or a Constant."""
+        return self.type in (PARAMETER, CONSTANT)
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """One use of a tensor: input ``port`` of op ``index`` reads output ``source_port``."""
+
+    index: int
+    port: int
+    source_port: int
+
+
+@dataclass(frozen=True)
+class OpGraph:
+    """The ops of a model in topological order, as the runtime orders them.
+
+    ``parameters`` and ``results`` are op indices in the model's own input and output order.
+    """
+
+    name: str
+    ops: tuple[Op, ...]
+    parameters: tuple[int, ...]
+    results: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.ops)
+
+    def __iter__(self) -> Iterator[Op]:
+        return iter(self.ops)
+
+    def __repr__(self) -> str:
+        return f"OpGraph({self.name!r}, {len(self.placeable)} ops, {len(self.ops)} nodes)"
+
+    @cached_property
+    def index_of(self) -> dict[str, int]:
+        """Friendly name → op index."""
+        return {op.name: op.index for op in self.ops}
+
+    @cached_property
+    def consumers(self) -> tuple[tuple[Consumer, ...], ...]:
+        """The uses of each op's outputs, in topological order of the users."""
+        uses: list[list[Consumer]] = [[] for _ in self.ops]
+        for op in self.ops:
+            for port, (producer, source_port) in enumerate(op.inputs):
+                uses[producer].append(Consumer(op.index, port, source_port))
+        return tuple(tuple(use) for use in uses)
+
+    @cached_property
+    def constant_side(self) -> frozenset[int]:
+        """Constants, and ops that are computed from constants alone (decompressed weights)."""
+        found: set[int] = set()
+        for op in self.ops:
+            computed = bool(op.inputs) and all(producer in found for producer, _ in op.inputs)
+            if op.type == CONSTANT or (
+                computed and op.type != RESULT and op.type not in _NOT_CONSTANT_SOURCES
+            ):
+                found.add(op.index)
+        return frozenset(found)
+
+    @cached_property
+    def placeable(self) -> tuple[int, ...]:
+        """Ops whose device can be chosen: all but parameters, results and the constant side."""
+        return tuple(
+            op.index
+            for op in self.ops
+            if op.type not in (PARAMETER, RESULT) and op.index not in self.constant_side
+        )
+
+    @cached_property
+    def leader(self) -> tuple[int, ...]:
+        """For each op, the op that decides its device.
+
+        A placeable op decides for itself, except that all ops of a stateful path share the
+        first one's. A result follows its producer; parameters and the constant side follow
+        their first placeable user. What has no such user leads itself.
+        """
+        lead = list(range(len(self.ops)))
+        placeable = set(self.placeable)
+        for path in self.stateful_paths:
+            for index in path:
+                lead[index] = path[0]
+        for op in reversed(self.ops):
+            if op.type == RESULT or op.index in placeable:
+                continue
+            users = [use.index for use in self.consumers[op.index]]
+            real = [user for user in users if self.ops[user].type != RESULT]
+            # Users come later in the order, so their leader is already known.
+            placed = [lead[user] for user in real if lead[user] in placeable]
+            if placed:
+                lead[op.index] = placed[0]
+        for index in self.results:
+            lead[index] = lead[self.ops[index].inputs[0][0]]
+        return tuple(lead)
+
+    @cached_property
+    def stateful_paths(self) -> tuple[tuple[int, ...], ...]:
+        """Ops that must share one subgraph: each ReadValue, its Assign and all between them."""
+        by_variable: dict[str, list[int]] = {}
+        for op in self.ops:
+            if op.variable is not None:
+                by_variable.setdefault(op.variable, []).append(op.index)
+        paths: list[set[int]] = []
+        for members in by_variable.values():
+            after = self._reach(members, forward=True)
+            before = self._reach(members, forward=False)
+            path = ((after & before) | set(members)) - self.constant_side
+            for other in [p for p in paths if p & path]:
+                path |= other
+                paths.remove(other)
+            paths.append(path)
+        return tuple(tuple(sorted(path)) for path in paths)
+
+    def _reach(self, start: list[int], *, forward: bool) -> set[int]:
+        seen, queue = set(start), list(start)
+        while queue:
+            index = queue.pop()
+            if forward:
+                following = [use.index for use in self.consumers[index]]
+            else:
+                following = [producer for producer, _ in self.ops[index].inputs]
+            for other in following:
+                if other not in seen:
+                    seen.add(other)
+                    queue.append(other)
+        return seen
+
+
+def graph_to_json(graph: OpGraph) -> dict[str, Any]:
+    """Return a graph as plain data."""
+    return {
+        "name": graph.name,
+        "ops": [
+            [
+                op.name,
+                op.type,
+                [list(wire) for wire in op.inputs],
+                [[t.shape, t.element_type, t.n_bytes, t.name] for t in op.outputs],
+                op.variable,
+            ]
+            for op in graph
+        ],
+        "parameters": list(graph.parameters),
+        "results": list(graph.results),
+    }
+
+
+def graph_from_json(data: Mapping[str, Any]) -> OpGraph:
+    """Build the graph that :func:`graph_to_json` described.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError
+        The data are not of that form, or an op reads one that does not come before it.
+    """
+    ops = []
+    for index, (name, op_type, inputs, outputs, variable) in enumerate(data["ops"]):
+        wires = tuple((int(producer), int(port)) for producer, port in inputs)
+        for producer, port in wires:
+            if not (0 <= producer < index and 0 <= port < len(ops[producer].outputs)):
+                raise ValueError(f"op {index} reads output {port} of op {producer}")
+        tensors = tuple(
+            Tensor(None if shape is None else tuple(map(int, shape)), str(kind), n_bytes, str(label))
+            for shape, kind, n_bytes, label in outputs
+        )
+        ops.append(Op(index, str(name), str(op_type), wires, tensors, variable))
+    return OpGraph(
+        str(data["name"]),
+        tuple(ops),
+        tuple(map(int, data["parameters"])),
+        tuple(map(int, data["results"])),
+    )

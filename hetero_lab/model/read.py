@@ -1,0 +1,400 @@
+"""Any source → a prepared ov.Model, and ov.Model → OpGraph.
+
+Prepared means: static input shapes, constants folded without undoing compressed weights,
+unique friendly names. Without this most placements of real models cannot be compiled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import threading
+import warnings
+import weakref
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import openvino as ov
+from openvino import passes
+
+from hetero_lab.errors import HeteroLabWarning, ModelError, did_you_mean, names_at_hand, shorten
+from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, Op, OpGraph, Tensor
+from hetero_lab.model.samples import sample_names, sample_path, sample_shapes
+
+Source: TypeAlias = "str | os.PathLike[str] | ov.Model | PreparedModel"
+
+_MARK = ["hetero_lab", "prepared"]
+_COMPRESSED = re.compile(r"^(f16|bf16|[iu][1-8]|nf4|f8\w*|f4\w*)$")
+_lock = threading.Lock()
+_graphs: weakref.WeakKeyDictionary[ov.Model, tuple[int, OpGraph]] = weakref.WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class PreparedModel:
+    """A prepared model with its graph and a hash of structure and weights."""
+
+    model: ov.Model
+    graph: OpGraph
+    fingerprint: str
+
+
+def load(source: Source, shapes: Mapping[str, Sequence[int]] | None = None) -> ov.Model:
+    """Read and prepare a model.
+
+    Parameters
+    ----------
+    source
+        The name of a sample (see :func:`hetero_lab.samples`), the path of a model file that
+        OpenVINO reads (.xml, .onnx, .tflite, .pb, …), or an ``ov.Model``, which is not changed.
+    shapes
+        Static shape of each input whose shape is dynamic, by tensor name. If only the batch
+        is dynamic, it becomes 1 and a warning says so.
+
+    Returns
+    -------
+    openvino.Model
+        A copy with static inputs, folded constants (compressed weights stay compressed) and
+        unique friendly names. Names that are already unique, and the number and order of
+        inputs and outputs, are kept.
+
+    Raises
+    ------
+    ModelError
+        The file is missing or cannot be read, a shape is dynamic and not given, or a given
+        shape does not fit.
+    SampleError
+        A sample could not be fetched.
+    """
+    already = _prepared_mark(source) if isinstance(source, ov.Model) and not shapes else None
+    if already is not None:
+        return source.clone()  # type: ignore[union-attr]
+    return prepare(source, shapes).model
+
+
+def prepare(source: Source, shapes: Mapping[str, Sequence[int]] | None = None) -> PreparedModel:
+    """Like :func:`load`, with graph and fingerprint; what is prepared already passes through."""
+    if isinstance(source, PreparedModel):
+        return source
+    if isinstance(source, ov.Model):
+        fingerprint = None if shapes else _prepared_mark(source)
+        if fingerprint is not None:
+            return PreparedModel(source, op_graph(source), fingerprint)
+        model = source.clone()
+    else:
+        model, sample = _read(source)
+        shapes = {**sample, **(shapes or {})}
+    _set_static_shapes(model, shapes or {})
+    _bypass_identities(model)
+    _fold_constants(model)
+    _make_names_unique(model)
+    fingerprint = _fingerprint(model)
+    model.set_rt_info(f"{fingerprint}:{_structure(model)}", _MARK)
+    return PreparedModel(model, op_graph(model), fingerprint)
+
+
+def op_graph(model: ov.Model) -> OpGraph:
+    """Take the frozen picture of a model with unique friendly names."""
+    structure = _structure(model)
+    with _lock:
+        known = _graphs.get(model)
+    if known is not None and known[0] == structure:
+        return known[1]
+    nodes = model.get_ordered_ops()
+    index_of = {node.get_friendly_name(): index for index, node in enumerate(nodes)}
+    ops = tuple(
+        Op(
+            index=index,
+            name=node.get_friendly_name(),
+            type=node.get_type_name(),
+            inputs=tuple(
+                (index_of[source.get_node().get_friendly_name()], source.get_index())
+                for source in node.input_values()
+            ),
+            outputs=tuple(_tensor(output) for output in node.outputs()),
+            variable=_variable(node),
+        )
+        for index, node in enumerate(nodes)
+    )
+    graph = OpGraph(
+        name=model.get_friendly_name(),
+        ops=ops,
+        parameters=tuple(index_of[p.get_friendly_name()] for p in model.get_parameters()),
+        results=tuple(index_of[r.get_friendly_name()] for r in model.get_results()),
+    )
+    with _lock:
+        _graphs[model] = (structure, graph)
+    return graph
+
+
+def input_name(port: Any) -> str:
+    """Name an input: its first tensor name, else the parameter's friendly name."""
+    names = sorted(port.get_names())
+    return names[0] if names else port.get_node().get_friendly_name()
+
+
+def output_names(model: ov.Model) -> list[str]:
+    """Name the outputs in order: first tensor name, else the Result's, made unique."""
+    names: list[str] = []
+    for port in model.outputs:
+        # A Result without a tensor name of its own would show the runtime's made-up one.
+        given = sorted(port.get_names())
+        name = given[0] if given else port.get_node().get_friendly_name()
+        names.append(_unique(name, set(names)))
+    return names
+
+
+def _read(source: str | os.PathLike[str]) -> tuple[ov.Model, dict[str, list[int]]]:
+    if not isinstance(source, str | os.PathLike):
+        raise ModelError(
+            f"A model is a sample's name, a path or an openvino.Model, not {type(source).__name__}."
+        )
+    text = os.fspath(source)
+    shapes: dict[str, list[int]] = {}
+    if isinstance(source, str) and text in sample_names():
+        path, shapes = sample_path(text), dict(sample_shapes(text))
+    else:
+        path = Path(text)
+        if not path.is_file():
+            kind = "is a directory, not a model file" if path.is_dir() else "does not exist"
+            raise ModelError(
+                f"{shorten(text)} {kind} and no sample has that name."
+                f"{did_you_mean(text, sample_names())} Samples: {names_at_hand(sample_names())}."
+            )
+    try:
+        return ov.Core().read_model(path), shapes
+    except Exception as error:
+        raise ModelError(
+            f"OpenVINO cannot read {shorten(str(path))}. Is the file complete, and of a kind that "
+            "it reads (.xml with its .bin, .onnx, .tflite, .pb, .pdmodel)?"
+        ) from error
+
+
+def _set_static_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> None:
+    given: dict[int, list[int]] = {}
+    names = [input_name(port) for port in model.inputs]
+    for key, shape in shapes.items():
+        index = _input_index(model, key)
+        if index is None:
+            raise ModelError(
+                f"The model has no input {shorten(str(key))}."
+                f"{did_you_mean(str(key), names)} Inputs: {_describe_inputs(model)}."
+            )
+        given[index] = _checked_shape(names[index], model.inputs[index].get_partial_shape(), shape)
+    new: dict[Any, ov.PartialShape] = {}
+    guessed: list[str] = []
+    for index, port in enumerate(model.inputs):
+        partial = port.get_partial_shape()
+        if index in given:
+            new[port] = ov.PartialShape(given[index])
+        elif partial.is_dynamic:
+            if partial.rank.is_dynamic or any(d.is_dynamic for d in list(partial)[1:]):
+                example = ", ".join(
+                    f'"{names[i]}": {_example_shape(p.get_partial_shape())}'
+                    for i, p in enumerate(model.inputs)
+                    if p.get_partial_shape().is_dynamic and i not in given
+                )
+                raise ModelError(
+                    f"The model has dynamic inputs: {_describe_inputs(model)}. HETERO needs static "
+                    f"shapes. Give them, for instance load(source, shapes={{{example}}})."
+                )
+            new[port] = ov.PartialShape([1, *list(partial)[1:]])
+            guessed.append(names[index])
+    if guessed:
+        warnings.warn(
+            f"The batch of {names_at_hand(guessed)} is dynamic and was set to 1. Another one: "
+            f'load(source, shapes={{"{guessed[0]}": [N, …]}}).',
+            HeteroLabWarning,
+            stacklevel=4,
+        )
+    if new:
+        try:
+            model.reshape(new)
+        except Exception as error:
+            shown = {names[i]: shape for i, shape in given.items()}
+            raise ModelError(
+                f"The model cannot take the shapes {shown}. Inputs: {_describe_inputs(model)}."
+            ) from error
+
+
+def _input_index(model: ov.Model, key: object) -> int | None:
+    for index, port in enumerate(model.inputs):
+        if key in port.get_names() or key == port.get_node().get_friendly_name():
+            return index
+    return None
+
+
+def _checked_shape(name: str, partial: ov.PartialShape, shape: Sequence[int]) -> list[int]:
+    try:
+        sizes = [int(size) for size in shape]
+        whole = all(size == float(given) for size, given in zip(sizes, shape, strict=True))
+    except (TypeError, ValueError):
+        sizes, whole = [], False
+    if not whole or any(size < 1 for size in sizes):
+        raise ModelError(
+            f"The shape of input {shorten(name)} must be whole numbers of at least 1, not {shape}."
+        )
+    if partial.rank.is_static and not partial.compatible(ov.PartialShape(sizes)):
+        # A static input may be given another size, but not another rank.
+        if partial.rank.get_length() != len(sizes):
+            raise ModelError(
+                f"Input {shorten(name)} has {partial.rank.get_length()} dimensions "
+                f"({partial}), the given shape {sizes} has {len(sizes)}."
+            )
+    return sizes
+
+
+def _describe_inputs(model: ov.Model) -> str:
+    return names_at_hand(f"{input_name(p)} {p.get_partial_shape()}" for p in model.inputs)
+
+
+def _example_shape(partial: ov.PartialShape) -> list[int]:
+    if partial.rank.is_dynamic:
+        return [1]
+    likely = [1, 3, 224, 224]
+    return [
+        likely[i % 4] if d.is_dynamic else d.get_length() for i, d in enumerate(list(partial))
+    ]
+
+
+def _bypass_identities(model: ov.Model) -> None:
+    """Take out Identity ops of new ONNX exports: they stop the folding of constants."""
+    for node in model.get_ordered_ops():
+        if node.get_type_name() != "Identity":
+            continue
+        source, output = node.input_value(0), node.output(0)
+        targets = output.get_target_inputs()
+        if any(t.get_node().get_type_name() == RESULT for t in targets):
+            source.add_names(output.get_names())
+        for target in targets:
+            target.replace_source_output(source)
+
+
+def _fold_constants(model: ov.Model) -> None:
+    """Fold what is constant, but leave compressed weights (f16, int8, …) as they are.
+
+    A compressed constant, or one that is quantised by a FakeQuantize, is replaced by a
+    Parameter while the pass runs, so that the pass has nothing to decompress.
+    """
+    shields = []
+    for node in model.get_ordered_ops():
+        if node.get_type_name() != CONSTANT:
+            continue
+        uses = list(node.output(0).get_target_inputs())
+        quantised = any(
+            u.get_node().get_type_name() in ("FakeQuantize", "FakeConvert") and u.get_index() == 0
+            for u in uses
+        )
+        if not (quantised or _COMPRESSED.match(node.get_element_type().get_type_name())):
+            continue
+        shield = ov.opset13.parameter(node.get_output_shape(0), node.get_element_type())
+        for use in uses:
+            use.replace_source_output(shield.output(0))
+        shields.append((shield, node))
+    if shields:
+        model.add_parameters([shield for shield, _ in shields])
+    manager = passes.Manager()
+    manager.register_pass(passes.ConstantFolding())
+    manager.run_passes(model)
+    for shield, constant in shields:
+        for use in shield.output(0).get_target_inputs():
+            use.replace_source_output(constant.output(0))
+        model.remove_parameter(shield)
+    model.validate_nodes_and_infer_types()
+
+
+def _make_names_unique(model: ov.Model) -> None:
+    nodes = model.get_ordered_ops()
+    taken = {node.get_friendly_name() for node in nodes}
+    seen: set[str] = set()
+    for node in nodes:
+        name = node.get_friendly_name()
+        if name in seen:
+            name = _unique(name, taken)
+            node.set_friendly_name(name)
+            taken.add(name)
+        seen.add(name)
+
+
+def _unique(name: str, taken: set[str]) -> str:
+    new, count = name, 1
+    while new in taken:
+        count += 1
+        new = f"{name}_{count}"
+    return new
+
+
+def _tensor(output: Any) -> Tensor:
+    partial = output.get_partial_shape()
+    element_type = output.get_element_type()
+    kind = element_type.get_type_name()
+    shape = None if partial.is_dynamic else tuple(int(d) for d in partial.to_shape())
+    n_bytes = None
+    if shape is not None and kind not in ("string", "dynamic", "undefined"):
+        n_bytes = -(-int(np.prod(shape, dtype=np.int64)) * element_type.bitwidth // 8)
+    names = sorted(output.get_names())
+    return Tensor(shape, kind, n_bytes, names[0] if names else "")
+
+
+def _variable(node: Any) -> str | None:
+    if node.get_type_name() in ("ReadValue", "Assign", "ReadValueWithSubgraph"):
+        return str(node.get_attributes().get("variable_id", node.get_friendly_name()))
+    return None
+
+
+def _structure(model: ov.Model) -> int:
+    """Checksum of names, types and wiring: tells whether a marked model was changed since."""
+    crc = 0
+    for node in model.get_ordered_ops():
+        wires = [(s.get_node().get_friendly_name(), s.get_index()) for s in node.input_values()]
+        shapes = [str(o.get_partial_shape()) for o in node.outputs()]
+        line = repr((node.get_friendly_name(), node.get_type_name(), wires, shapes))
+        crc = zlib.crc32(line.encode("utf-8", "surrogatepass"), crc)
+    return crc
+
+
+def _prepared_mark(model: ov.Model) -> str | None:
+    if not model.has_rt_info(_MARK):
+        return None
+    fingerprint, _, structure = model.get_rt_info(_MARK).astype(str).rpartition(":")
+    return fingerprint if structure == str(_structure(model)) else None
+
+
+def _fingerprint(model: ov.Model) -> str:
+    """Hash structure, names and weights (names of parameters and results left out)."""
+    digest = hashlib.blake2b(digest_size=16)
+    nodes = model.get_ordered_ops()
+    index_of = {node.get_friendly_name(): index for index, node in enumerate(nodes)}
+    for node in nodes:
+        kind = node.get_type_name()
+        named = kind not in (PARAMETER, RESULT)
+        wires = [(index_of[s.get_node().get_friendly_name()], s.get_index()) for s in
+                 node.input_values()]
+        line = repr(
+            (
+                kind,
+                node.get_friendly_name() if named else "",
+                wires,
+                [(str(o.get_partial_shape()), str(o.get_element_type())) for o in node.outputs()],
+                sorted((k, str(v)) for k, v in node.get_attributes().items()),
+            )
+        )
+        digest.update(line.encode("utf-8", "surrogatepass"))
+        if kind == CONSTANT and not str(node.get_element_type()).count("string"):
+            digest.update(np.ascontiguousarray(node.get_data()).reshape(-1).view(np.uint8).data)
+        for body in _bodies(node):
+            digest.update(_fingerprint(body).encode())
+    return digest.hexdigest()
+
+
+def _bodies(node: Any) -> list[ov.Model]:
+    """The models inside an If, Loop or TensorIterator."""
+    if node.get_type_name() == "If":
+        return [node.get_function(0), node.get_function(1)]
+    if hasattr(node, "get_function"):
+        return [node.get_function()]
+    return []

@@ -1,0 +1,1 @@
+"""Where each op goes: affinities, the partition they lead to, and what is awkward in it."""

@@ -1,0 +1,448 @@
+"""Affinity: the device of every node of a model, total by construction.
+
+Constants, parameters and results follow the ops that use or make them, and the ops of a
+stateful path stay together, because HETERO cannot cut there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from hetero_lab.backend.devices import (
+    check_device,
+    supported_ops,
+    unsupported_message,
+)
+from hetero_lab.errors import (
+    AffinityError,
+    DeviceError,
+    StoredFileError,
+    did_you_mean,
+    names_at_hand,
+    shorten,
+)
+from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.model.read import Source, prepare
+from hetero_lab.tables import SCHEMA_VERSION, read_csv, read_json, write_csv, write_json
+
+if TYPE_CHECKING:
+    import openvino as ov
+    import pandas as pd
+
+
+class HasOps(Protocol):
+    """Anything with the names of some ops, for instance a Subgraph of a Partition."""
+
+    @property
+    def ops(self) -> Sequence[str]: ...
+
+
+@dataclass(frozen=True)
+class Priorities:
+    """An ordered list of devices, ``HETERO:GPU,CPU``."""
+
+    devices: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "HETERO:" + ",".join(self.devices)
+
+    @classmethod
+    def parse(cls, text: str | Sequence[str], core: ov.Core | None = None) -> Priorities:
+        """Read ``"HETERO:GPU,CPU"``, ``"GPU,CPU"`` or a list of devices.
+
+        A bare ``"HETERO"`` takes the core's MULTI_DEVICE_PRIORITIES if they are set.
+
+        Raises
+        ------
+        DeviceError
+            No device, one twice, or one that is not here.
+        """
+        if isinstance(text, str):
+            head, colon, tail = text.partition(":")
+            if head == "HETERO" and not colon:
+                tail = _core_priorities(core)
+            elif head != "HETERO":
+                tail = text
+            names = [name.strip() for name in tail.split(",")] if tail.strip() else []
+        else:
+            names = [str(name) for name in text]
+        example = "Name the devices in order of priority, for instance 'HETERO:GPU,CPU'."
+        if not names:
+            raise DeviceError(f"{shorten(str(text))} names no device. {example}")
+        if "" in names:
+            raise DeviceError(f"{shorten(str(text))} has an empty place. {example}")
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise DeviceError(f"{shorten(str(text))} names {names_at_hand(twice)} twice. {example}")
+        for name in names:
+            check_device(name, core)
+        return cls(tuple(names))
+
+
+def _core_priorities(core: ov.Core | None) -> str:
+    from hetero_lab.backend.core import shared_core
+
+    try:
+        value = (core or shared_core()).get_property("HETERO", "MULTI_DEVICE_PRIORITIES")
+    except Exception:  # the property is absent until somebody sets it
+        return ""
+    return value if isinstance(value, str) else ",".join(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What an affinity has to know about a node: which node decides its device."""
+
+    name: str
+    type: str
+    leader: str
+
+
+class Affinity(Mapping[str, str]):
+    """The device of every node of a model: an immutable mapping name → device.
+
+    Two affinities are equal if they give every node the same device. Make one with
+    :meth:`automatic`, :meth:`uniform` or :meth:`from_json`, change it with :meth:`fix`.
+    """
+
+    __slots__ = ("_devices", "_hash", "_nodes")
+
+    def __init__(self, nodes: Sequence[Node], devices: Mapping[str, str]):
+        """Build from nodes and the device of each leader."""
+        self._nodes = tuple(nodes)
+        self._devices = {node.name: devices[node.leader] for node in self._nodes}
+        self._hash: int | None = None
+
+    @classmethod
+    def automatic(
+        cls,
+        model: Source,
+        priorities: str | Sequence[str],
+        *,
+        core: ov.Core | None = None,
+    ) -> Affinity:
+        """Return what HETERO's greedy automatic mode would do: the first device that can.
+
+        It is written out for every node, because the runtime's own automatic mode swaps inputs
+        and outputs of some models.
+
+        Raises
+        ------
+        DeviceError
+            A device is not here, or no device of the list supports some op.
+        """
+        prepared = prepare(model)
+        order = Priorities.parse(priorities, core).devices
+        supported = {device: supported_ops(prepared, device, core=core) for device in order}
+        graph = prepared.graph
+        members = _members(graph)
+        devices: dict[str, str] = {}
+        nobody: list[str] = []
+        for index in dict.fromkeys(graph.leader):
+            names = [graph.ops[i].name for i in members[index]]
+            able = [d for d in order if all(name in supported[d] for name in names)]
+            if not able:
+                nobody += [n for n in names if not any(n in supported[d] for d in order)] or names
+            devices[graph.ops[index].name] = able[0] if able else order[0]
+        if nobody:
+            types = {op.name: op.type for op in graph}
+            raise DeviceError(
+                unsupported_message(
+                    " and ".join(order) if len(order) > 1 else order[0],
+                    [(name, types[name]) for name in nobody],
+                )
+            )
+        return cls(_nodes(graph), devices)
+
+    @classmethod
+    def uniform(cls, model: Source, device: str, *, core: ov.Core | None = None) -> Affinity:
+        """Put every node on one device.
+
+        Raises
+        ------
+        DeviceError
+            The device is not here. (Whether it supports every op is checked when it is used.)
+        """
+        check_device(device, core)
+        return cls.from_graph(prepare(model).graph, lambda _name: device)
+
+    @classmethod
+    def from_graph(cls, graph: OpGraph, device_of: Any) -> Affinity:
+        """Build from a graph and a function (or mapping) from a leader's name to a device."""
+        get = device_of.__getitem__ if isinstance(device_of, Mapping) else device_of
+        leaders = [graph.ops[index].name for index in dict.fromkeys(graph.leader)]
+        return cls(_nodes(graph), {name: get(name) for name in leaders})
+
+    def __getitem__(self, name: str) -> str:
+        return self._devices[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._devices)
+
+    def __len__(self) -> int:
+        return len(self._devices)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Affinity) and self._devices == other._devices
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = hash(frozenset(self._devices.items()))
+        return self._hash
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{device}: {n}" for device, n in self.counts().items())
+        return f"Affinity({len(self.ops)} ops; {counts})"
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """Every node with the node that decides its device."""
+        return self._nodes
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """Names of the ops whose device can be chosen, in topological order."""
+        types = {node.name: node.type for node in self._nodes}
+        free = ("Parameter", "Constant", "Result")
+        return tuple(
+            n.name
+            for n in self._nodes
+            if n.type not in free and (n.leader == n.name or types[n.leader] not in free)
+        )
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The devices that are used, in order of first use."""
+        return tuple(dict.fromkeys(self._devices.values()))
+
+    def counts(self) -> dict[str, int]:
+        """Return how many ops each device has."""
+        counts: dict[str, int] = {}
+        for name in self.ops:
+            counts[self._devices[name]] = counts.get(self._devices[name], 0) + 1
+        return counts
+
+    def fix(
+        self,
+        ops: Mapping[str, str] | None = None,
+        types: Mapping[str, str] | None = None,
+        patterns: Mapping[str, str] | None = None,
+        subgraphs: Mapping[Any, str] | None = None,
+        *,
+        core: ov.Core | None = None,
+    ) -> Affinity:
+        """Return this affinity with some ops on other devices.
+
+        Parameters
+        ----------
+        ops, types, patterns, subgraphs
+            Mappings to a device: of op names, of op types, of regular expressions
+            (``re.search`` in the op's name), and of subgraphs of a :class:`Partition`. Names
+            win over patterns, patterns over types, types over subgraphs; among patterns the
+            later one wins. A constant, parameter or result is accepted and changes nothing; an
+            op of a stateful path moves the whole path.
+
+        Raises
+        ------
+        AffinityError
+            A fix matches no op, a pattern is no regular expression, or two fixes pull one
+            stateful path apart.
+        DeviceError
+            A device that is not here.
+        """
+        levels: list[Iterable[tuple[list[Node], str]]] = [
+            self._by_subgraph(subgraphs or {}),
+            self._by_type(types or {}),
+            self._by_pattern(patterns or {}),
+            self._by_name(ops or {}),
+        ]
+        free = set(self.ops)
+        devices = {node.leader: self._devices[node.leader] for node in self._nodes}
+        for level in levels:
+            decided: dict[str, tuple[str, str]] = {}
+            for nodes, device in level:
+                check_device(device, core)
+                for node in nodes:
+                    if node.name not in free:
+                        continue
+                    by, before = decided.get(node.leader, (node.name, device))
+                    if by != node.name and before != device:
+                        raise AffinityError(
+                            f"{shorten(by)} and {shorten(node.name)} belong to one stateful path "
+                            f"and cannot be on {before} and {device}. Fix one of them."
+                        )
+                    decided[node.leader] = (node.name, device)
+            devices.update({leader: device for leader, (_, device) in decided.items()})
+        return Affinity(self._nodes, devices)
+
+    def diff(self, before: Affinity) -> pd.DataFrame:
+        """List the ops on another device than in ``before``: ``op``, ``before``, ``after``."""
+        import pandas as pd
+
+        if set(self._devices) != set(before._devices):
+            raise AffinityError(_other_model(self._devices, before._devices))
+        rows = [
+            (name, before[name], self._devices[name])
+            for name in self.ops
+            if before[name] != self._devices[name]
+        ]
+        return pd.DataFrame(rows, columns=["op", "before", "after"], dtype="str")
+
+    def check_model(self, graph: OpGraph) -> None:
+        """Raise AffinityError unless this affinity names exactly the nodes of ``graph``."""
+        if set(self._devices) != set(graph.index_of):
+            raise AffinityError(_other_model(self._devices, graph.index_of))
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row a node: ``node``, ``type``, ``device``, ``leader``."""
+        import pandas as pd
+
+        rows = [(n.name, n.type, self._devices[n.name], n.leader) for n in self._nodes]
+        return pd.DataFrame(rows, columns=["node", "type", "device", "leader"], dtype="str")
+
+    def to_json(self, path: str | os.PathLike[str]) -> None:
+        """Write a JSON file, whole or not at all."""
+        rows = [[n.name, n.type, self._devices[n.name], n.leader] for n in self._nodes]
+        write_json(path, {"kind": "affinity", "schema_version": SCHEMA_VERSION, "nodes": rows})
+
+    @classmethod
+    def from_json(cls, path: str | os.PathLike[str]) -> Affinity:
+        """Read what :meth:`to_json` wrote.
+
+        Raises
+        ------
+        StoredFileError
+            The file is missing or is not an affinity.
+        """
+        data = read_json(path, kind="affinity")
+        return cls._from_rows(data.get("nodes"), path)
+
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write a CSV file with one row a node, whole or not at all."""
+        write_csv(path, self.to_frame())
+
+    @classmethod
+    def from_csv(cls, path: str | os.PathLike[str]) -> Affinity:
+        """Read what :meth:`to_csv` wrote, perhaps edited in a spreadsheet.
+
+        Raises
+        ------
+        StoredFileError
+            The file is missing or is not an affinity.
+        """
+        frame = read_csv(path)
+        missing = {"node", "type", "device", "leader"} - set(frame.columns)
+        if missing:
+            raise StoredFileError(
+                f"{shorten(os.fspath(path))} is not an affinity: it has no column "
+                f"{names_at_hand(sorted(missing))}."
+            )
+        rows = frame[["node", "type", "device", "leader"]].astype("str").to_numpy().tolist()
+        return cls._from_rows(rows, path)
+
+    @classmethod
+    def _from_rows(cls, rows: Any, path: str | os.PathLike[str]) -> Affinity:
+        bad = f"{shorten(os.fspath(path))} is not a whole affinity"
+        if not isinstance(rows, list) or not rows:
+            raise StoredFileError(f"{bad}: it lists no node.")
+        devices: dict[str, str] = {}
+        nodes: list[Node] = []
+        for row in rows:
+            right = isinstance(row, list) and len(row) == 4
+            if not right or not all(isinstance(cell, str) and cell for cell in row):
+                raise StoredFileError(f"{bad}: {shorten(json.dumps(row)[:200])} is not a node.")
+            name, op_type, device, leader = row
+            if name in devices:
+                raise StoredFileError(f"{bad}: node {shorten(name)} is there twice.")
+            devices[name] = device
+            nodes.append(Node(name, op_type, leader))
+        for node in nodes:
+            if node.leader not in devices:
+                raise StoredFileError(f"{bad}: {shorten(node.leader)} is missing.")
+        # The deciding op's row wins; an edited follower cannot part from it.
+        for node in nodes:
+            if node.type not in ("Parameter", "Constant", "Result") and (
+                devices[node.name] != devices[node.leader]
+            ):
+                raise StoredFileError(
+                    f"{bad}: {shorten(node.name)} is on {devices[node.name]}, but goes with "
+                    f"{shorten(node.leader)} on {devices[node.leader]}. Give both one device."
+                )
+        return cls(nodes, devices)
+
+    def _by_name(self, ops: Mapping[str, str]) -> Iterator[tuple[list[Node], str]]:
+        nodes = {node.name: node for node in self._nodes}
+        for name, device in ops.items():
+            if name not in nodes:
+                raise AffinityError(
+                    f"No op is called {shorten(str(name))}.{did_you_mean(str(name), self.ops)} "
+                    f"Ops: {names_at_hand(self.ops)}."
+                )
+            yield [nodes[name]], device
+
+    def _by_type(self, types: Mapping[str, str]) -> Iterator[tuple[list[Node], str]]:
+        for op_type, device in types.items():
+            matched = [node for node in self._nodes if node.type == op_type]
+            if not matched:
+                here = sorted({node.type for node in self._nodes})
+                raise AffinityError(
+                    f"No op has the type {shorten(str(op_type))}."
+                    f"{did_you_mean(str(op_type), here)} Types: {names_at_hand(here, most=40)}."
+                )
+            yield matched, device
+
+    def _by_pattern(self, patterns: Mapping[str, str]) -> Iterator[tuple[list[Node], str]]:
+        for pattern, device in patterns.items():
+            try:
+                search = re.compile(pattern).search
+            except (re.error, TypeError) as error:
+                raise AffinityError(
+                    f"{shorten(str(pattern))} is not a regular expression: {error}."
+                ) from error
+            matched = [node for node in self._nodes if search(node.name)]
+            if not matched:
+                raise AffinityError(
+                    f"The pattern {shorten(str(pattern))} matches no op. "
+                    f"Ops: {names_at_hand(self.ops)}."
+                )
+            yield matched, device
+
+    def _by_subgraph(self, subgraphs: Mapping[Any, str]) -> Iterator[tuple[list[Node], str]]:
+        for subgraph, device in subgraphs.items():
+            if not isinstance(subgraph, Hashable) or not hasattr(subgraph, "ops"):
+                raise AffinityError(
+                    "subgraphs= takes subgraphs of a partition: "
+                    "fix(subgraphs={hl.partition(model, affinity).subgraphs[0]: 'CPU'})."
+                )
+            yield from ((nodes, device) for nodes, device in self._by_name(
+                dict.fromkeys(subgraph.ops, device)))
+
+
+def _nodes(graph: OpGraph) -> list[Node]:
+    return [Node(op.name, op.type, graph.ops[graph.leader[op.index]].name) for op in graph]
+
+
+def _members(graph: OpGraph) -> dict[int, list[int]]:
+    """Return, for each leader, the ops that its device must support."""
+    members: dict[int, list[int]] = {leader: [] for leader in graph.leader}
+    for op in graph:
+        if op.type not in ("Parameter", "Constant", "Result"):
+            members[graph.leader[op.index]].append(op.index)
+    return members
+
+
+def _other_model(names: Iterable[str], expected: Iterable[str]) -> str:
+    mine, model = set(names), set(expected)
+    return (
+        "This affinity belongs to another model: "
+        f"{len(mine - model)} of its nodes are not in the model"
+        + (f" ({names_at_hand(sorted(mine - model), 3)})" if mine - model else "")
+        + f", {len(model - mine)} of the model's are not in it"
+        + (f" ({names_at_hand(sorted(model - mine), 3)})" if model - mine else "")
+        + ". Make one with hetero_lab.Affinity.automatic(model, 'HETERO:…')."
+    )

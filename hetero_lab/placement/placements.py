@@ -1,0 +1,124 @@
+"""Placement: what is compiled, and how the short forms of one are understood."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from hetero_lab.backend.core import shared_core
+from hetero_lab.backend.devices import check_device, supported_ops, unsupported_message
+from hetero_lab.backend.emulation import emulated_devices
+from hetero_lab.backend.properties import check_properties
+from hetero_lab.errors import ArgumentError, DeviceError
+from hetero_lab.model.read import PreparedModel
+from hetero_lab.placement.affinity import Affinity, Priorities
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+
+@dataclass(frozen=True)
+class Placement:
+    """An affinity with the properties of each device and a label.
+
+    ``direct`` compiles on the only device without HETERO in between, as
+    ``core.compile_model(model, device)`` does.
+    """
+
+    affinity: Affinity
+    label: str = ""
+    device_properties: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    direct: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.affinity, Affinity):
+            raise ArgumentError(
+                "A placement's affinity is an hetero_lab.Affinity, for instance "
+                f"Affinity.automatic(model, 'HETERO:GPU,CPU'), not {type(self.affinity).__name__}."
+            )
+        if self.direct and len(self.affinity.devices) != 1:
+            raise ArgumentError("direct=True needs an affinity with one device only.")
+
+    def __repr__(self) -> str:
+        return f"Placement({self.label!r}, {self.affinity!r})"
+
+
+PlacementLike: TypeAlias = "Placement | Affinity | Priorities | str"
+
+
+def resolve(
+    prepared: PreparedModel, placement: PlacementLike, *, core: ov.Core | None = None
+) -> Placement:
+    """Turn a Placement, an Affinity, ``"HETERO:ACC,CPU"`` or ``"CPU"`` into a checked Placement.
+
+    Raises
+    ------
+    AffinityError
+        The affinity is of another model.
+    DeviceError
+        A device is not here or does not support an op placed on it.
+    PropertyError
+        A device property that does not exist or has a value of the wrong kind.
+    """
+    core = core or shared_core()
+    if isinstance(placement, Priorities):
+        placement = str(placement)
+    if isinstance(placement, str):
+        resolved = _from_text(prepared, placement, core)
+    elif isinstance(placement, Affinity):
+        resolved = Placement(placement, label="affinity")
+    elif isinstance(placement, Placement):
+        resolved = placement
+    else:
+        raise ArgumentError(
+            "A placement is a hetero_lab.Placement, an Affinity, 'HETERO:GPU,CPU' or 'CPU', "
+            f"not {type(placement).__name__}."
+        )
+    _check(prepared, resolved, core)
+    return resolved
+
+
+def compile_properties(placement: Placement, core: ov.Core) -> dict[str, dict[str, Any]]:
+    """Return the properties of each used device: an emulated one's defaults, then the placement's."""
+    emulated = emulated_devices(core)
+    merged: dict[str, dict[str, Any]] = {}
+    for device in placement.affinity.devices:
+        defaults = emulated[device].properties if device in emulated else {}
+        merged[device] = {**defaults, **placement.device_properties.get(device, {})}
+    return merged
+
+
+def _from_text(prepared: PreparedModel, text: str, core: ov.Core) -> Placement:
+    if text == "HETERO" or text.startswith("HETERO:"):
+        priorities = Priorities.parse(text, core)
+        return Placement(Affinity.automatic(prepared, priorities.devices, core=core), str(priorities))
+    if "," in text:
+        Priorities.parse(text, core)
+        raise DeviceError(f"Several devices need HETERO: 'HETERO:{text}'.")
+    check_device(text, core)
+    return Placement(Affinity.uniform(prepared, text, core=core), text, direct=True)
+
+
+def _check(prepared: PreparedModel, placement: Placement, core: ov.Core) -> None:
+    affinity, graph = placement.affinity, prepared.graph
+    affinity.check_model(graph)
+    for device in affinity.devices:
+        check_device(device, core)
+    for device in affinity.devices:
+        able = supported_ops(prepared, device, core=core)
+        refused = [
+            (name, graph.ops[graph.index_of[name]].type)
+            for name in affinity.ops
+            if affinity[name] == device and name not in able
+        ]
+        if refused:
+            raise DeviceError(unsupported_message(device, refused))
+    if not isinstance(placement.device_properties, Mapping):
+        raise ArgumentError(
+            "device_properties= maps devices to properties, for instance "
+            "{'CPU': {'INFERENCE_PRECISION_HINT': 'f32'}}."
+        )
+    for device, properties in placement.device_properties.items():
+        check_device(device, core)
+        check_properties(device, properties, core=core)

@@ -1,0 +1,1 @@
+"""Compile a placement, prove it, run it, time it."""

@@ -1,0 +1,469 @@
+"""Compile a placement and prove that what was compiled is what was asked for."""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+import warnings
+import xml.etree.ElementTree as ET
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import openvino as ov
+
+from hetero_lab.backend.core import shared_core
+from hetero_lab.errors import (
+    AffinityError,
+    CompileError,
+    HeteroLabWarning,
+    names_at_hand,
+    shorten,
+)
+from hetero_lab.model.read import PreparedModel, Source, op_graph, output_names, prepare
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.partition import (
+    Boundary,
+    Partition,
+    Subgraph,
+    Wiring,
+    one_subgraph,
+    predict,
+)
+from hetero_lab.placement.placements import Placement, PlacementLike, compile_properties, resolve
+from hetero_lab.runtime.inputs import Inputs, bind_inputs
+
+
+@dataclass(frozen=True)
+class Header:
+    """What the runtime says of a compiled HETERO model, in execution order of the submodels.
+
+    ``inputs`` and ``outputs`` map the model's to (submodel, its input or output); ``edges``
+    maps (submodel, input) to (submodel, output).
+    """
+
+    devices: tuple[str, ...]
+    inputs: tuple[tuple[int, int], ...]
+    outputs: tuple[tuple[int, int], ...]
+    edges: dict[tuple[int, int], tuple[int, int]]
+
+
+class CompiledPlacement:
+    """A compiled placement: call it with inputs, look at what was really compiled.
+
+    Attributes
+    ----------
+    placement
+        What was asked for.
+    partition
+        The subgraphs and boundaries, as observed on the runtime where it tells them.
+    as_predicted
+        Whether the observed partition is the predicted one; ``None`` if it could not be seen.
+    compiled_model
+        OpenVINO's own object.
+    compile_ms
+        Duration of the compile call.
+    """
+
+    def __init__(
+        self,
+        prepared: PreparedModel,
+        placement: Placement,
+        compiled_model: ov.CompiledModel,
+        partition: Partition,
+        as_predicted: bool | None,
+        compile_ms: float,
+    ):
+        self.prepared = prepared
+        self.placement = placement
+        self.compiled_model = compiled_model
+        self.partition = partition
+        self.as_predicted = as_predicted
+        self.compile_ms = compile_ms
+        self.output_names = tuple(output_names(prepared.model))
+        self._local = threading.local()
+
+    def __call__(self, inputs: Inputs) -> dict[str, np.ndarray]:
+        """Infer once; return name → fresh array in the model's own output order.
+
+        Raises
+        ------
+        InputError
+            An input is missing, unknown, or has the wrong shape or element type.
+        """
+        request = self._request()
+        bind(request, bind_inputs(self.prepared, inputs))
+        request.infer()
+        return self.read_outputs(request)
+
+    def read_outputs(self, request: ov.InferRequest) -> dict[str, np.ndarray]:
+        """Copy the outputs of a finished request."""
+        return {
+            name: np.array(request.get_output_tensor(index).data)
+            for index, name in enumerate(self.output_names)
+        }
+
+    def new_request(self, inputs: Inputs) -> ov.InferRequest:
+        """Return a request of its own with the inputs set."""
+        request = self.compiled_model.create_infer_request()
+        bind(request, bind_inputs(self.prepared, inputs))
+        return request
+
+    def __repr__(self) -> str:
+        return f"CompiledPlacement({self.placement.label!r}, {self.partition!r})"
+
+    def _request(self) -> ov.InferRequest:
+        # One request a thread, so that calls from several threads do not meet.
+        if not hasattr(self._local, "request"):
+            self._local.request = self.compiled_model.create_infer_request()
+        return self._local.request
+
+
+def bind(request: ov.InferRequest, arrays: list[np.ndarray]) -> None:
+    """Give a request its inputs as tensors of its own memory."""
+    for index, array in enumerate(arrays):
+        request.set_input_tensor(index, ov.Tensor(array.copy()))
+
+
+def compile_placement(
+    model: Source,
+    placement: PlacementLike,
+    *,
+    counters: bool = False,
+    properties: dict[str, Any] | None = None,
+    core: ov.Core | None = None,
+) -> CompiledPlacement:
+    """Compile a placement and check what was compiled against the prediction.
+
+    Parameters
+    ----------
+    model
+        Anything that :func:`hetero_lab.load` takes.
+    placement
+        A Placement, an Affinity, ``"HETERO:ACC,CPU"`` or ``"CPU"``.
+    counters
+        Compile with OpenVINO's performance counters (slower to run).
+    properties
+        More properties of the compile call itself, for instance ``{"CACHE_DIR": …}``.
+
+    Returns
+    -------
+    CompiledPlacement
+
+    Raises
+    ------
+    AffinityError, DeviceError, PropertyError
+        The placement does not fit the model or the devices; nothing was compiled.
+    CompileError
+        The runtime refused; its own words are the ``__cause__``.
+    """
+    core = core or shared_core()
+    prepared = prepare(model)
+    resolved = resolve(prepared, placement, core=core)
+    predicted = predict(prepared.graph, resolved.affinity)
+    if resolved.direct:
+        predicted = one_subgraph(predicted, resolved.affinity.devices[0])
+    _check_cuts(prepared, predicted)
+    by_device = compile_properties(resolved, core)
+    config: dict[str, Any] = dict(properties or {})
+    if counters:
+        config["PERF_COUNT"] = True
+    started = time.perf_counter()
+    try:
+        if resolved.direct:
+            (device,) = by_device
+            compiled = core.compile_model(prepared.model, device, {**by_device[device], **config})
+        else:
+            config["DEVICE_PROPERTIES"] = by_device
+            target = "HETERO:" + ",".join(by_device)
+            labelled, predicted = _labelled(prepared, resolved.affinity, predicted)
+            compiled = core.compile_model(labelled, target, config)
+    except Exception as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise CompileError(
+            f"The runtime refused the placement {shorten(resolved.label)} on "
+            f"{names_at_hand(by_device)}: {shorten(lines[-1] if lines else '', 400)}"
+        ) from error
+    compile_ms = (time.perf_counter() - started) * 1e3
+    if resolved.direct:
+        observed, same = replace(predicted, observed=True), True
+    else:
+        observed, same = _observe(compiled, predicted)
+    result = CompiledPlacement(prepared, resolved, compiled, observed, same, compile_ms)
+    _check_ports(prepared, compiled)
+    return result
+
+
+def read_header(compiled: ov.CompiledModel) -> Header | None:
+    """Read the header of an exported HETERO model; ``None`` if it cannot be exported."""
+    try:
+        exported = compiled.export_model()
+    except Exception:  # a device without EXPORT_IMPORT
+        return None
+    raw = exported.getvalue() if isinstance(exported, io.BytesIO) else bytes(exported)
+    start = raw.find(b"<hetero")
+    end = raw.find(b"</hetero>")
+    if start < 0 or end < 0:
+        return None
+    root = ET.fromstring(raw[start : end + len(b"</hetero>")])
+
+    def pairs(tag: str) -> tuple[tuple[int, int], ...]:
+        return tuple(
+            (int(e.get("submodel_idx", -1)), int(e.get("node_idx", -1)))
+            for e in root.iterfind(f"{tag}/pair")
+        )
+
+    edges = {
+        (int(e.get("in_submodel_idx", -1)), int(e.get("in_node_idx", -1))): (
+            int(e.get("out_submodel_idx", -1)),
+            int(e.get("out_node_idx", -1)),
+        )
+        for e in root.iterfind("submodels_input_to_prev_output/record")
+    }
+    return Header(
+        devices=tuple(
+            e.get("device", "") for e in root.iterfind("compiled_submodels/compiled_submodel")
+        ),
+        inputs=pairs("inputs_to_submodels_inputs"),
+        outputs=pairs("outputs_to_submodels_outputs"),
+        edges=edges,
+    )
+
+
+def _labelled(
+    prepared: PreparedModel, affinity: Affinity, predicted: Partition
+) -> tuple[ov.Model, Partition]:
+    """Return a clone with an affinity on every node, and the partition that it leads to.
+
+    The runtime cannot compile a subgraph that holds nothing but results ("unordered_map::at"),
+    which its splitting of cycles can make. There the result gets an op that changes nothing.
+    """
+    clone = prepared.model.clone()
+    devices = dict(affinity)
+    copies: set[str] = set()
+    while lonely := _lonely_results(predicted):
+        for index in lonely:
+            result = clone.get_results()[index]
+            source = result.input_value(0)
+            copy = ov.opset13.convert(source, source.get_element_type().to_string())
+            copy.set_friendly_name(f"{result.get_friendly_name()}/hetero_lab_copy{len(copies)}")
+            # The name of an output lives on the tensor that the Result reads.
+            names = source.get_names()
+            result.input(0).replace_source_output(copy.output(0))
+            copy.output(0).add_names(names)
+            devices[copy.get_friendly_name()] = devices[source.get_node().get_friendly_name()]
+            copies.add(copy.get_friendly_name())
+        graph = op_graph(clone)
+        predicted = predict(graph, Affinity.from_graph(graph, devices))
+    for node in clone.get_ordered_ops():
+        node.get_rt_info()["affinity"] = devices[node.get_friendly_name()]
+    subgraphs = tuple(
+        replace(s, ops=tuple(op for op in s.ops if op not in copies)) for s in predicted.subgraphs
+    )
+    return clone, replace(predicted, subgraphs=subgraphs)
+
+
+def _lonely_results(partition: Partition) -> list[int]:
+    """Return the model outputs whose subgraph only hands a boundary tensor through."""
+    return [
+        int(entry[1])
+        for subgraph, wiring in zip(partition.subgraphs, partition.wiring, strict=True)
+        if not subgraph.ops and all(e[0] == "tensor" for e in wiring.inputs) and wiring.inputs
+        for entry in wiring.outputs
+        if entry[0] == "model"
+    ]
+
+
+def _check_cuts(prepared: PreparedModel, partition: Partition) -> None:
+    """Raise where the runtime would fail late or go wrong."""
+    graph = prepared.graph
+    if partition.boundaries:
+        unknown = [
+            b.tensor
+            for b in partition.boundaries
+            if graph.ops[graph.index_of[b.op]].outputs[b.port].shape is None
+        ]
+        if unknown:
+            raise AffinityError(
+                f"The placement cuts tensors whose shape is not known before running: "
+                f"{names_at_hand(unknown)}. HETERO cannot hand these over; keep their users on "
+                "the device of their producer."
+            )
+    where = partition.subgraph_of
+    for path in graph.stateful_paths:
+        homes = {where[graph.ops[i].name] for i in path if graph.ops[i].name in where}
+        if len(homes) > 1:
+            names = [graph.ops[i].name for i in path]
+            raise AffinityError(
+                f"The stateful path {names_at_hand(names)} would be torn into {len(homes)} "
+                "subgraphs. Put the ops around it on its device too."
+            )
+
+
+def _check_ports(prepared: PreparedModel, compiled: ov.CompiledModel) -> None:
+    """Prove that inputs and outputs kept number, shape and type in their order."""
+
+    def signature(ports: Any) -> list[tuple[str, str]]:
+        return [(str(p.get_partial_shape()), p.get_element_type().get_type_name()) for p in ports]
+
+    model = prepared.model
+    if signature(model.inputs) != signature(compiled.inputs) or (
+        [s[1] for s in signature(model.outputs)] != [s[1] for s in signature(compiled.outputs)]
+        or len(model.outputs) != len(compiled.outputs)
+    ):
+        raise CompileError(
+            "The compiled model's inputs or outputs are not in the model's order; its results "
+            "could not be trusted."
+        )
+
+
+def _observe(compiled: ov.CompiledModel, predicted: Partition) -> tuple[Partition, bool | None]:
+    header = read_header(compiled)
+    if header is None:
+        return predicted, None
+    order = match_header(header, predicted)
+    if order is not None:
+        return _reordered(predicted, order), True
+    observed = _unnamed(header)
+    warnings.warn(
+        "The runtime compiled another partition than predicted: "
+        f"{observed.n_subgraphs} subgraphs where {predicted.n_subgraphs} were expected. "
+        "The observed one is reported; it does not tell which op is in which subgraph.",
+        HeteroLabWarning,
+        stacklevel=4,
+    )
+    return observed, False
+
+
+def match_header(header: Header, predicted: Partition) -> list[int] | None:
+    """Find, for each submodel of the header, the predicted subgraph that it is.
+
+    Devices, the model's inputs and outputs, and every edge have to agree; ``None`` if they
+    do not. Submodels are told apart by refining colours over the edges (Weisfeiler and
+    Leman 1968), then assigned in execution order.
+    """
+    if Counter(header.devices) != Counter(s.device for s in predicted.subgraphs):
+        return None
+    seen = _ports_of_header(header)
+    expected = _ports_of_wiring(predicted)
+    if len(header.edges) != predicted.n_crossings:
+        return None
+    seen_colours = _colours(header.devices, *seen)
+    expected_colours = _colours([s.device for s in predicted.subgraphs], *expected)
+    if Counter(seen_colours) != Counter(expected_colours):
+        return None
+    candidates: dict[int, list[int]] = {}
+    for index, colour in enumerate(expected_colours):
+        candidates.setdefault(colour, []).append(index)
+    order: list[int] = []
+    for submodel, colour in enumerate(seen_colours):
+        sources = {
+            port: (kind if kind[0] == "model" else ("edge", order[int(kind[1])], kind[2]))
+            for port, kind in seen[0][submodel].items()
+            if kind[0] == "model" or int(kind[1]) < len(order)
+        }
+        fitting = [c for c in candidates[colour] if expected[0][c] == sources]
+        if not fitting:
+            return None
+        order.append(fitting[0])
+        candidates[colour].remove(fitting[0])
+    return order
+
+
+_Ports = list[dict[int, tuple[Any, ...]]]
+
+
+def _ports_of_header(header: Header) -> tuple[_Ports, _Ports]:
+    inputs: _Ports = [{} for _ in header.devices]
+    outputs: _Ports = [{} for _ in header.devices]
+    for number, (submodel, port) in enumerate(header.inputs):
+        inputs[submodel][port] = ("model", number)
+    for (submodel, port), (source, source_port) in header.edges.items():
+        inputs[submodel][port] = ("edge", source, source_port)
+    for number, (submodel, port) in enumerate(header.outputs):
+        outputs[submodel][port] = ("model", number)
+    return inputs, outputs
+
+
+def _ports_of_wiring(partition: Partition) -> tuple[_Ports, _Ports]:
+    made_at: dict[tuple[Any, ...], tuple[int, int]] = {}
+    outputs: _Ports = []
+    for index, wiring in enumerate(partition.wiring):
+        ports: dict[int, tuple[Any, ...]] = {}
+        for port, entry in enumerate(wiring.outputs):
+            if entry[0] == "model":
+                ports[port] = entry
+            else:
+                made_at[entry] = (index, port)
+        outputs.append(ports)
+    inputs: _Ports = [
+        {
+            port: entry if entry[0] == "model" else ("edge", *made_at[entry])
+            for port, entry in enumerate(wiring.inputs)
+        }
+        for wiring in partition.wiring
+    ]
+    return inputs, outputs
+
+
+def _colours(devices: Any, inputs: _Ports, outputs: _Ports) -> list[int]:
+    colours = [
+        hash((device, tuple(sorted(out.items())), len(ins)))
+        for device, ins, out in zip(devices, inputs, outputs, strict=True)
+    ]
+    users: list[list[tuple[int, int, int]]] = [[] for _ in colours]
+    for submodel, ports in enumerate(inputs):
+        for port, kind in ports.items():
+            if kind[0] == "edge":
+                users[int(kind[1])].append((int(kind[2]), submodel, port))
+    distinct = 0
+    while len(set(colours)) > distinct:
+        distinct = len(set(colours))
+        colours = [
+            hash(
+                (
+                    colours[submodel],
+                    tuple(
+                        (port, kind if kind[0] == "model" else (colours[int(kind[1])], kind[2]))
+                        for port, kind in sorted(ports.items())
+                    ),
+                    tuple(sorted((p, colours[user], q) for p, user, q in users[submodel])),
+                )
+            )
+            for submodel, ports in enumerate(inputs)
+        ]
+    return colours
+
+
+def _reordered(predicted: Partition, order: list[int]) -> Partition:
+    position = {old: new for new, old in enumerate(order)}
+    return Partition(
+        subgraphs=tuple(replace(predicted.subgraphs[old], index=i) for i, old in enumerate(order)),
+        boundaries=tuple(
+            replace(
+                b, source=position[b.source], targets=tuple(sorted(position[t] for t in b.targets))
+            )
+            for b in predicted.boundaries
+        ),
+        wiring=tuple(predicted.wiring[old] for old in order),
+        observed=True,
+    )
+
+
+def _unnamed(header: Header) -> Partition:
+    """Build what a header tells without knowing the ops."""
+    targets: dict[tuple[int, int], list[int]] = {}
+    for (submodel, _), source in sorted(header.edges.items()):
+        targets.setdefault(source, []).append(submodel)
+    boundaries = tuple(
+        Boundary(f"subgraph{s}:{port}", "", port, s, tuple(sorted(set(receivers))), None)
+        for (s, port), receivers in targets.items()
+    )
+    return Partition(
+        tuple(Subgraph(i, device, ()) for i, device in enumerate(header.devices)),
+        boundaries,
+        tuple(Wiring((), ()) for _ in header.devices),
+        observed=True,
+    )

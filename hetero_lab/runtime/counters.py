@@ -1,0 +1,211 @@
+"""OpenVINO's performance counters, joined to subgraphs, ops and boundaries.
+
+The counters of a CPU device are a running mean since the compile. They hold the layout
+reorders at a boundary, but not the hand-over between subgraphs. Fused ops have no time of
+their own: the time belongs to their group.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from hetero_lab.errors import MeasurementError
+from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.placement.partition import Partition
+
+_SUBGRAPH = re.compile(r"^subgraph(\d+): (.*)$", re.DOTALL)
+_PRECISION = re.compile(r"_(f64|f32|f16|bf16|[iu]\d+|boolean|FP32|FP16|BF16|[IU]8)$")
+_MADE_UP = re.compile(r"^(Parameter|Result)_(\d+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """One row of OpenVINO's profiling info, joined to the model.
+
+    ``kind`` is ``op``, ``fused`` (its time is in the group's leader), ``reorder`` (a layout or
+    precision conversion), ``port`` (an input or output) or ``other``. ``op`` names the op of
+    the model, ``fused_ops`` those that run inside this node, ``tensor`` the boundary or model
+    input or output that a reorder serves.
+    """
+
+    subgraph: int
+    device: str
+    node_name: str
+    node_type: str
+    exec_type: str
+    precision: str
+    status: str
+    real_time_us: float
+    cpu_time_us: float
+    kind: str = "other"
+    op: str = ""
+    fused_ops: tuple[str, ...] = ()
+    tensor: str = ""
+
+
+def read_counters(
+    profiling_info: Iterable[object], partition: Partition, graph: OpGraph
+) -> tuple[Counter, ...]:
+    """Join profiling info to the partition that was compiled.
+
+    Raises
+    ------
+    MeasurementError
+        No node was executed: the model was compiled without counters, or its devices have none.
+    """
+    rows = [_row(info, partition) for info in profiling_info]
+    if not any(row.status == "EXECUTED" for row in rows):
+        raise MeasurementError(
+            "The runtime returned no counters: every node is NOT_RUN. The model must be compiled "
+            "with PERF_COUNT, and its devices must support it."
+        )
+    where = partition.subgraph_of
+    joined: list[Counter] = []
+    for subgraph in partition.subgraphs:
+        mine = [row for row in rows if row.subgraph == subgraph.index]
+        ports = _ports(mine, partition, subgraph.index, graph)
+        joined += [_with_kind(row, where, graph, ports) for row in mine]
+    return _grouped(joined, partition, graph)
+
+
+def executed_ops_us(counters: Sequence[Counter]) -> dict[str, float]:
+    """Return op → time of the node that ran it, in µs; 0 for ops inside another's node."""
+    times: dict[str, float] = {}
+    for counter in counters:
+        if counter.kind == "op":
+            times[counter.op] = times.get(counter.op, 0.0) + counter.real_time_us
+            for op in counter.fused_ops:
+                times.setdefault(op, 0.0)
+    return times
+
+
+def _row(info: object, partition: Partition) -> Counter:
+    name = str(info.node_name)  # type: ignore[attr-defined]
+    match = _SUBGRAPH.match(name)
+    # A model that was compiled without HETERO in between has no such prefix.
+    hetero = match is not None and not (partition.n_subgraphs == 1 and not partition.wiring)
+    index = int(match.group(1)) if match and hetero else 0
+    exec_type = str(info.exec_type)  # type: ignore[attr-defined]
+    precision = _PRECISION.search(exec_type)
+    return Counter(
+        subgraph=index,
+        device=partition.subgraphs[index].device if index < partition.n_subgraphs else "",
+        node_name=match.group(2) if match and hetero else name,
+        node_type=str(info.node_type),  # type: ignore[attr-defined]
+        exec_type=exec_type,
+        precision=_PRECISIONS.get(precision.group(1), precision.group(1)) if precision else "",
+        status=str(info.status).rpartition(".")[2],  # type: ignore[attr-defined]
+        real_time_us=info.real_time.total_seconds() * 1e6,  # type: ignore[attr-defined]
+        cpu_time_us=info.cpu_time.total_seconds() * 1e6,  # type: ignore[attr-defined]
+    )
+
+
+_PRECISIONS = {"FP32": "f32", "FP16": "f16", "BF16": "bf16", "I8": "i8", "U8": "u8"}
+
+
+def _ports(
+    rows: Sequence[Counter], partition: Partition, subgraph: int, graph: OpGraph
+) -> dict[str, str]:
+    """Map the names of a submodel's Parameters and Results to the tensors that they stand for.
+
+    Those that the runtime made up for boundaries carry increasing numbers in the order in
+    which the boundaries were made.
+    """
+    named: dict[str, str] = {}
+    for index in (*graph.parameters, *graph.results):
+        named[graph.ops[index].name] = graph.ops[index].name
+    if not partition.wiring:
+        return named
+    wiring = partition.wiring[subgraph]
+    for kind, entries in (("Parameter", wiring.inputs), ("Result", wiring.outputs)):
+        made_up = sorted(
+            {
+                (int(match.group(2)), row.node_name)
+                for row in rows
+                if row.node_name not in named and (match := _MADE_UP.match(row.node_name))
+                if match.group(1) == kind
+            }
+        )
+        tensors = [entry for entry in entries if entry[0] == "tensor"]
+        if len(made_up) == len(tensors):
+            for (_, name), (_, op, port) in zip(made_up, tensors, strict=True):
+                outputs = graph.ops[graph.index_of[str(op)]].outputs
+                named[name] = str(op) if len(outputs) == 1 else f"{op}:{port}"
+    return named
+
+
+def _with_kind(
+    row: Counter, where: dict[str, int], graph: OpGraph, ports: dict[str, str]
+) -> Counter:
+    name = row.node_name
+    if name in ports:
+        return replace(row, kind="port", tensor=ports[name])
+    op = _op_of(row, where)
+    if op is not None:
+        executed = row.status == "EXECUTED"
+        return replace(row, kind="op" if executed else "fused", op=op)
+    if row.node_type in ("Reorder", "Convert") or "reorder" in row.exec_type.lower():
+        for port, tensor in ports.items():
+            if name.startswith((f"{port}_", f"reorder_{port}")) or name.endswith(f"_{port}"):
+                return replace(row, kind="reorder", tensor=tensor)
+        return replace(row, kind="reorder")
+    if row.node_type in ("Parameter", "Result", "Input", "Output"):
+        return replace(row, kind="port")
+    return row
+
+
+def _op_of(row: Counter, where: dict[str, int]) -> str | None:
+    """Find the op of the model that a node runs, in the same subgraph."""
+    # GPU names nodes type:op, so the part behind the first colon is tried too.
+    for name in (row.node_name, row.node_name.partition(":")[2]):
+        if name and where.get(name) == row.subgraph:
+            return name
+    return None
+
+
+def _grouped(
+    rows: Sequence[Counter], partition: Partition, graph: OpGraph
+) -> tuple[Counter, ...]:
+    """Give each executed node the ops that have no time of their own.
+
+    An op that was not executed belongs to the nearest executed op above it in its subgraph
+    (an activation fuses into its convolution), else to the nearest one below.
+    """
+    leaders = {row.op for row in rows if row.kind == "op"}
+    group: dict[str, list[str]] = {}
+    for subgraph in partition.subgraphs:
+        inside = set(subgraph.ops)
+        leader_of = {op: op for op in subgraph.ops if op in leaders}
+        for name in subgraph.ops:
+            if name not in leader_of:
+                above = [
+                    leader_of[graph.ops[producer].name]
+                    for producer, _ in graph.ops[graph.index_of[name]].inputs
+                    if graph.ops[producer].name in leader_of
+                ]
+                if above:
+                    leader_of[name] = max(above, key=lambda op: graph.index_of[op])
+        for name in reversed(subgraph.ops):
+            if name not in leader_of:
+                below = [
+                    leader_of[graph.ops[use.index].name]
+                    for use in graph.consumers[graph.index_of[name]]
+                    if graph.ops[use.index].name in inside
+                    and graph.ops[use.index].name in leader_of
+                ]
+                if below:
+                    leader_of[name] = min(below, key=lambda op: graph.index_of[op])
+        for name, leader in leader_of.items():
+            if name != leader:
+                group.setdefault(leader, []).append(name)
+    seen: set[str] = set()
+    joined: list[Counter] = []
+    for row in rows:
+        if row.kind == "op" and row.op not in seen:
+            seen.add(row.op)
+            joined.append(replace(row, fused_ops=tuple(group.get(row.op, ()))))
+        else:
+            joined.append(row)
+    return tuple(joined)

@@ -1,0 +1,215 @@
+"""Model inputs: checked if they are given, generated if they are not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import openvino as ov
+
+from hetero_lab.errors import InputError, did_you_mean, names_at_hand, shorten
+from hetero_lab.model.read import PreparedModel, input_name
+
+Inputs: TypeAlias = (
+    "Mapping[Any, Any] | Sequence[Any] | np.ndarray | str | os.PathLike[str] | Callable[[], Any]"
+)
+
+# Ops that hand on values unchanged: an id that goes through them is still an id.
+_CARRIERS = frozenset(
+    """Convert Reshape Unsqueeze Squeeze Transpose Concat Split VariadicSplit StridedSlice Slice
+    Tile Broadcast Gather GatherElements""".split()
+)
+
+
+def generate_inputs(prepared: PreparedModel, seed: int = 0) -> dict[str, np.ndarray]:
+    """Make inputs from a seed: sensible for the element type, ids within what they index.
+
+    Floats are uniform in [0, 1), bytes cover their range, whole numbers that index a tensor
+    (Gather, embeddings, OneHot) stay below its size, all others are 0 or 1.
+
+    Returns
+    -------
+    dict
+        Input name → array, in the model's own order.
+
+    Raises
+    ------
+    InputError
+        An input has an element type for which nothing can be made.
+    """
+    rng = np.random.default_rng(seed)
+    made: dict[str, np.ndarray] = {}
+    for port in prepared.model.inputs:
+        shape, dtype = tuple(port.get_shape()), _dtype(port)
+        if np.issubdtype(dtype, np.floating):
+            values = rng.random(shape)
+        elif dtype == np.bool_:
+            values = rng.integers(0, 2, shape)
+        else:
+            low, high = 0, 2
+            bound = _index_bound(port)
+            if bound is not None:
+                high = max(1, min(bound, np.iinfo(dtype).max))
+            elif dtype.itemsize == 1:
+                low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max) + 1
+            values = rng.integers(low, high, shape)
+        made[input_name(port)] = np.asarray(values).astype(dtype)
+    return made
+
+
+def bind_inputs(prepared: PreparedModel, inputs: Inputs) -> list[np.ndarray]:
+    """Return the arrays in the model's input order, checked for name, shape and element type.
+
+    Parameters
+    ----------
+    inputs
+        A mapping by input name (or index), a sequence in the model's order, one array for a
+        model with one input, the path of an .npz file, or a callable that returns one of them.
+
+    Raises
+    ------
+    InputError
+        One is missing, unknown, or has the wrong shape or element type.
+    """
+    if callable(inputs):
+        inputs = inputs()
+    if isinstance(inputs, str | os.PathLike):
+        inputs = _read_npz(inputs)
+    ports = prepared.model.inputs
+    names = [input_name(port) for port in ports]
+    if isinstance(inputs, np.ndarray):
+        inputs = [inputs]
+    if isinstance(inputs, Mapping):
+        ordered = _by_name(ports, names, inputs)
+    elif isinstance(inputs, Sequence) and not isinstance(inputs, str | bytes):
+        if len(inputs) != len(ports):
+            raise InputError(
+                f"The model has {len(ports)} inputs ({names_at_hand(names)}), "
+                f"{len(inputs)} were given."
+            )
+        ordered = list(inputs)
+    else:
+        raise InputError(
+            "Inputs are a dict by name, a list in the model's order, an .npz file or a callable, "
+            f"not {type(inputs).__name__}. Inputs: {names_at_hand(names)}."
+        )
+    return [_checked(p, n, v) for p, n, v in zip(ports, names, ordered, strict=True)]
+
+
+def _by_name(ports: Sequence[Any], names: list[str], given: Mapping[Any, Any]) -> list[Any]:
+    found: dict[int, Any] = {}
+    for key, value in given.items():
+        for index, port in enumerate(ports):
+            known = {index, *port.get_names(), port.get_node().get_friendly_name()}
+            if key in known and not isinstance(key, bool):
+                found[index] = value
+                break
+        else:
+            raise InputError(
+                f"The model has no input {shorten(str(key))}.{did_you_mean(str(key), names)} "
+                f"Inputs: {names_at_hand(names)}."
+            )
+    missing = [name for index, name in enumerate(names) if index not in found]
+    if missing:
+        raise InputError(
+            f"The inputs {names_at_hand(missing)} are missing. Inputs: {names_at_hand(names)}."
+        )
+    return [found[index] for index in range(len(names))]
+
+
+def _checked(port: Any, name: str, value: Any) -> np.ndarray:
+    array = value.data if isinstance(value, ov.Tensor) else np.asarray(value)
+    shape, dtype = tuple(port.get_shape()), _dtype(port)
+    if array.shape != shape:
+        raise InputError(
+            f"Input {shorten(name)} has the shape {list(shape)}, the given array "
+            f"{list(array.shape)}. Another static shape: hetero_lab.load(source, shapes=…)."
+        )
+    if array.dtype != dtype:
+        raise InputError(
+            f"Input {shorten(name)} has the element type {dtype}, the given array {array.dtype}. "
+            f"Convert it: array.astype('{dtype}')."
+        )
+    return np.ascontiguousarray(array)
+
+
+def _dtype(port: Any) -> np.dtype[Any]:
+    kind = port.get_element_type()
+    try:
+        dtype = np.dtype(kind.to_dtype())
+    except Exception as error:
+        raise InputError(
+            f"Input {shorten(input_name(port))} has the element type {kind.get_type_name()}, "
+            "which NumPy does not have. Add a conversion in front of it with "
+            "openvino.preprocess.PrePostProcessor."
+        ) from error
+    if kind.bitwidth != dtype.itemsize * 8 and kind != ov.Type.boolean:
+        raise InputError(
+            f"Input {shorten(input_name(port))} has the packed element type "
+            f"{kind.get_type_name()}; add a conversion in front of it."
+        )
+    return dtype
+
+
+def _read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as data:
+            return {name: data[name] for name in data.files}
+    except AttributeError as error:
+        raise InputError(f"{shorten(os.fspath(path))} is one array, not an .npz file.") from error
+    except Exception as error:
+        raise InputError(f"{shorten(os.fspath(path))} cannot be read as .npz: {error}") from error
+
+
+def _index_bound(port: Any) -> int | None:
+    """Return the size of the smallest axis that the values of an input index, if there is one."""
+    bounds: list[int] = []
+    seen: set[tuple[str, int]] = set()
+    queue = [port]
+    while queue:
+        output = queue.pop()
+        for use in output.get_target_inputs():
+            node, index = use.get_node(), use.get_index()
+            key = (node.get_friendly_name(), index)
+            if key in seen:
+                continue
+            seen.add(key)
+            bound = _bound_at(node, index)
+            if bound is not None:
+                bounds.append(bound)
+            elif node.get_type_name() in _CARRIERS and _carries(node, index):
+                queue += node.outputs()
+    return min(bounds) if bounds else None
+
+
+def _carries(node: Any, index: int) -> bool:
+    return index == 0 or node.get_type_name() == "Concat"
+
+
+def _bound_at(node: Any, index: int) -> int | None:
+    kind = node.get_type_name()
+    if kind in ("Gather", "GatherElements") and index == 1:
+        axis = 0
+        if kind == "Gather":
+            source = node.input_value(2).get_node()
+            if source.get_type_name() != "Constant":
+                return None
+            axis = int(np.ravel(source.get_data())[0])
+        else:
+            axis = int(node.get_attributes().get("axis", 0))
+        return _axis_size(node.input_value(0), axis)
+    if kind.startswith("Embedding") and index > 0:
+        return _axis_size(node.input_value(0), 0)
+    if kind == "OneHot" and index == 0:
+        depth = node.input_value(1).get_node()
+        return int(np.ravel(depth.get_data())[0]) if depth.get_type_name() == "Constant" else None
+    return None
+
+
+def _axis_size(output: Any, axis: int) -> int | None:
+    shape = output.get_partial_shape()
+    if shape.rank.is_dynamic or list(shape)[axis].is_dynamic:
+        return None
+    return int(list(shape)[axis].get_length())

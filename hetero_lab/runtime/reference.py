@@ -1,0 +1,154 @@
+"""Compare outputs with a single-device f32 reference; tell rounding from wrongness."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import openvino as ov
+
+from hetero_lab.backend.core import shared_core
+from hetero_lab.backend.devices import device_names, supported_ops
+from hetero_lab.backend.emulation import emulated_devices
+from hetero_lab.errors import DeviceError
+from hetero_lab.model.read import PreparedModel
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.placements import Placement
+from hetero_lab.runtime.compiled import compile_placement
+
+Verdict = Literal["equal", "rounding", "different", "not a number"]
+
+# Relative error (Euclidean norm) up to which an output counts as the same computation. The
+# machine epsilons are 6e-8, 5e-4 and 4e-3; a deep network amplifies them some thirty times.
+_TOLERANCE = {"f32": 1e-3, "f16": 2e-2, "bf16": 1.5e-1, "i8": 3e-1, "u8": 3e-1}
+_KEPT = 32
+_kept: OrderedDict[tuple[str, str, str], dict[str, np.ndarray]] = OrderedDict()
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How one output compares with the reference.
+
+    ``relative_error`` is the Euclidean norm of the difference over that of the reference;
+    ``argmax_agreement`` the share of equal arg-max positions along the last axis. ``verdict`` is
+    ``equal`` within f32's tolerance, ``rounding`` within that of the executed ``precision``,
+    ``different`` beyond, ``not a number`` where only one of the two is NaN.
+    """
+
+    output: str
+    max_abs_difference: float
+    max_relative_difference: float
+    relative_error: float
+    cosine: float
+    argmax_agreement: float
+    precision: str
+    tolerance: float
+    verdict: Verdict
+
+
+def reference_outputs(
+    prepared: PreparedModel, arrays: Sequence[np.ndarray], *, core: ov.Core | None = None
+) -> dict[str, np.ndarray]:
+    """Infer on one device in f32; cached per model and inputs.
+
+    Raises
+    ------
+    DeviceError
+        No single device here supports the whole model.
+    """
+    core = core or shared_core()
+    device = _reference_device(prepared, core)
+    digest = hashlib.blake2b(digest_size=16)
+    for array in arrays:
+        digest.update(repr((array.shape, array.dtype.str)).encode())
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    key = (prepared.fingerprint, device, digest.hexdigest())
+    if key not in _kept:
+        placement = Placement(
+            Affinity.uniform(prepared, device, core=core),
+            label="reference",
+            device_properties={device: {"INFERENCE_PRECISION_HINT": "f32"}},
+            direct=True,
+        )
+        _kept[key] = compile_placement(prepared, placement, core=core)(list(arrays))
+        while len(_kept) > _KEPT:
+            _kept.popitem(last=False)
+    _kept.move_to_end(key)
+    return _kept[key]
+
+
+def compare(
+    outputs: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray], precision: str = "f32"
+) -> tuple[Agreement, ...]:
+    """Compare outputs by name; ``precision`` is the lowest that was executed."""
+    return tuple(
+        _compare_one(name, outputs[name], reference[name], precision) for name in reference
+    )
+
+
+def lowest_precision(precisions: Sequence[str]) -> str:
+    """Return the one with the widest tolerance among those known, else f32."""
+    known = [p for p in precisions if p in _TOLERANCE]
+    return max(known, key=lambda p: _TOLERANCE[p], default="f32")
+
+
+def _compare_one(name: str, output: np.ndarray, expected: np.ndarray, precision: str) -> Agreement:
+    tolerance = _TOLERANCE[precision]
+    if output.shape != expected.shape:
+        nan = float("nan")
+        return Agreement(name, nan, nan, nan, nan, 0.0, precision, tolerance, "different")
+    if output.dtype.kind not in "fiub":  # strings
+        same = bool(np.array_equal(output, expected))
+        gap = 0.0 if same else 1.0
+        verdict: Verdict = "equal" if same else "different"
+        return Agreement(name, gap, gap, gap, 1.0 - gap, 1.0 - gap, precision, tolerance, verdict)
+    a, b = output.astype(np.float64).ravel(), expected.astype(np.float64).ravel()
+    # What is not finite has to be so in the same places.
+    finite = np.isfinite(a) & np.isfinite(b)
+    odd_ones_agree = bool(np.array_equal(a[~finite], b[~finite], equal_nan=True))
+    a, b = a[finite], b[finite]
+    gap = np.abs(a - b)
+    norm_a, norm_b = float(np.linalg.norm(a)), float(np.linalg.norm(b))
+    error = float(np.linalg.norm(gap)) / norm_b if norm_b else float(np.linalg.norm(gap))
+    scale = np.maximum(np.abs(b), np.finfo(np.float32).tiny)
+    cosine = float(a @ b / (norm_a * norm_b)) if norm_a and norm_b else float(norm_a == norm_b)
+    if not odd_ones_agree:
+        verdict = "not a number"
+    elif error <= _TOLERANCE["f32"]:
+        verdict = "equal"
+    else:
+        verdict = "rounding" if error <= tolerance else "different"
+    return Agreement(
+        output=name,
+        max_abs_difference=float(gap.max(initial=0.0)),
+        max_relative_difference=float((gap / scale).max(initial=0.0)),
+        relative_error=error,
+        cosine=cosine,
+        argmax_agreement=_argmax_agreement(output, expected),
+        precision=precision,
+        tolerance=tolerance,
+        verdict=verdict,
+    )
+
+
+def _argmax_agreement(output: np.ndarray, expected: np.ndarray) -> float:
+    if output.ndim == 0 or output.shape[-1] < 2 or output.size == 0:
+        return float(np.mean(output == expected)) if output.size else 1.0
+    return float(np.mean(output.argmax(-1) == expected.argmax(-1)))
+
+
+def _reference_device(prepared: PreparedModel, core: ov.Core) -> str:
+    emulated = emulated_devices(core)
+    real = [device for device in device_names(core) if device not in emulated]
+    wanted = set(Affinity.uniform(prepared, real[0], core=core).ops) if real else set()
+    for device in sorted(real, key=lambda name: name != "CPU"):
+        if wanted <= supported_ops(prepared, device, core=core):
+            return device
+    raise DeviceError(
+        f"No single device here ({', '.join(real)}) supports the whole model, so there is no "
+        "reference to compare with. Pass reference=False."
+    )

@@ -1,0 +1,124 @@
+"""Steady-state latency. The only clock of the project.
+
+A turn is a few discarded inferences and then the timed ones, all in a row: a compiled model
+that is visited for one inference at a time finds cold caches and looks up to 40 % slower.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from hetero_lab.errors import ArgumentError
+from hetero_lab.statistics import Latency
+
+DISCARDED_PER_TURN = 2
+TIMED_PER_TURN = 10
+_STABLE = 0.05  # warm-up ends when two turns in a row differ by less than this
+_MAX_WARMUP_S = 2.0
+_MIN_WARMUP_TURNS = 3
+
+Run = Callable[[], object]
+
+
+def now() -> float:
+    """Return a monotonic time in seconds."""
+    return time.perf_counter()
+
+
+@dataclass(frozen=True)
+class Stopwatch:
+    """A wall-time budget that started when it was made."""
+
+    budget_s: float | None
+    started: float
+
+    @classmethod
+    def start(cls, budget_s: float | None) -> Stopwatch:
+        """Start one; ``None`` never runs out."""
+        if budget_s is not None and not budget_s > 0:
+            raise ArgumentError(f"A time budget is more than 0 seconds, not {budget_s!r}.")
+        return cls(budget_s, now())
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the start."""
+        return now() - self.started
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the budget is used up."""
+        return self.budget_s is not None and self.elapsed_s >= self.budget_s
+
+
+def time_once(run: Run) -> float:
+    """Time one call in microseconds."""
+    started = time.perf_counter_ns()
+    run()
+    return (time.perf_counter_ns() - started) / 1e3
+
+
+def run_turn(
+    run: Run, timed: int = TIMED_PER_TURN, discarded: int = DISCARDED_PER_TURN
+) -> tuple[float, ...]:
+    """Run one turn and return the timed durations in microseconds."""
+    clock = time.perf_counter_ns
+    samples = [0] * timed
+    collecting = gc.isenabled()
+    gc.disable()  # a collection in the middle would be counted as the model's time
+    try:
+        for _ in range(discarded):
+            run()
+        for index in range(timed):
+            started = clock()
+            run()
+            samples[index] = clock() - started
+    finally:
+        if collecting:
+            gc.enable()
+    return tuple(sample / 1e3 for sample in samples)
+
+
+def warm_up(run: Run, inferences: int | None = None) -> int:
+    """Run until two turns in a row agree within 5 %, at most 2 s; or a given number of times.
+
+    Returns the number of inferences.
+    """
+    if inferences is not None:
+        for _ in range(inferences):
+            run()
+        return inferences
+    started, done, medians = now(), 0, [float("inf")]
+    while now() - started < _MAX_WARMUP_S:
+        medians.append(float(np.median(run_turn(run, discarded=0))))
+        done += TIMED_PER_TURN
+        before, after = medians[-2:]
+        if len(medians) > _MIN_WARMUP_TURNS and abs(after - before) < _STABLE * before:
+            break
+    return done
+
+
+def turns(
+    run: Run, iterations: int | None, budget_s: float | None = None
+) -> Iterator[tuple[float, ...]]:
+    """Yield turns until the number of timed inferences or the time budget is reached."""
+    watch = Stopwatch.start(budget_s)
+    left = iterations if iterations is not None else -1
+    while left:
+        size = TIMED_PER_TURN if left < 0 else min(left, TIMED_PER_TURN)
+        # A small rest joins the last turn, so that no turn is shorter than it must be.
+        if 0 < left < 2 * TIMED_PER_TURN:
+            size = left
+        yield run_turn(run, timed=size)
+        left -= size if left > 0 else 0
+        if watch.is_over:
+            return
+
+
+def latency_of(samples: list[tuple[float, ...]]) -> Latency:
+    """Bundle turns into a Latency."""
+    return Latency(tuple(samples))

@@ -1,0 +1,238 @@
+"""Tables on disk and on screen: safe CSV and JSON, written whole or not at all, and HTML.
+
+Text that a spreadsheet would take for a formula gets one leading apostrophe when it is written
+and loses it when it is read. Numbers stay numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import html
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hetero_lab.errors import OutputPathError, StoredFileError, shorten
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA_VERSION = 1
+_FORMULA_STARTS = ("=", "+", "-", "@", "'", "\t", "\r")
+_MAX_JSON_BYTES = 1 << 30
+
+# Columns that are text in every table: read as text even where every value looks like a number.
+TEXT_COLUMNS = frozenset(
+    """after agreement base before cause device devices element_type emulated exec_type finding
+    fused_ops fused_with group_leader host input kind label leader model model_fingerprint node
+    node_name node_type op op_type openvino_version ops output parts placement precision remedy
+    rule severity shape source source_device status target_devices targets tensor type
+    unit verdict""".split()
+)
+
+
+def protect(text: str) -> str:
+    """Put an apostrophe before text that a spreadsheet would run."""
+    return f"'{text}" if text.startswith(_FORMULA_STARTS) else text
+
+
+def unprotect(text: str) -> str:
+    """Take away the apostrophe that :func:`protect` put there."""
+    return text[1:] if text.startswith("'") and text[1:].startswith(_FORMULA_STARTS) else text
+
+
+def write_csv(path: str | os.PathLike[str], frame: pd.DataFrame) -> None:
+    """Write a table as CSV, whole or not at all.
+
+    Raises
+    ------
+    OutputPathError
+        The file cannot be written there.
+    """
+    safe = frame.copy()
+    for column in safe.columns:
+        if _is_text(safe[column]):
+            safe[column] = [protect(v) if isinstance(v, str) else v for v in safe[column]]
+    safe.columns = [protect(str(column)) for column in safe.columns]
+    text = safe.to_csv(index=False, lineterminator="\n", quoting=_quoting(safe))
+    write_text(path, text)
+
+
+def read_csv(path: str | os.PathLike[str]) -> pd.DataFrame:
+    """Read a table that :func:`write_csv` wrote.
+
+    Raises
+    ------
+    StoredFileError
+        The file is missing or is no CSV table.
+    """
+    import pandas as pd
+
+    try:
+        # With the line ending named, a carriage return inside quotes stays what it is.
+        frame = pd.read_csv(
+            path,
+            dtype={name: "str" for name in TEXT_COLUMNS},
+            keep_default_na=False,
+            na_values={name: ["", "nan"] for name in _header(path) if name not in TEXT_COLUMNS},
+            encoding="utf-8",
+            encoding_errors="surrogatepass",
+            lineterminator="\n",
+        )
+    except (OSError, ValueError) as error:
+        raise StoredFileError(f"{shorten(os.fspath(path))} is not a CSV table: {error}") from error
+    frame.columns = [unprotect(str(column)) for column in frame.columns]
+    for column in frame.columns:
+        if _is_text(frame[column]):
+            frame[column] = [unprotect(v) if isinstance(v, str) else v for v in frame[column]]
+    return frame
+
+
+def _header(path: str | os.PathLike[str]) -> list[str]:
+    with open(path, encoding="utf-8", newline="") as file:
+        return next(csv.reader(file), [])
+
+
+def write_json(path: str | os.PathLike[str], data: Mapping[str, Any]) -> None:
+    """Write plain data as JSON, whole or not at all."""
+    write_text(path, json.dumps(data, indent=1, ensure_ascii=True, allow_nan=False) + "\n")
+
+
+def read_json(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
+    """Read a JSON object of one ``kind`` and a schema version that this release knows.
+
+    Raises
+    ------
+    StoredFileError
+        The file is missing, broken, of another kind or of a newer schema.
+    """
+    name = shorten(os.fspath(path))
+    try:
+        if os.path.getsize(path) > _MAX_JSON_BYTES:
+            raise StoredFileError(f"{name} is larger than 1 GiB; that is no {kind}.")
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        if isinstance(error, StoredFileError):
+            raise
+        raise StoredFileError(f"{name} cannot be read as a stored {kind}: {error}") from error
+    if not isinstance(data, dict) or data.get("kind") != kind:
+        raise StoredFileError(f"{name} is not a stored {kind}.")
+    if data.get("schema_version") != SCHEMA_VERSION:
+        raise StoredFileError(
+            f"{name} has schema version {data.get('schema_version')!r}; "
+            f"this release reads version {SCHEMA_VERSION}."
+        )
+    return data
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write a text file, whole or not at all."""
+    with whole_file(path) as temporary:
+        with open(temporary, "w", encoding="utf-8", newline="", errors="surrogatepass") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give a temporary path beside ``path`` that takes its place if the block succeeds."""
+    target = Path(path)
+    check_writable(target)
+    handle, name = tempfile.mkstemp(prefix=".hetero_lab-", suffix=".part", dir=target.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        if os.name == "posix":
+            umask = os.umask(0)
+            os.umask(umask)
+            temporary.chmod(0o666 & ~umask)
+        os.replace(temporary, target)
+    except OSError as error:
+        raise OutputPathError(f"{shorten(str(target))} cannot be written: {error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Raise OutputPathError unless a file can be made at ``path``; parents are not made."""
+    target = Path(path)
+    if target.is_dir():
+        raise OutputPathError(f"{shorten(str(target))} is a directory; name a file.")
+    if not target.parent.is_dir():
+        raise OutputPathError(f"The directory {shorten(str(target.parent))} does not exist.")
+    _try_to_write(target.parent)
+
+
+def make_directory(path: str | os.PathLike[str]) -> Path:
+    """Make a directory, or take the one that is there, and check that it can be written.
+
+    Raises
+    ------
+    OutputPathError
+        It cannot be made or written.
+    """
+    directory = Path(path)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputPathError(
+            f"The directory {shorten(str(directory))} cannot be made: {error}"
+        ) from error
+    _try_to_write(directory)
+    return directory
+
+
+def _try_to_write(directory: Path) -> None:
+    try:
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise OutputPathError(
+            f"The directory {shorten(str(directory))} cannot be written: {error}"
+        ) from error
+
+
+def html_table(frame: pd.DataFrame, caption: str = "", most: int = 60) -> str:
+    """Return an escaped HTML table of the first ``most`` rows; long texts are shortened."""
+    shown = frame.head(most)
+    head = "".join(f"<th>{html.escape(str(column))}</th>" for column in shown.columns)
+    body = "".join(
+        "<tr>" + "".join(_cell(value) for value in row) + "</tr>"
+        for row in shown.itertuples(index=False, name=None)
+    )
+    more = f"<p>… {len(frame) - most} more rows</p>" if len(frame) > most else ""
+    title = f"<caption>{html.escape(caption)}</caption>" if caption else ""
+    return f'<table class="hetero-lab">{title}<tr>{head}</tr>{body}</table>{more}'
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f'<td style="text-align:right">{number(value)}</td>'
+    if isinstance(value, bool | str):
+        text = str(value)
+        return f"<td>{html.escape(text if len(text) <= 200 else text[:199] + '…')}</td>"
+    return f'<td style="text-align:right">{html.escape(str(value))}</td>'
+
+
+def number(value: float) -> str:
+    """Write a number with four significant digits and no exponent where people read it."""
+    if value != value:
+        return ""
+    digits = max(0, 3 - len(str(int(abs(value))))) if abs(value) >= 1 else 4
+    return f"{value:,.{digits}f}"
+
+
+def _is_text(column: pd.Series) -> bool:
+    import pandas as pd
+
+    return pd.api.types.is_string_dtype(column.dtype) or column.dtype == object
+
+
+def _quoting(frame: pd.DataFrame) -> int:
+    return csv.QUOTE_NONNUMERIC if any(_is_text(frame[c]) for c in frame) else csv.QUOTE_MINIMAL
