@@ -14,8 +14,11 @@ if TYPE_CHECKING:
     from hetero_lab.backend.devices import devices, support
     from hetero_lab.backend.emulation import EmulatedDevice, emulate
     from hetero_lab.errors import HeteroLabError, HeteroLabWarning
+    from hetero_lab.experiments.entries import priority_orders
     from hetero_lab.experiments.profiling import Profile, profile
     from hetero_lab.experiments.stored_profile import read_profile
+    from hetero_lab.experiments.sweep_result import Sweep, read_sweep
+    from hetero_lab.experiments.sweeping import sweep
     from hetero_lab.model.labelled_data import dataset
     from hetero_lab.model.opgraph import OpGraph
     from hetero_lab.model.read import load
@@ -45,9 +48,13 @@ _WHERE = {
     "load": "model.read",
     "partition": "placement.predicted",
     "profile": "experiments.profiling",
+    "priority_orders": "experiments.entries",
     "read_profile": "experiments.stored_profile",
+    "read_sweep": "experiments.sweep_result",
     "samples": "model.samples",
     "support": "backend.devices",
+    "Sweep": "experiments.sweep_result",
+    "sweep": "experiments.sweeping",
 }
 
 __all__ = [*sorted(_WHERE), "views"]  # pyright: ignore[reportUnsupportedDunderAll]

@@ -46,6 +46,10 @@ class StoredFileError(ArgumentError):
     """A stored file that is not what it should be."""
 
 
+class StoreError(ArgumentError):
+    """A store of a sweep that belongs to something else, or that somebody else is using."""
+
+
 class SampleError(HeteroLabError):
     """A sample model or data set that cannot be had here."""
 

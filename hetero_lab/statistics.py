@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -85,3 +86,115 @@ def median_interval(turns: Sequence[Sequence[float]]) -> tuple[float, float]:
     # The median of the data always lies in its own interval.
     middle = float(np.median(every))
     return min(float(low), middle), max(float(high), middle)
+
+
+def paired_ratio(
+    ours: Sequence[float], reference: Sequence[float]
+) -> tuple[float, float, float, float]:
+    """Return ratio of ours to the reference, its 95 % interval, and the p-value of no difference.
+
+    Parameters
+    ----------
+    ours, reference
+        Turn medians, paired by round. The test is Student's t on the logarithms of the paired
+        ratios: a drift of the machine hits both of a pair.
+
+    Returns
+    -------
+    tuple
+        ``(ratio, low, high, p)``; the interval is infinite and p is 1 with fewer than two pairs.
+    """
+    logs = np.log(np.asarray(ours, dtype=np.float64) / np.asarray(reference, dtype=np.float64))
+    middle, half, p = _mean_interval(logs)
+    return float(np.exp(middle)), float(np.exp(middle - half)), float(np.exp(middle + half)), p
+
+
+def _mean_interval(values: np.ndarray) -> tuple[float, float, float]:
+    """Return mean, half width of its 95 % t-interval, and p of a mean of 0."""
+    from scipy import stats
+
+    mean = float(values.mean())
+    if len(values) < 2:
+        return mean, float("inf"), 1.0
+    error = float(values.std(ddof=1) / np.sqrt(len(values)))
+    if error == 0.0:
+        return mean, 0.0, float(mean == 0.0)
+    half = float(stats.t.ppf(0.975, len(values) - 1)) * error
+    return mean, half, float(2 * stats.t.sf(abs(mean) / error, len(values) - 1))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjust p-values of several comparisons (Holm 1979)."""
+    order = np.argsort(p_values, kind="stable")
+    adjusted = [1.0] * len(p_values)
+    highest = 0.0
+    for rank, index in enumerate(order):
+        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        adjusted[index] = highest
+    return adjusted
+
+
+@dataclass(frozen=True)
+class Series:
+    """Turn medians of one placement and of the reference beside it, by (group, round)."""
+
+    ours: dict[tuple[int, int], float]
+    reference: dict[tuple[int, int], float]
+
+    @cached_property
+    def log_ratios(self) -> dict[tuple[int, int], float]:
+        """Logarithm of the ratio to the reference for each round that has both."""
+        return {
+            at: float(np.log(value / self.reference[at]))
+            for at, value in self.ours.items()
+            if at in self.reference
+        }
+
+
+def difference_p_value(a: Series, b: Series) -> tuple[float, float]:
+    """Return p of two placements being equally fast, and the half width of the log ratio.
+
+    Rounds that both were in are paired; otherwise their ratios to the reference are compared
+    (Welch 1947).
+    """
+    from scipy import stats
+
+    common = [at for at in a.ours if at in b.ours]
+    if len(common) >= 2:
+        logs = np.array([np.log(a.ours[at] / b.ours[at]) for at in common])
+        _, half, p = _mean_interval(logs)
+        return p, half
+    first, second = (np.array(list(s.log_ratios.values())) for s in (a, b))
+    if len(first) < 2 or len(second) < 2:
+        return 1.0, float("inf")
+    test: Any = stats.ttest_ind(first, second, equal_var=False)
+    interval = test.confidence_interval(0.95)
+    return float(test.pvalue), float(interval.high - interval.low) / 2
+
+
+def rank_groups(series: Sequence[Series], alpha: float = 0.05) -> tuple[list[int], float]:
+    """Group placements, sorted from fast to slow, that cannot be told apart.
+
+    A group's first placement is its fastest; the group ends before the first one that differs
+    from it by a Holm-corrected test of all pairs.
+
+    Returns
+    -------
+    tuple
+        The group number of each, from 1, and the smallest relative difference that the median
+        pair could have shown.
+    """
+    pairs = [(i, j) for i in range(len(series)) for j in range(i + 1, len(series))]
+    tests = [difference_p_value(series[i], series[j]) for i, j in pairs]
+    adjusted = dict(zip(pairs, holm([p for p, _ in tests]), strict=True))
+    groups: list[int] = []
+    first = 0
+    for index in range(len(series)):
+        if index and adjusted[first, index] < alpha:
+            first = index
+            groups.append(groups[-1] + 1)
+        else:
+            groups.append(groups[-1] if groups else 1)
+    widths = [half for _, half in tests if np.isfinite(half)]
+    smallest = float(np.expm1(np.median(widths))) if widths else float("inf")
+    return groups, smallest

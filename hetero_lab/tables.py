@@ -27,11 +27,7 @@ _MAX_JSON_BYTES = 1 << 30
 
 # Columns that are text in every table: read as text even where every value looks like a number.
 TEXT_COLUMNS = frozenset(
-    """after agreement base before cause device devices element_type emulated exec_type finding
-    fused_ops fused_with group_leader host input kind label leader model model_fingerprint node
-    node_name node_type op op_type openvino_version ops output parts placement precision remedy
-    rule severity shape source source_device status target_devices targets tensor type
-    unit verdict""".split()
+    ["after", "agreement", "base", "before", "cause", "detail", "device", "devices", "element_type", "emulated_on", "exec_type", "finding", "fused_ops", "fused_with", "group_leader", "host", "kind", "label", "labels", "leader", "measured_at", "model", "model_fingerprint", "node", "node_name", "node_type", "op", "op_type", "openvino_version", "ops", "output", "partition", "placement", "precision", "remedy", "rule", "same_as", "severity", "shape", "source_device", "status", "target_devices", "targets", "tensor", "type", "variant", "verdict"]
 )
 
 
@@ -76,7 +72,7 @@ def read_csv(path: str | os.PathLike[str]) -> pd.DataFrame:
         # With the line ending named, a carriage return inside quotes stays what it is.
         frame = pd.read_csv(
             path,
-            dtype={name: "str" for name in TEXT_COLUMNS},
+            dtype=dict.fromkeys(TEXT_COLUMNS, "str"),
             keep_default_na=False,
             na_values={name: ["", "nan"] for name in _header(path) if name not in TEXT_COLUMNS},
             encoding="utf-8",
@@ -95,6 +91,12 @@ def read_csv(path: str | os.PathLike[str]) -> pd.DataFrame:
 def _header(path: str | os.PathLike[str]) -> list[str]:
     with open(path, encoding="utf-8", newline="") as file:
         return next(csv.reader(file), [])
+
+
+def write_parquet(path: str | os.PathLike[str], frame: pd.DataFrame) -> None:
+    """Write a table as Parquet, whole or not at all."""
+    with whole_file(path) as temporary:
+        frame.to_parquet(temporary, index=False, engine="pyarrow")
 
 
 def write_json(path: str | os.PathLike[str], data: Mapping[str, Any]) -> None:
@@ -131,11 +133,11 @@ def read_json(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write a text file, whole or not at all."""
-    with whole_file(path) as temporary:
-        with open(temporary, "w", encoding="utf-8", newline="", errors="surrogatepass") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+    options: dict[str, Any] = {"encoding": "utf-8", "newline": "", "errors": "surrogatepass"}
+    with whole_file(path) as temporary, open(temporary, "w", **options) as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _PLUGINS_OF_THE_WHEEL = ("CPU", "GPU", "NPU")
 _FLOAT = {"BF16": "bf16", "FP16": "f16", "FP32": "f32"}
+_NO_DEVICE = "the plugin loads but finds no device: driver missing, or no permission to use it"
 _SUPPORT_CACHE_SIZE = 256
 _support_cache: weakref.WeakKeyDictionary[ov.Core, dict[Any, frozenset[str]]] = (
     weakref.WeakKeyDictionary()
@@ -88,8 +89,8 @@ def why_unavailable(plugin: str, *, core: ov.Core | None = None) -> str:
     try:
         core.get_property(plugin, "FULL_DEVICE_NAME")
     except Exception as error:
-        return f"the plugin loads but finds no device: driver missing, or no permission to use it ({_last_line(error)})"
-    return "the plugin loads but finds no device: driver missing, or no permission to use it"
+        return f"{_NO_DEVICE} ({_last_line(error)})"
+    return _NO_DEVICE
 
 
 def support(model: Source, devices: Sequence[str], *, core: ov.Core | None = None) -> pd.DataFrame:
@@ -205,4 +206,3 @@ def unsupported_message(device: str, ops: Sequence[tuple[str, str]]) -> str:
         f"Give them to another device with affinity.fix(ops={{…}}); "
         "hetero_lab.support(model, devices) shows who can run what."
     )
-

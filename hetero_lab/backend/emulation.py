@@ -133,7 +133,8 @@ def emulate(
     if base not in _PLUGIN_OF or base not in core.available_devices:
         bases = [device for device in core.available_devices if device in _PLUGIN_OF]
         raise DeviceError(
-            f"{base!r} cannot be the base of an emulated device. Bases here: {names_at_hand(bases)}."
+            f"{base!r} cannot be the base of an emulated device. "
+            f"Bases here: {names_at_hand(bases)}."
         )
     if name in registry and registry[name].base != base:
         raise DeviceError(
@@ -151,19 +152,26 @@ def emulate(
         properties=check_properties(base, {**faster, **(properties or {})}, core=core),
         contrast=contrast,
     )
-    if name not in registry:
-        internal = f"{name}_{base}"
+    register(spec, core)
+    return spec
+
+
+def register(spec: EmulatedDevice, core: ov.Core | None = None) -> None:
+    """Make a checked specification known to a core, for instance that of a worker process."""
+    core = core or shared_core()
+    registry = _registries.setdefault(core, {})
+    if spec.name not in registry:
+        internal = f"{spec.name}_{spec.base}"
         core.register_plugin(
-            _PLUGIN_OF[base],
+            _PLUGIN_OF[spec.base],
             internal,
             {
-                "PROXY_CONFIGURATION_ALIAS": name,
+                "PROXY_CONFIGURATION_ALIAS": spec.name,
                 "PROXY_CONFIGURATION_PRIORITY": "0",
                 "PROXY_CONFIGURATION_INTERNAL_NAME": internal,
             },
         )
-    registry[name] = spec
-    return spec
+    registry[spec.name] = spec
 
 
 def emulated_devices(core: ov.Core | None = None) -> dict[str, EmulatedDevice]:

@@ -52,7 +52,9 @@ def check_properties(
 def _check_value(device: str, real: str, key: str, value: Any) -> None:
     problem = f"{shorten(str(value))} is not a value for {key} of {device}"
     if value is None or isinstance(value, Mapping | list | tuple | set | bytes):
-        raise PropertyError(f"{problem}: it must be a number, a string, a bool or a property's enum.")
+        raise PropertyError(
+            f"{problem}: it must be a number, a string, a bool or a property's enum."
+        )
     now: Any = False if key in _UNLISTED else _current(real, key)
     if isinstance(now, bool):
         right = isinstance(value, bool) or str(value).upper() in _TRUE_FALSE

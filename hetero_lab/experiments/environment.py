@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import platform
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import openvino as ov
+import psutil
 
 from hetero_lab.backend.core import runtime_version, shared_core
 from hetero_lab.backend.emulation import emulated_devices
@@ -27,6 +30,8 @@ class Environment:
     host: str
     n_cpus: int
     measured_at: str
+    governor: str
+    on_battery: bool | None
     devices: tuple[tuple[str, str], ...]
     emulated: tuple[tuple[str, str], ...]
 
@@ -43,9 +48,51 @@ def current_environment(devices: Iterable[str], core: ov.Core | None = None) -> 
         host=platform.node(),
         n_cpus=os.cpu_count() or 1,
         measured_at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        governor=_governor(),
+        on_battery=_on_battery(),
         devices=tuple((name, _full_name(core, name)) for name in used),
         emulated=tuple((name, specs[name].base) for name in used if name in specs),
     )
+
+
+@dataclass(frozen=True)
+class MachineState:
+    """What may disturb a measurement, at one moment.
+
+    ``cpu_percent`` is that of the whole machine since the moment before, ``load`` the number of
+    runnable processes; ``None`` where the system does not tell.
+    """
+
+    cpu_percent: float | None
+    load: float | None
+    frequency_mhz: float | None
+    on_battery: bool | None
+
+
+def machine_state() -> MachineState:
+    """Look at the machine."""
+    frequency = None
+    with contextlib.suppress(Exception):  # containers and some kernels do not tell
+        frequency = float(psutil.cpu_freq().current) or None
+    load = None
+    with contextlib.suppress(Exception):
+        load = float(psutil.getloadavg()[0])
+    return MachineState(psutil.cpu_percent(), load, frequency, _on_battery())
+
+
+def _governor() -> str:
+    path = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _on_battery() -> bool | None:
+    with contextlib.suppress(Exception):
+        battery = psutil.sensors_battery()
+        return None if battery is None else not battery.power_plugged
+    return None
 
 
 def _full_name(core: ov.Core, device: str) -> str:

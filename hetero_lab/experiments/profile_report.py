@@ -48,7 +48,10 @@ def text(profile: Profile) -> str:
         )
     real_ms = sum(c.real_time_us for c in profile.counters) / 1e3
     cpu_ms = sum(c.cpu_time_us for c in profile.counters) / 1e3
-    lines += [f"Total time:     {real_ms:.3f} milliseconds", f"Total CPU time: {cpu_ms:.3f} milliseconds"]
+    lines += [
+        f"Total time:     {real_ms:.3f} milliseconds",
+        f"Total CPU time: {cpu_ms:.3f} milliseconds",
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def build(profile: Profile) -> dict[str, pd.DataFrame]:
     """Return all tables of a profile by name."""
     return {
-        "summary": _frame([_summary(profile)]),
+        "summary": _frame([summary_row(profile)], SUMMARY_COLUMNS),
         "latency": _latency(profile),
         "subgraphs": _frame(_subgraphs(profile)),
         "counters": _frame(_counters(profile), _COUNTER_COLUMNS),
@@ -33,9 +33,16 @@ def headline(profile: Profile) -> pd.DataFrame:
         "median_us", "ci95_low_us", "ci95_high_us", "p90_us", "n_subgraphs", "boundary_bytes",
         "compile_ms", "first_inference_ms", "verdict",
     ]  # fmt: skip
-    return profile.tables["summary"][columns]
+    return profile.tables["summary"].loc[:, columns]
 
 
+SUMMARY_COLUMNS = [
+    "label", "model", "status", "devices", "emulated", "n_ops", "n_subgraphs", "n_boundaries",
+    "boundary_bytes", "median_us", "p90_us", "p99_us", "mad_us", "ci95_low_us", "ci95_high_us",
+    "n_samples", "first_inference_ms", "compile_ms", "peak_rss_bytes", "ops_us", "reorders_us",
+    "rest_us", "counters_exceed_latency", "partition", "as_predicted", "verdict",
+    "max_relative_error", "openvino_version", "host", "measured_at", "model_fingerprint",
+]  # fmt: skip
 _COUNTER_COLUMNS = [
     "subgraph", "device", "emulated", "kind", "op", "fused_ops", "tensor", "node_name",
     "node_type", "exec_type", "precision", "status", "real_time_us", "cpu_time_us",
@@ -56,7 +63,8 @@ def _frame(rows: list[dict[str, Any]], columns: list[str] | None = None) -> pd.D
     return pd.DataFrame(rows, columns=columns)
 
 
-def _summary(profile: Profile) -> dict[str, Any]:
+def summary_row(profile: Profile) -> dict[str, Any]:
+    """Return the summary of a profile, with the keys of ``SUMMARY_COLUMNS``."""
     latency, partition, environment = profile.latency, profile.partition, profile.environment
     low, high = latency.ci95_us
     ops_us = _total(c for c in profile.counters if c.kind in ("op", "other"))

@@ -29,7 +29,7 @@ from hetero_lab.runtime.inputs import Inputs, bind_inputs, generate_inputs
 from hetero_lab.runtime.reference import (
     Agreement,
     compare,
-    lowest_precision,
+    executed_precision,
     reference_outputs,
 )
 from hetero_lab.runtime.timing import Stopwatch, latency_of, run_turn, time_once, turns, warm_up
@@ -177,11 +177,14 @@ def profile(
     watch = Stopwatch.start(budget_s)
     prepared = prepare(model)
     resolved = resolve(prepared, placement, core=core)
-    arrays = bind_inputs(prepared, inputs if inputs is not None else generate_inputs(prepared, seed))
+    arrays = bind_inputs(
+        prepared, inputs if inputs is not None else generate_inputs(prepared, seed)
+    )
     memory.reset_peak()
     stages = 2 + counters + reference
-    bar = tqdm(total=stages, desc=f"compile {resolved.label}", delay=2, disable=not progress,
-               leave=False)
+    bar = tqdm(
+        total=stages, desc=f"compile {resolved.label}", delay=2, disable=not progress, leave=False
+    )
     with bar:
         compiled = compile_placement(prepared, resolved, core=core)
         request = compiled.new_request(arrays)
@@ -212,7 +215,7 @@ def profile(
         agreement: tuple[Agreement, ...] = ()
         if reference:
             expected = reference_outputs(prepared, arrays, core=core)
-            agreement = compare(outputs, expected, _executed_precision(rows, compiled))
+            agreement = compare(outputs, expected, executed_precision(rows, compiled))
             _next(bar, "done")
     result = Profile(
         label=resolved.label,
@@ -264,29 +267,6 @@ def _measure_counters(
     except MeasurementError as error:
         warnings.warn(str(error), HeteroLabWarning, stacklevel=3)
         return ()
-
-
-def _executed_precision(rows: tuple[Counter, ...], compiled: CompiledPlacement) -> str:
-    """Return the lowest precision that was executed, or asked for if no counters tell."""
-    executed = [row.precision for row in rows if row.status == "EXECUTED" and row.precision]
-    return lowest_precision(executed or list(_asked_precisions(compiled)))
-
-
-def _asked_precisions(compiled: CompiledPlacement) -> Iterator[str]:
-    names = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
-    for device in compiled.placement.affinity.devices:
-        hint = compiled.placement.device_properties.get(device, {}).get("INFERENCE_PRECISION_HINT")
-        if hint is None:
-            try:
-                properties = compiled.compiled_model.get_property("DEVICE_PROPERTIES")
-                hint = properties[device]["INFERENCE_PRECISION_HINT"]
-            except Exception:  # a model compiled on its device directly answers itself
-                try:
-                    hint = compiled.compiled_model.get_property("INFERENCE_PRECISION_HINT")
-                except Exception:  # a device without the property
-                    continue
-        text = str(hint)
-        yield next((short for long, short in names.items() if long in text), text)
 
 
 def _problems(result: Profile) -> Iterator[str]:

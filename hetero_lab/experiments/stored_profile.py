@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -56,10 +57,7 @@ def to_json(profile: Profile) -> dict[str, Any]:
         "partition": partition_to_json(profile.partition),
         "as_predicted": profile.as_predicted,
         "counters": [asdict(c) for c in profile.counters],
-        # JSON knows no NaN; a value that is none is stored as null.
-        "agreement": [
-            {k: (None if v != v else v) for k, v in asdict(a).items()} for a in profile.agreement
-        ],
+        "agreement": agreement_to_json(profile.agreement),
         "compile_ms": profile.compile_ms,
         "first_inference_ms": profile.first_inference_ms,
         "peak_rss_bytes": profile.peak_rss_bytes,
@@ -73,8 +71,6 @@ def from_json(data: dict[str, Any], path: str | os.PathLike[str]) -> Profile:
     try:
         graph = graph_from_json(data["graph"])
         devices = dict(zip((op.name for op in graph), data["affinity"], strict=True))
-        environment = data["environment"]
-        nan = float("nan")
         return Profile(
             label=data["label"],
             model_fingerprint=data["model_fingerprint"],
@@ -83,23 +79,12 @@ def from_json(data: dict[str, Any], path: str | os.PathLike[str]) -> Profile:
             latency=Latency(tuple(tuple(map(float, turn)) for turn in data["turns_us"])),
             partition=partition_from_json(data["partition"]),
             as_predicted=data["as_predicted"],
-            counters=tuple(
-                Counter(**{**c, "fused_ops": tuple(c["fused_ops"])}) for c in data["counters"]
-            ),
-            agreement=tuple(
-                Agreement(**{k: (nan if v is None else v) for k, v in a.items()})
-                for a in data["agreement"]
-            ),
+            counters=counters_from_json(data["counters"]),
+            agreement=agreement_from_json(data["agreement"]),
             compile_ms=float(data["compile_ms"]),
             first_inference_ms=float(data["first_inference_ms"]),
             peak_rss_bytes=int(data["peak_rss_bytes"]),
-            environment=Environment(
-                **{
-                    **environment,
-                    "devices": tuple(map(tuple, environment["devices"])),
-                    "emulated": tuple(map(tuple, environment["emulated"])),
-                }
-            ),
+            environment=environment_from_json(data["environment"]),
             interrupted=bool(data["interrupted"]),
         )
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
@@ -108,3 +93,33 @@ def from_json(data: dict[str, Any], path: str | os.PathLike[str]) -> Profile:
         raise StoredFileError(
             f"{shorten(os.fspath(path))} is not a whole profile: {type(error).__name__}: {error}"
         ) from error
+
+
+def counters_from_json(rows: Sequence[Mapping[str, Any]]) -> tuple[Counter, ...]:
+    """Build counters from plain data."""
+    return tuple(Counter(**{**row, "fused_ops": tuple(row["fused_ops"])}) for row in rows)
+
+
+def agreement_to_json(agreement: Sequence[Agreement]) -> list[dict[str, Any]]:
+    """Return agreements as plain data; JSON knows no NaN, so it becomes null."""
+    return [{k: (None if v != v else v) for k, v in asdict(a).items()} for a in agreement]
+
+
+def agreement_from_json(rows: Sequence[Mapping[str, Any]]) -> tuple[Agreement, ...]:
+    """Build agreements from plain data."""
+    nan = float("nan")
+    whole: list[dict[str, Any]] = [
+        {k: (nan if v is None else v) for k, v in row.items()} for row in rows
+    ]
+    return tuple(Agreement(**row) for row in whole)
+
+
+def environment_from_json(data: Mapping[str, Any]) -> Environment:
+    """Build an environment from plain data."""
+    return Environment(
+        **{
+            **data,
+            "devices": tuple(map(tuple, data["devices"])),
+            "emulated": tuple(map(tuple, data["emulated"])),
+        }
+    )

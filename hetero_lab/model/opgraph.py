@@ -204,7 +204,9 @@ def graph_from_json(data: Mapping[str, Any]) -> OpGraph:
             if not (0 <= producer < index and 0 <= port < len(ops[producer].outputs)):
                 raise ValueError(f"op {index} reads output {port} of op {producer}")
         tensors = tuple(
-            Tensor(None if shape is None else tuple(map(int, shape)), str(kind), n_bytes, str(label))
+            Tensor(
+                None if shape is None else tuple(map(int, shape)), str(kind), n_bytes, str(label)
+            )
             for shape, kind, n_bytes, label in outputs
         )
         ops.append(Op(index, str(name), str(op_type), wires, tensors, variable))

@@ -148,13 +148,13 @@ def output_names(model: ov.Model) -> list[str]:
     return names
 
 
-def _read(source: str | os.PathLike[str]) -> tuple[ov.Model, dict[str, list[int]]]:
+def _read(source: str | os.PathLike[str]) -> tuple[ov.Model, dict[str, Sequence[int]]]:
     if not isinstance(source, str | os.PathLike):
         raise ModelError(
             f"A model is a sample's name, a path or an openvino.Model, not {type(source).__name__}."
         )
     text = os.fspath(source)
-    shapes: dict[str, list[int]] = {}
+    shapes: dict[str, Sequence[int]] = {}
     if isinstance(source, str) and text in sample_names():
         path, shapes = sample_path(text), dict(sample_shapes(text))
     else:
@@ -238,13 +238,12 @@ def _checked_shape(name: str, partial: ov.PartialShape, shape: Sequence[int]) ->
         raise ModelError(
             f"The shape of input {shorten(name)} must be whole numbers of at least 1, not {shape}."
         )
-    if partial.rank.is_static and not partial.compatible(ov.PartialShape(sizes)):
-        # A static input may be given another size, but not another rank.
-        if partial.rank.get_length() != len(sizes):
-            raise ModelError(
-                f"Input {shorten(name)} has {partial.rank.get_length()} dimensions "
-                f"({partial}), the given shape {sizes} has {len(sizes)}."
-            )
+    # A static input may be given another size, but not another rank.
+    if partial.rank.is_static and partial.rank.get_length() != len(sizes):
+        raise ModelError(
+            f"Input {shorten(name)} has {partial.rank.get_length()} dimensions "
+            f"({partial}), the given shape {sizes} has {len(sizes)}."
+        )
     return sizes
 
 
@@ -256,9 +255,7 @@ def _example_shape(partial: ov.PartialShape) -> list[int]:
     if partial.rank.is_dynamic:
         return [1]
     likely = [1, 3, 224, 224]
-    return [
-        likely[i % 4] if d.is_dynamic else d.get_length() for i, d in enumerate(list(partial))
-    ]
+    return [likely[i % 4] if d.is_dynamic else d.get_length() for i, d in enumerate(list(partial))]
 
 
 def _bypass_identities(model: ov.Model) -> None:
@@ -372,8 +369,9 @@ def _fingerprint(model: ov.Model) -> str:
     for node in nodes:
         kind = node.get_type_name()
         named = kind not in (PARAMETER, RESULT)
-        wires = [(index_of[s.get_node().get_friendly_name()], s.get_index()) for s in
-                 node.input_values()]
+        wires = [
+            (index_of[s.get_node().get_friendly_name()], s.get_index()) for s in node.input_values()
+        ]
         line = repr(
             (
                 kind,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -153,7 +153,7 @@ class Affinity(Mapping[str, str]):
             types = {op.name: op.type for op in graph}
             raise DeviceError(
                 unsupported_message(
-                    " and ".join(order) if len(order) > 1 else order[0],
+                    " and ".join(order),
                     [(name, types[name]) for name in nobody],
                 )
             )
@@ -414,13 +414,12 @@ class Affinity(Mapping[str, str]):
 
     def _by_subgraph(self, subgraphs: Mapping[Any, str]) -> Iterator[tuple[list[Node], str]]:
         for subgraph, device in subgraphs.items():
-            if not isinstance(subgraph, Hashable) or not hasattr(subgraph, "ops"):
+            if not hasattr(subgraph, "ops"):
                 raise AffinityError(
                     "subgraphs= takes subgraphs of a partition: "
                     "fix(subgraphs={hl.partition(model, affinity).subgraphs[0]: 'CPU'})."
                 )
-            yield from ((nodes, device) for nodes, device in self._by_name(
-                dict.fromkeys(subgraph.ops, device)))
+            yield from self._by_name(dict.fromkeys(subgraph.ops, device))
 
 
 def _nodes(graph: OpGraph) -> list[Node]:

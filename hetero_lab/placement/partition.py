@@ -195,9 +195,7 @@ def _edges(
                 yield producer, owner
 
 
-def _cyclic_subgraphs(
-    graph: OpGraph, boundaries: set[_Boundary], ids: np.ndarray
-) -> np.ndarray:
+def _cyclic_subgraphs(graph: OpGraph, boundaries: set[_Boundary], ids: np.ndarray) -> np.ndarray:
     """Return for each subgraph whether it lies in a strongly connected component of several."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
@@ -219,9 +217,7 @@ def _split_cycles(graph: OpGraph, boundaries: set[_Boundary], ids: np.ndarray) -
         ids = _subgraph_ids(graph, boundaries)
 
 
-def _closing_inputs(
-    graph: OpGraph, boundaries: set[_Boundary], ids: np.ndarray
-) -> set[_Boundary]:
+def _closing_inputs(graph: OpGraph, boundaries: set[_Boundary], ids: np.ndarray) -> set[_Boundary]:
     """Find the inputs at which a subgraph that depends on itself has to be split.
 
     Sets of boundaries are Python integers used as bit sets. Only boundaries that touch a

@@ -80,7 +80,7 @@ def resolve(
 
 
 def compile_properties(placement: Placement, core: ov.Core) -> dict[str, dict[str, Any]]:
-    """Return the properties of each used device: an emulated one's defaults, then the placement's."""
+    """Return each used device's properties: an emulated one's defaults, then the placement's."""
     emulated = emulated_devices(core)
     merged: dict[str, dict[str, Any]] = {}
     for device in placement.affinity.devices:
@@ -92,7 +92,9 @@ def compile_properties(placement: Placement, core: ov.Core) -> dict[str, dict[st
 def _from_text(prepared: PreparedModel, text: str, core: ov.Core) -> Placement:
     if text == "HETERO" or text.startswith("HETERO:"):
         priorities = Priorities.parse(text, core)
-        return Placement(Affinity.automatic(prepared, priorities.devices, core=core), str(priorities))
+        return Placement(
+            Affinity.automatic(prepared, priorities.devices, core=core), str(priorities)
+        )
     if "," in text:
         Priorities.parse(text, core)
         raise DeviceError(f"Several devices need HETERO: 'HETERO:{text}'.")

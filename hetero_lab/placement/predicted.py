@@ -9,9 +9,7 @@ from hetero_lab.placement.partition import Partition, one_subgraph, predict
 from hetero_lab.placement.placements import PlacementLike, resolve
 
 
-def partition(
-    model: Source, placement: PlacementLike, *, core: ov.Core | None = None
-) -> Partition:
+def partition(model: Source, placement: PlacementLike, *, core: ov.Core | None = None) -> Partition:
     """Predict the subgraphs and boundaries that HETERO will make, without compiling.
 
     Parameters

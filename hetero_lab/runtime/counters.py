@@ -66,7 +66,7 @@ def read_counters(
     for subgraph in partition.subgraphs:
         mine = [row for row in rows if row.subgraph == subgraph.index]
         ports = _ports(mine, partition, subgraph.index, graph)
-        joined += [_with_kind(row, where, graph, ports) for row in mine]
+        joined += [_with_kind(row, where, ports) for row in mine]
     return _grouped(joined, partition, graph)
 
 
@@ -136,9 +136,7 @@ def _ports(
     return named
 
 
-def _with_kind(
-    row: Counter, where: dict[str, int], graph: OpGraph, ports: dict[str, str]
-) -> Counter:
+def _with_kind(row: Counter, where: dict[str, int], ports: dict[str, str]) -> Counter:
     name = row.node_name
     if name in ports:
         return replace(row, kind="port", tensor=ports[name])
@@ -165,9 +163,7 @@ def _op_of(row: Counter, where: dict[str, int]) -> str | None:
     return None
 
 
-def _grouped(
-    rows: Sequence[Counter], partition: Partition, graph: OpGraph
-) -> tuple[Counter, ...]:
+def _grouped(rows: Sequence[Counter], partition: Partition, graph: OpGraph) -> tuple[Counter, ...]:
     """Give each executed node the ops that have no time of their own.
 
     An op that was not executed belongs to the nearest executed op above it in its subgraph

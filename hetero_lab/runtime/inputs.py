@@ -13,13 +13,12 @@ from hetero_lab.errors import InputError, did_you_mean, names_at_hand, shorten
 from hetero_lab.model.read import PreparedModel, input_name
 
 Inputs: TypeAlias = (
-    "Mapping[Any, Any] | Sequence[Any] | np.ndarray | str | os.PathLike[str] | Callable[[], Any]"
+    Mapping[Any, Any] | Sequence[Any] | np.ndarray | str | os.PathLike[str] | Callable[[], Any]
 )
 
 # Ops that hand on values unchanged: an id that goes through them is still an id.
 _CARRIERS = frozenset(
-    """Convert Reshape Unsqueeze Squeeze Transpose Concat Split VariadicSplit StridedSlice Slice
-    Tile Broadcast Gather GatherElements""".split()
+    ["Convert", "Reshape", "Unsqueeze", "Squeeze", "Transpose", "Concat", "Split", "VariadicSplit", "StridedSlice", "Slice", "Tile", "Broadcast", "Gather", "GatherElements"]
 )
 
 

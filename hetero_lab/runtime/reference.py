@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -18,13 +19,16 @@ from hetero_lab.errors import DeviceError
 from hetero_lab.model.read import PreparedModel
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placements import Placement
-from hetero_lab.runtime.compiled import compile_placement
+from hetero_lab.runtime.compiled import CompiledPlacement, compile_placement
+from hetero_lab.runtime.counters import Counter
 
 Verdict = Literal["equal", "rounding", "different", "not a number"]
 
 # Relative error (Euclidean norm) up to which an output counts as the same computation. The
 # machine epsilons are 6e-8, 5e-4 and 4e-3; a deep network amplifies them some thirty times.
 _TOLERANCE = {"f32": 1e-3, "f16": 2e-2, "bf16": 1.5e-1, "i8": 3e-1, "u8": 3e-1}
+_HINT = "INFERENCE_PRECISION_HINT"
+_LONG_NAMES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 _KEPT = 32
 _kept: OrderedDict[tuple[str, str, str], dict[str, np.ndarray]] = OrderedDict()
 
@@ -90,10 +94,28 @@ def compare(
     )
 
 
-def lowest_precision(precisions: Sequence[str]) -> str:
-    """Return the one with the widest tolerance among those known, else f32."""
-    known = [p for p in precisions if p in _TOLERANCE]
+def executed_precision(rows: Sequence[Counter], compiled: CompiledPlacement) -> str:
+    """Return the lowest precision that was executed, or asked for if no counters tell."""
+    executed = [row.precision for row in rows if row.status == "EXECUTED" and row.precision]
+    known = [p for p in executed or _asked_precisions(compiled) if p in _TOLERANCE]
     return max(known, key=lambda p: _TOLERANCE[p], default="f32")
+
+
+def _asked_precisions(compiled: CompiledPlacement) -> list[str]:
+    hints: list[object] = []
+    for device in compiled.placement.affinity.devices:
+        hints.append(compiled.placement.device_properties.get(device, {}).get(_HINT))
+        if hints[-1] is None:
+            with contextlib.suppress(Exception):  # not every device has the property
+                if compiled.placement.direct:
+                    hints[-1] = compiled.compiled_model.get_property(_HINT)
+                else:
+                    by_device = compiled.compiled_model.get_property("DEVICE_PROPERTIES")
+                    hints[-1] = by_device[device][_HINT]
+    texts = [str(hint) for hint in hints if hint is not None]
+    return [
+        next((short for long, short in _LONG_NAMES.items() if long in text), text) for text in texts
+    ]
 
 
 def _compare_one(name: str, output: np.ndarray, expected: np.ndarray, precision: str) -> Agreement:

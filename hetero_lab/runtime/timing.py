@@ -83,7 +83,7 @@ def run_turn(
     return tuple(sample / 1e3 for sample in samples)
 
 
-def warm_up(run: Run, inferences: int | None = None) -> int:
+def warm_up(run: Run, inferences: int | None = None, at_most_s: float = _MAX_WARMUP_S) -> int:
     """Run until two turns in a row agree within 5 %, at most 2 s; or a given number of times.
 
     Returns the number of inferences.
@@ -93,7 +93,7 @@ def warm_up(run: Run, inferences: int | None = None) -> int:
             run()
         return inferences
     started, done, medians = now(), 0, [float("inf")]
-    while now() - started < _MAX_WARMUP_S:
+    while now() - started < at_most_s:
         medians.append(float(np.median(run_turn(run, discarded=0))))
         done += TIMED_PER_TURN
         before, after = medians[-2:]

@@ -1,0 +1,198 @@
+"""A sweep on disk: a header and one record a line, flushed as they come.
+
+``sweep.json`` says what is measured, ``records.jsonl`` what was. Every record carries a
+checksum, so that a torn or edited line is noticed and named and the rest is kept. A lock that
+dies with its owner keeps two processes from writing into one store.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+import zlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from filelock import FileLock, Timeout
+
+from hetero_lab.errors import HeteroLabWarning, OutputPathError, StoreError, shorten
+from hetero_lab.tables import make_directory, read_json, write_json
+
+HEADER, RECORDS, LOCK = "sweep.json", "records.jsonl", ".lock"
+
+
+class Store:
+    """A store that is open for writing by this process.
+
+    Raises
+    ------
+    StoreError
+        Another process has it, or it was made for another model or OpenVINO version.
+    OutputPathError
+        The directory cannot be made or written.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], header: Mapping[str, Any]):
+        self.directory = make_directory(directory)
+        self._lock = FileLock(self.directory / LOCK)
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout as error:
+            raise StoreError(
+                f"Another process is writing into {shorten(str(self.directory))}. Wait for it, or "
+                "take another store."
+            ) from error
+        try:
+            self.header = self._merge_header(header)
+            self.records = read_records(self.directory)
+            self._file: IO[str] = self._open()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Add a record; it is on disk when this returns."""
+        self.records.append(dict(record))
+        try:
+            self._file.write(_line(record))
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except (OSError, ValueError) as error:
+            raise OutputPathError(
+                f"The store {shorten(str(self.directory))} cannot be written: {error}. What was "
+                "written before is intact; run the same sweep again to go on."
+            ) from error
+
+    def close(self) -> None:
+        """Close the file and let others have the store."""
+        try:
+            self._file.close()
+        except OSError:
+            pass
+        finally:
+            self._lock.release()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _merge_header(self, header: Mapping[str, Any]) -> dict[str, Any]:
+        path = self.directory / HEADER
+        new = dict(header)
+        if path.exists():
+            old = read_json(path, kind="sweep")
+            _check_same(old, new, path)
+            # Entries that were measured before and are not asked for now keep their place.
+            asked = {entry["key"] for entry in new["entries"]}
+            new["entries"] += [
+                {**e, "asked": False} for e in old["entries"] if e["key"] not in asked
+            ]
+            new["environments"] = old["environments"] + new["environments"]
+        write_json(path, new)
+        return new
+
+    def _open(self) -> IO[str]:
+        path = self.directory / RECORDS
+        try:
+            if path.exists():
+                whole = path.read_bytes()
+                # A torn last line goes, so that the next record starts on a line of its own.
+                keep = whole.rfind(b"\n") + 1
+                if keep < len(whole):
+                    with open(path, "r+b") as file:
+                        file.truncate(keep)
+            return open(path, "a", encoding="utf-8", newline="")
+        except OSError as error:
+            raise OutputPathError(
+                f"The store {shorten(str(self.directory))} cannot be written: {error}"
+            ) from error
+
+
+def read_store(directory: str | os.PathLike[str]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Read header and records of a store; no lock and no device is needed.
+
+    Raises
+    ------
+    StoredFileError
+        The directory holds no sweep, or a broken one.
+    """
+    return read_json(Path(directory) / HEADER, kind="sweep"), read_records(Path(directory))
+
+
+def read_records(directory: Path) -> list[dict[str, Any]]:
+    """Read all whole records; a torn last line is dropped, other broken lines are named."""
+    path = directory / RECORDS
+    if not path.exists():
+        return []
+    lines = path.read_bytes().split(b"\n")
+    torn = lines.pop()  # empty if the last line is whole
+    records, broken = [], []
+    for number, line in enumerate(lines, start=1):
+        record = _parse(line)
+        if record is None:
+            broken.append(number)
+        else:
+            records.append(record)
+    if broken:
+        shown = ", ".join(map(str, broken[:10])) + (" …" if len(broken) > 10 else "")
+        warnings.warn(
+            f"{shorten(str(path))}: {len(broken)} of {len(lines) + bool(torn)} lines cannot be "
+            f"read and are left out (line {shown}); the rest is kept.",
+            HeteroLabWarning,
+            stacklevel=3,
+        )
+    return records
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    text = json.dumps(record, ensure_ascii=True, allow_nan=False)
+    return json.dumps({"crc": zlib.crc32(text.encode()), "record": record}, allow_nan=False) + "\n"
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    try:
+        data = json.loads(line)
+        text = json.dumps(data["record"], ensure_ascii=True, allow_nan=False)
+        whole = zlib.crc32(text.encode()) == data["crc"] and isinstance(data["record"], dict)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return data["record"] if whole and "type" in data["record"] else None
+
+
+def _check_same(old: Mapping[str, Any], new: Mapping[str, Any], path: Path) -> None:
+    where = shorten(str(path.parent))
+    fresh = "Take another store= directory, or delete this one."
+    if "models" not in old or "entries" not in old or "environments" not in old:
+        raise StoreError(f"{where} holds a damaged sweep. {fresh}")
+
+    def prints(header: Mapping[str, Any]) -> dict[str, str]:
+        return {name: model["fingerprint"] for name, model in header["models"].items()}
+
+    if prints(old) != prints(new):
+        raise StoreError(
+            f"{where} holds a sweep of another model "
+            f"({', '.join(shorten(m['name']) for m in old['models'].values())}). {fresh}"
+        )
+    for what, name in (("openvino_version", "OpenVINO version"), ("host", "host")):
+        before = old["environments"][-1].get(what)
+        now = new["environments"][-1][what]
+        if before != now:
+            raise StoreError(
+                f"{where} was measured with another {name}: {before}, now {now}. Numbers of the "
+                f"two are not mixed; hetero_lab.compare(a, b) sets them side by side. {fresh}"
+            )
+    for what in ("emulated", "reference", "seed", "inputs_digest"):
+        if old.get(what) != new.get(what):
+            raise StoreError(
+                f"{where} holds a sweep with other {what.replace('_', ' ')}: {old.get(what)!r}, "
+                f"now {new.get(what)!r}. {fresh}"
+            )
+
+
+def known_keys(records: Iterable[Mapping[str, Any]], record_type: str) -> set[str]:
+    """Return the keys of the entries that have a record of a type."""
+    return {record["entry"] for record in records if record["type"] == record_type}

@@ -1,0 +1,189 @@
+"""The tables of a Sweep, its text and its HTML."""
+
+from __future__ import annotations
+
+import html
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hetero_lab.experiments import profile_tables
+from hetero_lab.statistics import paired_ratio, rank_groups
+from hetero_lab.tables import html_table, number
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from hetero_lab.experiments.sweep_result import Row, Sweep
+
+_OF_EACH = ["subgraphs", "counters", "boundaries", "placement", "agreement"]
+
+
+def build(sweep: Sweep) -> dict[str, pd.DataFrame]:
+    """Return all tables of a sweep by name."""
+    import pandas as pd
+
+    measured = [row for row in sweep.rows if row.profile is not None]
+    tables = {
+        "summary": pd.DataFrame([_summary(row, sweep) for row in sweep.rows]),
+        "ranking": _ranking(sweep),
+        "samples": pd.DataFrame(
+            [
+                {"label": row.label, "turn": turn, "index": index, "latency_us": sample}
+                for row in measured
+                for turn, samples in enumerate(row.profile.latency.turns)  # type: ignore[union-attr]
+                for index, sample in enumerate(samples)
+            ],
+            columns=["label", "turn", "index", "latency_us"],
+        ),
+    }
+    for name in _OF_EACH:
+        frames = []
+        for row in measured:
+            frame = row.profile.tables[name].copy()  # type: ignore[union-attr]
+            frame.insert(0, "label", row.label)
+            if len(frame):
+                frames.append(frame)
+        key = "placements" if name == "placement" else name
+        tables[key] = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+    tables["notes"] = pd.DataFrame({"finding": list(sweep.notes)}, dtype="str")
+    return tables
+
+
+def rank(sweep: Sweep) -> tuple[list[Row], list[int], float]:
+    """Return the distinct measured rows from fast to slow, their groups, and what could be seen."""
+    rows = [
+        row for row in sweep.rows if row.profile is not None and not row.same_as and row.series.ours
+    ]
+    rows.sort(key=_speed)
+    groups, smallest = rank_groups([row.series for row in rows]) if rows else ([], float("inf"))
+    return rows, groups, smallest
+
+
+def text(sweep: Sweep) -> str:
+    """Return the ranking as text for a terminal."""
+    ranking = sweep.ranking
+    lines = [f"{len(sweep.rows)} placements, ratios to {sweep.reference!r} (below 1 is faster)"]
+    if len(ranking):
+        shown = ranking[_SHOWN].copy()
+        for column in ("median_us", "ratio", "ratio_ci95_low", "ratio_ci95_high"):
+            shown[column] = [number(v) for v in shown[column]]
+        shown["label"] = [
+            label if len(label) <= 60 else label[:59] + "…" for label in shown["label"]
+        ]
+        lines.append(shown.to_string(index=False))
+        lines.append(_what_could_be_seen(sweep))
+    lines += [
+        f"{row.label}: {row.status}{': ' + row.detail[:200] if row.detail else ''}"
+        for row in sweep.rows
+        if row.profile is None
+    ]
+    return "\n".join([*lines, *sweep.notes]) + "\n"
+
+
+def as_html(sweep: Sweep) -> str:
+    """Return the ranking and what went wrong as escaped HTML."""
+    parts = [
+        html_table(
+            sweep.ranking.loc[:, _SHOWN] if len(sweep.ranking) else sweep.summary, repr(sweep)
+        )
+    ]
+    if len(sweep.ranking):
+        parts.append(f"<p>{html.escape(_what_could_be_seen(sweep))}</p>")
+    failed = sweep.summary.loc[sweep.summary["status"] != "ok", ["label", "status", "detail"]]
+    if len(failed):
+        parts.append(html_table(failed, caption="Not measured"))
+    parts += [f"<p>{html.escape(note)}</p>" for note in sweep.notes]
+    return "".join(parts)
+
+
+_SHOWN = [
+    "rank", "group", "label", "n_subgraphs", "median_us", "ratio", "ratio_ci95_low",
+    "ratio_ci95_high", "emulated",
+]  # fmt: skip
+
+
+def _what_could_be_seen(sweep: Sweep) -> str:
+    smallest = sweep.smallest_difference
+    if not np.isfinite(smallest):
+        return "Too few turns to tell placements apart; give it more time with budget_s=."
+    return (
+        "Placements of one group cannot be told apart; the smallest difference that this run "
+        f"could have shown is {smallest:.1%}."
+    )
+
+
+def _speed(row: Row) -> float:
+    logs = list(row.series.log_ratios.values())
+    if logs:
+        return float(np.mean(logs))
+    assert row.profile is not None
+    return float(np.log(row.profile.latency.median_us))
+
+
+def _ratio(row: Row) -> tuple[float | None, float | None, float | None]:
+    common = [at for at in row.series.ours if at in row.series.reference]
+    if not common:
+        return None, None, None
+    ours = [row.series.ours[at] for at in common]
+    ratio, low, high, _ = paired_ratio(ours, [row.series.reference[at] for at in common])
+    return ratio, low, high
+
+
+def _summary(row: Row, sweep: Sweep) -> dict[str, Any]:
+    own: dict[str, Any] = {"label": row.label, "status": row.status}
+    if row.profile is not None:
+        own = {**profile_tables.summary_row(row.profile), **own}
+    ratio, low, high = _ratio(row) if row.profile is not None else (None, None, None)
+    median = own.get("median_us")
+    sustained = (
+        float(np.median(row.sustained_us[-len(row.sustained_us) // 3 :]))
+        if (row.sustained_us)
+        else None
+    )
+    columns = {
+        **dict.fromkeys(profile_tables.SUMMARY_COLUMNS),
+        **own,
+        "detail": row.detail,
+        "variant": row.variant,
+        "requests": row.requests,
+        "throughput_per_s": 1e6 / median if median else None,
+        "ratio": ratio,
+        "ratio_ci95_low": low,
+        "ratio_ci95_high": high,
+        "n_turns": len(row.series.ours),
+        "sustained_us": sustained,
+        "same_as": row.same_as,
+        "baseline": row.baseline,
+        "reference": row.label == sweep.reference,
+    }
+    first = [
+        "label", "status", "n_subgraphs", "boundary_bytes", "median_us", "p90_us", "ci95_low_us",
+        "ci95_high_us", "ratio", "ratio_ci95_low", "ratio_ci95_high",
+    ]  # fmt: skip
+    return {name: columns[name] for name in [*first, *(c for c in columns if c not in first)]}
+
+
+def _ranking(sweep: Sweep) -> pd.DataFrame:
+    import pandas as pd
+
+    rows, groups, _ = rank(sweep)
+    summaries = {row.label: _summary(row, sweep) for row in rows}
+    shown = [
+        {
+            "rank": index + 1,
+            "group": group,
+            **{k: summaries[row.label][k] for k in _RANKED},
+            "labels": "\n".join(
+                [row.label, *(r.label for r in sweep.rows if r.same_as == row.label)]
+            ),
+        }
+        for index, (row, group) in enumerate(zip(rows, groups, strict=True))
+    ]
+    return pd.DataFrame(shown, columns=["rank", "group", *_RANKED, "labels"])
+
+
+_RANKED = [
+    "label", "variant", "requests", "n_subgraphs", "boundary_bytes", "median_us", "ci95_low_us",
+    "ci95_high_us", "ratio", "ratio_ci95_low", "ratio_ci95_high", "baseline", "emulated",
+]  # fmt: skip

@@ -1,0 +1,305 @@
+"""Sweep: many placements of one model, compiled in workers and measured in turn."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+
+from hetero_lab.backend.core import shared_core
+from hetero_lab.backend.emulation import emulated_devices
+from hetero_lab.errors import ArgumentError, HeteroLabWarning
+from hetero_lab.experiments.entries import Entry, expand
+from hetero_lab.experiments.environment import current_environment
+from hetero_lab.experiments.rounds import Plan, SweepRun
+from hetero_lab.experiments.store import Store
+from hetero_lab.experiments.sweep_result import Sweep, sweep_from
+from hetero_lab.experiments.worker_process import WorkerProcess
+from hetero_lab.model.opgraph import graph_to_json
+from hetero_lab.model.read import PreparedModel, Source, prepare
+from hetero_lab.placement.placements import PlacementLike
+from hetero_lab.runtime.inputs import Inputs, bind_inputs, generate_inputs
+from hetero_lab.runtime.timing import Stopwatch
+from hetero_lab.tables import SCHEMA_VERSION, make_directory
+
+
+def sweep(
+    model: Source | Mapping[str, Source],
+    placements: Iterable[PlacementLike],
+    *,
+    grid: Mapping[str, Sequence[Any]] | None = None,
+    requests: Sequence[int] = (1,),
+    precision: float = 0.02,
+    budget_s: float | None = 60.0,
+    turns: int | None = None,
+    sustained_s: float | None = None,
+    inputs: Inputs | None = None,
+    seed: int = 0,
+    counters: bool = True,
+    reference: bool = True,
+    store: str | os.PathLike[str] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    dedupe: bool = True,
+    isolate: bool = True,
+    timeout_s: float = 60.0,
+    compile_timeout_s: float = 600.0,
+    memory_limit_bytes: int | None = None,
+    worker_command: Sequence[str] | None = None,
+    progress: bool = True,
+    core: ov.Core | None = None,
+) -> Sweep:
+    """Measure many placements and rank them with their uncertainty.
+
+    Placements are compiled in groups of at most eight, each with the reference (the first
+    placement) in it, and measured in turns of 2 discarded and 10 timed inferences; in each
+    round every placement of the group has one turn, in random order, so that a drift of the
+    machine hits all alike. The model compiled directly on each single device that can run it
+    is always there as a baseline.
+
+    Parameters
+    ----------
+    model
+        Anything that :func:`hetero_lab.load` takes, or a mapping of variant names to such.
+    placements
+        Priorities, placements, affinities, ``"HETERO:ACC,CPU"`` or ``"CPU"``.
+    grid
+        Properties to cross with the placements: ``{"CPU.INFERENCE_PRECISION_HINT": ["f32",
+        "bf16"], "*.PERFORMANCE_HINT": [...]}``.
+    requests
+        Requests in flight to cross with the placements; for more than one, a sample is the
+        time between results.
+    precision, budget_s, turns
+        Turns are added until every ratio is known to ``precision`` (half width of its 95 %
+        interval) or the wall time of the whole call, compiles included, reaches ``budget_s``
+        (overrun at most by one compile). Every placement gets eight turns first. ``turns`` asks
+        for that many instead.
+    sustained_s
+        Hold each placement that long after its turns, to see its thermal state.
+    inputs, seed
+        As for :func:`hetero_lab.profile`.
+    counters, reference
+        Whether to compile each placement once more for its counters, and to compare its
+        outputs with a single-device f32 reference.
+    store
+        Directory to which each turn is appended as it ends. The same call goes on where it
+        was stopped.
+    cache_dir
+        Directory for compiled blobs, kept apart by model, affinity and properties.
+    dedupe
+        Measure placements that are the same once.
+    isolate
+        Compile and run in worker processes: a crash, a hang or running out of memory costs
+        one row.
+    timeout_s, compile_timeout_s, memory_limit_bytes, worker_command
+        Limits of a worker, and how to start it.
+    progress
+        Show what runs now, the time left and the best so far.
+
+    Returns
+    -------
+    Sweep
+        After Ctrl-C: what is there, with ``interrupted`` set.
+
+    Raises
+    ------
+    ArgumentError
+        Anything about the arguments, before something is compiled.
+    StoreError
+        The store belongs to another model or version, or another process has it.
+    """
+    watch = Stopwatch.start(budget_s)
+    core = core or shared_core()
+    plan = Plan(
+        precision=_positive("precision", precision),
+        turns=_whole("turns", turns),
+        sustained_s=None if sustained_s is None else _positive("sustained_s", sustained_s),
+        counters=counters,
+        reference=reference,
+        timeout_s=_positive("timeout_s", timeout_s),
+        compile_timeout_s=_positive("compile_timeout_s", compile_timeout_s),
+    )
+    prepared = _prepare_all(model)
+    entries = expand(prepared, placements, grid=grid, requests=requests, dedupe=dedupe, core=core)
+    arrays = {
+        name: bind_inputs(p, inputs if inputs is not None else generate_inputs(p, seed))
+        for name, p in prepared.items()
+    }
+    header = _header(prepared, entries, arrays, seed, core)
+    blobs = _blob_directories(cache_dir, prepared, entries)
+    interrupted = False
+    with contextlib.ExitStack() as stack:
+        if store is None:
+            records: list[dict[str, Any]] = []
+            append = records.append
+        else:
+            opened = stack.enter_context(Store(store, header))
+            header, records, append = opened.header, opened.records, opened.append
+        run = SweepRun(
+            # By name: a worker's graph, read from a file, may order the ops in another way.
+            entries=[
+                {
+                    **e.to_json(prepared[e.variant]),
+                    "affinity": dict(e.placement.affinity),
+                    "cache_dir": blobs.get(e.key, ""),
+                }
+                for e in entries
+            ],
+            reference=header["reference"],
+            records=records,
+            append=append,
+            plan=plan,
+            watch=watch,
+            progress=progress,
+        )
+        try:
+            if run.pending():
+                set_up = stack.enter_context(_set_up(prepared, arrays, seed, core, isolate))
+                run.measure(
+                    lambda: _start(
+                        set_up, isolate, prepared, arrays, core, worker_command, memory_limit_bytes
+                    )
+                )
+        except KeyboardInterrupt:
+            interrupted = True
+            warnings.warn(
+                "Interrupted; the turns that were measured are kept"
+                + (", and the same call goes on from there." if store else "."),
+                HeteroLabWarning,
+                stacklevel=2,
+            )
+        finally:
+            run.close()
+    return sweep_from(header, records, interrupted=interrupted)
+
+
+def _prepare_all(model: Source | Mapping[str, Source]) -> dict[str, PreparedModel]:
+    if not isinstance(model, Mapping):
+        one = prepare(model)
+        return {one.graph.name or "model": one}
+    if not model:
+        raise ArgumentError("There is no model to sweep: the mapping of variants is empty.")
+    return {str(name): prepare(source) for name, source in model.items()}
+
+
+def _header(
+    prepared: Mapping[str, PreparedModel],
+    entries: Sequence[Entry],
+    arrays: Mapping[str, Sequence[np.ndarray]],
+    seed: int,
+    core: ov.Core,
+) -> dict[str, Any]:
+    devices = dict.fromkeys(d for e in entries for d in e.placement.affinity.devices)
+    specs = emulated_devices(core)
+    digest = hashlib.blake2b(digest_size=8)
+    for name in sorted(arrays):
+        for array in arrays[name]:
+            digest.update(repr((name, array.shape, array.dtype.str)).encode())
+            digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return {
+        "kind": "sweep",
+        "schema_version": SCHEMA_VERSION,
+        "models": {
+            name: {
+                "name": p.graph.name,
+                "fingerprint": p.fingerprint,
+                "graph": graph_to_json(p.graph),
+            }
+            for name, p in prepared.items()
+        },
+        "entries": [e.to_json(prepared[e.variant]) for e in entries],
+        "reference": entries[0].key,
+        "emulated": [specs[d].to_json() for d in sorted(devices) if d in specs],
+        "seed": seed,
+        "inputs_digest": digest.hexdigest(),
+        "environments": [_json(asdict(current_environment(devices, core)))],
+    }
+
+
+def _json(data: dict[str, Any]) -> dict[str, Any]:
+    """Return tuples as lists, as they come back from a file."""
+    return {
+        k: [list(v) if isinstance(v, tuple) else v for v in value]
+        if isinstance(value, tuple)
+        else value
+        for k, value in data.items()
+    }
+
+
+def _blob_directories(
+    cache_dir: str | os.PathLike[str] | None,
+    prepared: Mapping[str, PreparedModel],
+    entries: Sequence[Entry],
+) -> dict[str, str]:
+    """One directory a placement: the runtime's own key leaves per-device properties out."""
+    if cache_dir is None:
+        return {}
+    root = make_directory(cache_dir)
+    directories = {}
+    for entry in entries:
+        key = entry.key.partition("-")[0]
+        place = root / f"{prepared[entry.variant].fingerprint[:16]}-{key}"
+        place.mkdir(exist_ok=True)
+        directories[entry.key] = str(place)
+    return directories
+
+
+@contextlib.contextmanager
+def _set_up(
+    prepared: Mapping[str, PreparedModel],
+    arrays: Mapping[str, Sequence[np.ndarray]],
+    seed: int,
+    core: ov.Core,
+    isolate: bool,
+) -> Iterator[dict[str, Any]]:
+    """Write models and inputs where workers can read them, for as long as the sweep lasts."""
+    if not isolate:
+        yield {}
+        return
+    with tempfile.TemporaryDirectory(prefix="hetero_lab-", ignore_cleanup_errors=True) as name:
+        models, inputs = {}, {}
+        for index, variant in enumerate(prepared):
+            path = Path(name) / f"model{index}.xml"
+            ov.save_model(prepared[variant].model, path, compress_to_fp16=False)
+            models[variant] = str(path)
+            named = {f"{i:04d}": array for i, array in enumerate(arrays[variant])}
+            inputs[variant] = str(Path(name) / f"inputs{index}.npz")
+            np.savez(inputs[variant], **named)  # pyright: ignore[reportArgumentType]
+        emulated = [spec.to_json() for spec in emulated_devices(core).values()]
+        yield {"emulated": emulated, "models": models, "inputs": inputs, "seed": seed}
+
+
+def _start(
+    set_up: Mapping[str, Any],
+    isolate: bool,
+    prepared: Mapping[str, PreparedModel],
+    arrays: Mapping[str, Sequence[np.ndarray]],
+    core: ov.Core,
+    command: Sequence[str] | None,
+    memory_limit_bytes: int | None,
+) -> WorkerProcess | Any:
+    from hetero_lab.experiments.local_bench import LocalBench
+
+    if isolate:
+        return WorkerProcess(set_up, command=command, memory_limit_bytes=memory_limit_bytes)
+    return LocalBench(prepared, arrays, core)
+
+
+def _positive(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise ArgumentError(f"{name}= is a number above 0, not {value!r}.")
+    return float(value)
+
+
+def _whole(name: str, value: Any) -> int | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 2):
+        raise ArgumentError(f"{name}= is a whole number of at least 2, not {value!r}.")
+    return value
