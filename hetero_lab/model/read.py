@@ -156,7 +156,7 @@ def _read(source: str | os.PathLike[str]) -> tuple[ov.Model, dict[str, Sequence[
     text = os.fspath(source)
     shapes: dict[str, Sequence[int]] = {}
     if isinstance(source, str) and text in sample_names():
-        path, shapes = sample_path(text), dict(sample_shapes(text))
+        path, shapes = sample_path(text), {**sample_shapes(text)}
     else:
         path = Path(text)
         if not path.is_file():

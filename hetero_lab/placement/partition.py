@@ -69,13 +69,16 @@ class Wiring:
 class Partition:
     """The subgraphs in execution order and the boundaries between them.
 
-    ``observed`` tells whether this is what the runtime compiled or only predicted.
+    ``observed`` tells whether this is what the runtime compiled or only predicted. ``home`` is
+    the subgraph of every node of the graph in its order, -1 for constants that are copied to
+    their users; it is empty where that is not known.
     """
 
     subgraphs: tuple[Subgraph, ...]
     boundaries: tuple[Boundary, ...]
     wiring: tuple[Wiring, ...] = ()
     observed: bool = False
+    home: tuple[int, ...] = ()
 
     @property
     def n_subgraphs(self) -> int:
@@ -382,7 +385,8 @@ def _collect(
         for (producer, port), receivers in crossing.items()
     )
     wiring = tuple(Wiring(tuple(inputs.get(s, ())), tuple(outputs.get(s, ()))) for s in order)
-    return Partition(subgraphs, crossings, wiring)
+    home = tuple(position.get(int(subgraph), -1) for subgraph in ids)
+    return Partition(subgraphs, crossings, wiring, home=home)
 
 
 def _other_users(

@@ -33,6 +33,7 @@ from hetero_lab.placement.partition import (
     predict,
 )
 from hetero_lab.placement.placements import Placement, PlacementLike, compile_properties, resolve
+from hetero_lab.runtime.cut import cut
 from hetero_lab.runtime.inputs import Inputs, bind_inputs
 
 
@@ -181,10 +182,10 @@ def compile_placement(
             labelled, predicted = _labelled(prepared, resolved.affinity, predicted)
             compiled = core.compile_model(labelled, target, config)
     except Exception as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise CompileError(
             f"The runtime refused the placement {shorten(resolved.label)} on "
-            f"{names_at_hand(by_device)}: {shorten(lines[-1] if lines else '', 400)}"
+            f"{names_at_hand(by_device)}: {_said(error)}. "
+            + _who_refused(prepared, predicted, by_device, core)
         ) from error
     compile_ms = (time.perf_counter() - started) * 1e3
     if resolved.direct:
@@ -262,7 +263,36 @@ def _labelled(
     subgraphs = tuple(
         replace(s, ops=tuple(op for op in s.ops if op not in copies)) for s in predicted.subgraphs
     )
-    return clone, replace(predicted, subgraphs=subgraphs)
+    # Where an op was added, the nodes are no longer those of the caller's graph.
+    return clone, replace(predicted, subgraphs=subgraphs, home=() if copies else predicted.home)
+
+
+def _who_refused(
+    prepared: PreparedModel,
+    predicted: Partition,
+    by_device: dict[str, dict[str, Any]],
+    core: ov.Core,
+) -> str:
+    """Compile each subgraph alone and name the one that is refused."""
+    try:
+        submodels = cut(prepared, predicted)
+    except Exception:  # a model that cannot be cut does not tell
+        return ""
+    for subgraph, submodel in zip(predicted.subgraphs, submodels, strict=True):
+        try:
+            core.compile_model(submodel.model, subgraph.device, by_device[subgraph.device])
+        except Exception as error:
+            return (
+                f"{subgraph.device} claims each op, but refuses subgraph {subgraph.index} "
+                f"({len(subgraph.ops)} ops: {names_at_hand(subgraph.ops)}): {_said(error)}. "
+                "hetero_lab.find_refused(model, affinity) finds the ops to move."
+            )
+    return ""
+
+
+def _said(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return shorten(lines[-1] if lines else type(error).__name__, 400)
 
 
 def _lonely_results(partition: Partition) -> list[int]:
@@ -449,6 +479,7 @@ def _reordered(predicted: Partition, order: list[int]) -> Partition:
         ),
         wiring=tuple(predicted.wiring[old] for old in order),
         observed=True,
+        home=tuple(position.get(old, -1) for old in predicted.home),
     )
 
 

@@ -18,7 +18,22 @@ Inputs: TypeAlias = (
 
 # Ops that hand on values unchanged: an id that goes through them is still an id.
 _CARRIERS = frozenset(
-    ["Convert", "Reshape", "Unsqueeze", "Squeeze", "Transpose", "Concat", "Split", "VariadicSplit", "StridedSlice", "Slice", "Tile", "Broadcast", "Gather", "GatherElements"]
+    [
+        "Convert",
+        "Reshape",
+        "Unsqueeze",
+        "Squeeze",
+        "Transpose",
+        "Concat",
+        "Split",
+        "VariadicSplit",
+        "StridedSlice",
+        "Slice",
+        "Tile",
+        "Broadcast",
+        "Gather",
+        "GatherElements",
+    ]
 )
 
 
