@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from hetero_lab.backend.devices import devices, support
     from hetero_lab.backend.emulation import EmulatedDevice, emulate
     from hetero_lab.errors import HeteroLabError, HeteroLabWarning
+    from hetero_lab.experiments.comparing import compare
     from hetero_lab.experiments.entries import priority_orders
     from hetero_lab.experiments.profiling import Profile, profile
+    from hetero_lab.experiments.refusals import find_refused
     from hetero_lab.experiments.stored_profile import read_profile
     from hetero_lab.experiments.sweep_result import Sweep, read_sweep
     from hetero_lab.experiments.sweeping import sweep
@@ -42,6 +44,8 @@ _WHERE = {
     "Priorities": "placement.affinity",
     "Profile": "experiments.profiling",
     "compile": "runtime.compiled:compile_placement",
+    "compare": "experiments.comparing",
+    "find_refused": "experiments.refusals",
     "dataset": "model.labelled_data",
     "devices": "backend.devices",
     "emulate": "backend.emulation",

@@ -109,6 +109,22 @@ def paired_ratio(
     return float(np.exp(middle)), float(np.exp(middle - half)), float(np.exp(middle + half)), p
 
 
+def unpaired_ratio(
+    ours: Sequence[float], reference: Sequence[float]
+) -> tuple[float, float, float, float]:
+    """Like :func:`paired_ratio` for turns that were not measured beside each other (Welch 1947)."""
+    from scipy import stats
+
+    first, second = np.log(np.asarray(ours)), np.log(np.asarray(reference))
+    middle = float(first.mean() - second.mean())
+    if min(len(first), len(second)) < 2:
+        return float(np.exp(middle)), 0.0, float("inf"), 1.0
+    test: Any = stats.ttest_ind(first, second, equal_var=False)
+    interval = test.confidence_interval(0.95)
+    low, high = float(interval.low), float(interval.high)
+    return float(np.exp(middle)), float(np.exp(low)), float(np.exp(high)), float(test.pvalue)
+
+
 def _mean_interval(values: np.ndarray) -> tuple[float, float, float]:
     """Return mean, half width of its 95 % t-interval, and p of a mean of 0."""
     from scipy import stats

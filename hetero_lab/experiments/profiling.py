@@ -104,6 +104,20 @@ class Profile:
 
         stored_profile.export(self, directory)
 
+    def to_trace(self, file: str | os.PathLike[str]) -> None:
+        """Write a timeline, reconstructed from the counters, as Trace Event JSON for Perfetto.
+
+        Raises
+        ------
+        MeasurementError
+            The profile has no counters.
+        OutputPathError
+            The file cannot be written.
+        """
+        from hetero_lab.experiments.trace import to_trace
+
+        to_trace(self, file)
+
     def __repr__(self) -> str:
         low, high = self.latency.ci95_us
         return (

@@ -1,0 +1,404 @@
+"""Sweeps on the real runtime, in real workers that really fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pandas as pd
+import psutil
+import pytest
+
+import hetero_lab as hl
+from hetero_lab.errors import (
+    AffinityError,
+    ArgumentError,
+    DeviceError,
+    HeteroLabWarning,
+    PropertyError,
+    StoredFileError,
+    StoreError,
+)
+from hetero_lab.tables import read_csv
+
+HERE = Path(__file__).parent
+F32 = {"ACC": {"INFERENCE_PRECISION_HINT": "f32"}, "CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
+QUICK = {"turns": 2, "budget_s": None, "progress": False}
+
+
+@pytest.fixture(scope="module")
+def model():
+    hl.emulate("ACC", unsupported={"Concat", "MaxPool"})
+    return hl.load("digits_inception")
+
+
+@pytest.fixture(scope="module")
+def placements(model):
+    auto = hl.Affinity.automatic(model, "HETERO:ACC,CPU")
+    fixed = auto.fix(patterns={"^mixed": "CPU"})
+    return [hl.Placement(auto, "auto", F32), hl.Placement(fixed, "fixed", F32)]
+
+
+@pytest.fixture(scope="module")
+def swept(model, placements, tmp_path_factory):
+    store = tmp_path_factory.mktemp("store")
+    return hl.sweep(model, placements, store=store, **QUICK), store
+
+
+def key_of(sweep, label):
+    return next(row.key for row in sweep.rows if row.label == label)
+
+
+def test_every_label_has_a_row_and_the_baseline_is_there(swept):
+    sweep, _ = swept
+    assert list(sweep.summary["label"]) == ["auto", "fixed", "CPU"]
+    assert list(sweep.summary["status"]) == ["ok"] * 3
+    assert list(sweep.summary["baseline"]) == [False, False, True]
+    assert list(sweep.summary["verdict"]) == ["equal"] * 3
+    assert sweep.summary["ratio"].iloc[0] == 1.0
+    # The ratio is that of the paired turns, so it is near that of the medians.
+    medians = sweep.summary["median_us"]
+    assert sweep.summary["ratio"].iloc[2] == pytest.approx(medians.iloc[2] / medians.iloc[0], rel=0.5)
+
+
+def test_rows_have_the_partition_that_was_compiled(swept, model, placements):
+    sweep, _ = swept
+    for placement in placements:
+        predicted = hl.partition(model, placement)
+        observed = sweep.profile(placement.label).partition
+        assert observed.observed
+        assert observed.n_subgraphs == predicted.n_subgraphs
+        assert observed.boundary_bytes == predicted.boundary_bytes
+
+
+def test_a_stored_sweep_reads_back_as_the_same(swept):
+    sweep, store = swept
+    again = hl.read_sweep(store)
+    for name, table in sweep.tables.items():
+        pd.testing.assert_frame_equal(again.tables[name], table)
+    assert again.profile("fixed") == sweep.profile("fixed")
+
+
+def test_csv_and_parquet_read_back(swept, tmp_path):
+    sweep, _ = swept
+    sweep.to_csv(tmp_path / "sweep.csv")
+    csv = read_csv(tmp_path / "sweep.csv")
+    assert list(csv["label"]) == list(sweep.summary["label"])
+    assert list(csv["median_us"]) == pytest.approx(list(sweep.summary["median_us"]))
+    sweep.export(tmp_path / "csv")
+    sweep.export(tmp_path / "parquet", format="parquet")
+    for name, table in sweep.tables.items():
+        assert len(pd.read_parquet(tmp_path / "parquet" / f"{name}.parquet")) == len(table)
+        if len(table):
+            assert len(read_csv(tmp_path / "csv" / f"{name}.csv")) == len(table)
+    with pytest.raises(ArgumentError, match="'csv' or 'parquet'"):
+        sweep.export(tmp_path, format="xlsx")
+
+
+def test_orders_that_lead_to_one_affinity_are_measured_once(model):
+    hl.emulate("TWIN")
+    sweep = hl.sweep(model, hl.priority_orders(["CPU", "TWIN"]), counters=False, **QUICK)
+    # All ops are on the first device, so the orders differ; three orders of one device do not.
+    again = hl.sweep(
+        model, ["HETERO:CPU,TWIN", "HETERO:CPU", "HETERO:CPU,ACC"], counters=False, **QUICK
+    )
+    assert set(sweep.summary["same_as"]) == {""}
+    same = dict(zip(again.summary["label"], again.summary["same_as"], strict=True))
+    assert same["HETERO:CPU"] == "HETERO:CPU,TWIN"
+    assert same["HETERO:CPU,ACC"] == "HETERO:CPU,TWIN"
+    assert again.ranking["labels"].str.contains("HETERO:CPU\n|HETERO:CPU$").any()
+    medians = again.summary.set_index("label")["median_us"]
+    assert medians["HETERO:CPU"] == medians["HETERO:CPU,TWIN"]
+
+
+def test_without_dedupe_each_entry_is_measured_by_itself(model, placements):
+    sweep = hl.sweep(
+        model, [placements[1], placements[1]], dedupe=False, counters=False, **QUICK
+    )
+    assert list(sweep.summary["label"][:2]) == ["fixed", "fixed #2"]
+    assert sweep.rows[0].profile.latency != sweep.rows[1].profile.latency
+
+
+def test_grid_models_and_requests_are_crossed(model):
+    sweep = hl.sweep(
+        {"a": model, "b": model},
+        ["HETERO:CPU"],
+        grid={"CPU.INFERENCE_PRECISION_HINT": ["f32"], "*.NUM_STREAMS": [1, 2]},
+        requests=[1, 2],
+        counters=False,
+        **QUICK,
+    )
+    asked = sweep.summary[~sweep.summary["baseline"]]
+    assert len(asked) == 2 * 2 * 2
+    assert set(asked["requests"]) == {1, 2}
+    assert set(asked["variant"]) == {"a", "b"}
+    assert (asked["status"] == "ok").all()
+
+
+def test_in_this_process_it_gives_the_same_rows(swept, model, placements):
+    sweep = hl.sweep(model, placements, isolate=False, **QUICK)
+    columns = ["label", "status", "n_subgraphs", "boundary_bytes", "verdict", "baseline", "emulated"]
+    pd.testing.assert_frame_equal(sweep.summary[columns], swept[0].summary[columns])
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "extra"),
+    [
+        ("signal", "crashed (signal 11)", {}),
+        ("hang", "timed out after 3 s", {"timeout_s": 3.0}),
+        ("memory", "out of memory", {"memory_limit_bytes": 3 << 30}),
+    ],
+)
+def test_a_failing_worker_costs_one_row(model, placements, swept, monkeypatch, fault, status, extra):
+    monkeypatch.setenv("FAULT", fault)
+    monkeypatch.setenv("FAULT_KEY", key_of(swept[0], "fixed"))
+    sweep = hl.sweep(
+        model,
+        placements,
+        counters=False,
+        worker_command=[sys.executable, str(HERE / "faulty_worker.py")],
+        **QUICK,
+        **extra,
+    )
+    statuses = dict(zip(sweep.summary["label"], sweep.summary["status"], strict=True))
+    assert statuses == {"auto": "ok", "fixed": status, "CPU": "ok"}
+    assert "fixed: " + status in str(sweep)
+    assert status in sweep._repr_html_()
+    with pytest.raises(ArgumentError, match="was not measured"):
+        sweep.profile("fixed")
+
+
+def test_a_crash_that_does_not_repeat_is_overcome(model, placements, swept, monkeypatch, tmp_path):
+    monkeypatch.setenv("FAULT", "signal once")
+    monkeypatch.setenv("FAULT_MARK", str(tmp_path / "crashed"))
+    monkeypatch.setenv("FAULT_KEY", key_of(swept[0], "fixed"))
+    sweep = hl.sweep(
+        model,
+        placements,
+        counters=False,
+        worker_command=[sys.executable, str(HERE / "faulty_worker.py")],
+        **QUICK,
+    )
+    assert (tmp_path / "crashed").exists()
+    assert list(sweep.summary["status"]) == ["ok"] * 3
+
+
+def test_a_finished_sweep_is_not_measured_again(swept, model, placements):
+    _, store = swept
+    before = (store / "records.jsonl").read_bytes()
+    hl.sweep(model, placements, store=store, **QUICK)
+    assert (store / "records.jsonl").read_bytes() == before
+
+
+def test_more_turns_are_added_to_what_is_there(model, placements, tmp_path):
+    hl.sweep(model, placements, store=tmp_path, counters=False, **QUICK)
+    size = len((tmp_path / "records.jsonl").read_bytes())
+    sweep = hl.sweep(
+        model, placements, store=tmp_path, counters=False, turns=4, budget_s=None, progress=False
+    )
+    assert len((tmp_path / "records.jsonl").read_bytes()) > size
+    assert (sweep.summary["n_turns"] >= 4).all()
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, {root!r})
+import hetero_lab as hl
+hl.emulate("ACC", unsupported={{"Concat", "MaxPool"}})
+model = hl.load("digits_inception")
+auto = hl.Affinity.automatic(model, "HETERO:ACC,CPU")
+f32 = {f32!r}
+placements = [
+    hl.Placement(auto, "auto", f32),
+    hl.Placement(auto.fix(patterns={{"^mixed": "CPU"}}), "fixed", f32),
+]
+hl.sweep(model, placements, store={store!r}, turns={turns}, budget_s=None, progress=False)
+"""
+
+
+def run_script(store, turns=2):
+    root = str(HERE.parents[1])
+    text = SCRIPT.format(root=root, f32=F32, store=str(store), turns=turns)
+    return subprocess.Popen([sys.executable, "-c", textwrap.dedent(text)], stderr=subprocess.PIPE)
+
+
+TIMES = ["n_turns", "n_samples", "measured_at", "first_inference_ms", "compile_ms", "sustained_us"]
+STEADY = ["label", "status", "n_subgraphs", "boundary_bytes", "devices", "emulated", "n_ops",
+          "n_boundaries", "partition", "as_predicted", "verdict", "max_relative_error", "variant",
+          "requests", "same_as", "baseline", "reference"]  # fmt: skip
+
+
+def killed_at_random(swept, model, placements, store, kills, seed):
+    """Kill sweep or worker at random moments until one run ends by itself; then check the rows."""
+    rng = random.Random(seed)
+    for _ in range(kills):
+        process = run_script(store)
+        time.sleep(rng.uniform(0.3, 4.0))
+        children = psutil.Process(process.pid).children() if process.poll() is None else []
+        target = rng.choice([process.pid, *[c.pid for c in children]])
+        if psutil.pid_exists(target):
+            os.kill(target, signal.SIGKILL)
+        if target != process.pid:
+            time.sleep(0.5)
+            process.kill()
+        process.wait()
+    sweep = hl.sweep(model, placements, store=store, **QUICK)
+    pd.testing.assert_frame_equal(sweep.summary[STEADY], swept[0].summary[STEADY])
+    assert (sweep.summary["n_turns"] >= 2).all()
+    pd.testing.assert_frame_equal(hl.read_sweep(store).summary, sweep.summary)
+
+
+def test_killed_and_resumed_every_row_is_there_once(swept, model, placements, tmp_path):
+    killed_at_random(swept, model, placements, tmp_path, kills=3, seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_killed_at_thirty_moments(swept, model, placements, tmp_path):
+    for block in range(6):
+        killed_at_random(swept, model, placements, tmp_path / str(block), kills=5, seed=block + 10)
+
+
+def test_a_worker_ends_with_its_caller(tmp_path):
+    process = run_script(tmp_path, turns=10_000)
+    deadline = time.time() + 60
+    children = []
+    while not children and time.time() < deadline:
+        time.sleep(0.2)
+        children = psutil.Process(process.pid).children()
+    process.kill()
+    process.wait()
+    gone, alive = psutil.wait_procs(children, timeout=10)
+    assert gone
+    assert not alive
+
+
+def test_a_script_without_a_main_guard_works(tmp_path):
+    # The script above has none.
+    process = run_script(tmp_path)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors.decode()
+    assert len(hl.read_sweep(tmp_path).ranking) == 3
+
+
+def test_a_torn_last_line_is_dropped_and_a_broken_one_is_named(swept, tmp_path):
+    _, store = swept
+    lines = (store / "records.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "sweep.json").write_bytes((store / "sweep.json").read_bytes())
+    (tmp_path / "records.jsonl").write_bytes(b"".join(lines) + lines[0][:20])
+    assert len(hl.read_sweep(tmp_path).ranking) == 3
+    edited = next(i for i, line in enumerate(lines) if b'"turn"' in line)
+    changed = lines[edited].replace(b'"round": 0', b'"round": 7')
+    assert changed != lines[edited]
+    (tmp_path / "records.jsonl").write_bytes(
+        b"".join([*lines[:edited], changed, *lines[edited + 1 :]])
+    )
+    with pytest.warns(HeteroLabWarning, match=f"line {edited + 1}"):
+        assert len(hl.read_sweep(tmp_path).summary) == 3
+
+
+def test_another_model_version_or_reference_is_refused(swept, model, placements, tmp_path):
+    _, store = swept
+    for name in ("sweep.json", "records.jsonl"):
+        (tmp_path / name).write_bytes((store / name).read_bytes())
+    with pytest.raises(StoreError, match="another model"):
+        hl.sweep({"other": model}, placements, store=tmp_path, **QUICK)
+    with pytest.raises(StoreError, match="other reference"):
+        hl.sweep(model, placements[::-1], store=tmp_path, **QUICK)
+    header = json.loads((tmp_path / "sweep.json").read_text())
+    header["environments"][-1]["openvino_version"] = "2019.1"
+    (tmp_path / "sweep.json").write_text(json.dumps(header))
+    with pytest.raises(StoreError, match=r"another OpenVINO version: 2019\.1"):
+        hl.sweep(model, placements, store=tmp_path, **QUICK)
+    header["schema_version"] = 99
+    (tmp_path / "sweep.json").write_text(json.dumps(header))
+    with pytest.raises(StoredFileError, match="schema version 99"):
+        hl.sweep(model, placements, store=tmp_path, **QUICK)
+    (tmp_path / "sweep.json").write_text("{")
+    with pytest.raises(StoredFileError, match="cannot be read"):
+        hl.read_sweep(tmp_path)
+    with pytest.raises(StoredFileError):
+        hl.read_sweep(tmp_path / "nowhere")
+
+
+def test_a_second_process_is_refused(model, placements, tmp_path):
+    process = run_script(tmp_path, turns=10_000)
+    deadline = time.time() + 60
+    while not (tmp_path / "records.jsonl").exists() and time.time() < deadline:
+        time.sleep(0.1)
+    with pytest.raises(StoreError, match="Another process"):
+        hl.sweep(model, placements, store=tmp_path, **QUICK)
+    process.kill()
+    process.wait()
+    # The lock died with its owner.
+    assert len(hl.sweep(model, placements, store=tmp_path, **QUICK).ranking) == 3
+
+
+def test_a_budget_too_small_is_said_in_the_rows(model, placements):
+    sweep = hl.sweep(model, placements, budget_s=0.3, counters=False, progress=False)
+    assert "time budget used up" in set(sweep.summary["status"]).pop()
+
+
+def test_sustained_turns_are_reported(model):
+    sweep = hl.sweep(model, ["CPU"], sustained_s=0.3, counters=False, **QUICK)
+    assert sweep.summary["sustained_us"].iloc[0] > 0
+
+
+def test_comparison_of_a_sweep_with_itself_shows_no_difference(swept):
+    sweep, _ = swept
+    comparison = hl.compare(sweep, sweep)
+    assert list(comparison.table["ratio"]) == pytest.approx([1.0, 1.0, 1.0])
+    assert set(comparison.table["finding"]) == {"no difference seen"}
+    with pytest.raises(ArgumentError, match="is a Sweep"):
+        hl.compare(sweep, "b")
+
+
+def test_blobs_are_kept_and_used(model, placements, tmp_path):
+    hl.sweep(model, placements, cache_dir=tmp_path, counters=False, **QUICK)
+    blobs = [p for p in tmp_path.rglob("*") if p.is_file()]
+    assert blobs
+    sweep = hl.sweep(model, placements, cache_dir=tmp_path, counters=False, **QUICK)
+    assert list(sweep.summary["verdict"]) == ["equal"] * 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        ({"placements": []}, ArgumentError, "no placement to sweep"),
+        ({"placements": 3}, ArgumentError, "is a list"),
+        ({"placements": ["HETERO:FOO,CPU"]}, DeviceError, "'FOO' is not a device"),
+        ({"placements": ["CPU"], "grid": {"speed": [1]}}, ArgumentError, "no dimension"),
+        ({"placements": ["CPU"], "grid": {"CPU.NUM_STREAMS": []}}, ArgumentError, "list of values"),
+        ({"placements": ["CPU"], "grid": {"CPU.SPEED": [1]}}, PropertyError, "'SPEED'"),
+        ({"placements": ["CPU"], "grid": {"ACC.NUM_STREAMS": [1]}}, PropertyError, "does not use"),
+        ({"placements": ["CPU"], "requests": [0]}, ArgumentError, "at least 1"),
+        ({"placements": ["CPU"], "turns": 1}, ArgumentError, "at least 2"),
+        ({"placements": ["CPU"], "precision": 0}, ArgumentError, "above 0"),
+        ({"placements": ["CPU"], "budget_s": -1}, ArgumentError, "more than 0"),
+        ({"model": {}, "placements": ["CPU"]}, ArgumentError, "no model to sweep"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_runs(model, tmp_path, arguments, kind, message):
+    arguments = {"model": model, **arguments}
+    with pytest.raises(kind, match=message):
+        hl.sweep(arguments.pop("model"), arguments.pop("placements"), store=tmp_path / "s",
+                 progress=False, **arguments)  # fmt: skip
+    assert not (tmp_path / "s").exists()
+
+
+def test_an_affinity_of_another_model_is_refused(model):
+    import numpy as np
+    import openvino as ov
+    from openvino import opset13 as op
+
+    x = op.parameter([1, 2], np.float32, name="x")
+    other = ov.Model([op.relu(x, name="r")], [x], "other")
+    with pytest.raises(AffinityError, match="another model"):
+        hl.sweep(model, [hl.Affinity.uniform(other, "CPU")], progress=False)
