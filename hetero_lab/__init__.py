@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from hetero_lab.placement.partition import Partition
     from hetero_lab.placement.placements import Placement
     from hetero_lab.placement.predicted import partition
+    from hetero_lab.runtime.freeze import freeze
     from hetero_lab.runtime.compiled import compile_placement as compile
 
 __version__ = "0.1.0"
@@ -49,6 +50,7 @@ _WHERE = {
     "dataset": "model.labelled_data",
     "devices": "backend.devices",
     "emulate": "backend.emulation",
+    "freeze": "runtime.freeze",
     "load": "model.read",
     "partition": "placement.predicted",
     "profile": "experiments.profiling",

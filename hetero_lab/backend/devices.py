@@ -70,7 +70,8 @@ def check_device(name: str, core: ov.Core | None = None) -> str:
         if name in here or numbered:
             return name
         # One device of a kind is listed without its number.
-        if name.partition(".")[2] == "0" and name.partition(".")[0] in here:
+        kind, _, number = name.partition(".")
+        if number == "0" and kind in here and kind not in emulated_devices(core):
             return name
     raise DeviceError(
         f"{shorten(str(name))} is not a device here.{did_you_mean(str(name), here)} "

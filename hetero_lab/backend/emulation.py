@@ -58,8 +58,8 @@ class EmulatedDevice:
             "base": self.base,
             "supported": None if self.supported is None else sorted(self.supported),
             "unsupported": sorted(self.unsupported),
-            "properties": {k: _plain(v) for k, v in self.properties.items()},
-            "contrast": {k: _plain(v) for k, v in self.contrast.items()},
+            "properties": plain(self.properties),
+            "contrast": plain(self.contrast),
         }
 
     @classmethod
@@ -118,9 +118,6 @@ def emulate(
     PropertyError
         A property that the base does not know.
     """
-    # Imported late: validating properties needs the registry that lives here.
-    from hetero_lab.backend.properties import check_properties
-
     core = core or shared_core()
     registry = _registries.setdefault(core, {})
     if not isinstance(name, str) or not re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
@@ -130,6 +127,13 @@ def emulate(
         )
     if name in _RESERVED or (name in core.available_devices and name not in registry):
         raise DeviceError(f"{name!r} is a device or plugin of OpenVINO itself; take another name.")
+    taken = {f"{known}_{spec.base}": known for known, spec in registry.items()}
+    if name in taken or f"{name}_{base}" in registry:
+        raise DeviceError(
+            f"{name!r} and {names_at_hand([taken.get(name, f'{name}_{base}')])} get in each other's "
+            "way: OpenVINO knows an emulated device as its name, _ and its base too. "
+            "Take another name."
+        )
     if base not in _PLUGIN_OF or base not in core.available_devices:
         bases = [device for device in core.available_devices if device in _PLUGIN_OF]
         raise DeviceError(
@@ -149,11 +153,16 @@ def emulate(
         base=base,
         supported=None if supported is None else _op_types(supported, "supported"),
         unsupported=_op_types(unsupported or (), "unsupported"),
-        properties=check_properties(base, {**faster, **(properties or {})}, core=core),
+        properties=_checked(base, faster, properties, core),
         contrast=contrast,
     )
     register(spec, core)
     return spec
+
+
+def plugin_of(spec: EmulatedDevice) -> tuple[str, str]:
+    """Return the plugin's library and the name that it is registered under behind the proxy."""
+    return _PLUGIN_OF[spec.base], f"{spec.name}_{spec.base}"
 
 
 def register(spec: EmulatedDevice, core: ov.Core | None = None) -> None:
@@ -161,9 +170,9 @@ def register(spec: EmulatedDevice, core: ov.Core | None = None) -> None:
     core = core or shared_core()
     registry = _registries.setdefault(core, {})
     if spec.name not in registry:
-        internal = f"{spec.name}_{spec.base}"
+        library, internal = plugin_of(spec)
         core.register_plugin(
-            _PLUGIN_OF[spec.base],
+            library,
             internal,
             {
                 "PROXY_CONFIGURATION_ALIAS": spec.name,
@@ -217,5 +226,24 @@ def _difference(
     return {**free, "INFERENCE_NUM_THREADS": cores}, {**free, "INFERENCE_NUM_THREADS": 1}
 
 
+def _checked(
+    base: str, faster: Mapping[str, Any], properties: Mapping[str, Any] | None, core: ov.Core
+) -> dict[str, Any]:
+    # Imported late: validating properties needs the registry that lives here.
+    from hetero_lab.backend.properties import check_properties
+
+    given = check_properties(base, {} if properties is None else properties, core=core)
+    return check_properties(base, plain({**faster, **given}), core=core)
+
+
+def plain(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return properties with the runtime's types and enums as the text that it reads."""
+    return {key: _plain(value) for key, value in properties.items()}
+
+
 def _plain(value: Any) -> Any:
-    return value if isinstance(value, bool | int | float | str) else str(value)
+    if isinstance(value, ov.Type):
+        return value.get_type_name()
+    if isinstance(value, ov.properties.log.Level):
+        return {"NO": "LOG_NONE", "ERR": "LOG_ERROR"}.get(value.name, f"LOG_{value.name}")
+    return value if isinstance(value, bool | int | float | str) else getattr(value, "name", value)

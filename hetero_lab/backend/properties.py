@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import openvino as ov
 
 from hetero_lab.backend.core import scratch_core, shared_core
@@ -45,15 +46,20 @@ def check_properties(
                 f"{shorten(str(key))} {why} of {device}.{did_you_mean(str(key), known)} "
                 f"Properties that can be set: {names_at_hand(known, most=40)}."
             )
-        _check_value(device, real, key, value)
+    trial = ov.Core()  # what one check sets must not reach the next
+    for key, value in properties.items():
+        _check_value(trial, device, real, key, value, readable=access.get(key) == "RW")
     return dict(properties)
 
 
-def _check_value(device: str, real: str, key: str, value: Any) -> None:
+def _check_value(
+    trial: ov.Core, device: str, real: str, key: str, value: Any, *, readable: bool
+) -> None:
     problem = f"{shorten(str(value))} is not a value for {key} of {device}"
-    if value is None or isinstance(value, Mapping | list | tuple | set | bytes):
+    # The runtime takes a NumPy scalar for an opaque object and drops it without a word.
+    if value is None or isinstance(value, Mapping | list | tuple | set | bytes | np.generic):
         raise PropertyError(
-            f"{problem}: it must be a number, a string, a bool or a property's enum."
+            f"{problem}: it must be a number, a string or a bool of Python, or a property's enum."
         )
     now: Any = False if key in _UNLISTED else _current(real, key)
     if isinstance(now, bool):
@@ -66,14 +72,13 @@ def _check_value(device: str, real: str, key: str, value: Any) -> None:
         right, expected = True, ""
     if not right:
         raise PropertyError(f"{problem}: expected {expected}, not {type(value).__name__}.")
-    core = scratch_core()
     try:
-        core.set_property(real, {key: value})
+        trial.set_property(real, {key: value})
+        if readable:
+            trial.get_property(real, key)  # some wrong values show up only here
     except Exception as error:
         said = str(error).strip().splitlines()[-1].strip()
         raise PropertyError(f"{problem}. The runtime says: {shorten(said, 300)}.") from error
-    if now is not None and key not in _UNLISTED:
-        core.set_property(real, {key: now})
 
 
 def _current(real: str, key: str) -> Any:

@@ -15,6 +15,7 @@ import numpy as np
 import openvino as ov
 
 from hetero_lab.backend.core import shared_core
+from hetero_lab.backend.properties import check_properties
 from hetero_lab.errors import (
     AffinityError,
     CompileError,
@@ -35,6 +36,9 @@ from hetero_lab.placement.partition import (
 from hetero_lab.placement.placements import Placement, PlacementLike, compile_properties, resolve
 from hetero_lab.runtime.cut import cut
 from hetero_lab.runtime.inputs import Inputs, bind_inputs
+
+# Obeyed by the Core at compile; no device lists them.
+_OF_THE_CORE = frozenset({"CACHE_DIR", "CACHE_MODE"})
 
 
 @dataclass(frozen=True)
@@ -147,7 +151,7 @@ def compile_placement(
     counters
         Compile with OpenVINO's performance counters (slower to run).
     properties
-        More properties of the compile call itself, for instance ``{"CACHE_DIR": …}``.
+        More properties of the compile call itself, for all its devices, or ``{"CACHE_DIR": …}``.
 
     Returns
     -------
@@ -169,6 +173,10 @@ def compile_placement(
     _check_cuts(prepared, predicted)
     by_device = compile_properties(resolved, core)
     config: dict[str, Any] = dict(properties or {})
+    # HETERO drops what it does not know without a word.
+    of_devices = {key: value for key, value in config.items() if key not in _OF_THE_CORE}
+    for device in by_device:
+        check_properties(device, of_devices, core=core)
     if counters:
         config["PERF_COUNT"] = True
     started = time.perf_counter()
@@ -179,12 +187,12 @@ def compile_placement(
         else:
             config["DEVICE_PROPERTIES"] = by_device
             target = "HETERO:" + ",".join(by_device)
-            labelled, predicted = _labelled(prepared, resolved.affinity, predicted)
+            labelled, predicted = labelled_clone(prepared, resolved.affinity, predicted)
             compiled = core.compile_model(labelled, target, config)
     except Exception as error:
         raise CompileError(
             f"The runtime refused the placement {shorten(resolved.label)} on "
-            f"{names_at_hand(by_device)}: {_said(error)}. "
+            f"{names_at_hand(by_device)}: {_said(error)}."
             + _who_refused(prepared, predicted, by_device, core)
         ) from error
     compile_ms = (time.perf_counter() - started) * 1e3
@@ -233,7 +241,7 @@ def read_header(compiled: ov.CompiledModel) -> Header | None:
     )
 
 
-def _labelled(
+def labelled_clone(
     prepared: PreparedModel, affinity: Affinity, predicted: Partition
 ) -> tuple[ov.Model, Partition]:
     """Return a clone with an affinity on every node, and the partition that it leads to.
@@ -283,7 +291,7 @@ def _who_refused(
             core.compile_model(submodel.model, subgraph.device, by_device[subgraph.device])
         except Exception as error:
             return (
-                f"{subgraph.device} claims each op, but refuses subgraph {subgraph.index} "
+                f" {subgraph.device} claims each op, but refuses subgraph {subgraph.index} "
                 f"({len(subgraph.ops)} ops: {names_at_hand(subgraph.ops)}): {_said(error)}. "
                 "hetero_lab.find_refused(model, affinity) finds the ops to move."
             )
