@@ -30,6 +30,7 @@ Source: TypeAlias = "str | os.PathLike[str] | ov.Model | PreparedModel"
 
 _MARK = ["hetero_lab", "prepared"]
 _COMPRESSED = re.compile(r"^(f16|bf16|[iu][1-8]|nf4|f8\w*|f4\w*)$")
+_SAMPLED = 256  # values of each constant that tell whether a model was changed
 _lock = threading.Lock()
 _graphs: weakref.WeakKeyDictionary[ov.Model, tuple[int, OpGraph]] = weakref.WeakKeyDictionary()
 
@@ -264,11 +265,11 @@ def _bypass_identities(model: ov.Model) -> None:
         if node.get_type_name() != "Identity":
             continue
         source, output = node.input_value(0), node.output(0)
-        targets = output.get_target_inputs()
-        if any(t.get_node().get_type_name() == RESULT for t in targets):
-            source.add_names(output.get_names())
-        for target in targets:
-            target.replace_source_output(source)
+        from_input = source.get_node().get_type_name() == PARAMETER
+        for target in output.get_target_inputs():
+            # A Result brings its names along; an input must not get an output's.
+            if not (from_input and target.get_node().get_type_name() == RESULT):
+                target.replace_source_output(source)
 
 
 def _fold_constants(model: ov.Model) -> None:
@@ -344,13 +345,25 @@ def _variable(node: Any) -> str | None:
 
 
 def _structure(model: ov.Model) -> int:
-    """Checksum of names, types and wiring: tells whether a marked model was changed since."""
+    """Checksum that tells whether a marked model was changed since.
+
+    It covers names, types, wiring and attributes, and of each constant a sample of its values:
+    this runs at every use of a model, the whole of the weights would take too long.
+    """
     crc = 0
     for node in model.get_ordered_ops():
+        kind = node.get_type_name()
         wires = [(s.get_node().get_friendly_name(), s.get_index()) for s in node.input_values()]
-        shapes = [str(o.get_partial_shape()) for o in node.outputs()]
-        line = repr((node.get_friendly_name(), node.get_type_name(), wires, shapes))
+        outputs = [(str(o.get_partial_shape()), str(o.get_element_type())) for o in node.outputs()]
+        attributes = sorted((k, str(v)) for k, v in node.get_attributes().items())
+        line = repr((node.get_friendly_name(), kind, wires, outputs, attributes))
         crc = zlib.crc32(line.encode("utf-8", "surrogatepass"), crc)
+        if kind == CONSTANT and "string" not in str(node.get_element_type()):
+            values = node.get_data().reshape(-1)
+            sample = np.ascontiguousarray(values[:: max(1, values.size // _SAMPLED)])
+            crc = zlib.crc32(sample.view(np.uint8).data, crc)
+        for body in _bodies(node):
+            crc = zlib.crc32(str(_structure(body)).encode(), crc)
     return crc
 
 

@@ -1,0 +1,190 @@
+"""Drawn pages and lines of text, for the networks that turn and read text.
+
+The font is the one inside of Pillow, so that every machine draws the same; texts, sizes, shades
+and blemishes follow from a seed.
+"""
+
+# pyright: reportMissingImports=false
+# Pillow is an extra.
+
+from __future__ import annotations
+
+import math
+import random
+import string
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hetero_lab.errors import SampleError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+_WORDS = """
+the of and to in is that for it as was with be by on not he his but at are this have from or had
+an they which one you were all her she there would their we him been has when who will no more if
+out so up said what its about than into them can only other time new some could these two may
+first then do any like my now over such our man me even most made after also did many off before
+must well back through years where much your way down should because long each just state people
+those too mr how little good world make very year
+"""
+WORDS = tuple(_WORDS.split())
+PAGE_SIZE = (448, 600)
+PAGE_ANGLES = (0, 90, 180, 270)
+IMAGENET_MEAN = np.array([0.485, 0.456, 0.406], np.float32)
+IMAGENET_DEVIATION = np.array([0.229, 0.224, 0.225], np.float32)
+
+_NO_PILLOW = (
+    "This data set is drawn with Pillow 10.1 or later, built with FreeType. "
+    "Install it: python -m pip install --upgrade pillow"
+)
+
+
+def check() -> None:
+    """Raise a ``SampleError`` that tells what to install if nothing can be drawn here."""
+    _font(12)
+
+
+def page_example(seed: str) -> tuple[dict[str, np.ndarray], int]:
+    """Return a drawn page and by how many quarters it is turned clockwise.
+
+    Parameters
+    ----------
+    seed
+        What text, sizes, shades and turn follow from.
+
+    Returns
+    -------
+    tuple
+        ``{"x": [1, 3, 224, 224] f32}``, normalised as ImageNet is, and 0, 1, 2 or 3.
+    """
+    rng = random.Random(seed)
+    label = rng.randrange(len(PAGE_ANGLES))
+    page = _draw_page(rng).rotate(-PAGE_ANGLES[label], expand=True)
+    scale = 256 / min(page.size)
+    width, height = (round(n * scale) for n in page.size)
+    page = page.resize((width, height), _pil().Image.Resampling.LANCZOS)
+    left, top = (width - 224) // 2, (height - 224) // 2
+    pixels = _rgb(page.crop((left, top, left + 224, top + 224))) / np.float32(255)
+    normal = (pixels - IMAGENET_MEAN) / IMAGENET_DEVIATION
+    return {"x": normal.transpose(2, 0, 1)[np.newaxis].copy()}, label
+
+
+def direction_example(seed: str) -> tuple[dict[str, np.ndarray], int]:
+    """Return a drawn line, ``{"x": [1, 3, 48, 192] f32}``, and 1 if it is upside down, else 0."""
+    rng = random.Random(seed)
+    label = rng.randrange(2)
+    line = _draw_line(rng, _text(rng), sizes=(15, 27), blur=0.7, noise=14, tilt=2)
+    return {"x": _line_pixels(line.rotate(180 * label), 192)}, label
+
+
+def line_example(seed: str) -> tuple[dict[str, np.ndarray], str]:
+    """Return a drawn line, ``{"x": [1, 3, 48, 320] f32}``, and its text."""
+    rng = random.Random(seed)
+    text = _text(rng)
+    line = _draw_line(rng, text, sizes=(18, 32), blur=0.5, noise=8, tilt=1)
+    return {"x": _line_pixels(line, 320)}, text
+
+
+def read_ctc(scores: np.ndarray, characters: tuple[str, ...]) -> str:
+    """Return the text of CTC scores: the best class of each step, repetitions and blanks left out.
+
+    Parameters
+    ----------
+    scores
+        [1, steps, classes]: class 0 is the blank, then come the characters and the space.
+    characters
+        The characters, without blank and space.
+    """
+    best = scores[0].argmax(axis=1)
+    kept = best[np.concatenate([[True], best[1:] != best[:-1]]) & (best != 0)]
+    return "".join(characters[i - 1] if i <= len(characters) else " " for i in kept)
+
+
+def _text(rng: random.Random) -> str:
+    """Return two or three words, or six to ten letters and digits."""
+    if rng.random() < 0.5:
+        return " ".join(rng.choice(WORDS) for _ in range(rng.randint(2, 3)))
+    return "".join(rng.choices(string.ascii_letters + string.digits, k=rng.randint(6, 10)))
+
+
+def _draw_page(rng: random.Random) -> Image:
+    """Draw a heading and paragraphs of dark words on a light page."""
+    pil = _pil()
+    height = PAGE_SIZE[1]
+    page = pil.Image.new("L", PAGE_SIZE, rng.randint(235, 255))
+    draw = pil.ImageDraw.Draw(page)
+    left, top = rng.randint(20, 45), rng.randint(20, 40)
+    ink = rng.randint(0, 60)
+    draw.text((left, top), _sentence(rng, 4), font=_font(rng.randint(18, 26)), fill=ink)
+    top += 45
+    size = rng.randint(11, 15)
+    while top < height - 40:
+        for _ in range(rng.randint(2, 6)):
+            draw.text((left, top), _sentence(rng, rng.randint(7, 9)), font=_font(size), fill=ink)
+            top += round(size * 1.5)
+        top += size
+    return page
+
+
+def _sentence(rng: random.Random, n_words: int) -> str:
+    return " ".join(rng.choice(WORDS) for _ in range(n_words)).capitalize()
+
+
+def _draw_line(
+    rng: random.Random, text: str, sizes: tuple[int, int], blur: float, noise: float, tilt: float
+) -> Image:
+    """Draw a line, dark on light or light on dark, a little tilted, blurred and noisy."""
+    pil = _pil()
+    font = _font(rng.randint(*sizes))
+    left, top, right, bottom = font.getbbox(text)
+    margin = rng.randint(2, 6)
+    paper = rng.randint(150, 255)
+    ink = rng.randint(0, paper - 80)
+    if rng.random() < 0.3:
+        paper, ink = 255 - paper, 255 - ink
+    size = (math.ceil(right - left) + 2 * margin, math.ceil(bottom - top) + 2 * margin)
+    line = pil.Image.new("L", size, paper)
+    pil.ImageDraw.Draw(line).text((margin - left, margin - top), text, font=font, fill=ink)
+    line = line.rotate(
+        rng.uniform(-tilt, tilt), pil.Image.Resampling.BICUBIC, expand=True, fillcolor=paper
+    )
+    line = line.filter(pil.ImageFilter.GaussianBlur(rng.uniform(0, blur)))
+    amplitude = rng.uniform(0, noise)
+    grain = np.random.default_rng(rng.getrandbits(32)).normal(0, amplitude, line.size[::-1])
+    pixels = np.clip(np.asarray(line, np.float32) + grain, 0, 255)
+    return pil.Image.fromarray(pixels.astype(np.uint8))
+
+
+def _line_pixels(line: Image, width: int) -> np.ndarray:
+    """Return a line as PP-OCR sees it: 48 high, from -1 to 1, 0 at the right of it."""
+    line_width = min(width, math.ceil(48 * line.width / line.height))
+    line = line.resize((line_width, 48), _pil().Image.Resampling.BILINEAR)
+    pixels = np.zeros((1, 3, 48, width), np.float32)
+    pixels[0, :, :, :line_width] = (_rgb(line) / np.float32(127.5) - 1).transpose(2, 0, 1)
+    return pixels
+
+
+def _rgb(image: Image) -> np.ndarray:
+    return np.asarray(image.convert("RGB"), np.float32)
+
+
+def _font(size: int) -> Any:
+    try:
+        return _pil().ImageFont.load_default(size)
+    except (ImportError, TypeError) as error:  # no FreeType; before Pillow 10.1
+        raise SampleError(_NO_PILLOW) from error
+
+
+def _pil() -> ModuleType:
+    """Return Pillow with the parts that draw."""
+    try:
+        import PIL.Image
+        import PIL.ImageDraw
+        import PIL.ImageFilter
+        import PIL.ImageFont
+    except ImportError as error:
+        raise SampleError(_NO_PILLOW) from error
+    return PIL

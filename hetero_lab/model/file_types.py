@@ -1,0 +1,179 @@
+"""Files of known type, as magika's network sees them.
+
+The files are those of the Python installation; what type they have is told by their extension.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import sysconfig
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+# As magika 1.0.3 has it in models/standard_v3_3/config.min.json.
+N_BEGIN = N_END = 1024
+BLOCK = 4096
+PADDING = 256
+N_LEAST = 8  # shorter files are told apart without the network
+
+# Extensions that nearly always mean one type, and magika's name of that type.
+TYPES = {
+    "bat": "batch",
+    "bmp": "bmp",
+    "bz2": "bzip",
+    "c": "c",
+    "cc": "cpp",
+    "cmake": "cmake",
+    "cpp": "cpp",
+    "css": "css",
+    "csv": "csv",
+    "exe": "pebin",
+    "f": "fortran",
+    "f90": "fortran",
+    "gif": "gif",
+    "gz": "gzip",
+    "hpp": "cpp",
+    "html": "html",
+    "ico": "ico",
+    "ini": "ini",
+    "ipynb": "ipynb",
+    "jpg": "jpeg",
+    "js": "javascript",
+    "json": "json",
+    "md": "markdown",
+    "npy": "npy",
+    "npz": "npz",
+    "onnx": "onnx",
+    "pem": "pem",
+    "pkl": "pickle",
+    "png": "png",
+    "po": "po",
+    "proto": "proto",
+    "ps1": "powershell",
+    "py": "python",
+    "pyi": "python",
+    "rst": "rst",
+    "sh": "shell",
+    "svg": "svg",
+    "tar": "tar",
+    "tiff": "tiff",
+    "toml": "toml",
+    "ts": "typescript",
+    "ttf": "ttf",
+    "wav": "wav",
+    "woff": "woff",
+    "woff2": "woff2",
+    "xml": "xml",
+    "xz": "xz",
+    "yaml": "yaml",
+    "yml": "yaml",
+    "zip": "zip",
+}
+
+# What lies in the first of these is often broken on purpose, or half of one type and half of
+# another; packages are looked for on their own; byte code comes and goes with each import.
+LEFT_OUT_DIRECTORIES = {
+    *("test", "tests", "testing", "test_data", "templates"),
+    *("site-packages", "dist-packages"),
+    "__pycache__",
+}
+LEFT_OUT_NAMES = {"license", "licence", "copying", "notice"}
+
+
+def features(begin: bytes, end: bytes) -> np.ndarray:
+    """Return what the network sees of a file.
+
+    The first 1024 bytes after leading white space and the last 1024 before trailing white
+    space, one number a byte; what is missing is 256, after the beginning and before the end.
+
+    Parameters
+    ----------
+    begin, end
+        The first and the last 4096 bytes of the file, or all of it if it is shorter.
+
+    Returns
+    -------
+    numpy.ndarray
+        [1, 2048] i32.
+    """
+    first, last = begin[:BLOCK].lstrip()[:N_BEGIN], end[-BLOCK:].rstrip()[-N_END:]
+    values = np.full((1, N_BEGIN + N_END), PADDING, np.int32)
+    values[0, : len(first)] = np.frombuffer(first, np.uint8)
+    values[0, N_BEGIN + N_END - len(last) :] = np.frombuffer(last, np.uint8)
+    return values
+
+
+def read_features(path: Path) -> np.ndarray:
+    """Return what the network sees of the file at a path."""
+    with path.open("rb") as file:
+        begin = file.read(BLOCK)
+        file.seek(0, os.SEEK_END)
+        file.seek(max(file.tell() - BLOCK, 0))
+        return features(begin, file.read(BLOCK))
+
+
+def find_files(n: int) -> list[tuple[Path, str]]:
+    """Choose files of the Python installation: as many of each type as there are, up to ``n``.
+
+    The choice is the same as long as the installation is. No two of the files look the same
+    to the network.
+
+    Returns
+    -------
+    list of tuple
+        Path and magika's name of the type; fewer than ``n`` if there are no more.
+    """
+    by_type: dict[str, list[tuple[str, Path]]] = defaultdict(list)
+    for path, relative in _installed_files(_roots()):
+        kind = TYPES.get(path.suffix[1:].lower())
+        if kind and path.stem.lower() not in LEFT_OUT_NAMES:
+            order = hashlib.sha256(relative.encode("utf-8", "surrogateescape")).hexdigest()
+            by_type[kind].append((order, path))
+    queues = [(kind, [path for _, path in sorted(by_type[kind])]) for kind in sorted(by_type)]
+    chosen: list[tuple[Path, str]] = []
+    seen: set[bytes] = set()
+    place = 0
+    while len(chosen) < n and any(place < len(queue) for _, queue in queues):
+        for kind, queue in queues:
+            if place < len(queue) and len(chosen) < n:
+                content = _looked_at(queue[place])
+                if content is not None and content not in seen:
+                    seen.add(content)
+                    chosen.append((queue[place], kind))
+        place += 1
+    return chosen
+
+
+def _roots() -> tuple[Path, ...]:
+    paths = sysconfig.get_paths()
+    names = ("stdlib", "platstdlib", "purelib", "platlib", "include")
+    return tuple(dict.fromkeys(Path(paths[name]).resolve() for name in names))
+
+
+@functools.lru_cache(maxsize=1)
+def _installed_files(roots: Sequence[Path]) -> list[tuple[Path, str]]:
+    """Return the files below some directories and their paths relative to them."""
+    found = []
+    for root in roots:
+        for parent, directories, names in os.walk(root):
+            directories[:] = [d for d in directories if d.lower() not in LEFT_OUT_DIRECTORIES]
+            relative = os.path.relpath(parent, root)
+            found += [(Path(parent, name), f"{relative}/{name}") for name in names]
+    return found
+
+
+def _looked_at(path: Path) -> bytes | None:
+    """Return all that the network sees of a file; None if it is too short or cannot be read."""
+    if path.is_symlink() or not path.is_file():
+        return None
+    try:
+        values = read_features(path)
+    except OSError:
+        return None
+    # White space inside of the first bytes cannot make the eighth one padding.
+    return None if values[0, N_LEAST - 1] == PADDING else values.tobytes()

