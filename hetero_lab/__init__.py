@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from hetero_lab.placement.placements import Placement
     from hetero_lab.placement.predicted import partition
     from hetero_lab.runtime.freeze import freeze
+    from hetero_lab.runtime.parallel import ParallelExecutor
     from hetero_lab.runtime.compiled import compile_placement as compile
 
 __version__ = "0.1.0"
@@ -40,6 +41,7 @@ _WHERE = {
     "HeteroLabError": "errors",
     "HeteroLabWarning": "errors",
     "OpGraph": "model.opgraph",
+    "ParallelExecutor": "runtime.parallel",
     "Partition": "placement.partition",
     "Placement": "placement.placements",
     "Priorities": "placement.affinity",

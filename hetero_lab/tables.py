@@ -10,6 +10,7 @@ import contextlib
 import csv
 import html
 import json
+import math
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -117,17 +118,16 @@ def read_csv(path: str | os.PathLike[str]) -> pd.DataFrame:
     import pandas as pd
 
     try:
-        # With the line ending named, a carriage return inside quotes stays what it is.
+        # No line ending is named: spreadsheets on Windows end lines with a carriage return too.
         frame = pd.read_csv(
             path,
             dtype=dict.fromkeys(TEXT_COLUMNS, "str"),
             keep_default_na=False,
             na_values={name: ["", "nan"] for name in _header(path) if name not in TEXT_COLUMNS},
-            encoding="utf-8",
+            encoding="utf-8-sig",
             encoding_errors="surrogatepass",
-            lineterminator="\n",
         )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, csv.Error) as error:
         raise StoredFileError(f"{shorten(os.fspath(path))} is not a CSV table: {error}") from error
     frame.columns = [unprotect(str(column)) for column in frame.columns]
     for column in frame.columns:
@@ -137,7 +137,7 @@ def read_csv(path: str | os.PathLike[str]) -> pd.DataFrame:
 
 
 def _header(path: str | os.PathLike[str]) -> list[str]:
-    with open(path, encoding="utf-8", newline="") as file:
+    with open(path, encoding="utf-8-sig", newline="") as file:
         return next(csv.reader(file), [])
 
 
@@ -274,6 +274,8 @@ def number(value: float) -> str:
     """Write a number with four significant digits and no exponent where people read it."""
     if value != value:
         return ""
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
     digits = max(0, 3 - len(str(int(abs(value))))) if abs(value) >= 1 else 4
     return f"{value:,.{digits}f}"
 

@@ -43,9 +43,10 @@ class Comparison:
             f"{sweep.environment.host}, OpenVINO {sweep.environment.openvino_version}"
             for sweep in (self.before, self.after)
         ]
+        notes = html.escape("; ".join([*self.before.notes, *self.after.notes]))
         return html_table(self.table, caption=f"{names[0]} → {names[1]}") + (
             "<p>The two were not measured in turn, so a change of the machine between them shows "
-            f"here too. Notes: {html.escape('; '.join([*self.before.notes, *self.after.notes]))}</p>"
+            f"here too. {notes}</p>"
         )
 
 

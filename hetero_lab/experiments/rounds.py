@@ -16,7 +16,7 @@ from hetero_lab.errors import CompileError
 from hetero_lab.experiments.environment import machine_state
 from hetero_lab.experiments.worker_process import WorkerError
 from hetero_lab.runtime.timing import Stopwatch, now
-from hetero_lab.statistics import paired_ratio
+from hetero_lab.statistics import paired_ratio, turn_level
 
 GROUP_SIZE = 8
 LEAST_TURNS = 8
@@ -77,7 +77,7 @@ class SweepRun:
         for record in records:
             if record["type"] == "turn" and record["entry"] in self._turns:
                 at = (record["group"], record["round"])
-                self._turns[record["entry"]][at] = float(np.median(record["samples_us"]))
+                self._turns[record["entry"]][at] = turn_level(record["samples_us"])
         self._bar = tqdm(
             total=watch.budget_s,
             desc="sweep",
@@ -225,7 +225,7 @@ class SweepRun:
             samples = self._guarded(alive, key, "turn", key=key)
             if samples is not None:
                 self._record("turn", key, group=group, round=number, samples_us=samples)
-                self._turns[key][group, number] = float(np.median(samples))
+                self._turns[key][group, number] = turn_level(samples)
                 self._say(f"measure {self._entries[key]['label']}")
         return bool(alive)
 

@@ -24,7 +24,7 @@ from hetero_lab.experiments.stored_profile import (
 from hetero_lab.model.opgraph import OpGraph, graph_from_json
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import partition_from_json
-from hetero_lab.statistics import Latency, Series
+from hetero_lab.statistics import Latency, Series, turn_level
 from hetero_lab.tables import make_directory, write_csv, write_parquet
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ def _build(
         if "entry" in record:
             by_entry.setdefault(record["entry"], []).append(record)
     reference = {
-        (r["group"], r["round"]): float(np.median(r["samples_us"]))
+        (r["group"], r["round"]): turn_level(r["samples_us"])
         for r in by_entry.get(header["reference"], ())
         if r["type"] == "turn"
     }
@@ -297,7 +297,7 @@ def _row(
         same_as=same_as,
         profile=profile,
         series=Series(
-            {(r["group"], r["round"]): float(np.median(r["samples_us"])) for r in turns}, reference
+            {(r["group"], r["round"]): turn_level(r["samples_us"]) for r in turns}, reference
         ),
         sustained_us=tuple(float(v) for r in sustained[-1:] for v in r["medians_us"]),
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import check_device, supported_ops, unsupported_message
-from hetero_lab.backend.emulation import emulated_devices
+from hetero_lab.backend.emulation import emulated_devices, plain
 from hetero_lab.backend.properties import check_properties
 from hetero_lab.errors import ArgumentError, DeviceError
 from hetero_lab.model.read import PreparedModel
@@ -37,6 +37,13 @@ class Placement:
                 "A placement's affinity is an hetero_lab.Affinity, for instance "
                 f"Affinity.automatic(model, 'HETERO:GPU,CPU'), not {type(self.affinity).__name__}."
             )
+        by_device = self.device_properties
+        if isinstance(by_device, Mapping) and all(
+            isinstance(properties, Mapping) for properties in by_device.values()
+        ):
+            # As text, so that they can be stored and sent to a worker.
+            as_text = {device: plain(properties) for device, properties in by_device.items()}
+            object.__setattr__(self, "device_properties", as_text)
         if self.direct and len(self.affinity.devices) != 1:
             raise ArgumentError("direct=True needs an affinity with one device only.")
 

@@ -170,7 +170,7 @@ def compile_placement(
     predicted = predict(prepared.graph, resolved.affinity)
     if resolved.direct:
         predicted = one_subgraph(predicted, resolved.affinity.devices[0])
-    _check_cuts(prepared, predicted)
+    check_cuts(prepared, predicted)
     by_device = compile_properties(resolved, core)
     config: dict[str, Any] = dict(properties or {})
     # HETERO drops what it does not know without a word.
@@ -314,7 +314,7 @@ def _lonely_results(partition: Partition) -> list[int]:
     ]
 
 
-def _check_cuts(prepared: PreparedModel, partition: Partition) -> None:
+def check_cuts(prepared: PreparedModel, partition: Partition) -> None:
     """Raise where the runtime would fail late or go wrong."""
     graph = prepared.graph
     if partition.boundaries:

@@ -59,7 +59,7 @@ def read_counters(
     if not any(row.status == "EXECUTED" for row in rows):
         raise MeasurementError(
             "The runtime returned no counters: every node is NOT_RUN. The model must be compiled "
-            "with PERF_COUNT, and its devices must support it."
+            "with PERF_COUNT, its devices must support it, and some node must take at least 1 µs."
         )
     where = partition.subgraph_of
     joined: list[Counter] = []
@@ -142,16 +142,27 @@ def _with_kind(row: Counter, where: dict[str, int], ports: dict[str, str]) -> Co
         return replace(row, kind="port", tensor=ports[name])
     op = _op_of(row, where)
     if op is not None:
-        executed = row.status == "EXECUTED"
-        return replace(row, kind="op" if executed else "fused", op=op)
+        return replace(row, kind="op" if _ran_itself(row) else "fused", op=op)
     if row.node_type in ("Reorder", "Convert") or "reorder" in row.exec_type.lower():
-        for port, tensor in ports.items():
+        # The longest name first: "x_1" begins with "x_" too.
+        for port, tensor in sorted(ports.items(), key=lambda item: -len(item[0])):
             if name.startswith((f"{port}_", f"reorder_{port}")) or name.endswith(f"_{port}"):
                 return replace(row, kind="reorder", tensor=tensor)
         return replace(row, kind="reorder")
     if row.node_type in ("Parameter", "Result", "Input", "Output"):
         return replace(row, kind="port")
     return row
+
+
+def _ran_itself(row: Counter) -> bool:
+    """Whether a node ran as a kernel of its own, be it too quickly to show.
+
+    CPU rounds its mean down to whole microseconds and says NOT_RUN for 0, but a node that is
+    part of another has no kernel type.
+    """
+    if row.status != "NOT_RUN":
+        return row.status == "EXECUTED"
+    return row.exec_type not in ("", "undef")
 
 
 def _op_of(row: Counter, where: dict[str, int]) -> str | None:

@@ -134,7 +134,10 @@ def _by_name(ports: Sequence[Any], names: list[str], given: Mapping[Any, Any]) -
 
 
 def _checked(port: Any, name: str, value: Any) -> np.ndarray:
-    array = value.data if isinstance(value, ov.Tensor) else np.asarray(value)
+    try:
+        array = value.data if isinstance(value, ov.Tensor) else np.asarray(value)
+    except ValueError as error:  # lists of unequal length
+        raise InputError(f"Input {shorten(name)} is no array: {error}.") from error
     shape, dtype = tuple(port.get_shape()), _dtype(port)
     if array.shape != shape:
         raise InputError(
@@ -146,7 +149,7 @@ def _checked(port: Any, name: str, value: Any) -> np.ndarray:
             f"Input {shorten(name)} has the element type {dtype}, the given array {array.dtype}. "
             f"Convert it: array.astype('{dtype}')."
         )
-    return np.ascontiguousarray(array)
+    return np.asarray(array, order="C")
 
 
 def _dtype(port: Any) -> np.dtype[Any]:
@@ -159,20 +162,25 @@ def _dtype(port: Any) -> np.dtype[Any]:
             "which NumPy does not have. Add a conversion in front of it with "
             "openvino.preprocess.PrePostProcessor."
         ) from error
-    if kind.bitwidth != dtype.itemsize * 8 and kind != ov.Type.boolean:
+    # bf16 is passed off as float16, packed types as their unpacked ones.
+    if (kind.bitwidth != dtype.itemsize * 8 and kind != ov.Type.boolean) or kind == ov.Type.bf16:
         raise InputError(
-            f"Input {shorten(input_name(port))} has the packed element type "
-            f"{kind.get_type_name()}; add a conversion in front of it."
+            f"Input {shorten(input_name(port))} has the element type {kind.get_type_name()}, "
+            "which NumPy does not have. Add a conversion in front of it with "
+            "openvino.preprocess.PrePostProcessor."
         )
     return dtype
 
 
 def _read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     try:
-        with np.load(path, allow_pickle=False) as data:
+        data = np.load(path, allow_pickle=False)
+        if isinstance(data, np.ndarray):
+            raise InputError(f"{shorten(os.fspath(path))} is one array, not an .npz file.")
+        with data:
             return {name: data[name] for name in data.files}
-    except AttributeError as error:
-        raise InputError(f"{shorten(os.fspath(path))} is one array, not an .npz file.") from error
+    except InputError:
+        raise
     except Exception as error:
         raise InputError(f"{shorten(os.fspath(path))} cannot be read as .npz: {error}") from error
 

@@ -16,7 +16,7 @@ from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import device_names, supported_ops
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import DeviceError
-from hetero_lab.model.read import PreparedModel
+from hetero_lab.model.read import PreparedModel, output_names
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placements import Placement
 from hetero_lab.runtime.compiled import CompiledPlacement, compile_placement
@@ -30,7 +30,7 @@ _TOLERANCE = {"f32": 1e-3, "f16": 2e-2, "bf16": 1.5e-1, "i8": 3e-1, "u8": 3e-1}
 _HINT = "INFERENCE_PRECISION_HINT"
 _LONG_NAMES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 _KEPT = 32
-_kept: OrderedDict[tuple[str, str, str], dict[str, np.ndarray]] = OrderedDict()
+_kept: OrderedDict[tuple[str, str, str], tuple[np.ndarray, ...]] = OrderedDict()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +78,14 @@ def reference_outputs(
             device_properties={device: {"INFERENCE_PRECISION_HINT": "f32"}},
             direct=True,
         )
-        _kept[key] = compile_placement(prepared, placement, core=core)(list(arrays))
+        outputs = compile_placement(prepared, placement, core=core)(list(arrays))
+        _kept[key] = tuple(outputs.values())
         while len(_kept) > _KEPT:
             _kept.popitem(last=False)
     _kept.move_to_end(key)
-    return _kept[key]
+    # The fingerprint does not cover the names of outputs, so they are this model's own.
+    names = output_names(prepared.model)
+    return {name: array.copy() for name, array in zip(names, _kept[key], strict=True)}
 
 
 def compare(

@@ -40,7 +40,8 @@ class Stopwatch:
     @classmethod
     def start(cls, budget_s: float | None) -> Stopwatch:
         """Start one; ``None`` never runs out."""
-        if budget_s is not None and not budget_s > 0:
+        number = isinstance(budget_s, int | float) and not isinstance(budget_s, bool)
+        if budget_s is not None and not (number and budget_s > 0):
             raise ArgumentError(f"A time budget is more than 0 seconds, not {budget_s!r}.")
         return cls(budget_s, now())
 

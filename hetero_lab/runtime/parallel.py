@@ -1,0 +1,419 @@
+"""Run the subgraphs of a placement as soon as their inputs are there, devices side by side.
+
+HETERO runs the subgraphs of a request strictly one after another. This executor cuts the model
+itself, compiles each subgraph on its device, and gives every device a thread that starts
+OpenVINO's own asynchronous requests; a device runs one subgraph at a time, the most urgent
+first. The threads sleep while there is nothing to do.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import openvino as ov
+
+from hetero_lab.backend.core import shared_core
+from hetero_lab.errors import ArgumentError, CompileError, HeteroLabError, names_at_hand
+from hetero_lab.model.opgraph import PARAMETER
+from hetero_lab.model.read import Source, output_names, prepare
+from hetero_lab.placement.branches import split_branches
+from hetero_lab.placement.partition import Partition, predict
+from hetero_lab.placement.placements import Placement, PlacementLike, compile_properties, resolve
+from hetero_lab.runtime.compiled import check_cuts
+from hetero_lab.runtime.cut import Submodel, cut
+from hetero_lab.runtime.inputs import Inputs, bind_inputs
+
+_KEPT_SPANS = 100_000
+_RANKED_AFTER = 3  # requests after which urgency follows measured times
+
+
+class ClosedError(HeteroLabError, RuntimeError):
+    """The executor was closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One run of one subgraph: what really happened, in seconds of a monotonic clock."""
+
+    request: int
+    subgraph: int
+    device: str
+    start_s: float
+    end_s: float
+
+
+class ParallelExecutor:
+    """Run independent subgraphs at the same time, with several requests in flight.
+
+    Parameters
+    ----------
+    model
+        Anything that :func:`hetero_lab.load` takes.
+    affinity
+        An Affinity, a Placement, ``"HETERO:ACC,CPU"`` or ``"CPU"``.
+    device_properties
+        Properties of each device; they win over those of a Placement. On CPU devices that
+        share the cores, ``EXCLUSIVE_ASYNC_REQUESTS: False``, ``ENABLE_CPU_PINNING: False`` and a
+        number of threads each let them really run side by side.
+    n_requests
+        How many requests are in flight at most; each has tensors of its own.
+    separate_branches
+        Cut in addition where independent branches on one device would be one subgraph.
+
+    Raises
+    ------
+    AffinityError, DeviceError, PropertyError
+        The placement does not fit, cuts a tensor of unknown shape, or tears a stateful path.
+    CompileError
+        A device refuses its subgraph.
+    """
+
+    def __init__(
+        self,
+        model: Source,
+        affinity: PlacementLike,
+        *,
+        device_properties: Mapping[str, Mapping[str, Any]] | None = None,
+        n_requests: int = 1,
+        separate_branches: bool = False,
+        core: ov.Core | None = None,
+    ):
+        if isinstance(n_requests, bool) or not isinstance(n_requests, int) or n_requests < 1:
+            raise ArgumentError(f"n_requests= is a whole number of at least 1, not {n_requests!r}.")
+        core = core or shared_core()
+        self._prepared = prepare(model)
+        placement = resolve(self._prepared, affinity, core=core)
+        if device_properties is not None:
+            merged = {**placement.device_properties, **device_properties}
+            placement = Placement(placement.affinity, placement.label, merged)
+            placement = resolve(self._prepared, placement, core=core)
+        graph = self._prepared.graph
+        self.placement = placement
+        self.partition: Partition = (
+            split_branches(graph, placement.affinity)
+            if separate_branches
+            else predict(graph, placement.affinity)
+        )
+        check_cuts(self._prepared, self.partition)
+        self.output_names = tuple(output_names(self._prepared.model))
+        self._submodels = cut(self._prepared, self.partition)
+        self._compiled = _compile(self._submodels, compile_properties(placement, core), core)
+        self._wires = _Wires(
+            self._submodels,
+            {
+                graph.ops[i].name: n
+                for n, i in enumerate(graph.parameters)
+                if graph.ops[i].type == PARAMETER
+            },
+        )
+        self._stateful = bool(graph.stateful_paths)
+        if self._stateful and n_requests > 1:
+            raise ArgumentError(
+                "A model with states has them in its request: several in flight would mix them. "
+                "Use n_requests=1."
+            )
+        self._free = [_Slot(self._compiled, self._wires) for _ in range(n_requests)]
+        self._waiting: deque[_Job] = deque()
+        self._ready: dict[str, list[tuple[float, int, _Job, int]]] = {
+            device: [] for device in dict.fromkeys(s.device for s in self._submodels)
+        }
+        self._wake = {device: threading.Condition(threading.Lock()) for device in self._ready}
+        self._state = threading.RLock()
+        self._idle = threading.Condition(self._state)
+        self._running: set[_Job] = set()
+        self._order = itertools.count()
+        self._numbers = itertools.count()
+        self._urgency = [0.0] * len(self._submodels)
+        self._spent = [0.0] * len(self._submodels)
+        self._spans: deque[Span] = deque(maxlen=_KEPT_SPANS)
+        self._finished = 0
+        self._closing = False
+        self._threads = [
+            threading.Thread(target=self._work, args=(device,), name=f"hetero_lab {device}")
+            for device in self._ready
+        ]
+        for thread in self._threads:
+            thread.daemon = True
+            thread.start()
+
+    def __call__(self, inputs: Inputs) -> dict[str, np.ndarray]:
+        """Infer once; return name → fresh array in the model's own output order.
+
+        Raises
+        ------
+        InputError
+            An input is missing, unknown, or has the wrong shape or element type.
+        ClosedError
+            The executor was closed.
+        """
+        return self.submit(inputs).result()
+
+    def submit(self, inputs: Inputs) -> Future[dict[str, np.ndarray]]:
+        """Put a request in line; the future gives what a call would return, or raises.
+
+        Raises
+        ------
+        InputError
+            An input is missing, unknown, or has the wrong shape or element type.
+        ClosedError
+            The executor was closed.
+        """
+        arrays = bind_inputs(self._prepared, inputs)
+        job = _Job(next(self._numbers), arrays, Future())
+        with self._state:
+            if self._closing:
+                raise ClosedError("The executor was closed; make a new ParallelExecutor.")
+            self._running.add(job)
+            self._waiting.append(job)
+            started = self._start_waiting()
+        for first in started:
+            self._begin(first)
+        return job.future
+
+    @property
+    def timeline(self) -> tuple[Span, ...]:
+        """What ran when, the last 100,000 runs of subgraphs."""
+        with self._state:
+            return tuple(self._spans)
+
+    def close(self, cancel: bool = False) -> None:
+        """Wait for what was submitted, or cancel what has not begun; leave no thread behind."""
+        with self._state:
+            self._closing = True
+            if cancel:
+                for job in self._waiting:
+                    job.future.cancel()
+                    self._running.discard(job)
+                self._waiting.clear()
+            self._idle.wait_for(lambda: not self._running)
+        for device, wake in self._wake.items():
+            with wake:
+                heapq.heappush(self._ready[device], (float("inf"), next(self._order), _STOP, -1))
+                wake.notify_all()
+        for thread in self._threads:
+            thread.join()
+        self._free.clear()
+
+    def __enter__(self) -> ParallelExecutor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"ParallelExecutor({self.placement.label!r}, {self.partition!r})"
+
+    def _start_waiting(self) -> list[_Job]:
+        started = []
+        while self._waiting and self._free:
+            job = self._waiting.popleft()
+            if not job.future.set_running_or_notify_cancel():
+                self._running.discard(job)
+                continue
+            job.slot = self._free.pop()
+            started.append(job)
+        return started
+
+    def _begin(self, job: _Job) -> None:
+        assert job.slot is not None
+        try:
+            job.slot.set_inputs(job.arrays)
+        except Exception as error:
+            self._finish(job, error)
+            return
+        job.missing = list(self._wires.n_sources)
+        job.left = len(self._submodels)
+        if not job.left:
+            self._finish(job, None)
+        for index in self._wires.first:
+            self._make_ready(job, index)
+
+    def _make_ready(self, job: _Job, index: int) -> None:
+        device = self._submodels[index].device
+        wake = self._wake[device]
+        with wake:
+            # Older requests first, then what the most work hangs on.
+            entry = (float(job.number) - 1e-9 * self._urgency[index], next(self._order), job, index)
+            heapq.heappush(self._ready[device], entry)
+            wake.notify()
+
+    def _work(self, device: str) -> None:
+        """Run what is ready on one device until the executor closes."""
+        wake, ready = self._wake[device], self._ready[device]
+        while True:
+            with wake:
+                while not ready:
+                    wake.wait()
+                _, _, job, index = heapq.heappop(ready)
+            if job is _STOP:
+                return
+            self._run(job, index)
+
+    def _run(self, job: _Job, index: int) -> None:
+        assert job.slot is not None
+        error: Exception | None = None
+        started = time.perf_counter()
+        if not job.failed:
+            try:
+                request = job.slot.requests[index]
+                request.start_async()
+                request.wait()
+            except Exception as raised:
+                error = raised
+        ended = time.perf_counter()
+        following: list[int] = []
+        with self._state:
+            if not job.failed and error is None:
+                device = self._submodels[index].device
+                self._spans.append(Span(job.number, index, device, started, ended))
+                self._spent[index] += ended - started
+            if error is not None and job.error is None:
+                job.error = error
+            job.failed = job.error is not None
+            job.left -= 1
+            done = job.left == 0
+            for user in self._wires.users[index]:
+                job.missing[user] -= 1
+                if not job.missing[user]:
+                    following.append(user)
+        for user in following:
+            self._make_ready(job, user)
+        if done:
+            self._finish(job, job.error)
+
+    def _finish(self, job: _Job, error: Exception | None) -> None:
+        slot = job.slot
+        assert slot is not None
+        outputs: dict[str, np.ndarray] = {}
+        if error is None:
+            try:
+                outputs = slot.outputs(self.output_names)
+            except Exception as raised:
+                error = raised
+        with self._state:
+            self._free.append(slot)
+            job.slot = None
+            self._finished += 1
+            if self._finished == _RANKED_AFTER:
+                self._urgency = self._wires.urgency(self._spent)
+            started = self._start_waiting()
+        for first in started:
+            self._begin(first)
+        if error is None:
+            job.future.set_result(outputs)
+        else:
+            job.future.set_exception(error)
+        with self._state:
+            self._running.discard(job)
+            self._idle.notify_all()
+
+
+class _Job:
+    """One request on its way through the subgraphs."""
+
+    def __init__(self, number: int, arrays: list[np.ndarray], future: Future[Any]):
+        self.number = number
+        self.arrays = arrays
+        self.future = future
+        self.slot: _Slot | None = None
+        self.missing: list[int] = []
+        self.left = 0
+        self.error: Exception | None = None
+        self.failed = False
+
+
+_STOP = _Job(-1, [], Future())
+
+
+class _Wires:
+    """Which subgraph reads what from which."""
+
+    def __init__(self, submodels: tuple[Submodel, ...], parameters: Mapping[str, int]):
+        made_at = {
+            entry: (s.index, port) for s in submodels for port, entry in enumerate(s.outputs)
+        }
+        self.n_inputs = len(parameters)
+        # (subgraph, port, model input) and (subgraph, port, producing subgraph, its port).
+        self.from_model: list[tuple[int, int, int]] = []
+        self.from_others: list[tuple[int, int, int, int]] = []
+        for submodel in submodels:
+            for port, entry in enumerate(submodel.inputs):
+                if entry[0] == "model":
+                    self.from_model.append((submodel.index, port, int(entry[1])))
+                elif str(entry[1]) in parameters:
+                    # HETERO hands a model input on through its first user; here it is at hand.
+                    self.from_model.append((submodel.index, port, parameters[str(entry[1])]))
+                else:
+                    self.from_others.append((submodel.index, port, *made_at[entry]))
+        self.to_model = sorted(
+            (int(entry[1]), s.index, port)
+            for s in submodels
+            for port, entry in enumerate(s.outputs)
+            if entry[0] == "model"
+        )
+        sources: list[set[int]] = [set() for _ in submodels]
+        self.users: list[list[int]] = [[] for _ in submodels]
+        for target, _, source, _ in self.from_others:
+            if source not in sources[target]:
+                sources[target].add(source)
+                self.users[source].append(target)
+        self.n_sources = [len(s) for s in sources]
+        self.first = [index for index, n in enumerate(self.n_sources) if not n]
+
+    def urgency(self, spent: list[float]) -> list[float]:
+        """Return the time of the longest path from each subgraph to the end (upward rank)."""
+        rank = [0.0] * len(spent)
+        for index in reversed(range(len(spent))):
+            rank[index] = spent[index] + max((rank[u] for u in self.users[index]), default=0.0)
+        return rank
+
+
+class _Slot:
+    """The infer requests of one request in flight, chained by shared tensors."""
+
+    def __init__(self, compiled: list[ov.CompiledModel], wires: _Wires):
+        self.requests = [model.create_infer_request() for model in compiled]
+        self._wires = wires
+        for target, port, source, source_port in wires.from_others:
+            tensor = self.requests[source].get_output_tensor(source_port)
+            self.requests[target].set_input_tensor(port, tensor)
+
+    def set_inputs(self, arrays: list[np.ndarray]) -> None:
+        """Copy the inputs, so that the caller may change its arrays meanwhile."""
+        tensors = [ov.Tensor(array.copy()) for array in arrays]
+        for subgraph, port, number in self._wires.from_model:
+            self.requests[subgraph].set_input_tensor(port, tensors[number])
+
+    def outputs(self, names: tuple[str, ...]) -> dict[str, np.ndarray]:
+        """Copy the outputs."""
+        return {
+            names[number]: np.array(self.requests[subgraph].get_output_tensor(port).data)
+            for number, subgraph, port in self._wires.to_model
+        }
+
+
+def _compile(
+    submodels: tuple[Submodel, ...], by_device: Mapping[str, dict[str, Any]], core: ov.Core
+) -> list[ov.CompiledModel]:
+    compiled = []
+    for submodel in submodels:
+        try:
+            compiled.append(
+                core.compile_model(submodel.model, submodel.device, by_device[submodel.device])
+            )
+        except Exception as error:
+            ops = [n.get_friendly_name() for n in submodel.model.get_ordered_ops()]
+            raise CompileError(
+                f"{submodel.device} refuses subgraph {submodel.index} "
+                f"({names_at_hand(ops)}): {str(error).strip().splitlines()[-1][:300]}"
+            ) from error
+    return compiled
