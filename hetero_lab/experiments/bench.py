@@ -27,12 +27,12 @@ from hetero_lab.runtime import memory
 from hetero_lab.runtime.compiled import CompiledPlacement, compile_placement
 from hetero_lab.runtime.counters import read_counters
 from hetero_lab.runtime.inputs import bind_inputs, generate_inputs
-from hetero_lab.runtime.reference import compare, executed_precision, reference_outputs
+from hetero_lab.runtime.reference import compare_with_reference, executed_precision
 from hetero_lab.runtime.throughput import run_queue_turn
 from hetero_lab.runtime.timing import run_turn, time_once, warm_up
 
 _COUNTER_TURNS = 3
-_WARM_UP_S = 0.3
+WARM_UP_S = 0.3
 
 
 class Bench:
@@ -86,10 +86,13 @@ class Bench:
         self._requests[entry["key"]] = request
         agreement = ()
         if entry["reference"]:
-            prepared = self._prepared[entry["variant"]]
-            expected = reference_outputs(prepared, arrays, core=self._core)
-            outputs = compiled.read_outputs(request)
-            agreement = compare(outputs, expected, executed_precision((), compiled))
+            agreement = compare_with_reference(
+                self._prepared[entry["variant"]],
+                arrays,
+                compiled.read_outputs(request),
+                executed_precision((), compiled),
+                core=self._core,
+            )
         return {
             "compile_ms": compiled.compile_ms,
             "first_inference_ms": first_ms,
@@ -101,7 +104,7 @@ class Bench:
 
     def warm_up(self, key: str) -> int:
         """Run until stable; return the number of inferences."""
-        return warm_up(self._requests[key].infer, at_most_s=_WARM_UP_S)
+        return warm_up(self._requests[key].infer, at_most_s=WARM_UP_S)
 
     def turn(self, key: str) -> list[float]:
         """Run one turn; return the time of each inference in µs.
@@ -158,8 +161,14 @@ class Bench:
             direct=entry["direct"],
         )
         properties = {"CACHE_DIR": entry["cache_dir"]} if entry.get("cache_dir") else {}
+        # Entries are made of placements that the caller's process has checked.
         compiled = compile_placement(
-            prepared, placement, counters=counters, properties=properties, core=self._core
+            prepared,
+            placement,
+            counters=counters,
+            properties=properties,
+            checked=True,
+            core=self._core,
         )
         return compiled, self._arrays(entry["variant"])
 

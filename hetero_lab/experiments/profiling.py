@@ -28,9 +28,8 @@ from hetero_lab.runtime.counters import Counter, read_counters
 from hetero_lab.runtime.inputs import Inputs, bind_inputs, generate_inputs
 from hetero_lab.runtime.reference import (
     Agreement,
-    compare,
+    compare_with_reference,
     executed_precision,
-    reference_outputs,
 )
 from hetero_lab.runtime.timing import Stopwatch, latency_of, run_turn, time_once, turns, warm_up
 from hetero_lab.statistics import Latency
@@ -228,8 +227,8 @@ def profile(
             _next(bar, "reference")
         agreement: tuple[Agreement, ...] = ()
         if reference:
-            expected = reference_outputs(prepared, arrays, core=core)
-            agreement = compare(outputs, expected, executed_precision(rows, compiled))
+            precision = executed_precision(rows, compiled)
+            agreement = compare_with_reference(prepared, arrays, outputs, precision, core=core)
             _next(bar, "done")
     result = Profile(
         label=resolved.label,

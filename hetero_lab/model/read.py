@@ -89,6 +89,9 @@ def prepare(source: Source, shapes: Mapping[str, Sequence[int]] | None = None) -
     else:
         model, sample = _read(source)
         shapes = {**sample, **(shapes or {})}
+        if model.get_friendly_name().endswith("_Frontend_IR"):
+            # Frontends call every model the same; the file's name tells more.
+            model.set_friendly_name(Path(os.fspath(source)).stem)
     _set_static_shapes(model, shapes or {})
     _bypass_identities(model)
     _fold_constants(model)
@@ -160,8 +163,8 @@ def _read(source: str | os.PathLike[str]) -> tuple[ov.Model, dict[str, Sequence[
         path, shapes = sample_path(text), {**sample_shapes(text)}
     else:
         path = Path(text)
-        if not path.is_file():
-            kind = "is a directory, not a model file" if path.is_dir() else "does not exist"
+        if not os.path.isfile(path):  # Path.is_file raises for a name that is too long
+            kind = "is a directory, not a model file" if os.path.isdir(path) else "does not exist"
             raise ModelError(
                 f"{shorten(text)} {kind} and no sample has that name."
                 f"{did_you_mean(text, sample_names())} Samples: {names_at_hand(sample_names())}."

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, Consumer, OpGraph
 from hetero_lab.placement.affinity import Affinity
@@ -200,9 +202,6 @@ def _edges(
 
 def _cyclic_subgraphs(graph: OpGraph, boundaries: set[_Boundary], ids: np.ndarray) -> np.ndarray:
     """Return for each subgraph whether it lies in a strongly connected component of several."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
     n = int(ids.max()) + 1 if len(ids) else 0
     edges = np.array(list(_edges(graph, boundaries, ids)), dtype=np.int64).reshape(-1, 2)
     links = coo_array((np.ones(len(edges)), (edges[:, 0], edges[:, 1])), shape=(n, n))

@@ -138,6 +138,7 @@ def compile_placement(
     *,
     counters: bool = False,
     properties: dict[str, Any] | None = None,
+    checked: bool = False,
     core: ov.Core | None = None,
 ) -> CompiledPlacement:
     """Compile a placement and check what was compiled against the prediction.
@@ -166,7 +167,10 @@ def compile_placement(
     """
     core = core or shared_core()
     prepared = prepare(model)
-    resolved = resolve(prepared, placement, core=core)
+    if checked and isinstance(placement, Placement):
+        resolved = placement
+    else:
+        resolved = resolve(prepared, placement, core=core)
     predicted = predict(prepared.graph, resolved.affinity)
     if resolved.direct:
         predicted = one_subgraph(predicted, resolved.affinity.devices[0])

@@ -1,0 +1,159 @@
+"""What a sweep costs beside its bare compile and infer calls, and whether its memory is flat.
+
+Run by hand: ``python tests/benchmarks/benchmark_sweep.py [--model magika]``. Prints the ratio of
+a sweep of 20 placements to a plain loop of the same compiles and inferences in the same run
+(start of workers apart), and the peak memory of the process tree after 10 and 50 placements.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import threading
+import time
+
+import numpy as np
+import openvino as ov
+import psutil
+
+import hetero_lab as hl
+from hetero_lab.backend.core import shared_core
+from hetero_lab.experiments import worker_process
+from hetero_lab.experiments.bench import WARM_UP_S
+from hetero_lab.experiments.rounds import GROUP_SIZE
+from hetero_lab.model.read import prepare
+from hetero_lab.placement.placements import compile_properties
+from hetero_lab.runtime.inputs import bind_inputs, generate_inputs
+from hetero_lab.runtime.timing import warm_up
+
+TURNS = 8
+TURN = 12
+
+
+def placements(model: ov.Model, count: int) -> list[hl.Placement]:
+    """Cut the model in two at evenly spaced ops: the first part on ACC, the rest on CPU."""
+    cpu = hl.Affinity.uniform(model, "CPU")
+    ops = cpu.ops
+    at = np.linspace(1, len(ops) - 1, count).astype(int)
+    return [
+        hl.Placement(cpu.fix(ops=dict.fromkeys(ops[:n], "ACC")), f"cut{i}") for i, n in enumerate(at)
+    ]
+
+
+def plain_loop(model: ov.Model, chosen: list[hl.Placement]) -> float:
+    """Compile and infer as often as the sweep does; return seconds."""
+    prepared = prepare(model)
+    core = shared_core()
+    arrays = bind_inputs(prepared, generate_inputs(prepared))
+    reference, rest = chosen[0], chosen[1:]
+    started = time.perf_counter()
+    for begin in range(0, len(rest), GROUP_SIZE - 1):
+        group = [reference, *rest[begin : begin + GROUP_SIZE - 1]]
+        requests = []
+        for placement in group:
+            requests.append(_compile(prepared, core, placement, {}, arrays))
+            requests[-1].infer()
+            warm_up(requests[-1].infer, at_most_s=WARM_UP_S)
+        for _ in range(TURNS):
+            for request in requests:
+                for _ in range(TURN):
+                    request.infer()
+        for placement in group if begin == 0 else group[1:]:
+            request = _compile(prepared, core, placement, {"PERF_COUNT": True}, arrays)
+            for _ in range(3 * TURN):
+                request.infer()
+    return time.perf_counter() - started
+
+
+def _compile(prepared, core, placement, config, arrays):
+    clone = prepared.model.clone()
+    for node in clone.get_ordered_ops():
+        node.get_rt_info()["affinity"] = placement.affinity[node.get_friendly_name()]
+    properties = {**config, "DEVICE_PROPERTIES": compile_properties(placement, core)}
+    target = "HETERO:" + ",".join(placement.affinity.devices)
+    request = core.compile_model(clone, target, properties).create_infer_request()
+    for index, array in enumerate(arrays):
+        request.set_input_tensor(index, ov.Tensor(array))
+    return request
+
+
+class WorkerStarts:
+    """Adds up how long workers took to start."""
+
+    def __init__(self):
+        self.seconds = 0.0
+        self._start = worker_process.WorkerProcess.__init__
+
+    def __enter__(self):
+        def timed(worker, *args, **kwargs):
+            started = time.perf_counter()
+            self._start(worker, *args, **kwargs)
+            self.seconds += time.perf_counter() - started
+
+        worker_process.WorkerProcess.__init__ = timed
+        return self
+
+    def __exit__(self, *_):
+        worker_process.WorkerProcess.__init__ = self._start
+
+
+def peak_of_tree(run) -> int:
+    """Return the highest resident memory of this process and its children meanwhile."""
+    peak, ended = 0, threading.Event()
+
+    def watch():
+        nonlocal peak
+        me = psutil.Process()
+        while not ended.wait(0.05):
+            total = 0
+            for process in [me, *me.children(recursive=True)]:
+                try:
+                    total += process.memory_info().rss
+                except psutil.Error:
+                    continue
+            peak = max(peak, total)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    run()
+    ended.set()
+    thread.join()
+    return peak
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="magika")
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args()
+    hl.emulate("ACC")
+    model = hl.load(options.model)
+    chosen = placements(model, 20)
+    # The sweep measures each device alone too; in the plain loop they go through HETERO.
+    baselines = [hl.Placement(hl.Affinity.uniform(model, d), d) for d in ("ACC", "CPU")]
+    ratios = []
+    for _ in range(options.repeats):
+        bare = plain_loop(model, [*chosen, *baselines])
+        with WorkerStarts() as starts:
+            started = time.perf_counter()
+            hl.sweep(model, chosen, turns=TURNS, budget_s=None, reference=False, progress=False)
+            took = time.perf_counter() - started
+        ratios.append((took - starts.seconds) / bare)
+        print(
+            f"plain loop {bare:.1f} s, sweep {took:.1f} s, of it workers' start "
+            f"{starts.seconds:.1f} s, ratio {ratios[-1]:.3f}"
+        )
+    print(f"{options.model}: median ratio {statistics.median(ratios):.3f} (at most 1.15)")
+    peaks = {}
+    for count in (10, 50):
+        many = placements(model, count)
+        peaks[count] = peak_of_tree(
+            lambda many=many: hl.sweep(model, many, turns=2, budget_s=None, progress=False)
+        )
+        print(f"peak of the process tree, {count} placements: {peaks[count] / 2**20:.0f} MiB")
+    print(f"memory, 50 to 10 placements: {peaks[50] / peaks[10]:.3f} (at most 1.2)")
+
+
+if __name__ == "__main__":
+    main()
