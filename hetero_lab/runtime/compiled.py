@@ -153,6 +153,8 @@ def compile_placement(
         Compile with OpenVINO's performance counters (slower to run).
     properties
         More properties of the compile call itself, for all its devices, or ``{"CACHE_DIR": …}``.
+    checked
+        Whether the Placement was checked already against the same model and devices.
 
     Returns
     -------

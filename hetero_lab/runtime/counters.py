@@ -17,6 +17,7 @@ from hetero_lab.placement.partition import Partition
 
 _SUBGRAPH = re.compile(r"^subgraph(\d+): (.*)$", re.DOTALL)
 _PRECISION = re.compile(r"_(f64|f32|f16|bf16|[iu]\d+|boolean|FP32|FP16|BF16|[IU]8)$")
+_PART = re.compile(r"\.out\d+$")
 _MADE_UP = re.compile(r"^(Parameter|Result)_(\d+)$")
 
 
@@ -139,9 +140,14 @@ def _ports(
 def _with_kind(row: Counter, where: dict[str, int], ports: dict[str, str]) -> Counter:
     name = row.node_name
     if name in ports:
-        return replace(row, kind="port", tensor=ports[name])
+        # On GPU the row of an output is the kernel that reorders or copies it.
+        moved = row.status == "EXECUTED" and row.real_time_us > 0
+        return replace(row, kind="reorder" if moved else "port", tensor=ports[name])
     op = _op_of(row, where)
     if op is not None:
+        if name.startswith("reorder_") and "reorder" in row.exec_type:
+            # GPU put a reorder in front of the op and shows only that: the op's time is unknown.
+            return replace(row, kind="reorder", op=op)
         return replace(row, kind="op" if _ran_itself(row) else "fused", op=op)
     if row.node_type in ("Reorder", "Convert") or "reorder" in row.exec_type.lower():
         # The longest name first: "x_1" begins with "x_" too.
@@ -166,9 +172,12 @@ def _ran_itself(row: Counter) -> bool:
 
 
 def _op_of(row: Counter, where: dict[str, int]) -> str | None:
-    """Find the op of the model that a node runs, in the same subgraph."""
-    # GPU names nodes type:op, so the part behind the first colon is tried too.
-    for name in (row.node_name, row.node_name.partition(":")[2]):
+    """Find the op of the model that a node runs, in the same subgraph.
+
+    GPU names helpers ``type:op`` and parts of an op ``op.out0``; an op's own name may have both.
+    """
+    behind = row.node_name.partition(":")[2]
+    for name in (row.node_name, behind, *(_PART.sub("", n) for n in (row.node_name, behind))):
         if name and where.get(name) == row.subgraph:
             return name
     return None
@@ -181,21 +190,25 @@ def _grouped(rows: Sequence[Counter], partition: Partition, graph: OpGraph) -> t
     (an activation fuses into its convolution), else to the nearest one below.
     """
     leaders = {row.op for row in rows if row.kind == "op"}
+    hidden = {row.op for row in rows if row.kind == "reorder"} - leaders - {""}
     group: dict[str, list[str]] = {}
     for subgraph in partition.subgraphs:
         inside = set(subgraph.ops)
         leader_of = {op: op for op in subgraph.ops if op in leaders}
         for name in subgraph.ops:
-            if name not in leader_of:
+            if name not in leader_of and name not in hidden:
                 above = [
                     leader_of[graph.ops[producer].name]
                     for producer, _ in graph.ops[graph.index_of[name]].inputs
                     if graph.ops[producer].name in leader_of
                 ]
-                if above:
+                producers = {graph.ops[p].name for p, _ in graph.ops[graph.index_of[name]].inputs}
+                if producers & hidden:
+                    hidden.add(name)  # it is in the group whose time is not shown
+                elif above:
                     leader_of[name] = max(above, key=lambda op: graph.index_of[op])
         for name in reversed(subgraph.ops):
-            if name not in leader_of:
+            if name not in leader_of and name not in hidden:
                 below = [
                     leader_of[graph.ops[use.index].name]
                     for use in graph.consumers[graph.index_of[name]]

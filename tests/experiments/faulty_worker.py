@@ -1,4 +1,4 @@
-"""A real worker that really fails at a chosen placement: by a signal, by sleeping, by eating memory.
+"""A real worker that really fails at a chosen placement: by a signal, a hang or eating memory.
 
 Started in place of the usual worker; the fault is chosen by the environment of the test.
 """

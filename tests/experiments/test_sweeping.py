@@ -65,7 +65,9 @@ def test_every_label_has_a_row_and_the_baseline_is_there(swept):
     assert sweep.summary["ratio"].iloc[0] == 1.0
     # The ratio is that of the paired turns, so it is near that of the medians.
     medians = sweep.summary["median_us"]
-    assert sweep.summary["ratio"].iloc[2] == pytest.approx(medians.iloc[2] / medians.iloc[0], rel=0.5)
+    assert sweep.summary["ratio"].iloc[2] == pytest.approx(
+        medians.iloc[2] / medians.iloc[0], rel=0.5
+    )
 
 
 def test_rows_have_the_partition_that_was_compiled(swept, model, placements):
@@ -119,9 +121,7 @@ def test_orders_that_lead_to_one_affinity_are_measured_once(model):
 
 
 def test_without_dedupe_each_entry_is_measured_by_itself(model, placements):
-    sweep = hl.sweep(
-        model, [placements[1], placements[1]], dedupe=False, counters=False, **QUICK
-    )
+    sweep = hl.sweep(model, [placements[1], placements[1]], dedupe=False, counters=False, **QUICK)
     assert list(sweep.summary["label"][:2]) == ["fixed", "fixed #2"]
     assert sweep.rows[0].profile.latency != sweep.rows[1].profile.latency
 
@@ -144,7 +144,15 @@ def test_grid_models_and_requests_are_crossed(model):
 
 def test_in_this_process_it_gives_the_same_rows(swept, model, placements):
     sweep = hl.sweep(model, placements, isolate=False, **QUICK)
-    columns = ["label", "status", "n_subgraphs", "boundary_bytes", "verdict", "baseline", "emulated"]
+    columns = [
+        "label",
+        "status",
+        "n_subgraphs",
+        "boundary_bytes",
+        "verdict",
+        "baseline",
+        "emulated",
+    ]
     pd.testing.assert_frame_equal(sweep.summary[columns], swept[0].summary[columns])
 
 
@@ -156,7 +164,9 @@ def test_in_this_process_it_gives_the_same_rows(swept, model, placements):
         ("memory", "out of memory", {"memory_limit_bytes": 3 << 30}),
     ],
 )
-def test_a_failing_worker_costs_one_row(model, placements, swept, monkeypatch, fault, status, extra):
+def test_a_failing_worker_costs_one_row(
+    model, placements, swept, monkeypatch, fault, status, extra
+):
     monkeypatch.setenv("FAULT", fault)
     monkeypatch.setenv("FAULT_KEY", key_of(swept[0], "fixed"))
     sweep = hl.sweep(
