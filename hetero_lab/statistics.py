@@ -223,8 +223,8 @@ def rank_groups(series: Sequence[Series], alpha: float = 0.05) -> tuple[list[int
     Returns
     -------
     tuple
-        The group number of each, from 1, and the smallest relative difference that the median
-        pair could have shown.
+        The group number of each, from 1, and the smallest relative difference that any pair
+        could have shown.
     """
     pairs = [(i, j) for i in range(len(series)) for j in range(i + 1, len(series))]
     tests = [difference_p_value(series[i], series[j]) for i, j in pairs]
@@ -238,5 +238,5 @@ def rank_groups(series: Sequence[Series], alpha: float = 0.05) -> tuple[list[int
         else:
             groups.append(groups[-1] if groups else 1)
     widths = [half for _, half in tests if np.isfinite(half)]
-    smallest = float(np.expm1(np.median(widths))) if widths else float("inf")
+    smallest = float(np.expm1(min(widths))) if widths else float("inf")
     return groups, smallest

@@ -212,9 +212,10 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
 def check_writable(path: str | os.PathLike[str]) -> None:
     """Raise OutputPathError unless a file can be made at ``path``; parents are not made."""
     target = Path(path)
-    if target.is_dir():
+    # os.path says False where Path raises, for instance of a name that is too long.
+    if os.path.isdir(target):
         raise OutputPathError(f"{shorten(str(target))} is a directory; name a file.")
-    if not target.parent.is_dir():
+    if not os.path.isdir(target.parent):
         raise OutputPathError(f"The directory {shorten(str(target.parent))} does not exist.")
     _try_to_write(target.parent)
 

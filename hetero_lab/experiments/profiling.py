@@ -176,7 +176,7 @@ def profile(
     Returns
     -------
     Profile
-        After Ctrl-C during the timing: a Profile of what is there, with ``interrupted`` set.
+        After Ctrl-C in the timing or later: what is there, with ``interrupted`` set.
 
     Raises
     ------
@@ -222,14 +222,22 @@ def profile(
         _next(bar, "counters" if counters else "reference")
         outputs = compiled.read_outputs(request)
         rows: tuple[Counter, ...] = ()
-        if counters:
-            rows = _measure_counters(prepared, compiled, arrays, core)
-            _next(bar, "reference")
         agreement: tuple[Agreement, ...] = ()
-        if reference:
-            precision = executed_precision(rows, compiled)
-            agreement = compare_with_reference(prepared, arrays, outputs, precision, core=core)
-            _next(bar, "done")
+        try:
+            if counters:
+                rows = _measure_counters(prepared, compiled, arrays, core)
+                _next(bar, "reference")
+            if reference:
+                precision = executed_precision(rows, compiled)
+                agreement = compare_with_reference(prepared, arrays, outputs, precision, core=core)
+                _next(bar, "done")
+        except KeyboardInterrupt:
+            interrupted = True
+            warnings.warn(
+                "Interrupted after the timing; the latency is kept.",
+                HeteroLabWarning,
+                stacklevel=2,
+            )
     result = Profile(
         label=resolved.label,
         model_fingerprint=prepared.fingerprint,

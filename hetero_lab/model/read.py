@@ -23,6 +23,7 @@ import openvino as ov
 from openvino import passes
 
 from hetero_lab.errors import HeteroLabWarning, ModelError, did_you_mean, names_at_hand, shorten
+from hetero_lab.model.naming import make_names_unique, name_the_nameless, names_of_file, unique
 from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, Op, OpGraph, Tensor
 from hetero_lab.model.samples import sample_names, sample_path, sample_shapes
 
@@ -86,16 +87,22 @@ def prepare(source: Source, shapes: Mapping[str, Sequence[int]] | None = None) -
         if fingerprint is not None:
             return PreparedModel(source, op_graph(source), fingerprint)
         model = source.clone()
+        known = {node.get_friendly_name() for node in model.get_ordered_ops()}
     else:
-        model, sample = _read(source)
+        path, sample = _path(source)
+        model = _read(path)
+        known = names_of_file(model.get_ordered_ops(), path)
+        name_the_nameless(model.get_ordered_ops(), known)
         shapes = {**sample, **(shapes or {})}
         if model.get_friendly_name().endswith("_Frontend_IR"):
             # Frontends call every model the same; the file's name tells more.
             model.set_friendly_name(Path(os.fspath(source)).stem)
     _set_static_shapes(model, shapes or {})
+    # Other shapes can bring new nodes.
+    name_the_nameless(model.get_ordered_ops(), known)
     _bypass_identities(model)
     _fold_constants(model)
-    _make_names_unique(model)
+    make_names_unique(model.get_ordered_ops())
     fingerprint = _fingerprint(model)
     model.set_rt_info(f"{fingerprint}:{_structure(model)}", _MARK)
     return PreparedModel(model, op_graph(model), fingerprint)
@@ -148,29 +155,30 @@ def output_names(model: ov.Model) -> list[str]:
         # A Result without a tensor name of its own would show the runtime's made-up one.
         given = sorted(port.get_names())
         name = given[0] if given else port.get_node().get_friendly_name()
-        names.append(_unique(name, set(names)))
+        names.append(unique(name, set(names)))
     return names
 
 
-def _read(source: str | os.PathLike[str]) -> tuple[ov.Model, dict[str, Sequence[int]]]:
+def _path(source: str | os.PathLike[str]) -> tuple[Path, dict[str, Sequence[int]]]:
     if not isinstance(source, str | os.PathLike):
         raise ModelError(
             f"A model is a sample's name, a path or an openvino.Model, not {type(source).__name__}."
         )
     text = os.fspath(source)
-    shapes: dict[str, Sequence[int]] = {}
     if isinstance(source, str) and text in sample_names():
-        path, shapes = sample_path(text), {**sample_shapes(text)}
-    else:
-        path = Path(text)
-        if not os.path.isfile(path):  # Path.is_file raises for a name that is too long
-            kind = "is a directory, not a model file" if os.path.isdir(path) else "does not exist"
-            raise ModelError(
-                f"{shorten(text)} {kind} and no sample has that name."
-                f"{did_you_mean(text, sample_names())} Samples: {names_at_hand(sample_names())}."
-            )
+        return sample_path(text), {**sample_shapes(text)}
+    if not os.path.isfile(text):  # Path.is_file raises for a name that is too long
+        kind = "is a directory, not a model file" if os.path.isdir(text) else "does not exist"
+        raise ModelError(
+            f"{shorten(text)} {kind} and no sample has that name."
+            f"{did_you_mean(text, sample_names())} Samples: {names_at_hand(sample_names())}."
+        )
+    return Path(text), {}
+
+
+def _read(path: Path) -> ov.Model:
     try:
-        return ov.Core().read_model(path), shapes
+        return ov.Core().read_model(path)
     except Exception as error:
         raise ModelError(
             f"OpenVINO cannot read {shorten(str(path))}. Is the file complete, and of a kind that "
@@ -306,27 +314,6 @@ def _fold_constants(model: ov.Model) -> None:
             use.replace_source_output(constant.output(0))
         model.remove_parameter(shield)
     model.validate_nodes_and_infer_types()
-
-
-def _make_names_unique(model: ov.Model) -> None:
-    nodes = model.get_ordered_ops()
-    taken = {node.get_friendly_name() for node in nodes}
-    seen: set[str] = set()
-    for node in nodes:
-        name = node.get_friendly_name()
-        if name in seen:
-            name = _unique(name, taken)
-            node.set_friendly_name(name)
-            taken.add(name)
-        seen.add(name)
-
-
-def _unique(name: str, taken: set[str]) -> str:
-    new, count = name, 1
-    while new in taken:
-        count += 1
-        new = f"{name}_{count}"
-    return new
 
 
 def _tensor(output: Any) -> Tensor:

@@ -28,7 +28,7 @@ from hetero_lab.errors import (
 )
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import Source, prepare
-from hetero_lab.tables import SCHEMA_VERSION, read_csv, read_json, write_csv, write_json
+from hetero_lab.tables import SCHEMA_VERSION, html_table, read_csv, read_json, write_csv, write_json
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -198,6 +198,10 @@ class Affinity(Mapping[str, str]):
     def __repr__(self) -> str:
         counts = ", ".join(f"{device}: {n}" for device, n in self.counts().items())
         return f"Affinity({len(self.ops)} ops; {counts})"
+
+    def _repr_html_(self) -> str:
+        frame = self.to_frame()
+        return html_table(frame[frame["node"].isin(self.ops)], caption=repr(self))
 
     @property
     def nodes(self) -> tuple[Node, ...]:

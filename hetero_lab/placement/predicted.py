@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import openvino as ov
+from typing import TYPE_CHECKING
 
 from hetero_lab.model.read import Source, prepare
 from hetero_lab.placement.partition import Partition, one_subgraph, predict
 from hetero_lab.placement.placements import PlacementLike, resolve
+
+if TYPE_CHECKING:
+    import openvino as ov
 
 
 def partition(model: Source, placement: PlacementLike, *, core: ov.Core | None = None) -> Partition:

@@ -162,8 +162,8 @@ def _dtype(port: Any) -> np.dtype[Any]:
             "which NumPy does not have. Add a conversion in front of it with "
             "openvino.preprocess.PrePostProcessor."
         ) from error
-    # bf16 is passed off as float16, packed types as their unpacked ones.
-    if (kind.bitwidth != dtype.itemsize * 8 and kind != ov.Type.boolean) or kind == ov.Type.bf16:
+    # bf16 is passed off as float16, f8 as bytes, packed types as unpacked ones.
+    if kind == ov.Type.string or ov.Type(dtype) != kind:
         raise InputError(
             f"Input {shorten(input_name(port))} has the element type {kind.get_type_name()}, "
             "which NumPy does not have. Add a conversion in front of it with "

@@ -47,8 +47,11 @@ def aa_sweep(budget_s: float) -> bool:
         model, [placement, placement], dedupe=False, budget_s=budget_s, counters=False,
         progress=False,
     )  # fmt: skip
-    print(sweep.ranking[["label", "group", "ratio", "ratio_ci95_low", "ratio_ci95_high"]]
-          .to_string(index=False))
+    print(
+        sweep.ranking[["label", "group", "ratio", "ratio_ci95_low", "ratio_ci95_high"]].to_string(
+            index=False
+        )
+    )
     return differs(sweep, "A", "A #2")
 
 
@@ -58,8 +61,11 @@ def ab_sweep(budget_s: float) -> bool:
     placements = [hl.Placement(hl.Affinity.uniform(hl.load(models["34"]), "CPU"), "m", F32)]
     del placements
     sweep = hl.sweep(models, ["CPU"], budget_s=budget_s, counters=False, progress=False)
-    print(sweep.ranking[["label", "group", "ratio", "ratio_ci95_low", "ratio_ci95_high"]]
-          .to_string(index=False))
+    print(
+        sweep.ranking[["label", "group", "ratio", "ratio_ci95_low", "ratio_ci95_high"]].to_string(
+            index=False
+        )
+    )
     return differs(sweep, *sweep.summary["label"][:2])
 
 

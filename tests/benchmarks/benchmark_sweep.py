@@ -36,7 +36,8 @@ def placements(model: ov.Model, count: int) -> list[hl.Placement]:
     ops = cpu.ops
     at = np.linspace(1, len(ops) - 1, count).astype(int)
     return [
-        hl.Placement(cpu.fix(ops=dict.fromkeys(ops[:n], "ACC")), f"cut{i}") for i, n in enumerate(at)
+        hl.Placement(cpu.fix(ops=dict.fromkeys(ops[:n], "ACC")), f"cut{i}")
+        for i, n in enumerate(at)
     ]
 
 

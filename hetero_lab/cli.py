@@ -1,0 +1,138 @@
+"""The command line ``hetero-lab``: parse, call, print."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from hetero_lab import commands, options, sweep_commands
+from hetero_lab.errors import HeteroLabError
+
+ERROR, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
+
+_EXAMPLES = """
+examples:
+  hetero-lab profile digits_inception -d CPU
+  hetero-lab profile model.onnx -d HETERO:GPU,CPU --fix '^head_=CPU' --csv profile.csv
+  hetero-lab profile model.xml -d HETERO:ACC,CPU --emulate ACC:unsupported=Softmax,Concat
+"""
+_SWEEP_EXAMPLES = """
+examples:
+  hetero-lab sweep model.onnx -d GPU,CPU --orders all --store sweep --csv sweep.csv
+  hetero-lab sweep model.onnx -d GPU,CPU --fix '^head_=CPU' --fix '^block1/=CPU'
+"""
+_EMULATE_HELP = (
+    "register an emulated device; other parts are unsupported=, base=, faster_by=auto and "
+    "properties, KEY=VALUE; may be repeated"
+)
+
+
+def parser() -> options.OptionParser:
+    """Return the parser of the whole command line."""
+    top = options.OptionParser(
+        prog="hetero-lab",
+        description="A laboratory for OpenVINO's HETERO device: placement, cost, evidence.",
+    )
+    subparsers = top.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", parser_class=options.OptionParser
+    )
+    demo = subparsers.add_parser("demo", help="the main job on a small bundled model")
+    demo.add_argument("--export", default="hetero_lab_demo", metavar="DIR", help="%(default)s")
+    demo.set_defaults(run=_demo)
+    devices = subparsers.add_parser("devices", help="the devices here, and why others are not")
+    devices.set_defaults(run=_devices)
+    profile = subparsers.add_parser(
+        "profile",
+        help="measure one placement of one model",
+        description="Compile a placement, measure its latency and its ops, compare its outputs.",
+        epilog=_EXAMPLES,
+    )
+    options.add_profile_options(profile)
+    profile.set_defaults(run=_profile)
+    sweep = subparsers.add_parser(
+        "sweep",
+        help="measure many placements in turn and rank them",
+        description="Measure many placements in turn and rank them with their uncertainty.",
+        epilog=_SWEEP_EXAMPLES,
+    )
+    sweep_commands.add_sweep_options(sweep)
+    sweep.set_defaults(run=_sweep)
+    for command in (devices, profile, sweep):
+        command.add_argument(
+            "--emulate",
+            action="append",
+            default=[],
+            metavar="NAME:supported=Convolution,MatMul",
+            help=_EMULATE_HELP,
+        )
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code: 2 for an error, 130 after Ctrl-C."""
+    _print_anything()
+    try:
+        with commands.warnings_to(_say_aside):
+            given = options.parse(parser(), sys.argv[1:] if arguments is None else arguments)
+            code = given.run(given)
+            sys.stdout.flush()
+            return code
+    except HeteroLabError as error:
+        _say_aside(f"Error: {' '.join(str(error).split())}")
+        return ERROR
+    except KeyboardInterrupt:
+        _say_aside("Interrupted.")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader has gone (`| head`); the interpreter must not try to write the rest.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+
+
+def _demo(given: argparse.Namespace) -> int:
+    from hetero_lab import demo
+
+    interrupted = demo.run(given.export, say=print, progress=sys.stderr.isatty())
+    return INTERRUPTED if interrupted else 0
+
+
+def _devices(given: argparse.Namespace) -> int:
+    import hetero_lab as hl
+
+    commands.emulate(given.emulate)
+    rows = [["DEVICE", "WHAT IT IS", "CAPABILITIES"]]
+    for row in hl.devices().to_dict("records"):
+        name = f"{row['full_name']} (emulated)" if row["emulated_on"] else row["full_name"]
+        missing = f"not available: {row['problem']}"
+        rows.append([row["device"], name if row["available"] else missing, row["capabilities"]])
+    print(commands.columns(rows))
+    return 0
+
+
+def _profile(given: argparse.Namespace) -> int:
+    contrast = commands.emulate(given.emulate)
+    result = commands.run_profile(given, given.model, defaults=contrast)
+    if not given.quiet:
+        print(result.report(), end="")
+    return INTERRUPTED if result.interrupted else 0
+
+
+def _sweep(given: argparse.Namespace) -> int:
+    contrast = commands.emulate(given.emulate)
+    result = sweep_commands.run_sweep(given, given.model, defaults=contrast)
+    if not given.quiet:
+        print(result, end="")
+    return INTERRUPTED if result.interrupted else 0
+
+
+def _print_anything() -> None:
+    # An op's name may have characters that the terminal's encoding lacks.
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+
+
+def _say_aside(text: str) -> None:
+    print(f"hetero-lab: {text}", file=sys.stderr)

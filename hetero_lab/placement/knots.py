@@ -1,0 +1,213 @@
+"""The second half of HETERO's rule: untie subgraphs that still depend on each other.
+
+Node after node is cut out of what is cyclic, the least in rank of all first, until nothing is.
+The plugin looks at the whole model for each cut. Here ranks wait in a heap, and after a cut only
+the neighbourhood is looked at again: the smaller parts into which the subgraph fell, and what
+is no longer strongly connected with the largest.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+
+import numpy as np
+
+from hetero_lab.placement.wires import Topology, fall_apart, strong_labels
+
+_FEW = 16  # strongly connected components of so few are found without SciPy
+
+_Rank = tuple[bool, bool, bool, bool, int, int]
+
+
+class Knots:
+    """Subgraphs that depend on each other; a knot is a strongly connected component of them."""
+
+    def __init__(self, top: Topology, cut: bytearray, ids: np.ndarray, knots: np.ndarray):
+        """Take over the wires' ``cut``; ``knots`` numbers each subgraph's knot, -1 for none."""
+        self.top = top
+        self.cut = cut
+        self.ids: list[int] = ids.tolist()
+        self.members: dict[int, set[int]] = {}
+        for node in np.flatnonzero(knots[ids] >= 0).tolist():
+            self.members.setdefault(self.ids[node], set()).add(node)
+        self.next_id = len(knots)
+        self.knot_of: dict[int, int] = {s: int(knots[s]) for s in self.members}
+        self.size: dict[int, int] = {}
+        for knot in self.knot_of.values():
+            self.size[knot] = self.size.get(knot, 0) + 1
+        self.next_knot = len(knots)
+        self.rank: dict[int, _Rank] = {}
+        self.heap: list[_Rank] = []
+        self._rank_again({node for nodes in self.members.values() for node in nodes})
+
+    def untie(self) -> None:
+        """Cut until no subgraph depends on itself through another one."""
+        while (node := self._first()) is not None:
+            wires = [(w, p, node) for w, p in self.top.all_ins[node] if not self.cut[w]]
+            for wire, _, _ in wires:
+                self.cut[wire] = 1
+            again = {node}
+            parts = fall_apart(self.top.all_ins, self.top.all_outs, self.cut, wires)
+            if parts:
+                subgraph = self.ids[node]
+                for part in parts:
+                    again.update(part)
+                    again.update(user for n in part for _, user in self.top.all_outs[n])
+                loose = self._retie(subgraph, [self._number(subgraph, part) for part in parts])
+                for other in loose:
+                    for member in self.members.pop(other):
+                        again.update(user for _, user in self.top.all_outs[member])
+            self._rank_again(again)
+
+    def _first(self) -> int | None:
+        """Return the node to cut out next."""
+        while self.heap:
+            rank = self.heap[0]
+            node = rank[-1]
+            if self.rank.get(node) == rank and self.ids[node] in self.knot_of:
+                return node
+            heapq.heappop(self.heap)
+        return None
+
+    def _rank_again(self, nodes: Iterable[int]) -> None:
+        for node in nodes:
+            rank = self._rank_of(node) if self.ids[node] in self.knot_of else None
+            if rank is None:
+                self.rank.pop(node, None)
+            elif self.rank.get(node) != rank:
+                self.rank[node] = rank
+                heapq.heappush(self.heap, rank)
+
+    def _rank_of(self, node: int) -> _Rank | None:
+        """Rank a node by what its uncut inputs and its cyclic neighbours are like."""
+        top, ids = self.top, self.ids
+        own = ids[node]
+        inside = 0
+        reenters = shared = trivial = False
+        for wire, producer in top.all_ins[node]:
+            if self.cut[wire]:
+                other = ids[producer]
+                reenters |= other != own and other in self.knot_of
+            else:
+                inside += 1
+                shared |= top.n_uses[producer] > 1
+                trivial |= top.first_op[producer] and top.n_uses[producer] == 1
+        if not inside:
+            return None
+        linear = inside == 1 and top.n_uses[node] <= 1
+        return (not reenters, not shared, trivial, linear, inside, node)
+
+    def _number(self, subgraph: int, part: list[int]) -> int:
+        """Make a part of a subgraph a subgraph of the same knot."""
+        new, self.next_id = self.next_id, self.next_id + 1
+        for node in part:
+            self.ids[node] = new
+        self.members[subgraph].difference_update(part)
+        self.members[new] = set(part)
+        knot = self.knot_of[subgraph]
+        self.knot_of[new] = knot
+        self.size[knot] += 1
+        return new
+
+    def _retie(self, subgraph: int, parts: list[int]) -> list[int]:
+        """Find the knots that remain after a subgraph fell apart; return who is in none now.
+
+        Whatever was in the knot reaches some part and is reached from some part. So what is not
+        tied to the main part any more is found from the other parts: everything above one that
+        the main part does not reach, everything below one that does not reach it, and what
+        hangs on those. Each walk ends where it meets the main part.
+        """
+        knot = self.knot_of[subgraph]
+        pieces = [subgraph, *parts]
+        main = max(pieces, key=lambda piece: len(self.members[piece]))
+        loose: list[int] = []
+        for upwards in (True, False):
+            todo = [piece for piece in pieces if piece != main]
+            tied = {main}
+            while todo:
+                start = todo.pop()
+                if start in tied or self.knot_of.get(start) != knot:
+                    continue
+                found = self._walk(start, knot, upwards, until=main)
+                if found is None:
+                    tied.add(start)
+                    continue
+                for piece in found:
+                    todo += [
+                        other
+                        for other in self._next_to(piece, not upwards)
+                        if other not in found and self.knot_of.get(other) == knot
+                    ]
+                loose += self._settle(found, knot)
+        if self.size[knot] == 1:
+            del self.knot_of[main]
+            loose.append(main)
+        return loose
+
+    def _next_to(self, subgraph: int, upwards: bool) -> Iterable[int]:
+        """Yield the subgraphs that this one reads from, or that read from it."""
+        wires = self.top.all_ins if upwards else self.top.all_outs
+        for node in self.members[subgraph]:
+            for wire, other in wires[node]:
+                if self.cut[wire] and self.ids[other] != subgraph:
+                    yield self.ids[other]
+
+    def _walk(self, start: int, knot: int, upwards: bool, until: int | None) -> set[int] | None:
+        """Return all above (or below) a subgraph in its knot; None if ``until`` is among them."""
+        found = {start}
+        queue = [start]
+        for subgraph in queue:
+            for other in self._next_to(subgraph, upwards):
+                if other not in found and self.knot_of.get(other) == knot:
+                    if other == until:
+                        return None
+                    found.add(other)
+                    queue.append(other)
+        return found
+
+    def _settle(self, subgraphs: set[int], knot: int) -> list[int]:
+        """Take subgraphs out of their knot, tie them among each other, return the loose ones."""
+        self.size[knot] -= len(subgraphs)
+        own, self.next_knot = self.next_knot, self.next_knot + 1
+        for subgraph in subgraphs:
+            self.knot_of[subgraph] = own
+        loose: list[int] = []
+        for component in self._strong_components(subgraphs):
+            if len(component) == 1:
+                del self.knot_of[component[0]]
+                loose += component
+            else:
+                for subgraph in component:
+                    self.knot_of[subgraph] = self.next_knot
+                self.size[self.next_knot] = len(component)
+                self.next_knot += 1
+        return loose
+
+    def _strong_components(self, subgraphs: set[int]) -> list[list[int]]:
+        if len(subgraphs) == 1:
+            return [list(subgraphs)]
+        order = list(subgraphs)
+        position = {subgraph: at for at, subgraph in enumerate(order)}
+        edges = {
+            (position[other], at)
+            for at, subgraph in enumerate(order)
+            for other in self._next_to(subgraph, upwards=True)
+            if other in position
+        }
+        if len(order) > _FEW:
+            ends = np.array(sorted(edges), dtype=np.int64).reshape(-1, 2)
+            labels = strong_labels(ends[:, 0], ends[:, 1], len(order)).tolist()
+        else:
+            reach = [1 << at for at in range(len(order))]
+            for _ in order:
+                for source, target in edges:
+                    reach[source] |= reach[target]
+            labels = [
+                min(b for b in range(len(order)) if reach[a] >> b & 1 and reach[b] >> a & 1)
+                for a in range(len(order))
+            ]
+        components: dict[int, list[int]] = {}
+        for subgraph, label in zip(order, labels, strict=True):
+            components.setdefault(label, []).append(subgraph)
+        return list(components.values())

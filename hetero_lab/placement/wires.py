@@ -1,0 +1,203 @@
+"""The wires of a graph as arrays and lists of neighbours, and how parts hang together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hetero_lab.model.opgraph import CONSTANT, RESULT, OpGraph
+
+Wires = tuple[tuple[tuple[int, int], ...], ...]  # for each node: (wire, node at its other end)
+
+
+@dataclass(frozen=True, eq=False)
+class Topology:
+    """The wires of a graph as arrays, in order of receiving node and input port.
+
+    ``ins`` and ``outs`` leave out results and private constants: those with one use, which go
+    wherever that use goes. ``private`` lists, for each node, the wires from such constants.
+    """
+
+    graph: OpGraph
+    source: np.ndarray
+    target: np.ndarray
+    tensor: np.ndarray  # number of the tensor on each wire
+    to_result: np.ndarray
+    from_constant: np.ndarray
+    ins: Wires
+    outs: Wires
+    private: tuple[tuple[int, ...], ...]
+    single_use: tuple[bool, ...]  # for each wire: it is the only use of its tensor
+    graph_input: tuple[bool, ...]
+    n_uses: tuple[int, ...]  # for each node: uses of its outputs, results not counted
+    first_op: tuple[bool, ...]  # for each node: an op whose inputs are parameters or constants
+    all_ins: Wires  # with results and private constants
+    all_outs: Wires
+
+    @property
+    def n_nodes(self) -> int:
+        """Number of nodes."""
+        return len(self.graph_input)
+
+
+def topology(graph: OpGraph) -> Topology:
+    """Return the wires of a graph; they are made once and kept with it."""
+    known = graph.__dict__.get("_topology")
+    if known is None:
+        known = graph.__dict__["_topology"] = _topology(graph)
+    return known
+
+
+def _topology(graph: OpGraph) -> Topology:
+    wires = [(p, op.index, port) for op in graph for p, port in op.inputs]
+    source = np.array([w[0] for w in wires], dtype=np.int32)
+    target = np.array([w[1] for w in wires], dtype=np.int32)
+    first_port = np.zeros(len(graph) + 1, dtype=np.int64)
+    np.cumsum([len(op.outputs) for op in graph], out=first_port[1:])
+    tensor = first_port[source] + np.array([w[2] for w in wires], dtype=np.int64)
+    types = [op.type for op in graph]
+    result = np.array([t == RESULT for t in types], dtype=bool)
+    constant = np.array([t == CONSTANT for t in types], dtype=bool)
+    to_result = result[target]
+    uses_of_tensor = np.bincount(tensor, minlength=int(first_port[-1]))
+    n_all = np.bincount(source, minlength=len(graph))
+    n_uses = np.bincount(source[~to_result], minlength=len(graph))
+    private_nodes = _private_nodes(graph, n_all)
+    ins: list[list[tuple[int, int]]] = [[] for _ in types]
+    outs: list[list[tuple[int, int]]] = [[] for _ in types]
+    all_ins: list[list[tuple[int, int]]] = [[] for _ in types]
+    all_outs: list[list[tuple[int, int]]] = [[] for _ in types]
+    private: list[list[int]] = [[] for _ in types]
+    for wire, (producer, user, _) in enumerate(wires):
+        all_ins[user].append((wire, producer))
+        all_outs[producer].append((wire, user))
+        if types[user] == RESULT or user in private_nodes:
+            continue
+        if producer not in private_nodes:
+            ins[user].append((wire, producer))
+            outs[producer].append((wire, user))
+        elif types[producer] == CONSTANT:
+            private[user].append(wire)
+    return Topology(
+        graph=graph,
+        source=source,
+        target=target,
+        tensor=tensor,
+        to_result=to_result,
+        from_constant=constant[source],
+        ins=tuple(map(tuple, ins)),
+        outs=tuple(map(tuple, outs)),
+        private=tuple(map(tuple, private)),
+        single_use=tuple((uses_of_tensor[tensor] == 1).tolist()),
+        graph_input=tuple(op.is_graph_input for op in graph),
+        n_uses=tuple(n_uses.tolist()),
+        first_op=tuple(
+            not op.is_graph_input and all(graph.ops[p].is_graph_input for p, _ in op.inputs)
+            for op in graph
+        ),
+        all_ins=tuple(map(tuple, all_ins)),
+        all_outs=tuple(map(tuple, all_outs)),
+    )
+
+
+def _private_nodes(graph: OpGraph, n_uses: np.ndarray) -> set[int]:
+    """Find constants, and ops computed from such alone, that have one use by another op.
+
+    That op must have another input too: they then never change where something is cut.
+    """
+    private: set[int] = set()
+    for op in graph:
+        if op.index in graph.constant_side and n_uses[op.index] == 1:
+            user = graph.ops[graph.consumers[op.index][0].index]
+            whole = all(producer in private for producer, _ in op.inputs)
+            if whole and user.type != RESULT:
+                private.add(op.index)
+    for op in graph:
+        alone = op.inputs and all(producer in private for producer, _ in op.inputs)
+        if alone and op.index not in private:
+            for producer, _ in op.inputs:
+                _forget(graph, private, producer)
+    return private
+
+
+def _forget(graph: OpGraph, private: set[int], node: int) -> None:
+    queue = [node]
+    while queue:
+        index = queue.pop()
+        private.discard(index)
+        queue += [producer for producer, _ in graph.ops[index].inputs if producer in private]
+
+
+def connected(top: Topology, cut: np.ndarray) -> np.ndarray:
+    """Join nodes over every wire that is not cut; return the number of each node's part."""
+    kept = ~cut
+    return _labels(top.source[kept], top.target[kept], top.n_nodes, "weak")
+
+
+def strong_labels(source: np.ndarray, target: np.ndarray, n: int) -> np.ndarray:
+    """Number the strongly connected components of ``n`` nodes with the given edges."""
+    return _labels(source, target, n, "strong")
+
+
+def _labels(source: np.ndarray, target: np.ndarray, n: int, connection: str) -> np.ndarray:
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    links = coo_array((np.ones(len(source), dtype=np.int8), (source, target)), shape=(n, n))
+    return connected_components(links.tocsr(), directed=True, connection=connection)[1]
+
+
+def fall_apart(
+    ins: Wires, outs: Wires, cut: Sequence[int], cuts: Iterable[tuple[int, int, int]]
+) -> list[list[int]]:
+    """Return the parts into which ``cuts`` separate a subgraph, all but the one found last.
+
+    The parts are searched in turns, a node each, so that the largest is not walked through.
+
+    Parameters
+    ----------
+    ins, outs
+        The wires to follow; those that are ``cut`` are not followed.
+    cuts
+        The new cuts: (wire, from, to).
+    """
+    group_of: dict[int, int] = {}
+    members: list[list[int]] = []
+    queues: list[list[int]] = []
+    for _, producer, user in cuts:
+        for node in (producer, user):
+            if node not in group_of:
+                group_of[node] = len(queues)
+                members.append([node])
+                queues.append([node])
+    alias = list(range(len(queues)))
+    active = set(alias)
+    done: list[list[int]] = []
+    while len(active) > 1:
+        for group in list(active):
+            if group not in active or len(active) == 1:
+                continue
+            if not queues[group]:
+                active.discard(group)
+                done.append(members[group])
+                continue
+            node = queues[group].pop()
+            for wire, other in (*ins[node], *outs[node]):
+                if cut[wire]:
+                    continue
+                found = group_of.get(other)
+                if found is None:
+                    group_of[other] = group
+                    members[group].append(other)
+                    queues[group].append(other)
+                    continue
+                while alias[found] != found:
+                    found = alias[found]
+                if found != group:
+                    alias[found] = group
+                    members[group] += members[found]
+                    queues[group] += queues[found]
+                    active.discard(found)
+    return done

@@ -1,0 +1,41 @@
+"""Results → plotly figures. A view builds a figure and returns it; it never shows it itself."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hetero_lab.views.graph_drawing import placement_graph, placement_graph_of
+    from hetero_lab.views.latency_split import where_time_goes
+    from hetero_lab.views.ranking_bars import latency_ranking
+    from hetero_lab.views.sample_histogram import latency_samples
+    from hetero_lab.views.structure_scatter import placement_latency
+    from hetero_lab.views.subgraph_bars import time_by_subgraph
+    from hetero_lab.views.subgraph_lanes import timeline
+    from hetero_lab.views.whole_page import gallery, page
+
+_WHERE = {
+    "gallery": "whole_page",
+    "latency_ranking": "ranking_bars",
+    "latency_samples": "sample_histogram",
+    "page": "whole_page",
+    "placement_graph": "graph_drawing",
+    "placement_graph_of": "graph_drawing",
+    "placement_latency": "structure_scatter",
+    "time_by_subgraph": "subgraph_bars",
+    "timeline": "subgraph_lanes",
+    "where_time_goes": "latency_split",
+}
+
+__all__ = sorted(_WHERE)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'hetero_lab.views' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"hetero_lab.views.{_WHERE[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

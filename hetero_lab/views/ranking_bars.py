@@ -1,0 +1,126 @@
+"""The ranking of a sweep: latency with its interval, grouped by what can be told apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import plotly.graph_objects as go
+
+from hetero_lab.experiments.sweep_result import Sweep
+from hetero_lab.experiments.sweep_tables import rank
+from hetero_lab.views.colours import GRID, TEXT
+from hetero_lab.views.text import plain
+from hetero_lab.views.theme import base_layout
+
+# Two alternating shades: what matters is where one group ends and the next begins.
+_SHADES = ("#0072B2", "#E69F00")
+_ROW_PX = 34
+
+
+@dataclass(frozen=True)
+class RankedRow:
+    """One bar: a placement with its latency in µs and its group."""
+
+    label: str
+    group: int
+    median_us: float
+    low_us: float
+    high_us: float
+    n_subgraphs: int
+    baseline: bool
+    emulated: str
+
+
+def ranked_rows(sweep: Sweep) -> list[RankedRow]:
+    """Return the measured rows from fast to slow."""
+    rows, groups, _ = rank(sweep)
+    ranked = []
+    for row, group in zip(rows, groups, strict=True):
+        assert row.profile is not None
+        low, high = row.profile.latency.ci95_us
+        ranked.append(
+            RankedRow(
+                label=row.label,
+                group=group,
+                median_us=row.profile.latency.median_us,
+                low_us=low,
+                high_us=high,
+                n_subgraphs=row.profile.partition.n_subgraphs,
+                baseline=row.baseline,
+                emulated=", ".join(name for name, _ in row.profile.environment.emulated),
+            )
+        )
+    return ranked
+
+
+def latency_ranking(sweep: Sweep) -> go.Figure:
+    """Draw the ranking: bars of median latency with 95 % intervals, fastest on top.
+
+    Neighbours of one shade cannot be told apart by this run.
+    """
+    rows = ranked_rows(sweep)
+    names = [f"{plain(r.label, 48)}{' ⌂' if r.baseline else ''}" for r in rows]
+    figure = go.Figure(
+        go.Bar(
+            orientation="h",
+            y=list(range(len(rows))),
+            x=[r.median_us for r in rows],
+            marker={
+                "color": [_SHADES[r.group % 2] for r in rows],
+                "pattern": {
+                    "shape": ["/" if r.emulated else "" for r in rows],
+                    "solidity": 0.15,
+                    "fillmode": "overlay",
+                },
+            },
+            error_x={
+                "type": "data",
+                "symmetric": False,
+                "array": [r.high_us - r.median_us for r in rows],
+                "arrayminus": [r.median_us - r.low_us for r in rows],
+                "color": TEXT,
+                "thickness": 1.5,
+            },
+            hovertext=[
+                f"<b>{plain(r.label, 200)}</b><br>median {r.median_us:,.1f} µs "
+                f"[{r.low_us:,.1f}, {r.high_us:,.1f}]<br>group {r.group}, "
+                f"{r.n_subgraphs} subgraphs"
+                + (f"<br>emulated: {plain(r.emulated, 80)}" if r.emulated else "")
+                for r in rows
+            ],
+            hoverinfo="text",
+        )
+    )
+    figure.add_scatter(
+        x=[r.high_us for r in rows],
+        y=list(range(len(rows))),
+        mode="text",
+        text=[
+            f"   group {r.group} · {r.n_subgraphs} subgraph{'s' if r.n_subgraphs != 1 else ''}"
+            for r in rows
+        ],
+        textposition="middle right",
+        textfont={"color": TEXT, "size": 11},
+        cliponaxis=False,
+        hoverinfo="skip",
+    )
+    smallest = sweep.smallest_difference
+    seen = (
+        f"smallest difference this run could show: {smallest:.1%}" if rows else "nothing measured"
+    )
+    figure.update_layout(
+        **base_layout(
+            "Latency ranking",
+            f"one shade: cannot be told apart · {seen} · ⌂ one device alone · hatched: emulated",
+        ),
+        height=130 + _ROW_PX * max(1, len(rows)),
+        margin={"l": 20, "r": 130, "t": 80, "b": 50},
+        bargap=0.3,
+        showlegend=False,
+    )
+    figure.update_xaxes(title="median latency (µs)", rangemode="tozero", gridcolor=GRID)
+    figure.update_yaxes(
+        tickvals=list(range(len(rows))), ticktext=names, autorange="reversed", automargin=True,
+        showgrid=False, zeroline=False,
+    )  # fmt: skip
+    return figure

@@ -1,0 +1,52 @@
+"""Text in figures: names from a model are shown as they are, never as markup."""
+
+from __future__ import annotations
+
+import html
+
+
+def plain(text: str, most: int = 80) -> str:
+    """Return a name as text that plotly shows literally: one line, at most ``most`` characters.
+
+    Plotly renders a subset of HTML and, with MathJax around, what is between dollar signs.
+    """
+    return escape(squeeze(text, most))
+
+
+def escape(text: str) -> str:
+    """Escape markup for plotly, which knows no entity for quotes."""
+    return html.escape(text, quote=False).replace("$", "&#36;")
+
+
+def squeeze(text: str, most: int) -> str:
+    """Put a text on one line, without characters that do not print; cut it in the middle."""
+    # The ends of a name tell more than its middle, and very long ones are not worth a full pass.
+    if len(text) > 4 * most:
+        text = text[: 2 * most] + text[-2 * most :]
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    if len(line) <= most:
+        return line
+    head = (most - 1) // 2
+    return f"{line[:head]}…{line[len(line) - (most - 1 - head) :]}"
+
+
+def bytes_text(n_bytes: int | None) -> str:
+    """Write a number of bytes for people."""
+    if n_bytes is None:
+        return "size not known"
+    for unit, size in (("MB", 1e6), ("KB", 1e3)):
+        if n_bytes >= size:
+            return f"{n_bytes / size:.3g} {unit}"
+    return f"{n_bytes} B"
+
+
+def time_text(time_us: float) -> str:
+    """Write a time in microseconds with three significant digits.
+
+    Counters are whole microseconds: 0 is a time that is too short for them.
+    """
+    if time_us == 0:
+        return "≈ 0 µs"
+    if time_us >= 99.5:
+        return f"{time_us:,.0f} µs"
+    return f"{time_us:.3g} µs"

@@ -1,0 +1,120 @@
+"""Nodes without a name have the same one at every reading, so what is stored fits the next."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import pytest
+from openvino import opset13 as op
+from small_models import all_of, chain
+
+import hetero_lab as hl
+from hetero_lab.model import onnx_wire
+from hetero_lab.model.naming import make_names_unique, name_the_nameless, unique
+from hetero_lab.model.read import prepare
+
+
+@pytest.fixture
+def onnx_file(tmp_path: Path) -> Path:
+    """An ONNX file: a Gemm, which becomes several nodes without a name, and numbered names."""
+    nodes = [
+        onnx_wire.node("Gemm", "Gemm_1", ["x", "w", "b"], ["g"], {"alpha": 0.5, "beta": 2.0}),
+        onnx_wire.node("Relu", "Relu_12", ["g"], ["Constant_3"]),
+        onnx_wire.node("Softmax", "", ["Constant_3"], ["y"]),
+    ]
+    graph = onnx_wire.encode(
+        *[(1, node) for node in nodes],
+        (2, "graph"),
+        (5, onnx_wire.tensor("w", np.ones((4, 4), np.float32))),
+        (5, onnx_wire.tensor("b", np.ones(4, np.float32))),
+        (11, onnx_wire.value_info("x", [1, 4])),
+        (12, onnx_wire.value_info("y", [1, 4])),
+    )
+    path = tmp_path / "model.onnx"
+    path.write_bytes(onnx_wire.model(graph, 13))
+    return path
+
+
+def test_the_runtime_numbers_nodes_anew_at_every_reading(onnx_file):
+    # Why this module exists. A release in which they stay the same would make it needless.
+    first, second = (all_of(ov.Core().read_model(onnx_file)) for _ in range(2))
+    assert first != second
+
+
+def test_a_file_has_the_same_names_at_every_reading(onnx_file, core):
+    first, second = prepare(onnx_file), prepare(onnx_file)
+    assert [op_.name for op_ in first.graph] == [op_.name for op_ in second.graph]
+    assert first.fingerprint == second.fingerprint
+    affinity = hl.Affinity.automatic(onnx_file, "HETERO:ACC,CPU", core=core)
+    assert hl.compile(onnx_file, affinity, core=core).as_predicted
+
+
+def test_a_file_has_the_same_names_in_another_process(onnx_file):
+    code = (
+        "import openvino.opset13 as op, sys\n"
+        "for i in range(int(sys.argv[2])): op.constant(1.0).get_friendly_name()\n"
+        "from hetero_lab.model.read import prepare\n"
+        "p = prepare(sys.argv[1]); print([o.name for o in p.graph], p.fingerprint)"
+    )
+    # Twelve nodes before, and the runtime's own numbers meet those of the file.
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code, str(onnx_file), str(before)],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=os.environ,
+        ).stdout
+        for before in (0, 1, 12, 100)
+    }
+    assert len(found) == 1
+
+
+def test_names_that_the_file_gives_are_kept(onnx_file):
+    names = all_of(hl.load(onnx_file))
+    assert {"x", "Relu_12", "y", "Gemm_1"} <= set(names)
+    assert [name for name in names if name.startswith("Multiply")] == ["Multiply.0", "Multiply.1"]
+
+
+def test_names_of_a_saved_model_are_its_own(tmp_path):
+    model = chain("Relu_5", "Sigmoid_1", "Constant_9")
+    ov.save_model(model, tmp_path / "m.xml", compress_to_fp16=False)
+    assert all_of(hl.load(tmp_path / "m.xml")) == ["x", "Relu_5", "Sigmoid_1", "Constant_9", "out"]
+
+
+def test_names_of_a_model_in_memory_are_kept_though_they_are_made_up():
+    x = op.parameter([1, 4], np.float32)
+    model = ov.Model([op.result(op.relu(x))], [x], "nameless")
+    assert all_of(hl.load(model)) == all_of(model)
+
+
+def test_nodes_that_other_shapes_bring_are_named_too():
+    x = op.parameter(ov.PartialShape([-1, 4]), np.float32, name="x")
+    flat = op.reshape(x, op.constant([1, 4]), False)
+    model = ov.Model([op.result(op.relu(flat, name="relu"), name="out")], [x], "m")
+    first, second = (all_of(hl.load(model, shapes={"x": [1, 4]})) for _ in range(2))
+    assert first == second
+
+
+def test_numbers_go_by_type_and_leave_out_what_is_taken():
+    model = chain("Relu.0", "Sigmoid_77", "Tanh_78", "Abs_79")
+    nodes = model.get_ordered_ops()
+    name_the_nameless(nodes, {"Abs_79"})
+    assert all_of(model) == ["x", "Relu.0", "Sigmoid.0", "Tanh.0", "Abs_79", "out"]
+    again = chain("Relu.0", "Relu_1")
+    again.get_ordered_ops()[2].set_friendly_name("Relu_2")
+    name_the_nameless(again.get_ordered_ops(), set())
+    assert len(set(all_of(again))) == 4
+
+
+def test_repeated_names_get_a_number():
+    model = chain("a", "a", "a_2", "a")
+    make_names_unique(model.get_ordered_ops())
+    assert all_of(model) == ["x", "a", "a_3", "a_2", "a_4", "out"]
+    assert unique("a", set()) == "a"
+    assert unique("a", {"a", "a_2"}) == "a_3"

@@ -1,0 +1,404 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import pytest
+from counting_core import F32, in_f32
+from openvino import opset13 as op
+from random_models import random_model
+from small_models import (
+    NASTY_NAMES,
+    all_of,
+    chain,
+    compressed,
+    convolutions,
+    dynamic,
+    dynamic_inside,
+    embedding,
+    foldable,
+    identities,
+    odd_ends,
+    stateful,
+    two_parts,
+)
+
+import hetero_lab as hl
+from hetero_lab.errors import HeteroLabWarning, ModelError
+from hetero_lab.model.read import input_name, op_graph, output_names, prepare
+from hetero_lab.runtime.inputs import generate_inputs
+
+
+def types_of(model: ov.Model) -> list[str]:
+    return [node.get_type_name() for node in model.get_ordered_ops()]
+
+
+def infer(model: ov.Model, core: ov.Core, inputs: list[np.ndarray]) -> list[np.ndarray]:
+    return [np.array(out) for out in core.compile_model(model, "CPU", F32)(inputs).values()]
+
+
+# -- sources ---------------------------------------------------------------------------------
+
+
+def test_a_path_and_a_model_and_a_sample_are_read(tmp_path: Path, core):
+    model = convolutions(8)
+    xml = tmp_path / "model.xml"
+    ov.save_model(model, xml, compress_to_fp16=False)
+    for source in (str(xml), xml, model):
+        loaded = hl.load(source)
+        assert [name for name in all_of(loaded) if name.startswith("conv")] == ["conv1", "conv2"]
+    assert prepare(xml).fingerprint == prepare(model).fingerprint
+    digits = hl.load("digits_inception")
+    assert all(port.get_partial_shape().is_static for port in digits.inputs)
+    assert len(prepare("digits_inception").graph.placeable) > 10
+
+
+def test_the_callers_model_is_never_changed(core):
+    for model in (identities(), foldable(), dynamic(-1, 4), random_model(3), stateful()):
+        before = op_graph(model)
+        names = [sorted(port.get_names()) for port in (*model.inputs, *model.outputs)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", HeteroLabWarning)
+            loaded = hl.load(model)
+        assert loaded is not model
+        assert op_graph(model) == before
+        assert not model.has_rt_info(["hetero_lab", "prepared"])
+        assert [sorted(port.get_names()) for port in (*model.inputs, *model.outputs)] == names
+    given = dynamic(-1, 4)
+    hl.load(given, shapes={"x": [2, 4]})
+    assert given.inputs[0].get_partial_shape().is_dynamic
+
+
+def test_compiling_leaves_the_callers_model_alone(core):
+    model = hl.load(two_parts())
+    hl.compile(model, "HETERO:ACC,CPU", core=core)
+    # An affinity left behind would be obeyed by whatever the caller compiles next.
+    assert not any("affinity" in node.get_rt_info() for node in model.get_ordered_ops())
+
+
+@pytest.mark.parametrize("source", [5, None, b"model.xml", ["a"]])
+def test_a_source_of_another_kind(source):
+    with pytest.raises(ModelError, match=r"a sample's name, a path or an openvino.Model, not"):
+        hl.load(source)
+
+
+def test_a_missing_file_and_a_misspelt_sample(tmp_path):
+    with pytest.raises(ModelError) as caught:
+        hl.load(tmp_path / "missing.xml")
+    assert "missing.xml' does not exist" in str(caught.value)
+    with pytest.raises(ModelError) as caught:
+        hl.load("digits_inceptoin")
+    assert "Did you mean 'digits_inception'" in str(caught.value)
+    with pytest.raises(ModelError, match="is a directory, not a model file"):
+        hl.load(tmp_path)
+    with pytest.raises(ModelError, match=r"xxx…' does not exist"):
+        hl.load("x" * 5000)
+
+
+@pytest.mark.parametrize("suffix", [".xml", ".onnx", ".tflite", ".pb", ".txt", ""])
+@pytest.mark.parametrize("content", [b"", b"\x00\xff garbage \x01" * 50, b"<?xml version='1.0'?><net"])
+def test_a_corrupt_file(tmp_path, suffix, content):
+    path = tmp_path / f"corrupt{suffix}"
+    path.write_bytes(content)
+    with pytest.raises(ModelError) as caught:
+        hl.load(path)
+    assert f"corrupt{suffix}'" in str(caught.value)
+    assert "Is the file complete" in str(caught.value)
+    assert caught.value.__cause__ is not None
+
+
+def test_an_xml_without_its_weights_or_cut_short(tmp_path):
+    xml = tmp_path / "model.xml"
+    ov.save_model(convolutions(8), xml, compress_to_fp16=False)
+    whole = xml.read_bytes()
+    xml.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ModelError, match="model.xml"):
+        hl.load(xml)
+    xml.write_bytes(whole)
+    xml.with_suffix(".bin").unlink()
+    with pytest.raises(ModelError, match="model.xml"):
+        hl.load(xml)
+
+
+# -- shapes ----------------------------------------------------------------------------------
+
+
+def test_only_the_batch_is_dynamic_and_becomes_one_said_aloud():
+    with pytest.warns(HeteroLabWarning, match="batch of 'x' is dynamic and was set to 1") as seen:
+        model = hl.load(dynamic(-1, 4))
+    assert list(model.inputs[0].get_shape()) == [1, 4]
+    assert len(seen) == 1
+    # The warning points at the caller, not into the library.
+    assert seen[0].filename == __file__
+
+
+@pytest.mark.parametrize("sizes", [(-1, -1), (1, -1), (-1, 4, -1)])
+def test_any_other_dynamic_dimension_is_an_error_that_shows_the_call(sizes):
+    with pytest.raises(ModelError) as caught:
+        hl.load(dynamic(*sizes))
+    message = str(caught.value)
+    assert "'x [" in message
+    assert 'load(source, shapes={"x": [' in message
+    example = eval(message.partition("shapes=")[2].partition(")")[0])  # our own text
+    assert list(hl.load(dynamic(*sizes), shapes=example).inputs[0].get_shape()) == example["x"]
+
+
+def test_an_input_of_unknown_rank():
+    x = op.parameter(ov.PartialShape.dynamic(), np.float32, name="x")
+    model = ov.Model([op.result(op.relu(x), name="out")], [x], "rankless")
+    with pytest.raises(ModelError, match="'x "):
+        hl.load(model)
+    assert list(hl.load(model, shapes={"x": [2, 3]}).inputs[0].get_shape()) == [2, 3]
+
+
+def test_given_shapes_win_and_need_no_warning():
+    assert list(hl.load(dynamic(-1, 4), shapes={"x": [3, 4]}).inputs[0].get_shape()) == [3, 4]
+    assert list(hl.load(dynamic(2, 4), shapes={"x": (5, 4)}).inputs[0].get_shape()) == [5, 4]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "says"),
+    [
+        ({"y": [1, 4]}, "no input 'y'"),
+        ({"X": [1, 4]}, "Did you mean 'x'"),
+        ({"x": [1, 4, 1]}, "has 2 dimensions"),
+        ({"x": [0, 4]}, "whole numbers of at least 1"),
+        ({"x": [1.5, 4]}, "whole numbers of at least 1"),
+        ({"x": [-1, 4]}, "whole numbers of at least 1"),
+        ({"x": "big"}, "whole numbers of at least 1"),
+        ({"x": 4}, "whole numbers of at least 1"),
+        ({"x": None}, "whole numbers of at least 1"),
+        ({5: [1, 4]}, "no input '5'"),
+    ],
+)
+def test_shapes_that_do_not_fit(shapes, says):
+    with pytest.raises(ModelError) as caught:
+        hl.load(dynamic(-1, 4), shapes=shapes)
+    assert says in str(caught.value)
+    assert "'x" in str(caught.value)
+
+
+def test_a_shape_that_the_ops_inside_refuse():
+    with pytest.raises(ModelError, match=r"cannot take the shapes.*'image'.*Inputs: 'image"):
+        hl.load(convolutions(8), shapes={"image": [1, 5, 8, 8]})
+
+
+# -- folding ---------------------------------------------------------------------------------
+
+
+def test_constants_are_folded(core):
+    model = hl.load(foldable())
+    assert types_of(model).count("Add") == 1
+    (out,) = infer(model, core, [np.array([[-1, 0, 1, 2]], np.float32)])
+    assert out.tolist() == [[3, 3, 4, 5]]
+
+
+COMPRESSED = ["i8", "u8", "f16", "bf16", "i4", "u4", "u2", "u1", "nf4", "f8e4m3", "f8e5m2"]
+
+
+@pytest.mark.parametrize("kind", COMPRESSED)
+def test_compressed_weights_stay_compressed(kind):
+    graph = prepare(compressed(getattr(ov.Type, kind))).graph
+    weights = graph.ops[graph.index_of["weights"]]
+    assert (weights.type, weights.outputs[0].element_type) == ("Constant", kind)
+    assert graph.ops[graph.index_of["decompress"]].type == "Convert"
+
+
+@pytest.mark.parametrize("kind", ["i8", "u8", "f16"])
+def test_compressed_weights_give_the_same_numbers(core, kind):
+    model = compressed(getattr(ov.Type, kind))
+    x = np.random.default_rng(0).random((1, 16), np.float32)
+    np.testing.assert_array_equal(infer(hl.load(model), core, [x])[0], infer(model, core, [x])[0])
+
+
+@pytest.mark.parametrize("users", [1, 2])
+def test_shared_compressed_weights_can_be_split_over_two_devices(core, users):
+    model = prepare(compressed(ov.Type.i8, users=users))
+    inputs = generate_inputs(model)
+    cpu = hl.Affinity.uniform(model, "CPU", core=core)
+    split = cpu.fix(ops={"matmul0": "ACC"}, core=core)
+    expected = hl.compile(model, in_f32(cpu, direct=True), core=core)(inputs)
+    compiled = hl.compile(model, in_f32(split), core=core)
+    assert compiled.as_predicted
+    for name, value in compiled(inputs).items():
+        np.testing.assert_allclose(value, expected[name], rtol=1e-5)
+
+
+def test_f32_weights_before_a_fake_quantize_stay_as_they_are():
+    x = op.parameter([1, 16], np.float32, name="x")
+    weights = op.constant(np.random.default_rng(0).random((16, 16), np.float32), name="weights")
+    low, high = op.constant(np.float32(0)), op.constant(np.float32(1))
+    quantised = op.fake_quantize(weights, low, high, low, high, 256, name="fq")
+    product = op.matmul(x, quantised, False, False, name="matmul")
+    model = ov.Model([op.result(product, name="out")], [x], "quantised")
+    assert "FakeQuantize" in types_of(hl.load(model))
+
+
+def test_an_int8_model_saved_and_read_again_is_as_small(tmp_path):
+    path = tmp_path / "int8.xml"
+    ov.save_model(hl.load(compressed(ov.Type.i8)), path, compress_to_fp16=False)
+    assert path.with_suffix(".bin").stat().st_size < 600
+    graph = prepare(path).graph
+    assert graph.ops[graph.index_of["weights"]].outputs[0].element_type == "i8"
+
+
+# -- Identity --------------------------------------------------------------------------------
+
+
+def test_identities_are_bypassed_and_names_stay(core):
+    before = identities()
+    after = hl.load(before)
+    # The one between an input and an output stays: it keeps their names apart.
+    assert types_of(after).count("Identity") == 1
+    assert "twos" not in [n for n, t in zip(all_of(after), types_of(after), strict=True) if t == "Add"]
+    assert output_names(after) == ["abs_out", "named", "a_copy"] == output_names(before)
+    assert [input_name(port) for port in after.inputs] == ["x_in"]
+    x = np.array([[-5, 0, 1, 2]], np.float32)
+    expected = infer(before, core, [x])
+    for ours, theirs in zip(infer(after, core, [x]), expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    outputs = hl.compile(before, "HETERO:ACC,CPU", core=core)({"x_in": x})
+    for ours, theirs in zip(outputs.values(), expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+# -- names -----------------------------------------------------------------------------------
+
+
+def test_names_that_are_unique_are_kept():
+    for model in (convolutions(), chain(*NASTY_NAMES), odd_ends(), two_parts()):
+        assert set(all_of(hl.load(model))) == set(all_of(model))
+        assert output_names(hl.load(model)) == output_names(model)
+
+
+def test_duplicate_names_are_made_unique_and_the_first_keeps_its_own():
+    model = chain("same", "same", "other", "same")
+    assert all_of(hl.load(model)) == ["x", "same", "same_2", "other", "same_3", "out"]
+    taken = chain("same", "same", "same_2", "same")
+    assert all_of(hl.load(taken)) == ["x", "same", "same_3", "same_2", "same_4", "out"]
+    # The runtime would merge them in silence: three supported ops, one key.
+    assert len(ov.Core().query_model(model, "CPU")) < 6
+
+
+def test_inputs_and_outputs_keep_number_and_order():
+    for model in (odd_ends(), two_parts(), identities(), *map(random_model, range(20))):
+        loaded = hl.load(model)
+        assert [input_name(p) for p in loaded.inputs] == [input_name(p) for p in model.inputs]
+        assert output_names(loaded) == output_names(model)
+        assert [str(p.get_partial_shape()) for p in loaded.outputs] == [
+            str(p.get_partial_shape()) for p in model.outputs
+        ]
+
+
+def test_output_names_are_unique_and_the_first_tensor_name():
+    x = op.parameter([1, 4], np.float32, name="x")
+    relu = op.relu(x, name="relu")
+    relu.output(0).set_names({"zebra", "aardvark"})
+    plain = op.result(op.abs(x, name="abs"), name="its own")
+    model = ov.Model([op.result(relu, name="a"), op.result(relu, name="b"), plain], [x], "m")
+    assert output_names(hl.load(model)) == ["aardvark", "aardvark_2", "its own"]
+
+
+# -- the mark of a prepared model ------------------------------------------------------------
+
+
+def test_what_is_prepared_passes_through_and_is_copied_by_load():
+    once = hl.load(chain("r", "s"))
+    twice = hl.load(once)
+    assert twice is not once
+    assert prepare(once).model is once
+    assert prepare(once).fingerprint == prepare(twice).fingerprint
+    assert prepare(once).fingerprint == prepare(chain("r", "s")).fingerprint
+    assert prepare(prepare(once)).model is once
+
+
+def test_a_change_of_a_prepared_model_is_seen():
+    model = hl.load(compressed(ov.Type.f32))
+    before = prepare(model).fingerprint
+    old = next(n for n in model.get_ordered_ops() if n.get_type_name() == "Constant")
+    new = op.constant(old.get_data() + 1, name=old.get_friendly_name())
+    for use in old.output(0).get_target_inputs():
+        use.replace_source_output(new.output(0))
+    assert prepare(model).fingerprint != before
+    renamed = hl.load(chain("r", "s"))
+    before = prepare(renamed).fingerprint
+    renamed.get_ordered_ops()[1].set_friendly_name("q")
+    assert prepare(renamed).fingerprint != before
+
+
+def _softmax(axis: int) -> ov.Model:
+    x = op.parameter([1, 4, 4], np.float32, name="x")
+    return ov.Model([op.result(op.softmax(x, axis, name="s"), name="out")], [x], "m")
+
+
+def test_fingerprints_tell_models_apart():
+    conditional = [_conditional(addend) for addend in (1.0, 2.0)]
+    every = [
+        prepare(model).fingerprint
+        for model in (
+            chain("r", "s"), chain("r", "t"), chain("r", "s", size=5), _softmax(1), _softmax(2),
+            compressed(ov.Type.i8), compressed(ov.Type.i4), embedding(7), embedding(8),
+            *conditional, *map(random_model, range(20)),
+        )
+    ]  # fmt: skip
+    assert len(set(every)) == len(every)
+
+
+def _conditional(addend: float) -> ov.Model:
+    bodies = []
+    for value in (addend, -1.0):
+        inner = op.parameter([1, 4], np.float32, name="inner")
+        added = op.add(inner, op.constant(np.full((1, 4), value, np.float32)), name="added")
+        bodies.append(ov.Model([op.result(added, name="inner_out")], [inner], "body"))
+    x = op.parameter([1, 4], np.float32, name="x")
+    positive = op.greater(op.reduce_sum(x, op.constant([0, 1]), False), op.constant(np.float32(0)))
+    chosen = op.if_op(positive.output(0))
+    chosen.set_then_body(bodies[0])
+    chosen.set_else_body(bodies[1])
+    chosen.set_input(
+        x.output(0), bodies[0].get_parameters()[0], bodies[1].get_parameters()[0]
+    )
+    out = chosen.set_output(bodies[0].get_results()[0], bodies[1].get_results()[0])
+    chosen.set_friendly_name("if")
+    return ov.Model([op.result(op.relu(out, name="relu"), name="out")], [x], "conditional")
+
+
+def test_an_if_goes_whole(core):
+    model = prepare(_conditional(3.0))
+    affinity = hl.Affinity.automatic(model, "HETERO:ACC,CPU", core=core).fix(
+        ops={"relu": "CPU"}, core=core
+    )
+    compiled = hl.compile(model, in_f32(affinity), core=core)
+    assert compiled.as_predicted
+    assert compiled([np.ones((1, 4), np.float32)])["out"].tolist() == [[4, 4, 4, 4]]
+    assert compiled([-np.ones((1, 4), np.float32)])["out"].tolist() == [[0, 0, 0, 0]]
+
+
+def test_fingerprints_are_the_same_in_another_process(tmp_path):
+    path = tmp_path / "model.xml"
+    ov.save_model(random_model(5), path, compress_to_fp16=False)
+    code = f"from hetero_lab.model.read import prepare; print(prepare({str(path)!r}).fingerprint)"
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for seed in ("1", "2")
+    }
+    assert found == {prepare(path).fingerprint}
+
+
+# -- what the runtime can compile ------------------------------------------------------------
+
+
+def test_unknown_shapes_inside_are_known_as_such():
+    graph = prepare(dynamic_inside()).graph
+    assert graph.ops[graph.index_of["nonzero"]].outputs[0].n_bytes is None

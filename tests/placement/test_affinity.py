@@ -1,0 +1,453 @@
+from __future__ import annotations
+
+import json
+import random
+
+import numpy as np
+import openvino as ov
+import pytest
+from counting_core import core_with_acc
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from openvino import opset13 as op
+from random_models import random_affinity, random_model
+from small_models import (
+    NASTY_NAMES,
+    all_of,
+    chain,
+    compressed,
+    convolutions,
+    diamond,
+    odd_ends,
+    stateful,
+    two_parts,
+)
+
+import hetero_lab as hl
+from hetero_lab.backend.devices import supported_ops
+from hetero_lab.errors import AffinityError, DeviceError, OutputPathError, StoredFileError
+from hetero_lab.model.read import prepare
+from hetero_lab.placement.affinity import Affinity, Priorities
+
+
+@pytest.fixture(scope="module")
+def three_devices():
+    core = core_with_acc(unsupported={"Softmax"})
+    hl.emulate("NPX", supported={"Convolution", "Add"}, core=core)
+    return core
+
+
+def on(affinity: Affinity) -> dict[str, str]:
+    return {name: affinity[name] for name in affinity.ops}
+
+
+# -- priorities --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text", ["HETERO:ACC,CPU", "ACC,CPU", "HETERO: ACC , CPU", ["ACC", "CPU"], ("ACC", "CPU")]
+)
+def test_priorities_are_read(core, text):
+    parsed = Priorities.parse(text, core)
+    assert parsed == Priorities(("ACC", "CPU"))
+    assert str(parsed) == "HETERO:ACC,CPU"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "'' names no device"),
+        ("HETERO:", "'HETERO:' names no device"),
+        ("HETERO", "'HETERO' names no device"),
+        ([], "names no device"),
+        ("HETERO:ACC,,CPU", "has an empty place"),
+        ("HETERO:,CPU", "has an empty place"),
+        ("HETERO:ACC,", "has an empty place"),
+        ("HETERO:CPU,ACC,CPU", "names 'CPU' twice"),
+        ("HETERO:cpu", "Did you mean 'CPU'"),
+        ("HETERO:ACC,XPU", "'XPU' is not a device here"),
+        ("hetero:CPU", "'hetero:CPU' is not a device here"),
+        ("HETERO:HETERO", "'HETERO' is not a device here"),
+    ],
+)
+def test_wrong_priorities(core, text, says):
+    for call in (
+        lambda: Priorities.parse(text, core),
+        lambda: Affinity.automatic(two_parts(), text, core=core),
+    ):
+        with pytest.raises(DeviceError) as caught:
+            call()
+        assert says in str(caught.value)
+        assert "HETERO:GPU,CPU" in str(caught.value) or "Devices: ACC, CPU" in str(caught.value)
+
+
+def test_bare_hetero_takes_the_cores_priorities(own_core):
+    with pytest.raises(DeviceError, match="'HETERO' names no device"):
+        Priorities.parse("HETERO", own_core)
+    own_core.set_property("HETERO", {"MULTI_DEVICE_PRIORITIES": "CPU,ACC"})
+    assert Priorities.parse("HETERO", own_core) == Priorities(("CPU", "ACC"))
+    compiled = hl.compile(two_parts(), "HETERO", core=own_core)
+    assert {s.device for s in compiled.partition.subgraphs} == {"CPU"}
+
+
+# -- automatic ---------------------------------------------------------------------------------
+
+
+def test_the_earlier_device_wins_op_by_op(three_devices):
+    affinity = Affinity.automatic(convolutions(), "HETERO:NPX,ACC,CPU", core=three_devices)
+    assert on(affinity) == {
+        "conv1": "NPX", "bias1": "NPX", "relu1": "ACC", "softmax": "CPU",
+        "conv2": "NPX", "bias2": "NPX", "relu2": "ACC",
+    }  # fmt: skip
+    assert affinity.devices == ("NPX", "ACC", "CPU")
+    assert affinity.counts() == {"NPX": 4, "ACC": 2, "CPU": 1}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_automatic_is_what_the_supports_say(seed):
+    rng = random.Random(seed)
+    model = prepare(random_model(seed))
+    types = sorted({model.graph.ops[i].type for i in model.graph.placeable})
+    core = core_with_acc(unsupported=[t for t in types if rng.random() < 0.4])
+    affinity = Affinity.automatic(model, "HETERO:ACC,CPU", core=core)
+    able = supported_ops(model, "ACC", core=core)
+    assert on(affinity) == {name: "ACC" if name in able else "CPU" for name in affinity.ops}
+
+
+def test_no_device_supports_some_op():
+    core = core_with_acc(supported={"Convolution"})
+    with pytest.raises(DeviceError) as caught:
+        Affinity.automatic(convolutions(), "HETERO:ACC", core=core)
+    message = str(caught.value)
+    assert message.startswith("ACC does not support 5 of the ops placed on it: 'bias1 (Add)'")
+    assert "affinity.fix(ops={" in message
+    assert "hetero_lab.support(" in message
+
+
+def test_a_stateful_path_goes_where_all_of_it_is_supported():
+    core = core_with_acc(unsupported={"ReLU", "Relu"})
+    affinity = Affinity.automatic(stateful(), "HETERO:ACC,CPU", core=core)
+    # "middle", a relu, lies on the path, so all of it is on CPU; "after" is free.
+    assert on(affinity) == {
+        "read": "CPU", "sum": "CPU", "middle": "CPU", "assign": "CPU", "after": "ACC",
+    }  # fmt: skip
+
+
+# -- totality ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "model",
+    [two_parts(), odd_ends(), stateful(), compressed(ov.Type.i8, 2), chain(*NASTY_NAMES)],
+    ids=lambda model: model.get_friendly_name(),
+)
+def test_every_node_has_a_device(core, model):
+    nodes = all_of(hl.load(model))
+    affinities = [
+        Affinity.uniform(model, "CPU", core=core),
+        Affinity.automatic(model, "HETERO:ACC,CPU", core=core),
+    ]
+    affinities.append(affinities[0].fix(patterns={".": "ACC"}, core=core))
+    for affinity in affinities:
+        assert list(affinity) == nodes
+        assert len(affinity) == len(nodes)
+        assert all(isinstance(device, str) for device in affinity.values())
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10_000), st.integers(0, 100))
+def test_followers_follow(seed, choice):
+    graph = prepare(random_model(seed)).graph
+    affinity = random_affinity(graph, ["ACC", "CPU"], choice)
+    assert set(affinity) == set(graph.index_of)
+    for node in graph:
+        users = [use.index for use in graph.consumers[node.index]]
+        if node.type == "Result":
+            assert affinity[node.name] == affinity[graph.ops[node.inputs[0][0]].name]
+        elif node.type in ("Parameter", "Constant"):
+            # It is where one of its users is, so it starts no subgraph of its own.
+            at = {affinity[graph.ops[user].name] for user in users}
+            assert not at or affinity[node.name] in at
+
+
+def test_one_missing_affinity_fails_in_the_runtime(core):
+    # Why affinities are total by construction.
+    model = hl.load(two_parts())
+    for node in model.get_ordered_ops():
+        if node.get_friendly_name() != "second":
+            node.get_rt_info()["affinity"] = "CPU"
+    with pytest.raises(RuntimeError, match="second"):
+        core.compile_model(model, "HETERO:CPU")
+
+
+# -- fix ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cpu(core) -> Affinity:
+    return Affinity.uniform(convolutions(), "CPU", core=core)
+
+
+def moved(after: Affinity, before: Affinity) -> list[str]:
+    return after.diff(before)["op"].tolist()
+
+
+def test_fix_by_name_type_and_pattern(core, cpu):
+    assert moved(cpu.fix(ops={"conv1": "ACC"}, core=core), cpu) == ["conv1"]
+    assert moved(cpu.fix(types={"Relu": "ACC"}, core=core), cpu) == ["relu1", "relu2"]
+    assert moved(cpu.fix(patterns={"2$": "ACC"}, core=core), cpu) == ["conv2", "bias2", "relu2"]
+    assert moved(cpu.fix(patterns={"on": "ACC"}, core=core), cpu) == ["conv1", "conv2"]
+    assert cpu.fix(core=core) == cpu
+
+
+def test_fix_leaves_the_original_alone(core, cpu):
+    before = dict(cpu)
+    cpu.fix(types={"Relu": "ACC"}, core=core)
+    assert dict(cpu) == before
+    with pytest.raises(TypeError):
+        cpu["conv1"] = "ACC"
+
+
+def test_names_win_over_patterns_over_types(core, cpu):
+    fixed = cpu.fix(
+        ops={"relu2": "CPU"}, patterns={"2$": "ACC", "conv": "CPU"}, types={"Relu": "ACC"}, core=core
+    )
+    assert moved(fixed, cpu) == ["relu1", "bias2"]
+
+
+def test_a_whole_subgraph_is_fixed(core, cpu):
+    mixed = cpu.fix(ops={"softmax": "ACC"}, core=core)
+    partition = hl.partition(convolutions(), mixed, core=core)
+    back = mixed.fix(subgraphs={partition.subgraphs[1]: "CPU"}, core=core)
+    assert back == cpu
+    # A type wins over a subgraph.
+    both = cpu.fix(subgraphs={partition.subgraphs[0]: "ACC"}, types={"Add": "CPU"}, core=core)
+    assert moved(both, cpu) == ["conv1", "relu1"]
+
+
+def test_constants_parameters_and_results_are_accepted_and_change_nothing(core, cpu):
+    followers = [name for name in cpu if name not in cpu.ops]
+    assert len(followers) >= 4
+    for name in followers:
+        assert cpu.fix(ops={name: "ACC"}, core=core) == cpu
+    assert cpu.fix(types={"Constant": "ACC", "Parameter": "ACC", "Result": "ACC"}, core=core) == cpu
+
+
+def test_a_fixed_op_takes_its_constants_and_results_along(core, cpu):
+    fixed = cpu.fix(ops={"conv1": "ACC", "relu2": "ACC"}, core=core)
+    graph = prepare(convolutions()).graph
+    for producer, _ in graph.ops[graph.index_of["conv1"]].inputs:
+        assert fixed[graph.ops[producer].name] == "ACC"
+    assert fixed["out"] == "ACC"
+
+
+def test_an_op_of_a_stateful_path_moves_the_path(core):
+    model = stateful()
+    before = Affinity.uniform(model, "CPU", core=core)
+    for name in ("read", "sum", "middle", "assign"):
+        assert moved(before.fix(ops={name: "ACC"}, core=core), before) == [
+            "read", "sum", "middle", "assign",
+        ]  # fmt: skip
+    assert moved(before.fix(ops={"after": "ACC"}, core=core), before) == ["after"]
+    with pytest.raises(AffinityError, match=r"'read' and 'sum' belong to one stateful path"):
+        before.fix(ops={"read": "ACC", "sum": "CPU"}, core=core)
+    # Of two levels, the stronger one moves the path; that is no contradiction.
+    both = before.fix(ops={"sum": "ACC"}, types={"ReadValue": "CPU"}, core=core)
+    assert both["read"] == "ACC"
+
+
+@pytest.mark.parametrize(
+    ("fixes", "kind", "says"),
+    [
+        ({"ops": {"conv": "ACC"}}, AffinityError, "No op is called 'conv'. Did you mean 'conv"),
+        ({"ops": {"CONV1": "ACC"}}, AffinityError, "Did you mean 'conv1'"),
+        ({"ops": {5: "ACC"}}, AffinityError, "No op is called '5'"),
+        ({"types": {"ReLU": "ACC"}}, AffinityError, "Did you mean 'Relu'"),
+        ({"types": {"MatMul": "ACC"}}, AffinityError, "Types: 'Add', 'Constant', 'Convolution'"),
+        ({"patterns": {"^block": "ACC"}}, AffinityError, "'^block' matches no op. Ops: 'conv1'"),
+        ({"patterns": {"(": "ACC"}}, AffinityError, "'(' is not a regular expression"),
+        ({"patterns": {3: "ACC"}}, AffinityError, "'3' is not a regular expression"),
+        ({"subgraphs": {0: "ACC"}}, AffinityError, "takes subgraphs of a partition"),
+        ({"ops": {"conv1": "XPU"}}, DeviceError, "'XPU' is not a device here"),
+        ({"ops": {"conv1": "cpu"}}, DeviceError, "Did you mean 'CPU'"),
+        ({"ops": {"conv1": ""}}, DeviceError, "'' is not a device here"),
+        ({"ops": {"conv1": None}}, DeviceError, "'None' is not a device here"),
+        ({"types": {"Relu": "HETERO:ACC,CPU"}}, DeviceError, "is not a device here"),
+    ],
+)
+def test_fixes_that_cannot_be_meant(core, cpu, fixes, kind, says):
+    with pytest.raises(kind) as caught:
+        cpu.fix(**fixes, core=core)
+    assert says in str(caught.value)
+    assert isinstance(caught.value, ValueError)
+
+
+def test_a_subgraph_of_another_model(core, cpu):
+    other = hl.partition(chain("r", "s"), "HETERO:CPU", core=core).subgraphs[0]
+    with pytest.raises(AffinityError, match="No op is called 'r'"):
+        cpu.fix(subgraphs={other: "ACC"}, core=core)
+
+
+# -- value semantics ---------------------------------------------------------------------------
+
+
+def test_affinities_compare_by_value(core, cpu):
+    again = Affinity.uniform(convolutions(), "CPU", core=core)
+    other = cpu.fix(ops={"conv1": "ACC"}, core=core)
+    assert cpu == again
+    assert hash(cpu) == hash(again)
+    assert cpu != other
+    assert cpu == other.fix(ops={"conv1": "CPU"}, core=core)
+    assert len({cpu, again, other}) == 2
+    assert cpu != dict(cpu)
+
+
+def test_diff_lists_what_moved_both_ways(core, cpu):
+    after = cpu.fix(ops={"conv1": "ACC", "relu2": "ACC"}, core=core)
+    assert after.diff(cpu).to_dict("list") == {
+        "op": ["conv1", "relu2"], "before": ["CPU", "CPU"], "after": ["ACC", "ACC"],
+    }  # fmt: skip
+    assert cpu.diff(after)["before"].tolist() == ["ACC", "ACC"]
+    assert cpu.diff(cpu).empty
+    assert cpu.diff(cpu).columns.tolist() == ["op", "before", "after"]
+
+
+def test_an_affinity_of_another_model(core, cpu):
+    model = chain("r", "s")
+    for call in (
+        lambda: cpu.diff(Affinity.uniform(model, "CPU", core=core)),
+        lambda: hl.partition(model, cpu, core=core),
+        lambda: hl.compile(model, cpu, core=core),
+        lambda: hl.profile(model, hl.Placement(cpu), core=core, progress=False),
+    ):
+        with pytest.raises(AffinityError) as caught:
+            call()
+        message = str(caught.value)
+        assert "belongs to another model" in message
+        assert "'bias1'" in message
+        assert "hetero_lab.Affinity.automatic(" in message
+
+
+def test_repr(core, cpu):
+    assert repr(cpu) == "Affinity(7 ops; CPU: 7)"
+    fixed = cpu.fix(types={"Relu": "ACC"}, core=core)
+    assert repr(fixed) == "Affinity(7 ops; CPU: 5, ACC: 2)"
+    table = fixed.fix(core=core)._repr_html_()
+    assert "conv1" in table
+    assert "<script" not in Affinity.uniform(chain("<script>"), "CPU", core=core)._repr_html_()
+
+
+# -- files -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["json", "csv"])
+@pytest.mark.parametrize(
+    "model",
+    [convolutions(), stateful(), odd_ends(), chain(*NASTY_NAMES), random_model(86)],
+    ids=lambda model: model.get_friendly_name(),
+)
+def test_files_there_and_back(core, tmp_path, model, kind):
+    affinity = random_affinity(prepare(model).graph, ["ACC", "CPU"], 3)
+    path = tmp_path / f"affinity.{kind}"
+    getattr(affinity, f"to_{kind}")(path)
+    back = getattr(Affinity, f"from_{kind}")(path)
+    assert back == affinity
+    assert back.nodes == affinity.nodes
+    assert back.ops == affinity.ops
+    hl.partition(model, back, core=core)
+    # It can still be fixed, and what follows still does.
+    first = affinity.ops[0]
+    assert back.fix(ops={first: "ACC"}, core=core) == affinity.fix(ops={first: "ACC"}, core=core)
+
+
+def test_an_edited_csv_moves_an_op_and_its_followers(core, tmp_path, cpu):
+    path = tmp_path / "a.csv"
+    cpu.to_csv(path)
+    text = path.read_text().replace('"conv1","Convolution","CPU"', '"conv1","Convolution","ACC"')
+    path.write_text(text)
+    assert Affinity.from_csv(path) == cpu.fix(ops={"conv1": "ACC"}, core=core)
+
+
+def test_an_edit_that_parts_a_stateful_path(core, tmp_path):
+    path = tmp_path / "a.csv"
+    Affinity.uniform(stateful(), "CPU", core=core).to_csv(path)
+    path.write_text(path.read_text().replace('"sum","Add","CPU"', '"sum","Add","ACC"'))
+    with pytest.raises(StoredFileError, match=r"'sum' is on ACC, but goes with 'read' on CPU"):
+        Affinity.from_csv(path)
+
+
+def nodes_json(nodes) -> str:
+    return json.dumps({"kind": "affinity", "schema_version": 1, "nodes": nodes})
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("{}", "is not a stored affinity"),
+        ("garbage", "cannot be read as a stored affinity"),
+        (nodes_json([]), "lists no node"),
+        (nodes_json(None), "lists no node"),
+        (nodes_json({"a": "CPU"}), "lists no node"),
+        (nodes_json([["a", "Relu", "CPU"]]), "is not a node"),
+        (nodes_json([["a", "Relu", 5, "a"]]), "is not a node"),
+        (nodes_json([["a", "Relu", "", "a"]]), "is not a node"),
+        (nodes_json(["abcd"]), "is not a node"),
+        (nodes_json([["a", "Relu", "CPU", "b"]]), "'b' is missing"),
+        (nodes_json([["a", "Relu", "CPU", "a"]] * 2), "'a' is there twice"),
+    ],
+)
+def test_a_broken_json(tmp_path, content, says):
+    path = tmp_path / "broken.json"
+    path.write_text(content)
+    with pytest.raises(StoredFileError) as caught:
+        Affinity.from_json(path)
+    assert says in str(caught.value)
+    assert "broken.json" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("node,type,device\na,Relu,CPU\n", "has no column 'leader'"),
+        ("node,type,device,leader\n", "lists no node"),
+        ("node,type,device,leader\na,Relu,,a\n", "is not a node"),
+        ("", "is not a CSV table"),
+    ],
+)
+def test_a_broken_csv(tmp_path, content, says):
+    path = tmp_path / "broken.csv"
+    path.write_text(content)
+    with pytest.raises(StoredFileError) as caught:
+        Affinity.from_csv(path)
+    assert says in str(caught.value)
+
+
+def test_missing_files_and_places_that_cannot_be_written(tmp_path, cpu):
+    with pytest.raises(StoredFileError, match="missing.json"):
+        Affinity.from_json(tmp_path / "missing.json")
+    with pytest.raises(StoredFileError, match="missing.csv"):
+        Affinity.from_csv(tmp_path / "missing.csv")
+    (tmp_path / "file").write_text("x")
+    for write in (cpu.to_json, cpu.to_csv):
+        with pytest.raises(OutputPathError, match="does not exist"):
+            write(tmp_path / "file" / "a")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_from_graph_takes_a_function_or_a_mapping():
+    graph = prepare(diamond()).graph
+    by_name = {"top": "CPU", "left": "ACC", "right": "CPU", "join": "ACC"}
+    made = Affinity.from_graph(graph, by_name)
+    assert on(made) == by_name
+    assert Affinity.from_graph(graph, by_name.get) == made
+
+
+def test_an_affinity_of_a_large_model_is_quick_enough_to_hash(core):
+    x = op.parameter([1], np.float32, name="x")
+    tensor = x
+    for index in range(1500):
+        tensor = op.relu(tensor, name=f"r{index}")
+    model = ov.Model([op.result(tensor, name="out")], [x], "long")
+    affinity = Affinity.uniform(model, "CPU", core=core)
+    assert affinity.fix(ops={"r7": "ACC"}, core=core) != affinity
+    assert len(affinity.ops) == 1500

@@ -1,0 +1,240 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from openvino import opset13 as op
+from random_models import random_affinity, random_model
+from small_models import chain, compressed, convolutions, diamond, odd_ends, two_parts
+
+import hetero_lab as hl
+from hetero_lab.errors import AffinityError
+from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.model.read import prepare
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.partition import (
+    Partition,
+    partition_from_json,
+    partition_to_json,
+    predict,
+)
+
+DEVICES = ["ACC", "CPU"]
+
+
+def placed(model: ov.Model, **devices: str) -> tuple[OpGraph, Partition]:
+    """Predict with CPU everywhere but where told."""
+    graph = prepare(model).graph
+    names = {name.replace("_", "/"): device for name, device in devices.items()}
+    affinity = Affinity.from_graph(graph, lambda name: names.get(name, "CPU"))
+    return graph, predict(graph, affinity)
+
+
+def shape_of(partition: Partition) -> list[tuple[str, tuple[str, ...]]]:
+    return [(s.device, s.ops) for s in partition.subgraphs]
+
+
+def test_one_device_is_one_subgraph():
+    _, partition = placed(diamond())
+    assert shape_of(partition) == [("CPU", ("top", "left", "right", "join"))]
+    assert partition.boundaries == ()
+    assert (partition.n_subgraphs, partition.boundary_bytes, partition.n_crossings) == (1, 0, 0)
+
+
+def test_two_parts_on_one_device_are_two_subgraphs():
+    _, partition = placed(two_parts())
+    assert sorted(shape_of(partition)) == [("CPU", ("abs",)), ("CPU", ("relu",))]
+
+
+def test_a_chain_is_cut_where_the_device_changes():
+    _, partition = placed(chain("a", "b", "c", "d"), b="ACC", c="ACC")
+    assert shape_of(partition) == [("CPU", ("a",)), ("ACC", ("b", "c")), ("CPU", ("d",))]
+    assert [(b.tensor, b.source, b.targets, b.n_bytes) for b in partition.boundaries] == [
+        ("a", 0, (1,), 16), ("c", 1, (2,), 16),
+    ]  # fmt: skip
+    assert partition.boundary_bytes == 32
+    assert partition.subgraph_of == {"a": 0, "b": 1, "c": 1, "d": 2}
+
+
+def test_a_subgraph_that_would_depend_on_itself_is_split():
+    # top and join are neighbours of left on CPU, but right on ACC lies between them.
+    _, partition = placed(diamond(), right="ACC")
+    assert len(partition.subgraphs) == 3
+    assert [s.device for s in partition.subgraphs] == ["CPU", "ACC", "CPU"]
+    assert "top" in partition.subgraphs[0].ops
+    assert "join" in partition.subgraphs[2].ops
+
+
+def test_a_tensor_that_goes_to_two_subgraphs_is_one_boundary():
+    x = op.parameter([1, 8], np.float32, name="x")
+    top = op.relu(x, name="top")
+    outs = [op.result(make(top, name=n), name=f"o{n}") for make, n in ((op.abs, "a"), (op.tanh, "b"))]
+    _, partition = placed(ov.Model(outs, [x], "fork"), a="ACC", b="ACC")
+    (boundary,) = partition.boundaries
+    assert (boundary.tensor, boundary.n_bytes, len(boundary.targets)) == ("top", 32, 2)
+    # Two users without a tensor in common are two subgraphs, though on one device.
+    assert partition.n_subgraphs == 3
+    assert partition.n_crossings == 2
+    assert partition.boundary_bytes == 32
+
+
+def test_several_outputs_of_an_op_are_told_apart():
+    x = op.parameter([1, 6], np.float32, name="x")
+    parts = op.split(x, op.constant(1), 3, name="split")
+    added = op.add(parts.output(0), parts.output(2), name="added")
+    model = ov.Model(
+        [op.result(added, name="o"), op.result(op.abs(parts.output(1), name="abs"), name="p")], [x], "m"
+    )
+    _, partition = placed(model, added="ACC")
+    assert [(b.tensor, b.op, b.port, b.n_bytes) for b in partition.boundaries] == [
+        ("split:0", "split", 0, 8), ("split:2", "split", 2, 8),
+    ]  # fmt: skip
+
+
+def test_constants_are_copied_and_never_cut():
+    shared = op.constant(np.ones((1, 4), np.float32), name="shared")
+    x = op.parameter([1, 4], np.float32, name="x")
+    first = op.add(x, shared, name="first")
+    second = op.multiply(first, shared, name="second")
+    _, partition = placed(ov.Model([op.result(second, name="o")], [x], "m"), second="ACC")
+    assert [b.tensor for b in partition.boundaries] == ["first"]
+
+
+def test_results_are_where_their_producers_are():
+    graph, partition = placed(odd_ends(), doubled="ACC")
+    assert [s.device for s in partition.subgraphs].count("ACC") == 1
+    assert {b.tensor for b in partition.boundaries} == {"relu"}
+    assert graph.results == tuple(sorted(graph.results, key=graph.results.index))
+
+
+def test_shared_compressed_weights_cross_as_one_boundary():
+    _, partition = placed(compressed(ov.Type.i8, users=2), matmul0="ACC")
+    assert {b.tensor for b in partition.boundaries} <= {"scaled", "x"}
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 100_000), st.integers(0, 1000))
+def test_what_holds_of_every_partition(seed, choice):
+    graph = prepare(random_model(seed)).graph
+    affinity = random_affinity(graph, DEVICES, choice)
+    partition = predict(graph, affinity)
+    where = partition.subgraph_of
+    # Each op is in exactly one subgraph, and that is on its device.
+    assert sorted(where) == sorted(affinity.ops)
+    assert sum(len(s.ops) for s in partition.subgraphs) == len(affinity.ops)
+    for subgraph in partition.subgraphs:
+        assert {affinity[name] for name in subgraph.ops} <= {subgraph.device}
+    assert [s.index for s in partition.subgraphs] == list(range(partition.n_subgraphs))
+    # Whatever crosses is a boundary, once, and goes forward.
+    crossing = {}
+    for node in graph:
+        if node.type in ("Result", "Parameter", "Constant"):
+            continue
+        for producer, port in node.inputs:
+            source = graph.ops[producer]
+            if source.type == "Constant" or source.name not in where:
+                continue
+            if where[source.name] != where[node.name]:
+                crossing.setdefault((source.name, port), set()).add(where[node.name])
+    listed = {(b.op, b.port): set(b.targets) for b in partition.boundaries}
+    for tensor, targets in crossing.items():
+        assert targets <= listed[tensor]
+    for boundary in partition.boundaries:
+        assert all(boundary.source < target for target in boundary.targets)
+        assert list(boundary.targets) == sorted(set(boundary.targets))
+        producer = graph.ops[graph.index_of[boundary.op]]
+        assert boundary.n_bytes == producer.outputs[boundary.port].n_bytes
+    assert partition.n_crossings == sum(len(targets) for targets in listed.values())
+    # The wiring names every input and output of the model once.
+    for kind, count in (("inputs", len(graph.parameters)), ("outputs", len(graph.results))):
+        ports = [e[1] for w in partition.wiring for e in getattr(w, kind) if e[0] == "model"]
+        assert sorted(ports) == list(range(count))
+    assert not partition.observed
+    # Where every node is agrees with where the ops are.
+    if partition.home:
+        assert {graph.ops[i].name: h for i, h in enumerate(partition.home)}.items() >= where.items()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 100_000))
+def test_json_there_and_back(seed):
+    graph = prepare(random_model(seed)).graph
+    partition = predict(graph, random_affinity(graph, DEVICES, seed))
+    back = partition_from_json(json.loads(json.dumps(partition_to_json(partition))))
+    assert back.subgraphs == partition.subgraphs
+    assert back.boundaries == partition.boundaries
+    assert back.wiring == partition.wiring
+    assert back.observed == partition.observed
+
+
+def test_a_prediction_does_not_depend_on_the_hash_seed():
+    code = (
+        "import json; from random_models import *; from hetero_lab.model.read import prepare\n"
+        "from hetero_lab.placement.partition import *\n"
+        "for s in range(20):\n"
+        "    g = prepare(random_model(s)).graph\n"
+        "    p = predict(g, random_affinity(g, ['ACC', 'CPU'], s))\n"
+        "    print(json.dumps(partition_to_json(p)))\n"
+    )
+    tests = Path(__file__).parents[1]
+    paths = os.pathsep.join([str(tests), str(tests.parent), os.environ.get("PYTHONPATH", "")])
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": paths},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("0", "12345")
+    }
+    assert len(found) == 1
+
+
+def test_hl_partition_of_a_single_device_is_one_subgraph(core):
+    # Compiled directly, HETERO is not in between to part what is not connected.
+    assert hl.partition(two_parts(), "CPU", core=core).n_subgraphs == 1
+    assert hl.partition(two_parts(), "HETERO:CPU", core=core).n_subgraphs == 2
+
+
+def test_hl_partition_compiles_nothing(own_core):
+    hl.partition(convolutions(), "HETERO:ACC,CPU", core=own_core)
+    assert own_core.n_compiled == 0
+
+
+def test_an_affinity_of_another_model():
+    graph = prepare(chain("a", "b")).graph
+    other = Affinity.from_graph(prepare(chain("a", "c")).graph, lambda _name: "CPU")
+    with pytest.raises(AffinityError, match="another model"):
+        predict(graph, other)
+
+
+def test_text_and_html():
+    _, partition = placed(chain("<script>x</script>", "b"), b="ACC")
+    assert repr(partition) == "Partition(2 subgraphs, 1 boundaries, 16 bytes, predicted)"
+    assert partition.to_frame().columns.tolist() == ["subgraph", "device", "n_ops", "ops"]
+    assert "<script" not in partition._repr_html_()
+    assert "&lt;script&gt;" in partition._repr_html_()
+
+
+def test_a_big_model_is_predicted():
+    x = op.parameter([1], np.float32, name="x")
+    tensor, ends = x, []
+    for index in range(600):
+        tensor = op.relu(tensor, name=f"r{index}")
+        if index % 7 == 0:
+            ends.append(op.result(op.abs(tensor, name=f"a{index}"), name=f"o{index}"))
+    model = ov.Model([op.result(tensor, name="out"), *ends], [x], "long")
+    graph = prepare(model).graph
+    affinity = Affinity.from_graph(graph, lambda name: DEVICES[int(name[1:]) % 2])
+    # Each r but the first begins a subgraph; a goes with its r or is one by itself.
+    partition = predict(graph, affinity)
+    assert partition.n_subgraphs == 600

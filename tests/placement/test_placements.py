@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import dataclasses
+
+import openvino as ov
+import pytest
+from counting_core import F32, core_with_acc
+from small_models import chain, convolutions, two_parts
+
+import hetero_lab as hl
+from hetero_lab.errors import ArgumentError, DeviceError, PropertyError
+from hetero_lab.model.read import prepare
+from hetero_lab.placement.affinity import Priorities
+from hetero_lab.placement.placements import compile_properties, resolve
+
+
+def test_every_form_of_a_placement_is_understood(core):
+    model = prepare(two_parts())
+    automatic = hl.Affinity.automatic(model, "HETERO:ACC,CPU", core=core)
+    for form in ("HETERO:ACC,CPU", Priorities(("ACC", "CPU")), automatic, hl.Placement(automatic)):
+        resolved = resolve(model, form, core=core)
+        assert resolved.affinity == automatic
+        assert not resolved.direct
+    assert resolve(model, "HETERO:ACC,CPU", core=core).label == "HETERO:ACC,CPU"
+    single = resolve(model, "CPU", core=core)
+    assert (single.label, single.direct) == ("CPU", True)
+    assert set(single.affinity.values()) == {"CPU"}
+    mine = hl.Placement(automatic, "mine")
+    assert resolve(model, mine, core=core) is mine
+    assert repr(mine) == "Placement('mine', Affinity(2 ops; ACC: 2))"
+
+
+def test_a_single_device_through_hetero_is_not_direct(core):
+    resolved = resolve(prepare(two_parts()), "HETERO:CPU", core=core)
+    assert not resolved.direct
+    assert resolved.affinity.devices == ("CPU",)
+
+
+@pytest.mark.parametrize(
+    ("placement", "kind", "says"),
+    [
+        ("ACC,CPU", DeviceError, "Several devices need HETERO: 'HETERO:ACC,CPU'"),
+        ("CPU,CPU", DeviceError, "names 'CPU' twice"),
+        ("", DeviceError, "'' is not a device here"),
+        ("cpu", DeviceError, "Did you mean 'CPU'"),
+        ("AUTO", DeviceError, "'AUTO' is not a device here"),
+        ("AUTO:CPU", DeviceError, "'AUTO:CPU' is not a device here"),
+        ("HETERO:", DeviceError, "names no device"),
+        (5, ArgumentError, "A placement is a hetero_lab.Placement"),
+        (None, ArgumentError, "not NoneType"),
+        ({"relu": "CPU"}, ArgumentError, "not dict"),
+        (["ACC", "CPU"], ArgumentError, "not list"),
+    ],
+)
+def test_what_is_no_placement(core, placement, kind, says):
+    with pytest.raises(kind) as caught:
+        resolve(prepare(two_parts()), placement, core=core)
+    assert says in str(caught.value)
+
+
+def test_a_placement_needs_an_affinity():
+    with pytest.raises(ArgumentError, match=r"is an hetero_lab.Affinity, .* not dict"):
+        hl.Placement({"relu": "CPU"})
+    with pytest.raises(ArgumentError, match="not str"):
+        hl.Placement("HETERO:ACC,CPU")
+
+
+def test_direct_needs_one_device(core):
+    affinity = hl.Affinity.uniform(two_parts(), "CPU", core=core).fix(ops={"abs": "ACC"}, core=core)
+    with pytest.raises(ArgumentError, match="one device only"):
+        hl.Placement(affinity, direct=True)
+
+
+def test_an_op_on_a_device_that_does_not_support_it():
+    core = core_with_acc(unsupported={"Softmax", "Relu"})
+    model = prepare(convolutions())
+    for placement in ("ACC", hl.Affinity.uniform(model, "ACC", core=core)):
+        with pytest.raises(DeviceError) as caught:
+            resolve(model, placement, core=core)
+        message = str(caught.value)
+        assert "ACC does not support 3 of the ops placed on it" in message
+        assert "'relu1 (Relu)', 'softmax (Softmax)', 'relu2 (Relu)'" in message
+        assert "affinity.fix(ops=" in message
+
+
+@pytest.mark.parametrize(
+    ("properties", "kind", "says"),
+    [
+        ({"XPU": F32}, DeviceError, "'XPU' is not a device here"),
+        ({"cpu": F32}, DeviceError, "Did you mean 'CPU'"),
+        ({"CPU": {"NO_SUCH": 1}}, PropertyError, "'NO_SUCH' is not a property of CPU"),
+        ({"ACC": {"NO_SUCH": 1}}, PropertyError, "'NO_SUCH' is not a property of ACC"),
+        ({"CPU": {"PERF_COUNT": "x"}}, PropertyError, "is not a value for PERF_COUNT of CPU"),
+        ({"CPU": "f32"}, PropertyError, "are a mapping"),
+        ({"CPU": None}, PropertyError, "are a mapping"),
+        (F32, DeviceError, "'INFERENCE_PRECISION_HINT' is not a device here"),
+        ([("CPU", F32)], ArgumentError, "maps devices to properties"),
+        ("f32", ArgumentError, "maps devices to properties"),
+        (None, ArgumentError, "maps devices to properties"),
+    ],
+)
+def test_wrong_properties(core, properties, kind, says):
+    model = prepare(two_parts())
+    placement = hl.Placement(
+        hl.Affinity.uniform(model, "CPU", core=core), device_properties=properties
+    )
+    with pytest.raises(kind) as caught:
+        resolve(model, placement, core=core)
+    assert says in str(caught.value)
+
+
+def test_a_placements_properties_win_over_the_emulations(own_core):
+    hl.emulate(
+        "ACC", properties={"INFERENCE_PRECISION_HINT": "f16", "NUM_STREAMS": 1}, core=own_core
+    )
+    model = prepare(chain("r", "s"))
+    affinity = hl.Affinity.uniform(model, "ACC", core=own_core).fix(ops={"s": "CPU"}, core=own_core)
+    placement = hl.Placement(affinity, device_properties={"ACC": F32})
+    assert compile_properties(placement, own_core) == {
+        "ACC": {"INFERENCE_PRECISION_HINT": "f32", "NUM_STREAMS": 1}, "CPU": {},
+    }  # fmt: skip
+
+
+def test_a_placement_is_frozen_and_holds_text(core):
+    affinity = hl.Affinity.uniform(two_parts(), "CPU", core=core)
+    mine = {"CPU": {"INFERENCE_PRECISION_HINT": ov.Type.f32, "NUM_STREAMS": 1}}
+    placement = hl.Placement(affinity, "x", mine)
+    assert placement.device_properties == {
+        "CPU": {"INFERENCE_PRECISION_HINT": "f32", "NUM_STREAMS": 1}
+    }
+    mine["CPU"]["NUM_STREAMS"] = 5
+    assert placement.device_properties["CPU"]["NUM_STREAMS"] == 1
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        placement.label = "y"

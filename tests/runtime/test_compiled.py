@@ -1,0 +1,427 @@
+from __future__ import annotations
+
+import concurrent.futures
+import warnings
+
+import numpy as np
+import openvino as ov
+import pytest
+from counting_core import F32, core_with_acc, in_f32
+from random_models import random_affinity, random_model
+from small_models import (
+    NASTY_NAMES,
+    chain,
+    convolutions,
+    diamond,
+    dynamic_inside,
+    odd_ends,
+    stateful,
+    two_parts,
+)
+
+import hetero_lab as hl
+from hetero_lab.errors import (
+    AffinityError,
+    CompileError,
+    DeviceError,
+    HeteroLabWarning,
+    InputError,
+    PropertyError,
+)
+from hetero_lab.model.read import output_names, prepare
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.partition import Partition, Subgraph, predict
+from hetero_lab.runtime.compiled import (
+    Header,
+    _check_cuts,
+    _check_ports,
+    _lonely_results,
+    _observe,
+    match_header,
+    read_header,
+)
+from hetero_lab.runtime.inputs import generate_inputs
+
+
+def on_cpu(model, core, **elsewhere) -> Affinity:
+    return hl.Affinity.uniform(model, "CPU", core=core).fix(ops=elsewhere, core=core)
+
+
+def labelled(model: ov.Model, device_of) -> ov.Model:
+    clone = hl.load(model)
+    for node in clone.get_ordered_ops():
+        node.get_rt_info()["affinity"] = device_of(node)
+    return clone
+
+
+# -- right numbers -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "model", [two_parts(), odd_ends(), diamond(), chain(*NASTY_NAMES)],
+    ids=lambda model: model.get_friendly_name(),
+)  # fmt: skip
+@pytest.mark.parametrize("choice", range(4))
+def test_outputs_are_those_of_one_device_in_order(core, model, choice):
+    prepared = prepare(model)
+    inputs = generate_inputs(prepared)
+    single = in_f32(hl.Affinity.uniform(prepared, "CPU", core=core), direct=True)
+    expected = hl.compile(prepared, single, core=core)(inputs)
+    affinity = random_affinity(prepared.graph, ["ACC", "CPU"], choice)
+    compiled = hl.compile(prepared, in_f32(affinity), core=core)
+    assert compiled.as_predicted
+    outputs = compiled(inputs)
+    assert list(outputs) == list(expected) == list(compiled.output_names)
+    for name, value in outputs.items():
+        np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=1e-6)
+
+
+def test_odd_ends_through_hetero(core):
+    given = {
+        "x": np.array([[-1, 0, 1, 2]], np.float32),
+        "unused": np.zeros(2, np.float32),
+        "through": np.array([[7, 8, 9]], np.float32),
+    }
+    for placement in ("CPU", "HETERO:CPU", "HETERO:ACC,CPU"):
+        out = hl.compile(odd_ends(), placement, core=core)(given)
+        assert [value.ravel().tolist() for value in out.values()] == [
+            [7, 8, 9], [0, 0, 2, 4], [3, 1, 2], [0, 0, 1, 2], [0, 0, 1, 2],
+        ]  # fmt: skip
+
+
+def test_every_call_returns_fresh_arrays(core):
+    compiled = hl.compile(diamond(), on_cpu(diamond(), core, left="ACC"), core=core)
+    inputs = np.ones((1, 8), np.float32)
+    first = compiled(inputs)["out"]
+    kept = first.copy()
+    second = compiled(inputs * 5)["out"]
+    np.testing.assert_array_equal(first, kept)
+    assert not np.shares_memory(first, second)
+    first[:] = 0
+    np.testing.assert_array_equal(compiled(inputs)["out"], kept)
+
+
+def test_inputs_are_copied(core):
+    compiled = hl.compile(diamond(), "CPU", core=core)
+    given = np.ones((1, 8), np.float32)
+    request = compiled.new_request(given)
+    request.infer()
+    expected = compiled.read_outputs(request)["out"]
+    given[:] = 100
+    request.infer()
+    np.testing.assert_array_equal(compiled.read_outputs(request)["out"], expected)
+
+
+def test_calls_from_many_threads_do_not_meet(core):
+    model = convolutions(8)
+    compiled = hl.compile(model, in_f32(on_cpu(model, core, softmax="ACC")), core=core)
+    rng = np.random.default_rng(0)
+    given = [rng.random((1, 8, 8, 8), np.float32) for _ in range(16)]
+    expected = [compiled(value)["features"] for value in given]
+
+    def run(index: int) -> bool:
+        return all(
+            np.array_equal(compiled(given[index])["features"], expected[index]) for _ in range(20)
+        )
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(run, range(16)))
+
+
+def test_a_request_keeps_the_state_of_a_stateful_model(core):
+    x = np.ones((1, 4), np.float32)
+    for elsewhere in ({}, {"after": "ACC"}, {"sum": "ACC"}):
+        model = stateful()
+        compiled = hl.compile(model, in_f32(on_cpu(model, core, **elsewhere)), core=core)
+        assert compiled.as_predicted
+        totals = [float(compiled(x)["out"][0, 0]) for _ in range(3)]
+        assert totals == [-1, -2, -3]
+
+
+def test_wrong_inputs_do_not_reach_the_runtime(core):
+    compiled = hl.compile(diamond(), "CPU", core=core)
+    for wrong in ([], np.ones((8, 1), np.float32), {"y": np.ones((1, 8), np.float32)}):
+        with pytest.raises(InputError):
+            compiled(wrong)
+
+
+# -- what was compiled -------------------------------------------------------------------------
+
+
+def test_the_observed_partition_is_the_predicted_one_in_execution_order(core):
+    model = convolutions(8)
+    affinity = on_cpu(model, core, softmax="ACC")
+    compiled = hl.compile(model, affinity, core=core)
+    assert compiled.as_predicted
+    assert compiled.partition.observed
+    assert [(s.index, s.device, s.ops[0]) for s in compiled.partition.subgraphs] == [
+        (0, "CPU", "conv1"), (1, "ACC", "softmax"), (2, "CPU", "conv2"),
+    ]  # fmt: skip
+    predicted = predict(prepare(model).graph, affinity)
+    assert compiled.partition.boundaries == predicted.boundaries
+    assert compiled.compile_ms > 0
+    assert isinstance(compiled.compiled_model, ov.CompiledModel)
+    assert repr(compiled).startswith("CompiledPlacement('affinity', Partition(3 subgraphs")
+
+
+def test_a_single_device_is_compiled_without_hetero(core):
+    compiled = hl.compile(two_parts(), "CPU", core=core)
+    assert compiled.partition.n_subgraphs == 1
+    assert compiled.compiled_model.get_property("EXECUTION_DEVICES") == ["CPU"]
+    assert hl.compile(two_parts(), "HETERO:CPU", core=core).partition.n_subgraphs == 2
+
+
+def test_the_header_tells_devices_ports_and_edges(core):
+    model = labelled(
+        diamond(), lambda node: "ACC" if node.get_friendly_name() == "right" else "CPU"
+    )
+    header = read_header(core.compile_model(model, "HETERO:ACC,CPU"))
+    assert header is not None
+    assert sorted(header.devices) == ["ACC", "CPU", "CPU"]
+    assert header.inputs == ((0, 0),)
+    assert header.outputs == ((2, 0),)
+    assert {(target[0], source[0]) for target, source in header.edges.items()} == {
+        (1, 0), (2, 0), (2, 1),
+    }  # fmt: skip
+    assert read_header(core.compile_model(chain("r"), "CPU")) is None
+
+
+def test_a_header_of_another_partition_does_not_match(core):
+    model = diamond()
+    affinity = on_cpu(model, core, right="ACC")
+    predicted = predict(prepare(model).graph, affinity)
+    header = read_header(hl.compile(model, affinity, core=core).compiled_model)
+    assert match_header(header, predicted) == [0, 1, 2]
+    edges, first = dict(header.edges), next(iter(header.edges))
+    edges.pop(first)
+    wrong = [
+        Header(("CPU", "CPU", "CPU"), header.inputs, header.outputs, header.edges),
+        Header((*header.devices, "CPU"), header.inputs, header.outputs, header.edges),
+        Header(header.devices, ((1, 0),), header.outputs, header.edges),
+        Header(header.devices, header.inputs, ((1, 0),), header.edges),
+        Header(header.devices, header.inputs, header.outputs, edges),
+        Header(header.devices, header.inputs, header.outputs, {**edges, first: (0, 1)}),
+    ]
+    for other in wrong:
+        assert match_header(other, predicted) is None
+    uniform = predict(prepare(model).graph, on_cpu(model, core))
+    assert match_header(header, uniform) is None
+
+
+def test_swapped_outputs_do_not_match(core):
+    model = two_parts()
+    affinity = on_cpu(model, core, abs="ACC")
+    predicted = predict(prepare(model).graph, affinity)
+    header = read_header(hl.compile(model, affinity, core=core).compiled_model)
+    assert match_header(header, predicted) is not None
+    swapped = Header(header.devices, header.inputs, header.outputs[::-1], header.edges)
+    assert match_header(swapped, predicted) is None
+
+
+def test_what_the_runtime_made_wins_over_the_prediction_and_is_said_aloud(core):
+    model = diamond()
+    compiled = hl.compile(model, on_cpu(model, core, right="ACC"), core=core).compiled_model
+    other = predict(prepare(model).graph, on_cpu(model, core))
+    with pytest.warns(HeteroLabWarning, match="3 subgraphs where 1 were expected"):
+        observed, as_predicted = _observe(compiled, other)
+    assert as_predicted is False
+    assert observed.observed
+    assert [s.device for s in observed.subgraphs] == ["CPU", "ACC", "CPU"]
+    assert observed.n_crossings == 3
+    assert observed.boundary_bytes == 0
+
+
+def test_other_inputs_or_outputs_than_the_models_are_refused(core):
+    prepared = prepare(two_parts())
+    for other in (diamond(), chain("r"), odd_ends()):
+        with pytest.raises(CompileError, match="not in the model's order"):
+            _check_ports(prepared, core.compile_model(other, "CPU"))
+    _check_ports(prepared, core.compile_model(two_parts(), "CPU"))
+
+
+def test_the_runtime_model_is_not_needed(core):
+    # The runtime cannot make one of most partitions; a release that can would be welcome.
+    model = random_model(9)
+    affinity = random_affinity(prepare(model).graph, ["ACC", "CPU"], 9)
+    compiled = hl.compile(model, affinity, core=core)
+    with pytest.raises(RuntimeError, match="already have the same parameter"):
+        compiled.compiled_model.get_runtime_model()
+    assert compiled.as_predicted
+
+
+# -- traps of the runtime ----------------------------------------------------------------------
+
+
+def test_a_subgraph_of_results_only_gets_an_op_that_changes_nothing(core):
+    model = random_model(86)
+    prepared = prepare(model)
+    affinity = random_affinity(prepared.graph, ["ACC", "CPU"], 86)
+    assert _lonely_results(predict(prepared.graph, affinity))
+    # This is how it goes without the op.
+    with pytest.raises(RuntimeError, match="at"):
+        core.compile_model(
+            labelled(model, lambda node: affinity[node.get_friendly_name()]), "HETERO:ACC,CPU"
+        )
+    inputs = generate_inputs(prepared)
+    compiled = hl.compile(prepared, in_f32(affinity), core=core)
+    assert compiled.as_predicted
+    single = in_f32(hl.Affinity.uniform(prepared, "CPU", core=core), direct=True)
+    expected = hl.compile(prepared, single, core=core)(inputs)
+    outputs = compiled(inputs)
+    assert list(outputs) == list(expected)
+    for name, value in outputs.items():
+        np.testing.assert_allclose(value, expected[name], rtol=1e-4, atol=1e-6)
+    # The op is nobody's: it is in no table, and the model does not have it.
+    assert sorted(compiled.partition.subgraph_of) == sorted(affinity.ops)
+    assert len(prepared.graph) == len(prepared.model.get_ops())
+
+
+def test_such_an_op_keeps_the_names_of_outputs(core):
+    model = random_model(86)
+    for number, port in enumerate(model.outputs):
+        port.set_names({f"named{number}", f"alias{number}"})
+    affinity = random_affinity(prepare(model).graph, ["ACC", "CPU"], 86)
+    compiled = hl.compile(model, affinity, core=core)
+    assert list(compiled.output_names) == output_names(model)
+    assert len(set(compiled.output_names)) == len(model.outputs)
+
+
+def test_a_parameter_away_from_its_user_would_be_a_subgraph_that_only_copies(core):
+    theirs = labelled(
+        chain("r"), lambda node: "ACC" if node.get_type_name() == "Parameter" else "CPU"
+    )
+    assert read_header(core.compile_model(theirs, "HETERO:ACC,CPU")).devices == ("ACC", "CPU")
+    ours = hl.compile(chain("r"), on_cpu(chain("r"), core, x="ACC"), core=core)
+    assert [s.device for s in ours.partition.subgraphs] == ["CPU"]
+
+
+def test_a_torn_stateful_path_would_fail_and_is_moved_as_one(core):
+    theirs = labelled(
+        stateful(), lambda node: "ACC" if node.get_friendly_name() == "middle" else "CPU"
+    )
+    with pytest.raises(RuntimeError, match="sibling output"):
+        core.compile_model(theirs, "HETERO:ACC,CPU")
+    compiled = hl.compile(stateful(), on_cpu(stateful(), core, middle="ACC"), core=core)
+    assert compiled.as_predicted
+    assert {"read", "sum", "middle", "assign"} <= set(compiled.partition.subgraphs[0].ops)
+
+
+def test_a_partition_that_tears_a_stateful_path_is_refused():
+    prepared = prepare(stateful())
+    torn = Partition(
+        (Subgraph(0, "CPU", ("read", "sum")), Subgraph(1, "ACC", ("middle", "assign"))), ()
+    )
+    with pytest.raises(AffinityError, match=r"'read', 'sum', 'middle', 'assign' would be torn"):
+        _check_cuts(prepared, torn)
+
+
+def test_duplicate_names_compile_as_different_ops(own_core):
+    model = chain("same", "same", "same")
+    affinity = on_cpu(model, own_core, same_2="ACC")
+    compiled = hl.compile(model, affinity, core=own_core)
+    assert [s.ops for s in compiled.partition.subgraphs] == [("same",), ("same_2",), ("same_3",)]
+
+
+def test_a_tensor_of_unknown_size_is_not_cut(own_core):
+    model = dynamic_inside()
+    before = own_core.n_compiled
+    for name in ("convert", "abs", "relu"):
+        affinity = on_cpu(model, own_core, **{name: "ACC"})
+        if name == "relu":  # cut before the size becomes unknown
+            continue
+        with pytest.raises(AffinityError) as caught:
+            hl.compile(model, affinity, core=own_core)
+        assert "shape is not known" in str(caught.value)
+        assert "keep their users on the device of their producer" in str(caught.value)
+    assert own_core.n_compiled == before
+
+
+@pytest.mark.parametrize("elsewhere", [{}, {"relu": "ACC"}])
+def test_unknown_sizes_inside_a_subgraph_are_fine(core, elsewhere):
+    model = dynamic_inside()
+    compiled = hl.compile(model, in_f32(on_cpu(model, core, **elsewhere)), core=core)
+    one = compiled(np.array([[0, 5, 0, 0]], np.float32))["out"]
+    three = compiled(np.array([[1, 5, 0, 2]], np.float32))["out"]
+    assert one.tolist() == [[0], [1]]
+    assert three.tolist() == [[0, 0, 0], [0, 1, 3]]
+
+
+def test_an_affinity_left_by_the_caller_is_overwritten(core):
+    model = chain("r", "s")
+    for node in model.get_ordered_ops():
+        node.get_rt_info()["affinity"] = "NO_SUCH_DEVICE"
+    compiled = hl.compile(model, "HETERO:ACC,CPU", core=core)
+    assert [s.device for s in compiled.partition.subgraphs] == ["ACC"]
+    hl.compile(model, "CPU", core=core)
+    assert {n.get_rt_info()["affinity"].astype(str) for n in model.get_ordered_ops()} == {
+        "NO_SUCH_DEVICE"
+    }
+
+
+# -- nothing is compiled that cannot be right --------------------------------------------------
+
+
+def test_bad_placements_compile_nothing():
+    core = core_with_acc(unsupported={"Softmax"})
+    model = hl.load(convolutions(8))
+    cpu = hl.Affinity.uniform(model, "CPU", core=core)
+    other = hl.Affinity.uniform(chain("r"), "CPU", core=core)
+    wrong: list[tuple[object, type[Exception]]] = [
+        ("XPU", DeviceError), ("HETERO:XPU", DeviceError), ("HETERO", DeviceError),
+        ("ACC", DeviceError), (hl.Affinity.uniform(model, "ACC", core=core), DeviceError),
+        (other, AffinityError), (hl.Placement(cpu, "x", {"CPU": {"FOO": 1}}), PropertyError),
+        (hl.Placement(cpu, "x", {"XPU": {}}), DeviceError),
+    ]  # fmt: skip
+    for placement, kind in wrong:
+        with pytest.raises(kind):
+            hl.compile(model, placement, core=core)
+    for properties in ({"FOO": 1}, {"INFERENCE_PRECISION_HINT": "f33"}):
+        for placement in ("CPU", "HETERO:ACC,CPU"):
+            with pytest.raises(PropertyError):
+                hl.compile(model, placement, properties=properties, core=core)
+    assert core.n_compiled == 0
+
+
+def test_properties_of_the_compile_reach_every_device(core, tmp_path):
+    model = diamond()
+    affinity = on_cpu(model, core, left="ACC")
+    placement = hl.Placement(affinity)
+    compiled = hl.compile(
+        model, placement, properties={"PERF_COUNT": True, "CACHE_DIR": str(tmp_path)}, core=core
+    )
+    by_device = compiled.compiled_model.get_property("DEVICE_PROPERTIES")
+    assert all(by_device[device]["PERF_COUNT"] for device in ("ACC", "CPU"))
+    assert list(tmp_path.iterdir())
+    # A second compile comes out of the cache and is as right.
+    again = hl.compile(model, placement, properties={"CACHE_DIR": str(tmp_path)}, core=core)
+    inputs = np.linspace(-1, 1, 8, dtype=np.float32).reshape(1, 8)
+    assert again.as_predicted
+    np.testing.assert_array_equal(again(inputs)["out"], compiled(inputs)["out"])
+
+
+def test_the_words_of_the_runtime_are_kept(core, tmp_path):
+    (tmp_path / "file").write_text("x")
+    below = {"CACHE_DIR": str(tmp_path / "file" / "below")}
+    placement = hl.Placement(on_cpu(diamond(), core, left="ACC"), "mine")
+    with pytest.raises(CompileError) as caught:
+        hl.compile(diamond(), placement, properties=below, core=core)
+    assert "refused the placement 'mine' on 'CPU', 'ACC'" in str(caught.value)
+    assert caught.value.__cause__ is not None
+    assert str(caught.value).endswith(".")
+
+
+def test_counters_are_compiled_in_only_if_asked_for(core):
+    for counters in (True, False):
+        compiled = hl.compile(chain("r"), "HETERO:CPU", counters=counters, core=core)
+        by_device = compiled.compiled_model.get_property("DEVICE_PROPERTIES")
+        assert by_device["CPU"]["PERF_COUNT"] is counters
+
+
+def test_a_graph_with_more_subgraphs_than_digits(core):
+    names = [f"op{i}" for i in range(30)]
+    model = chain(*names)
+    affinity = on_cpu(model, core, **{name: "ACC" for name in names[::2]})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compiled = hl.compile(model, hl.Placement(affinity, "x", {"CPU": F32}), core=core)
+    assert [s.ops for s in compiled.partition.subgraphs] == [(name,) for name in names]

@@ -1,0 +1,119 @@
+"""Random graphs on random affinities: right numbers in order, and the predicted partition.
+
+HETERO's own automatic mode fails this test; that is why the lab writes every affinity out.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from counting_core import F32, core_with_acc, in_f32
+from random_models import random_affinity, random_model
+from small_models import two_parts
+
+import hetero_lab as hl
+from hetero_lab.errors import HeteroLabWarning
+from hetero_lab.model.read import PreparedModel, output_names, prepare
+from hetero_lab.runtime.inputs import generate_inputs
+
+N_GRAPHS = 300
+CHUNK = 25
+DEVICES = ["ACC", "CPU"]
+SINGLE = {"CPU": F32}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one compiled placement of one graph did."""
+
+    seed: int
+    right: bool
+    as_predicted: bool
+    n_subgraphs: int
+
+
+@functools.cache
+def _core():
+    return core_with_acc()
+
+
+@functools.cache
+def outcomes(seed: int) -> dict[str, Outcome]:
+    """Run one graph on one device, on a random affinity and on an automatic one."""
+    core = _core()
+    prepared = prepare(random_model(seed))
+    inputs = generate_inputs(prepared, seed)
+    cpu = hl.Affinity.uniform(prepared, "CPU", core=core)
+    expected = hl.compile(prepared, in_f32(cpu, direct=True), core=core)(inputs)
+    assert list(expected) == output_names(prepared.model)
+    rng = np.random.default_rng(seed)
+    types = sorted({prepared.graph.ops[i].type for i in prepared.graph.placeable})
+    lacking = [kind for kind in types if rng.random() < 0.5]
+    hl.emulate("ACC", unsupported=lacking, properties=F32, core=core)
+    automatic = hl.Affinity.automatic(prepared, DEVICES, core=core)
+    done = {"automatic": _outcome(seed, prepared, automatic, inputs, expected)}
+    hl.emulate("ACC", properties=F32, core=core)
+    by_hand = random_affinity(prepared.graph, DEVICES, seed)
+    done["by hand"] = _outcome(seed, prepared, by_hand, inputs, expected)
+    return done
+
+
+def _outcome(
+    seed: int,
+    prepared: PreparedModel,
+    affinity: hl.Affinity,
+    inputs: dict[str, np.ndarray],
+    expected: dict[str, np.ndarray],
+) -> Outcome:
+    with warnings.catch_warnings():
+        # A partition that differs from the prediction is counted, not a failure by itself.
+        warnings.simplefilter("ignore", HeteroLabWarning)
+        compiled = hl.compile(prepared, in_f32(affinity), core=_core())
+    outputs = compiled(inputs)
+    right = list(outputs) == list(expected) and all(
+        outputs[name].shape == expected[name].shape
+        and np.allclose(outputs[name], expected[name], rtol=1e-4, atol=1e-5)
+        for name in expected
+    )
+    return Outcome(seed, right, compiled.as_predicted is True, compiled.partition.n_subgraphs)
+
+
+def _chunks() -> list[range]:
+    return [range(start, start + CHUNK) for start in range(0, N_GRAPHS, CHUNK)]
+
+
+@pytest.mark.parametrize("kind", ["by hand", "automatic"])
+@pytest.mark.parametrize("seeds", _chunks(), ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}")
+def test_outputs_are_those_of_one_device(seeds: range, kind: str):
+    wrong = [seed for seed in seeds if not outcomes(seed)[kind].right]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("kind", ["by hand", "automatic"])
+def test_the_observed_partition_is_the_predicted_one(kind: str):
+    done = [outcomes(seed)[kind] for seed in range(N_GRAPHS)]
+    other = [outcome.seed for outcome in done if not outcome.as_predicted]
+    assert len(other) <= 0.02 * N_GRAPHS, other
+
+
+def test_the_graphs_are_really_split():
+    split = {
+        kind: sum(outcomes(seed)[kind].n_subgraphs > 1 for seed in range(N_GRAPHS))
+        for kind in ("by hand", "automatic")
+    }
+    assert split["by hand"] > 0.9 * N_GRAPHS
+    assert split["automatic"] > 0.5 * N_GRAPHS
+
+
+def test_the_runtimes_own_automatic_mode_still_swaps_outputs_and_ours_does_not():
+    core = core_with_acc()
+    x, y = np.full((1, 4), -1, np.float32), np.full((1, 4), -5, np.float32)
+    theirs = core.compile_model(two_parts(), "HETERO:ACC,CPU")
+    # relu of -1 is 0, abs of -5 is 5; the runtime hands back relu of -5 and abs of -1, swapped.
+    assert [float(out[0, 0]) for out in theirs([x, y]).values()] == [1.0, 0.0]
+    ours = hl.compile(two_parts(), "HETERO:ACC,CPU", core=core)([x, y])
+    assert [float(out[0, 0]) for out in ours.values()] == [0.0, 5.0]

@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from counting_core import F32, core_with_acc, in_f32
+from hypothesis import given
+from hypothesis import strategies as st
+from small_models import chain, convolutions, two_parts
+
+import hetero_lab as hl
+from hetero_lab.model.read import prepare
+from hetero_lab.runtime.inputs import generate_inputs
+from hetero_lab.runtime.reference import (
+    compare,
+    compare_with_reference,
+    executed_precision,
+    reference_outputs,
+)
+
+NAN, INF = math.nan, math.inf
+
+
+def one(output, expected, precision="f32"):
+    (agreement,) = compare(
+        {"y": np.asarray(output)}, {"y": np.asarray(expected)}, precision=precision
+    )
+    return agreement
+
+
+def test_equal_outputs():
+    value = np.array([[1.0, -2.0, 3.0]], np.float32)
+    agreement = one(value, value)
+    assert agreement.verdict == "equal"
+    assert agreement.max_abs_difference == 0
+    assert agreement.relative_error == 0
+    assert agreement.cosine == pytest.approx(1)
+    assert agreement.argmax_agreement == 1
+
+
+def test_known_differences():
+    agreement = one(np.array([3.0, 5.0]), np.array([3.0, 4.0]))
+    assert agreement.max_abs_difference == 1
+    assert agreement.max_relative_difference == 0.25
+    assert agreement.relative_error == pytest.approx(1 / 5)
+    assert agreement.cosine == pytest.approx(29 / math.sqrt(34 * 25))
+    assert agreement.verdict == "different"
+    swapped = one(np.array([[1.0, 2.0], [2.0, 1.0]]), np.array([[2.0, 1.0], [2.0, 1.0]]))
+    assert swapped.argmax_agreement == 0.5
+
+
+@pytest.mark.parametrize(
+    ("precision", "error", "verdict"),
+    [
+        ("f32", 1e-5, "equal"),
+        ("f32", 1e-2, "different"),
+        ("f16", 1e-2, "rounding"),
+        ("f16", 1e-1, "different"),
+        ("bf16", 1e-1, "rounding"),
+        ("bf16", 1.0, "different"),
+        ("bf16", 1e-5, "equal"),
+        ("i8", 0.25, "rounding"),
+    ],
+)
+def test_rounding_and_wrongness_are_told_apart_by_the_executed_precision(precision, error, verdict):
+    expected = np.random.default_rng(0).normal(size=1000)
+    agreement = one(expected * (1 + error), expected, precision)
+    assert agreement.relative_error == pytest.approx(error)
+    assert (agreement.verdict, agreement.precision) == (verdict, precision)
+
+
+@pytest.mark.parametrize(
+    ("output", "expected", "verdict"),
+    [
+        ([1, NAN], [1, NAN], "equal"),
+        ([1, INF], [1, INF], "equal"),
+        ([1, NAN], [1, 2], "not a number"),
+        ([1, 2], [1, NAN], "not a number"),
+        ([1, INF], [1, -INF], "not a number"),
+        ([1, INF], [1, 3e38], "not a number"),
+        ([NAN, NAN], [NAN, NAN], "equal"),
+        ([0, 0], [0, 0], "equal"),
+        ([0, 1], [0, 0], "different"),
+        ([], [], "equal"),
+    ],
+)
+def test_what_is_not_finite_and_what_is_nothing(output, expected, verdict):
+    agreement = one(np.array(output, np.float32), np.array(expected, np.float32))
+    assert agreement.verdict == verdict
+
+
+def test_other_kinds_of_outputs():
+    assert one(np.array([True, False]), np.array([True, False])).verdict == "equal"
+    assert one(np.array([3, 7]), np.array([3, 7])).verdict == "equal"
+    assert one(np.array([3, 8]), np.array([3, 7])).verdict == "different"
+    assert one(np.float32(2), np.float32(2)).verdict == "equal"
+    assert one(np.array(["a"]), np.array(["a"])).verdict == "equal"
+    assert one(np.array(["a"]), np.array(["b"])).verdict == "different"
+    other_shape = one(np.zeros((2, 3)), np.zeros((3, 2)))
+    assert (other_shape.verdict, other_shape.argmax_agreement) == ("different", 0)
+
+
+@given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=20), st.floats(0, 1e-4))
+def test_a_small_relative_error_is_equal_at_any_scale(values, error):
+    expected = np.array(values, np.float64)
+    agreement = one(expected * (1 + error), expected)
+    assert agreement.verdict == "equal"
+    assert agreement.max_abs_difference >= 0
+    assert -1.000001 <= agreement.cosine <= 1.000001
+
+
+def test_the_reference_is_a_real_device_in_f32():
+    # An emulated device that computes in less must not become the reference.
+    core = core_with_acc(properties={"INFERENCE_PRECISION_HINT": "f16"})
+    prepared = prepare(convolutions(8))
+    arrays = list(generate_inputs(prepared).values())
+    expected = reference_outputs(prepared, arrays, core=core)
+    cpu = in_f32(hl.Affinity.uniform(prepared, "CPU", core=core), direct=True)
+    np.testing.assert_array_equal(
+        expected["features"], hl.compile(prepared, cpu, core=core)(arrays)["features"]
+    )
+
+
+def test_the_reference_is_compiled_once_per_model_and_inputs(own_core):
+    prepared = prepare(chain("only", "here", "in", "this", "test"))
+    arrays = list(generate_inputs(prepared).values())
+    for _ in range(3):
+        reference_outputs(prepared, arrays, core=own_core)
+    assert own_core.n_compiled == 1
+    other = [array + 1 for array in arrays]
+    assert not np.array_equal(
+        reference_outputs(prepared, other, core=own_core)["out"],
+        reference_outputs(prepared, arrays, core=own_core)["out"],
+    )
+    assert own_core.n_compiled == 2
+
+
+def test_the_kept_reference_cannot_be_spoilt(core):
+    prepared = prepare(chain("spoilt", "once"))
+    arrays = list(generate_inputs(prepared).values())
+    first = reference_outputs(prepared, arrays, core=core)
+    expected = first["out"].copy()
+    first["out"][:] = 77
+    np.testing.assert_array_equal(reference_outputs(prepared, arrays, core=core)["out"], expected)
+
+
+def test_models_that_differ_in_output_names_only(core):
+    for name in ("first_name", "second_name"):
+        model = chain("same", "inside")
+        model.outputs[0].set_names({name})
+        prepared = prepare(model)
+        arrays = list(generate_inputs(prepared).values())
+        assert list(reference_outputs(prepared, arrays, core=core)) == [name]
+
+
+def test_compare_with_reference_and_executed_precision(core):
+    prepared = prepare(two_parts())
+    inputs = generate_inputs(prepared)
+    affinity = hl.Affinity.automatic(prepared, "HETERO:ACC,CPU", core=core).fix(
+        ops={"abs": "CPU"}, core=core
+    )
+    compiled = hl.compile(prepared, in_f32(affinity), core=core)
+    assert executed_precision((), compiled) == "f32"
+    arrays = list(inputs.values())
+    right = compare_with_reference(prepared, arrays, compiled(inputs), "f32", core=core)
+    assert [(a.output, a.verdict) for a in right] == [("first", "equal"), ("second", "equal")]
+    swapped = dict(zip(("second", "first"), compiled(inputs).values(), strict=True))
+    swapped["first"] = swapped["first"] + 1
+    wrong = compare_with_reference(prepared, arrays, swapped, "f32", core=core)
+    assert {a.verdict for a in wrong} == {"different"}
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_the_executed_precision_is_what_was_asked_for(core, direct):
+    affinity = hl.Affinity.uniform(chain("r"), "CPU", core=core)
+    for text in ("f32", "f16", "bf16"):
+        low = {"CPU": {**F32, "INFERENCE_PRECISION_HINT": text}}
+        placement = hl.Placement(affinity, device_properties=low, direct=direct)
+        compiled = hl.compile(chain("r"), placement, core=core)
+        assert executed_precision((), compiled) == text

@@ -1,0 +1,123 @@
+"""How often and in what turns things are run. How long they take is asserted nowhere."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hetero_lab.errors import ArgumentError
+from hetero_lab.runtime.timing import (
+    DISCARDED_PER_TURN,
+    TIMED_PER_TURN,
+    Stopwatch,
+    latency_of,
+    run_turn,
+    time_once,
+    turns,
+    warm_up,
+)
+
+
+class Counted:
+    """Something to run that counts its runs and sees whether garbage is collected."""
+
+    def __init__(self, fails_at: int = 0) -> None:
+        self.n = 0
+        self.collecting: set[bool] = set()
+        self.fails_at = fails_at
+
+    def __call__(self) -> None:
+        self.n += 1
+        self.collecting.add(gc.isenabled())
+        if self.n == self.fails_at:
+            raise KeyboardInterrupt
+
+
+def test_a_turn_is_two_discarded_and_ten_timed_in_a_row():
+    run = Counted()
+    samples = run_turn(run)
+    assert (DISCARDED_PER_TURN, TIMED_PER_TURN) == (2, 10)
+    assert run.n == 12
+    assert len(samples) == 10
+    assert all(sample > 0 for sample in samples)
+
+
+def test_garbage_waits_until_a_turn_is_over():
+    run = Counted()
+    run_turn(run)
+    assert run.collecting == {False}
+    assert gc.isenabled()
+    for fails_at in (1, 5):
+        with pytest.raises(KeyboardInterrupt):
+            run_turn(Counted(fails_at))
+        assert gc.isenabled()
+    gc.disable()
+    try:
+        run_turn(run)
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+@given(st.integers(1, 500))
+def test_turns_hold_exactly_what_was_asked_for(iterations):
+    run = Counted()
+    sizes = [len(turn) for turn in turns(run, iterations)]
+    assert sum(sizes) == iterations
+    assert all(min(iterations, 10) <= size < 20 for size in sizes)
+    assert run.n == iterations + DISCARDED_PER_TURN * len(sizes)
+
+
+@pytest.mark.parametrize(
+    ("iterations", "sizes"),
+    [(1, [1]), (9, [9]), (10, [10]), (19, [19]), (20, [10, 10]), (25, [10, 15]), (30, [10] * 3)],
+)
+def test_a_small_rest_joins_the_last_turn(iterations, sizes):
+    assert [len(turn) for turn in turns(Counted(), iterations)] == sizes
+
+
+def test_a_used_up_budget_still_gets_one_whole_turn():
+    assert [len(turn) for turn in turns(Counted(), None, 1e-9)] == [10]
+    assert [len(turn) for turn in turns(Counted(), 100, 1e-9)] == [10]
+
+
+def test_a_budget_that_is_not_used_up_ends_nothing():
+    assert sum(len(turn) for turn in turns(Counted(), 40, 1e9)) == 40
+    endless = turns(Counted(), None, 1e9)
+    assert [len(next(endless)) for _ in range(5)] == [10] * 5
+
+
+def test_warm_up_runs_as_often_as_told_or_until_it_is_steady():
+    for n in (0, 1, 7):
+        run = Counted()
+        assert warm_up(run, n) == n == run.n
+    run = Counted()
+    assert warm_up(run) == run.n
+    assert run.n >= 10
+    assert run.n % 10 == 0
+
+
+@pytest.mark.parametrize("budget", [0, -1, float("nan"), "5", True, [1]])
+def test_a_budget_is_more_than_nothing(budget):
+    with pytest.raises(ArgumentError, match="more than 0 seconds"):
+        Stopwatch.start(budget)
+
+
+def test_a_stopwatch():
+    endless = Stopwatch.start(None)
+    assert not endless.is_over
+    assert endless.elapsed_s >= 0
+    assert Stopwatch.start(1e-9).is_over
+    assert not Stopwatch.start(1e9).is_over
+
+
+def test_time_once_and_latency_of():
+    run = Counted()
+    assert time_once(run) > 0
+    assert run.n == 1
+    latency = latency_of([(1.0, 2.0), (3.0,)])
+    assert latency.turns == ((1.0, 2.0), (3.0,))
+    assert latency.median_us == 2.0

@@ -1,0 +1,197 @@
+"""Small models for tests, each with one property that the code has to respect."""
+
+from __future__ import annotations
+
+import numpy as np
+import openvino as ov
+from openvino import opset13 as op
+from openvino import opset16
+from openvino.op.util import Variable, VariableInfo
+
+# Names of ops that break what does not quote, escape or bound them.
+NASTY_NAMES = (
+    'quote"d',
+    "it's",
+    "a/b\\c",
+    "<script>alert(1)</script>",
+    "new\nline",
+    "carriage\rreturn",
+    "both\r\nof them",
+    "\r",
+    "=1+1",
+    "+plus",
+    "-minus",
+    "@at",
+    "'apostrophe",
+    "'=both",
+    "\ttab",
+    "ünï/中文",
+    "rocket 🚀",
+    "comma,semicolon;",
+    " blanks ",
+    "nan",
+    "NA",
+    "1",
+    "1.50",
+    "True",
+    "&amp;{x}%s",
+    "subgraph7: fake",
+    "Result_5",
+    "x" * 10_000,
+)
+
+
+def two_parts() -> ov.Model:
+    """Build relu of one input and abs of another: two weakly connected components."""
+    x = op.parameter([1, 4], np.float32, name="x")
+    y = op.parameter([1, 4], np.float32, name="y")
+    results = [
+        op.result(op.relu(x, name="relu"), name="first"),
+        op.result(op.abs(y, name="abs"), name="second"),
+    ]
+    return ov.Model(results, [x, y], "two_parts")
+
+
+def chain(*names: str, size: int = 4) -> ov.Model:
+    """Build a chain of cheap ops with the given names."""
+    makers = [op.relu, op.sigmoid, op.tanh, op.abs]
+    x = op.parameter([1, size], np.float32, name="x")
+    tensor = x
+    for index, name in enumerate(names):
+        tensor = makers[index % len(makers)](tensor)
+        tensor.set_friendly_name(name)
+    return ov.Model([op.result(tensor, name="out")], [x], "chain")
+
+
+def diamond() -> ov.Model:
+    """Build a fork of two branches that an add joins again."""
+    x = op.parameter([1, 8], np.float32, name="x")
+    top = op.relu(x, name="top")
+    left, right = op.sigmoid(top, name="left"), op.tanh(top, name="right")
+    return ov.Model([op.result(op.add(left, right, name="join"), name="out")], [x], "diamond")
+
+
+def convolutions(size: int = 32, channels: int = 8) -> ov.Model:
+    """Build convolution, bias and relu (one fused node), softmax, and a second convolution."""
+    rng = np.random.default_rng(0)
+    x = op.parameter([1, channels, size, size], np.float32, name="image")
+    tensor = x
+    for number in (1, 2):
+        weights = rng.normal(size=(channels, channels, 3, 3)).astype(np.float32) / 9
+        bias = rng.normal(size=(1, channels, 1, 1)).astype(np.float32)
+        tensor = op.convolution(
+            tensor,
+            op.constant(weights, name=f"weights{number}"),
+            *[[1, 1]] * 4,
+            name=f"conv{number}",
+        )
+        tensor = op.add(tensor, op.constant(bias, name=f"offset{number}"), name=f"bias{number}")
+        tensor = op.relu(tensor, name=f"relu{number}")
+        if number == 1:
+            tensor = op.softmax(tensor, 1, name="softmax")
+    tensor.output(0).set_names({"features"})
+    return ov.Model([op.result(tensor, name="out")], [x], "convolutions")
+
+
+def stateful() -> ov.Model:
+    """Build a running sum: ReadValue → sum → middle → Assign, and an op behind the sum."""
+    x = op.parameter([1, 4], np.float32, name="x")
+    info = VariableInfo()
+    info.data_shape, info.data_type, info.variable_id = ov.PartialShape([1, 4]), ov.Type.f32, "v"
+    variable = Variable(info)
+    read = op.read_value(op.constant(np.zeros((1, 4), np.float32), name="zero"), variable)
+    read.set_friendly_name("read")
+    total = op.add(read, x, name="sum")
+    assign = op.assign(op.relu(total, name="middle"), variable)
+    assign.set_friendly_name("assign")
+    out = op.result(op.negative(total, name="after"), name="out")
+    return ov.Model([out], [assign], [x], "stateful")
+
+
+def embedding(rows: int = 7) -> ov.Model:
+    """Build token ids → Unsqueeze → Gather of a table with ``rows`` rows, none of them zero."""
+    ids = op.parameter([1, 64], np.int64, name="ids")
+    table = op.constant(np.arange(1, rows * 3 + 1, dtype=np.float32).reshape(rows, 3), name="table")
+    indices = op.unsqueeze(op.convert(ids, "i32", name="narrow"), op.constant(0))
+    indices.set_friendly_name("wrap")
+    rows_of = op.gather(table, indices, op.constant(0), name="gather")
+    return ov.Model([op.result(rows_of, name="out")], [ids], "embedding")
+
+
+def compressed(kind: ov.Type, users: int = 1) -> ov.Model:
+    """Build matmuls whose weight is a compressed constant → Convert → Multiply."""
+    x = op.parameter([1, 16], np.float32, name="x")
+    values = np.random.default_rng(0).integers(0, 2, 256)  # every type has 0 and 1
+    weights = ov.op.Constant(kind, ov.Shape([16, 16]), values.tolist())
+    weights.set_friendly_name("weights")
+    wide = op.convert(weights, "f32", name="decompress")
+    scale = op.constant(np.full((16, 1), 0.25, np.float32), name="scale")
+    scaled = op.multiply(wide, scale, name="scaled")
+    results = [
+        op.result(op.matmul(x, scaled, False, False, name=f"matmul{i}"), name=f"out{i}")
+        for i in range(users)
+    ]
+    return ov.Model(results, [x], "compressed")
+
+
+def foldable() -> ov.Model:
+    """Build a relu to which a computed constant is added."""
+    x = op.parameter([1, 4], np.float32, name="x")
+    three = op.add(op.constant(np.ones((1, 4), np.float32)), op.constant(np.float32(2)), name="sum")
+    added = op.add(op.relu(x, name="relu"), three, name="added")
+    return ov.Model([op.result(added, name="out")], [x], "foldable")
+
+
+def identities() -> ov.Model:
+    """Build Identity ops at each place: before a constant is used, inside, and at an output."""
+    x = op.parameter([1, 4], np.float32, name="x")
+    x.output(0).set_names({"x_in"})
+    ones = opset16.identity(op.constant(np.ones((1, 4), np.float32)))
+    hidden = op.add(op.relu(x, name="relu"), op.add(ones, ones, name="twos"), name="added")
+    hidden.output(0).set_names({"hidden"})
+    inner = op.abs(opset16.identity(hidden), name="abs")
+    inner.output(0).set_names({"abs_out"})
+    last, passed = opset16.identity(hidden), opset16.identity(x)
+    last.output(0).set_names({"named"})
+    passed.output(0).set_names({"a_copy"})
+    results = [
+        op.result(inner, name="r0"), op.result(last, name="r1"), op.result(passed, name="r2")
+    ]
+    return ov.Model(results, [x], "identities")
+
+
+def dynamic_inside() -> ov.Model:
+    """Build a static input whose NonZero makes a tensor of unknown size."""
+    x = op.parameter([1, 4], np.float32, name="x")
+    found = op.non_zero(op.relu(x, name="relu"), "i32", name="nonzero")
+    half = op.convert(found, "f32", name="convert")
+    return ov.Model([op.result(op.abs(half, name="abs"), name="out")], [x], "dynamic_inside")
+
+
+def dynamic(*sizes: int) -> ov.Model:
+    """Build a relu over an input of the given sizes; -1 is unknown."""
+    x = op.parameter(ov.PartialShape(list(sizes)), np.float32, name="x")
+    return ov.Model([op.result(op.relu(x, name="relu"), name="out")], [x], "dynamic")
+
+
+def odd_ends() -> ov.Model:
+    """Build an unused input, an input that is an output, a constant output, one output twice."""
+    x = op.parameter([1, 4], np.float32, name="x")
+    unused = op.parameter([2], np.float32, name="unused")
+    through = op.parameter([1, 3], np.float32, name="through")
+    relu = op.relu(x, name="relu")
+    doubled = op.add(relu, relu, name="doubled")
+    constant = op.constant(np.array([3, 1, 2], np.float32), name="constant")
+    results = [
+        op.result(through, name="passed"),
+        op.result(doubled, name="sum"),
+        op.result(constant, name="fixed"),
+        op.result(relu, name="once"),
+        op.result(relu, name="twice"),
+    ]
+    return ov.Model(results, [x, unused, through], "odd_ends")
+
+
+def all_of(model: ov.Model) -> list[str]:
+    """Return the friendly names of all nodes."""
+    return [node.get_friendly_name() for node in model.get_ordered_ops()]

@@ -1,0 +1,181 @@
+"""hetero-lab on the command line."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from html.parser import HTMLParser
+
+import pandas as pd
+import pytest
+
+import hetero_lab as hl
+from hetero_lab import cli
+from hetero_lab.experiments import profiling
+
+EMULATE = "CLIACC:unsupported=Softmax,Sigmoid"
+FEW = ["-n", "10", "-w", "0", "--no-counters"]
+
+
+def start(*arguments: str, cwd=None, **more) -> subprocess.Popen:
+    command = [sys.executable, "-m", "hetero_lab", *arguments]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, cwd=cwd, encoding="utf-8", **pipes, **more)
+
+
+def test_profile_prints_the_report(capsys):
+    arguments = ["profile", "digits_inception", "-d", "HETERO:CLIACC,CPU", "--emulate", EMULATE]
+    assert cli.main([*arguments, "-n", "10"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert "CLIACC (emulated on CPU)" in out
+    assert "subgraph0: " in out
+    assert "Total time: " in out
+
+
+def test_profile_writes_files_and_says_nothing_when_quiet(capsys, tmp_path):
+    arguments = ["profile", "digits_inception", "-d", "HETERO:CLIACC,CPU", "--emulate", EMULATE]
+    arguments += ["-q", *FEW, "--fix", "^head_=CPU"]
+    arguments += ["--csv", f"{tmp_path}/row.csv", "--export", f"{tmp_path}/a/b"]
+    assert cli.main(arguments) == 0
+    assert capsys.readouterr() == ("", "")
+    expected = hl.Affinity.automatic("digits_inception", ["CLIACC", "CPU"])
+    expected = expected.fix(patterns={"^head_": "CPU"})
+    assert hl.read_profile(tmp_path / "a" / "b").affinity == expected
+    assert len(pd.read_csv(tmp_path / "row.csv")) == 1
+
+
+def test_emulated_device_that_is_faster_sets_its_base_apart(monkeypatch, capsys):
+    asked = {}
+
+    def profile(model, placement, **more):
+        asked.update(placement.device_properties)
+        raise hl.HeteroLabError("enough")
+
+    monkeypatch.setattr(hl, "profile", profile)
+    arguments = ["profile", "digits_inception", "-d", "HETERO:CLIACC,CPU", "--emulate"]
+    assert cli.main([*arguments, f"{EMULATE}:faster_by=threads"]) == 2
+    assert asked["CPU"]["INFERENCE_NUM_THREADS"] == 1
+    cli.main(
+        [*arguments, f"{EMULATE}:faster_by=threads", "--property", "CPU.INFERENCE_NUM_THREADS=2"]
+    )
+    assert asked["CPU"]["INFERENCE_NUM_THREADS"] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fact"),
+    [
+        ([], "COMMAND"),
+        (["bogus"], "bogus"),
+        (["profile"], "MODEL"),
+        (["profile", "digits_inception"], "Devices: "),
+        (["profile", "digits_inception", "-d", "cpu"], "Did you mean 'CPU'?"),
+        (["profile", "digits_inception", "-d", "FOO"], "FOO"),
+        (["profile", "digits_inception", "-d", "HETERO"], "names no device"),
+        (["profile", "digits_inception", "-d", "HETERO:"], "names no device"),
+        (["profile", "digits_inception", "-d", "HETERO:CPU,CPU"], "twice"),
+        (["profile", "digits_inception", "-d", "CPU,CPU"], "twice"),
+        (["profile", "digits_inception", "-d", "CPU", "-n", "0"], "at least 1"),
+        (["profile", "digits_inception", "-d", "CPU", "--shape", "x=1"], "no input 'x'"),
+        (["profile", "digits_inception", "-d", "CPU", "--emulate", "ACC:bogus=1"], "bogus"),
+        (["profile", "digits_inception", "-d", "CPU", "--emulate", "acc"], "upper-case"),
+        (["profile", "digits_inception", "-d", "CPU", "--export", "/dev/null"], "/dev/null"),
+        (["profile", "no\nsuch.onnx", "-d", "CPU"], "does not exist"),
+        (["profile", "digits_inception", "-d", "CPU", "--fix", "("], "PATTERN=DEVICE"),
+        (["profile", "digits_inception", "-d", "CPU", "--fix", "(=CPU"], "regular expression"),
+        (["profile", "digits_inception", "-d", "CPU", "--fix", "stem=FOO"], "FOO"),
+        (["devices", "--emulate", "ACC:supported=A:unsupported=B"], "not both"),
+    ],
+)
+def test_error_is_one_line_and_exit_code_2(capsys, monkeypatch, arguments, fact):
+    monkeypatch.setattr(profiling, "compile_placement", pytest.fail)
+    assert cli.main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("hetero-lab: Error: ")
+    assert fact in err
+    assert err.count("\n") == 1
+
+
+def test_corrupt_model_is_one_line(capsys, tmp_path):
+    (tmp_path / "m.onnx").write_bytes(b"\x08\x01nonsense")
+    assert cli.main(["profile", str(tmp_path / "m.onnx"), "-d", "CPU"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_interrupted_before_the_first_turn(capsys, monkeypatch):
+    monkeypatch.setattr(hl, "profile", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+    assert cli.main(["profile", "digits_inception", "-d", "CPU"]) == 130
+    assert capsys.readouterr().err == "hetero-lab: Interrupted.\n"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
+def test_ctrl_c_keeps_what_was_measured(tmp_path):
+    command = ["profile", "digits_inception", "-d", "CPU", "-b", "60", "--no-counters"]
+    # A child of a background job may have been told to ignore SIGINT.
+    restore = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
+    process = start(*command, "--csv", f"{tmp_path}/row.csv", **restore)
+    time.sleep(6)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "was interrupted" in out
+    assert "Traceback" not in err
+    assert pd.read_csv(tmp_path / "row.csv").loc[0, "status"] == "interrupted"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="closes a pipe")
+def test_closed_pipe_is_no_traceback():
+    process = start("profile", "digits_inception", "-d", "CPU", "-n", "10")
+    process.stdout.close()
+    _, err = process.communicate(timeout=60)
+    assert err == ""
+    assert process.returncode == 141
+
+
+def test_devices(capsys):
+    assert cli.main(["devices", "--emulate", EMULATE]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[0] == "DEVICE"
+    rows = {line.split()[0]: line for line in lines[1:]}
+    assert "(emulated)" in rows["CLIACC"]
+    assert {"CPU", "GPU", "NPU"} <= {name.partition(".")[0] for name in rows}
+    missing = set(rows) - set(hl.devices().query("available")["device"])
+    assert all("not available: " in rows[name] for name in missing)
+
+
+def test_help_needs_no_runtime():
+    code = "import sys; from hetero_lab import cli; cli.parser(); print('openvino' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "False\n", done.stderr
+
+
+class _Links(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def handle_starttag(self, tag, attrs):
+        self.found += [v for k, v in attrs if k in ("src", "href") and v]
+
+
+def test_demo(tmp_path):
+    (tmp_path / "hetero_lab_demo").mkdir()  # an existing directory is fine
+    started = time.monotonic()
+    out, err = start("demo", cwd=tmp_path).communicate(timeout=120)
+    assert time.monotonic() - started < 60
+    assert "Traceback" not in err
+    for expected in ("ACC is emulated", "8 subgraphs", "3 subgraphs", "jupyter lab"):
+        assert expected in out
+    made = tmp_path / "hetero_lab_demo"
+    summary = pd.read_csv(made / "summary.csv").set_index("label")
+    assert list(summary["status"].unique()) == ["ok"]
+    assert list(summary["n_subgraphs"][:3]) == [1, 8, 3]
+    assert set(summary["verdict"]) <= {"equal", "rounding"}
+    assert hl.Affinity.from_json(made / "fixed.json").counts()["CPU"] == 9
+    page = (made / "index.html").read_text("utf-8")
+    links = _Links()
+    links.feed(page)
+    assert not [link for link in links.found if not link.startswith(("data:", "#"))]
+    assert page.count("plotly-graph-div") >= 3

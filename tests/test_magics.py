@@ -1,0 +1,198 @@
+"""%hetero_profile in a real IPython shell."""
+
+import numpy as np
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
+
+import hetero_lab as hl
+from hetero_lab.experiments import profiling
+
+SETUP = """
+import hetero_lab as hl
+model = hl.load("digits_inception")
+acc = hl.emulate("MAGICACC", unsupported={"Softmax", "Sigmoid"})
+fixed = hl.Affinity.automatic(model, "HETERO:MAGICACC,CPU").fix(patterns={"^head_": "CPU"})
+number = 3
+digits_inception = 4
+"""
+
+
+@pytest.fixture(scope="module")
+def shell():
+    InteractiveShell.clear_instance()
+    config = Config()
+    config.HistoryManager.enabled = False
+    shell = InteractiveShell.instance(config=config)
+    shell.run_line_magic("load_ext", "hetero_lab")
+    shell.run_cell(SETUP).raise_error()
+    yield shell
+    InteractiveShell.clear_instance()
+
+
+@pytest.fixture
+def run(shell, capsys):
+    """Run a cell; return its result, stdout and stderr."""
+
+    def run(cell):
+        result = shell.run_cell(cell)
+        out, err = capsys.readouterr()
+        return result, out, err
+
+    return run
+
+
+FEW = "-n 10 -w 0 --no-counters"
+
+
+def test_shows_head_and_repr_and_returns_nothing(run):
+    result, out, err = run(f"%hetero_profile model -d CPU {FEW}")
+    assert result.success, err
+    assert result.result is None
+    assert "Placement: CPU on CPU" in out
+    assert "Latency:   median" in out
+    assert "Profile('digits_inception', 'CPU'" in out
+    assert "Performance counts" not in out
+
+
+def test_html_is_displayed(shell, monkeypatch):
+    shown = []
+    monkeypatch.setattr("hetero_lab.magics.display", shown.append)
+    shell.run_cell(f"%hetero_profile model -d CPU {FEW}").raise_error()
+    assert [type(s).__name__ for s in shown] == ["Profile"]
+    assert "<table" in shown[0]._repr_html_()
+
+
+def test_returns_the_profile_with_o(run, shell):
+    result, out, _ = run(
+        f"p = %hetero_profile digits_inception -d HETERO:MAGICACC,CPU --fix '^head_=CPU' -o {FEW}"
+    )
+    assert result.success
+    profile = shell.user_ns["p"]
+    assert profile.affinity == shell.user_ns["fixed"]
+    assert profile.label == "HETERO:MAGICACC,CPU with ^head_=CPU"
+    assert len(profile.latency) == 10
+    assert "MAGICACC (emulated on CPU)" in out
+
+
+def test_quiet_and_variable(run, shell):
+    result, out, err = run(f"%hetero_profile model -d CPU -q -v kept {FEW}")
+    assert result.success
+    assert out == err == ""
+    assert isinstance(shell.user_ns["kept"], profiling.Profile)
+
+
+@pytest.mark.parametrize("form", ["variable", "file"])
+def test_affinity(run, shell, tmp_path, form):
+    name = "fixed"
+    if form == "file":
+        name = str(tmp_path / "fixed.csv")
+        shell.user_ns["fixed"].to_csv(name)
+    result, _, err = run(f"%hetero_profile model --affinity {name} -q -v kept {FEW}")
+    assert result.success, err
+    assert shell.user_ns["kept"].affinity == shell.user_ns["fixed"]
+
+
+def test_properties_shape_input_and_files(run, shell, tmp_path):
+    np.savez(tmp_path / "in.npz", image=np.ones((1, 1, 8, 8), np.float32))
+    result, _, err = run(
+        f"%hetero_profile model -d CPU -q -v kept {FEW} --shape image=1,1,8,8"
+        f" --property CPU.INFERENCE_PRECISION_HINT=f32 --input {tmp_path}/in.npz"
+        f" --csv {tmp_path}/row.csv --export {tmp_path}/all"
+    )
+    assert result.success, err
+    kept = shell.user_ns["kept"]
+    assert {a.precision for a in kept.agreement} == {"f32"}
+    assert (tmp_path / "row.csv").read_text().count("\n") == 2
+    assert hl.read_profile(tmp_path / "all").latency == kept.latency
+
+
+@pytest.mark.parametrize(
+    ("line", "fact"),
+    [
+        ("model", "Devices: "),
+        ("model -d cpu", "Did you mean 'CPU'?"),
+        ("model -d CPU -n 0", "at least 1"),
+        ("model -d CPU --bogus", "--bogus"),
+        ("model -d CPU --fix zzz=CPU", "matches no op"),
+        ("model -d CPU -v 1x", "name of a variable"),
+        ("number -d CPU", "not int"),
+        ("missing.onnx -d CPU", "does not exist"),
+        ("model --affinity number", "no Affinity"),
+        ("model --affinity missing.json", "missing.json"),
+        ("model --affinity x.txt", ".json or .csv"),
+        ("model -d CPU --affinity fixed", "MAGICACC"),
+        ("model -d CPU --property CPU.BOGUS=1", "'BOGUS' is not a property"),
+        ("model -d CPU --property MAGICACC.NUM_STREAMS=1", "would change nothing"),
+        ("model -d CPU --csv /no/such/dir/x.csv", "does not exist"),
+        ("model -d CPU --input missing.npz", "missing.npz"),
+        ("model -d 'CPU", "quote"),
+    ],
+)
+def test_error_is_one_paragraph_without_traceback(run, shell, line, fact, monkeypatch):
+    monkeypatch.setattr(profiling, "compile_placement", pytest.fail)  # nothing may be run
+    result, out, err = run(f"%hetero_profile {line}")
+    assert not result.success
+    assert err.startswith("UsageError: ")
+    assert fact in err
+    assert "Traceback" not in out + err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_export_to_a_file_is_refused_before_anything_is_run(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(profiling, "compile_placement", pytest.fail)
+    (tmp_path / "file").write_text("")
+    for target in ("file", "file/below"):
+        result, _, err = run(f"%hetero_profile model -d CPU --export {tmp_path}/{target}")
+        assert not result.success
+        assert str(tmp_path / "file") in err
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_help(run):
+    result, out, _ = run("%hetero_profile -h")
+    assert result.success
+    assert "--property DEVICE.KEY=VALUE" in out
+
+
+def test_interrupted_run_keeps_what_it_has(run, shell, monkeypatch):
+    def one_turn(run, iterations, budget_s=None):
+        yield (1.0, 2.0, 3.0)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(profiling, "turns", one_turn)
+    result, out, err = run("%hetero_profile model -d CPU -v kept")
+    assert result.success
+    kept = shell.user_ns["kept"]
+    assert kept.interrupted
+    assert kept.latency.median_us == 2.0
+    assert "was interrupted" in out
+    assert err.startswith("Note: Interrupted after 3 inferences")
+
+
+@pytest.mark.parametrize("stage", ["_measure_counters", "compare_with_reference"])
+def test_interrupted_after_the_timing_keeps_the_latency(run, shell, monkeypatch, stage):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(profiling, stage, interrupted)
+    result, _, err = run("%hetero_profile model -d CPU -v kept -n 10 -w 0")
+    assert result.success
+    assert shell.user_ns["kept"].interrupted
+    assert len(shell.user_ns["kept"].latency) == 10
+    assert err.startswith("Note: Interrupted after the timing")
+
+
+def test_another_variable_does_not_hide_a_sample(run):
+    result, _, err = run(f"%hetero_profile digits_inception -d CPU -q {FEW}")
+    assert result.success, err
+
+
+def test_a_variable_may_hold_a_path(run, shell, tmp_path):
+    import openvino as ov
+
+    ov.save_model(shell.user_ns["model"], tmp_path / "m.xml", compress_to_fp16=False)
+    shell.user_ns["where"] = tmp_path / "m.xml"
+    result, out, err = run(f"%hetero_profile where -d CPU {FEW}")
+    assert result.success, err
+    assert "digits_inception" in out

@@ -1,0 +1,139 @@
+"""The strings of magics and command line become plain values."""
+
+import argparse
+
+import pytest
+
+from hetero_lab import options
+from hetero_lab.errors import ArgumentError
+
+
+def parsed(*arguments: str) -> argparse.Namespace:
+    parser = options.OptionParser(prog="hetero")
+    options.add_profile_options(parser)
+    return options.parse(parser, arguments)
+
+
+def test_all_options_at_once():
+    line = (
+        "m.onnx -d HETERO:GPU,CPU -n 50 -w 3 -b 1.5 -q --shape x=1,3 --shape y=2 --no-counters"
+        " --property CPU.A=1 --fix ^a=CPU --csv f.csv --export d --input i.npz"
+    )
+    given = parsed(*line.split())
+    assert (given.model, given.device) == ("m.onnx", "HETERO:GPU,CPU")
+    assert (given.iterations, given.warmup, given.budget) == (50, 3, 1.5)
+    assert given.quiet
+    assert given.no_counters
+    assert not given.no_reference
+    assert given.shape == ["x=1,3", "y=2"]
+    assert (given.csv, given.export, given.input) == ("f.csv", "d", "i.npz")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fact"),
+    [
+        (["m", "-n", "0"], "at least 1"),
+        (["m", "-n", "ten"], "at least 1"),
+        (["m", "-w", "-1"], "-w"),
+        (["m", "-b", "0"], "above 0"),
+        (["m", "-b", "nan"], "above 0"),
+        (["m", "--bogus"], "--bogus"),
+        (["m", "-d"], "-d"),
+        ([], "MODEL"),
+        (["m", "--quie"], "--quie"),
+    ],
+)
+def test_usage_error_says_what_is_wrong(arguments, fact):
+    with pytest.raises(ArgumentError) as caught:
+        parsed(*arguments)
+    assert fact in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_shapes():
+    given = ["x=1,3,224,224", "a=b:0=[2, 2]"]
+    assert options.shapes(given) == {"x": [1, 3, 224, 224], "a=b:0": [2, 2]}
+
+
+@pytest.mark.parametrize("text", ["x", "x=", "=1", "x=1,-3", "x=1,,2", "x=1.5", "x=?,3", "x=²"])
+def test_bad_shape(text):
+    with pytest.raises(ArgumentError, match="--shape"):
+        options.shapes([text])
+
+
+def test_shape_given_twice():
+    with pytest.raises(ArgumentError, match="twice"):
+        options.shapes(["x=1", "x=2"])
+
+
+def test_properties():
+    given = ["CPU.A=True", "CPU.B=2", "GPU.0.C=f32", "CPU.D=x=y.z", "CPU.E=0.5", "CPU.F=false"]
+    found = options.properties(given)
+    assert found == {
+        "CPU": {"A": True, "B": 2, "D": "x=y.z", "E": "0.5", "F": False},
+        "GPU.0": {"C": "f32"},
+    }
+    assert found["CPU"]["A"] is True
+    assert found["CPU"]["F"] is False
+
+
+@pytest.mark.parametrize("text", ["CPU", "A=1", "CPU.A", "CPU.=1", ".A=1", "CPU.A="])
+def test_bad_property(text):
+    with pytest.raises(ArgumentError, match="--property"):
+        options.properties([text])
+
+
+def test_property_given_twice():
+    with pytest.raises(ArgumentError, match="twice"):
+        options.properties(["CPU.A=1", "CPU.A=2"])
+
+
+def test_fixes_keep_order_and_the_last_wins():
+    found = options.fixes(["a=b=CPU", "^c$=ACC", "a=b=ACC"])
+    assert list(found.items()) == [("^c$", "ACC"), ("a=b", "ACC")]
+
+
+@pytest.mark.parametrize("text", ["a", "a=", "=CPU"])
+def test_bad_fix(text):
+    with pytest.raises(ArgumentError, match="--fix"):
+        options.fixes([text])
+
+
+def test_emulations():
+    texts = ["ACC:supported=Convolution,MatMul", "B:unsupported=Softmax:base=CPU:faster_by=auto"]
+    first, second = options.emulations(texts)
+    assert (first.name, first.supported, first.unsupported) == (
+        "ACC",
+        {"Convolution", "MatMul"},
+        None,
+    )
+    assert (second.unsupported, second.base, second.faster_by) == ({"Softmax"}, "CPU", "auto")
+    (third,) = options.emulations(["C:INFERENCE_NUM_THREADS=2:ENABLE_CPU_PINNING=False"])
+    assert dict(third.properties) == {"INFERENCE_NUM_THREADS": 2, "ENABLE_CPU_PINNING": False}
+    assert options.emulations(["D"]) == [options.Emulation("D")]
+
+
+@pytest.mark.parametrize(
+    "text", ["", ":base=CPU", "A:Softmax", "A:supported=", "A:suported=Softmax", "A:base=C:base=D"]
+)
+def test_bad_emulation(text):
+    with pytest.raises(ArgumentError, match="--emulate"):
+        options.emulations([text])
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("m -d CPU", ["m", "-d", "CPU"]),
+        (r"C:\models\m.xml --fix '^a b\d=CPU'", [r"C:\models\m.xml", "--fix", r"^a b\d=CPU"]),
+        ('"a b"  #c', ["a b", "#c"]),
+        ("", []),
+    ],
+)
+def test_split_line(line, words):
+    assert options.split_line(line) == words
+
+
+def test_open_quote():
+    with pytest.raises(ArgumentError, match="quote"):
+        options.split_line("m 'x")

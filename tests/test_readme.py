@@ -1,0 +1,42 @@
+"""The README's commands and its map are those of this tree."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text("utf-8")
+BLOCKS = re.findall(r"^```[a-z]*\n(.*?)^```", README, flags=re.M | re.S)
+
+
+def first_block(word: str) -> str:
+    return next(block for block in BLOCKS if word in block)
+
+
+def test_the_demo_is_one_line():
+    command = first_block("hetero-lab demo")
+    assert command.count("\n") == 1
+    assert command.endswith("hetero-lab demo\n")
+    assert "-m venv .venv &&" in command
+
+
+def test_the_tests_are_one_line():
+    command = first_block("pytest")
+    assert command.count("\n") == 1
+    assert "-m venv .venv &&" in command
+
+
+def test_the_map_names_each_module_once():
+    named = re.findall(r"^\| `([\w/]+\.py)` \|", README, flags=re.M)
+    here = [
+        path.relative_to(ROOT / "hetero_lab").as_posix()
+        for path in (ROOT / "hetero_lab").rglob("*.py")
+        if path.name != "__init__.py"
+    ]
+    assert sorted(named) == sorted(here)
+
+
+@pytest.mark.parametrize("link", re.findall(r"\]\(([^)#:]+)\)", README))
+def test_what_is_linked_is_there(link):
+    assert (ROOT / link).exists()

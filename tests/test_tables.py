@@ -1,0 +1,345 @@
+from __future__ import annotations
+
+import json
+import math
+import os
+import stat
+import sys
+import threading
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_models import NASTY_NAMES
+
+from hetero_lab.errors import OutputPathError, StoredFileError
+from hetero_lab.tables import (
+    SCHEMA_VERSION,
+    check_writable,
+    html_table,
+    make_directory,
+    number,
+    protect,
+    read_csv,
+    read_json,
+    unprotect,
+    whole_file,
+    write_csv,
+    write_json,
+    write_text,
+)
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
+FORMULA = st.builds(str.__add__, st.sampled_from(["=", "+", "-", "@", "'", "\t", "\r", "''"]), TEXT)
+
+
+def left_over(directory: Path) -> list[str]:
+    return [path.name for path in directory.rglob("*hetero_lab-*")]
+
+
+@given(TEXT | FORMULA)
+def test_protection_comes_off_again(text):
+    assert unprotect(protect(text)) == text
+    assert not protect(text).startswith(("=", "+", "-", "@", "\t", "\r"))
+
+
+def test_ordinary_text_is_left_alone():
+    for text in ("conv1", "a=b", "1-2", "", " =x"):
+        assert protect(text) == text
+    assert unprotect("'tis") == "'tis"
+
+
+@settings(deadline=None)
+@given(names=st.lists(TEXT | FORMULA, min_size=1, max_size=8), data=st.data())
+def test_csv_there_and_back(tmp_path_factory, names, data):
+    n = len(names)
+    floats = data.draw(st.lists(st.floats(allow_infinity=False), min_size=n, max_size=n))
+    frame = pd.DataFrame(
+        {
+            "op": pd.array(names, dtype="str"),
+            "n_bytes": data.draw(
+                st.lists(st.integers(-(2**62), 2**62), min_size=n, max_size=n)
+            ),
+            "time_us": floats,
+            "emulated": data.draw(st.lists(st.booleans(), min_size=n, max_size=n)),
+            "ops": pd.array(["\n".join(names)] * n, dtype="str"),
+        }
+    )
+    path = tmp_path_factory.mktemp("csv") / "table.csv"
+    write_csv(path, frame)
+    back = read_csv(path)
+    assert back.columns.tolist() == frame.columns.tolist()
+    assert back["op"].tolist() == names
+    assert back["ops"].tolist() == frame["ops"].tolist()
+    assert back["n_bytes"].tolist() == frame["n_bytes"].tolist()
+    assert back["emulated"].tolist() == frame["emulated"].tolist()
+    np.testing.assert_array_equal(back["time_us"].to_numpy(dtype=float), floats)
+
+
+def test_no_cell_begins_like_a_formula_and_numbers_stay_numbers(tmp_path):
+    path = tmp_path / "table.csv"
+    write_csv(path, pd.DataFrame({"op": ["=1+1", "@x", "-2"], "time_us": [-1.5, -2.0, 3.0]}))
+    assert path.read_text().splitlines() == [
+        '"op","time_us"', "\"'=1+1\",-1.5", "\"'@x\",-2.0", "\"'-2\",3.0",
+    ]  # fmt: skip
+    back = read_csv(path)
+    assert back["op"].tolist() == ["=1+1", "@x", "-2"]
+    assert back["time_us"].tolist() == [-1.5, -2.0, 3.0]
+
+
+def test_text_that_looks_like_a_number_stays_text(tmp_path):
+    names = ["1", "1.50", "nan", "NA", "", "None", "True", "1e5", "007"]
+    write_csv(tmp_path / "t.csv", pd.DataFrame({"op": names, "n": range(len(names))}))
+    assert read_csv(tmp_path / "t.csv")["op"].tolist() == names
+
+
+def test_a_hole_is_a_hole_and_not_a_zero(tmp_path):
+    write_csv(tmp_path / "t.csv", pd.DataFrame({"op": ["a", "b"], "time_us": [None, 0.0]}))
+    assert read_csv(tmp_path / "t.csv")["time_us"].isna().tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda raw: raw.replace(b"\n", b"\r\n"),
+        lambda raw: b"\xef\xbb\xbf" + raw,
+        lambda raw: b"\xef\xbb\xbf" + raw.replace(b'"', b"").replace(b"\n", b"\r\n"),
+    ],
+    ids=["carriage returns", "byte order mark", "both, unquoted"],
+)
+def test_what_a_spreadsheet_saved(tmp_path, edit):
+    path = tmp_path / "t.csv"
+    frame = pd.DataFrame({"op": ["a", "=b", "c d"], "time_us": [1.0, 2.5, 3.0], "leader": list("abc")})
+    write_csv(path, frame)
+    path.write_bytes(edit(path.read_bytes()))
+    back = read_csv(path)
+    assert back.columns.tolist() == frame.columns.tolist()
+    assert back.to_numpy().tolist() == frame.to_numpy().tolist()
+
+
+@pytest.mark.parametrize(
+    "content", [None, b"", b"\xff\xfe\x00bad", b'a,b\n1,"2\n', b"a,b\n1,2,3\n1\n1,2,3,4\n"]
+)
+def test_a_file_that_is_no_table(tmp_path, content):
+    path = tmp_path / "broken.csv"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(StoredFileError, match=r"broken.csv' is not a CSV table"):
+        read_csv(path)
+
+
+def test_a_directory_is_no_table(tmp_path):
+    with pytest.raises(StoredFileError, match="is not a CSV table"):
+        read_csv(tmp_path)
+
+
+# -- JSON ------------------------------------------------------------------------------------
+
+
+def test_json_there_and_back(tmp_path):
+    data = {"kind": "thing", "schema_version": SCHEMA_VERSION, "names": list(NASTY_NAMES)}
+    write_json(tmp_path / "t.json", data)
+    assert read_json(tmp_path / "t.json", "thing") == data
+    assert (tmp_path / "t.json").read_bytes().isascii()
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "cannot be read as a stored thing"),
+        (b"", "cannot be read as a stored thing"),
+        (b"{", "cannot be read as a stored thing"),
+        (b"\xff\xfe", "cannot be read as a stored thing"),
+        (b"[" * 100_000, "cannot be read as a stored thing"),
+        (b"[]", "is not a stored thing"),
+        (b"5", "is not a stored thing"),
+        (b"null", "is not a stored thing"),
+        (b'{"kind": "other", "schema_version": 1}', "is not a stored thing"),
+        (b'{"kind": "thing"}', "schema version None"),
+        (b'{"kind": "thing", "schema_version": 99}', "schema version 99"),
+    ],
+)
+def test_json_that_is_not_what_it_should_be(tmp_path, content, says):
+    path = tmp_path / "broken.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(StoredFileError) as caught:
+        read_json(path, "thing")
+    assert says in str(caught.value)
+    assert "broken.json" in str(caught.value)
+
+
+def test_json_takes_no_nan(tmp_path):
+    with pytest.raises(ValueError, match="nan"):
+        write_json(tmp_path / "t.json", {"x": math.nan})
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- whole or not at all -----------------------------------------------------------------------
+
+
+def test_a_failure_in_the_middle_leaves_the_old_file(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("old")
+    with pytest.raises(RuntimeError, match="power cut"), whole_file(path) as temporary:
+        temporary.write_text("half")
+        raise RuntimeError("power cut")
+    assert path.read_text() == "old"
+    assert left_over(tmp_path) == []
+
+
+def test_a_table_that_cannot_be_written_leaves_the_old_file(tmp_path):
+    class Broken:
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    path = tmp_path / "t.csv"
+    path.write_text("old")
+    with pytest.raises(RuntimeError, match="no text"):
+        write_csv(path, pd.DataFrame({"op": ["a", Broken()]}))
+    assert path.read_text() == "old"
+    assert left_over(tmp_path) == []
+
+
+def test_readers_never_see_half_a_file(tmp_path):
+    path = tmp_path / "t.txt"
+    write_text(path, "0" * 200_000)
+    stop, torn = threading.Event(), []
+
+    def read() -> None:
+        while not stop.is_set():
+            text = path.read_text()
+            if len(text) != 200_000 or len(set(text)) != 1:
+                torn.append(text[:5])
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for digit in "123456789" * 3:
+        write_text(path, digit * 200_000)
+    stop.set()
+    reader.join()
+    assert torn == []
+
+
+@pytest.mark.skipif(os.name != "posix", reason="file modes of POSIX")
+def test_a_written_file_has_the_usual_mode(tmp_path):
+    umask = os.umask(0)
+    os.umask(umask)
+    write_text(tmp_path / "t.txt", "x")
+    assert stat.S_IMODE((tmp_path / "t.txt").stat().st_mode) == 0o666 & ~umask
+
+
+def unwritable(tmp_path: Path) -> list[tuple[Path, str]]:
+    (tmp_path / "file").write_text("x")
+    found = [
+        (tmp_path / "file" / "below.csv", "does not exist"),
+        (tmp_path / "missing" / "t.csv", "does not exist"),
+        (tmp_path, "is a directory; name a file"),
+        (tmp_path / ("n" * 300), "cannot be written"),
+    ]
+    if sys.platform == "linux":
+        found.append((Path("/proc/t.csv"), "cannot be written"))
+    return found
+
+
+def test_places_where_no_file_can_be(tmp_path):
+    for path, says in unwritable(tmp_path):
+        for write in (
+            lambda p: write_csv(p, pd.DataFrame({"a": [1]})),
+            lambda p: write_json(p, {"a": 1}),
+            lambda p: write_text(p, "a"),
+        ):
+            with pytest.raises(OutputPathError) as caught:
+                write(path)
+            assert says in str(caught.value)
+        if "n" * 300 not in path.name:
+            with pytest.raises(OutputPathError):
+                check_writable(path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
+
+
+def test_directories(tmp_path):
+    made = make_directory(tmp_path / "a" / "b")
+    assert made.is_dir()
+    assert make_directory(made) == made
+    (tmp_path / "file").write_text("x")
+    places = [tmp_path / "file", tmp_path / "file" / "below"]
+    if sys.platform == "linux":
+        places.append(Path("/proc/hetero_lab_test"))
+    for place in places:
+        with pytest.raises(OutputPathError) as caught:
+            make_directory(place)
+        assert place.name in str(caught.value)
+        assert "cannot be made" in str(caught.value)
+
+
+# -- HTML ------------------------------------------------------------------------------------
+
+
+class Collector(HTMLParser):
+    """Collects the tags and cells of a table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.cells: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        if tag in ("td", "th"):
+            self.cells.append("")
+
+    def handle_data(self, data):
+        if self.cells:
+            self.cells[-1] += data
+
+
+def parse(text: str) -> Collector:
+    collector = Collector()
+    collector.feed(text)
+    return collector
+
+
+def test_html_escapes_cells_headings_and_caption():
+    frame = pd.DataFrame({"<b>op</b>": list(NASTY_NAMES)})
+    table = html_table(frame, caption="<script>alert(1)</script>")
+    found = parse(table)
+    assert set(found.tags) == {"table", "caption", "tr", "th", "td"}
+    assert found.cells[0] == "<b>op</b>"
+    for cell, name in zip(found.cells[1:], NASTY_NAMES, strict=True):
+        assert cell == (name if len(name) <= 200 else name[:199] + "…")
+    assert "<script" not in table
+
+
+@given(TEXT)
+def test_html_of_any_text_is_one_cell(text):
+    found = parse(html_table(pd.DataFrame({"op": [text]})))
+    assert found.tags == ["table", "tr", "th", "tr", "td"]
+
+
+def test_html_shows_the_first_rows_and_says_how_many_more():
+    table = html_table(pd.DataFrame({"n": range(100)}), most=60)
+    assert parse(table).cells[-1].startswith("59")
+    assert "… 40 more rows" in table
+
+
+def test_numbers_for_people():
+    for value, shown in (
+        (1234567.0, "1,234,567"), (12.3456, "12.3"), (1.23456, "1.23"), (0.12345, "0.1235"),
+        (0.0, "0.0000"), (-5.0, "-5.00"), (math.nan, ""), (math.inf, "∞"), (-math.inf, "−∞"),
+    ):  # fmt: skip
+        assert number(value) == shown
+    frame = pd.DataFrame({"a": [1.5, math.nan, math.inf], "b": [None, 3, "x"], "c": [True, False, True]})
+    assert parse(html_table(frame)).cells[3:] == [
+        "1.50", "None", "True", "", "3", "False", "∞", "x", "True",
+    ]  # fmt: skip
+
+
+def test_json_text_of_numbers_is_exact(tmp_path):
+    values = np.random.default_rng(0).random(100).tolist()
+    write_json(tmp_path / "t.json", {"values": values})
+    assert json.loads((tmp_path / "t.json").read_text())["values"] == values
