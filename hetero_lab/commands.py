@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from hetero_lab.placement.affinity import Affinity
     from hetero_lab.placement.placements import Placement
 
-_WIDE = 60
+_WIDE = 80
 
 
 def run_profile(

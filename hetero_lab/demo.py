@@ -99,7 +99,8 @@ def run(directory: str, say: Say, progress: bool = True) -> bool:
     sweep.export(target)
     fixed.to_json(target / "fixed.json")
     page = target / "index.html"
-    hl.views.page([sweep.profile(label) for label in rows], page, title="hetero-lab demo")
+    results = [sweep, *(sweep.profile(label) for label in rows)]
+    hl.views.page(results, page, title=f"hetero-lab demo: {MODEL}")
     say("\n6. Where to look")
     say(_indented(_files(target)))
     say("\nNext")

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import hetero_lab as hl
 from hetero_lab import commands, options
 from hetero_lab.errors import ArgumentError, shorten
-from hetero_lab.placement.affinity import Priorities
 
 if TYPE_CHECKING:
     from hetero_lab.experiments.sweep_result import Sweep
@@ -75,6 +74,8 @@ def run_sweep(
     defaults
         Properties of devices, for instance those that set an emulated device's base apart.
     """
+    from hetero_lab.placement.affinity import Priorities
+
     commands.check_targets(files=[given.csv], directories=[given.export, given.store])
     loaded = hl.load(model, shapes=options.shapes(given.shape) or None)
     first = Priorities.parse(given.devices)
@@ -116,6 +117,8 @@ def run_fixes(given: argparse.Namespace, model: Source, lines: Sequence[str]) ->
 
     A line is ``pattern = DEVICE``; empty lines and those that begin with ``#`` say nothing.
     """
+    from hetero_lab.placement.affinity import Priorities
+
     fixes = [
         _fix_line(line) for line in lines if line.strip() and not line.lstrip().startswith("#")
     ]

@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hetero_lab.views.catalogue import gallery
     from hetero_lab.views.graph_drawing import placement_graph, placement_graph_of
     from hetero_lab.views.latency_split import where_time_goes
     from hetero_lab.views.ranking_bars import latency_ranking
@@ -13,10 +14,10 @@ if TYPE_CHECKING:
     from hetero_lab.views.structure_scatter import placement_latency
     from hetero_lab.views.subgraph_bars import time_by_subgraph
     from hetero_lab.views.subgraph_lanes import timeline
-    from hetero_lab.views.whole_page import gallery, page
+    from hetero_lab.views.whole_page import page
 
 _WHERE = {
-    "gallery": "whole_page",
+    "gallery": "catalogue",
     "latency_ranking": "ranking_bars",
     "latency_samples": "sample_histogram",
     "page": "whole_page",

@@ -54,17 +54,17 @@ def find_layers(n: int, edges: Iterable[tuple[int, int]]) -> Layers:
     n_ids = n
     for positions, _, _, links in layouts:
         names: dict[int, int] = {}
-        for vertex, _ in positions:
+        rows: dict[float, list[tuple[float, int]]] = {}
+        for key, (x, y) in positions:
+            vertex = int(key)
             if vertex < len(linked):
                 names[vertex] = linked[vertex]
             else:
                 names[vertex], n_ids = n_ids, n_ids + 1
-        rows: dict[float, list[tuple[float, int]]] = {}
-        for vertex, (x, y) in positions:
             rows.setdefault(round(-y, 3), []).append((x, names[vertex]))
         ranks = [[vertex for _, vertex in sorted(rows[y])] for y in sorted(rows)]
         parts.append(_upright(ranks, n))
-        passing.update(_passing([(names[a], names[b]) for a, b in links or ()], n))
+        passing.update(_passing([(names[int(a)], names[int(b)]) for a, b in links or ()], n))
     parts += [[[vertex]] for vertex in sorted(set(range(n)) - set(linked))]
     parts.sort(key=lambda part: (-len(part), part[0]))
     depth = max(map(len, parts), default=0)

@@ -1,64 +1,166 @@
-"""The histogram of latency samples of one or several profiles."""
+"""The latency samples of one or several profiles as histograms, a row each."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import plotly.graph_objects as go
 
+from hetero_lab.errors import ArgumentError
 from hetero_lab.experiments.profiling import Profile
-from hetero_lab.views.colours import GRID, TEXT
-from hetero_lab.views.text import plain
+from hetero_lab.views.colours import BOUNDARY, GRID, TEXT, device_styles
+from hetero_lab.views.text import escape, plain, time_text
 from hetero_lab.views.theme import base_layout
 
-_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 _BINS = 60
-_SHOWN_TO = 99.0  # percentile up to which samples are drawn; the rest is said in the title
+_FAR = 6.0  # samples farther than this many quartile ranges above the third quartile are not drawn
+_ROW_PX, _ROW_SHARE = 118, 0.62  # height of a row, and how much of it the bars may take
 
 
-def shown_samples(profiles: Sequence[Profile]) -> tuple[list[np.ndarray], int]:
-    """Return each profile's samples up to the 99th percentile of all, and the number beyond."""
-    every = [profile.latency.samples_us for profile in profiles]
-    limit = float(np.percentile(np.concatenate(every), _SHOWN_TO))
-    return [s[s <= limit] for s in every], sum(int((s > limit).sum()) for s in every)
+@dataclass(frozen=True)
+class SampleRow:
+    """The samples of one profile: how many fall into each bin, and how many lie beyond the last."""
+
+    label: str
+    devices: tuple[str, ...]
+    median_us: float
+    ci95_us: tuple[float, float]
+    p90_us: float
+    n_samples: int
+    counts: tuple[int, ...]
+    n_beyond: int
 
 
-def latency_samples(profiles: Profile | Sequence[Profile]) -> go.Figure:
+@dataclass(frozen=True)
+class Samples:
+    """Rows over the same bins, which lie between ``edges_us``."""
+
+    edges_us: tuple[float, ...]
+    rows: tuple[SampleRow, ...]
+    emulated: dict[str, str]
+
+
+def samples_of(profiles: Sequence[Profile]) -> Samples:
+    """Count samples by bins that suit all profiles; a few far outliers would hide the rest."""
+    low = min(float(profile.latency.samples_us.min()) for profile in profiles)
+    high = max(_end(profile.latency.samples_us) for profile in profiles)
+    width = _round_width(max((high - low) / _BINS, low * 1e-3, 1e-3))
+    first = int(low // width)
+    last = int(high // width) + 1
+    edges = [k * width for k in range(first, last + 1)]
+    rows = []
+    for profile in profiles:
+        samples = profile.latency.samples_us
+        places = np.floor_divide(samples, width).astype(int) - first
+        inside = places[places < len(edges) - 1]
+        rows.append(
+            SampleRow(
+                label=profile.label,
+                devices=profile.affinity.devices,
+                median_us=profile.latency.median_us,
+                ci95_us=profile.latency.ci95_us,
+                p90_us=profile.latency.p90_us,
+                n_samples=len(samples),
+                counts=tuple(int(n) for n in np.bincount(inside, minlength=len(edges) - 1)),
+                n_beyond=len(samples) - len(inside),
+            )
+        )
+    emulated = {name: base for p in profiles for name, base in p.environment.emulated}
+    return Samples(tuple(edges), tuple(rows), emulated)
+
+
+def _end(samples: np.ndarray) -> float:
+    """Return up to where samples are drawn: the fence for far outliers (Tukey 1977), widened."""
+    lower, upper = np.percentile(samples, [25, 75])
+    fence = upper + _FAR * (upper - lower)
+    return float(samples[samples <= fence].max())
+
+
+def _round_width(least: float) -> float:
+    """Return the next of 1, 2, 5, 10, 20, 50 … and their fractions."""
+    power = 10.0 ** np.floor(np.log10(least))
+    return float(next(power * step for step in (1, 2, 5, 10) if power * step >= least * 0.999))
+
+
+def latency_samples(profiles: Profile | Iterable[Profile]) -> go.Figure:
     """Draw the latency samples of one or several profiles, each with its median.
 
     Parameters
     ----------
     profiles
-        A Profile, or several to compare.
+        A Profile, or several to compare on one scale.
+
+    Raises
+    ------
+    ArgumentError
+        No profile.
     """
     chosen = [profiles] if isinstance(profiles, Profile) else list(profiles)
-    shown, beyond = shown_samples(chosen)
-    low = min(float(s.min()) for s in shown if len(s))
-    high = max(float(s.max()) for s in shown if len(s))
-    size = max((high - low) / _BINS, 1e-3)
+    if not chosen:
+        raise ArgumentError("Give at least one profile to draw the latency samples of.")
+    data = samples_of(chosen)
+    styles = device_styles([d for row in data.rows for d in row.devices], data.emulated)
+    low, high = data.edges_us[0], data.edges_us[-1]
+    margin = 0.02 * (high - low)
+    middles = [(a + b) / 2 for a, b in zip(data.edges_us, data.edges_us[1:], strict=False)]
+    tallest = max(max(row.counts) / row.n_samples for row in data.rows)
     figure = go.Figure()
-    for index, (profile, samples) in enumerate(zip(chosen, shown, strict=True)):
-        colour = _COLOURS[index % len(_COLOURS)]
-        figure.add_histogram(
-            x=samples,
-            name=plain(profile.label, 48),
-            marker={"color": colour},
-            opacity=0.65,
-            xbins={"start": low, "end": high + size, "size": size},
-            hovertemplate="%{x} µs: %{y} samples<extra></extra>",
+    for place, row in enumerate(data.rows):
+        base = -float(place)
+        figure.add_bar(
+            x=middles, y=[_ROW_SHARE * n / row.n_samples / tallest for n in row.counts],
+            base=base, width=data.edges_us[1] - data.edges_us[0],
+            marker={"color": BOUNDARY, "line": {"width": 0}}, hoverinfo="text",
+            hovertext=[
+                f"<b>{plain(row.label)}</b><br>{n} of {row.n_samples} samples<br>"
+                f"from {a:,.6g} to {b:,.6g} µs"
+                for n, a, b in zip(row.counts, data.edges_us, data.edges_us[1:], strict=False)
+            ],
+        )  # fmt: skip
+        figure.add_shape(
+            type="line", x0=low - margin, x1=high + margin, y0=base, y1=base,
+            line={"width": 1, "color": GRID},
+        )  # fmt: skip
+        figure.add_shape(
+            type="rect", x0=row.ci95_us[0], x1=row.ci95_us[1], y0=base, y1=base + 0.68,
+            fillcolor=TEXT, opacity=0.3, line={"width": 0},
+        )  # fmt: skip
+        figure.add_shape(
+            type="line", x0=row.median_us, x1=row.median_us, y0=base, y1=base + 0.68,
+            line={"width": 2, "color": TEXT},
+        )  # fmt: skip
+        squares = " ".join(
+            f'<span style="color:{styles[d].colour}">■</span> {styles[d].label}'
+            for d in row.devices
         )
-        figure.add_vline(
-            x=profile.latency.median_us, line={"color": colour, "width": 2, "dash": "dot"}
-        )
-    more = f" · {beyond} slower samples are not shown" if beyond else ""
+        for text, x, anchor in (
+            (f"<b>{plain(row.label, 60)}</b>   {squares}", 0, "left"),
+            (escape(_numbers(row)), 1, "right"),
+        ):
+            figure.add_annotation(
+                text=text, xref="paper", x=x, xanchor=anchor, y=base + 0.84, yanchor="middle",
+                showarrow=False,
+            )  # fmt: skip
     figure.update_layout(
-        **base_layout("Latency samples", f"dotted: median{more}"),
-        barmode="overlay",
-        height=400,
-        margin={"l": 70, "r": 30, "t": 100, "b": 60},
-        showlegend=True,
+        **base_layout(
+            "Latency samples", "line: median · band: its 95 % interval · height: share of samples"
+        ),
+        height=_ROW_PX * len(data.rows) + 134,
+        margin={"l": 16, "r": 16, "t": 84, "b": 50},
+        bargap=0,
+        showlegend=False,
     )
-    figure.update_xaxes(title="latency (µs)", gridcolor=GRID, zeroline=False, color=TEXT)
-    figure.update_yaxes(title="samples", gridcolor=GRID)
+    figure.update_xaxes(
+        title="latency (µs)", range=[low - margin, high + margin], gridcolor=GRID, zeroline=False,
+        showline=False,
+    )  # fmt: skip
+    figure.update_yaxes(visible=False, range=[0.96 - len(data.rows), 1.0], fixedrange=True)
     return figure
+
+
+def _numbers(row: SampleRow) -> str:
+    low, high = (time_text(v).removesuffix(" µs") for v in row.ci95_us)
+    text = f"median {time_text(row.median_us)} [{low}, {high}] · p90 {time_text(row.p90_us)}"
+    return text + (f" · {row.n_beyond} beyond the right edge" if row.n_beyond else "")

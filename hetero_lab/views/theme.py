@@ -8,6 +8,9 @@ from hetero_lab.views.colours import CLEAR, TEXT
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 
+# Nothing is offered that uploads a figure; and there is nothing to select in any of them.
+_NO_BUTTONS = ["sendChartToCloud", "sendDataToCloud", "select2d", "lasso2d"]
+
 
 def base_layout(title: str, subtitle: str = "") -> dict[str, Any]:
     """Return the layout that every figure starts from; both titles are safe to show already."""
@@ -32,5 +35,7 @@ def base_layout(title: str, subtitle: str = "") -> dict[str, Any]:
             "orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom",
             "itemsizing": "constant", "bgcolor": CLEAR, "font": {"size": 12, "color": TEXT},
         },
-        "modebar": {"bgcolor": CLEAR, "color": "#9a9a9a", "activecolor": TEXT},
+        "modebar": {
+            "bgcolor": CLEAR, "color": "#9a9a9a", "activecolor": TEXT, "remove": _NO_BUTTONS,
+        },
     }  # fmt: skip

@@ -4,78 +4,55 @@ from __future__ import annotations
 
 import html
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hetero_lab.errors import ArgumentError, names_at_hand
-from hetero_lab.experiments.profile_tables import headline
+from hetero_lab.errors import ArgumentError
 from hetero_lab.experiments.profiling import Profile
 from hetero_lab.experiments.sweep_result import Sweep
-from hetero_lab.tables import html_table, write_text
-from hetero_lab.views.graph_drawing import placement_graph
-from hetero_lab.views.latency_split import where_time_goes
-from hetero_lab.views.ranking_bars import latency_ranking
-from hetero_lab.views.sample_histogram import latency_samples
-from hetero_lab.views.structure_scatter import placement_latency
-from hetero_lab.views.subgraph_bars import time_by_subgraph
-from hetero_lab.views.subgraph_lanes import timeline
+from hetero_lab.tables import check_writable, html_table, write_text
+from hetero_lab.views.catalogue import KINDS, Kind, Listing, View, kind_of
+from hetero_lab.views.text import squeeze
 
 if TYPE_CHECKING:
-    import pandas as pd
     import plotly.graph_objects as go
 
-View = Callable[[Any], "go.Figure"]
-
-# What applies to which kind of result. The second table needs counters as well.
-_VIEWS: Mapping[type, Mapping[str, View]] = {
-    Profile: {"placement_graph": placement_graph, "latency_samples": latency_samples},
-    Sweep: {"latency_ranking": latency_ranking, "placement_latency": placement_latency},
-}
-_WITH_COUNTERS: Mapping[type, Mapping[str, View]] = {
-    Profile: {"time_by_subgraph": time_by_subgraph, "timeline": timeline},
-    Sweep: {"where_time_goes": where_time_goes},
-}
-
+_CONFIG = {"responsive": True, "displaylogo": False, "showSendToCloud": False}
 _STYLE = """
-:root { color-scheme: light dark; }
-body { font: 16px/1.5 system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif; margin: 0 auto;
-  max-width: 1320px; padding: 2rem 1.5rem 4rem; background: #ffffff; color: #1d2129; }
-h1 { font-size: 1.7rem; } h2 { font-size: 1.25rem; margin: 3rem 0 .5rem; }
-section { border-top: 1px solid #8883; }
-.figure { overflow-x: auto; margin: 1rem 0; }
-.table { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .3rem .7rem; border-bottom: 1px solid #8884; text-align: left; }
-th { font-weight: 600; } caption { text-align: left; padding: .3rem 0; color: #777; }
-@media (prefers-color-scheme: dark) { body { background: #15181d; color: #e6e8ec; } }
+:root { color-scheme: light dark; --paper: #ffffff; --ink: #1d2129; --faint: #5c6470;
+  --rule: #8884; --note: #f4f5f7; }
+@media (prefers-color-scheme: dark) {
+  :root { --paper: #14171c; --ink: #e4e7ec; --faint: #a3abb8; --note: #1e232b; } }
+body { font: 16px/1.5 system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial,
+  sans-serif; margin: 0 auto; max-width: 1280px; padding: 2rem 1.5rem 4rem;
+  background: var(--paper); color: var(--ink); }
+h1 { font-size: 1.75rem; line-height: 1.2; margin: 0 0 1.5rem; }
+h2 { font-size: 1.25rem; line-height: 1.3; margin: 0 0 .75rem; }
+h1, h2 { overflow-wrap: anywhere; }
+section { border-top: 1px solid var(--rule); padding: 1.75rem 0 1rem; }
+p.note { background: var(--note); border-radius: 6px; padding: .5rem .8rem; margin: .5rem 0;
+  font-size: .9rem; color: var(--faint); }
+.figure, .table { overflow-x: auto; margin: .75rem 0; }
+table { border-collapse: collapse; font-size: .82rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .25rem .7rem .25rem 0; border-bottom: 1px solid var(--rule); text-align: left;
+  vertical-align: top; }
+th { font-weight: 600; color: var(--faint); white-space: nowrap; }
+td { max-width: 26rem; overflow-wrap: anywhere; }
+details { margin: .4rem 0; } summary { cursor: pointer; color: var(--faint); }
+.js-plotly-plot :is(.gtitle, .legendtext, .xtitle, .ytitle, .xtick text, .ytick text,
+  .textpoint text, .annotation-text) { fill: var(--ink) !important; }
+.js-plotly-plot .gtitle-subtitle { fill: var(--faint) !important; }
 """
 
 
-def gallery(result: Profile | Sweep) -> dict[str, go.Figure]:
-    """Return every view that applies to a result, by name.
-
-    Raises
-    ------
-    ArgumentError
-        Something that has no views.
-    """
-    kind = type(result)
-    if kind not in _VIEWS:
-        known = sorted(k.__name__ for k in _VIEWS)
-        raise ArgumentError(f"There are views of {names_at_hand(known)}, not of {kind.__name__}.")
-    chosen = dict(_VIEWS[kind])
-    profiles = [result] if isinstance(result, Profile) else [r.profile for r in result.rows]
-    if any(profile is not None and profile.counters for profile in profiles):
-        chosen.update(_WITH_COUNTERS[kind])
-    return {name: view(result) for name, view in chosen.items()}
-
-
 def page(
-    results: Profile | Sweep | Sequence[Profile | Sweep],
+    results: Profile | Sweep | Iterable[Profile | Sweep],
     path: str | os.PathLike[str],
     title: str = "hetero_lab",
 ) -> None:
-    """Write the figures and headline tables of some results to one self-contained HTML file.
+    """Write the figures and tables of some results to one self-contained HTML file.
+
+    Several results of one kind are compared at the top of the page.
 
     Parameters
     ----------
@@ -89,40 +66,76 @@ def page(
     Raises
     ------
     ArgumentError
-        Something that has no views.
+        No result, or something that has no views.
     OutputPathError
         The file cannot be written.
     """
-    several = [results] if isinstance(results, Profile | Sweep) else list(results)
-    parts: list[str] = []
-    first = True
-    for result in several:
-        figures = gallery(result)
-        parts.append(f"<section><h2>{html.escape(_heading(result))}</h2>")
-        parts.append(f'<div class="table">{html_table(_headline(result))}</div>')
-        for figure in figures.values():
-            drawn = figure.to_html(
-                full_html=False, include_plotlyjs=first, config={"responsive": True}
-            )
-            parts.append(f'<div class="figure">{drawn}</div>')
-            first = False
-        parts.append("</section>")
-    name = html.escape(title)
+    several: list[Any] = [results] if isinstance(results, Profile | Sweep) else list(results)
+    if not several:
+        raise ArgumentError("Give at least one result to make a page of.")
+    check_writable(path)
+    kinds = [kind_of(result) for result in several]
+    figures = _Figures()
+    parts = []
+    for kind in KINDS:
+        same = [result for result, other in zip(several, kinds, strict=True) if other is kind]
+        if len(same) > 1 and kind.several_views:
+            parts += _comparison(kind, same, figures)
+    for kind, result in zip(kinds, several, strict=True):
+        parts += _section(kind, result, figures)
+    name = html.escape(squeeze(title, 200))
     write_text(
         path,
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{name}</title>'
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{name}</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>{_STYLE}</style></head><body><h1>{name}</h1>{''.join(parts)}</body></html>\n",
+        f"<style>{_STYLE}</style></head>\n<body><h1>{name}</h1>\n{''.join(parts)}</body></html>\n",
     )
 
 
-def _heading(result: Profile | Sweep) -> str:
-    if isinstance(result, Sweep):
-        return f"Sweep of {len(result.rows)} placements"
-    return f"{result.graph.name} on {result.label}"[:200]
+class _Figures:
+    """Turns figures into HTML; the first one brings plotly.js along for all."""
+
+    def __init__(self) -> None:
+        self.n_figures = 0
+
+    def embed(self, figure: go.Figure) -> str:
+        drawn = figure.to_html(
+            full_html=False,
+            include_plotlyjs=self.n_figures == 0,
+            config=_CONFIG,
+            div_id=f"figure-{self.n_figures + 1}",
+        )
+        self.n_figures += 1
+        return f'<div class="figure">{drawn}</div>\n'
 
 
-def _headline(result: Profile | Sweep) -> pd.DataFrame:
-    if isinstance(result, Sweep):
-        return result.ranking.drop(columns=["labels"])
-    return headline(result)
+def _comparison(kind: Kind, results: Sequence[Any], figures: _Figures) -> Iterator[str]:
+    yield "<section><h2>Side by side</h2>\n"
+    yield from _content(kind.several_listings, kind.several_views, results, figures)
+    yield "</section>\n"
+
+
+def _section(kind: Kind, result: Any, figures: _Figures) -> Iterator[str]:
+    yield f"<section><h2>{html.escape(squeeze(kind.heading(result), 200))}</h2>\n"
+    for note in kind.notes(result):
+        yield f'<p class="note">{html.escape(squeeze(note, 500))}</p>\n'
+    yield from _content(kind.listings, kind.views, result, figures)
+    yield "</section>\n"
+
+
+def _content(
+    listings: Sequence[Listing], views: Sequence[View], result: Any, figures: _Figures
+) -> Iterator[str]:
+    """Give the headline tables, then the figures, then the other tables folded up."""
+    chosen = [listing for listing in listings if listing.applies(result)]
+    for listing in chosen:
+        if not listing.is_detail:
+            yield f'<div class="table">{html_table(listing.frame(result))}</div>\n'
+    for view in views:
+        if view.applies(result):
+            yield figures.embed(view.draw(result))
+    for listing in chosen:
+        if listing.is_detail:
+            table = html_table(listing.frame(result))
+            title = html.escape(listing.title)
+            yield f'<details><summary>{title}</summary><div class="table">{table}</div></details>\n'

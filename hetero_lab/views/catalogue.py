@@ -1,0 +1,185 @@
+"""Which views and tables there are of which kind of result.
+
+To give another kind of result a place in galleries and pages, add an entry to ``KINDS``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hetero_lab.errors import ArgumentError
+from hetero_lab.experiments.profile_tables import headline
+from hetero_lab.experiments.profiling import Profile
+from hetero_lab.experiments.sweep_result import Sweep
+from hetero_lab.views.graph_drawing import placement_graph
+from hetero_lab.views.latency_split import where_time_goes
+from hetero_lab.views.ranking_bars import latency_ranking
+from hetero_lab.views.sample_histogram import latency_samples
+from hetero_lab.views.structure_scatter import placement_latency
+from hetero_lab.views.subgraph_bars import time_by_subgraph
+from hetero_lab.views.subgraph_lanes import timeline
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+
+def _always(_: Any) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class View:
+    """A figure of a result, for those to which it applies."""
+
+    name: str
+    draw: Callable[[Any], go.Figure]
+    applies: Callable[[Any], bool] = _always
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A table of a result; ``is_detail`` if a page shows it only when asked."""
+
+    title: str
+    frame: Callable[[Any], pd.DataFrame]
+    is_detail: bool = True
+    applies: Callable[[Any], bool] = _always
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is shown of one kind of result, and of ``several`` of them side by side."""
+
+    takes: type
+    heading: Callable[[Any], str]
+    notes: Callable[[Any], Sequence[str]]
+    views: tuple[View, ...]
+    listings: tuple[Listing, ...]
+    several_views: tuple[View, ...] = ()
+    several_listings: tuple[Listing, ...] = ()
+
+
+def gallery(result: Profile | Sweep) -> dict[str, go.Figure]:
+    """Return every view that applies to a result, by name.
+
+    Raises
+    ------
+    ArgumentError
+        Something that has no views.
+    """
+    return {view.name: view.draw(result) for view in kind_of(result).views if view.applies(result)}
+
+
+def kind_of(result: Any) -> Kind:
+    """Return what is shown of a result.
+
+    Raises
+    ------
+    ArgumentError
+        Something that has no views.
+    """
+    for kind in KINDS:
+        if isinstance(result, kind.takes):
+            return kind
+    known = " and ".join(kind.takes.__name__ for kind in KINDS)
+    raise ArgumentError(f"There are views of {known}, not of {type(result).__name__}.")
+
+
+def _has_counters(profile: Profile) -> bool:
+    return bool(profile.counters)
+
+
+def _is_split(profile: Profile) -> bool:
+    return bool(profile.counters) and profile.partition.n_subgraphs > 1
+
+
+def _any_counters(sweep: Sweep) -> bool:
+    return any(row.profile is not None and row.profile.counters for row in sweep.rows)
+
+
+def _any_measured(sweep: Sweep) -> bool:
+    return any(row.profile is not None for row in sweep.rows)
+
+
+def _profile_notes(profile: Profile) -> list[str]:
+    notes = _emulation_notes(profile.environment.emulated)
+    if profile.interrupted:
+        notes.append("The measurement was interrupted; what is here is sound.")
+    if not profile.partition.observed:
+        notes.append("The subgraphs are predicted: what was compiled could not be observed.")
+    return notes
+
+
+def _sweep_notes(sweep: Sweep) -> list[str]:
+    return [*_emulation_notes(sweep.environment.emulated), *sweep.notes]
+
+
+def _emulation_notes(emulated: Sequence[tuple[str, str]]) -> list[str]:
+    return [
+        f"{name} is emulated on {base}: structure and numbers are real, its times say nothing "
+        "about a real device."
+        for name, base in emulated
+    ]
+
+
+def _slowest(profile: Profile) -> pd.DataFrame:
+    frame = profile.tables["counters"]
+    frame = frame.loc[frame["status"] == "EXECUTED"]
+    columns = [
+        "subgraph", "device", "kind", "op", "node_name", "node_type", "exec_type", "precision",
+        "real_time_us",
+    ]  # fmt: skip
+    return frame.sort_values("real_time_us", ascending=False, kind="stable").loc[:, columns]
+
+
+def _table(name: str) -> Callable[[Any], pd.DataFrame]:
+    return lambda result: result.tables[name]
+
+
+def _rows(profiles: Sequence[Profile]) -> pd.DataFrame:
+    import pandas as pd
+
+    frame = pd.concat([headline(profile) for profile in profiles], ignore_index=True)
+    frame.insert(0, "label", [profile.label for profile in profiles])
+    return frame
+
+
+KINDS = (
+    Kind(
+        takes=Profile,
+        heading=lambda profile: f"{profile.graph.name} on {profile.label}",
+        notes=_profile_notes,
+        views=(
+            View("placement_graph", placement_graph),
+            View("latency_samples", latency_samples),
+            View("time_by_subgraph", time_by_subgraph, _is_split),
+            View("timeline", timeline, _is_split),
+        ),
+        listings=(
+            Listing("Summary", headline, is_detail=False),
+            Listing("Subgraphs", lambda profile: profile.tables["subgraphs"].drop(columns="ops")),
+            Listing("Boundaries", _table("boundaries"), applies=lambda p: p.partition.boundaries),
+            Listing("Slowest nodes", _slowest, applies=_has_counters),
+            Listing("Agreement", _table("agreement"), applies=lambda p: bool(p.agreement)),
+        ),
+        several_views=(View("latency_samples", latency_samples),),
+        several_listings=(Listing("Summary", _rows, is_detail=False),),
+    ),
+    Kind(
+        takes=Sweep,
+        heading=lambda sweep: f"Sweep of {len(sweep.rows)} placements",
+        notes=_sweep_notes,
+        views=(
+            View("latency_ranking", latency_ranking, _any_measured),
+            View("placement_latency", placement_latency, _any_measured),
+            View("where_time_goes", where_time_goes, _any_counters),
+        ),
+        listings=(
+            Listing("Ranking", _table("ranking"), is_detail=False),
+            Listing("Summary", _table("summary")),
+        ),
+    ),
+)

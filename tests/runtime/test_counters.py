@@ -1,0 +1,253 @@
+from __future__ import annotations
+
+import datetime
+import re
+
+import openvino as ov
+import pytest
+from counting_core import in_f32
+from random_models import random_affinity, random_model
+from small_models import NASTY_NAMES, chain, convolutions, two_parts
+
+import hetero_lab as hl
+from hetero_lab.errors import MeasurementError
+from hetero_lab.model.read import PreparedModel, prepare
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.partition import Partition, one_subgraph, predict
+from hetero_lab.runtime.counters import Counter, executed_ops_us, read_counters
+from hetero_lab.runtime.inputs import generate_inputs
+
+
+def measure(prepared: PreparedModel, placement, core) -> tuple[Partition, tuple[Counter, ...]]:
+    compiled = hl.compile(prepared, placement, counters=True, core=core)
+    request = compiled.new_request(generate_inputs(prepared))
+    for _ in range(5):
+        request.infer()
+    rows = read_counters(request.profiling_info, compiled.partition, prepared.graph)
+    assert sum(row.real_time_us for row in rows) == pytest.approx(
+        sum(info.real_time.total_seconds() * 1e6 for info in request.profiling_info)
+    )
+    assert len(rows) == len(request.profiling_info)
+    return compiled.partition, rows
+
+
+@pytest.fixture(scope="module")
+def split(core):
+    prepared = prepare(convolutions())
+    affinity = hl.Affinity.uniform(prepared, "CPU", core=core).fix(
+        ops={"softmax": "ACC"}, core=core
+    )
+    return measure(prepared, in_f32(affinity), core)
+
+
+def by_op(rows) -> dict[str, Counter]:
+    return {row.op: row for row in rows if row.kind == "op"}
+
+
+def test_each_subgraph_has_its_rows_and_its_device(split):
+    partition, rows = split
+    assert [s.device for s in partition.subgraphs] == ["CPU", "ACC", "CPU"]
+    leaders = by_op(rows)
+    assert {op: (row.subgraph, row.device) for op, row in leaders.items()} == {
+        "conv1": (0, "CPU"), "softmax": (1, "ACC"), "conv2": (2, "CPU"),
+    }  # fmt: skip
+    assert all(row.precision == "f32" for row in leaders.values())
+    assert not any(row.node_name.startswith("subgraph") for row in rows)
+
+
+def test_fused_ops_belong_to_the_node_that_runs_them(split):
+    _, rows = split
+    leaders = by_op(rows)
+    assert set(leaders["conv1"].fused_ops) == {"bias1", "relu1"}
+    assert set(leaders["conv2"].fused_ops) == {"bias2", "relu2"}
+    assert leaders["softmax"].fused_ops == ()
+    assert all(row.real_time_us == 0 for row in rows if row.kind == "fused")
+    times = executed_ops_us(rows)
+    assert set(times) == {"conv1", "bias1", "relu1", "softmax", "conv2", "bias2", "relu2"}
+    assert times["conv1"] > 0
+    assert times["bias1"] == times["relu1"] == 0
+
+
+def test_reorders_and_ports_belong_to_their_boundary(split):
+    _, rows = split
+    ports = {(row.subgraph, row.node_type, row.tensor) for row in rows if row.kind == "port"}
+    assert ports >= {
+        (0, "Parameter", "image"), (0, "Result", "relu1"), (1, "Parameter", "relu1"),
+        (1, "Result", "softmax"), (2, "Parameter", "softmax"), (2, "Result", "out"),
+    }  # fmt: skip
+    for row in rows:
+        if row.kind == "reorder" and row.tensor:
+            assert (row.subgraph, row.tensor) in {(s, tensor) for s, _, tensor in ports}
+
+
+@pytest.mark.parametrize("seed", [4, 5, 13, 16, 31, 33, 38, 39])
+def test_what_holds_of_every_set_of_counters(core, seed):
+    prepared = prepare(random_model(seed))
+    affinity = random_affinity(prepared.graph, ["ACC", "CPU"], seed)
+    partition, rows = measure(prepared, in_f32(affinity), core)
+    where = partition.subgraph_of
+    grouped = [op for row in rows for op in row.fused_ops]
+    leaders = by_op(rows)
+    assert len(grouped) == len(set(grouped))
+    assert not set(grouped) & set(leaders)
+    for row in rows:
+        assert row.device == partition.subgraphs[row.subgraph].device
+        for op in (row.op, *row.fused_ops):
+            assert not op or where[op] == row.subgraph
+    # A reorder bears the names of what is on both its sides; so must its boundary.
+    graph, boundaries = prepared.graph, {b.tensor: b for b in partition.boundaries}
+    for row in rows:
+        if row.kind != "reorder" or row.tensor not in boundaries:
+            continue
+        boundary = boundaries[row.tensor]
+        if row.subgraph == boundary.source:
+            beside = [op for op in where if row.node_name.startswith(f"{op}_")]
+            leader = leaders.get(max(beside, key=len, default=""))
+            assert leader is None or boundary.op in (leader.op, *leader.fused_ops)
+        else:
+            assert row.subgraph in boundary.targets
+            user = max((op for op in where if row.node_name.endswith(f"_{op}")), key=len)
+            group = (user, *(leaders[user].fused_ops if user in leaders else ()))
+            reads = {graph.ops[p].name for op in group for p, _ in graph.ops[graph.index_of[op]].inputs}
+            assert boundary.op in reads
+
+
+def test_without_counters_everything_is_zero_and_that_raises(core):
+    prepared = prepare(convolutions(8))
+    for placement in ("CPU", "HETERO:ACC,CPU"):
+        compiled = hl.compile(prepared, placement, core=core)
+        request = compiled.new_request(generate_inputs(prepared))
+        request.infer()
+        info = request.profiling_info
+        assert info
+        assert {str(row.status) for row in info} == {"Status.NOT_RUN"}
+        with pytest.raises(MeasurementError, match="every node is NOT_RUN.*PERF_COUNT"):
+            read_counters(info, compiled.partition, prepared.graph)
+
+
+def test_names_with_a_prefix_like_the_runtimes_are_names(core):
+    names = ("subgraph7: fake", "subgraph0: x", "Parameter_1", "Result_5", "a:b", "b")
+    prepared = prepare(chain(*names, size=200_000))
+    cpu = hl.Affinity.uniform(prepared, "CPU", core=core)
+    for placement in (
+        in_f32(cpu, direct=True),
+        in_f32(cpu.fix(ops={"subgraph0: x": "ACC", "a:b": "ACC"}, core=core)),
+    ):
+        partition, rows = measure(prepared, placement, core)
+        assert set(executed_ops_us(rows)) == set(names)
+        for row in rows:
+            if row.kind == "op":
+                assert partition.subgraph_of[row.op] == row.subgraph
+
+
+def test_any_name_comes_through(core):
+    prepared = prepare(chain(*NASTY_NAMES, size=100_000))
+    cpu = hl.Affinity.uniform(prepared, "CPU", core=core)
+    apart = cpu.fix(ops=dict.fromkeys(NASTY_NAMES[::2], "ACC"), core=core)
+    _, rows = measure(prepared, in_f32(apart), core)
+    assert set(executed_ops_us(rows)) == set(NASTY_NAMES)
+
+
+# -- rows as other situations and other devices give them --------------------------------------
+
+
+def info(name: str, kind: str, exec_type: str, us: int, status: str = "") -> ov.ProfilingInfo:
+    made = ov.ProfilingInfo()
+    made.node_name, made.node_type, made.exec_type = name, kind, exec_type
+    made.real_time = made.cpu_time = datetime.timedelta(microseconds=us)
+    made.status = getattr(ov.ProfilingInfo.Status, status or ("EXECUTED" if us else "NOT_RUN"))
+    return made
+
+
+def rows_of(prepared: PreparedModel, *given: ov.ProfilingInfo, **devices: str):
+    affinity = Affinity.from_graph(prepared.graph, lambda name: devices.get(name, "CPU"))
+    partition = predict(prepared.graph, affinity)
+    if not devices:
+        partition = one_subgraph(partition, "CPU")
+    return read_counters(given, partition, prepared.graph)
+
+
+def test_a_node_that_took_less_than_a_microsecond_is_not_fused():
+    prepared = prepare(chain("slow", "quick", "inside"))
+    rows = rows_of(
+        prepared,
+        info("slow", "Relu", "jit_avx512_f32", 5),
+        info("quick", "Sigmoid", "jit_avx512_f32", 0),
+        info("inside", "Tanh", "undef", 0),
+    )
+    kinds = {row.op: (row.kind, row.fused_ops) for row in rows}
+    assert kinds == {"slow": ("op", ()), "quick": ("op", ("inside",)), "inside": ("fused", ())}
+    assert executed_ops_us(rows) == {"slow": 5, "quick": 0, "inside": 0}
+
+
+def test_a_gpu_names_the_node_after_its_kernel():
+    prepared = prepare(chain("c1", "relu", "third"))
+    rows = rows_of(
+        prepared,
+        info("convolution:c1", "Reorder", "convolution_gpu_ref__f32", 7),
+        info("relu", "Relu", "undef", 0, "OPTIMIZED_OUT"),
+        info("third", "Tanh", "activation_ref__f16", 3),
+    )
+    assert [(row.kind, row.op, row.precision) for row in rows] == [
+        ("op", "c1", "f32"), ("fused", "relu", ""), ("op", "third", "f16"),
+    ]  # fmt: skip
+    assert rows[0].fused_ops == ("relu",)
+
+
+def test_a_reorder_belongs_to_the_longest_name_that_fits():
+    model = two_parts()
+    for node in model.get_parameters():
+        node.set_friendly_name({"x": "in", "y": "in_1"}[node.get_friendly_name()])
+    rows = rows_of(
+        prepare(model),
+        info("relu", "Relu", "jit_f32", 2),
+        info("abs", "Abs", "jit_f32", 2),
+        info("in_1_abcd_acdb_abs", "Reorder", "jit_f32", 1),
+        info("in_abcd_acdb_relu", "Reorder", "jit_f32", 1),
+    )
+    assert [row.tensor for row in rows if row.kind == "reorder"] == ["in_1", "in"]
+
+
+def test_boundaries_are_told_apart_by_the_runtimes_numbers():
+    prepared = prepare(chain("a", "b", "c"))
+    rows = rows_of(
+        prepared,
+        info("subgraph0: a", "Relu", "jit_f32", 2),
+        info("subgraph0: Result_91", "Result", "unknown_f32", 0),
+        info("subgraph1: Parameter_92", "Parameter", "unknown_f32", 0),
+        info("subgraph1: Parameter_92_abcd_acdb_b", "Reorder", "jit_f32", 4),
+        info("subgraph1: b", "Sigmoid", "jit_f32", 2),
+        info("subgraph1: b_acdb_abcd_Result_93", "Reorder", "jit_f32", 3),
+        info("subgraph1: Result_93", "Result", "unknown_f32", 0),
+        info("subgraph2: Parameter_94", "Parameter", "unknown_f32", 0),
+        info("subgraph2: c", "Tanh", "jit_f32", 2),
+        b="ACC",
+    )
+    reorders = {row.node_name: (row.tensor, row.device) for row in rows if row.kind == "reorder"}
+    assert reorders == {
+        "Parameter_92_abcd_acdb_b": ("a", "ACC"), "b_acdb_abcd_Result_93": ("b", "ACC"),
+    }  # fmt: skip
+
+
+def test_the_precision_is_read_off_the_kernel():
+    prepared = prepare(chain("a"))
+    for exec_type, precision in (
+        ("brgconv_avx512_bf16", "bf16"), ("jit_avx512_I8", "i8"), ("ref_any_f32", "f32"),
+        ("brgemm_avx512_amx_u8", "u8"), ("kernel__f16", "f16"), ("unknown", ""),
+    ):  # fmt: skip
+        (row,) = rows_of(prepared, info("a", "Relu", exec_type, 1))
+        assert row.precision == precision
+
+
+def test_an_unexpected_node_is_kept_as_other():
+    prepared = prepare(chain("a"))
+    rows = rows_of(prepared, info("a", "Relu", "jit_f32", 1), info("Multiply_8", "Eltwise", "j", 4))
+    assert [(row.kind, row.real_time_us) for row in rows] == [("op", 1), ("other", 4)]
+
+
+def test_the_rows_of_the_runtime_begin_with_their_subgraph(core):
+    # The join rests on this; a release that changes it must be noticed.
+    compiled = hl.compile(convolutions(8), "HETERO:ACC,CPU", counters=True, core=core)
+    request = compiled.new_request(generate_inputs(compiled.prepared))
+    request.infer()
+    assert all(re.match(r"^subgraph\d+: ", row.node_name) for row in request.profiling_info)
