@@ -38,6 +38,10 @@ class InputError(ArgumentError):
     """Model inputs of the wrong name, shape or element type."""
 
 
+class PlanError(ArgumentError):
+    """A cost model, limit or pin with which no plan can be made."""
+
+
 class OutputPathError(ArgumentError):
     """A file or directory that cannot be written."""
 

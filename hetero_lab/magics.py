@@ -150,11 +150,8 @@ class HeteroMagics(Magics):
 
 
 def _is_model(value: object) -> bool:
-    import openvino as ov
-
-    from hetero_lab.model.read import PreparedModel
-
-    return isinstance(value, ov.Model | PreparedModel | str | os.PathLike)
+    # An ov.Model is known by what it can do: openvino is not imported here.
+    return isinstance(value, str | os.PathLike) or hasattr(value, "get_ordered_ops")
 
 
 @contextmanager

@@ -155,7 +155,9 @@ def identities() -> ov.Model:
     last.output(0).set_names({"named"})
     passed.output(0).set_names({"a_copy"})
     results = [
-        op.result(inner, name="r0"), op.result(last, name="r1"), op.result(passed, name="r2")
+        op.result(inner, name="r0"),
+        op.result(last, name="r1"),
+        op.result(passed, name="r2"),
     ]
     return ov.Model(results, [x], "identities")
 

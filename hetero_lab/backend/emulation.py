@@ -130,9 +130,8 @@ def emulate(
     taken = {f"{known}_{spec.base}": known for known, spec in registry.items()}
     if name in taken or f"{name}_{base}" in registry:
         raise DeviceError(
-            f"{name!r} and {names_at_hand([taken.get(name, f'{name}_{base}')])} get in each other's "
-            "way: OpenVINO knows an emulated device as its name, _ and its base too. "
-            "Take another name."
+            f"{name!r} and {taken.get(name, f'{name}_{base}')!r} get in each other's way: "
+            "OpenVINO knows an emulated device as its name, _ and its base too. Take another name."
         )
     if base not in _PLUGIN_OF or base not in core.available_devices:
         bases = [device for device in core.available_devices if device in _PLUGIN_OF]

@@ -39,7 +39,7 @@ def check_properties(
     real = emulated.base if emulated else device
     access = scratch_core().get_property(real, "SUPPORTED_PROPERTIES")
     known = sorted({k for k, mode in access.items() if mode != "RO"} | _UNLISTED)
-    for key, value in properties.items():
+    for key in properties:
         if key not in known:
             why = "is read-only" if key in access else "is not a property"
             raise PropertyError(

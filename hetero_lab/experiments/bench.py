@@ -18,7 +18,8 @@ import openvino as ov
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.emulation import EmulatedDevice, register
 from hetero_lab.errors import HeteroLabWarning, MeasurementError
-from hetero_lab.experiments.stored_profile import agreement_to_json
+from hetero_lab.experiments.profiling import profile
+from hetero_lab.experiments.stored_profile import agreement_to_json, to_json
 from hetero_lab.model.read import PreparedModel, Source, prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import partition_to_json
@@ -139,6 +140,21 @@ class Bench:
         except MeasurementError:
             return []
         return [asdict(row) for row in rows]
+
+    def profile(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Make a whole Profile of a placement; return it as plain data."""
+        prepared = self._prepared[asked["variant"]]
+        placement = Placement(
+            Affinity.from_graph(prepared.graph, asked["affinity"]),
+            asked["label"],
+            asked["device_properties"],
+            asked["direct"],
+        )
+        inputs = self._arrays(asked["variant"])
+        made = profile(
+            prepared, placement, inputs=inputs, progress=False, core=self._core, **asked["options"]
+        )
+        return to_json(made)
 
     def release(self, key: str) -> None:
         """Let go of a compiled placement."""

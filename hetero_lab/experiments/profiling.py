@@ -5,11 +5,12 @@ from __future__ import annotations
 import html
 import os
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import openvino as ov
 from tqdm.auto import tqdm
 
@@ -21,7 +22,7 @@ from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import PreparedModel, Source, prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition
-from hetero_lab.placement.placements import PlacementLike, resolve
+from hetero_lab.placement.placements import Placement, PlacementLike, resolve
 from hetero_lab.runtime import memory
 from hetero_lab.runtime.compiled import CompiledPlacement, compile_placement
 from hetero_lab.runtime.counters import Counter, read_counters
@@ -147,6 +148,8 @@ def profile(
     seed: int = 0,
     counters: bool = True,
     reference: bool = True,
+    isolate: bool = False,
+    timeout_s: float = 600.0,
     progress: bool = True,
     core: ov.Core | None = None,
 ) -> Profile:
@@ -170,6 +173,9 @@ def profile(
     counters, reference
         Whether to compile a second time for the counters, and to compare the outputs with a
         single-device f32 reference.
+    isolate, timeout_s
+        Whether to do it in a process of its own, ended after ``timeout_s``; worth it for new
+        drivers, whose crash would take the notebook with it.
     progress
         Show a bar if it takes more than two seconds.
 
@@ -184,6 +190,8 @@ def profile(
         Anything about the arguments, before something is compiled.
     CompileError
         The runtime refused the placement.
+    MeasurementError
+        With ``isolate``: the process crashed, hung or could not compile the placement.
     """
     iterations, warmup = _check_counts(iterations, warmup, budget_s)
     core = core or shared_core()
@@ -193,6 +201,15 @@ def profile(
     arrays = bind_inputs(
         prepared, inputs if inputs is not None else generate_inputs(prepared, seed)
     )
+    if isolate:
+        options = {
+            "iterations": iterations,
+            "warmup": warmup,
+            "budget_s": budget_s,
+            "counters": counters,
+            "reference": reference,
+        }
+        return _isolated(prepared, resolved, arrays, options, timeout_s, core)
     memory.reset_peak()
     stages = 2 + counters + reference
     bar = tqdm(
@@ -257,6 +274,23 @@ def profile(
     for problem in _problems(result):
         warnings.warn(problem, HeteroLabWarning, stacklevel=2)
     return result
+
+
+def _isolated(
+    prepared: PreparedModel,
+    placement: Placement,
+    arrays: Sequence[np.ndarray],
+    options: Mapping[str, Any],
+    timeout_s: float,
+    core: ov.Core,
+) -> Profile:
+    from hetero_lab.experiments.isolated import profile_data
+    from hetero_lab.experiments.stored_profile import from_json
+
+    data, said = profile_data(prepared, placement, arrays, options, timeout_s, core)
+    for text in said:
+        warnings.warn(text, HeteroLabWarning, stacklevel=3)
+    return replace(from_json(data, "worker"), model_fingerprint=prepared.fingerprint)
 
 
 def _check_counts(

@@ -21,6 +21,7 @@ from hetero_lab.statistics import paired_ratio, turn_level
 GROUP_SIZE = 8
 LEAST_TURNS = 8
 _MOST_TURNS = 500
+_TIMED_BAR = "{desc} |{bar}| {n:.0f} of about {total:.0f} s {postfix}"
 _ATTEMPTS = 2  # a crash has to happen twice to be the placement's own
 
 
@@ -84,7 +85,7 @@ class SweepRun:
             unit="s",
             disable=not progress,
             delay=2,
-            bar_format="{desc} |{bar}| {n:.0f}/{total:.0f} s {postfix}" if watch.budget_s else None,
+            bar_format=_TIMED_BAR if watch.budget_s else None,
         )
         self._busy_since = (now(), _own_cpu_s(), psutil.cpu_times())
 
@@ -133,9 +134,12 @@ class SweepRun:
         shuffle = random.Random(group)
         number = 0
         while number < _MOST_TURNS and any(self._lacks(key, target, group) for key in alive):
+            round_began = now()
             if not self._round(alive, group, number, shuffle):
                 return
             number += 1
+            if number == 1:
+                self._expect(now() - round_began, target, len(alive), groups_after)
         if self._plan.counters:
             for key in list(alive):
                 if self._watch.is_over:
@@ -229,6 +233,17 @@ class SweepRun:
                 self._say(f"measure {self._entries[key]['label']}")
         return bool(alive)
 
+    def _expect(self, round_s: float, target: int, n_alive: int, groups_after: int) -> None:
+        """Show how long the least turns will take, now that compiles and a round are known."""
+        if self._watch.budget_s is not None or self._bar.total is not None:
+            return
+        spent = self._watch.elapsed_s
+        compiles = spent if self._plan.counters else 0.0
+        of_this = spent + compiles + (target - 1) * round_s
+        of_this += n_alive * (self._plan.sustained_s or 0.0)
+        self._bar.total = round(of_this * (1 + groups_after), 1)
+        self._bar.bar_format = _TIMED_BAR
+
     def _count(self, alive: list[str], key: str) -> None:
         if any(r["type"] == "counters" and r["entry"] == key for r in self._records):
             return
@@ -315,7 +330,7 @@ class SweepRun:
             best = min(ratios, key=lambda k: ratios[k])
             label = self._entries[best]["label"]
             self._bar.set_postfix_str(f"best {label[:30]}: {ratios[best]:.0f} µs", refresh=False)
-        total = self._watch.budget_s
+        total = self._bar.total
         elapsed = self._watch.elapsed_s
         self._bar.n = min(elapsed, total) if total else round(elapsed, 1)
         self._bar.update(0)

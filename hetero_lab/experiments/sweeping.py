@@ -20,6 +20,7 @@ from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import ArgumentError, HeteroLabWarning
 from hetero_lab.experiments.entries import Entry, expand
 from hetero_lab.experiments.environment import current_environment
+from hetero_lab.experiments.isolated import write_set_up
 from hetero_lab.experiments.rounds import Plan, SweepRun
 from hetero_lab.experiments.store import Store
 from hetero_lab.experiments.sweep_result import Sweep, sweep_from
@@ -265,16 +266,7 @@ def _set_up(
         yield {}
         return
     with tempfile.TemporaryDirectory(prefix="hetero_lab-", ignore_cleanup_errors=True) as name:
-        models, inputs = {}, {}
-        for index, variant in enumerate(prepared):
-            path = Path(name) / f"model{index}.xml"
-            ov.save_model(prepared[variant].model, path, compress_to_fp16=False)
-            models[variant] = str(path)
-            named = {f"{i:04d}": array for i, array in enumerate(arrays[variant])}
-            inputs[variant] = str(Path(name) / f"inputs{index}.npz")
-            np.savez(inputs[variant], **named)  # pyright: ignore[reportArgumentType]
-        emulated = [spec.to_json() for spec in emulated_devices(core).values()]
-        yield {"emulated": emulated, "models": models, "inputs": inputs, "seed": seed}
+        yield write_set_up(Path(name), prepared, arrays, seed, core)
 
 
 def _start(

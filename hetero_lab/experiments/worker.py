@@ -26,6 +26,7 @@ HANDLERS: dict[str, Handler] = {
     "turn": lambda bench, args: bench.turn(args["key"]),
     "hold": lambda bench, args: bench.hold(args["key"], args["seconds"]),
     "counters": lambda bench, args: bench.counters(args["entry"]),
+    "profile": lambda bench, args: bench.profile(args),
     "release": lambda bench, args: bench.release(args["key"]),
 }
 

@@ -70,6 +70,7 @@ class WorkerProcess:
             env=environment,
             encoding="utf-8",
         )
+        self.warnings: tuple[str, ...] = ()  # of the last answer
         self._lines: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
         try:
@@ -119,6 +120,7 @@ class WorkerProcess:
         if line is None:
             raise self._died()
         reply = json.loads(line)
+        self.warnings = tuple(reply["warnings"])
         if "error" in reply:
             memory = reply["kind"] == "memory"
             status = "out of memory" if memory else "failed"

@@ -28,9 +28,12 @@ class Knots:
         self.top = top
         self.cut = cut
         self.ids: list[int] = ids.tolist()
+        # Results and private constants are not members: they are where their anchor is.
         self.members: dict[int, set[int]] = {}
-        for node in np.flatnonzero(knots[ids] >= 0).tolist():
-            self.members.setdefault(self.ids[node], set()).add(node)
+        tied = np.flatnonzero(knots[ids] >= 0).tolist()
+        for node in tied:
+            if top.anchor[node] == node:
+                self.members.setdefault(self.ids[node], set()).add(node)
         self.next_id = len(knots)
         self.knot_of: dict[int, int] = {s: int(knots[s]) for s in self.members}
         self.size: dict[int, int] = {}
@@ -39,25 +42,26 @@ class Knots:
         self.next_knot = len(knots)
         self.rank: dict[int, _Rank] = {}
         self.heap: list[_Rank] = []
-        self._rank_again({node for nodes in self.members.values() for node in nodes})
+        self._rank_again(tied)
 
     def untie(self) -> None:
         """Cut until no subgraph depends on itself through another one."""
+        ins, outs, around, cut = self.top.ins, self.top.outs, self.top.around, self.cut
         while (node := self._first()) is not None:
-            wires = [(w, p, node) for w, p in self.top.all_ins[node] if not self.cut[w]]
-            for wire, _, _ in wires:
-                self.cut[wire] = 1
+            wires = [(wire, producer, node) for wire, producer in ins[node] if not cut[wire]]
+            for wire, _ in self.top.all_ins[node]:
+                cut[wire] = 1
             again = {node}
-            parts = fall_apart(self.top.all_ins, self.top.all_outs, self.cut, wires)
+            parts = fall_apart(around, cut, wires)
             if parts:
                 subgraph = self.ids[node]
                 for part in parts:
                     again.update(part)
-                    again.update(user for n in part for _, user in self.top.all_outs[n])
-                loose = self._retie(subgraph, [self._number(subgraph, part) for part in parts])
-                for other in loose:
+                    for member in part:
+                        again.update([user for _, user in outs[member]])
+                for other in self._retie(subgraph, [self._number(subgraph, p) for p in parts]):
                     for member in self.members.pop(other):
-                        again.update(user for _, user in self.top.all_outs[member])
+                        again.update([user for _, user in outs[member]])
             self._rank_again(again)
 
     def _first(self) -> int | None:
@@ -65,14 +69,17 @@ class Knots:
         while self.heap:
             rank = self.heap[0]
             node = rank[-1]
-            if self.rank.get(node) == rank and self.ids[node] in self.knot_of:
+            if self.rank.get(node) == rank and self._subgraph(node) in self.knot_of:
                 return node
             heapq.heappop(self.heap)
         return None
 
+    def _subgraph(self, node: int) -> int:
+        return self.ids[self.top.anchor[node]]
+
     def _rank_again(self, nodes: Iterable[int]) -> None:
         for node in nodes:
-            rank = self._rank_of(node) if self.ids[node] in self.knot_of else None
+            rank = self._rank_of(node) if self._subgraph(node) in self.knot_of else None
             if rank is None:
                 self.rank.pop(node, None)
             elif self.rank.get(node) != rank:
@@ -82,7 +89,7 @@ class Knots:
     def _rank_of(self, node: int) -> _Rank | None:
         """Rank a node by what its uncut inputs and its cyclic neighbours are like."""
         top, ids = self.top, self.ids
-        own = ids[node]
+        own = self._subgraph(node)
         inside = 0
         reenters = shared = trivial = False
         for wire, producer in top.all_ins[node]:
@@ -147,7 +154,7 @@ class Knots:
 
     def _next_to(self, subgraph: int, upwards: bool) -> Iterable[int]:
         """Yield the subgraphs that this one reads from, or that read from it."""
-        wires = self.top.all_ins if upwards else self.top.all_outs
+        wires = self.top.ins if upwards else self.top.outs
         for node in self.members[subgraph]:
             for wire, other in wires[node]:
                 if self.cut[wire] and self.ids[other] != subgraph:

@@ -3,8 +3,8 @@
 The rule is that of OpenVINO's HETERO plugin (``SubgraphCollector``, 2026.4; Apache-2.0, see
 NOTICE), written anew: neighbours of equal affinity merge; while some subgraph depends on itself
 through another one, it is split at the inputs that close the cycle; what is still cyclic is
-split node by node inside the strongly connected components. Constants are copied, never cut,
-but one constant that two parts of a device share joins them.
+split node by node inside the strongly connected components (``splitting``). Constants are
+copied, never cut, but one constant that two parts of a device share joins them.
 """
 
 from __future__ import annotations
@@ -14,17 +14,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, Consumer, OpGraph
 from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.splitting import Split, split
+from hetero_lab.placement.wires import topology
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_GRAPH_INPUT = -1  # the port under which a Parameter or Constant starts a subgraph by itself
-_Boundary = tuple[int, int]  # (op, input port) that starts a subgraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,12 +140,9 @@ def predict(graph: OpGraph, affinity: Affinity) -> Partition:
     for op in graph.ops:
         if op.type == RESULT:
             devices[op.index] = devices[op.inputs[0][0]]
-    boundaries = _first_boundaries(graph, devices)
-    ids = _subgraph_ids(graph, boundaries)
-    if _cyclic_subgraphs(graph, boundaries, ids).any():
-        ids = _split_cycles(graph, boundaries, ids)
-        ids = _split_components(graph, boundaries, ids)
-    return _collect(graph, devices, boundaries, ids)
+    numbers: dict[str, int] = {}
+    numbered = [numbers.setdefault(device, len(numbers)) for device in devices]
+    return _collect(graph, devices, split(topology(graph), np.array(numbered)))
 
 
 def one_subgraph(predicted: Partition, device: str) -> Partition:
@@ -157,208 +151,33 @@ def one_subgraph(predicted: Partition, device: str) -> Partition:
     return Partition((Subgraph(0, device, tuple(ops)),), ())
 
 
-def _first_boundaries(graph: OpGraph, devices: Sequence[str]) -> set[_Boundary]:
-    boundaries: set[_Boundary] = set()
-    for op in graph.ops:
-        if op.is_graph_input:
-            boundaries.add((op.index, _GRAPH_INPUT))
-        elif op.type != RESULT:
-            for port, (producer, _) in enumerate(op.inputs):
-                if devices[producer] != devices[op.index]:
-                    boundaries.add((op.index, port))
-    return boundaries
-
-
-def _subgraph_ids(graph: OpGraph, boundaries: set[_Boundary]) -> np.ndarray:
-    """Join nodes over every input that is no boundary; return a dense id for each node."""
-    parent = list(range(len(graph.ops)))
-
-    def find(node: int) -> int:
-        while parent[node] != node:
-            parent[node] = parent[parent[node]]
-            node = parent[node]
-        return node
-
-    for op in graph.ops:
-        for port, (producer, _) in enumerate(op.inputs):
-            if (op.index, port) not in boundaries:
-                first, second = find(op.index), find(producer)
-                if first != second:
-                    parent[max(first, second)] = min(first, second)
-    roots = np.fromiter((find(i) for i in range(len(parent))), dtype=np.int64, count=len(parent))
-    return np.unique(roots, return_inverse=True)[1]
-
-
-def _edges(
-    graph: OpGraph, boundaries: set[_Boundary], ids: np.ndarray
-) -> Iterator[tuple[int, int]]:
-    for index, port in boundaries:
-        if port != _GRAPH_INPUT:
-            producer = int(ids[graph.ops[index].inputs[port][0]])
-            owner = int(ids[index])
-            if producer != owner:
-                yield producer, owner
-
-
-def _cyclic_subgraphs(graph: OpGraph, boundaries: set[_Boundary], ids: np.ndarray) -> np.ndarray:
-    """Return for each subgraph whether it lies in a strongly connected component of several."""
-    n = int(ids.max()) + 1 if len(ids) else 0
-    edges = np.array(list(_edges(graph, boundaries, ids)), dtype=np.int64).reshape(-1, 2)
-    links = coo_array((np.ones(len(edges)), (edges[:, 0], edges[:, 1])), shape=(n, n))
-    count, labels = connected_components(links.tocsr(), directed=True, connection="strong")
-    return np.bincount(labels, minlength=count)[labels] > 1
-
-
-def _split_cycles(graph: OpGraph, boundaries: set[_Boundary], ids: np.ndarray) -> np.ndarray:
-    """Turn inputs that close a cycle into boundaries, until none is found."""
-    while True:
-        before = len(boundaries)
-        boundaries |= _closing_inputs(graph, boundaries, ids)
-        if len(boundaries) == before:
-            return ids
-        ids = _subgraph_ids(graph, boundaries)
-
-
-def _closing_inputs(graph: OpGraph, boundaries: set[_Boundary], ids: np.ndarray) -> set[_Boundary]:
-    """Find the inputs at which a subgraph that depends on itself has to be split.
-
-    Sets of boundaries are Python integers used as bit sets. Only boundaries that touch a
-    subgraph which may depend on itself get a bit: others cannot change the answer.
-    """
-    ops = graph.ops
-    suspicious = _cyclic_subgraphs(graph, boundaries, ids)
-    for index, port in boundaries:
-        if port != _GRAPH_INPUT and ids[ops[index].inputs[port][0]] == ids[index]:
-            suspicious[ids[index]] = True
-    bit_of: dict[_Boundary, int] = {}
-    owned: dict[int, int] = {}  # subgraph → its boundaries
-    produced: dict[int, int] = {}  # subgraph → boundaries that it feeds
-    reentry: dict[int, int] = {}  # subgraph → its boundaries fed by another subgraph
-    graph_inputs = 0
-    from_graph_inputs = 0
-    numbered: list[_Boundary] = []
-    for index, port in sorted(boundaries):
-        owner = int(ids[index])
-        producer_op = index if port == _GRAPH_INPUT else ops[index].inputs[port][0]
-        producer = int(ids[producer_op])
-        if not (suspicious[owner] or suspicious[producer]):
-            continue
-        bit = 1 << len(numbered)
-        bit_of[index, port] = bit
-        numbered.append((index, port))
-        owned[owner] = owned.get(owner, 0) | bit
-        if port == _GRAPH_INPUT:
-            graph_inputs |= bit
-        else:
-            produced[producer] = produced.get(producer, 0) | bit
-            if producer != owner:
-                reentry[owner] = reentry.get(owner, 0) | bit
-            if ops[producer_op].is_graph_input:
-                from_graph_inputs |= bit
-    reached = [0] * len(ops)
-    for op in ops:
-        bits = bit_of.get((op.index, _GRAPH_INPUT), 0)
-        for port, (producer, _) in enumerate(op.inputs):
-            bits |= bit_of.get((op.index, port), 0) | reached[producer]
-        reached[op.index] = bits
-    own = [reached[i] & owned.get(int(ids[i]), 0) for i in range(len(ops))]
-    cyclic = [reached[i] & produced.get(int(ids[i]), 0) for i in range(len(ops))]
-    single = _single_use(graph)
-    found: set[_Boundary] = set()
-    for op in ops:
-        if not cyclic[op.index] or not op.inputs:
-            continue
-        closing = 0
-        for bit in _bits(cyclic[op.index]):
-            index, port = numbered[bit]
-            closing |= own[ops[index].inputs[port][0]]
-        for bit in _bits(own[op.index] & reentry.get(int(ids[op.index]), 0)):
-            closing |= own[numbered[bit][0]]
-        for port, (producer, source_port) in enumerate(op.inputs):
-            if cyclic[op.index] & cyclic[producer] or not closing & own[producer]:
-                continue
-            leaf = (
-                (producer, source_port) in single
-                and not ops[producer].is_graph_input
-                and not cyclic[producer]
-                and not own[producer] & ~(graph_inputs | from_graph_inputs)
-            )
-            if not leaf:
-                found.add((op.index, port))
-    return found
-
-
-def _split_components(graph: OpGraph, boundaries: set[_Boundary], ids: np.ndarray) -> np.ndarray:
-    """Cut single nodes out of what is still cyclic, one a round, until nothing is."""
-    users = [sum(graph.ops[u.index].type != RESULT for u in use) for use in graph.consumers]
-
-    def is_leaf(index: int) -> bool:
-        op = graph.ops[index]
-        return (
-            not op.is_graph_input
-            and users[index] == 1
-            and all(graph.ops[producer].is_graph_input for producer, _ in op.inputs)
-        )
-
-    while True:
-        cyclic = _cyclic_subgraphs(graph, boundaries, ids)
-        if not cyclic.any():
-            return ids
-        best: tuple[tuple[int, ...], list[_Boundary]] | None = None
-        for op in graph.ops:
-            if not cyclic[ids[op.index]]:
-                continue
-            inside: list[_Boundary] = []
-            reenters = shared = trivial = False
-            for port, (producer, _) in enumerate(op.inputs):
-                if (op.index, port) in boundaries:
-                    other = ids[producer]
-                    reenters |= bool(other != ids[op.index] and cyclic[other])
-                elif ids[producer] == ids[op.index]:
-                    inside.append((op.index, port))
-                    shared |= users[producer] > 1
-                    trivial |= is_leaf(producer)
-            if inside:
-                linear = len(inside) == 1 and users[op.index] <= 1
-                rank = (not reenters, not shared, trivial, linear, len(inside), op.index)
-                if best is None or rank < best[0]:
-                    best = (rank, inside)
-        if best is None:  # only a cyclic model could lead here
-            return ids
-        boundaries.update(best[1])
-        ids = _subgraph_ids(graph, boundaries)
-
-
-def _collect(
-    graph: OpGraph, devices: Sequence[str], boundaries: set[_Boundary], ids: np.ndarray
-) -> Partition:
+def _collect(graph: OpGraph, devices: Sequence[str], parts: Split) -> Partition:
     """Order the subgraphs as they run and list what crosses between them."""
+    top, ids = topology(graph), parts.ids.tolist()
     crossing: dict[tuple[int, int], list[int]] = {}  # tensor → receiving subgraphs
-    for op in graph.ops:
-        for port, (producer, source_port) in enumerate(op.inputs):
-            if (op.index, port) in boundaries and graph.ops[producer].type != CONSTANT:
-                receivers = crossing.setdefault((producer, source_port), [])
-                for use in _other_users(graph, ids, producer, source_port):
-                    if int(ids[use.index]) not in receivers:
-                        receivers.append(int(ids[use.index]))
+    for wire in np.flatnonzero(parts.cut & ~top.from_constant).tolist():
+        producer, source_port = int(top.source[wire]), top.source_port[wire]
+        if (producer, source_port) not in crossing:
+            users = _other_users(graph, ids, producer, source_port)
+            crossing[producer, source_port] = list(dict.fromkeys(ids[u.index] for u in users))
     crossing = {tensor: receivers for tensor, receivers in crossing.items() if receivers}
     inputs: dict[int, list[tuple[str | int, ...]]] = {}
     outputs: dict[int, list[tuple[str | int, ...]]] = {}
     for number, index in enumerate(graph.parameters):
-        inputs.setdefault(int(ids[index]), []).append(("model", number))
+        inputs.setdefault(ids[index], []).append(("model", number))
     for number, index in enumerate(graph.results):
-        outputs.setdefault(int(ids[index]), []).append(("model", number))
+        outputs.setdefault(ids[index], []).append(("model", number))
     for (producer, port), receivers in crossing.items():
         entry = ("tensor", graph.ops[producer].name, port)
-        outputs.setdefault(int(ids[producer]), []).append(entry)
+        outputs.setdefault(ids[producer], []).append(entry)
         for receiver in receivers:
             inputs.setdefault(receiver, []).append(entry)
     members: dict[int, list[int]] = {}
     sinks: set[int] = set()
     for op in graph.ops:
-        members.setdefault(int(ids[op.index]), []).append(op.index)
+        members.setdefault(ids[op.index], []).append(op.index)
         if op.type == "Assign":
-            sinks.add(int(ids[op.index]))
+            sinks.add(ids[op.index])
     # Only what has inputs, outputs or sinks of its own becomes a submodel.
     real = [s for s in members if s in inputs or s in outputs or s in sinks]
     order = _execution_order(real, _feeds(crossing, ids), members)
@@ -377,29 +196,29 @@ def _collect(
             tensor=_tensor_name(graph, producer, port),
             op=graph.ops[producer].name,
             port=port,
-            source=position[int(ids[producer])],
+            source=position[ids[producer]],
             targets=tuple(sorted(position[r] for r in receivers)),
             n_bytes=graph.ops[producer].outputs[port].n_bytes,
         )
         for (producer, port), receivers in crossing.items()
     )
     wiring = tuple(Wiring(tuple(inputs.get(s, ())), tuple(outputs.get(s, ()))) for s in order)
-    home = tuple(position.get(int(subgraph), -1) for subgraph in ids)
+    home = tuple(position.get(subgraph, -1) for subgraph in ids)
     return Partition(subgraphs, crossings, wiring, home=home)
 
 
 def _other_users(
-    graph: OpGraph, ids: np.ndarray, producer: int, source_port: int
+    graph: OpGraph, ids: Sequence[int], producer: int, source_port: int
 ) -> Iterator[Consumer]:
     for use in graph.consumers[producer]:
         if use.source_port == source_port and ids[use.index] != ids[producer]:
             yield use
 
 
-def _feeds(crossing: dict[tuple[int, int], list[int]], ids: np.ndarray) -> dict[int, set[int]]:
+def _feeds(crossing: dict[tuple[int, int], list[int]], ids: Sequence[int]) -> dict[int, set[int]]:
     feeds: dict[int, set[int]] = {}
     for (producer, _), receivers in crossing.items():
-        feeds.setdefault(int(ids[producer]), set()).update(receivers)
+        feeds.setdefault(ids[producer], set()).update(receivers)
     return feeds
 
 
@@ -437,21 +256,6 @@ def _device(graph: OpGraph, devices: Sequence[str], members: Sequence[int]) -> s
 def _tensor_name(graph: OpGraph, producer: int, port: int) -> str:
     op = graph.ops[producer]
     return op.name if len(op.outputs) == 1 else f"{op.name}:{port}"
-
-
-def _single_use(graph: OpGraph) -> set[tuple[int, int]]:
-    counts: dict[tuple[int, int], int] = {}
-    for index, uses in enumerate(graph.consumers):
-        for use in uses:
-            counts[index, use.source_port] = counts.get((index, use.source_port), 0) + 1
-    return {tensor for tensor, count in counts.items() if count == 1}
-
-
-def _bits(value: int) -> Iterator[int]:
-    while value:
-        low = value & -value
-        yield low.bit_length() - 1
-        value ^= low
 
 
 def partition_to_json(partition: Partition) -> dict[str, Any]:

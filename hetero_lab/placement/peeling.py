@@ -59,7 +59,7 @@ class Peeler:
                 return parts
             for wire, _, _ in cuts:
                 self.cut[wire] = 1
-            left = fall_apart(self.top.ins, self.top.outs, self.cut, cuts)
+            left = fall_apart(self.top.around, self.cut, cuts)
             for nodes in left:
                 self._label(nodes)
                 if any(node in depends for node in nodes):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from hetero_lab.model.opgraph import CONSTANT, RESULT, OpGraph
 
@@ -23,6 +26,7 @@ class Topology:
     graph: OpGraph
     source: np.ndarray
     target: np.ndarray
+    source_port: tuple[int, ...]
     tensor: np.ndarray  # number of the tensor on each wire
     to_result: np.ndarray
     from_constant: np.ndarray
@@ -33,8 +37,9 @@ class Topology:
     graph_input: tuple[bool, ...]
     n_uses: tuple[int, ...]  # for each node: uses of its outputs, results not counted
     first_op: tuple[bool, ...]  # for each node: an op whose inputs are parameters or constants
+    around: Wires  # ins and outs together
     all_ins: Wires  # with results and private constants
-    all_outs: Wires
+    anchor: tuple[int, ...]  # for each node: itself, or the node that it always goes with
 
     @property
     def n_nodes(self) -> int:
@@ -68,11 +73,9 @@ def _topology(graph: OpGraph) -> Topology:
     ins: list[list[tuple[int, int]]] = [[] for _ in types]
     outs: list[list[tuple[int, int]]] = [[] for _ in types]
     all_ins: list[list[tuple[int, int]]] = [[] for _ in types]
-    all_outs: list[list[tuple[int, int]]] = [[] for _ in types]
     private: list[list[int]] = [[] for _ in types]
     for wire, (producer, user, _) in enumerate(wires):
         all_ins[user].append((wire, producer))
-        all_outs[producer].append((wire, user))
         if types[user] == RESULT or user in private_nodes:
             continue
         if producer not in private_nodes:
@@ -84,6 +87,7 @@ def _topology(graph: OpGraph) -> Topology:
         graph=graph,
         source=source,
         target=target,
+        source_port=tuple(w[2] for w in wires),
         tensor=tensor,
         to_result=to_result,
         from_constant=constant[source],
@@ -97,8 +101,9 @@ def _topology(graph: OpGraph) -> Topology:
             not op.is_graph_input and all(graph.ops[p].is_graph_input for p, _ in op.inputs)
             for op in graph
         ),
+        around=tuple((*a, *b) for a, b in zip(ins, outs, strict=True)),
         all_ins=tuple(map(tuple, all_ins)),
-        all_outs=tuple(map(tuple, all_outs)),
+        anchor=tuple(_anchors(graph, private_nodes)),
     )
 
 
@@ -130,6 +135,16 @@ def _forget(graph: OpGraph, private: set[int], node: int) -> None:
         queue += [producer for producer, _ in graph.ops[index].inputs if producer in private]
 
 
+def _anchors(graph: OpGraph, private: set[int]) -> list[int]:
+    anchor = list(range(len(graph)))
+    for op in reversed(graph.ops):
+        if op.index in private:
+            anchor[op.index] = anchor[graph.consumers[op.index][0].index]
+    for index in graph.results:
+        anchor[index] = graph.ops[index].inputs[0][0]
+    return anchor
+
+
 def connected(top: Topology, cut: np.ndarray) -> np.ndarray:
     """Join nodes over every wire that is not cut; return the number of each node's part."""
     kept = ~cut
@@ -142,15 +157,12 @@ def strong_labels(source: np.ndarray, target: np.ndarray, n: int) -> np.ndarray:
 
 
 def _labels(source: np.ndarray, target: np.ndarray, n: int, connection: str) -> np.ndarray:
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
     links = coo_array((np.ones(len(source), dtype=np.int8), (source, target)), shape=(n, n))
     return connected_components(links.tocsr(), directed=True, connection=connection)[1]
 
 
 def fall_apart(
-    ins: Wires, outs: Wires, cut: Sequence[int], cuts: Iterable[tuple[int, int, int]]
+    around: Wires, cut: Sequence[int], cuts: Iterable[tuple[int, int, int]]
 ) -> list[list[int]]:
     """Return the parts into which ``cuts`` separate a subgraph, all but the one found last.
 
@@ -158,46 +170,46 @@ def fall_apart(
 
     Parameters
     ----------
-    ins, outs
-        The wires to follow; those that are ``cut`` are not followed.
+    around
+        The wires of each node; those that are ``cut`` are not followed.
     cuts
         The new cuts: (wire, from, to).
     """
     group_of: dict[int, int] = {}
     members: list[list[int]] = []
-    queues: list[list[int]] = []
     for _, producer, user in cuts:
         for node in (producer, user):
             if node not in group_of:
-                group_of[node] = len(queues)
+                group_of[node] = len(members)
                 members.append([node])
-                queues.append([node])
-    alias = list(range(len(queues)))
-    active = set(alias)
+    waiting = [deque(nodes) for nodes in members]
+    alias = list(range(len(members)))
+    active = alias[:]
     done: list[list[int]] = []
+    turn = 0
     while len(active) > 1:
-        for group in list(active):
-            if group not in active or len(active) == 1:
+        turn = turn % len(active)
+        group = active[turn]
+        queue = waiting[group]
+        if not queue:
+            del active[turn]
+            done.append(members[group])
+            continue
+        for wire, other in around[queue.popleft()]:
+            if cut[wire]:
                 continue
-            if not queues[group]:
-                active.discard(group)
-                done.append(members[group])
-                continue
-            node = queues[group].pop()
-            for wire, other in (*ins[node], *outs[node]):
-                if cut[wire]:
-                    continue
-                found = group_of.get(other)
-                if found is None:
-                    group_of[other] = group
-                    members[group].append(other)
-                    queues[group].append(other)
-                    continue
+            found = group_of.get(other)
+            if found is None:
+                group_of[other] = group
+                members[group].append(other)
+                queue.append(other)
+            elif found != group:
                 while alias[found] != found:
                     found = alias[found]
                 if found != group:
                     alias[found] = group
                     members[group] += members[found]
-                    queues[group] += queues[found]
-                    active.discard(found)
+                    queue += waiting[found]
+                    active.remove(found)
+        turn += 1
     return done

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import sys
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +31,7 @@ _TOLERANCE = {"f32": 1e-3, "f16": 2e-2, "bf16": 1.5e-1, "i8": 3e-1, "u8": 3e-1}
 _HINT = "INFERENCE_PRECISION_HINT"
 _LONG_NAMES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 _ROUNDING_FACTOR = 2.0
+_LARGE = 1e100
 _KEPT = 32
 _kept: OrderedDict[tuple[str, str, str, str], tuple[np.ndarray, ...]] = OrderedDict()
 
@@ -144,8 +146,17 @@ def compare(
 def executed_precision(rows: Sequence[Counter], compiled: CompiledPlacement) -> str:
     """Return the lowest precision that was executed, or asked for if no counters tell."""
     executed = [row.precision for row in rows if row.status == "EXECUTED" and row.precision]
-    known = [p for p in executed or _asked_precisions(compiled) if p in _TOLERANCE]
+    asked = _asked_precisions(compiled) + (["i8"] if _is_quantised(compiled.prepared) else [])
+    known = [p for p in executed or asked if p in _TOLERANCE]
     return max(known, key=lambda p: _TOLERANCE[p], default="f32")
+
+
+def _is_quantised(prepared: PreparedModel) -> bool:
+    """Whether the model asks for 8-bit kernels by itself, whatever the hint."""
+    return any(
+        op.type == "FakeQuantize" or any(t.element_type in ("i8", "u8") for t in op.outputs)
+        for op in prepared.graph
+    )
 
 
 def _asked_precisions(compiled: CompiledPlacement) -> list[str]:
@@ -180,6 +191,9 @@ def _compare_one(name: str, output: np.ndarray, expected: np.ndarray, precision:
     finite = np.isfinite(a) & np.isfinite(b)
     odd_ones_agree = bool(np.array_equal(a[~finite], b[~finite], equal_nan=True))
     a, b = a[finite], b[finite]
+    # Values near the end of f64 would overflow in sums of squares.
+    unit = max(1.0, float(np.abs(np.concatenate([a, b])).max(initial=0.0)) / _LARGE)
+    a, b = a / unit, b / unit
     gap = np.abs(a - b)
     norm_a, norm_b = float(np.linalg.norm(a)), float(np.linalg.norm(b))
     error = float(np.linalg.norm(gap)) / norm_b if norm_b else float(np.linalg.norm(gap))
@@ -193,7 +207,7 @@ def _compare_one(name: str, output: np.ndarray, expected: np.ndarray, precision:
         verdict = "rounding" if error <= tolerance else "different"
     return Agreement(
         output=name,
-        max_abs_difference=float(gap.max(initial=0.0)),
+        max_abs_difference=min(float(gap.max(initial=0.0)), sys.float_info.max / unit) * unit,
         max_relative_difference=float((gap / scale).max(initial=0.0)),
         relative_error=error,
         cosine=cosine,

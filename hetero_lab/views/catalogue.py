@@ -135,6 +135,10 @@ def _slowest(profile: Profile) -> pd.DataFrame:
     return frame.sort_values("real_time_us", ascending=False, kind="stable").loc[:, columns]
 
 
+def _ranking(sweep: Sweep) -> pd.DataFrame:
+    return sweep.ranking.drop(columns=["labels", "variant"], errors="ignore")
+
+
 def _table(name: str) -> Callable[[Any], pd.DataFrame]:
     return lambda result: result.tables[name]
 
@@ -178,7 +182,7 @@ KINDS = (
             View("where_time_goes", where_time_goes, _any_counters),
         ),
         listings=(
-            Listing("Ranking", _table("ranking"), is_detail=False),
+            Listing("Ranking", _ranking, is_detail=False, applies=_any_measured),
             Listing("Summary", _table("summary")),
         ),
     ),

@@ -302,7 +302,7 @@ def _draw_titles(
 def _write(figure: go.Figure, texts: Sequence[tuple[Point, str]]) -> None:
     """Write bytes just above the wires, where they leave a subgraph."""
     figure.add_scatter(
-        x=[x + 3 for (x, _), _ in texts], y=[y - 1 for (_, y), _ in texts], mode="text",
+        x=[x + 3 for (x, _), _ in texts], y=[y - 2.5 for (_, y), _ in texts], mode="text",
         text=[text for _, text in texts], textposition="top right", hoverinfo="skip",
         textfont={"size": 9, "color": TEXT}, showlegend=False,
     )  # fmt: skip

@@ -14,9 +14,10 @@ _ROW_GAP = 24.0
 _INSET = 5.0  # between the border of a broken subgraph and what is in it
 _CURVE_STEPS = 10
 # What breaking costs: a wire, one that turns just there, a subgraph, one near its border, a node
-# or label; then an empty row (by the square of its empty part) and any row at all.
+# or label; then a row that is not full or too long (by the square of that) and any row at all.
 _WIRE, _TURN, _FRAME, _BORDER, _SOLID = 0.25, 0.3, 1.5, 3.0, 6.0
-_SLACK, _ROW = 10.0, 2.0
+_SLACK, _EXCESS, _ROW = 10.0, 90.0, 2.0
+_LONGEST = 1.15  # how much longer than asked for a row may be; it is squeezed then
 _NEAR = 40.0
 
 
@@ -117,7 +118,7 @@ def choose_cuts(strip: Strip, first: float, last: float, width: float) -> list[f
 
     A shortest path over all places, like breaking a paragraph into lines (Knuth and Plass 1981).
     """
-    if last - first <= width:
+    if last - first <= _LONGEST * width:
         return []
     n = int((last - first) / _STEP) + 1
     turns = [
@@ -139,15 +140,17 @@ def choose_cuts(strip: Strip, first: float, last: float, width: float) -> list[f
         for i, count in enumerate(_count(spans, first, n)):
             cost[i] += each * count
     cost[n] = 0.0
-    longest = max(1, int(width / _STEP))
+    full = max(1, int(width / _STEP))
     best = [0.0] * (n + 1)
     came_from = [0] * (n + 1)
     for place in range(1, n + 1):
         options = []
-        for earlier in range(max(0, place - longest), place):
-            slack = 1 - (place - earlier) / longest
-            slack *= 0.15 if place == n else 1.0  # the last row may be short
-            options.append((best[earlier] + _ROW + _SLACK * slack**2, earlier))
+        for earlier in range(max(0, place - int(_LONGEST * full)), place):
+            slack = 1 - (place - earlier) / full
+            if slack > 0 and place == n:
+                slack *= 0.15  # the last row may be short
+            poor = (_SLACK if slack > 0 else _EXCESS) * slack**2
+            options.append((best[earlier] + _ROW + poor, earlier))
         least, came_from[place] = min(options)
         best[place] = least + cost[place]
     cuts, place = [], came_from[n]

@@ -14,10 +14,11 @@ from hetero_lab.views.colours import GRID, TEXT
 from hetero_lab.views.text import plain
 from hetero_lab.views.theme import base_layout
 
+# Not colours that stand for devices.
 _PARTS = (
-    ("ops", "ops", "#0072B2"),
-    ("reorders", "reorders (layout, precision)", "#E69F00"),
-    ("rest", "rest (hand-over, runtime)", "#999999"),
+    ("ops", "ops", "#5b6472"),
+    ("reorders", "reorders (layout, precision)", "#b0413e"),
+    ("rest", "rest (hand-over, runtime)", "#c3c7ce"),
 )
 
 

@@ -37,35 +37,18 @@ def find_layers(n: int, edges: Iterable[tuple[int, int]]) -> Layers:
     edges
         Pairs (source, target) with source < target; others do not count.
     """
-    from fast_sugiyama import from_edges
-
     clean = sorted({(a, b) for a, b in edges if a < b})
-    # Its passing points are numbered from the number of vertices on: no gaps in the names then.
-    linked = sorted({vertex for edge in clean for vertex in edge})
-    dense = {vertex: i for i, vertex in enumerate(linked)}
-    layouts = from_edges(
-        [(dense[a], dense[b]) for a, b in clean],
-        dummy_vertices=True,
-        check_layout=False,
-        transpose=_n_slots(n, clean) <= _MOST_SLOTS_TO_TRANSPOSE,
-    )
     parts: list[list[list[int]]] = []
     passing: dict[tuple[int, int], tuple[int, ...]] = {}
     n_ids = n
-    for positions, _, _, links in layouts:
-        names: dict[int, int] = {}
-        rows: dict[float, list[tuple[float, int]]] = {}
-        for key, (x, y) in positions:
-            vertex = int(key)
-            if vertex < len(linked):
-                names[vertex] = linked[vertex]
-            else:
-                names[vertex], n_ids = n_ids, n_ids + 1
-            rows.setdefault(round(-y, 3), []).append((x, names[vertex]))
-        ranks = [[vertex for _, vertex in sorted(rows[y])] for y in sorted(rows)]
-        parts.append(_upright(ranks, n))
-        passing.update(_passing([(names[int(a)], names[int(b)]) for a, b in links or ()], n))
-    parts += [[[vertex]] for vertex in sorted(set(range(n)) - set(linked))]
+    for members, links in _parts(n, clean):
+        if not links:
+            parts.append([members])
+            continue
+        rows, wires, more = _layers_of_part(members, links, n_ids)
+        n_ids += more
+        parts.append(_upright(rows, n))
+        passing.update(_passing(wires, n))
     parts.sort(key=lambda part: (-len(part), part[0]))
     depth = max(map(len, parts), default=0)
     ranks = tuple(
@@ -75,12 +58,65 @@ def find_layers(n: int, edges: Iterable[tuple[int, int]]) -> Layers:
     return Layers(ranks, passing, n, n_ids)
 
 
-def _n_slots(n: int, edges: Sequence[tuple[int, int]]) -> int:
+def _parts(
+    n: int, edges: Sequence[tuple[int, int]]
+) -> list[tuple[list[int], list[tuple[int, int]]]]:
+    """Return the vertices and edges of each part of the graph that holds together."""
+    parent = list(range(n))
+
+    def find(vertex: int) -> int:
+        while parent[vertex] != vertex:
+            parent[vertex] = parent[parent[vertex]]
+            vertex = parent[vertex]
+        return vertex
+
+    for a, b in edges:
+        parent[find(b)] = find(a)
+    members: dict[int, list[int]] = {}
+    for vertex in range(n):
+        members.setdefault(find(vertex), []).append(vertex)
+    links: dict[int, list[tuple[int, int]]] = {}
+    for a, b in edges:
+        links.setdefault(find(a), []).append((a, b))
+    return [(vertices, links.get(root, [])) for root, vertices in members.items()]
+
+
+def _layers_of_part(
+    members: Sequence[int], edges: Sequence[tuple[int, int]], first_id: int
+) -> tuple[list[list[int]], list[tuple[int, int]], int]:
+    """Return ranks, links and number of passing points of a graph that holds together."""
+    from fast_sugiyama import from_edges
+
+    # It numbers passing points from the number of vertices on. In a graph of several parts, or
+    # with gaps in the numbers, they would be mixed up with vertices.
+    dense = {vertex: i for i, vertex in enumerate(members)}
+    ((positions, _, _, links),) = from_edges(
+        [(dense[a], dense[b]) for a, b in edges],
+        dummy_vertices=True,
+        check_layout=False,
+        transpose=_n_slots(dense, edges) <= _MOST_SLOTS_TO_TRANSPOSE,
+    )
+    rows: dict[float, list[tuple[float, int]]] = {}
+    for key, (x, y) in positions:
+        rows.setdefault(round(-y, 3), []).append((x, int(key)))
+    # Passing points are numbered anew by where they are: its own numbers are others each time.
+    names = dict(enumerate(members))
+    ranks: list[list[int]] = []
+    for y in sorted(rows):
+        ranks.append([])
+        for _, vertex in sorted(rows[y]):
+            names.setdefault(vertex, first_id + len(names) - len(members))
+            ranks[-1].append(names[vertex])
+    wires = sorted((names[int(a)], names[int(b)]) for a, b in links or ())
+    return ranks, wires, len(names) - len(members)
+
+
+def _n_slots(dense: Mapping[int, int], edges: Sequence[tuple[int, int]]) -> int:
     """Count how many ranks the wires run over."""
-    depth = [0] * n
+    depth = [0] * len(dense)
     for a, b in edges:  # sorted by source, and sources come before targets
-        depth[b] = max(depth[b], depth[a] + 1)
-    return sum(depth[b] - depth[a] for a, b in edges)
+        depth[dense[b]] = max(depth[dense[b]], depth[dense[a]] + 1)
+    return sum(depth[dense[b]] - depth[dense[a]] for a, b in edges)
 
 
 def _upright(ranks: list[list[int]], n: int) -> list[list[int]]:

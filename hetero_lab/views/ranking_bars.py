@@ -12,8 +12,9 @@ from hetero_lab.views.colours import GRID, TEXT
 from hetero_lab.views.text import plain
 from hetero_lab.views.theme import base_layout
 
-# Two alternating shades: what matters is where one group ends and the next begins.
-_SHADES = ("#0072B2", "#E69F00")
+# Two alternating shades: what matters is where one group ends and the next begins. Greys, because
+# colours stand for devices.
+_SHADES = ("#6f7783", "#aeb4be")
 _ROW_PX = 34
 
 

@@ -47,13 +47,13 @@ def samples_of(profiles: Sequence[Profile]) -> Samples:
     low = min(float(profile.latency.samples_us.min()) for profile in profiles)
     high = max(_end(profile.latency.samples_us) for profile in profiles)
     width = _round_width(max((high - low) / _BINS, low * 1e-3, 1e-3))
-    first = int(low // width)
-    last = int(high // width) + 1
+    first = int(_places(np.array([low]), width)[0])
+    last = int(_places(np.array([high]), width)[0]) + 1
     edges = [k * width for k in range(first, last + 1)]
     rows = []
     for profile in profiles:
         samples = profile.latency.samples_us
-        places = np.floor_divide(samples, width).astype(int) - first
+        places = _places(samples, width) - first
         inside = places[places < len(edges) - 1]
         rows.append(
             SampleRow(
@@ -69,6 +69,12 @@ def samples_of(profiles: Sequence[Profile]) -> Samples:
         )
     emulated = {name: base for p in profiles for name, base in p.environment.emulated}
     return Samples(tuple(edges), tuple(rows), emulated)
+
+
+def _places(samples: np.ndarray, width: float) -> np.ndarray:
+    """Return the number of the bin of each sample, counted from 0 µs."""
+    # A sample on an edge belongs to the bin above, whatever the rounding of the division says.
+    return np.floor(samples / width + 1e-9).astype(int)
 
 
 def _end(samples: np.ndarray) -> float:

@@ -37,7 +37,7 @@ table { border-collapse: collapse; font-size: .82rem; font-variant-numeric: tabu
 th, td { padding: .25rem .7rem .25rem 0; border-bottom: 1px solid var(--rule); text-align: left;
   vertical-align: top; }
 th { font-weight: 600; color: var(--faint); white-space: nowrap; }
-td { max-width: 26rem; overflow-wrap: anywhere; }
+td { max-width: 26rem; overflow-wrap: break-word; }
 details { margin: .4rem 0; } summary { cursor: pointer; color: var(--faint); }
 .js-plotly-plot :is(.gtitle, .legendtext, .xtitle, .ytitle, .xtick text, .ytick text,
   .textpoint text, .annotation-text) { fill: var(--ink) !important; }

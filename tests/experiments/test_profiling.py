@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 import os
 import re
 import sys
@@ -11,6 +12,7 @@ import numpy as np
 import openvino as ov
 import pytest
 from counting_core import F32, CountingCore, core_with_acc, in_f32
+from openvino import opset13 as op
 from random_models import random_affinity, random_model
 from small_models import (
     NASTY_NAMES,
@@ -50,7 +52,9 @@ def profile(model, placement, core, **more) -> hl.Profile:
 
 
 def split_of(model, core, **elsewhere) -> hl.Placement:
-    return in_f32(hl.Affinity.uniform(model, "CPU", core=core).fix(ops=elsewhere, core=core), "mine")
+    return in_f32(
+        hl.Affinity.uniform(model, "CPU", core=core).fix(ops=elsewhere, core=core), "mine"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -182,14 +186,21 @@ def test_a_model_too_quick_to_count_has_no_counters_and_a_warning(core):
     assert result.tables["summary"]["ops_us"].isna().all()
 
 
-def test_a_wrong_output_is_said_aloud(core):
-    # The CPU plugin mixes up a decompressed weight that is used both ways round.
-    rng = np.random.default_rng(0)
-    expected = rng.normal(size=(1, 8)).astype(np.float32)
-    coarse = core_with_acc(properties={"INFERENCE_PRECISION_HINT": "f16"})
-    model = chain("r", "s", "t", size=8)
-    result = profile(model, "ACC", coarse, inputs=[expected], counters=False)
-    assert result.agreement[0].verdict in ("equal", "rounding")
+def test_a_difference_that_is_no_rounding_is_said_aloud(core):
+    # The CPU plugin computes wrongly with a decompressed weight that two matmuls use, one of
+    # them transposed. Split, each matmul is right, and so the reference is the wrong one.
+    # A release without that bug needs another example here.
+    x = op.parameter([1, 16], np.float32, name="x")
+    weights = op.constant(np.random.default_rng(0).random((16, 16)).astype(np.float16), name="w")
+    wide = op.convert(weights, "f32", name="wide")
+    plain = op.matmul(x, wide, False, False, name="plain")
+    turned = op.matmul(op.relu(x, name="relu"), wide, False, True, name="turned")
+    outputs = [op.result(plain, name="p"), op.result(turned, name="t")]
+    model = ov.Model(outputs, [x], "both_ways_round")
+    with pytest.warns(HeteroLabWarning, match=r"Output 't' differs .* than f32 explains"):
+        result = profile(model, split_of(model, core, plain="ACC"), core, counters=False)
+    assert [a.verdict for a in result.agreement] == ["equal", "different"]
+    assert result.tables["summary"]["verdict"].tolist() == ["different"]
 
 
 def test_precision_of_the_device_tells_rounding_from_wrongness():
@@ -231,7 +242,14 @@ def test_odd_models_are_profiled(core, model):
 def test_inputs_in_every_form(core, tmp_path):
     x = np.linspace(-1, 1, 8, dtype=np.float32).reshape(1, 8)
     np.savez(tmp_path / "in.npz", x=x)
-    for inputs in (x, [x], {"x": x}, lambda: {"x": x}, tmp_path / "in.npz", str(tmp_path / "in.npz")):
+    for inputs in (
+        x,
+        [x],
+        {"x": x},
+        lambda: {"x": x},
+        tmp_path / "in.npz",
+        str(tmp_path / "in.npz"),
+    ):
         result = profile(diamond(), "CPU", core, inputs=inputs, counters=False)
         assert result.agreement[0].verdict in ("equal", "rounding")
 
@@ -253,7 +271,13 @@ def test_every_form_of_a_model(core, tmp_path):
     ov.save_model(model, tmp_path / "m.xml", compress_to_fp16=False)
     found = {
         profile(source, "CPU", core, counters=False, reference=False).model_fingerprint
-        for source in (model, hl.load(model), prepare(model), tmp_path / "m.xml", str(tmp_path / "m.xml"))
+        for source in (
+            model,
+            hl.load(model),
+            prepare(model),
+            tmp_path / "m.xml",
+            str(tmp_path / "m.xml"),
+        )
     }
     assert len(found) == 1
 
@@ -448,8 +472,9 @@ def test_any_name_comes_back_from_files(nasty, tmp_path):
                 np.testing.assert_array_equal(ours.astype(float), theirs.astype(float))
             elif column != "as_predicted":
                 assert theirs.astype(str).tolist() == ours.astype(str).tolist(), column
-        text = (tmp_path / f"{name}.csv").read_text(encoding="utf-8", errors="strict")
-        assert not re.search(r'^"?[=@+\t]|,"?[=@+\t]', text, re.MULTILINE) or name == "nothing"
+        with open(tmp_path / f"{name}.csv", encoding="utf-8", newline="") as file:
+            cells = [cell for row in csv.reader(file) for cell in row]
+        assert not [cell for cell in cells if cell.startswith(("=", "+", "@", "\t", "\r"))]
     back = hl.read_profile(tmp_path)
     assert back.affinity == nasty.affinity
     assert back.graph == nasty.graph
@@ -471,4 +496,4 @@ def test_any_name_is_escaped_in_html(nasty):
         assert "<b>out" not in page
     assert "&lt;script&gt;" in nasty._repr_html_()
     assert len(nasty.partition._repr_html_()) < 40_000
-    assert "\n" not in repr(nasty)[:200] or True
+    assert repr(nasty).isprintable()

@@ -82,15 +82,6 @@ def test_what_is_no_number_is_stored_as_null(measured):
     assert back.agreement[0].verdict == odd.agreement[0].verdict
 
 
-def test_infinity_can_be_stored_too(measured, tmp_path):
-    odd = dataclasses.replace(
-        measured,
-        agreement=(dataclasses.replace(measured.agreement[0], max_relative_difference=math.inf),),
-    )
-    odd.export(tmp_path)
-    hl.read_profile(tmp_path)
-
-
 def test_no_profile_there(tmp_path):
     with pytest.raises(StoredFileError, match=r"profile.json' cannot be read as a stored profile"):
         hl.read_profile(tmp_path)

@@ -101,7 +101,9 @@ def test_a_missing_file_and_a_misspelt_sample(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".xml", ".onnx", ".tflite", ".pb", ".txt", ""])
-@pytest.mark.parametrize("content", [b"", b"\x00\xff garbage \x01" * 50, b"<?xml version='1.0'?><net"])
+@pytest.mark.parametrize(
+    "content", [b"", b"\x00\xff garbage \x01" * 50, b"<?xml version='1.0'?><net"]
+)
 def test_a_corrupt_file(tmp_path, suffix, content):
     path = tmp_path / f"corrupt{suffix}"
     path.write_bytes(content)
@@ -255,7 +257,9 @@ def test_identities_are_bypassed_and_names_stay(core):
     after = hl.load(before)
     # The one between an input and an output stays: it keeps their names apart.
     assert types_of(after).count("Identity") == 1
-    assert "twos" not in [n for n, t in zip(all_of(after), types_of(after), strict=True) if t == "Add"]
+    assert "twos" not in [
+        n for n, t in zip(all_of(after), types_of(after), strict=True) if t == "Add"
+    ]
     assert output_names(after) == ["abs_out", "named", "a_copy"] == output_names(before)
     assert [input_name(port) for port in after.inputs] == ["x_in"]
     x = np.array([[-5, 0, 1, 2]], np.float32)
@@ -360,9 +364,7 @@ def _conditional(addend: float) -> ov.Model:
     chosen = op.if_op(positive.output(0))
     chosen.set_then_body(bodies[0])
     chosen.set_else_body(bodies[1])
-    chosen.set_input(
-        x.output(0), bodies[0].get_parameters()[0], bodies[1].get_parameters()[0]
-    )
+    chosen.set_input(x.output(0), bodies[0].get_parameters()[0], bodies[1].get_parameters()[0])
     out = chosen.set_output(bodies[0].get_results()[0], bodies[1].get_results()[0])
     chosen.set_friendly_name("if")
     return ov.Model([op.result(op.relu(out, name="relu"), name="out")], [x], "conditional")

@@ -210,7 +210,10 @@ def test_fix_leaves_the_original_alone(core, cpu):
 
 def test_names_win_over_patterns_over_types(core, cpu):
     fixed = cpu.fix(
-        ops={"relu2": "CPU"}, patterns={"2$": "ACC", "conv": "CPU"}, types={"Relu": "ACC"}, core=core
+        ops={"relu2": "CPU"},
+        patterns={"2$": "ACC", "conv": "CPU"},
+        types={"Relu": "ACC"},
+        core=core,
     )
     assert moved(fixed, cpu) == ["relu1", "bias2"]
 

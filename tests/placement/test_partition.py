@@ -76,7 +76,9 @@ def test_a_subgraph_that_would_depend_on_itself_is_split():
 def test_a_tensor_that_goes_to_two_subgraphs_is_one_boundary():
     x = op.parameter([1, 8], np.float32, name="x")
     top = op.relu(x, name="top")
-    outs = [op.result(make(top, name=n), name=f"o{n}") for make, n in ((op.abs, "a"), (op.tanh, "b"))]
+    outs = [
+        op.result(make(top, name=n), name=f"o{n}") for make, n in ((op.abs, "a"), (op.tanh, "b"))
+    ]
     _, partition = placed(ov.Model(outs, [x], "fork"), a="ACC", b="ACC")
     (boundary,) = partition.boundaries
     assert (boundary.tensor, boundary.n_bytes, len(boundary.targets)) == ("top", 32, 2)
@@ -91,7 +93,9 @@ def test_several_outputs_of_an_op_are_told_apart():
     parts = op.split(x, op.constant(1), 3, name="split")
     added = op.add(parts.output(0), parts.output(2), name="added")
     model = ov.Model(
-        [op.result(added, name="o"), op.result(op.abs(parts.output(1), name="abs"), name="p")], [x], "m"
+        [op.result(added, name="o"), op.result(op.abs(parts.output(1), name="abs"), name="p")],
+        [x],
+        "m",
     )
     _, partition = placed(model, added="ACC")
     assert [(b.tensor, b.op, b.port, b.n_bytes) for b in partition.boundaries] == [

@@ -33,10 +33,10 @@ from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, Subgraph, predict
 from hetero_lab.runtime.compiled import (
     Header,
-    check_cuts,
     _check_ports,
     _lonely_results,
     _observe,
+    check_cuts,
     match_header,
     read_header,
 )
@@ -414,13 +414,15 @@ def test_counters_are_compiled_in_only_if_asked_for(core):
     for counters in (True, False):
         compiled = hl.compile(chain("r"), "HETERO:CPU", counters=counters, core=core)
         by_device = compiled.compiled_model.get_property("DEVICE_PROPERTIES")
-        assert str(by_device["CPU"]["PERF_COUNT"]) in (("YES", "True") if counters else ("NO", "False"))
+        assert str(by_device["CPU"]["PERF_COUNT"]) in (
+            ("YES", "True") if counters else ("NO", "False")
+        )
 
 
 def test_a_graph_with_more_subgraphs_than_digits(core):
     names = [f"op{i}" for i in range(30)]
     model = chain(*names)
-    affinity = on_cpu(model, core, **{name: "ACC" for name in names[::2]})
+    affinity = on_cpu(model, core, **dict.fromkeys(names[::2], "ACC"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         compiled = hl.compile(model, hl.Placement(affinity, "x", {"CPU": F32}), core=core)

@@ -108,7 +108,9 @@ def test_what_holds_of_every_set_of_counters(core, seed):
             assert row.subgraph in boundary.targets
             user = max((op for op in where if row.node_name.endswith(f"_{op}")), key=len)
             group = (user, *(leaders[user].fused_ops if user in leaders else ()))
-            reads = {graph.ops[p].name for op in group for p, _ in graph.ops[graph.index_of[op]].inputs}
+            reads = {
+                graph.ops[p].name for op in group for p, _ in graph.ops[graph.index_of[op]].inputs
+            }
             assert boundary.op in reads
 
 

@@ -1,0 +1,240 @@
+"""The best choice of any number of devices, with limits: a mixed-integer linear program.
+
+For each unit one of the variables "on device d" is 1. For two units that share a term there is
+a variable for each pair of devices, and these add up to the units' own (the local polytope:
+Schlesinger 1976; Chekuri, Khanna, Naor and Zosin 2004). With two devices and no limit the
+relaxation alone gives a minimum cut. Solved by HiGHS (Huangfu and Hall 2018) through
+``scipy.optimize.milp``, with a proven lower bound if time runs out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, milp as solve
+from scipy.sparse import csr_array
+
+from hetero_lab.errors import PlanError
+from hetero_lab.planning.min_cut import Choice
+from hetero_lab.planning.objective import LATENCY, THROUGHPUT
+from hetero_lab.planning.pairwise import Pairwise
+
+_INFEASIBLE = 2
+
+
+def milp(
+    pairwise: Pairwise,
+    objective: str = LATENCY,
+    *,
+    memory_limit: Mapping[int, int] | None = None,
+    surcharge_ns: int = 0,
+    time_limit_s: float = 60.0,
+) -> Choice | None:
+    """Minimise the pairwise part of the latency, or of the busiest device's time.
+
+    Parameters
+    ----------
+    pairwise
+        The problem.
+    objective
+        ``"latency"`` or ``"throughput"``.
+    memory_limit
+        Bytes by number of the device. Counted are constants, once for each device that uses
+        them, and boundary tensors, once for each device that makes or receives them.
+    surcharge_ns
+        Added to the price of every tensor that is handed over.
+    time_limit_s
+        When to stop; the choice then is the best found, and ``bound_ns`` what is proven.
+
+    Returns
+    -------
+    Choice or None
+        None if time ran out before any choice was found.
+
+    Raises
+    ------
+    PlanError
+        No choice keeps within the limits, or some unit is allowed nowhere.
+    """
+    pairwise = pairwise.restricted(np.ones_like(pairwise.allowed))
+    program = _Program(pairwise, surcharge_ns)
+    limits = dict(memory_limit or {})
+    if limits:
+        program.limit_memory(limits)
+    program.minimise(objective)
+    result = program.solve(time_limit_s)
+    if result.status == _INFEASIBLE:
+        raise PlanError("No placement keeps within the memory limits.")
+    if result.x is None:
+        return None
+    units, n_devices = len(pairwise.units), pairwise.n_devices
+    share = result.x[: units * n_devices].reshape(units, n_devices)
+    devices = np.where(pairwise.allowed, share, -1.0).argmax(axis=1)
+    value = int(pairwise.values_ns(devices[None], objective)[0])
+    value += surcharge_ns * program.hand_overs(devices)
+    proven = result.mip_dual_bound
+    bound = value if result.status == 0 else 0
+    if result.status != 0 and proven is not None and np.isfinite(proven):
+        # Costs are whole ns, so the bound may be rounded up; 0.01 ns are the solver's tolerance.
+        bound = int(np.ceil(proven * 1000.0 - 0.01)) + pairwise.objective.constant_ns
+    return Choice(tuple(devices.tolist()), value, max(0, min(bound, value)))
+
+
+class _Program:
+    """Variables, rows and costs under construction; costs are in µs."""
+
+    def __init__(self, pairwise: Pairwise, surcharge_ns: int):
+        self.pairwise = pairwise
+        self.surcharge_ns = surcharge_ns
+        self.n_variables = 0
+        self.upper: list[np.ndarray] = []
+        self.rows: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []  # row, variable, factor
+        self.low: list[np.ndarray] = []
+        self.high: list[np.ndarray] = []
+        self.n_rows = 0
+        n_units, n_devices = pairwise.allowed.shape
+        self.on = self._variables(pairwise.allowed.astype(float).ravel()).reshape(
+            n_units, n_devices
+        )
+        self._add(self.on, np.ones_like(self.on, dtype=float), 1.0, 1.0)
+        # Work of each device: (device, variable, µs).
+        self.work: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = [
+            (np.tile(np.arange(n_devices), n_units), self.on.ravel(), pairwise.time_ns.ravel())
+        ]
+        self.together: dict[tuple[int, int], np.ndarray] = {}
+        self.handed: list[np.ndarray] = [
+            self._tensor(number) for number in range(len(pairwise.tensors))
+        ]
+        for pair in pairwise.pairs:
+            joint = self._joint(pair.first, pair.second)
+            apart = ~np.eye(n_devices, dtype=bool)
+            first, second = np.indices((n_devices, n_devices))
+            self._work_of(first[apart], joint[apart], pair.first_ns[first[apart]])
+            self._work_of(second[apart], joint[apart], pair.second_ns[second[apart]])
+
+    def _variables(self, upper: np.ndarray) -> np.ndarray:
+        start, self.n_variables = self.n_variables, self.n_variables + len(upper)
+        self.upper.append(upper)
+        return np.arange(start, self.n_variables)
+
+    def _add(self, variables: np.ndarray, factors: np.ndarray, low: float, high: float) -> None:
+        """Add rows ``[rows, terms]`` with the same limits."""
+        count, width = variables.shape
+        row = np.repeat(np.arange(self.n_rows, self.n_rows + count), width)
+        self.rows.append((row, variables.ravel(), factors.ravel()))
+        self.low.append(np.full(count, low))
+        self.high.append(np.full(count, high))
+        self.n_rows += count
+
+    def _work_of(self, device: np.ndarray, variable: np.ndarray, ns: np.ndarray) -> None:
+        self.work.append((device.ravel(), variable.ravel(), ns.ravel()))
+
+    def _joint(self, first: int, second: int) -> np.ndarray:
+        """Return the variables "first on s and second on t", shape ``[devices, devices]``."""
+        if first > second:
+            return self._joint(second, first).T
+        known = self.together.get((first, second))
+        if known is not None:
+            return known
+        n = self.pairwise.n_devices
+        joint = self._variables(np.ones(n * n)).reshape(n, n)
+        ones = np.ones((n, n + 1))
+        ones[:, -1] = -1.0
+        self._add(np.column_stack([joint, self.on[first]]), ones, 0.0, 0.0)
+        self._add(np.column_stack([joint.T, self.on[second]]), ones, 0.0, 0.0)
+        self.together[first, second] = joint
+        return joint
+
+    def _tensor(self, number: int) -> np.ndarray:
+        """Return the variables "handed from s to t", shape ``[devices, devices]``."""
+        term = self.pairwise.tensors[number]
+        n = self.pairwise.n_devices
+        joints = [self._joint(term.source, user) for user in term.users]
+        if len(joints) == 1:
+            handed = joints[0]
+        else:
+            handed = self._variables(np.ones(n * n)).reshape(n, n)
+            for joint in joints:
+                pair = np.column_stack([handed.ravel(), joint.ravel()])
+                self._add(pair, np.tile([1.0, -1.0], (n * n, 1)), 0.0, np.inf)
+        source, target = np.indices((n, n))
+        surcharge = np.where(source == target, 0, self.surcharge_ns)
+        self._work_of(source, handed, term.leave_ns)
+        self._work_of(target, handed, term.enter_ns + surcharge)
+        return handed
+
+    def limit_memory(self, limits: Mapping[int, int]) -> None:
+        """Add a row for each limited device."""
+        pairwise = self.pairwise
+        n = pairwise.n_devices
+        for device, limit in limits.items():
+            variables: list[int] = []
+            sizes: list[float] = []
+            for term in pairwise.constants:
+                if not term.n_bytes:
+                    continue
+                held = int(self.on[term.users[0], device])
+                if len(term.users) > 1:
+                    held = int(self._variables(np.ones(1))[0])
+                    self._at_least(held, [int(self.on[user, device]) for user in term.users])
+                variables.append(held)
+                sizes.append(term.n_bytes)
+            for term, handed in zip(pairwise.tensors, self.handed, strict=True):
+                others = [d for d in range(n) if d != device]
+                if not term.n_bytes or not others:
+                    continue
+                made = int(self._variables(np.ones(1))[0])
+                self._at_least(made, [int(handed[device, d]) for d in others])
+                variables += [made, *(int(handed[d, device]) for d in others)]
+                sizes += [term.n_bytes] * n
+            if variables:
+                # In shares of the limit, so that the solver sees numbers near 1.
+                factors = np.array([sizes]) / max(1, limit)
+                self._add(np.array([variables]), factors, -np.inf, 1.0 if limit else 0.0)
+
+    def _at_least(self, variable: int, others: list[int]) -> None:
+        pairs = np.array([[variable, other] for other in others])
+        self._add(pairs, np.tile([1.0, -1.0], (len(others), 1)), 0.0, np.inf)
+
+    def minimise(self, objective: str) -> None:
+        """Set the costs; the constant is left out."""
+        device, variable, ns = (np.concatenate(parts) for parts in zip(*self.work, strict=True))
+        us = ns / 1000.0
+        if objective == THROUGHPUT:
+            n = self.pairwise.n_devices
+            most = int(self._variables(np.array([np.inf]))[0])
+            rows = device + self.n_rows
+            self.rows.append((rows, variable, us))
+            last = np.arange(self.n_rows, self.n_rows + n)
+            self.rows.append((last, np.full(n, most), np.full(n, -1.0)))
+            self.low.append(np.full(n, -np.inf))
+            self.high.append(np.zeros(n))
+            self.n_rows += n
+            self.costs = np.zeros(self.n_variables)
+            self.costs[most] = 1.0
+        else:
+            self.costs = np.bincount(variable, weights=us, minlength=self.n_variables)
+
+    def solve(self, time_limit_s: float):
+        """Run HiGHS."""
+        row, column, factor = (np.concatenate(p) for p in zip(*self.rows, strict=True))
+        matrix = csr_array((factor, (row, column)), shape=(self.n_rows, self.n_variables))
+        whole = np.zeros(self.n_variables)
+        whole[self.on.ravel()] = 1
+        return solve(
+            self.costs,
+            integrality=whole,
+            bounds=Bounds(0.0, np.concatenate(self.upper)),
+            constraints=LinearConstraint(
+                matrix, np.concatenate(self.low), np.concatenate(self.high)
+            ),
+            options={"time_limit": time_limit_s, "mip_rel_gap": 0.0},
+        )
+
+    def hand_overs(self, devices: np.ndarray) -> int:
+        """Count tensors by receiving device."""
+        return sum(
+            len({int(devices[user]) for user in term.users} - {int(devices[term.source])})
+            for term in self.pairwise.tensors
+        )

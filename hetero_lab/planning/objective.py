@@ -1,0 +1,381 @@
+"""A cost model as arrays, and the predicted cost of a placement in nanoseconds.
+
+Every node of the graph has a row, every device of the cost model a column. ``busy`` is the time
+that each device works for one inference: a hand-over is the receiving device's work but for the
+reorder on the device that the tensor leaves. Latency is the constant and all of ``busy``,
+because HETERO runs subgraphs one after another; throughput, where requests follow each other
+through the devices, is the constant and the busiest device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hetero_lab.errors import AffinityError, PlanError, did_you_mean, names_at_hand, shorten
+from hetero_lab.model.opgraph import CONSTANT, OpGraph
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.splitting import split
+from hetero_lab.placement.wires import Topology, topology
+
+if TYPE_CHECKING:
+    from hetero_lab.planning.cost_model import CostModel
+
+LATENCY, THROUGHPUT = "latency", "throughput"
+
+
+@dataclass(frozen=True, eq=False)
+class Crossing:
+    """Tensors that enter another subgraph, one entry a tensor and receiving subgraph."""
+
+    tensor: np.ndarray
+    producer: np.ndarray
+    user: np.ndarray  # one of the receiving nodes
+    ns: np.ndarray
+    leave_ns: np.ndarray  # the part of ns that is the producing device's work
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """What a placement costs, part by part."""
+
+    ids: np.ndarray  # the subgraph of each node
+    real: np.ndarray  # whether a subgraph is compiled; a lone constant is not
+    device_of_id: np.ndarray
+    crossing: Crossing
+    lost: np.ndarray  # numbers of the lost-fusion terms that are paid
+    busy_ns: np.ndarray
+    constant_ns: int
+
+    def value_ns(self, objective: str) -> int:
+        """Return latency, or the time between two requests."""
+        work = self.busy_ns.sum() if objective == LATENCY else self.busy_ns.max()
+        return self.constant_ns + int(work)
+
+
+@dataclass(frozen=True, eq=False)
+class Objective:
+    """The costs of a :class:`CostModel`, in nanoseconds."""
+
+    graph: OpGraph
+    devices: tuple[str, ...]
+    top: Topology
+    unit_of: np.ndarray  # for each node; -1 for a node that leads itself and cannot be placed
+    op_ns: np.ndarray  # [nodes, devices]
+    supported: np.ndarray  # [nodes, devices]
+    n_bytes: np.ndarray  # for each tensor, 0 where it is not known
+    fixed_ns: np.ndarray  # [source, target]
+    ns_per_byte: np.ndarray  # [source, target]
+    leave_ns: np.ndarray  # [tensors, devices]
+    enter_ns: np.ndarray  # [tensors, devices]
+    fused: np.ndarray  # [terms, 2]: nodes
+    first_ns: np.ndarray  # [terms, devices]
+    second_ns: np.ndarray  # [terms, devices]
+    subgraph_ns: np.ndarray  # [devices]
+    constant_ns: int
+
+    @classmethod
+    def build(cls, costs: CostModel) -> Objective:
+        """Lay out the costs of a cost model."""
+        graph, devices = costs.graph, costs.devices
+        top = topology(graph)
+        n, d = len(graph), len(devices)
+        index_of = graph.index_of
+        unit_of_leader = np.full(n, -1, dtype=np.int64)
+        op_ns = np.zeros((n, d), dtype=np.int64)
+        supported = np.ones((n, d), dtype=bool)
+        for number, unit in enumerate(costs.units):
+            nodes = [index_of[op] for op in unit.ops]
+            unit_of_leader[nodes] = number
+            shares = np.cumsum(unit.shares or [1.0 / len(nodes)] * len(nodes))
+            shares[-1] = 1.0
+            for column, time in enumerate(unit.time_us):
+                supported[nodes, column] = time is not None
+                total = np.rint((time or 0.0) * 1000.0)
+                op_ns[nodes, column] = np.diff(np.rint(shares * total), prepend=0.0)
+        first_tensor, sizes = _tensors(graph)
+        leave, enter = (np.zeros((len(sizes), d), dtype=np.int64) for _ in range(2))
+        for term in costs.reorders:
+            tensor = first_tensor[index_of[term.op]] + term.port
+            leave[tensor] += _ns(term.leave_us)
+            enter[tensor] += _ns(term.enter_us)
+        boundary = [[costs.boundaries.get((s, t)) for t in devices] for s in devices]
+        fused = [(index_of[term.first], index_of[term.second]) for term in costs.lost_fusion]
+        return cls(
+            graph=graph,
+            devices=devices,
+            top=top,
+            unit_of=unit_of_leader[list(graph.leader)],
+            op_ns=op_ns,
+            supported=supported,
+            n_bytes=sizes,
+            fixed_ns=np.array([[c.fixed_us * 1e3 if c else 0.0 for c in row] for row in boundary]),
+            ns_per_byte=np.array(
+                [[c.us_per_byte * 1e3 if c else 0.0 for c in row] for row in boundary]
+            ),
+            leave_ns=leave,
+            enter_ns=enter,
+            fused=np.array(fused, dtype=np.int64).reshape(-1, 2),
+            first_ns=_ns([t.first_us for t in costs.lost_fusion]).reshape(-1, d),
+            second_ns=_ns([t.second_us for t in costs.lost_fusion]).reshape(-1, d),
+            subgraph_ns=_ns([costs.subgraph_us[device] for device in devices]),
+            constant_ns=int(_ns([costs.constant_us])[0]),
+        )
+
+    def hand_over_ns(self, tensor: np.ndarray, source: np.ndarray, target: np.ndarray):
+        """Return the price of each tensor from device ``source`` to ``target``, and of leaving."""
+        wire = (
+            self.fixed_ns[source, target]
+            + self.ns_per_byte[source, target] * (self.n_bytes[tensor])
+        )
+        leave = self.leave_ns[tensor, source]
+        return np.rint(wire).astype(np.int64) + leave + self.enter_ns[tensor, target], leave
+
+    def evaluate(self, devices: np.ndarray) -> Evaluation:
+        """Predict the partition of a placement and add up what it costs.
+
+        Parameters
+        ----------
+        devices
+            Number of the device of every node, shape ``[nodes]``.
+        """
+        top, n_devices = self.top, len(self.devices)
+        ids = split(top, devices).ids
+        n_ids = int(ids.max()) + 1
+        device_of_id = np.zeros(n_ids, dtype=np.int64)
+        device_of_id[ids] = devices
+        wires = np.flatnonzero((ids[top.source] != ids[top.target]) & ~top.from_constant)
+        keys = top.tensor[wires] * n_ids + ids[top.target[wires]]
+        wires = wires[np.unique(keys, return_index=True)[1]]
+        tensor, producer, user = top.tensor[wires], top.source[wires], top.target[wires]
+        source, target = devices[producer], device_of_id[ids[user]]
+        ns, leave = self.hand_over_ns(tensor, source, target)
+        real = np.zeros(n_ids, dtype=bool)
+        real[ids[self._ends]] = True
+        real[ids[producer]] = True
+        real[ids[user]] = True
+        busy = np.bincount(device_of_id[real], minlength=n_devices) * self.subgraph_ns
+        busy += _summed(devices, self.op_ns[self._rows, devices], n_devices)
+        busy += _summed(source, leave, n_devices) + _summed(target, ns - leave, n_devices)
+        first, second = self.fused[:, 0], self.fused[:, 1]
+        lost = np.flatnonzero(ids[first] != ids[second])
+        for nodes, prices in ((first, self.first_ns), (second, self.second_ns)):
+            where = devices[nodes[lost]]
+            busy += _summed(where, prices[lost, where], n_devices)
+        return Evaluation(
+            ids=ids,
+            real=real,
+            device_of_id=device_of_id,
+            crossing=Crossing(tensor, producer, user, ns, leave),
+            lost=lost,
+            busy_ns=busy,
+            constant_ns=self.constant_ns,
+        )
+
+    def pairwise_ns(self, devices: np.ndarray) -> int:
+        """Return the pairwise part of the latency of a placement."""
+        top = self.top
+        total = self.constant_ns + int(self.op_ns[self._rows, devices].sum())
+        differ = devices[top.source] != devices[top.target]
+        wires = np.flatnonzero(differ & ~top.from_constant & ~top.to_result)
+        keys = top.tensor[wires] * len(self.devices) + devices[top.target[wires]]
+        wires = wires[np.unique(keys, return_index=True)[1]]
+        source, target = devices[top.source[wires]], devices[top.target[wires]]
+        total += int(self.hand_over_ns(top.tensor[wires], source, target)[0].sum())
+        where = devices[self.fused]
+        apart = where[:, 0] != where[:, 1]
+        total += int(self.first_ns[apart, where[apart, 0]].sum())
+        return total + int(self.second_ns[apart, where[apart, 1]].sum())
+
+    def memory_bytes(self, devices: np.ndarray, evaluation: Evaluation) -> np.ndarray:
+        """Return the bytes that each device holds.
+
+        Counted are constants, once for each subgraph that uses them, and boundary tensors,
+        once where they are made and once for each subgraph that receives them.
+        """
+        n_ids, n_devices = len(evaluation.real), len(self.devices)
+        constant, user = self.constant_uses
+        keys = np.unique(constant * n_ids + evaluation.ids[user])
+        held = self.n_bytes[self.first_tensor[keys // n_ids]]
+        total = _summed(evaluation.device_of_id[keys % n_ids], held, n_devices)
+        crossing = evaluation.crossing
+        entered = evaluation.device_of_id[evaluation.ids[crossing.user]]
+        total += _summed(entered, self.n_bytes[crossing.tensor], n_devices)
+        made, at = np.unique(crossing.tensor, return_index=True)
+        return total + _summed(devices[crossing.producer[at]], self.n_bytes[made], n_devices)
+
+    @cached_property
+    def constant_uses(self) -> tuple[np.ndarray, np.ndarray]:
+        """Constants and the placeable ops that use them, directly or through their own ops."""
+        placeable, pairs = set(self.graph.placeable), set()
+        above: dict[int, set[int]] = {}
+        for op in self.graph:
+            if op.type == CONSTANT:
+                above[op.index] = {op.index}
+            elif op.index in self.graph.constant_side:
+                above[op.index] = set().union(*(above[p] for p, _ in op.inputs))
+            elif op.index in placeable:
+                for producer, _ in op.inputs:
+                    pairs.update((c, op.index) for c in above.get(producer, ()))
+        table = np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2)
+        return table[:, 0], table[:, 1]
+
+    def device_numbers(self, affinity: Affinity) -> np.ndarray:
+        """Return the number of the device of every node.
+
+        Raises
+        ------
+        AffinityError
+            The affinity is of another model.
+        PlanError
+            It uses a device that the cost model does not know, or that does not support an op.
+        """
+        affinity.check_model(self.graph)
+        numbers = {device: number for number, device in enumerate(self.devices)}
+        unknown = [device for device in affinity.devices if device not in numbers]
+        if unknown:
+            raise PlanError(
+                f"This cost model does not know {names_at_hand(unknown)}: it holds for "
+                f"{', '.join(self.devices)}. Calibrate with these devices: "
+                "hetero_lab.calibrate(model, devices)."
+            )
+        devices = np.array([numbers[affinity[op.name]] for op in self.graph], dtype=np.int64)
+        self.check_support(devices)
+        return devices
+
+    def check_support(self, devices: np.ndarray) -> None:
+        """Raise PlanError unless every op is on a device that supports it."""
+        refused = np.flatnonzero(~self.supported[self._rows, devices])
+        if len(refused):
+            device = self.devices[int(devices[refused[0]])]
+            names = [self.graph.ops[i].name for i in refused if devices[i] == devices[refused[0]]]
+            raise PlanError(
+                f"{device} does not support {names_at_hand(names)}. Put them on another of "
+                f"{', '.join(self.devices)}."
+            )
+
+    def affinity(self, devices: np.ndarray) -> Affinity:
+        """Return the affinity with these device numbers."""
+        names = [self.devices[number] for number in devices.tolist()]
+        by_name = {op.name: names[op.index] for op in self.graph}
+        return Affinity.from_graph(self.graph, by_name)
+
+    @cached_property
+    def followers(self) -> dict[int, list[int]]:
+        """For each leader, the nodes that go with it, itself included."""
+        nodes: dict[int, list[int]] = {}
+        for index, leader in enumerate(self.graph.leader):
+            nodes.setdefault(leader, []).append(index)
+        return nodes
+
+    @cached_property
+    def placeable_nodes(self) -> frozenset[int]:
+        """Nodes whose device can be chosen."""
+        return frozenset(self.graph.placeable)
+
+    @cached_property
+    def _rows(self) -> np.ndarray:
+        return np.arange(len(self.graph))
+
+    @cached_property
+    def _ends(self) -> np.ndarray:
+        """Nodes whose subgraph is always compiled."""
+        sinks = [op.index for op in self.graph if op.type == "Assign"]
+        return np.array([*self.graph.parameters, *self.graph.results, *sinks], dtype=np.int64)
+
+    @cached_property
+    def first_tensor(self) -> np.ndarray:
+        return _tensors(self.graph)[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Predictor:
+    """The predicted latency of a placement, which can be moved op by op.
+
+    A move costs a few milliseconds on a model of a thousand ops.
+    """
+
+    objective: Objective
+    devices: np.ndarray
+
+    @classmethod
+    def of(cls, objective: Objective, affinity: Affinity) -> Predictor:
+        """Predict an affinity."""
+        return cls(objective, objective.device_numbers(affinity))
+
+    @cached_property
+    def evaluation(self) -> Evaluation:
+        """The costs part by part."""
+        return self.objective.evaluate(self.devices)
+
+    @property
+    def predicted_us(self) -> float:
+        """Latency in µs."""
+        return self.evaluation.value_ns(LATENCY) / 1000.0
+
+    @property
+    def busiest_us(self) -> float:
+        """Time between two requests that follow each other through the devices, in µs."""
+        return self.evaluation.value_ns(THROUGHPUT) / 1000.0
+
+    @property
+    def n_subgraphs(self) -> int:
+        """Number of subgraphs."""
+        return int(self.evaluation.real.sum())
+
+    @property
+    def affinity(self) -> Affinity:
+        """The placement."""
+        return self.objective.affinity(self.devices)
+
+    def moved(self, ops: Mapping[str, str]) -> Predictor:
+        """Return the prediction with some ops on other devices.
+
+        An op of a stateful path moves the path; a constant, parameter or result stays with the
+        op that it belongs to.
+
+        Raises
+        ------
+        AffinityError
+            No op has that name.
+        PlanError
+            The cost model does not know the device, or the device does not support the op.
+        """
+        objective, devices = self.objective, self.devices.copy()
+        for name, device in ops.items():
+            if name not in objective.graph.index_of:
+                known = [objective.graph.ops[index].name for index in objective.graph.placeable]
+                raise AffinityError(
+                    f"No op is called {shorten(str(name))}.{did_you_mean(str(name), known)}"
+                )
+            if device not in objective.devices:
+                raise PlanError(
+                    f"This cost model does not know {shorten(str(device))}: it holds for "
+                    f"{', '.join(objective.devices)}."
+                )
+            index = objective.graph.index_of[name]
+            if index in objective.placeable_nodes:
+                leader = objective.graph.leader[index]
+                devices[objective.followers[leader]] = objective.devices.index(device)
+        objective.check_support(devices)
+        return Predictor(objective, devices)
+
+
+def _tensors(graph: OpGraph) -> tuple[np.ndarray, np.ndarray]:
+    """Return the number of each op's first tensor, and the bytes of each tensor."""
+    counts = [len(op.outputs) for op in graph]
+    first = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+    return first, np.array([t.n_bytes or 0 for op in graph for t in op.outputs], dtype=np.int64)
+
+
+def _ns(values: Sequence[float] | Sequence[Sequence[float]]) -> np.ndarray:
+    return np.rint(np.array(values, dtype=np.float64) * 1000.0).astype(np.int64)
+
+
+def _summed(groups: np.ndarray, values: np.ndarray, n: int) -> np.ndarray:
+    """Add up integers by group; exact below 2**53."""
+    return np.bincount(groups, weights=values, minlength=n).astype(np.int64)

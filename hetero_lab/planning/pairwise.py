@@ -1,0 +1,250 @@
+"""The pairwise part of the objective over planning units, as planners need it.
+
+A choice gives each unit the number of a device. Its cost is the sum of the units' times, of
+each tensor once per receiving device other than the one that makes it, and of lost fusion
+between units on different devices, in nanoseconds. What lies within a unit costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from hetero_lab.errors import PlanError, names_at_hand
+from hetero_lab.model.opgraph import CONSTANT, RESULT
+from hetero_lab.planning.objective import LATENCY, Objective
+
+
+@dataclass(frozen=True, eq=False)
+class TensorTerm:
+    """A tensor that unit ``source`` makes and ``users`` read, all different from it.
+
+    ``leave_ns`` is the producing device's work for each (source device, target device),
+    ``enter_ns`` the receiving one's; both are 0 within a device.
+    """
+
+    source: int
+    users: tuple[int, ...]
+    leave_ns: np.ndarray
+    enter_ns: np.ndarray
+    n_bytes: int
+
+    @property
+    def price_ns(self) -> np.ndarray:
+        """What handing it over costs, for each (source device, target device)."""
+        return self.leave_ns + self.enter_ns
+
+
+@dataclass(frozen=True, eq=False)
+class PairTerm:
+    """Lost fusion between two units that are on different devices."""
+
+    first: int
+    second: int
+    first_ns: np.ndarray
+    second_ns: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class ConstantTerm:
+    """A constant that some units use: each device that has one of them holds its bytes."""
+
+    users: tuple[int, ...]
+    n_bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class Pairwise:
+    """Units, what they cost where, and what binds them to each other.
+
+    ``allowed`` says for each (unit, device) whether it may be there.
+    """
+
+    objective: Objective
+    units: tuple[tuple[str, ...], ...]
+    time_ns: np.ndarray
+    allowed: np.ndarray
+    tensors: tuple[TensorTerm, ...]
+    pairs: tuple[PairTerm, ...]
+
+    @classmethod
+    def build(cls, objective: Objective, units: Sequence[tuple[str, ...]]) -> Pairwise:
+        """Collect the terms between units."""
+        graph = objective.graph
+        n_units, n_devices = len(units), len(objective.devices)
+        time = np.zeros((n_units, n_devices), dtype=np.int64)
+        allowed = np.ones((n_units, n_devices), dtype=bool)
+        for number, ops in enumerate(units):
+            nodes = [graph.index_of[op] for op in ops]
+            time[number] = objective.op_ns[nodes].sum(axis=0)
+            allowed[number] = objective.supported[nodes].all(axis=0)
+        return cls(
+            objective=objective,
+            units=tuple(units),
+            time_ns=time,
+            allowed=allowed,
+            tensors=_tensor_terms(objective),
+            pairs=_pair_terms(objective),
+        )
+
+    @property
+    def n_devices(self) -> int:
+        """Number of devices."""
+        return self.time_ns.shape[1]
+
+    def restricted(self, allowed: np.ndarray) -> Pairwise:
+        """Return the same problem with fewer places allowed.
+
+        Raises
+        ------
+        PlanError
+            Some unit may be nowhere.
+        """
+        both = self.allowed & allowed
+        nowhere = np.flatnonzero(~both.any(axis=1))
+        if len(nowhere):
+            ops = [op for unit in nowhere for op in self.units[unit]]
+            raise PlanError(
+                f"None of {', '.join(self.objective.devices)} supports {names_at_hand(ops)}. "
+                "Add a device that does, for instance CPU, and calibrate again."
+            )
+        return Pairwise(self.objective, self.units, self.time_ns, both, self.tensors, self.pairs)
+
+    def devices(self, choice: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Return the device of every node of the graph.
+
+        A node that follows no op, such as an unused parameter, goes with the first unit.
+        """
+        chosen = np.asarray(choice, dtype=np.int64)
+        return chosen[np.maximum(self.objective.unit_of, 0)]
+
+    def value_ns(self, choice: Sequence[int] | np.ndarray) -> int:
+        """Return the pairwise part of a choice."""
+        return self.objective.pairwise_ns(self.devices(choice))
+
+    def values_ns(self, choices: np.ndarray, objective: str) -> np.ndarray:
+        """Return latency or busiest device, pairwise part, of many choices ``[n, units]``."""
+        busy = np.zeros((len(choices), self.n_devices), dtype=np.int64)
+        for device in range(self.n_devices):
+            times = np.where(choices == device, self.time_ns[:, device], 0)
+            busy[:, device] = times.sum(axis=1)
+        for term in self.tensors:
+            source = choices[:, term.source]
+            for device in range(self.n_devices):
+                received = (choices[:, list(term.users)] == device).any(axis=1)
+                busy[:, device] += np.where(received, term.enter_ns[source, device], 0)
+                leave = np.where(received, term.leave_ns[source, device], 0)
+                np.add.at(busy, (np.arange(len(choices)), source), leave)
+        for pair in self.pairs:
+            first, second = choices[:, pair.first], choices[:, pair.second]
+            apart = first != second
+            rows = np.arange(len(choices))
+            np.add.at(busy, (rows, first), np.where(apart, pair.first_ns[first], 0))
+            np.add.at(busy, (rows, second), np.where(apart, pair.second_ns[second], 0))
+        work = busy.sum(axis=1) if objective == LATENCY else busy.max(axis=1)
+        return work + self.objective.constant_ns
+
+    @cached_property
+    def constants(self) -> tuple[ConstantTerm, ...]:
+        """Constants with the units that use them, those of equal use taken together."""
+        objective = self.objective
+        users: dict[int, set[int]] = {}
+        for constant, op in zip(*map(np.ndarray.tolist, objective.constant_uses), strict=True):
+            users.setdefault(constant, set()).add(int(objective.unit_of[op]))
+        sizes: dict[tuple[int, ...], int] = {}
+        for constant, units in users.items():
+            key = tuple(sorted(units))
+            n_bytes = objective.graph.ops[constant].outputs[0].n_bytes or 0
+            sizes[key] = sizes.get(key, 0) + n_bytes
+        return tuple(ConstantTerm(key, size) for key, size in sizes.items())
+
+    @cached_property
+    def links(self) -> tuple[tuple[int, int], ...]:
+        """Pairs of units that are one subgraph if they are on one device and nothing cuts them."""
+        objective, graph = self.objective, self.objective.graph
+        found: set[tuple[int, int]] = set()
+        for op in graph:
+            if op.type == RESULT:
+                continue
+            user = int(objective.unit_of[op.index])
+            for producer, _ in op.inputs:
+                source = int(objective.unit_of[producer])
+                if source != user and source >= 0 and user >= 0:
+                    found.add((min(source, user), max(source, user)))
+        return tuple(sorted(found))
+
+    @cached_property
+    def neighbours(self) -> tuple[tuple[int, ...], ...]:
+        """For each unit, the units that it shares a term with."""
+        near: list[set[int]] = [set() for _ in self.units]
+        for term in self.tensors:
+            for user in term.users:
+                near[term.source].add(user)
+                near[user].add(term.source)
+        for pair in self.pairs:
+            near[pair.first].add(pair.second)
+            near[pair.second].add(pair.first)
+        return tuple(tuple(sorted(units)) for units in near)
+
+
+def _tensor_terms(objective: Objective) -> tuple[TensorTerm, ...]:
+    graph, unit_of = objective.graph, objective.unit_of
+    users: dict[tuple[int, int], set[int]] = {}
+    for op in graph:
+        if op.type == RESULT:
+            continue
+        for producer, port in op.inputs:
+            source, user = int(unit_of[producer]), int(unit_of[op.index])
+            if graph.ops[producer].type != CONSTANT and source != user and min(source, user) >= 0:
+                users.setdefault((producer, port), set()).add(user)
+    if not users:
+        return ()
+    first_tensor = objective.first_tensor
+    n_devices = len(objective.devices)
+    tensor = np.array([first_tensor[producer] + port for producer, port in users])
+    source, target = (grid.ravel() for grid in np.indices((n_devices, n_devices)))
+    price, leave = objective.hand_over_ns(tensor[:, None], source, target)
+    same = source == target
+    price[:, same] = 0
+    leave = np.where(same, 0, leave)
+    shape = (len(tensor), n_devices, n_devices)
+    leave, enter = leave.reshape(shape), (price - leave).reshape(shape)
+    merged: dict[tuple[int, tuple[int, ...]], TensorTerm] = {}
+    for row, ((producer, _), units) in enumerate(users.items()):
+        key = (int(unit_of[producer]), tuple(sorted(units)))
+        n_bytes = int(objective.n_bytes[tensor[row]])
+        old = merged.get(key)
+        if old is None:
+            merged[key] = TensorTerm(*key, leave[row], enter[row], n_bytes)
+        else:
+            merged[key] = TensorTerm(
+                *key, old.leave_ns + leave[row], old.enter_ns + enter[row], old.n_bytes + n_bytes
+            )
+    return tuple(merged.values())
+
+
+def _pair_terms(objective: Objective) -> tuple[PairTerm, ...]:
+    merged: dict[tuple[int, int], PairTerm] = {}
+    for row, (first, second) in enumerate(objective.fused.tolist()):
+        a, b = int(objective.unit_of[first]), int(objective.unit_of[second])
+        first_ns, second_ns = objective.first_ns[row], objective.second_ns[row]
+        if a > b:
+            a, b, first_ns, second_ns = b, a, second_ns, first_ns
+        if a != b:
+            old = merged.get((a, b))
+            if old is not None:
+                first_ns, second_ns = first_ns + old.first_ns, second_ns + old.second_ns
+            merged[a, b] = PairTerm(a, b, first_ns, second_ns)
+    return tuple(merged.values())
+
+
+def pins_as_mask(pairwise: Pairwise, pins: Mapping[int, int]) -> np.ndarray:
+    """Return which places are allowed when some units are pinned to a device."""
+    mask = np.ones_like(pairwise.allowed)
+    for unit, device in pins.items():
+        mask[unit] = False
+        mask[unit, device] = True
+    return mask

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from hetero_lab.views.colours import TEXT, device_styles
+
+
+def test_a_device_has_one_colour_whatever_else_is_there():
+    alone = device_styles(["ACC"])["ACC"].colour
+    among = device_styles(["CPU", "GPU", "ACC", "NPU"])
+    assert among["ACC"].colour == alone == "#E69F00"
+    assert among["CPU"].colour == "#0072B2"
+    assert among["GPU"].colour == device_styles(["GPU.0"])["GPU.0"].colour == "#009E73"
+    assert among["NPU"].colour == "#CC79A7"
+
+
+def test_order_does_not_matter():
+    names = ["ACC", "FAST", "SLOW", "DSP", "CPU"]
+    assert device_styles(names) == device_styles(names[::-1])
+
+
+def test_devices_of_one_figure_differ():
+    # FAST, SLOW, ACC and TPU would like some of the same colours.
+    styles = device_styles(["CPU", "GPU", "GPU.1", "NPU", "ACC", "FAST", "SLOW", "TPU"])
+    assert len({style.colour for style in styles.values()}) == len(styles)
+
+
+def test_emulated_devices_are_marked():
+    styles = device_styles(["ACC", "CPU"], {"ACC": "CPU"})
+    assert styles["ACC"].label == "ACC (emulated on CPU)"
+    assert (styles["ACC"].dash, styles["ACC"].pattern) == ("dash", "/")
+    assert (styles["CPU"].label, styles["CPU"].dash, styles["CPU"].pattern) == ("CPU", "solid", "")
+
+
+def test_device_names_are_no_markup():
+    assert device_styles(["<b>A</b>"])["<b>A</b>"].label == "&lt;b&gt;A&lt;/b&gt;"
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return sum(w * p for w, p in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def contrast(first: str, second: str) -> float:
+    low, high = sorted((luminance(first), luminance(second)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_text_is_readable_on_light_and_dark_pages():
+    assert contrast(TEXT, "#ffffff") > 4.2
+    assert contrast(TEXT, "#111111") > 4.2
+
+
+def test_fixed_colours_stand_out_on_light_and_dark_pages():
+    for style in device_styles(["CPU", "GPU", "NPU", "ACC"]).values():
+        assert contrast(style.colour, "#ffffff") > 2
+        assert contrast(style.colour, "#111111") > 3
+
+
+def test_fixed_colours_are_those_of_okabe_and_ito():
+    safe = {"#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7"}
+    assert {style.colour for style in device_styles(["CPU", "GPU", "NPU", "ACC"]).values()} <= safe
+
+
+def test_faded():
+    assert device_styles(["CPU"])["CPU"].faded(0.4) == "rgba(0, 114, 178, 0.4)"

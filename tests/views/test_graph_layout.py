@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hand_made import small_profile
+from random_models import random_affinity, random_model
+
+from hetero_lab.model.read import prepare
+from hetero_lab.placement.partition import predict
+from hetero_lab.views.graph_data import GraphData, data_of_profile, graph_data
+from hetero_lab.views.graph_layout import DENSE, ROOMY, Strip, extent_of, lay_out
+from hetero_lab.views.graph_rows import break_into_rows, choose_cuts
+
+RADIUS = 6.0
+
+
+def random_data(seed: int) -> GraphData:
+    graph = prepare(random_model(seed)).graph
+    affinity = random_affinity(graph, ["A", "B", "C"], seed)
+    return graph_data(graph, affinity, predict(graph, affinity))
+
+
+def strip_of(data: GraphData, labelled: bool = True) -> Strip:
+    radii = {n.index: RADIUS for n in data.nodes}
+    labels = {n.index: n.type for n in data.nodes} if labelled else {}
+    exits = {e.source: "1.5 KB" for e in data.edges if e.is_boundary} if labelled else {}
+    titles = {box.index: f"{box.index} · {box.device}" for box in data.boxes}
+    return lay_out(data, radii, labels, exits, titles, ROOMY if labelled else DENSE)
+
+
+def overlap(a, b) -> bool:
+    return a.left < b.right and b.left < a.right and a.top < b.bottom and b.top < a.bottom
+
+
+def test_the_flow_goes_from_left_to_right():
+    strip = strip_of(data_of_profile(small_profile()))
+    for source, target in strip.routes:
+        assert strip.spots[source][0] < strip.spots[target][0]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_boxes_hold_their_nodes_and_nothing_else(seed):
+    data = random_data(seed)
+    strip = strip_of(data, labelled=seed % 2 == 0)
+    assert {frame.index for frame in strip.frames} == {box.index for box in data.boxes}
+    for one, other in itertools.combinations(strip.frames, 2):
+        assert not overlap(one, other)
+    inside = {op: box.index for box in data.boxes for op in box.nodes}
+    assert set(strip.spots) == {node.index for node in data.nodes}
+    for op, (x, y) in strip.spots.items():
+        around = [f.index for f in strip.frames if f.left < x < f.right and f.top < y < f.bottom]
+        assert around == ([inside[op]] if op in inside else [])
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_wires_run_forward_and_through_no_box_but_those_they_touch(seed):
+    data = random_data(seed)
+    strip = strip_of(data)
+    inside = {op: box.index for box in data.boxes for op in box.nodes}
+    assert set(strip.routes) == {(e.source, e.target) for e in data.edges}
+    for (source, target), points in strip.routes.items():
+        assert points[0] == strip.spots[source]
+        assert points[-1] == strip.spots[target]
+        own = {inside.get(source), inside.get(target)}
+        for (x0, y0), (x1, y1) in itertools.pairwise(points):
+            assert x1 >= x0 - 1e-6
+            for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+                x, y = x0 + share * (x1 - x0), y0 + share * (y1 - y0)
+                for f in strip.frames:
+                    if f.index not in own:
+                        assert not (f.left < x < f.right and f.top < y < f.bottom)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_nodes_and_labels_do_not_overlap(seed):
+    data = random_data(seed)
+    solids = strip_of(data).solids[: len(data.nodes)]
+    for a, b in itertools.combinations(solids, 2):
+        apart = a[1] <= b[0] + 1e-6 or b[1] <= a[0] + 1e-6
+        assert apart or a[3] <= b[2] + 1e-6 or b[3] <= a[2] + 1e-6
+
+
+def test_labels_make_room():
+    bare, labelled = extent_of("op", 5.0, ""), extent_of("op", 5.0, "Convolution\n12 µs")
+    assert labelled.length > 50 > bare.length
+    assert labelled.breadth - bare.breadth == pytest.approx(23.0)
+    assert labelled.above == bare.above
+    # An input's name stands before it, an output's behind it.
+    assert extent_of("input", 4.0, "image").left == extent_of("output", 4.0, "image").right
+
+
+@pytest.mark.parametrize("width", [200.0, 400.0, 100_000.0])
+@pytest.mark.parametrize("seed", range(12))
+def test_rows_hold_everything_once(seed, width):
+    data = random_data(seed)
+    strip = strip_of(data)
+    page = break_into_rows(strip, width)
+    assert set(page.spots) == set(strip.spots)
+    assert page.width <= 1.15 * width + 8.0
+    for x, y in page.spots.values():
+        assert 0 <= x <= page.width
+        assert 0 <= y <= page.height
+    # Each wire has a piece in every row between its ends, and none is lost.
+    for pair, pieces in page.routes.items():
+        assert pieces
+        assert pieces[0][0] == page.spots[pair[0]]
+        assert pieces[-1][-1] == page.spots[pair[1]]
+    rows = sorted((p.frame.top, p.frame.bottom) for p in page.frames)
+    assert all(bottom <= page.height + 1e-6 for _, bottom in rows)
+    if width > 10_000:
+        assert page.n_rows == 1
+        assert not any(p.opens_left or p.opens_right for p in page.frames)
+
+
+def test_frames_that_go_on_are_open_on_that_side():
+    strip = strip_of(data_of_profile(small_profile()))
+    page = break_into_rows(strip, 120.0)
+    assert page.n_rows > 1
+    for index in {piece.frame.index for piece in page.frames}:
+        mine = [piece for piece in page.frames if piece.frame.index == index]
+        assert [piece.opens_left for piece in mine] == [False] + [True] * (len(mine) - 1)
+        assert [piece.opens_right for piece in mine] == [True] * (len(mine) - 1) + [False]
+
+
+def test_rows_are_broken_between_subgraphs_where_that_is_possible():
+    strip = strip_of(data_of_profile(small_profile()))
+    last = max(solid[1] for solid in strip.solids)
+    cuts = choose_cuts(strip, 0.0, last, 0.75 * last)
+    assert len(cuts) == 1
+    assert not any(f.left < cuts[0] < f.right for f in strip.frames)
+    assert not any(s[0] < cuts[0] < s[1] for s in strip.solids)

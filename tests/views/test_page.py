@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import plotly.graph_objects as go
+import pytest
+from hand_made import NASTY, small_profile
+
+import hetero_lab as hl
+from hetero_lab.errors import ArgumentError, OutputPathError
+from hetero_lab.placement.partition import Partition, Subgraph
+from hetero_lab.views.catalogue import KINDS
+
+
+class Outline(HTMLParser):
+    """Collects what a page loads, its headings and its visible tags."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.loads: list[str] = []
+        self.tags: list[str] = []
+        self.text: dict[str, list[str]] = {}
+        self.open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.loads += [value or "" for name, value in attrs if name in ("src", "href", "srcset")]
+        self.open.append(tag)
+
+    def handle_data(self, data):
+        if self.open:
+            self.text.setdefault(self.open[-1], []).append(data)
+
+
+def written(path, *args, **options) -> str:
+    assert hl.views.page(*args, path, **options) is None
+    return path.read_text(encoding="utf-8")
+
+
+def test_a_page_holds_plotly_once_and_loads_nothing(tmp_path):
+    text = written(tmp_path / "page.html", [small_profile(), small_profile(label="again")])
+    assert text.count("* plotly.js v") == 1
+    assert Outline(text).loads == []
+    assert text.count("Plotly.newPlot(") == 1 + 2 * 4  # side by side, then four each
+    assert "prefers-color-scheme: dark" in text
+
+
+def test_one_result_needs_no_list_and_no_comparison(tmp_path):
+    text = written(tmp_path / "page.html", small_profile(), title="One")
+    assert "Side by side" not in text
+    assert Outline(text).text["h1"][0] == "One"
+    assert "ACC is emulated on CPU" in text
+
+
+@pytest.mark.parametrize("name", NASTY, ids=range(len(NASTY)))
+def test_names_stay_text(name, tmp_path):
+    plain = Outline(written(tmp_path / "plain.html", small_profile(), title="t"))
+    nasty = Outline(
+        written(tmp_path / "nasty.html", small_profile(relu=name, label=name), title=name)
+    )
+    assert nasty.tags == plain.tags
+    assert nasty.loads == []
+
+
+def test_the_gallery_holds_what_applies():
+    names = ["placement_graph", "latency_samples", "time_by_subgraph", "timeline"]
+    figures = hl.views.gallery(small_profile())
+    assert list(figures) == names
+    assert all(isinstance(figure, go.Figure) for figure in figures.values())
+    assert list(hl.views.gallery(small_profile(counters=()))) == names[:2]
+    whole = Partition((Subgraph(0, "CPU", ("matmul", "relu", "softmax", "add")),), ())
+    assert list(hl.views.gallery(small_profile(partition=whole, counters=()))) == names[:2]
+
+
+def test_every_view_of_a_gallery_is_public():
+    for kind in KINDS:
+        for view in kind.views:
+            assert getattr(hl.views, view.name) is view.draw
+
+
+def test_an_interrupted_measurement_says_so(tmp_path):
+    text = written(tmp_path / "page.html", replace(small_profile(), interrupted=True))
+    assert "interrupted" in text
+
+
+def test_what_has_no_views_is_refused(tmp_path):
+    with pytest.raises(ArgumentError, match="views of Profile and Sweep, not of str"):
+        hl.views.gallery("HETERO:ACC,CPU")  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="at least one result"):
+        hl.views.page([], tmp_path / "page.html")
+    with pytest.raises(ArgumentError, match="not of int"):
+        hl.views.page([small_profile(), 3], tmp_path / "page.html")  # type: ignore[list-item]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bad_path_is_refused_before_anything_is_drawn(tmp_path, monkeypatch):
+    monkeypatch.setattr("plotly.graph_objects.Figure.to_html", lambda *a, **k: 1 / 0)
+    with pytest.raises(OutputPathError, match="does not exist"):
+        hl.views.page(small_profile(), tmp_path / "nowhere" / "page.html")
+
+
+def test_the_public_names_are_there():
+    assert {"gallery", "latency_samples", "page", "placement_graph", "time_by_subgraph"} <= set(
+        dir(hl.views)
+    )
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        hl.views.nothing  # noqa: B018

@@ -1,0 +1,111 @@
+"""A page, opened by a real browser that has no network."""
+
+from __future__ import annotations
+
+import html
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from hand_made import NASTY, small_profile
+
+import hetero_lab as hl
+from hetero_lab.views.text import squeeze
+
+pytestmark = pytest.mark.browser
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+
+@pytest.fixture(scope="module")
+def browser() -> str:
+    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    if found is None:
+        pytest.fail(f"No browser here; one of {', '.join(BROWSERS)} is needed.")
+    return found
+
+
+def run(browser: str, page: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Open a page without a network and without what a fresh browser likes to load."""
+    return subprocess.run(
+        [
+            browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic",
+            "--no-first-run", "--disable-background-networking", "--disable-component-update",
+            "--disable-sync", "--host-resolver-rules=MAP * ~NOTFOUND",
+            f"--user-data-dir={page.parent / 'browser'}", "--window-size=1400,2400",
+            "--virtual-time-budget=20000", "--enable-logging=stderr", *options, page.as_uri(),
+        ],
+        capture_output=True, text=True, encoding="utf-8", errors="replace", timeout=180,
+    )  # fmt: skip
+
+
+def drawn(browser: str, page: Path) -> tuple[str, str]:
+    """Return the page as it is after its scripts ran, without the scripts, and the log."""
+    done = run(browser, page, "--dump-dom")
+    assert done.returncode == 0, done.stderr
+    return re.sub(r"<script.*?</script>", "", done.stdout, flags=re.DOTALL), done.stderr
+
+
+def texts(document: str) -> list[str]:
+    """Return what the text elements of figures say."""
+    found = re.findall(r"<text[^>]*>(.*?)</text>", document, flags=re.DOTALL)
+    return [html.unescape(re.sub(r"<[^>]+>", "", text)) for text in found]
+
+
+def test_every_figure_is_drawn(browser, tmp_path):
+    page = tmp_path / "page.html"
+    hl.views.page([small_profile(), small_profile(label="CPU alone")], page, title="Two")
+    document, log = drawn(browser, page)
+    assert "Uncaught" not in log
+    assert "ERR_" not in log  # nothing was asked of a network
+    assert len(re.findall(r'<svg class="main-svg"[^>]*style="background', document)) == 9
+    said = texts(document)
+    for expected in (
+        "small on HETERO:ACC,CPU: 103 µs, 3 subgraphs, 2 boundaries of 64 B",
+        "ACC (emulated on CPU)", "boundary (the largest: 32 B)", "MatMul10 µs", "probabilities",
+        "0 · ACC · 10 µs", "latency (µs)", "CPU alone   ■ ACC (emulated on CPU) ■ CPU",
+    ):  # fmt: skip
+        assert any(expected == text.replace("\xa0", " ") for text in said), expected
+
+
+def test_nothing_is_offered_that_uploads(browser, tmp_path):
+    page = tmp_path / "page.html"
+    hl.views.page(small_profile(), page)
+    document, _ = drawn(browser, page)
+    assert 'data-title="Zoom"' in document
+    assert "Share chart" not in document
+
+
+@pytest.mark.parametrize("name", NASTY, ids=range(len(NASTY)))
+def test_names_are_shown_as_they_are(browser, tmp_path, name):
+    profile, page = small_profile(relu=name, label=name), tmp_path / "page.html"
+    hl.views.page(profile, page, title=name)
+    traces = hl.views.placement_graph(profile).data
+    acc = next(i for i, trace in enumerate(traces) if trace.name == "ACC (emulated on CPU)")
+    hover = f"Plotly.Fx.hover('figure-1', [{{curveNumber: {acc}, pointNumber: 1}}])"
+    with page.open("a", encoding="utf-8") as file:
+        file.write(f"<script>addEventListener('load', () => {{ {hover} }})</script>")
+    document, log = drawn(browser, page)
+    assert "Uncaught" not in log
+    assert re.findall(r"<(?:img|a|iframe)\b[^>]*(?:src|href)", document) == []
+    shown = squeeze(name, 80)
+    # Hovering over the op: its name stands alone on the first line.
+    (hovered,) = re.findall(r'<g class="hovertext".*?</g>', document, flags=re.DOTALL)
+    lines = [re.sub(r"<[^>]+>", "", line) for line in hovered.split('<tspan class="line"')]
+    assert html.unescape(lines[1]).endswith(shown)
+    assert "Relu on ACC (emulated on CPU), subgraph 0" in html.unescape(lines[2])
+    # In the heading of the page too.
+    (heading,) = re.findall(r"<h1>(.*?)</h1>", document, flags=re.DOTALL)
+    assert html.unescape(heading) == squeeze(name, 200)
+
+
+def test_it_looks_like_something(browser, tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    page, picture = tmp_path / "page.html", tmp_path / "page.png"
+    hl.views.page(small_profile(), page)
+    assert run(browser, page, f"--screenshot={picture}").returncode == 0
+    colours = image.open(picture).convert("RGB").getcolors(maxcolors=1 << 24)
+    seen = {colour for count, colour in colours if count > 20}
+    assert {(230, 159, 0), (0, 114, 178)} <= seen  # ACC and CPU

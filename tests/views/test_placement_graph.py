@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from hand_made import NASTY, small_graph, small_profile
+from random_models import random_affinity, random_model
+
+import hetero_lab as hl
+from hetero_lab.model.read import prepare
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.partition import predict
+from hetero_lab.views import graph_words
+from hetero_lab.views.graph_data import GraphNode, data_of_profile
+from hetero_lab.views.graph_drawing import node_radius, placement_graph_of, width_level
+
+
+def traces(figure, name):
+    return [trace for trace in figure.data if trace.name == name]
+
+
+def test_each_device_has_a_trace_in_its_colour():
+    figure = hl.views.placement_graph(small_profile())
+    (acc,) = traces(figure, "ACC (emulated on CPU)")
+    (cpu,) = traces(figure, "CPU")
+    assert acc.marker.color == "#E69F00"
+    assert cpu.marker.color == "#0072B2"
+    assert len(acc.x) == 3
+    assert len(cpu.x) == 1
+
+
+def test_area_is_time_and_what_has_no_time_of_its_own_is_small():
+    (acc,) = traces(hl.views.placement_graph(small_profile()), "ACC (emulated on CPU)")
+    matmul, relu, add = acc.marker.size  # 10 µs, inside matmul, 3 µs
+    assert (add / matmul) ** 2 == pytest.approx(0.3)
+    assert relu < add
+
+
+def test_without_times_all_nodes_are_alike():
+    (acc,) = traces(hl.views.placement_graph(small_profile(counters=())), "ACC (emulated on CPU)")
+    assert len(set(acc.marker.size)) == 1
+
+
+def test_radius():
+    node = GraphNode(0, "op", "a", "Relu", "CPU", 0, (), time_us=25.0)
+    assert node_radius(node, 100.0) == pytest.approx(8.0)
+    assert node_radius(node, None) == 6.0
+    assert node_radius(node, 1e9) == 3.6
+
+
+def test_width_steps_follow_the_square_root_of_bytes():
+    assert [width_level(n, 100) for n in (None, 0, 4, 16, 36, 64, 100)] == [0, 0, 1, 2, 3, 4, 4]
+    assert width_level(None, 0) == 0
+
+
+def test_hover_tells_what_is_known_of_an_op():
+    data = data_of_profile(small_profile())
+    matmul, relu = data.nodes[1], data.nodes[2]
+    assert graph_words.op_hover(matmul, data).split("<br>") == [
+        "<b>matmul</b>",
+        "MatMul on ACC (emulated on CPU), subgraph 0",
+        "1×8 f32, 32 B",
+        "10 µs, 55.6% of all ops",
+        "runs in bf16",
+        "inside it run relu",
+    ]
+    assert "runs inside matmul, which has its time" in graph_words.op_hover(relu, data)
+
+
+def test_hover_tells_what_crosses():
+    data = data_of_profile(small_profile())
+    nodes = {node.index: node for node in data.nodes}
+    edge = next(edge for edge in data.edges if (edge.source, edge.target) == (4, 5))
+    assert graph_words.boundary_hover(edge, nodes, data).split("<br>") == [
+        "<b>boundary</b> softmax",
+        "32 B",
+        "from subgraph 1 on CPU",
+        "to subgraph 2 on ACC (emulated on CPU)",
+        "read by add",
+        "reorders at it take 1 µs",
+    ]
+
+
+def test_labels_and_titles():
+    data = data_of_profile(small_profile())
+    assert graph_words.node_labels(data) == {
+        0: "x", 2: "MatMul\n10 µs", 3: "Relu", 4: "Softmax\n5 µs", 5: "Add\n3 µs",
+        6: "probabilities",
+    }  # fmt: skip
+    assert graph_words.exit_labels(data) == {3: "32 B", 4: "32 B"}
+    assert graph_words.box_titles(data)[0] == ("subgraph 0 · ACC · 10 µs", "0 · ACC · 10 µs")
+
+
+def test_big_graphs_name_slow_ops_only(monkeypatch):
+    monkeypatch.setattr(graph_words, "BIG", 3)
+    labels = graph_words.node_labels(data_of_profile(small_profile()))
+    assert labels == {2: "MatMul\n10 µs", 4: "Softmax\n5 µs", 5: "Add\n3 µs"}
+
+
+TAG = re.compile(r"</?([a-zA-Z]+)[^>]*>")
+
+
+def shown_texts(figure) -> list[str]:
+    texts = [figure.layout.title.text, figure.layout.title.subtitle.text or ""]
+    texts += [annotation.text for annotation in figure.layout.annotations]
+    for trace in figure.data:
+        texts.append(trace.name or "")
+        for field in ("text", "hovertext"):
+            value = getattr(trace, field, None)
+            if value is not None:
+                texts += [value] if isinstance(value, str) else list(value)
+    for axis in (figure.layout.xaxis, figure.layout.yaxis):
+        texts += list(axis.ticktext or ())
+    return [str(text) for text in texts]
+
+
+@pytest.mark.parametrize("name", NASTY, ids=range(len(NASTY)))
+@pytest.mark.parametrize("view", ["placement_graph", "latency_samples", "time_by_subgraph"])
+def test_names_are_shown_as_text(name, view):
+    figure = getattr(hl.views, view)(small_profile(relu=name, label=name))
+    for text in shown_texts(figure):
+        assert set(TAG.findall(text)) <= {"b", "br", "span"}
+        assert "onerror=" not in text or "<img" not in text
+        assert len(text) < 1000
+    # Templates would be filled in; nothing of a name is in one.
+    assert "hovertemplate" not in json.loads(figure.to_json())["data"][0]
+
+
+def test_a_prediction_can_be_drawn_without_a_profile():
+    graph = small_graph()
+    devices = {op.name: "CPU" if op.type == "Softmax" else "ACC" for op in graph}
+    affinity = Affinity.from_graph(graph, devices)
+    figure = placement_graph_of(
+        graph, affinity, predict(graph, affinity), emulated={"ACC": "CPU"},
+        times_us={"matmul": 4.0}, title="what if",
+    )  # fmt: skip
+    assert figure.layout.title.text == "what if"
+    assert traces(figure, "ACC (emulated on CPU)")
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_models_are_drawn_the_same_way_each_time(seed):
+    graph = prepare(random_model(seed)).graph
+    affinity = random_affinity(graph, ["A", "B"], seed)
+    partition = predict(graph, affinity)
+    first, again = (placement_graph_of(graph, affinity, partition) for _ in range(2))
+    assert first.to_json() == again.to_json()
+    drawn = sum(len(t.x) for t in first.data if t.name in ("A", "B"))
+    assert drawn == sum(len(s.ops) for s in partition.subgraphs)
+
+
+def test_a_big_graph_keeps_to_its_width():
+    graph = prepare(random_model(5, 500)).graph
+    affinity = random_affinity(graph, ["A", "B"], 5)
+    figure = placement_graph_of(graph, affinity, predict(graph, affinity), width=1000)
+    low, high = figure.layout.xaxis.range
+    assert high - low < 1300
+    assert figure.layout.width is None
+    assert "<br>" in traces(figure, "A")[0].hovertext[0]
+
+
+def test_backgrounds_are_clear_and_nothing_is_offered_that_uploads():
+    figure = hl.views.placement_graph(small_profile())
+    assert figure.layout.paper_bgcolor == figure.layout.plot_bgcolor == "rgba(0, 0, 0, 0)"
+    assert "sendChartToCloud" in figure.layout.modebar.remove
