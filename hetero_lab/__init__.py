@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from hetero_lab.placement.partition import Partition
     from hetero_lab.placement.placements import Placement
     from hetero_lab.placement.predicted import partition
+    from hetero_lab.runtime.compiled import compile_placement as compile
     from hetero_lab.runtime.freeze import freeze
     from hetero_lab.runtime.parallel import ParallelExecutor
-    from hetero_lab.runtime.compiled import compile_placement as compile
 
 __version__ = "0.1.0"
 

@@ -1,4 +1,4 @@
-"""A real Core that counts its compiles, and placements in f32."""
+"""A real Core that keeps account of its compiles, and placements in f32."""
 
 from __future__ import annotations
 
@@ -10,15 +10,20 @@ F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 
 
 class CountingCore(ov.Core):
-    """A real Core that counts what it was asked to compile."""
+    """A real Core that keeps the properties of every model that it was asked to compile."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.n_compiled = 0
+        self.configs: list[dict[str, object]] = []
 
-    def compile_model(self, *args, **kwargs):
-        self.n_compiled += 1
-        return super().compile_model(*args, **kwargs)
+    @property
+    def n_compiled(self) -> int:
+        """How many models it was asked to compile."""
+        return len(self.configs)
+
+    def compile_model(self, model, device_name, config=None):
+        self.configs.append(dict(config or {}))
+        return super().compile_model(model, device_name, config or {})
 
 
 def core_with_acc(**emulation) -> CountingCore:

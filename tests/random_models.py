@@ -18,7 +18,9 @@ def random_model(seed: int, n_ops: int | None = None) -> ov.Model:
     n_ops = n_ops or int(rng.integers(3, 26))
     n_parts = int(rng.choice([1, 1, 2, 3]))
     constants = [
-        op.constant(rng.normal(size=(1, CHANNELS, SIZE, SIZE)).astype(np.float32), name=f"shared{i}")
+        op.constant(
+            rng.normal(size=(1, CHANNELS, SIZE, SIZE)).astype(np.float32), name=f"shared{i}"
+        )
         for i in range(2)
     ]
     weights = op.constant(
@@ -40,8 +42,10 @@ def random_model(seed: int, n_ops: int | None = None) -> ov.Model:
         used = {t.get_node().get_friendly_name() for n in made for t in n.input_values()}
         for node in made:
             if node.get_friendly_name() not in used or rng.random() < 0.1:
-                results += [op.result(o, name=f"{node.get_friendly_name()}/out{o.get_index()}")
-                            for o in node.outputs()]
+                results += [
+                    op.result(o, name=f"{node.get_friendly_name()}/out{o.get_index()}")
+                    for o in node.outputs()
+                ]
     order = rng.permutation(len(results))
     return ov.Model([results[i] for i in order], parameters, f"random{seed}")
 
@@ -52,8 +56,10 @@ def _random_op(rng, tensors, constants, weights, name):
         back = min(len(tensors) - 1, int(rng.geometric(0.35)) - 1)
         return tensors[-1 - back] if rng.random() < 0.8 else tensors[rng.integers(len(tensors))]
 
-    kind = rng.choice(["unary", "binary", "shared", "conv", "split", "softmax"],
-                      p=[0.3, 0.3, 0.15, 0.1, 0.08, 0.07])
+    kind = rng.choice(
+        ["unary", "binary", "shared", "conv", "split", "softmax"],
+        p=[0.3, 0.3, 0.15, 0.1, 0.08, 0.07],
+    )
     if kind == "unary":
         make = [op.relu, op.abs, op.tanh, op.sigmoid, op.negative][rng.integers(5)]
         return make(pick(), name=name)

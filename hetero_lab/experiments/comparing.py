@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from hetero_lab.errors import ArgumentError, names_at_hand
 from hetero_lab.experiments.sweep_result import Row, Sweep
 from hetero_lab.statistics import holm, unpaired_ratio
@@ -108,5 +106,5 @@ def _table(before: Sweep, after: Sweep) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _levels(row: Row) -> np.ndarray:
-    return np.array(list(row.series.ours.values()))
+def _levels(row: Row) -> list[float]:
+    return list(row.series.ours.values())

@@ -92,13 +92,12 @@ def prepare(source: Source, shapes: Mapping[str, Sequence[int]] | None = None) -
         path, sample = _path(source)
         model = _read(path)
         known = names_of_file(model.get_ordered_ops(), path)
-        name_the_nameless(model.get_ordered_ops(), known)
         shapes = {**sample, **(shapes or {})}
         if model.get_friendly_name().endswith("_Frontend_IR"):
             # Frontends call every model the same; the file's name tells more.
             model.set_friendly_name(Path(os.fspath(source)).stem)
     _set_static_shapes(model, shapes or {})
-    # Other shapes can bring new nodes.
+    # Now, because other shapes can bring new nodes.
     name_the_nameless(model.get_ordered_ops(), known)
     _bypass_identities(model)
     _fold_constants(model)

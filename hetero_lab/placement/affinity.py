@@ -201,7 +201,7 @@ class Affinity(Mapping[str, str]):
 
     def _repr_html_(self) -> str:
         frame = self.to_frame()
-        return html_table(frame[frame["node"].isin(self.ops)], caption=repr(self))
+        return html_table(frame.loc[frame["node"].isin(self.ops), :], caption=repr(self))
 
     @property
     def nodes(self) -> tuple[Node, ...]:

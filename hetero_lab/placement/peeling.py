@@ -127,12 +127,11 @@ class Peeler:
             if part[user] == own:
                 fresh.append(user)
 
-        for nodes in left:
-            for node in nodes:
-                if node not in depends:
-                    for wire, user in outs[node]:
-                        if cut[wire] and user <= last and wire not in new:
-                            drop(user)
+        # Listed first: what turns calm only now is dropped from the stack below.
+        for node in [node for nodes in left for node in nodes if node not in depends]:
+            for wire, user in outs[node]:
+                if cut[wire] and user <= last and wire not in new:
+                    drop(user)
         while stack:
             node = stack.pop()
             inside = part[node] == own

@@ -10,9 +10,11 @@ relaxation alone gives a minimum cut. Solved by HiGHS (Huangfu and Hall 2018) th
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp as solve
+from scipy.optimize import Bounds, LinearConstraint
+from scipy.optimize import milp as solve
 from scipy.sparse import csr_array
 
 from hetero_lab.errors import PlanError
@@ -43,7 +45,7 @@ def milp(
         Bytes by number of the device. Counted are constants, once for each device that uses
         them, and boundary tensors, once for each device that makes or receives them.
     surcharge_ns
-        Added to the price of every tensor that is handed over.
+        Added to the price of every tensor that is handed over; nothing is proven then.
     time_limit_s
         When to stop; the choice then is the best found, and ``bound_ns`` what is proven.
 
@@ -72,10 +74,11 @@ def milp(
     share = result.x[: units * n_devices].reshape(units, n_devices)
     devices = np.where(pairwise.allowed, share, -1.0).argmax(axis=1)
     value = int(pairwise.values_ns(devices[None], objective)[0])
-    value += surcharge_ns * program.hand_overs(devices)
     proven = result.mip_dual_bound
     bound = value if result.status == 0 else 0
-    if result.status != 0 and proven is not None and np.isfinite(proven):
+    if surcharge_ns:
+        bound = 0
+    elif result.status != 0 and proven is not None and np.isfinite(proven):
         # Costs are whole ns, so the bound may be rounded up; 0.01 ns are the solver's tolerance.
         bound = int(np.ceil(proven * 1000.0 - 0.01)) + pairwise.objective.constant_ns
     return Choice(tuple(devices.tolist()), value, max(0, min(bound, value)))
@@ -216,25 +219,18 @@ class _Program:
         else:
             self.costs = np.bincount(variable, weights=us, minlength=self.n_variables)
 
-    def solve(self, time_limit_s: float):
+    def solve(self, time_limit_s: float) -> Any:
         """Run HiGHS."""
         row, column, factor = (np.concatenate(p) for p in zip(*self.rows, strict=True))
         matrix = csr_array((factor, (row, column)), shape=(self.n_rows, self.n_variables))
         whole = np.zeros(self.n_variables)
         whole[self.on.ravel()] = 1
+        low, high, upper = (np.concatenate(p) for p in (self.low, self.high, self.upper))
+        limits: Any = (LinearConstraint, Bounds)  # SciPy's stubs know single numbers only
         return solve(
             self.costs,
             integrality=whole,
-            bounds=Bounds(0.0, np.concatenate(self.upper)),
-            constraints=LinearConstraint(
-                matrix, np.concatenate(self.low), np.concatenate(self.high)
-            ),
+            constraints=limits[0](matrix, low, high),
+            bounds=limits[1](0.0, upper),
             options={"time_limit": time_limit_s, "mip_rel_gap": 0.0},
-        )
-
-    def hand_overs(self, devices: np.ndarray) -> int:
-        """Count tensors by receiving device."""
-        return sum(
-            len({int(devices[user]) for user in term.users} - {int(devices[term.source])})
-            for term in self.pairwise.tensors
         )

@@ -19,7 +19,6 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
-from hetero_lab.errors import PlanError
 from hetero_lab.planning.pairwise import Pairwise
 
 _MOST = 1 << 30  # flow and capacities; their sums must stay below 2**31
@@ -29,7 +28,7 @@ _MOST = 1 << 30  # flow and capacities; their sums must stay below 2**31
 class Choice:
     """A device for each unit, what it costs, and a proven lower bound of what any choice costs.
 
-    ``value_ns`` is the pairwise part of the objective that was minimised.
+    ``value_ns`` is the pairwise part of the objective, without any surcharge.
     """
 
     devices: tuple[int, ...]
@@ -37,59 +36,52 @@ class Choice:
     bound_ns: int
 
 
-def min_cut(pairwise: Pairwise, surcharge_ns: int = 0) -> Choice:
+def min_cut(pairwise: Pairwise, devices: tuple[int, int] = (0, 1), surcharge_ns: int = 0) -> Choice:
     """Minimise the pairwise part of the latency over two devices, exactly.
 
     Parameters
     ----------
     pairwise
         The problem. Units may be allowed on one device only.
+    devices
+        Numbers of the two devices to choose between. If there are more, the choice is the best
+        of those that use these two only, and nothing is proven.
     surcharge_ns
-        Added to the price of every tensor that is handed over. With about the cost of a
-        subgraph it gives choices with fewer subgraphs.
-
-    Returns
-    -------
-    Choice
-        ``value_ns`` and ``bound_ns`` count the surcharge and are equal.
+        Added to the price of every tensor that is handed over; nothing is proven then. With
+        about the cost of a subgraph it gives choices with fewer subgraphs.
 
     Raises
     ------
     PlanError
-        There are not two devices, or some unit is allowed on neither.
+        Some unit is allowed on neither.
     """
-    if pairwise.n_devices != 2:
-        raise PlanError(
-            f"A minimum cut plans for two devices, not {pairwise.n_devices}. Use milp for more."
-        )
-    pairwise = pairwise.restricted(np.ones_like(pairwise.allowed))
+    first, second = devices
+    allowed = pairwise.allowed[:, [first, second]]
+    nowhere = np.flatnonzero(~allowed.any(axis=1))
+    if len(nowhere):
+        raise pairwise.unsupported(nowhere, devices)
     n_units = len(pairwise.units)
     network = _Network(n_units)
-    for unit, (first, second) in enumerate(pairwise.time_ns.tolist()):
-        on_first, on_second = pairwise.allowed[unit]
-        # Cutting unit from the source means the second device, so that edge costs its time.
-        network.add(network.source, unit, max(0, second - first) if on_second else None)
-        network.add(unit, network.sink, max(0, first - second) if on_first else None)
+    times = pairwise.time_ns[:, [first, second]].tolist()
+    for unit, (on_first, on_second) in enumerate(allowed.tolist()):
+        more = times[unit][1] - times[unit][0]
+        # Cut from the source a unit is on the second device, so that edge costs its time.
+        network.add(network.source, unit, max(0, more) if on_second else None)
+        network.add(unit, network.sink, max(0, -more) if on_first else None)
     for term in pairwise.tensors:
-        price = term.price_ns
-        network.add_tensor(term.source, term.users, int(price[0, 1]) + surcharge_ns, forward=True)
-        network.add_tensor(term.source, term.users, int(price[1, 0]) + surcharge_ns, forward=False)
+        there = int(term.leave_ns[first, second] + term.enter_ns[first, second])
+        back = int(term.leave_ns[second, first] + term.enter_ns[second, first])
+        network.add_tensor(term.source, term.users, there + surcharge_ns, forward=True)
+        network.add_tensor(term.source, term.users, back + surcharge_ns, forward=False)
     for pair in pairwise.pairs:
-        network.add(pair.first, pair.second, int(pair.first_ns[0] + pair.second_ns[1]))
-        network.add(pair.second, pair.first, int(pair.first_ns[1] + pair.second_ns[0]))
+        a, b = pair.first, pair.second
+        network.add(a, b, int(pair.first_ns[first] + pair.second_ns[second]))
+        network.add(b, a, int(pair.first_ns[second] + pair.second_ns[first]))
     on_source_side = network.cut()[:n_units]
-    devices = tuple(np.where(on_source_side, 0, 1).tolist())
-    value = pairwise.value_ns(devices)
-    if surcharge_ns:
-        value += surcharge_ns * _hand_overs(pairwise, devices)
-    return Choice(devices, value, value)
-
-
-def _hand_overs(pairwise: Pairwise, devices: tuple[int, ...]) -> int:
-    return sum(
-        any(devices[user] != devices[term.source] for user in term.users)
-        for term in pairwise.tensors
-    )
+    chosen = tuple(np.where(on_source_side, first, second).tolist())
+    value = pairwise.value_ns(chosen)
+    exact = pairwise.n_devices == 2 and not surcharge_ns
+    return Choice(chosen, value, value if exact else 0)
 
 
 class _Network:

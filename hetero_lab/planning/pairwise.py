@@ -7,7 +7,7 @@ between units on different devices, in nanoseconds. What lies within a unit cost
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -106,12 +106,17 @@ class Pairwise:
         both = self.allowed & allowed
         nowhere = np.flatnonzero(~both.any(axis=1))
         if len(nowhere):
-            ops = [op for unit in nowhere for op in self.units[unit]]
-            raise PlanError(
-                f"None of {', '.join(self.objective.devices)} supports {names_at_hand(ops)}. "
-                "Add a device that does, for instance CPU, and calibrate again."
-            )
+            raise self.unsupported(nowhere, range(self.n_devices))
         return Pairwise(self.objective, self.units, self.time_ns, both, self.tensors, self.pairs)
+
+    def unsupported(self, units: Iterable[int], devices: Iterable[int]) -> PlanError:
+        """Return the error that none of some devices supports some units."""
+        names = ", ".join(self.objective.devices[device] for device in devices)
+        ops = [op for unit in units for op in self.units[unit]]
+        return PlanError(
+            f"None of {names} supports {names_at_hand(ops)}. Add a device that does, for "
+            "instance CPU, and calibrate again."
+        )
 
     def devices(self, choice: Sequence[int] | np.ndarray) -> np.ndarray:
         """Return the device of every node of the graph.
@@ -127,6 +132,12 @@ class Pairwise:
 
     def values_ns(self, choices: np.ndarray, objective: str) -> np.ndarray:
         """Return latency or busiest device, pairwise part, of many choices ``[n, units]``."""
+        busy = self.busy_ns(choices)
+        work = busy.sum(axis=1) if objective == LATENCY else busy.max(axis=1)
+        return work + self.objective.constant_ns
+
+    def busy_ns(self, choices: np.ndarray) -> np.ndarray:
+        """Return each device's work, pairwise part, of many choices: ``[n, devices]``."""
         busy = np.zeros((len(choices), self.n_devices), dtype=np.int64)
         for device in range(self.n_devices):
             times = np.where(choices == device, self.time_ns[:, device], 0)
@@ -144,8 +155,7 @@ class Pairwise:
             rows = np.arange(len(choices))
             np.add.at(busy, (rows, first), np.where(apart, pair.first_ns[first], 0))
             np.add.at(busy, (rows, second), np.where(apart, pair.second_ns[second], 0))
-        work = busy.sum(axis=1) if objective == LATENCY else busy.max(axis=1)
-        return work + self.objective.constant_ns
+        return busy
 
     @cached_property
     def constants(self) -> tuple[ConstantTerm, ...]:
@@ -160,6 +170,21 @@ class Pairwise:
             n_bytes = objective.graph.ops[constant].outputs[0].n_bytes or 0
             sizes[key] = sizes.get(key, 0) + n_bytes
         return tuple(ConstantTerm(key, size) for key, size in sizes.items())
+
+    def least_bytes(self, choices: np.ndarray, device: int) -> np.ndarray:
+        """Return the bytes that a device holds at least, for many choices ``[n, units]``.
+
+        Constants once and boundary tensors once, whatever the subgraphs are.
+        """
+        here = choices == device
+        total = np.zeros(len(choices), dtype=np.int64)
+        for constant in self.constants:
+            total += here[:, list(constant.users)].any(axis=1) * constant.n_bytes
+        for term in self.tensors:
+            made = here[:, term.source] & ~here[:, list(term.users)].all(axis=1)
+            received = ~here[:, term.source] & here[:, list(term.users)].any(axis=1)
+            total += (made | received) * term.n_bytes
+        return total
 
     @cached_property
     def links(self) -> tuple[tuple[int, int], ...]:
@@ -239,12 +264,3 @@ def _pair_terms(objective: Objective) -> tuple[PairTerm, ...]:
                 first_ns, second_ns = first_ns + old.first_ns, second_ns + old.second_ns
             merged[a, b] = PairTerm(a, b, first_ns, second_ns)
     return tuple(merged.values())
-
-
-def pins_as_mask(pairwise: Pairwise, pins: Mapping[int, int]) -> np.ndarray:
-    """Return which places are allowed when some units are pinned to a device."""
-    mask = np.ones_like(pairwise.allowed)
-    for unit, device in pins.items():
-        mask[unit] = False
-        mask[unit, device] = True
-    return mask

@@ -76,6 +76,7 @@ def cut(prepared: PreparedModel, partition: Partition) -> tuple[Submodel, ...]:
         parts: list[Any] = [model_results, model_parameters, name]
         if index in sinks:
             parts.insert(1, sinks[index])
-        model = ov.Model(*parts)
+        build: Any = ov.Model  # its stubs do not know the form with sinks
+        model = build(*parts)
         submodels.append(Submodel(index, subgraph.device, model, wiring.inputs, wiring.outputs))
     return tuple(submodels)

@@ -33,7 +33,7 @@ def run(directory, inputs):
 if __name__ == "__main__":
     here = Path(__file__).parent
     given = np.load(sys.argv[1] if len(sys.argv) > 1 else here / "inputs.npz")
-    outputs = run(here, given)
+    outputs: dict = run(here, given)
     for name, value in outputs.items():
         print(name, value.shape, value.dtype, value.ravel()[:5])
     if len(sys.argv) > 2:

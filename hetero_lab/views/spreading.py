@@ -20,7 +20,7 @@ from hetero_lab.views.layered import Layers
 
 _SORTING_SWEEPS = 12
 _MOVING_SWEEPS = 12
-_NUMBERED_IS_NICER = 0.9  # the numbers' order wins if its wires are at most a ninth longer
+_NUMBERED_IS_NICER = 0.97  # the numbers' order wins if its wires are hardly longer
 _MOST_IDS_TO_STRAIGHTEN = 4000
 _SIDE_BY_SIDE = 0.2  # share of the gap that two passing wires keep
 _LINE, _BRANCH = 8.0, 1.0  # how much a link of a line without branches weighs, and another one

@@ -94,11 +94,16 @@ def test_names_of_a_model_in_memory_are_kept_though_they_are_made_up():
 
 
 def test_nodes_that_other_shapes_bring_are_named_too():
-    x = op.parameter(ov.PartialShape([-1, 4]), np.float32, name="x")
-    flat = op.reshape(x, op.constant([1, 4]), False)
-    model = ov.Model([op.result(op.relu(flat, name="relu"), name="out")], [x], "m")
-    first, second = (all_of(hl.load(model, shapes={"x": [1, 4]})) for _ in range(2))
+    # To take another batch through a reshape with fixed numbers, the runtime computes them.
+    x = op.parameter(ov.PartialShape([-1, 4, 4]), np.float32, name="x")
+    flat = op.reshape(x, op.constant([1, 16], name="shape"), False)
+    flat.set_friendly_name("flat")
+    weights = op.constant(np.ones((16, 3), np.float32), name="weights")
+    product = op.matmul(flat, weights, False, False, name="matmul")
+    model = ov.Model([op.result(product, name="out")], [x], "m")
+    first, second = (all_of(hl.load(model, shapes={"x": [2, 4, 4]})) for _ in range(2))
     assert first == second
+    assert len(first) > len(all_of(chain("matmul", "flat", "weights")))
 
 
 def test_numbers_go_by_type_and_leave_out_what_is_taken():

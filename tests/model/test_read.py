@@ -231,14 +231,18 @@ def test_shared_compressed_weights_can_be_split_over_two_devices(core, users):
         np.testing.assert_allclose(value, expected[name], rtol=1e-5)
 
 
-def test_f32_weights_before_a_fake_quantize_stay_as_they_are():
+@pytest.mark.parametrize("kind", ["FakeQuantize", "FakeConvert"])
+def test_f32_weights_that_are_quantised_on_the_way_stay_so(kind):
     x = op.parameter([1, 16], np.float32, name="x")
     weights = op.constant(np.random.default_rng(0).random((16, 16), np.float32), name="weights")
     low, high = op.constant(np.float32(0)), op.constant(np.float32(1))
-    quantised = op.fake_quantize(weights, low, high, low, high, 256, name="fq")
+    if kind == "FakeQuantize":
+        quantised = op.fake_quantize(weights, low, high, low, high, 256, name="quantised")
+    else:
+        quantised = op.fake_convert(weights, high, low, "f8e4m3", name="quantised")
     product = op.matmul(x, quantised, False, False, name="matmul")
     model = ov.Model([op.result(product, name="out")], [x], "quantised")
-    assert "FakeQuantize" in types_of(hl.load(model))
+    assert kind in types_of(hl.load(model))
 
 
 def test_an_int8_model_saved_and_read_again_is_as_small(tmp_path):

@@ -1,0 +1,164 @@
+"""What a plan must keep to: pins, memory limits, the devices to plan for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import numpy as np
+
+from hetero_lab.errors import PlanError, did_you_mean, names_at_hand, shorten
+from hetero_lab.planning.objective import Evaluation, Objective
+from hetero_lab.planning.pairwise import Pairwise
+
+_BYTES = re.compile(r"^\s*(\d+(?:\.\d*)?)\s*([kmgt]?)(i?)b?\s*$", re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+def memory_limits(devices: tuple[str, ...], limits: Mapping[str, int | str]) -> dict[int, int]:
+    """Return bytes by number of the device, from bytes or texts such as ``"2GiB"``.
+
+    Raises
+    ------
+    PlanError
+        A device that is not planned for, or a limit that is no number of bytes.
+    """
+    if not isinstance(limits, Mapping):
+        raise PlanError("memory_limit= maps devices to bytes, for instance {'GPU': '2GiB'}.")
+    found: dict[int, int] = {}
+    for device, limit in limits.items():
+        if device not in devices:
+            raise PlanError(
+                f"memory_limit names {shorten(str(device))}, which is not planned for."
+                f"{did_you_mean(str(device), devices)} Devices: {', '.join(devices)}."
+            )
+        found[devices.index(device)] = parse_bytes(limit)
+    return found
+
+
+def parse_bytes(limit: int | str) -> int:
+    """Read a number of bytes, ``"512 MiB"`` or ``"2GB"``."""
+    if isinstance(limit, str) and (match := _BYTES.match(limit)):
+        number, prefix, binary = match.groups()
+        return int(float(number) * (1024 if binary else 1000) ** _POWERS[prefix.lower()])
+    if isinstance(limit, int) and not isinstance(limit, bool) and limit >= 0:
+        return limit
+    raise PlanError(
+        f"{shorten(str(limit))} is no number of bytes. Write for instance 2147483648 or '2GiB'."
+    )
+
+
+def fits(
+    objective: Objective, devices: np.ndarray, evaluation: Evaluation, limits: Mapping[int, int]
+) -> bool:
+    """Return whether a placement keeps within memory limits, by number of the device."""
+    if not limits:
+        return True
+    held = objective.memory_bytes(devices, evaluation)
+    return all(held[device] <= limit for device, limit in limits.items())
+
+
+def bytes_text(n_bytes: int) -> str:
+    """Write bytes for people: ``1.5 MiB``."""
+    value = float(n_bytes)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if value < 1024.0:
+            return f"{n_bytes} bytes" if unit == "bytes" else f"{value:.1f} {unit}"
+        value /= 1024.0
+    return f"{value:.1f} TiB"
+
+
+def apply_pins(pairwise: Pairwise, pins: Mapping[str, str]) -> Pairwise:
+    """Keep units to the devices that patterns (``re.search`` in an op's name) pin them to.
+
+    A constant, parameter or result is accepted and changes nothing.
+
+    Raises
+    ------
+    PlanError
+        A pattern is no regular expression or matches nothing, a device is not planned for or
+        does not support an op, or two pins contradict each other.
+    """
+    if not isinstance(pins, Mapping):
+        raise PlanError("pin= maps patterns to devices, for instance {'^block3/': 'CPU'}.")
+    objective = pairwise.objective
+    pinned: dict[int, tuple[int, str, str]] = {}  # unit → device, pattern, op
+    mask = np.ones_like(pairwise.allowed)
+    for pattern, device in pins.items():
+        number = _device_number(objective.devices, pattern, device)
+        matched = _matching(pairwise, pattern)
+        for op in matched:
+            unit = int(objective.unit_of[objective.graph.index_of[op]])
+            before = pinned.setdefault(unit, (number, pattern, op))
+            if before[0] != number:
+                first, second = shorten(before[2]), shorten(op)
+                what = f"{first} to" if first == second else f"{first} (placed with {second}) to"
+                raise PlanError(
+                    f"The pins contradict each other: {shorten(before[1])} pins {what} "
+                    f"{objective.devices[before[0]]}, {shorten(pattern)} pins {second} to "
+                    f"{device}. Leave one out or make its pattern narrower."
+                )
+            if not pairwise.allowed[unit, number]:
+                able = [
+                    d for d, ok in zip(objective.devices, pairwise.allowed[unit], strict=True) if ok
+                ]
+                raise PlanError(
+                    f"{shorten(pattern)} pins {shorten(op)} to {device}, which does not support "
+                    f"it. Supported by: {', '.join(able)}."
+                )
+            mask[unit] = False
+            mask[unit, number] = True
+    return pairwise.restricted(mask)
+
+
+def _device_number(devices: tuple[str, ...], pattern: str, device: str) -> int:
+    if device not in devices:
+        raise PlanError(
+            f"{shorten(str(pattern))} pins to {shorten(str(device))}, which is not planned for."
+            f"{did_you_mean(str(device), devices)} Devices: {', '.join(devices)}."
+        )
+    return devices.index(device)
+
+
+def _matching(pairwise: Pairwise, pattern: str) -> list[str]:
+    """Return the placeable ops that a pattern matches."""
+    graph = pairwise.objective.graph
+    try:
+        search = re.compile(pattern).search
+    except (re.error, TypeError) as error:
+        raise PlanError(f"{shorten(str(pattern))} is not a regular expression: {error}.") from error
+    matched = [op.name for op in graph if search(op.name)]
+    ops = [graph.ops[index].name for index in graph.placeable]
+    if not matched:
+        raise PlanError(
+            f"The pin {shorten(pattern)} matches no op.{did_you_mean(pattern, ops)} "
+            f"Ops: {names_at_hand(ops)}."
+        )
+    return [name for name in ops if search(name)]
+
+
+def nothing_fits(pairwise: Pairwise, limits: Mapping[int, int]) -> PlanError:
+    """Return the error that says why no placement keeps within the memory limits."""
+    devices = pairwise.objective.devices
+    weights = sum(term.n_bytes for term in pairwise.constants)
+    said = ", ".join(f"{devices[d]} {bytes_text(limit)}" for d, limit in limits.items())
+    forced: list[str] = []
+    for device, limit in limits.items():
+        only = pairwise.allowed[:, device] & (pairwise.allowed.sum(axis=1) == 1)
+        held = sum(t.n_bytes for t in pairwise.constants if any(only[unit] for unit in t.users))
+        if held > limit:
+            ops = [op for unit in np.flatnonzero(only) for op in pairwise.units[unit]]
+            forced.append(
+                f"ops that have to be on {devices[device]} ({names_at_hand(ops, 3)}) alone need "
+                f"{bytes_text(held)} of weights"
+            )
+    free = [device for number, device in enumerate(devices) if number not in limits]
+    out = (
+        f"Raise the limit, or let more ops move to {' or '.join(free)}."
+        if free
+        else "Raise a limit, or leave one device without."
+    )
+    why = (
+        "; ".join(forced) or f"the weights are {bytes_text(weights)}, boundary tensors come on top"
+    )
+    return PlanError(f"No placement keeps within memory_limit ({said}): {why}. {out}")

@@ -1,0 +1,116 @@
+"""The best placement of a small model, proven: all choices, the cheapest lower bound first.
+
+The bound of a choice is its pairwise part and the subgraphs that it has before cycles are cut.
+Choices are predicted in the order of their bounds until the next bound is no better than the
+best prediction (branch and bound, Land and Doig 1960, with the whole tree in one array).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from hetero_lab.planning.constraints import fits
+from hetero_lab.planning.objective import LATENCY
+from hetero_lab.planning.pairwise import Pairwise
+
+_MOST_CHOICES = 600_000
+_MOST_CELLS = 24_000_000
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best choice found (None if none is valid) and what is proven of all choices."""
+
+    devices: np.ndarray | None
+    value_ns: int
+    bound_ns: int
+    n_predicted: int
+    in_time: bool
+
+
+def small_enough(pairwise: Pairwise) -> bool:
+    """Return whether there are few enough choices to look at all of them."""
+    count = math.prod(pairwise.allowed.sum(axis=1).tolist())
+    return count <= _MOST_CHOICES and count * len(pairwise.units) <= _MOST_CELLS
+
+
+def best_of_all(
+    pairwise: Pairwise,
+    objective: str,
+    limits: Mapping[int, int],
+    deadline: float,
+) -> Best:
+    """Predict choices until one is proven to be the best, or the deadline is over.
+
+    Parameters
+    ----------
+    pairwise
+        The problem, :func:`small_enough`.
+    objective
+        ``"latency"`` or ``"throughput"``.
+    limits
+        Bytes by number of the device.
+    deadline
+        As ``time.monotonic()`` tells it.
+    """
+    choices = _all_choices(pairwise)
+    for device, limit in limits.items():
+        choices = choices[pairwise.least_bytes(choices, device) <= limit]
+    bounds = _bounds(pairwise, choices, objective)
+    order = np.argsort(bounds, kind="stable")
+    best: np.ndarray | None = None
+    value = 0
+    for rank, at in enumerate(order.tolist()):
+        bound = int(bounds[at])
+        if best is not None and bound >= value:
+            return Best(best, value, value, rank, in_time=True)
+        if time.monotonic() > deadline and rank:
+            return Best(best, value, bound, rank, in_time=False)
+        devices = pairwise.devices(choices[at])
+        evaluation = pairwise.objective.evaluate(devices)
+        predicted = evaluation.value_ns(objective)
+        if (best is None or predicted < value) and fits(
+            pairwise.objective, devices, evaluation, limits
+        ):
+            best, value = devices, predicted
+    return Best(best, value, value, len(order), in_time=True)
+
+
+def _all_choices(pairwise: Pairwise) -> np.ndarray:
+    places = [np.flatnonzero(row).astype(np.int8) for row in pairwise.allowed]
+    grids = np.meshgrid(*places, indexing="ij", copy=False)
+    return np.stack([grid.ravel() for grid in grids], axis=1)
+
+
+def _bounds(pairwise: Pairwise, choices: np.ndarray, objective: str) -> np.ndarray:
+    """Return for each choice a value that its prediction is not below."""
+    subgraphs = _subgraphs(pairwise, choices)
+    fixed = pairwise.objective.subgraph_ns
+    work = pairwise.busy_ns(choices) + subgraphs * fixed
+    total = work.sum(axis=1) if objective == LATENCY else work.max(axis=1)
+    return total + pairwise.objective.constant_ns
+
+
+def _subgraphs(pairwise: Pairwise, choices: np.ndarray) -> np.ndarray:
+    """Count, for each choice and device, the connected parts of the units on it."""
+    n_units = len(pairwise.units)
+    label = np.tile(np.arange(n_units, dtype=np.int16), (len(choices), 1))
+    joined = [(a, b, choices[:, a] == choices[:, b]) for a, b in pairwise.links]
+    changed = True
+    while changed:
+        before = label.copy()
+        for a, b, together in joined:
+            least = np.where(together, np.minimum(label[:, a], label[:, b]), label[:, a])
+            label[:, b] = np.where(together, least, label[:, b])
+            label[:, a] = least
+        changed = bool((label != before).any())
+    first = label == np.arange(n_units)
+    counts = np.zeros((len(choices), pairwise.n_devices), dtype=np.int64)
+    for device in range(pairwise.n_devices):
+        counts[:, device] = (first & (choices == device)).sum(axis=1)
+    return counts

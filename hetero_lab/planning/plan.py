@@ -1,0 +1,344 @@
+"""Plan: the best placement for a cost model, with what is proven about it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hetero_lab.errors import PlanError, names_at_hand, shorten
+from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.planning.constraints import (
+    apply_pins,
+    bytes_text,
+    fits,
+    memory_limits,
+    nothing_fits,
+)
+from hetero_lab.planning.exhaustive import best_of_all, small_enough
+from hetero_lab.planning.milp import milp
+from hetero_lab.planning.min_cut import Choice, min_cut
+from hetero_lab.planning.objective import LATENCY, THROUGHPUT
+from hetero_lab.planning.pairwise import Pairwise
+from hetero_lab.planning.repair import Placed, place, repair
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from hetero_lab.placement.affinity import Affinity
+    from hetero_lab.planning.cost_model import CostModel
+
+GREEDY = "greedy"
+_SMALL = 12  # up to so many units that are free to move, the best placement is proven
+_SURCHARGES = (0.5, 1.0, 2.0)  # of a subgraph's cost, added to each hand-over
+_TIGHTENINGS = 8
+_MOST_STARTS = 6
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What HETERO's greedy choice or a single device is predicted to take.
+
+    ``regret_us`` is how much more than the plan that is. It is negative where the baseline
+    breaks a limit that the plan keeps to.
+    """
+
+    label: str
+    predicted_us: float
+    regret_us: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A placement that a planner proposes.
+
+    Parameters
+    ----------
+    affinity
+        The placement.
+    objective
+        ``"latency"``, or ``"throughput"``: the time between two requests that follow each other
+        through the devices.
+    predicted_us
+        What the cost model predicts for ``affinity``.
+    lower_bound_us
+        No placement that keeps to the limits is predicted to take less.
+    baselines
+        Greedy and each single device that supports the model.
+    method
+        How it was found.
+    memory_bytes
+        Constants and boundary tensors that each device holds.
+    """
+
+    affinity: Affinity
+    objective: str
+    predicted_us: float
+    lower_bound_us: float
+    baselines: tuple[Baseline, ...]
+    method: str
+    n_subgraphs: int
+    memory_bytes: Mapping[str, int]
+
+    @property
+    def gap(self) -> float:
+        """``predicted_us - lower_bound_us`` in µs; 0 means proven to be the best."""
+        return self.predicted_us - self.lower_bound_us
+
+    @property
+    def relative_gap(self) -> float:
+        """The gap as a share of ``predicted_us``."""
+        return self.gap / self.predicted_us if self.predicted_us else 0.0
+
+    @property
+    def regret(self) -> dict[str, float]:
+        """By how many µs each baseline is predicted to be slower."""
+        return {baseline.label: baseline.regret_us for baseline in self.baselines}
+
+    def __repr__(self) -> str:
+        proof = "proven best" if self.gap == 0 else f"at most {self.relative_gap:.1%} from best"
+        return (
+            f"Plan({self.objective}: {self.predicted_us:.1f} µs, {proof}, {self.n_subgraphs} "
+            f"subgraphs, {self.affinity!r})"
+        )
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row for the plan, its bound and each baseline."""
+        import pandas as pd
+
+        rows = [("plan", self.predicted_us, 0.0), ("lower bound", self.lower_bound_us, -self.gap)]
+        rows += [(b.label, b.predicted_us, b.regret_us) for b in self.baselines]
+        return pd.DataFrame(rows, columns=["label", "predicted_us", "regret_us"])
+
+    def _repr_html_(self) -> str:
+        from hetero_lab.tables import html_table
+
+        return html_table(self.to_frame(), caption=repr(self))
+
+
+def plan(
+    graph: OpGraph,
+    costs: CostModel,
+    *,
+    objective: str = LATENCY,
+    memory_limit: Mapping[str, int | str] | None = None,
+    pin: Mapping[str, str] | None = None,
+    time_limit_s: float = 60.0,
+) -> Plan:
+    """Plan the best placement of a model.
+
+    Up to 12 units that are free to move, the best placement is found and proven. Beyond, the
+    pairwise part is minimised exactly (:func:`min_cut` for two devices, :func:`milp` for more
+    and for limits) and the result repaired on the whole prediction, as are choices with a
+    surcharge on hand-overs and the baselines; the best of them is the plan.
+
+    Parameters
+    ----------
+    graph
+        The model.
+    costs
+        Its cost model.
+    objective
+        ``"latency"`` of one request, or ``"throughput"``: the least time of the busiest device
+        when requests pipeline.
+    memory_limit
+        Bytes by device (``{"GPU": "2GiB"}``) for constants and boundary tensors.
+    pin
+        Device by pattern (``re.search`` in an op's name).
+    time_limit_s
+        About when to stop; the plan then says what is proven.
+
+    Raises
+    ------
+    PlanError
+        The cost model is of another model or knows one device only, an op is supported
+        nowhere, pins contradict each other, nothing fits the memory limit, or time runs out
+        before anything is found.
+    """
+    costs.check_graph(graph)
+    _check_arguments(costs, objective, time_limit_s)
+    whole = Pairwise.build(costs.objective, [unit.ops for unit in costs.units])
+    whole = whole.restricted(np.ones_like(whole.allowed))
+    limits = memory_limits(costs.devices, memory_limit or {})
+    search = _Search(
+        pairwise=apply_pins(whole, pin or {}),
+        objective=objective,
+        limits=limits,
+        deadline=time.monotonic() + time_limit_s,
+    )
+    best, bound_ns, method = search.run()
+    evaluation = best.evaluation
+    devices = search.pairwise.devices(best.choice)
+    memory = costs.objective.memory_bytes(devices, evaluation)
+    return Plan(
+        affinity=costs.objective.affinity(devices),
+        objective=objective,
+        predicted_us=best.value_ns / 1000.0,
+        lower_bound_us=min(bound_ns, best.value_ns) / 1000.0,
+        baselines=tuple(_baselines(whole, objective, best.value_ns)),
+        method=method,
+        n_subgraphs=int(evaluation.real.sum()),
+        memory_bytes=dict(zip(costs.devices, memory.tolist(), strict=True)),
+    )
+
+
+def _check_arguments(costs: CostModel, objective: str, time_limit_s: float) -> None:
+    if objective not in (LATENCY, THROUGHPUT):
+        raise PlanError(
+            f"{shorten(str(objective))} is no objective. Objectives: 'latency', 'throughput'."
+        )
+    number: Any = time_limit_s
+    if not isinstance(number, int | float) or not math.isfinite(number) or number <= 0:
+        raise PlanError(f"time_limit_s is a number of seconds above 0, not {number!r}.")
+    if len(costs.devices) < 2:
+        raise PlanError(
+            f"This cost model knows {names_at_hand(costs.devices)} only; a plan chooses between "
+            "two devices or more. Calibrate with another device, for instance an emulated one: "
+            "hetero_lab.emulate('ACC')."
+        )
+    if not costs.units:
+        raise PlanError(f"{shorten(costs.graph.name)} has no op that could be placed.")
+
+
+def greedy_choice(pairwise: Pairwise) -> np.ndarray:
+    """Return HETERO's own choice: each unit on the first device that supports it."""
+    return pairwise.allowed.argmax(axis=1)
+
+
+def _single_choices(pairwise: Pairwise) -> Iterator[tuple[str, np.ndarray]]:
+    for number, device in enumerate(pairwise.objective.devices):
+        if pairwise.allowed[:, number].all():
+            yield device, np.full(len(pairwise.units), number)
+
+
+def _baselines(pairwise: Pairwise, objective: str, planned_ns: int) -> Iterator[Baseline]:
+    for label, choice in [(GREEDY, greedy_choice(pairwise)), *_single_choices(pairwise)]:
+        value = place(pairwise, choice, objective).value_ns
+        yield Baseline(label, value / 1000.0, (value - planned_ns) / 1000.0)
+
+
+@dataclass(frozen=True, eq=False)
+class _Search:
+    pairwise: Pairwise
+    objective: str
+    limits: Mapping[int, int]
+    deadline: float
+
+    def run(self) -> tuple[Placed, int, str]:
+        """Return the best placement, a lower bound in ns and how it was found."""
+        free = int((self.pairwise.allowed.sum(axis=1) > 1).sum())
+        if free <= _SMALL and small_enough(self.pairwise):
+            return self._small()
+        return self._large()
+
+    def _small(self) -> tuple[Placed, int, str]:
+        best = best_of_all(self.pairwise, self.objective, self.limits, self.deadline)
+        if best.devices is None:
+            if best.in_time:
+                raise nothing_fits(self.pairwise, self.limits)
+            raise self._out_of_time()
+        choice = self._choice_of(best.devices)
+        placed = place(self.pairwise, choice, self.objective)
+        return placed, best.bound_ns, "all choices, by branch and bound"
+
+    def _choice_of(self, devices: np.ndarray) -> np.ndarray:
+        index_of = self.pairwise.objective.graph.index_of
+        return np.array([devices[index_of[unit[0]]] for unit in self.pairwise.units])
+
+    def _large(self) -> tuple[Placed, int, str]:
+        exact = self._exact()
+        method = "min_cut" if self._two_free() else "milp"
+        starts = [] if exact is None else [np.array(exact.devices)]
+        starts += self._surcharged()
+        starts += [greedy_choice(self.pairwise), *(c for _, c in _single_choices(self.pairwise))]
+        placed = [place(self.pairwise, choice, self.objective) for choice in _distinct(starts)]
+        placed = [p for p in placed if self._fits(p)]
+        if not placed:
+            raise self._out_of_time()
+        placed.sort(key=lambda p: p.value_ns)
+        ends = [
+            repair(self.pairwise, start, self.objective, self.limits, self.deadline)
+            for start in placed[:_MOST_STARTS]
+        ]
+        best = min(ends, key=lambda p: p.value_ns)
+        bound = self._lower_bound(0 if exact is None else exact.bound_ns)
+        return best, bound, f"{method}, repaired"
+
+    def _two_free(self) -> bool:
+        return self.pairwise.n_devices == 2 and self.objective == LATENCY and not self.limits
+
+    def _exact(self) -> Choice | None:
+        """Minimise the pairwise part; with memory limits until the real partition fits too."""
+        if self._two_free():
+            return min_cut(self.pairwise)
+        limits = dict(self.limits)
+        first: Choice | None = None
+        for _ in range(_TIGHTENINGS):
+            left = max(0.1, (self.deadline - time.monotonic()) * 0.6)
+            try:
+                choice = milp(self.pairwise, self.objective, memory_limit=limits, time_limit_s=left)
+            except PlanError:
+                raise nothing_fits(self.pairwise, self.limits) from None
+            if choice is None:
+                return first
+            bound = choice.bound_ns if first is None else first.bound_ns
+            first = Choice(choice.devices, choice.value_ns, bound)
+            devices = self.pairwise.devices(choice.devices)
+            evaluation = self.pairwise.objective.evaluate(devices)
+            held = self.pairwise.objective.memory_bytes(devices, evaluation)
+            over = {d: int(held[d]) - limit for d, limit in self.limits.items()}
+            if all(excess <= 0 for excess in over.values()):
+                return first
+            # Copies that the program does not see (a constant in two subgraphs of a device).
+            limits = {d: limits[d] - max(0, excess) for d, excess in over.items()}
+        return first
+
+    def _surcharged(self) -> Iterator[np.ndarray]:
+        """Yield choices for which a hand-over costs something like a subgraph more.
+
+        With more than two devices, these are choices of two.
+        """
+        fixed = self.pairwise.objective.subgraph_ns
+        for pair in itertools.combinations(range(self.pairwise.n_devices), 2):
+            if not self.pairwise.allowed[:, pair].any(axis=1).all():
+                continue
+            surcharges = {int(factor * fixed[list(pair)].max()) for factor in _SURCHARGES}
+            if self.pairwise.n_devices > 2 or self.objective != LATENCY:
+                surcharges.add(0)
+            for surcharge in sorted(surcharges):
+                if time.monotonic() < self.deadline:
+                    yield np.array(min_cut(self.pairwise, pair, surcharge).devices)
+
+    def _lower_bound(self, pairwise_ns: int) -> int:
+        """Add the subgraphs that any placement has to a bound of the pairwise part."""
+        fixed = self.pairwise.objective.subgraph_ns
+        if self.objective != LATENCY:
+            return pairwise_ns
+        singles = [
+            place(self.pairwise, choice, LATENCY).value_ns
+            for _, choice in _single_choices(self.pairwise)
+        ]
+        several = pairwise_ns + int(np.sort(fixed)[:2].sum())
+        return min([several, *singles])
+
+    def _fits(self, placed: Placed) -> bool:
+        devices = self.pairwise.devices(placed.choice)
+        return fits(self.pairwise.objective, devices, placed.evaluation, self.limits)
+
+    def _out_of_time(self) -> PlanError:
+        said = ", ".join(
+            f"{self.pairwise.objective.devices[d]} {bytes_text(n)}" for d, n in self.limits.items()
+        )
+        limit = f" that keeps within memory_limit ({said})" if said else ""
+        return PlanError(
+            f"No placement{limit} was found within time_limit_s. Give more time or raise a limit."
+        )
+
+
+def _distinct(choices: list[np.ndarray]) -> list[np.ndarray]:
+    return list({choice.astype(np.int64).tobytes(): choice for choice in choices}.values())

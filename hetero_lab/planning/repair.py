@@ -1,0 +1,185 @@
+"""Local repair: move units and whole subgraphs as long as the prediction gets better.
+
+Planners minimise the pairwise part. What it does not see, a subgraph's own cost and the cuts
+that HETERO adds, is repaired here on the real prediction. A move is worth predicting if its
+exact pairwise difference, less the subgraphs that it may save, is a gain.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from hetero_lab.planning.constraints import fits
+from hetero_lab.planning.objective import LATENCY, Evaluation
+from hetero_lab.planning.pairwise import PairTerm, Pairwise, TensorTerm
+
+_PATIENCE = 1500  # moves that promise nothing and are tried all the same
+
+
+@dataclass(frozen=True, eq=False)
+class Placed:
+    """A device for each unit, its evaluation and its predicted value."""
+
+    choice: np.ndarray
+    evaluation: Evaluation
+    value_ns: int
+
+
+def place(pairwise: Pairwise, choice: np.ndarray, objective: str) -> Placed:
+    """Predict a choice."""
+    evaluation = pairwise.objective.evaluate(pairwise.devices(choice))
+    return Placed(choice, evaluation, evaluation.value_ns(objective))
+
+
+def repair(
+    pairwise: Pairwise,
+    start: Placed,
+    objective: str,
+    limits: Mapping[int, int],
+    deadline: float,
+) -> Placed:
+    """Climb from a placement to one that no single move makes better.
+
+    Parameters
+    ----------
+    pairwise, objective
+        The problem.
+    start
+        Where to begin; it keeps to the limits.
+    limits
+        Bytes by number of the device.
+    deadline
+        When to stop, as ``time.monotonic()`` tells it.
+    """
+    moves = _Moves(pairwise, objective)
+    best = start
+    patience = _PATIENCE
+    while True:
+        for units, device in moves.promising(best):
+            better = _try(pairwise, best, units, device, objective, limits)
+            if better is not None or time.monotonic() > deadline:
+                break
+        else:
+            for units, device in moves.all_small(best):
+                better = _try(pairwise, best, units, device, objective, limits)
+                patience -= 1
+                if better is not None or patience <= 0 or time.monotonic() > deadline:
+                    break
+            else:
+                return best
+        if better is None:
+            return best
+        best = better
+
+
+def _try(
+    pairwise: Pairwise,
+    placed: Placed,
+    units: tuple[int, ...],
+    device: int,
+    objective: str,
+    limits: Mapping[int, int],
+) -> Placed | None:
+    """Return the placement after a move if it is better and keeps to the limits."""
+    choice = placed.choice.copy()
+    choice[list(units)] = device
+    moved = place(pairwise, choice, objective)
+    if moved.value_ns < placed.value_ns and fits(
+        pairwise.objective, pairwise.devices(choice), moved.evaluation, limits
+    ):
+        return moved
+    return None
+
+
+class _Moves:
+    """Moves of units and subgraphs to a neighbour's device, the most promising first."""
+
+    def __init__(self, pairwise: Pairwise, objective: str):
+        self.pairwise = pairwise
+        self.objective = objective
+        self.terms: list[list[TensorTerm | PairTerm]] = [[] for _ in pairwise.units]
+        for tensor in pairwise.tensors:
+            for unit in {tensor.source, *tensor.users}:
+                self.terms[unit].append(tensor)
+        for pair in pairwise.pairs:
+            self.terms[pair.first].append(pair)
+            self.terms[pair.second].append(pair)
+        self.nodes = [
+            [pairwise.objective.graph.index_of[op] for op in unit] for unit in pairwise.units
+        ]
+
+    def promising(self, placed: Placed) -> Iterator[tuple[tuple[int, ...], int]]:
+        """Yield (units, device) whose optimistic difference is a gain, largest gain first."""
+        found: list[tuple[int, tuple[int, ...], int]] = []
+        choice, ids = placed.choice, placed.evaluation.ids
+        subgraph_ns = self.pairwise.objective.subgraph_ns
+        home = [int(ids[nodes[0]]) for nodes in self.nodes]
+        members: dict[int, list[int]] = {}
+        for unit, subgraph in enumerate(home):
+            members.setdefault(subgraph, []).append(unit)
+        groups = list(members.values())
+        groups += [[unit] for units in members.values() if len(units) > 1 for unit in units]
+        for units in groups:
+            own = int(choice[units[0]])
+            inside = set(units)
+            near = {n for unit in units for n in self.pairwise.neighbours[unit]} - inside
+            whole = len(units) == len(members[home[units[0]]])
+            for device in {int(choice[n]) for n in near} - {own}:
+                if not self.pairwise.allowed[units, device].all():
+                    continue
+                # At best it joins all its neighbours on that device into one subgraph, and
+                # those on its own that were cut off from each other are joined elsewhere.
+                joined = len({home[n] for n in near if choice[n] == device})
+                saved = (joined - 1) * int(subgraph_ns[device]) + whole * int(subgraph_ns[own])
+                change = (
+                    self._difference(choice, units, device) if (self.objective == LATENCY) else -1
+                )
+                if change - saved < 0 or joined > 1:
+                    found.append((change - saved, tuple(units), device))
+        found.sort(key=lambda move: move[0])
+        for _, units, device in found:
+            yield units, device
+
+    def all_small(self, placed: Placed) -> Iterator[tuple[tuple[int, ...], int]]:
+        """Yield every move of one unit, and of two neighbours together."""
+        near = self.pairwise.neighbours
+        pairs = [(a, b) for a, others in enumerate(near) for b in others if a < b]
+        for units in [*((unit,) for unit in range(len(near))), *pairs]:
+            for device in range(self.pairwise.n_devices):
+                where = list(units)
+                if self.pairwise.allowed[where, device].all() and (
+                    (placed.choice[where] != device).any()
+                ):
+                    yield units, device
+
+    def _difference(self, choice: np.ndarray, units: list[int], device: int) -> int:
+        """Return by how much the pairwise part changes, in ns."""
+        moved = set(units)
+        own = int(choice[units[0]])
+        time_ns = self.pairwise.time_ns
+        change = int(time_ns[units, device].sum() - time_ns[units, own].sum())
+
+        def after(unit: int) -> int:
+            return device if unit in moved else int(choice[unit])
+
+        terms = {id(term): term for unit in units for term in self.terms[unit]}
+        for term in terms.values():
+            if isinstance(term, PairTerm):
+                a, b = int(choice[term.first]), int(choice[term.second])
+                if a != b:
+                    change -= int(term.first_ns[a] + term.second_ns[b])
+                a, b = after(term.first), after(term.second)
+                if a != b:
+                    change += int(term.first_ns[a] + term.second_ns[b])
+            else:
+                source = int(choice[term.source])
+                for target in {int(choice[user]) for user in term.users} - {source}:
+                    change -= int(term.leave_ns[source, target] + term.enter_ns[source, target])
+                source = after(term.source)
+                for target in {after(user) for user in term.users} - {source}:
+                    change += int(term.leave_ns[source, target] + term.enter_ns[source, target])
+        return change

@@ -1,0 +1,112 @@
+"""Cost models as JSON files."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from hetero_lab.errors import PlanError, StoredFileError, shorten
+from hetero_lab.model.opgraph import graph_from_json, graph_to_json
+from hetero_lab.tables import SCHEMA_VERSION, read_json, write_json
+
+if TYPE_CHECKING:
+    from hetero_lab.planning.cost_model import CostModel
+
+_KIND = "cost model"
+
+
+def write_cost_model(costs: CostModel, path: str | os.PathLike[str]) -> None:
+    """Write a cost model, whole or not at all."""
+    write_json(
+        path,
+        {
+            "kind": _KIND,
+            "schema_version": SCHEMA_VERSION,
+            "graph": graph_to_json(costs.graph),
+            "devices": list(costs.devices),
+            "device_properties": {d: dict(p) for d, p in costs.device_properties.items()},
+            "environment": dict(costs.environment),
+            "fingerprint": costs.fingerprint,
+            "units": [[list(u.ops), list(u.time_us), list(u.shares)] for u in costs.units],
+            "boundaries": [
+                [source, target, cost.fixed_us, cost.us_per_byte]
+                for (source, target), cost in costs.boundaries.items()
+            ],
+            "subgraph_us": dict(costs.subgraph_us),
+            "constant_us": costs.constant_us,
+            "lost_fusion": [
+                [t.first, t.second, list(t.first_us), list(t.second_us)] for t in costs.lost_fusion
+            ],
+            "reorders": [
+                [t.op, t.port, list(t.leave_us), list(t.enter_us)] for t in costs.reorders
+            ],
+            "validation": [[r.label, r.predicted_us, r.measured_us] for r in costs.validation_rows],
+        },
+    )
+
+
+def read_cost_model(path: str | os.PathLike[str]) -> CostModel:
+    """Read what :func:`write_cost_model` wrote.
+
+    Raises
+    ------
+    StoredFileError
+        The file is missing or is not a cost model.
+    """
+    data = read_json(path, kind=_KIND)
+    try:
+        return _from_data(data)
+    except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
+        why = str(error) if isinstance(error, PlanError) else repr(error)
+        raise StoredFileError(
+            f"{shorten(os.fspath(path))} is not a whole cost model: {why}"
+        ) from error
+
+
+def _from_data(data: dict[str, Any]) -> CostModel:
+    from hetero_lab.planning.cost_model import (
+        BoundaryCost,
+        CostModel,
+        LostFusion,
+        Reorder,
+        Unit,
+        ValidationRow,
+    )
+
+    return CostModel(
+        graph=graph_from_json(data["graph"]),
+        devices=tuple(map(str, data["devices"])),
+        units=tuple(
+            Unit(
+                tuple(map(str, ops)),
+                tuple(None if time is None else float(time) for time in times),
+                _floats(shares),
+            )
+            for ops, times, shares in data["units"]
+        ),
+        boundaries={
+            (str(source), str(target)): BoundaryCost(float(fixed), float(per_byte))
+            for source, target, fixed, per_byte in data["boundaries"]
+        },
+        subgraph_us={str(device): float(us) for device, us in data["subgraph_us"].items()},
+        constant_us=float(data["constant_us"]),
+        lost_fusion=tuple(
+            LostFusion(str(first), str(second), _floats(first_us), _floats(second_us))
+            for first, second, first_us, second_us in data["lost_fusion"]
+        ),
+        reorders=tuple(
+            Reorder(str(op), int(port), _floats(leave), _floats(enter))
+            for op, port, leave, enter in data["reorders"]
+        ),
+        device_properties={str(d): dict(p) for d, p in data["device_properties"].items()},
+        environment={str(k): str(v) for k, v in data["environment"].items()},
+        fingerprint=str(data["fingerprint"]),
+        validation_rows=tuple(
+            ValidationRow(str(label), float(predicted), float(measured))
+            for label, predicted, measured in data["validation"]
+        ),
+    )
+
+
+def _floats(values: list[Any]) -> tuple[float, ...]:
+    return tuple(map(float, values))

@@ -1,0 +1,128 @@
+"""Planning units: which ops are always placed together, and which pairs may lose fusion."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from hetero_lab.errors import PlanError, names_at_hand
+from hetero_lab.model.opgraph import OpGraph
+
+
+def split_into_units(
+    graph: OpGraph,
+    support: Mapping[str, Collection[str]],
+    fusion_groups: Mapping[str, Iterable[Collection[str]]],
+    *,
+    coarse: bool = False,
+) -> tuple[tuple[str, ...], ...]:
+    """Divide the placeable ops into planning units.
+
+    A unit is a connected part of a fusion group whose ops have equal support: where one op of a
+    group is not supported by a device, the rest of the group can still go there. A stateful
+    path is always one unit.
+
+    Parameters
+    ----------
+    graph
+        The model.
+    support
+        For each device, the names of the ops that it supports.
+    fusion_groups
+        For each device, groups of ops that it executes as one node. Ops in no group are alone;
+        groups of a device do not overlap. A device that is left out fuses nothing.
+    coarse
+        Whether ops are together that any device fuses, which makes fewer units. Otherwise every
+        device that supports them has to fuse them.
+
+    Returns
+    -------
+    tuple
+        Op names of each unit in topological order, units in the order of their first op.
+
+    Raises
+    ------
+    PlanError
+        No device supports some op, or two groups of a device overlap.
+    """
+    devices = list(support)
+    groups = {device: _group_of(device, fusion_groups.get(device, ())) for device in devices}
+    placeable = set(graph.placeable)
+    in_path = {index for path in graph.stateful_paths for index in path}
+    able = {
+        index: tuple(d for d in devices if graph.ops[index].name in support[d])
+        for index in graph.placeable
+    }
+    nobody = [graph.ops[index].name for index, places in able.items() if not places]
+    if nobody:
+        raise PlanError(
+            f"None of {', '.join(devices)} supports {names_at_hand(nobody)}. Add a device that "
+            "does, for instance CPU."
+        )
+    unit = {index: index for index in placeable}
+
+    def find(index: int) -> int:
+        while unit[index] != index:
+            unit[index] = unit[unit[index]]
+            index = unit[index]
+        return index
+
+    def join(first: int, second: int) -> None:
+        a, b = find(first), find(second)
+        unit[max(a, b)] = min(a, b)
+
+    def fused(first: int, second: int) -> bool:
+        a, b = graph.ops[first].name, graph.ops[second].name
+        found = [a in groups[d] and groups[d][a] == groups[d].get(b) for d in able[first]]
+        return able[first] == able[second] and (any(found) if coarse else all(found))
+
+    for path in graph.stateful_paths:
+        for index in path:
+            join(path[0], index)
+    for op in graph:
+        if op.index in placeable and op.index not in in_path:
+            for producer, _ in op.inputs:
+                if producer in placeable and producer not in in_path and fused(producer, op.index):
+                    join(producer, op.index)
+    members: dict[int, list[str]] = {}
+    for index in graph.placeable:
+        members.setdefault(find(index), []).append(graph.ops[index].name)
+    return tuple(tuple(ops) for _, ops in sorted(members.items()))
+
+
+def fused_pairs(
+    graph: OpGraph, fusion_groups: Mapping[str, Iterable[Collection[str]]]
+) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
+    """Return the wires that lie within a fusion group of some device.
+
+    Returns
+    -------
+    tuple
+        For each wire: the producing op, the receiving op, and the devices that fuse them. These
+        are the pairs for which a :class:`~hetero_lab.planning.cost_model.LostFusion` is due.
+    """
+    groups = {device: _group_of(device, every) for device, every in fusion_groups.items()}
+    placeable = set(graph.placeable)
+    pairs: dict[tuple[str, str], tuple[str, ...]] = {}
+    for op in graph:
+        for producer, _ in op.inputs:
+            if op.index in placeable and producer in placeable:
+                first, second = graph.ops[producer].name, op.name
+                fusing = tuple(
+                    device
+                    for device, group_of in groups.items()
+                    if first in group_of and group_of[first] == group_of.get(second)
+                )
+                if fusing:
+                    pairs[first, second] = fusing
+    return tuple((first, second, devices) for (first, second), devices in pairs.items())
+
+
+def _group_of(device: str, groups: Iterable[Collection[str]]) -> dict[str, int]:
+    """Return op → number of its group on a device."""
+    found: dict[str, int] = {}
+    for number, group in enumerate(groups):
+        twice = [op for op in group if op in found]
+        if twice:
+            raise PlanError(f"{names_at_hand(twice)} are in two fusion groups of {device}.")
+        found.update(dict.fromkeys(group, number))
+    return found

@@ -1,0 +1,189 @@
+"""Random graphs and cost models for tests of the planners, made without the runtime."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from hetero_lab.model.opgraph import Op, OpGraph, Tensor
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.planning.cost_model import BoundaryCost, CostModel, LostFusion, Reorder, Unit
+
+
+class GraphMaker:
+    """Build an OpGraph op by op."""
+
+    def __init__(self, name: str = "made"):
+        self.name = name
+        self.ops: list[Op] = []
+        self.parameters: list[int] = []
+        self.results: list[int] = []
+
+    def add(
+        self,
+        op_type: str,
+        inputs: Sequence[int | tuple[int, int]] = (),
+        *,
+        name: str | None = None,
+        outputs: int = 1,
+        n_bytes: int | None = 100,
+        variable: str | None = None,
+        element_type: str = "f32",
+    ) -> int:
+        """Add an op and return its index."""
+        index = len(self.ops)
+        wires = tuple(wire if isinstance(wire, tuple) else (wire, 0) for wire in inputs)
+        shape = None if n_bytes is None else (n_bytes,)
+        made = () if op_type == "Result" else (Tensor(shape, element_type, n_bytes, ""),) * outputs
+        label = name or f"{op_type.lower()}{index}"
+        self.ops.append(Op(index, label, op_type, wires, made, variable))
+        if op_type == "Parameter":
+            self.parameters.append(index)
+        if op_type == "Result":
+            self.results.append(index)
+        return index
+
+    def graph(self) -> OpGraph:
+        """Return the graph; ops that nothing uses get a result."""
+        used = {producer for op in self.ops for producer, _ in op.inputs}
+        for op in list(self.ops):
+            if op.index not in used and op.type not in (
+                "Parameter",
+                "Constant",
+                "Result",
+                "Assign",
+            ):
+                self.add("Result", [op.index])
+        return OpGraph(self.name, tuple(self.ops), tuple(self.parameters), tuple(self.results))
+
+
+def random_graph(rng: random.Random, n_ops: int) -> OpGraph:
+    """Return a random DAG with shared tensors and constants, several inputs and outputs."""
+    maker = GraphMaker()
+    live = [maker.add("Parameter") for _ in range(rng.randint(1, 3))]
+    constants = [
+        maker.add("Constant", n_bytes=rng.randint(1, 5000)) for _ in range(rng.randint(0, 3))
+    ]
+    if constants and rng.random() < 0.3:
+        constants.append(maker.add("Convert", [constants[0]]))
+    far = rng.choice([0.1, 0.4, 0.8])
+    for _ in range(n_ops):
+        if rng.random() < 0.3:
+            constants.append(maker.add("Constant", n_bytes=rng.randint(1, 5000)))
+        near = live[-min(len(live), 3) :]
+        producers = [rng.choice(live if rng.random() < far else near)]
+        while rng.random() < 0.4 and len(producers) < 3:
+            producers.append(rng.choice(live if rng.random() < far else near))
+        wires = [(p, rng.randrange(len(maker.ops[p].outputs))) for p in producers]
+        if constants and rng.random() < 0.3:
+            wires.append((rng.choice(constants), 0))
+        outputs = 2 if rng.random() < 0.1 else 1
+        live.append(
+            maker.add(
+                rng.choice(["Relu", "Add", "Convolution", "MatMul"]),
+                wires,
+                outputs=outputs,
+                n_bytes=rng.randint(1, 4000),
+            )
+        )
+    return maker.graph()
+
+
+def random_units(rng: random.Random, graph: OpGraph, most: int) -> list[tuple[str, ...]]:
+    """Divide the placeable ops into at most ``most`` units of neighbours."""
+    placeable = set(graph.placeable)
+    unit = {index: index for index in placeable}
+
+    def find(index: int) -> int:
+        while unit[index] != index:
+            index = unit[index]
+        return index
+
+    wires = [
+        (producer, op.index)
+        for op in graph
+        for producer, _ in op.inputs
+        if producer in placeable and op.index in placeable
+    ]
+    rng.shuffle(wires)
+    for first, second in wires:
+        if len({find(index) for index in placeable}) <= most and rng.random() < 0.8:
+            continue
+        a, b = find(first), find(second)
+        unit[max(a, b)] = min(a, b)
+    roots = sorted({find(index) for index in placeable})
+    while len(roots) > most:
+        unit[roots.pop()] = roots[0]
+    members: dict[int, list[str]] = {}
+    for index in graph.placeable:
+        members.setdefault(find(index), []).append(graph.ops[index].name)
+    return [tuple(ops) for ops in members.values()]
+
+
+def random_costs(
+    rng: random.Random,
+    graph: OpGraph,
+    devices: Sequence[str],
+    most_units: int = 12,
+    forbidden: float = 0.15,
+) -> CostModel:
+    """Return costs in whole nanoseconds; some units are not supported everywhere."""
+
+    def us(most: int) -> float:
+        return rng.randint(0, most) / 1000.0
+
+    def column(most: int) -> tuple[float, ...]:
+        return tuple(us(most) for _ in devices)
+
+    units = []
+    for ops in random_units(rng, graph, most_units):
+        times = [None if rng.random() < forbidden else us(60_000) for _ in devices]
+        if all(time is None for time in times):
+            times[rng.randrange(len(devices))] = us(60_000)
+        units.append(Unit(ops, tuple(times)))
+    scale = rng.choice([0, 2_000, 20_000])
+    per_byte = rng.choice([0.0, 0.001, 0.004])
+    inner = rng.choice([0, 3_000])
+    placeable = set(graph.placeable)
+    pairs = [
+        (graph.ops[producer].name, op.name)
+        for op in graph
+        for producer, _ in op.inputs
+        if producer in placeable and op.index in placeable and rng.random() < 0.4
+    ]
+    makers = [op for op in graph if op.outputs and rng.random() < 0.2]
+    return CostModel(
+        graph=graph,
+        devices=tuple(devices),
+        units=tuple(units),
+        boundaries={
+            (source, target): BoundaryCost(us(scale if source != target else inner), per_byte)
+            for source in devices
+            for target in devices
+        },
+        subgraph_us={device: us(rng.choice([0, 5_000, 30_000])) for device in devices},
+        constant_us=us(50_000),
+        lost_fusion=tuple(LostFusion(a, b, column(10_000), column(10_000)) for a, b in pairs),
+        reorders=tuple(
+            Reorder(op.name, rng.randrange(len(op.outputs)), column(4_000), column(4_000))
+            for op in makers
+        ),
+    )
+
+
+def random_case(
+    seed: int, most_units: int = 12, n_devices: int | None = None, n_ops: int | None = None
+) -> CostModel:
+    """Return a random cost model on a random graph."""
+    rng = random.Random(seed)
+    devices = ["A", "B", "C"][: n_devices or rng.choice([2, 3])]
+    graph = random_graph(rng, n_ops or rng.randint(2, 18))
+    return random_costs(rng, graph, devices, most_units)
+
+
+def affinity_of(costs: CostModel, choice: Sequence[int]) -> Affinity:
+    """Return the affinity that puts each unit on the device with the chosen number."""
+    device_of = {op.name: costs.devices[choice[0]] for op in costs.graph}
+    for unit, number in zip(costs.units, choice, strict=True):
+        device_of.update(dict.fromkeys(unit.ops, costs.devices[number]))
+    return Affinity.from_graph(costs.graph, device_of)
