@@ -145,23 +145,32 @@ class _Moves:
             yield units, device
 
     def all_small(self, placed: Placed) -> Iterator[tuple[tuple[int, ...], int]]:
-        """Yield every move of one unit, and of two neighbours together."""
+        """Yield every move of one unit, and of two neighbours together, that could be a gain.
+
+        A move that makes the pairwise part worse by more than all that is not pairwise is none.
+        """
         near = self.pairwise.neighbours
         pairs = [(a, b) for a, others in enumerate(near) for b in others if a < b]
+        extra = placed.value_ns - self.pairwise.value_ns(placed.choice)
+        extra -= int(self.pairwise.objective.subgraph_ns.min())
+        found: list[tuple[int, tuple[int, ...], int]] = []
         for units in [*((unit,) for unit in range(len(near))), *pairs]:
+            where = list(units)
             for device in range(self.pairwise.n_devices):
-                where = list(units)
-                if self.pairwise.allowed[where, device].all() and (
-                    (placed.choice[where] != device).any()
-                ):
-                    yield units, device
+                allowed = self.pairwise.allowed[where, device].all()
+                if allowed and (placed.choice[where] != device).any():
+                    change = self._difference(placed.choice, where, device)
+                    if change < extra or self.objective != LATENCY:
+                        found.append((change, units, device))
+        found.sort(key=lambda move: move[0])
+        for _, units, device in found:
+            yield units, device
 
     def _difference(self, choice: np.ndarray, units: list[int], device: int) -> int:
         """Return by how much the pairwise part changes, in ns."""
         moved = set(units)
-        own = int(choice[units[0]])
         time_ns = self.pairwise.time_ns
-        change = int(time_ns[units, device].sum() - time_ns[units, own].sum())
+        change = int(time_ns[units, device].sum() - time_ns[units, choice[units]].sum())
 
         def after(unit: int) -> int:
             return device if unit in moved else int(choice[unit])
