@@ -55,13 +55,15 @@ class Knots:
             parts = fall_apart(around, cut, wires)
             if parts:
                 subgraph = self.ids[node]
+                # Ranks change where a cut wire's ends are in other subgraphs or knots than before.
                 for part in parts:
-                    again.update(part)
                     for member in part:
-                        again.update([user for _, user in outs[member]])
+                        again.update([user for wire, user in outs[member] if cut[wire]])
+                        if any([cut[wire] for wire, _ in ins[member]]):
+                            again.add(member)
                 for other in self._retie(subgraph, [self._number(subgraph, p) for p in parts]):
                     for member in self.members.pop(other):
-                        again.update([user for _, user in outs[member]])
+                        again.update([user for wire, user in outs[member] if cut[wire]])
             self._rank_again(again)
 
     def _first(self) -> int | None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import os
 import re
+import signal
 import sys
 import threading
 from _thread import interrupt_main
@@ -283,11 +284,17 @@ def test_every_form_of_a_model(core, tmp_path):
 
 
 def test_an_interrupt_keeps_what_is_there(core):
+    # A background job may have been told to ignore SIGINT.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     timer = threading.Timer(2.0, interrupt_main)
     timer.start()
-    with pytest.warns(HeteroLabWarning, match=r"Interrupted after \d+ inferences; they are kept"):
-        result = profile(diamond(), "CPU", core, iterations=10**9, counters=False)
-    timer.join()
+    said = r"Interrupted after \d+ inferences; they are kept"
+    try:
+        with pytest.warns(HeteroLabWarning, match=said):
+            result = profile(diamond(), "CPU", core, iterations=10**9, counters=False)
+    finally:
+        timer.join()
+        signal.signal(signal.SIGINT, before)
     assert result.interrupted
     assert len(result.latency) >= 10
     assert result.tables["summary"]["status"].tolist() == ["interrupted"]
