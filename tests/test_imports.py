@@ -39,16 +39,6 @@ ALLOWED = {
     "distributed": ("experiments/",),
 }  # fmt: skip
 
-# These import openvino against the design, most of them for annotations only. Take a name off
-# the list when it no longer does.
-NOT_YET = {
-    f"experiments/{name}.py"
-    for name in (
-        "bench", "entries", "environment", "isolated", "local_bench", "profiling", "refusals",
-        "sweeping",
-    )
-}  # fmt: skip
-
 
 def modules() -> list[Path]:
     return sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
@@ -107,12 +97,7 @@ def test_imports_run_one_way(path):
     assert back == []
 
 
-def marked(path: Path):
-    late = pytest.mark.xfail(reason="imports openvino outside its layers", strict=True)
-    return pytest.param(path, marks=[late] if name_of(path) in NOT_YET else [], id=name_of(path))
-
-
-@pytest.mark.parametrize("path", [marked(path) for path in modules()])
+@pytest.mark.parametrize("path", modules(), ids=name_of)
 def test_packages_are_imported_only_where_they_belong(path):
     name = name_of(path)
     wrong = [

@@ -10,10 +10,9 @@ import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import openvino as ov
 
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.emulation import EmulatedDevice, register
@@ -31,6 +30,9 @@ from hetero_lab.runtime.inputs import bind_inputs, generate_inputs
 from hetero_lab.runtime.reference import compare_with_reference, executed_precision
 from hetero_lab.runtime.throughput import run_queue_turn
 from hetero_lab.runtime.timing import run_turn, time_once, warm_up
+
+if TYPE_CHECKING:
+    import openvino as ov
 
 _COUNTER_TURNS = 3
 WARM_UP_S = 0.3

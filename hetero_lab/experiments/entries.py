@@ -7,9 +7,7 @@ import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
-
-import openvino as ov
+from typing import TYPE_CHECKING, Any
 
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import check_device, device_names, supported_ops
@@ -22,6 +20,9 @@ from hetero_lab.placement.placements import (
     compile_properties,
     resolve,
 )
+
+if TYPE_CHECKING:
+    import openvino as ov
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,15 @@ import platform
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import openvino as ov
 import psutil
 
 from hetero_lab.backend.core import runtime_version, shared_core
 from hetero_lab.backend.emulation import emulated_devices
+
+if TYPE_CHECKING:
+    import openvino as ov
 
 
 @dataclass(frozen=True)

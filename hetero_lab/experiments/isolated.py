@@ -5,16 +5,18 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import openvino as ov
 
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import MeasurementError, shorten
 from hetero_lab.experiments.worker_process import WorkerError, WorkerProcess
-from hetero_lab.model.read import PreparedModel
+from hetero_lab.model.read import PreparedModel, save
 from hetero_lab.placement.placements import Placement
+
+if TYPE_CHECKING:
+    import openvino as ov
 
 
 def write_set_up(
@@ -28,7 +30,7 @@ def write_set_up(
     models, inputs = {}, {}
     for index, variant in enumerate(prepared):
         path = directory / f"model{index}.xml"
-        ov.save_model(prepared[variant].model, path, compress_to_fp16=False)
+        save(prepared[variant], path)
         models[variant] = str(path)
         named: dict[str, Any] = {f"{i:04d}": array for i, array in enumerate(arrays[variant])}
         inputs[variant] = str(directory / f"inputs{index}.npz")

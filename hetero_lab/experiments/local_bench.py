@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import openvino as ov
 
 from hetero_lab.experiments.bench import Bench
 from hetero_lab.experiments.worker import HANDLERS
 from hetero_lab.experiments.worker_process import WorkerError
 from hetero_lab.model.read import PreparedModel
+
+if TYPE_CHECKING:
+    import openvino as ov
 
 
 class LocalBench:

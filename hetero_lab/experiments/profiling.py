@@ -11,7 +11,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import openvino as ov
 from tqdm.auto import tqdm
 
 from hetero_lab.backend.core import shared_core
@@ -37,6 +36,7 @@ from hetero_lab.statistics import Latency
 from hetero_lab.tables import write_csv
 
 if TYPE_CHECKING:
+    import openvino as ov
     import pandas as pd
 
 _COUNTER_TURNS = 3  # the counters are a running mean; a few turns settle it

@@ -6,9 +6,8 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import openvino as ov
 from tqdm.auto import tqdm
 
 from hetero_lab.backend.core import shared_core
@@ -16,10 +15,13 @@ from hetero_lab.backend.devices import device_names, supported_ops
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import CompileError, DeviceError, names_at_hand, shorten
 from hetero_lab.experiments.worker_process import WorkerError, WorkerProcess
-from hetero_lab.model.read import PreparedModel, Source, prepare
+from hetero_lab.model.read import PreparedModel, Source, prepare, save
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import predict
 from hetero_lab.placement.placements import Placement, PlacementLike, compile_properties, resolve
+
+if TYPE_CHECKING:
+    import openvino as ov
 
 _MOST_REFUSALS = 20
 
@@ -107,7 +109,7 @@ def find_refused(
     bar = tqdm(desc="compiles", delay=2, disable=not progress, leave=False)
     with tempfile.TemporaryDirectory(prefix="hetero_lab-", ignore_cleanup_errors=True) as name, bar:
         path = Path(name) / "model.xml"
-        ov.save_model(prepared.model, path, compress_to_fp16=False)
+        save(prepared, path)
         prober = _Prober(placement, str(path), timeout_s, bar.update, core)
         try:
             while (error := prober.refuses(current)) and len(found) < _MOST_REFUSALS:

@@ -10,10 +10,9 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import openvino as ov
 
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.emulation import emulated_devices
@@ -31,6 +30,9 @@ from hetero_lab.placement.placements import PlacementLike
 from hetero_lab.runtime.inputs import Inputs, bind_inputs, generate_inputs
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.tables import SCHEMA_VERSION, make_directory
+
+if TYPE_CHECKING:
+    import openvino as ov
 
 
 def sweep(

@@ -107,6 +107,11 @@ def prepare(source: Source, shapes: Mapping[str, Sequence[int]] | None = None) -
     return PreparedModel(model, op_graph(model), fingerprint)
 
 
+def save(prepared: PreparedModel, path: Path) -> None:
+    """Write a prepared model as IR with its weights as they are, not compressed to f16."""
+    ov.save_model(prepared.model, path, compress_to_fp16=False)
+
+
 def op_graph(model: ov.Model) -> OpGraph:
     """Take the frozen picture of a model with unique friendly names."""
     structure = _structure(model)

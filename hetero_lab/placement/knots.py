@@ -59,7 +59,7 @@ class Knots:
                 for part in parts:
                     for member in part:
                         again.update([user for wire, user in outs[member] if cut[wire]])
-                        if any([cut[wire] for wire, _ in ins[member]]):
+                        if any(cut[wire] for wire, _ in ins[member]):
                             again.add(member)
                 for other in self._retie(subgraph, [self._number(subgraph, p) for p in parts]):
                     for member in self.members.pop(other):
