@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 
 _TRIMMED = 0.2
-_FAST_END = 10.0
 _BATCHES = 10
+# Standard deviation of the log ratio of one placement to itself, compiled in another process:
+# memory and cores fall differently, and no number of turns averages that out.
+_COMPILE_SPREAD = 0.005
 _RESAMPLES = 2000
 _LEAST_RESAMPLES = 200
 _MOST_DRAWN = 40_000_000  # values drawn in all resamples together
@@ -101,12 +103,8 @@ def median_interval(turns: Sequence[Sequence[float]]) -> tuple[float, float]:
 
 
 def turn_level(samples: Sequence[float]) -> float:
-    """Return what stands for a turn when turns are compared: its 10th percentile.
-
-    Other processes can only slow an inference down, so the fast end of a turn is the part that
-    they disturb least; medians of a busy machine jump between two modes.
-    """
-    return float(np.percentile(np.asarray(samples, dtype=np.float64), _FAST_END))
+    """Return what stands for a turn when turns are compared: its median in µs."""
+    return float(np.median(np.asarray(samples, dtype=np.float64)))
 
 
 def paired_ratio(
@@ -134,16 +132,32 @@ def unpaired_ratio(
     ours: Sequence[float], reference: Sequence[float]
 ) -> tuple[float, float, float, float]:
     """Like :func:`paired_ratio` for turns that were not measured beside each other (Welch 1947)."""
+    middle, half, p = _welch(np.log(np.asarray(ours)), np.log(np.asarray(reference)))
+    return float(np.exp(middle)), float(np.exp(middle - half)), float(np.exp(middle + half)), p
+
+
+def _welch(first: np.ndarray, second: np.ndarray) -> tuple[float, float, float]:
+    """Return the difference of two means, half width of its 95 % interval, p of none."""
     from scipy import stats
 
-    first, second = np.log(np.asarray(ours)), np.log(np.asarray(reference))
     middle = float(first.mean() - second.mean())
     if min(len(first), len(second)) < 2:
-        return float(np.exp(middle)), 0.0, float("inf"), 1.0
+        return middle, float("inf"), 1.0
     test: Any = stats.ttest_ind(first, second, equal_var=False)
-    interval = test.confidence_interval(0.95)
-    low, high = float(interval.low), float(interval.high)
-    return float(np.exp(middle)), float(np.exp(low)), float(np.exp(high)), float(test.pvalue)
+    interval, freedom = test.confidence_interval(0.95), float(test.df)
+    error = float(interval.high - interval.low) / 2 / float(stats.t.ppf(0.975, freedom))
+    return _between_compiles(middle, error, freedom)
+
+
+def _between_compiles(middle: float, error: float, freedom: float) -> tuple[float, float, float]:
+    """Add what differs from compile to compile to a standard error; return interval and p."""
+    from scipy import stats
+
+    if error == 0.0 and middle == 0.0:
+        return 0.0, 0.0, 1.0  # a placement beside itself
+    error = float(np.hypot(error, _COMPILE_SPREAD))
+    half = float(stats.t.ppf(0.975, freedom)) * error
+    return middle, half, float(2 * stats.t.sf(abs(middle) / error, freedom))
 
 
 def _mean_interval(values: np.ndarray) -> tuple[float, float, float]:
@@ -165,11 +179,7 @@ def _mean_interval(values: np.ndarray) -> tuple[float, float, float]:
     if len(values) < 2:
         return mean, float("inf"), 1.0
     error = float(mstats.trimmed_stde(values, (_TRIMMED, _TRIMMED)) if cut else stats.sem(values))
-    if not error > 0.0:
-        return mean, 0.0, float(mean == 0.0)
-    freedom = len(values) - 2 * cut - 1
-    half = float(stats.t.ppf(0.975, freedom)) * error
-    return mean, half, float(2 * stats.t.sf(abs(mean) / error, freedom))
+    return _between_compiles(mean, error, len(values) - 2 * cut - 1)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -206,26 +216,23 @@ def difference_p_value(a: Series, b: Series) -> tuple[float, float]:
     Rounds that both were in are paired; otherwise their ratios to the reference are compared
     (Welch 1947).
     """
-    from scipy import stats
-
     common = [at for at in a.ours if at in b.ours]
     if len(common) >= 2:
         logs = np.array([np.log(a.ours[at] / b.ours[at]) for at in common])
         _, half, p = _mean_interval(logs)
         return p, half
     first, second = (np.array(list(s.log_ratios.values())) for s in (a, b))
-    if len(first) < 2 or len(second) < 2:
+    if not len(first) or not len(second):
         return 1.0, float("inf")
-    test: Any = stats.ttest_ind(first, second, equal_var=False)
-    interval = test.confidence_interval(0.95)
-    return float(test.pvalue), float(interval.high - interval.low) / 2
+    _, half, p = _welch(first, second)
+    return p, half
 
 
 def rank_groups(series: Sequence[Series], alpha: float = 0.05) -> tuple[list[int], float]:
     """Group placements, sorted from fast to slow, that cannot be told apart.
 
-    A group's first placement is its fastest; the group ends before the first one that differs
-    from it by a Holm-corrected test of all pairs.
+    No two of a group differ by a Holm-corrected test of all pairs, there are as few groups as
+    that allows, and they part where the evidence between neighbours is strongest.
 
     Returns
     -------
@@ -233,17 +240,28 @@ def rank_groups(series: Sequence[Series], alpha: float = 0.05) -> tuple[list[int
         The group number of each, from 1, and the smallest relative difference that any pair
         could have shown.
     """
-    pairs = [(i, j) for i in range(len(series)) for j in range(i + 1, len(series))]
+    n = len(series)
+    pairs = [(i, j) for i in range(n) for j in range(i + 1, n)]
     tests = [difference_p_value(series[i], series[j]) for i, j in pairs]
     adjusted = dict(zip(pairs, holm([p for p, _ in tests]), strict=True))
-    groups: list[int] = []
-    first = 0
-    for index in range(len(series)):
-        if index and adjusted[first, index] < alpha:
-            first = index
-            groups.append(groups[-1] + 1)
-        else:
-            groups.append(groups[-1] if groups else 1)
+    plain = dict(zip(pairs, (p for p, _ in tests), strict=True))
+    # best[k]: least (groups, sum of log p at the cuts) of the first k, and where the last begins.
+    best: list[tuple[int, float, int]] = [(0, 0.0, 0)]
+    for end in range(1, n + 1):
+        options = []
+        for start in range(end - 1, -1, -1):
+            if any(adjusted[start, j] < alpha for j in range(start + 1, end)):
+                break
+            count, evidence, _ = best[start]
+            cut = float(np.log(max(plain[start - 1, start], 1e-300))) if start else 0.0
+            options.append((count + 1, evidence + cut, start))
+        best.append(min(options))
+    groups = [0] * n
+    end = n
+    while end:
+        number, _, start = best[end]
+        groups[start:end] = [number] * (end - start)
+        end = start
     widths = [half for _, half in tests if np.isfinite(half)]
     smallest = float(np.expm1(min(widths))) if widths else float("inf")
     return groups, smallest

@@ -5,7 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hetero_lab.statistics import Latency, median_interval
+from hetero_lab.statistics import (
+    Latency,
+    Series,
+    median_interval,
+    paired_ratio,
+    rank_groups,
+    unpaired_ratio,
+)
 
 SAMPLES = st.lists(st.floats(1e-3, 1e9), min_size=1, max_size=30)
 
@@ -89,3 +96,46 @@ def test_a_long_measurement_needs_no_memory_to_speak_of():
     assert low <= 1.0 <= high
     # All resamples at once would be 400 000 × 2000 numbers, 6 GB.
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000
+
+
+def made(levels: dict[str, float], noise: float, rounds: int = 30) -> list[Series]:
+    rng = np.random.default_rng(1)
+    table = {k: v * rng.lognormal(0, noise, rounds) for k, v in levels.items()}
+    every = {k: {(0, i): float(x) for i, x in enumerate(v)} for k, v in table.items()}
+    reference = next(iter(every.values()))
+    return [Series(ours, reference) for ours in every.values()]
+
+
+def test_what_differs_clearly_is_in_groups_of_its_own():
+    groups, smallest = rank_groups(made({"a": 1.0, "b": 1.001, "c": 1.2, "d": 1.5}, 0.01))
+    assert groups == [1, 1, 2, 3]
+    assert 0.005 < smallest < 0.05
+
+
+def test_groups_part_where_the_evidence_is_strongest():
+    # The third differs from the first but not from the second, which is much nearer to it.
+    groups, _ = rank_groups(made({"a": 1.0, "b": 1.018, "c": 1.022}, 0.004))
+    assert groups == [1, 2, 2]
+
+
+def test_equal_placements_differ_from_compile_to_compile():
+    # However many turns: half a percent is what two compiles of one placement differ by.
+    ratio, low, high, p = paired_ratio([100.5] * 400, [100.0] * 400)
+    assert ratio == pytest.approx(1.005)
+    assert low < 1.0 < high
+    assert p > 0.2
+
+
+def test_paired_and_unpaired_ratios_agree():
+    rng = np.random.default_rng(0)
+    ours, reference = rng.lognormal(0.1, 0.01, 60), rng.lognormal(0.0, 0.01, 60)
+    for ratio, low, high, p in (paired_ratio(ours, reference), unpaired_ratio(ours, reference)):
+        assert ratio == pytest.approx(np.exp(0.1), rel=0.01)
+        assert low < np.exp(0.1) < high
+        assert p < 1e-3
+    assert unpaired_ratio([1.0], [2.0, 2.0])[3] == 1.0
+
+
+def test_no_rows_and_one_row():
+    assert rank_groups([]) == ([], float("inf"))
+    assert rank_groups(made({"a": 1.0}, 0.01))[0] == [1]
