@@ -67,7 +67,7 @@ def read_counters(
     for subgraph in partition.subgraphs:
         mine = [row for row in rows if row.subgraph == subgraph.index]
         ports = _ports(mine, partition, subgraph.index, graph)
-        joined += [_with_kind(row, where, ports) for row in mine]
+        joined += _adopted([_with_kind(row, where, ports) for row in mine], subgraph.ops, graph)
     return _grouped(joined, partition, graph)
 
 
@@ -103,6 +103,40 @@ def _row(info: object, partition: Partition) -> Counter:
     )
 
 
+def _adopted(rows: list[Counter], ops: Sequence[str], graph: OpGraph) -> list[Counter]:
+    """Find the ops of nodes that the runtime renamed, as it does when it folds a normalisation.
+
+    Nodes are listed as they run, ops are in topological order: if as many nodes of a type have a
+    made-up name as ops of that type have no node, the first belongs to the first.
+    """
+    seen = {row.op for row in rows if row.kind == "op"}
+    nodes: dict[str, list[int]] = {}
+    for index, row in enumerate(rows):
+        if row.kind == "other" and row.status == "EXECUTED":
+            nodes.setdefault(_kernel(row.node_type), []).append(index)
+    hidden: dict[str, list[str]] = {kernel: [] for kernel in nodes}
+    for name in ops:
+        kernel = _kernel(graph.ops[graph.index_of[name]].type)
+        if kernel in hidden and name not in seen:
+            hidden[kernel].append(name)
+    found = list(rows)
+    for kernel, indices in nodes.items():
+        if len(indices) == len(hidden[kernel]):
+            for index, name in zip(indices, hidden[kernel], strict=True):
+                found[index] = replace(rows[index], kind="op", op=name)
+    return found
+
+
+def _kernel(op_type: str) -> str:
+    return _SAME_KERNEL.get(op_type, op_type)
+
+
+_SAME_KERNEL = {
+    "GroupConvolution": "Convolution",
+    "GroupConvolutionBackpropData": "ConvolutionBackpropData",
+    "Deconvolution": "ConvolutionBackpropData",
+    "FullyConnected": "MatMul",
+}
 _PRECISIONS = {"FP32": "f32", "FP16": "f16", "BF16": "bf16", "I8": "i8", "U8": "u8"}
 
 
