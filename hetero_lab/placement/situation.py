@@ -1,0 +1,288 @@
+"""A placement with all that the rules of :func:`hetero_lab.lint` ask about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+
+from hetero_lab.errors import shorten
+from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, OpGraph
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.partition import Partition, predict
+
+INFO, WARNING, ERROR = "info", "warning", "error"
+
+
+class Costs(Protocol):
+    """What lint asks of a cost model; :class:`hetero_lab.planning.cost_model.CostModel` is one."""
+
+    @property
+    def devices(self) -> tuple[str, ...]: ...
+    @property
+    def units(self) -> Sequence[Any]: ...
+    @property
+    def lost_fusion(self) -> Sequence[Any]: ...
+    def check_graph(self, graph: OpGraph) -> None: ...
+    def supports(self, device: str) -> frozenset[str]: ...
+    def predictor(self, affinity: Affinity) -> Any: ...
+    def explain(self, affinity: Affinity) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that makes a placement slow or impossible, and the way out.
+
+    ``remedy`` maps ops to devices, ready for ``affinity.fix(ops=remedy)``; it is empty where
+    there is none. ``cost_us`` is the predicted latency now minus that after the remedy, 0 where
+    there is none and None without a cost model.
+    """
+
+    rule: str
+    severity: str
+    ops: tuple[str, ...]
+    finding: str
+    advice: str
+    remedy: Mapping[str, str] = field(default_factory=dict)
+    cost_us: float | None = None
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What a rule found, before its remedies were tried.
+
+    Parameters
+    ----------
+    rule, severity, finding
+        As in :class:`Finding`.
+    nodes
+        Indices of the ops, sorted.
+    options
+        Remedies to try, the likeliest first.
+    gone
+        Whether the finding is gone, given the subgraph of every node after a remedy; None if
+        every option removes it, whatever else happens.
+    slack
+        By how much a remedy may change the number of subgraphs and crossings together; None if
+        that does not matter. With costs the prediction decides instead.
+    weight
+        Bytes, or with costs µs, that hang on it: the heaviest is worked out first.
+    must_save
+        Whether it is only a finding if its remedy lowers the prediction.
+    stuck
+        What to say where no remedy is known.
+    """
+
+    rule: str
+    severity: str
+    nodes: tuple[int, ...]
+    finding: str
+    options: tuple[dict[str, str], ...]
+    gone: Callable[[np.ndarray], bool] | None
+    slack: int | None
+    weight: float
+    must_save: bool = False
+    stuck: str = ""
+
+
+@dataclass(frozen=True)
+class Link:
+    """What one subgraph exchanges with the others."""
+
+    feeds: frozenset[int]
+    fed_by: frozenset[int]
+    n_bytes: int
+    bytes_with: Mapping[str, int]  # by the other side's device
+    n_tensors: int
+
+
+@dataclass(frozen=True, eq=False)
+class Situation:
+    """A graph, an affinity, which ops each device is able to run, and perhaps costs."""
+
+    graph: OpGraph
+    affinity: Affinity
+    able: Mapping[str, frozenset[str]]
+    costs: Costs | None = None
+
+    @cached_property
+    def explained(self) -> Any:
+        """The prediction part by part; only with costs."""
+        assert self.costs is not None
+        return self.costs.explain(self.affinity)
+
+    @cached_property
+    def partition(self) -> Partition:
+        """The subgraphs and boundaries."""
+        return self.explained.partition if self.costs else predict(self.graph, self.affinity)
+
+    @cached_property
+    def device_names(self) -> tuple[str, ...]:
+        """Every device that is used or able."""
+        return tuple(dict.fromkeys([*self.able, *self.affinity.devices]))
+
+    @cached_property
+    def device_of(self) -> tuple[str, ...]:
+        """The device of each node; a result is where its producer is."""
+        devices = [self.affinity[op.name] for op in self.graph]
+        for op in self.graph:
+            if op.type == RESULT:
+                devices[op.index] = devices[op.inputs[0][0]]
+        return tuple(devices)
+
+    @cached_property
+    def members(self) -> tuple[tuple[int, ...], ...]:
+        """The placeable ops of each subgraph."""
+        index_of = self.graph.index_of
+        return tuple(tuple(index_of[op] for op in s.ops) for s in self.partition.subgraphs)
+
+    @cached_property
+    def links(self) -> tuple[Link, ...]:
+        """For each subgraph, what it exchanges."""
+        subgraphs = self.partition.subgraphs
+        feeds: list[set[int]] = [set() for _ in subgraphs]
+        fed_by: list[set[int]] = [set() for _ in subgraphs]
+        bytes_with: list[dict[str, int]] = [{} for _ in subgraphs]
+        n_tensors = [0] * len(subgraphs)
+        for boundary in self.partition.boundaries:
+            for target in boundary.targets:
+                feeds[boundary.source].add(target)
+                fed_by[target].add(boundary.source)
+                for here, there in ((boundary.source, target), (target, boundary.source)):
+                    device = subgraphs[there].device
+                    known = bytes_with[here].get(device, 0)
+                    bytes_with[here][device] = known + (boundary.n_bytes or 0)
+                    n_tensors[here] += 1
+        return tuple(
+            Link(frozenset(f), frozenset(b), sum(w.values()), w, n)
+            for f, b, w, n in zip(feeds, fed_by, bytes_with, n_tensors, strict=True)
+        )
+
+    @cached_property
+    def overhead_us(self) -> tuple[float, ...]:
+        """For each subgraph, its own cost and that of its boundaries and lost fusion."""
+        where = self.partition.home
+        index_of = self.graph.index_of
+        total = [share.us for share in self.explained.subgraphs]
+        for share in self.explained.boundaries:
+            total[share.source] += share.us
+            total[share.target] += share.us
+        for share in self.explained.lost_fusion:
+            for op in (share.first, share.second):
+                total[where[index_of[op]]] += share.us
+        return tuple(total)
+
+    @cached_property
+    def op_us(self) -> Mapping[str, tuple[float | None, ...]]:
+        """For each op, its time on each device of the cost model."""
+        assert self.costs is not None
+        return {
+            op: tuple(None if time is None else time * share for time in unit.time_us)
+            for unit in self.costs.units
+            for op, share in zip(
+                unit.ops, unit.shares or [1 / len(unit.ops)] * len(unit.ops), strict=True
+            )
+        }
+
+    @cached_property
+    def is_placeable(self) -> np.ndarray:
+        """For each node, whether its device can be chosen."""
+        flags = np.zeros(len(self.graph), dtype=bool)
+        flags[list(self.graph.placeable)] = True
+        return flags
+
+    @cached_property
+    def _bundles(self) -> dict[int, tuple[int, ...]]:
+        """For each op that can be moved, all that a move takes along or has to."""
+        group = {index: index for index in self.graph.placeable}
+
+        def find(index: int) -> int:
+            while group[index] != index:
+                index = group[index]
+            return index
+
+        # An affinity from a file may name other leaders than the graph does.
+        leaders = ((n.name, n.leader) for n in self.affinity.nodes)
+        index_of = self.graph.index_of
+        ties = [(index_of[name], index_of[leader]) for name, leader in leaders]
+        ties += [(path[0], other) for path in self.graph.stateful_paths for other in path]
+        for first, second in ties:
+            if first in group and second in group:
+                a, b = find(first), find(second)
+                group[max(a, b)] = min(a, b)
+        members: dict[int, list[int]] = {}
+        for index in self.graph.placeable:
+            members.setdefault(find(index), []).append(index)
+        free = set(self.affinity.ops)
+        found: dict[int, tuple[int, ...]] = {}
+        for nodes in members.values():
+            if all(self.graph.ops[index].name in free for index in nodes):
+                found.update(dict.fromkeys(nodes, tuple(nodes)))
+        return found
+
+    def move(self, nodes: Iterable[int], device: str) -> dict[str, str]:
+        """Return the remedy that brings ops to a device; empty if there is none."""
+        every: set[int] = set()
+        for index in nodes:
+            if index not in self._bundles:
+                return {}
+            every.update(self._bundles[index])
+        names = [self.graph.ops[index].name for index in sorted(every)]
+        able = self.able.get(device, frozenset())
+        if not all(name in able for name in names):
+            return {}
+        return {name: device for name in names if self.affinity[name] != device}
+
+    def moves(self, nodes: Iterable[int], devices: Iterable[str]) -> tuple[dict[str, str], ...]:
+        """Return the remedies that bring ops to one of the devices."""
+        wanted = tuple(nodes)
+        options = (self.move(wanted, device) for device in dict.fromkeys(devices))
+        return tuple(option for option in options if option)
+
+    def after(self, remedy: Mapping[str, str]) -> Affinity:
+        """Return what ``affinity.fix(ops=remedy)`` is, without asking the runtime for devices."""
+        nodes = self.affinity.nodes
+        leader_of = {node.name: node.leader for node in nodes}
+        devices = {node.leader: self.affinity[node.leader] for node in nodes}
+        devices.update({leader_of[name]: device for name, device in remedy.items()})
+        return Affinity(nodes, devices)
+
+    def merged(self, nodes: Sequence[int]) -> Callable[[np.ndarray], bool]:
+        """Return the test whether some ops are no subgraph of their own."""
+        wanted, placeable = list(nodes), self.is_placeable
+
+        def gone(ids: np.ndarray) -> bool:
+            mine = ids[wanted]
+            alone = np.count_nonzero(ids[placeable] == mine[0]) == len(wanted)
+            return not (alone and (mine == mine[0]).all())
+
+        return gone
+
+    def named(self, nodes: Iterable[int], most: int = 3) -> str:
+        """List ops for a sentence."""
+        every = [self.graph.ops[index].name for index in nodes]
+        shown = ", ".join(shorten(name, 60) for name in every[:most])
+        return shown + (f" and {len(every) - most} more" if len(every) > most else "")
+
+    def copied(self, subgraph: int) -> tuple[int, ...]:
+        """Return the inputs and constants that a subgraph without ops consists of."""
+        return tuple(
+            op.index
+            for op in self.graph
+            if self.partition.home[op.index] == subgraph
+            and (op.type in (PARAMETER, CONSTANT) or op.index in self.graph.constant_side)
+        )
+
+
+def together(nodes: Sequence[int]) -> Callable[[np.ndarray], bool]:
+    """Return the test whether some ops are in one subgraph."""
+    wanted = list(nodes)
+    return lambda ids: bool((ids[wanted] == ids[wanted[0]]).all())
+
+
+def count_of(n: int, noun: str) -> str:
+    """Write a number with its noun."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"

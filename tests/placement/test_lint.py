@@ -1,0 +1,545 @@
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import openvino as ov
+import pytest
+from openvino import opset13 as op
+from planning.random_costs import GraphMaker, affinity_of, random_case
+from random_models import random_affinity, random_model
+from small_models import chain, convolutions, diamond, odd_ends, stateful
+
+import hetero_lab as hl
+from hetero_lab.errors import AffinityError, ArgumentError, DeviceError, PlanError
+from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.model.read import prepare
+from hetero_lab.placement.affinity import Affinity, Node
+from hetero_lab.placement.linting import lint
+from hetero_lab.placement.partition import predict
+from hetero_lab.placement.remedies import find_problems, most_remedies
+from hetero_lab.placement.situation import Finding
+from hetero_lab.placement.topology_rules import fusion_pairs
+from hetero_lab.planning.cost_model import BoundaryCost, CostModel, LostFusion, Unit
+
+COLUMNS = ["rule", "severity", "ops", "finding", "advice", "remedy", "n_ops"]
+
+
+DEAR = (50.0, 70.0)  # not worth a move to B
+
+
+@pytest.fixture(scope="module")
+def abc() -> ov.Core:
+    """A Core with devices A, B and C, so that remedies can really be fixed."""
+    core = ov.Core()
+    for name in "ABC":
+        hl.emulate(name, base="CPU", core=core)
+    return core
+
+
+def on(graph: OpGraph, default: str = "A", **devices: str) -> Affinity:
+    return Affinity.from_graph(graph, lambda name: devices.get(name, default))
+
+
+def everything(graph: OpGraph, devices: str) -> dict[str, frozenset[str]]:
+    return dict.fromkeys(devices, frozenset(graph.ops[i].name for i in graph.placeable))
+
+
+def problems(graph: OpGraph, affinity: Affinity, costs: CostModel | None = None) -> list[Finding]:
+    able = supports(costs) if costs else everything(graph, "AB")
+    return find_problems(graph, affinity, able, costs)
+
+
+def told(found: list[Finding]) -> list[tuple]:
+    return [(f.rule, f.severity, f.ops, dict(f.remedy)) for f in found]
+
+
+def line(*types: str, n_bytes: int = 100) -> OpGraph:
+    """Return a chain of ops called a, b, c, …"""
+    maker = GraphMaker()
+    here = maker.add("Parameter", name="x")
+    for name, op_type in zip("abcdefghij", types, strict=False):
+        here = maker.add(op_type, [here], name=name, n_bytes=n_bytes)
+    return maker.graph()
+
+
+def costs_of(graph: OpGraph, times: dict[str, tuple[float | None, ...]], **more) -> CostModel:
+    """Return costs on A and B: 1 µs an op if not given, 2 a subgraph, 5 a hand-over."""
+    names = [graph.ops[i].name for i in graph.placeable]
+    return CostModel(
+        graph=graph,
+        devices=("A", "B"),
+        units=tuple(Unit((name,), times.get(name, (1.0, 1.0))) for name in names),
+        boundaries={(a, b): BoundaryCost(5.0) for a in "AB" for b in "AB"},
+        subgraph_us={"A": 2.0, "B": 2.0},
+        **more,
+    )
+
+
+# --- the rules, by hand -------------------------------------------------------------------
+
+
+def test_there_and_back_for_little_is_ping_pong():
+    graph = line(*["Abs"] * 7)
+    (found,) = problems(graph, on(graph, d="B"))
+    assert told([found]) == [("ping-pong", "warning", ("d",), {"d": "A"})]
+    assert "A → B → A for 1 op ('d') on B: 2 hand-overs of 200 bytes" in found.finding
+    assert "subgraphs 3 → 1, hand-overs 2 → 0" in found.advice
+    assert "affinity.fix(ops={'d': 'A'})" in found.advice
+    assert found.cost_us is None
+
+
+def test_what_no_other_device_supports_is_only_information():
+    graph = line(*["Abs"] * 7)
+    able = {**everything(graph, "A"), "B": frozenset("abcdefg")}
+    able["A"] -= {"d"}
+    (found,) = find_problems(graph, on(graph, d="B"), able)
+    assert told([found]) == [("ping-pong", "info", ("d",), {})]
+    assert "no other device here supports" in found.advice
+
+
+def test_a_large_or_heavy_middle_is_no_ping_pong():
+    graph = line("Abs", "Abs", "Abs", "MatMul", "Abs", "Abs", "Abs")
+    assert problems(graph, on(graph, d="B")) == []
+    graph = line(*["Abs"] * 10)
+    assert problems(graph, on(graph, d="B", e="B", f="B", g="B"))[0].ops == tuple("defg")
+    middle = dict.fromkeys("bcdefghi", "B")  # more than there is around it
+    assert [f.rule for f in problems(graph, on(graph, **middle))] == ["tiny-subgraph"] * 2
+
+
+def test_a_tiny_subgraph_at_the_end():
+    graph = line(*["Abs"] * 5)
+    (found,) = problems(graph, on(graph, e="B"))
+    assert told([found]) == [("tiny-subgraph", "warning", ("e",), {"e": "A"})]
+    assert "A subgraph of B has only 1 op ('e') and 1 hand-over of 100 bytes" in found.finding
+    assert problems(graph, on(graph)) == []
+
+
+def biased(n_uses: int = 1) -> OpGraph:
+    maker = GraphMaker()
+    here = maker.add("Parameter", name="x")
+    for index in range(3):
+        here = maker.add("Abs", [here], name=f"before{index}")
+    conv = maker.add("Convolution", [here, maker.add("Constant")], name="conv", n_bytes=64)
+    bias = maker.add("Add", [conv, maker.add("Constant")], name="bias", n_bytes=64)
+    relu = maker.add("Relu", [bias], name="relu", n_bytes=64)
+    for index in range(n_uses - 1):
+        maker.add("Abs", [conv], name=f"use{index}")
+    for index in range(3):
+        relu = maker.add("Softmax", [relu], name=f"after{index}")
+    return maker.graph()
+
+
+def test_a_cut_inside_a_fusion():
+    graph = biased()
+    after = {f"after{i}": "B" for i in range(3)}
+    (found,) = problems(graph, on(graph, relu="B", **after))
+    assert told([found]) == [("cut-fusion", "warning", ("bias", "relu"), {"relu": "A"})]
+    assert "(Add, Relu) fuse into one node, but are on A and B: 64 bytes" in found.finding
+    # Conv and bias apart: the rest of the group goes to the convolution.
+    (found,) = problems(graph, on(graph, bias="B", relu="B", **after))
+    assert told([found]) == [
+        ("cut-fusion", "warning", ("conv", "bias"), {"bias": "A", "relu": "A"})
+    ]
+    # Where A cannot run relu, the wire is mended from the other side.
+    able = everything(graph, "AB")
+    able["A"] -= {"relu"}
+    (found,) = find_problems(graph, on(graph, bias="B", relu="B", **after), able)
+    assert found.remedy == {"conv": "B"}
+
+
+def test_an_op_with_other_users_does_not_fuse():
+    names = [op.name for op in biased().ops]
+    assert [(names[a], names[b]) for a, b in fusion_pairs(biased())] == [
+        ("conv", "bias"), ("bias", "relu"),
+    ]  # fmt: skip
+    assert fusion_pairs(biased(n_uses=2)) == {}
+    maker = GraphMaker()
+    x = maker.add("Parameter")
+    maker.add("Add", [maker.add("MatMul", [x, x]), maker.add("Abs", [x])])  # a residual
+    assert fusion_pairs(maker.graph()) == {}
+
+
+def test_a_cycle_that_forces_an_extra_cut():
+    graph = prepare(diamond()).graph
+    found = {f.rule: f for f in problems(graph, on(graph, right="B"))}
+    assert told([found["cycle"]]) == [("cycle", "warning", ("right",), {"right": "A"})]
+    assert found["cycle"].finding == (
+        "On a way from A back to A: 1 op of B ('right'). "
+        "3 connected ops of A ('top', 'left', 'join'): 2 subgraphs instead of 1."
+    )
+    assert "subgraphs 3 → 1" in found["cycle"].advice
+
+
+def test_a_cycle_by_a_way_over_two_devices():
+    maker = GraphMaker()
+    x = maker.add("Parameter")
+    top = maker.add("Abs", [x], name="top")
+    left = maker.add("Abs", [top], name="left")
+    first = maker.add("Abs", [top], name="first")
+    second = maker.add("Abs", [first], name="second")
+    maker.add("Add", [left, second], name="join")
+    graph = maker.graph()
+    affinity = on(graph, first="B", second="C")
+    found = find_problems(graph, affinity, everything(graph, "ABC"))
+    assert [(f.ops, dict(f.remedy)) for f in found if f.rule == "cycle"] == [
+        (("first", "second"), {"first": "A", "second": "A"})
+    ]
+
+
+def test_subgraphs_that_only_copy():
+    graph = prepare(odd_ends()).graph
+    found = [f for f in problems(graph, on(graph)) if f.rule == "copy-only"]
+    assert {f.ops for f in found} == {("unused",), ("through",), ("constant",)}
+    assert {(f.severity, bool(f.remedy)) for f in found} == {("info", False)}
+    # An affinity from a file may put an input elsewhere than its user.
+    graph = line(*["Abs"] * 4)
+    nodes = [Node(n.name, n.type, n.name) for n in on(graph).nodes]
+    parted = Affinity(nodes, {**dict.fromkeys("abcd", "A"), "x": "B", nodes[-1].name: "A"})
+    (found,) = problems(graph, parted)
+    assert found.rule == "copy-only"
+    assert (found.ops, found.severity) == (("x",), "warning")
+    assert found.remedy == {"a": "B"}
+    assert "only copies 1 input ('x'): 100 bytes for ops on A" in found.finding
+
+
+def test_a_stateful_path_torn_by_a_file(tmp_path, core):
+    model = hl.load(stateful())
+    whole = hl.Affinity.uniform(model, "CPU", core=core)
+    frame = whole.to_frame()
+    frame["leader"] = frame["node"]
+    frame.loc[frame["node"] == "middle", "device"] = "ACC"
+    frame.to_csv(tmp_path / "torn.csv", index=False)
+    torn = hl.Affinity.from_csv(tmp_path / "torn.csv")
+    rows = lint(model, torn, core=core)
+    row = rows.iloc[0]
+    assert (row.rule, row.severity) == ("torn-state", "error")
+    assert row.ops == ["read", "sum", "middle", "assign"]
+    assert row.remedy == {"middle": "CPU"}
+    assert "torn over CPU and ACC" in row.finding
+    again = lint(model, torn.fix(ops=row.remedy, core=core), core=core)
+    assert "torn-state" not in set(again["rule"])
+    assert "torn-state" not in set(lint(model, whole, core=core)["rule"])
+
+
+def test_a_stateful_path_torn_by_a_cycle():
+    maker = GraphMaker()
+    x = maker.add("Parameter")
+    shared = maker.add("Abs", [x], name="shared")
+    read = maker.add("ReadValue", [maker.add("Constant")], name="read", variable="v")
+    early = maker.add("Add", [read, shared], name="early")
+    aside = maker.add("Abs", [shared], name="aside")
+    late = maker.add("Add", [early, aside], name="late")
+    maker.add("Assign", [late], name="assign", variable="v")
+    maker.add("Abs", [late], name="after")
+    graph = maker.graph()
+    affinity = on(graph, aside="B")
+    assert len({predict(graph, affinity).subgraph_of[n] for n in ("early", "late")}) == 2
+    found = problems(graph, affinity)[0]
+    assert told([found]) == [
+        ("torn-state", "error", ("read", "early", "late", "assign"), {"aside": "A"})
+    ]
+    assert "cut into 2 subgraphs of A by a cycle" in found.finding
+    assert "torn-state" not in {f.rule for f in problems(graph, on(graph))}
+
+
+def test_a_remedy_takes_the_whole_stateful_path_along():
+    maker = GraphMaker()
+    here = maker.add("Parameter")
+    for index in range(3):
+        here = maker.add("Abs", [here], name=f"before{index}")
+    read = maker.add("ReadValue", [maker.add("Constant")], name="read", variable="v")
+    here = maker.add("Add", [read, here], name="sum")
+    maker.add("Assign", [here], name="assign", variable="v")
+    for index in range(3):
+        here = maker.add("Abs", [here], name=f"after{index}")
+    graph = maker.graph()
+    path = ("read", "sum", "assign")
+    (found,) = problems(graph, on(graph, "B", read="A"))
+    assert told([found]) == [("ping-pong", "warning", path, dict.fromkeys(path, "B"))]
+    able = everything(graph, "AB")
+    able["B"] -= {"assign"}
+    (found,) = find_problems(graph, on(graph, "B", read="A"), able)
+    assert told([found]) == [("ping-pong", "info", path, {})]
+
+
+# --- with costs ---------------------------------------------------------------------------
+
+
+def test_a_ping_pong_is_priced():
+    graph = line(*["Abs"] * 7)
+    costs = costs_of(graph, {"a": DEAR, "g": DEAR, "d": (4.0, 1.0)})
+    (found,) = problems(graph, on(graph, d="B"), costs)
+    # 2 hand-overs of 5 µs and 2 subgraphs of 2 µs less, 3 µs slower on A.
+    assert told([found]) == [("ping-pong", "warning", ("d",), {"d": "A"})]
+    assert found.cost_us == pytest.approx(11.0)
+    assert "its ops take 1.0 µs, to have it apart costs 12.0 µs" in found.finding
+    assert "Predicted to save 11.0 µs" in found.advice
+
+
+def test_a_remedy_that_does_not_pay_says_so():
+    graph = line(*["Abs"] * 7)
+    costs = costs_of(graph, {"a": DEAR, "g": DEAR, "d": (40.0, 1.0)})
+    (found,) = problems(graph, on(graph, d="B"), costs)
+    assert told([found]) == [("ping-pong", "info", ("d",), {"d": "A"})]
+    assert found.cost_us == pytest.approx(14.0 - 39.0)
+    assert found.advice.startswith("Leave it: the prediction is 25.0 µs higher")
+
+
+def test_with_costs_small_is_what_its_ops_take():
+    graph = line(*["Abs"] * 5)
+    dear = costs_of(graph, dict.fromkeys("abcde", (50.0, 50.0)))
+    assert "tiny-subgraph" not in {f.rule for f in problems(graph, on(graph, e="B"), dear)}
+    rules = [f.rule for f in problems(graph, on(graph, d="B", e="B"), costs_of(graph, {}))]
+    assert rules == ["tiny-subgraph", "tiny-subgraph"]
+
+
+def test_an_op_on_the_slow_device():
+    graph = line(*["Abs"] * 4)
+    costs = costs_of(graph, {"a": (1.0, 90.0), "b": (100.0, 10.0), "d": (1.0, 90.0)})
+    found = {f.ops: f for f in problems(graph, on(graph), costs)}
+    # It pays 14 µs for its borders and saves 90.
+    assert told([found[("b",)]]) == [("slow-device", "warning", ("b",), {"b": "B"})]
+    assert found[("b",)].cost_us == pytest.approx(76.0)
+    assert "1 op ('b'): 100.0 µs on A, 10.0 µs on B" in found[("b",)].finding
+    assert set(found) == {("b",)}
+
+
+def test_a_slow_op_that_is_not_worth_a_move_is_information():
+    graph = line(*["Abs"] * 4)
+    costs = costs_of(graph, {"b": (10.0, 1.0), "a": (1.0, None)})
+    (found,) = problems(graph, on(graph), costs)
+    assert told([found]) == [("slow-device", "info", ("b",), {"b": "B"})]
+    assert found.cost_us == pytest.approx(9.0 - 14.0)
+
+
+def test_a_slow_op_moves_with_its_neighbours_where_that_is_better():
+    graph = line(*["Abs"] * 4)
+    costs = costs_of(graph, {"b": (40.0, 1.0)})
+    (found,) = problems(graph, on(graph), costs)
+    assert found.ops == ("b",)
+    assert found.remedy == dict.fromkeys("abcd", "B")
+    assert found.cost_us == pytest.approx(39.0)
+
+
+def test_a_boundary_that_moves_more_than_it_saves():
+    graph = line(*["Abs"] * 6)
+    times = dict.fromkeys("def", (10.0, 9.0))
+    (found,) = problems(graph, on(graph, d="B", e="B", f="B"), costs_of(graph, {
+        **dict.fromkeys("abc", (10.0, 19.0)), **times}))  # fmt: skip
+    # To A: 3 µs slower, a hand-over of 5 and a subgraph of 2 less.
+    assert told([found]) == [
+        ("dear-boundary", "warning", tuple("def"), {"d": "A", "e": "A", "f": "A"})
+    ]
+    assert found.cost_us == pytest.approx(4.0)
+
+
+def test_a_boundary_that_pays_is_no_finding():
+    graph = line(*["Abs"] * 6)
+    times = dict.fromkeys("def", (10.0, 6.0))
+    times |= dict.fromkeys("abc", (10.0, 16.0))
+    assert problems(graph, on(graph, d="B", e="B", f="B"), costs_of(graph, times)) == []
+
+
+def test_with_costs_fusion_is_what_they_say():
+    graph = line(*["Abs"] * 6)
+    slow = dict.fromkeys("abcdef", (50.0, 50.0))
+    fused = LostFusion("c", "d", (3.0, 0.0), (0.0, 4.0))
+    found = problems(
+        graph, on(graph, d="B", e="B", f="B"), costs_of(graph, slow, lost_fusion=(fused,))
+    )
+    (cut,) = [f for f in found if f.rule == "cut-fusion"]
+    assert told([cut]) == [("cut-fusion", "warning", ("c", "d"), {"d": "A"})]
+    assert "the lost fusion costs 7.0 µs" in cut.finding
+    assert cut.cost_us == pytest.approx(7.0)
+    # A term that costs nothing on these devices is no finding.
+    free = replace(fused, first_us=(0.0, 9.0), second_us=(9.0, 0.0))
+    found = problems(
+        graph, on(graph, d="B", e="B", f="B"), costs_of(graph, slow, lost_fusion=(free,))
+    )
+    assert "cut-fusion" not in {f.rule for f in found}
+
+
+def test_worst_first():
+    costs = random_case(5, n_ops=30)
+    affinity = feasible(costs, 5)
+    found = find_problems(costs.graph, affinity, supports(costs), costs)
+    prices = [f.cost_us for f in found]
+    assert len(prices) > 3
+    assert prices == sorted(prices, reverse=True)
+
+
+# --- what holds of every finding ----------------------------------------------------------
+
+
+def feasible(costs: CostModel, seed: int) -> Affinity:
+    rng = random.Random(seed)
+    able = [[d for d, t in enumerate(unit.time_us) if t is not None] for unit in costs.units]
+    return affinity_of(costs, [rng.choice(places) for places in able])
+
+
+def supports(costs: CostModel) -> dict[str, frozenset[str]]:
+    return {device: costs.supports(device) for device in costs.devices}
+
+
+@pytest.mark.parametrize("priced", [False, True])
+@pytest.mark.parametrize("block", range(6))
+def test_a_remedy_removes_its_finding(abc, block, priced):
+    n_tried = 0
+    for seed in range(block * 12, block * 12 + 12):
+        costs = random_case(seed)
+        graph, able, affinity = costs.graph, supports(costs), feasible(costs, seed)
+        found = find_problems(graph, affinity, able, costs if priced else None)
+        assert len({(f.rule, f.ops) for f in found}) == len(found)
+        for one in found:
+            assert (one.cost_us is not None) == priced
+            for name, device in one.remedy.items():
+                assert name in able[device]
+                assert affinity[name] != device
+            if not one.remedy:
+                assert one.severity != "warning"
+                continue
+            n_tried += 1
+            after = affinity.fix(ops=one.remedy, core=abc)
+            if priced:
+                assert one.cost_us == costs.predict_us(affinity) - costs.predict_us(after)
+                assert (one.severity == "info") == (one.cost_us <= 0.0)
+            again = find_problems(graph, after, able, costs if priced else None)
+            assert (one.rule, one.ops) not in {(f.rule, f.ops) for f in again}
+    assert n_tried > 5
+
+
+def test_more_subgraphs_than_connected_parts_are_explained():
+    # Wherever HETERO splits a part of one device, a cycle says by what.
+    n_split = 0
+    for seed in range(150):
+        costs = random_case(seed)
+        affinity = feasible(costs, seed)
+        graph, partition = costs.graph, predict(costs.graph, affinity)
+        part = list(range(len(graph)))
+        for node in graph:  # plain merging, in its simplest form
+            for producer, _ in node.inputs:
+                if affinity[node.name] == affinity[graph.ops[producer].name]:
+                    old, new = part[node.index], part[producer]
+                    part = [new if p == old else p for p in part]
+        real = {part[i] for i, home in enumerate(partition.home) if home >= 0}
+        found = find_problems(graph, affinity, supports(costs))
+        has_cycle = "cycle" in {f.rule for f in found}
+        assert has_cycle == (partition.n_subgraphs > len(real)), seed
+        n_split += has_cycle
+    assert n_split > 20
+
+
+def test_what_is_limited_on_a_large_model_says_so():
+    maker = GraphMaker()
+    here = maker.add("Parameter")
+    for index in range(2205):
+        here = maker.add("Abs", [here], name=f"abs{index}", n_bytes=index + 1)
+    graph = maker.graph()
+    affinity = Affinity.from_graph(graph, lambda name: "B" if name.endswith("7") else "A")
+    found = problems(graph, affinity)
+    worked_out = [f for f in found if f.remedy]
+    assert most_remedies(len(graph)) == 8 == len(worked_out)
+    assert len(found) == 220
+    # Those first on which most hangs.
+    assert {f.ops[0] for f in worked_out} == {f"abs{index}" for index in range(2127, 2200, 10)}
+    left = [f for f in found if not f.remedy]
+    assert all(f.severity == "warning" and "Not worked out" in f.advice for f in left)
+    assert most_remedies(100) == 150
+
+
+# --- the public function ------------------------------------------------------------------
+
+
+def test_the_table(core):
+    model = hl.load(convolutions())
+    affinity = hl.Affinity.uniform(model, "CPU", core=core).fix(ops={"relu1": "ACC"}, core=core)
+    table = lint(model, affinity, core=core)
+    assert list(table.columns) == COLUMNS
+    rows = {row.rule: row for row in table.itertuples()}
+    assert set(rows) == {"ping-pong", "cut-fusion"}
+    assert rows["cut-fusion"].ops == ["bias1", "relu1"]
+    assert rows["ping-pong"].ops == ["relu1"]
+    for row in rows.values():
+        assert row.remedy == {"relu1": "CPU"}
+        assert row.n_ops == len(row.ops)
+        assert lint(model, affinity.fix(ops=row.remedy, core=core), core=core).empty
+
+
+def test_an_empty_table_has_columns(core):
+    table = lint(hl.load(chain("a", "b")), "CPU", core=core)
+    assert (len(table), list(table.columns)) == (0, COLUMNS)
+    assert table["n_ops"].dtype == np.int64
+    # What is compiled directly is not cut up: nothing is copied in a subgraph of its own.
+    assert lint(odd_ends(), "CPU", core=core).empty
+    assert not lint(odd_ends(), "HETERO:CPU", core=core).empty
+
+
+def test_remedies_use_only_what_the_device_supports():
+    core = ov.Core()
+    hl.emulate("ACC", unsupported={"Abs"}, core=core)
+    model = hl.load(chain(*"abcdefg"))  # d is the only Abs
+    table = lint(model, "HETERO:ACC,CPU", core=core)
+    (row,) = table.itertuples()
+    assert (row.rule, row.ops, row.severity, row.remedy) == ("ping-pong", ["d"], "info", {})
+    hl.emulate("ACC", core=core)
+    parted = hl.Affinity.uniform(model, "ACC", core=core).fix(ops={"d": "CPU"}, core=core)
+    assert lint(model, parted, core=core)["remedy"].tolist() == [{"d": "ACC"}]
+
+
+def test_a_device_of_the_costs_may_be_new_to_the_placement(abc):
+    model = hl.load(chain("a", "b", "c", "d"))
+    costs = costs_of(prepare(model).graph, dict.fromkeys("abcd", (100.0, 10.0)))
+    table = lint(model, "A", costs, core=abc)
+    assert list(table.columns) == [*COLUMNS, "cost_us"]
+    assert set(table["rule"]) == {"slow-device"}
+    assert table["cost_us"].tolist() == pytest.approx([360.0] * 4)
+    assert table["remedy"].tolist() == [dict.fromkeys("abcd", "B")] * 4
+    assert lint(model, "B", costs, core=abc).columns.tolist() == [*COLUMNS, "cost_us"]
+
+
+def test_bad_input(core, abc):
+    model, other = hl.load(chain("a", "b")), hl.load(diamond())
+    affinity = hl.Affinity.uniform(other, "CPU", core=core)
+    with pytest.raises(AffinityError, match="belongs to another model"):
+        lint(model, affinity, core=core)
+    costs = costs_of(prepare(other).graph, {})
+    with pytest.raises(PlanError, match="belongs to another model"):
+        lint(model, "A", costs, core=abc)
+    with pytest.raises(PlanError, match="does not know 'C'"):
+        lint(other, "C", costs, core=abc)
+    with pytest.raises(ArgumentError, match="costs= takes a cost model"):
+        lint(model, "CPU", {"a": 1.0}, core=core)
+    with pytest.raises(DeviceError, match="not a device here"):
+        lint(model, "NOPE", core=core)
+    with pytest.raises(ArgumentError, match="A placement is"):
+        lint(model, dict(affinity), core=core)
+
+
+def test_on_models_of_the_runtime(core):
+    # What lint advises is accepted wherever a placement is.
+    n_tried = 0
+    for seed in range(25):
+        model = hl.load(random_model(seed))
+        affinity = random_affinity(prepare(model).graph, ["ACC", "CPU"], seed)
+        for row in lint(model, affinity, core=core).itertuples():
+            if row.remedy:
+                n_tried += 1
+                after = affinity.fix(ops=row.remedy, core=core)
+                hl.partition(model, after, core=core)
+                again = lint(model, after, core=core)
+                assert (row.rule, row.ops) not in zip(again["rule"], again["ops"], strict=True)
+    assert n_tried > 30
+
+
+def test_shared_weights_are_no_finding(core):
+    x = op.parameter([1, 4], np.float32, name="x")
+    shared = op.constant(np.ones((1, 4), np.float32), name="shared")
+    here = x
+    for index in range(6):
+        here = op.add(here, shared, name=f"add{index}")
+    model = hl.load(ov.Model([op.result(here, name="o")], [x], "m"))
+    half = {f"add{index}": "ACC" for index in range(3)}
+    affinity = hl.Affinity.uniform(model, "CPU", core=core).fix(ops=half, core=core)
+    assert lint(model, affinity, core=core).empty
