@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from hetero_lab.backend.devices import devices, support
     from hetero_lab.backend.emulation import EmulatedDevice, emulate
     from hetero_lab.errors import HeteroLabError, HeteroLabWarning
+    from hetero_lab.experiments.calibrating import calibrate
     from hetero_lab.experiments.comparing import compare
     from hetero_lab.experiments.entries import priority_orders
+    from hetero_lab.experiments.optimizing import Optimized, optimize
     from hetero_lab.experiments.profiling import Profile, profile
     from hetero_lab.experiments.refusals import find_refused
     from hetero_lab.experiments.stored_profile import read_profile
@@ -26,9 +28,11 @@ if TYPE_CHECKING:
     from hetero_lab.model.read import load
     from hetero_lab.model.samples import samples
     from hetero_lab.placement.affinity import Affinity, Priorities
+    from hetero_lab.placement.linting import lint
     from hetero_lab.placement.partition import Partition
     from hetero_lab.placement.placements import Placement
     from hetero_lab.placement.predicted import partition
+    from hetero_lab.planning.cost_model import CostModel
     from hetero_lab.runtime.compiled import compile_placement as compile
     from hetero_lab.runtime.freeze import freeze
     from hetero_lab.runtime.parallel import ParallelExecutor
@@ -37,15 +41,18 @@ __version__ = "0.1.0"
 
 _WHERE = {
     "Affinity": "placement.affinity",
+    "CostModel": "planning.cost_model",
     "EmulatedDevice": "backend.emulation",
     "HeteroLabError": "errors",
     "HeteroLabWarning": "errors",
     "OpGraph": "model.opgraph",
+    "Optimized": "experiments.optimizing",
     "ParallelExecutor": "runtime.parallel",
     "Partition": "placement.partition",
     "Placement": "placement.placements",
     "Priorities": "placement.affinity",
     "Profile": "experiments.profiling",
+    "calibrate": "experiments.calibrating",
     "compile": "runtime.compiled:compile_placement",
     "compare": "experiments.comparing",
     "find_refused": "experiments.refusals",
@@ -53,7 +60,9 @@ _WHERE = {
     "devices": "backend.devices",
     "emulate": "backend.emulation",
     "freeze": "runtime.freeze",
+    "lint": "placement.linting",
     "load": "model.read",
+    "optimize": "experiments.optimizing",
     "partition": "placement.predicted",
     "profile": "experiments.profiling",
     "priority_orders": "experiments.entries",

@@ -77,6 +77,7 @@ def expand(
     grid: Mapping[str, Sequence[Any]] | None,
     requests: Sequence[int],
     dedupe: bool,
+    baselines: bool = True,
     core: ov.Core | None = None,
 ) -> list[Entry]:
     """Return the entries in order, the single-device baselines last.
@@ -102,7 +103,8 @@ def expand(
                     extra += [f"{n} requests"] if n > 1 else []
                     label = " · ".join([placement.label or "placement", *extra])
                     entries.append(_entry(label, name, model, changed, n, core))
-        entries += _baselines(name, model, placements, core, many=len(prepared) > 1)
+        if baselines:
+            entries += _baselines(name, model, placements, core, many=len(prepared) > 1)
     entries = _distinct_labels(entries)
     if not dedupe:
         entries = [replace(e, key=f"{e.key}-{number}") for number, e in enumerate(entries)]

@@ -52,6 +52,7 @@ def sweep(
     store: str | os.PathLike[str] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     dedupe: bool = True,
+    baselines: bool = True,
     isolate: bool = True,
     timeout_s: float = 60.0,
     compile_timeout_s: float = 600.0,
@@ -99,6 +100,8 @@ def sweep(
         Directory for compiled blobs, kept apart by model, affinity and properties.
     dedupe
         Measure placements that are the same once.
+    baselines
+        Whether to add the single devices.
     isolate
         Compile and run in worker processes: a crash, a hang or running out of memory costs
         one row.
@@ -131,7 +134,15 @@ def sweep(
         compile_timeout_s=_positive("compile_timeout_s", compile_timeout_s),
     )
     prepared = _prepare_all(model)
-    entries = expand(prepared, placements, grid=grid, requests=requests, dedupe=dedupe, core=core)
+    entries = expand(
+        prepared,
+        placements,
+        grid=grid,
+        requests=requests,
+        dedupe=dedupe,
+        baselines=baselines,
+        core=core,
+    )
     arrays = {
         name: bind_inputs(p, inputs if inputs is not None else generate_inputs(p, seed))
         for name, p in prepared.items()

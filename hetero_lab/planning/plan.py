@@ -51,6 +51,7 @@ class Baseline:
     label: str
     predicted_us: float
     regret_us: float
+    affinity: Affinity
 
 
 @dataclass(frozen=True)
@@ -205,6 +206,27 @@ def _check_arguments(costs: CostModel, objective: str, time_limit_s: float) -> N
         raise PlanError(f"{shorten(costs.graph.name)} has no op that could be placed.")
 
 
+def keeps_limits(
+    costs: CostModel,
+    affinity: Affinity,
+    *,
+    memory_limit: Mapping[str, int | str] | None = None,
+    pin: Mapping[str, str] | None = None,
+) -> bool:
+    """Return whether a placement keeps to memory limits and pins."""
+    objective = costs.objective
+    devices = objective.device_numbers(affinity)
+    limits = memory_limits(costs.devices, memory_limit or {})
+    whole = Pairwise.build(objective, [unit.ops for unit in costs.units])
+    allowed = apply_pins(whole, pin or {}).allowed
+    pinned = all(
+        allowed[number, devices[objective.graph.index_of[op]]]
+        for number, unit in enumerate(whole.units)
+        for op in unit
+    )
+    return pinned and fits(objective, devices, objective.evaluate(devices), limits)
+
+
 def greedy_choice(pairwise: Pairwise) -> np.ndarray:
     """Return HETERO's own choice: each unit on the first device that supports it."""
     return pairwise.allowed.argmax(axis=1)
@@ -219,7 +241,8 @@ def _single_choices(pairwise: Pairwise) -> Iterator[tuple[str, np.ndarray]]:
 def _baselines(pairwise: Pairwise, objective: str, planned_ns: int) -> Iterator[Baseline]:
     for label, choice in [(GREEDY, greedy_choice(pairwise)), *_single_choices(pairwise)]:
         value = place(pairwise, choice, objective).value_ns
-        yield Baseline(label, value / 1000.0, (value - planned_ns) / 1000.0)
+        affinity = pairwise.objective.affinity(pairwise.devices(choice))
+        yield Baseline(label, value / 1000.0, (value - planned_ns) / 1000.0, affinity)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,98 @@
+"""Which placements to measure so that the costs of any other can be told from them.
+
+Random placements that hardly vary the work of each device leave its weight undetermined, so
+the share of each device, the number of subgraphs and the places of the cuts are all spread out
+on purpose, and cuts go through fusion groups as well as between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+
+from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.placement.affinity import Affinity
+
+_GOLDEN = 0.618033988749895
+
+
+def segmented_affinities(
+    graph: OpGraph,
+    support: Mapping[str, Collection[str]],
+    blocks: Sequence[Sequence[str]],
+    n: int,
+    *,
+    most_switches: int = 80,
+    seed: int = 0,
+) -> list[Affinity]:
+    """Return placements that change the device along the model from rarely to often.
+
+    Parameters
+    ----------
+    graph
+        The model.
+    support
+        For each device, the names of the ops that it supports; some device supports each.
+    blocks
+        Ops that stay together, in topological order of the blocks: units, or single ops to cut
+        through fusion groups too.
+    n
+        How many. Their numbers of switches grow geometrically from 1 to ``most_switches`` (or
+        half of the blocks), visited in an order that mixes few and many; the share of each
+        device is spread evenly over the placements.
+    seed
+        The same seed gives the same placements.
+
+    Returns
+    -------
+    list of Affinity
+        Different from each other; fewer than ``n`` if there are not that many.
+    """
+    rng = np.random.default_rng(seed)
+    devices = list(support)
+    most = max(1, min(most_switches, len(blocks) // 2))
+    found: dict[bytes, Affinity] = {}
+    for attempt in range(4 * n):
+        if len(found) == n:
+            break
+        # A low-discrepancy walk (Kronecker) over log(switches) and over the share of a device.
+        level, share = (attempt * _GOLDEN) % 1.0, (0.5 + attempt * _GOLDEN**2) % 1.0
+        switches = max(1, round(most**level))
+        affinity = _segmented(graph, support, blocks, switches, devices, 0.1 + 0.8 * share, rng)
+        found.setdefault("\n".join(affinity[op.name] for op in graph).encode(), affinity)
+    return list(found.values())
+
+
+def _segmented(
+    graph: OpGraph,
+    support: Mapping[str, Collection[str]],
+    blocks: Sequence[Sequence[str]],
+    switches: int,
+    devices: Sequence[str],
+    share: float,
+    rng: np.random.Generator,
+) -> Affinity:
+    """Divide the blocks into runs; the devices take turns with runs of unequal lengths."""
+    first = int(rng.integers(len(devices)))
+    lengths = rng.dirichlet(np.full(switches + 1, 1.0))
+    turn = (first + np.arange(switches + 1)) % len(devices)
+    # Runs of one device get ``share`` of the model together.
+    mine = turn == 0
+    for runs, part in ((mine, share), (~mine, 1.0 - share)):
+        if runs.any():
+            lengths[runs] *= part / lengths[runs].sum()
+    ends = np.cumsum(lengths / lengths.sum()) * len(blocks)
+    device_of: dict[str, str] = {}
+    for number, ops in enumerate(blocks):
+        wanted = devices[int(turn[min(int(np.searchsorted(ends, number + 0.5)), switches)])]
+        able = [device for device in devices if set(ops) <= set(support[device])]
+        device = wanted if wanted in able else able[int(rng.integers(len(able)))]
+        device_of.update(dict.fromkeys(ops, device))
+    return placed(graph, device_of)
+
+
+def placed(graph: OpGraph, device_of: Mapping[str, str]) -> Affinity:
+    """Return the affinity with these devices; what is not named follows as the model says."""
+    some = next(iter(device_of.values()))
+    return Affinity.from_graph(graph, {op.name: device_of.get(op.name, some) for op in graph})
