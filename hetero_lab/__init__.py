@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from hetero_lab.placement.placements import Placement
     from hetero_lab.placement.predicted import partition
     from hetero_lab.planning.cost_model import CostModel
+    from hetero_lab.planning.planned import plan
+    from hetero_lab.planning.planner import Plan
     from hetero_lab.runtime.compiled import compile_placement as compile
     from hetero_lab.runtime.freeze import freeze
     from hetero_lab.runtime.parallel import ParallelExecutor
@@ -50,6 +52,7 @@ _WHERE = {
     "ParallelExecutor": "runtime.parallel",
     "Partition": "placement.partition",
     "Placement": "placement.placements",
+    "Plan": "planning.planner",
     "Priorities": "placement.affinity",
     "Profile": "experiments.profiling",
     "calibrate": "experiments.calibrating",
@@ -64,6 +67,7 @@ _WHERE = {
     "load": "model.read",
     "optimize": "experiments.optimizing",
     "partition": "placement.predicted",
+    "plan": "planning.planned",
     "profile": "experiments.profiling",
     "priority_orders": "experiments.entries",
     "read_profile": "experiments.stored_profile",

@@ -75,6 +75,8 @@ def run_profile(
             device_properties=_merged(defaults or {}, start.device_properties, own),
             direct=start.direct and placed == start.affinity,
         ),
+        executor=given.executor,
+        n_requests=given.requests,
         iterations=given.iterations,
         warmup=given.warmup,
         budget_s=given.budget,

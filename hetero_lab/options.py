@@ -62,6 +62,19 @@ def add_profile_options(parser: argparse.ArgumentParser) -> None:
         help="inferences before the timed ones (until they are steady)",
     )
     add("-b", "--budget", type=_seconds, metavar="SECONDS", help="stop timing after that long")
+    add(
+        "--executor",
+        default="hetero",
+        metavar="hetero|parallel",
+        help="what runs the subgraphs: OpenVINO, or all devices at the same time (%(default)s)",
+    )
+    add(
+        "--requests",
+        type=_whole(1),
+        default=1,
+        metavar="N",
+        help="with more than one, measure the time between results with N in flight too",
+    )
     add("-q", "--quiet", action="store_true", help="show nothing")
     add(
         "--shape",

@@ -41,6 +41,12 @@ def add_sweep_options(parser: argparse.ArgumentParser) -> None:
         metavar="DEVICE.KEY=V1,V2",
         help="cross the placements with values of a property; * means every device",
     )
+    add(
+        "--executor",
+        default="hetero",
+        metavar="hetero,parallel",
+        help="what runs the subgraphs: OpenVINO, all devices at the same time, or both in turn",
+    )
     add("--requests", default="1", metavar="1,4", help="requests in flight")
     add("-b", "--budget", type=float, default=60.0, metavar="SECONDS", help="%(default)s s")
     add("--precision", type=float, default=0.02, help="of the ratios, %(default)s")
@@ -92,6 +98,7 @@ def run_sweep(
         loaded,
         placements,
         grid=_grid(given.grid),
+        executor=[name.strip() for name in given.executor.split(",")],
         requests=_requests(given.requests),
         precision=given.precision,
         budget_s=None if given.turns else given.budget,
@@ -135,6 +142,8 @@ def run_fixes(given: argparse.Namespace, model: Source, lines: Sequence[str]) ->
     sweep = hl.sweep(
         loaded,
         [hl.Placement(automatic, str(priorities), own), hl.Placement(fixed, "with the fixes", own)],
+        executor=given.executor,
+        requests=[given.requests],
         budget_s=given.budget or 30.0,
         inputs=given.input,
         counters=not given.no_counters,

@@ -89,7 +89,7 @@ def test_emulated_device_that_is_faster_sets_its_base_apart(monkeypatch, capsys)
     ],
 )
 def test_error_is_one_line_and_exit_code_2(capsys, monkeypatch, arguments, fact):
-    monkeypatch.setattr(profiling, "compile_placement", pytest.fail)
+    monkeypatch.setattr(profiling, "open_runner", pytest.fail)
     assert cli.main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""

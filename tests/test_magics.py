@@ -130,7 +130,7 @@ def test_properties_shape_input_and_files(run, shell, tmp_path):
     ],
 )
 def test_error_is_one_paragraph_without_traceback(run, shell, line, fact, monkeypatch):
-    monkeypatch.setattr(profiling, "compile_placement", pytest.fail)  # nothing may be run
+    monkeypatch.setattr(profiling, "open_runner", pytest.fail)  # nothing may be run
     result, out, err = run(f"%hetero_profile {line}")
     assert not result.success
     assert err.startswith("UsageError: ")
@@ -140,7 +140,7 @@ def test_error_is_one_paragraph_without_traceback(run, shell, line, fact, monkey
 
 
 def test_export_to_a_file_is_refused_before_anything_is_run(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(profiling, "compile_placement", pytest.fail)
+    monkeypatch.setattr(profiling, "open_runner", pytest.fail)
     (tmp_path / "file").write_text("")
     for target in ("file", "file/below"):
         result, _, err = run(f"%hetero_profile model -d CPU --export {tmp_path}/{target}")

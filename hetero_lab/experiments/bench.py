@@ -7,7 +7,6 @@ own. Everything that goes in and out is plain data, so that both are the same.
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -16,26 +15,24 @@ import numpy as np
 
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.emulation import EmulatedDevice, register
-from hetero_lab.errors import HeteroLabWarning, MeasurementError
+from hetero_lab.errors import MeasurementError
 from hetero_lab.experiments.profiling import profile
-from hetero_lab.experiments.stored_profile import agreement_to_json, to_json
+from hetero_lab.experiments.stored_profile import agreement_to_json, spans_to_json, to_json
 from hetero_lab.model.read import PreparedModel, Source, prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import partition_to_json
 from hetero_lab.placement.placements import Placement
 from hetero_lab.runtime import memory
-from hetero_lab.runtime.compiled import CompiledPlacement, compile_placement
-from hetero_lab.runtime.counters import read_counters
 from hetero_lab.runtime.inputs import bind_inputs, generate_inputs
-from hetero_lab.runtime.reference import compare_with_reference, executed_precision
-from hetero_lab.runtime.throughput import run_queue_turn
+from hetero_lab.runtime.reference import compare_with_reference
+from hetero_lab.runtime.runners import HETERO, Execution, Runner, measure_counters, open_runner
 from hetero_lab.runtime.timing import run_turn, time_once, warm_up
 
 if TYPE_CHECKING:
     import openvino as ov
 
-_COUNTER_TURNS = 3
 WARM_UP_S = 0.3
+_SHOWN = 4  # inferences after which a timeline is that of a warm model
 
 
 class Bench:
@@ -61,8 +58,7 @@ class Bench:
         self._prepared: dict[str, PreparedModel] = {n: prepare(m) for n, m in models.items()}
         self._inputs = dict(inputs or {})
         self._seed = seed
-        self._compiled: dict[str, tuple[CompiledPlacement, dict[str, Any]]] = {}
-        self._requests: dict[str, Any] = {}
+        self._runners: dict[str, tuple[Runner, int]] = {}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Bench:
@@ -79,46 +75,46 @@ class Bench:
         """Compile an entry, infer once, compare with the reference if asked to.
 
         Returns ``compile_ms``, ``first_inference_ms``, ``partition``, ``as_predicted``,
-        ``agreement``, ``peak_rss_bytes``.
+        ``agreement``, ``peak_rss_bytes``, and the ``spans`` of an inference if they are known.
         """
         memory.reset_peak()
-        compiled, arrays = self._compile(entry, counters=False)
-        request = compiled.new_request(arrays)
-        first_ms = time_once(request.infer) / 1e3
-        self._compiled[entry["key"]] = (compiled, dict(entry))
-        self._requests[entry["key"]] = request
+        self.release(entry["key"])
+        what = self._what(entry)
+        runner = open_runner(**what, core=self._core)
+        self._runners[entry["key"]] = (runner, entry["requests"])
+        first_ms = time_once(runner.infer) / 1e3
         agreement = ()
         if entry["reference"]:
             agreement = compare_with_reference(
                 self._prepared[entry["variant"]],
-                arrays,
-                compiled.read_outputs(request),
-                executed_precision((), compiled),
+                what["arrays"],
+                runner.outputs(),
+                runner.precision(()),
                 core=self._core,
             )
+        if runner.spans(1):
+            run_turn(runner.infer, timed=_SHOWN)
         return {
-            "compile_ms": compiled.compile_ms,
+            "compile_ms": runner.compile_ms,
             "first_inference_ms": first_ms,
-            "partition": partition_to_json(compiled.partition),
-            "as_predicted": compiled.as_predicted,
+            "partition": partition_to_json(runner.partition),
+            "as_predicted": runner.as_predicted,
+            "spans": spans_to_json(runner.spans(1)),
             "agreement": agreement_to_json(agreement),
             "peak_rss_bytes": memory.peak_bytes(),
         }
 
     def warm_up(self, key: str) -> int:
         """Run until stable; return the number of inferences."""
-        return warm_up(self._requests[key].infer, at_most_s=WARM_UP_S)
+        return warm_up(self._runners[key][0].infer, at_most_s=WARM_UP_S)
 
     def turn(self, key: str) -> list[float]:
         """Run one turn; return the time of each inference in µs.
 
         With several requests in flight it is the time between results.
         """
-        compiled, entry = self._compiled[key]
-        if entry["requests"] == 1:
-            return list(run_turn(self._requests[key].infer))
-        arrays = self._arrays(entry["variant"])
-        return list(run_queue_turn(compiled, arrays, entry["requests"]))
+        runner, requests = self._runners[key]
+        return list(run_turn(runner.infer) if requests == 1 else runner.queue_turn())
 
     def hold(self, key: str, seconds: float) -> list[float]:
         """Run turn after turn for some seconds; return the median of each in µs."""
@@ -130,15 +126,8 @@ class Bench:
 
     def counters(self, entry: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Compile an entry once more with counters and read them; empty if it has none."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", HeteroLabWarning)
-            compiled, arrays = self._compile(entry, counters=True)
-        request = compiled.new_request(arrays)
-        for _ in range(_COUNTER_TURNS):
-            run_turn(request.infer)
-        graph = compiled.prepared.graph
         try:
-            rows = read_counters(request.profiling_info, compiled.partition, graph)
+            rows = measure_counters(**self._what(entry), core=self._core)
         except MeasurementError:
             return []
         return [asdict(row) for row in rows]
@@ -160,17 +149,17 @@ class Bench:
 
     def release(self, key: str) -> None:
         """Let go of a compiled placement."""
-        self._compiled.pop(key, None)
-        self._requests.pop(key, None)
+        runner, _ = self._runners.pop(key, (None, 0))
+        if runner is not None:
+            runner.close()
 
     def release_all(self) -> None:
         """Let go of all compiled placements."""
-        self._compiled.clear()
-        self._requests.clear()
+        for key in list(self._runners):
+            self.release(key)
 
-    def _compile(
-        self, entry: Mapping[str, Any], *, counters: bool
-    ) -> tuple[CompiledPlacement, list[np.ndarray]]:
+    def _what(self, entry: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what :func:`open_runner` takes; the caller's process has checked it."""
         prepared = self._prepared[entry["variant"]]
         placement = Placement(
             affinity=Affinity.from_graph(prepared.graph, entry["affinity"]),
@@ -178,17 +167,13 @@ class Bench:
             device_properties=entry["device_properties"],
             direct=entry["direct"],
         )
-        properties = {"CACHE_DIR": entry["cache_dir"]} if entry.get("cache_dir") else {}
-        # Entries are made of placements that the caller's process has checked.
-        compiled = compile_placement(
-            prepared,
-            placement,
-            counters=counters,
-            properties=properties,
-            checked=True,
-            core=self._core,
-        )
-        return compiled, self._arrays(entry["variant"])
+        return {
+            "prepared": prepared,
+            "placement": placement,
+            "arrays": self._arrays(entry["variant"]),
+            "execution": Execution(entry.get("executor", HETERO), entry["requests"]),
+            "properties": {"CACHE_DIR": entry["cache_dir"]} if entry.get("cache_dir") else {},
+        }
 
     def _arrays(self, variant: str) -> list[np.ndarray]:
         if variant not in self._inputs:

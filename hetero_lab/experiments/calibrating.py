@@ -348,14 +348,15 @@ def _designed(
     chosen = {int((k + 0.5) * every) for k in range(n_validated)}
     kept = {x: a for i, (x, a) in enumerate(labelled.items()) if i in chosen}
     rest = {x: a for x, a in labelled.items() if x not in kept}
-    watch = observer.watch
-    for_fit = None if limit is None else (limit - watch.elapsed_s) * 0.85
-    fitted = observer.observe(rest, budget_s=for_fit, counters=True)
-    if limit is not None and watch.elapsed_s > limit:
-        return fitted, []
-    left = None if limit is None else limit - watch.elapsed_s
-    validated = observer.observe(kept, budget_s=left, counters=False) if kept else []
-    return fitted, validated
+    # What validates comes first: a budget that ends early costs placements of the fit only.
+    validated: list[Observation] = []
+    if kept:
+        left = None if limit is None else _VALIDATED * (limit - observer.watch.elapsed_s)
+        validated = observer.observe(kept, budget_s=left, counters=False)
+    left = None if limit is None else limit - observer.watch.elapsed_s
+    if left is not None and left <= 0.0:
+        return [], validated
+    return observer.observe(rest, budget_s=left, counters=True), validated
 
 
 def _single_ops(prepared: PreparedModel) -> list[tuple[str, ...]]:

@@ -1,4 +1,7 @@
-"""What a sweep measures: models × placements × properties × requests, expanded to entries."""
+"""What a sweep measures, expanded to entries.
+
+That is models × placements × properties × executors × requests.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ from hetero_lab.placement.placements import (
     compile_properties,
     resolve,
 )
+from hetero_lab.runtime.runners import EXECUTORS, HETERO, Execution
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -37,6 +41,7 @@ class Entry:
     baseline: bool = False
     problem: str = ""
     properties: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    executor: str = HETERO
 
     def to_json(self, prepared: PreparedModel) -> dict[str, Any]:
         """Return the entry as plain data for header and workers."""
@@ -51,6 +56,7 @@ class Entry:
                 d: {k: _plain(v) for k, v in p.items()} for d, p in self.properties.items()
             },
             "direct": self.placement.direct,
+            "executor": self.executor,
             "requests": self.requests,
             "baseline": self.baseline,
             "problem": self.problem,
@@ -75,6 +81,7 @@ def expand(
     placements: Iterable[PlacementLike],
     *,
     grid: Mapping[str, Sequence[Any]] | None,
+    executor: str | Sequence[str] = HETERO,
     requests: Sequence[int],
     dedupe: bool,
     baselines: bool = True,
@@ -85,24 +92,28 @@ def expand(
     Raises
     ------
     ArgumentError
-        Nothing to measure, an unknown dimension, or a label twice with different meaning.
+        Nothing to measure, an unknown dimension or executor, a label twice with different
+        meaning, or something that an executor cannot run.
     """
     core = core or shared_core()
     placements = _as_list(placements)
     settings = _settings(grid or {}, core)
     _check_requests(requests)
+    ways = [Execution(name, n) for name in _executors(executor) for n in requests]
     entries: list[Entry] = []
     for name, model in prepared.items():
         for asked in placements:
             placement = resolve(model, asked, core=core)
             for suffix, changes in settings:
                 changed = _with_properties(placement, changes)
-                for n in requests:
+                for way in ways:
+                    way.check(model, changed)
                     extra = [name] if len(prepared) > 1 else []
                     extra += [suffix] if suffix else []
-                    extra += [f"{n} requests"] if n > 1 else []
+                    extra += [way.executor] if way.executor != HETERO else []
+                    extra += [f"{way.n_requests} requests"] if way.n_requests > 1 else []
                     label = " · ".join([placement.label or "placement", *extra])
-                    entries.append(_entry(label, name, model, changed, n, core))
+                    entries.append(_entry(label, name, model, changed, way, core))
         if baselines:
             entries += _baselines(name, model, placements, core, many=len(prepared) > 1)
     entries = _distinct_labels(entries)
@@ -186,7 +197,7 @@ def _entry(
     variant: str,
     model: PreparedModel,
     placement: Placement,
-    requests: int,
+    way: Execution,
     core: ov.Core,
     baseline: bool = False,
 ) -> Entry:
@@ -197,10 +208,21 @@ def _entry(
         [placement.affinity[op.name] for op in model.graph],
         {d: {k: str(v) for k, v in sorted(p.items())} for d, p in sorted(properties.items())},
         placement.direct,
-        requests,
+        way.n_requests,
     ]
+    if way.executor != HETERO:
+        identity.append(way.executor)
     key = hashlib.blake2b(json.dumps(identity).encode(), digest_size=8).hexdigest()
-    return Entry(key, label, variant, placement, requests, baseline, properties=properties)
+    return Entry(
+        key,
+        label,
+        variant,
+        placement,
+        way.n_requests,
+        baseline,
+        properties=properties,
+        executor=way.executor,
+    )
 
 
 def _baselines(
@@ -226,7 +248,7 @@ def _baselines(
             continue
         label = f"{device} · {name}" if many else device
         placement = Placement(affinity, label, {device: properties}, direct=True)
-        entries.append(_entry(label, name, model, placement, 1, core, baseline=True))
+        entries.append(_entry(label, name, model, placement, Execution(), core, baseline=True))
     return entries
 
 
@@ -247,6 +269,16 @@ def _distinct_labels(entries: Sequence[Entry]) -> list[Entry]:
         taken.setdefault(label, 1)
         distinct.append(replace(entry, label=label))
     return distinct
+
+
+def _executors(executor: str | Sequence[str]) -> list[str]:
+    names = [executor] if isinstance(executor, str) else executor
+    if not isinstance(names, Sequence) or not names:
+        raise ArgumentError(
+            f"executor= is {' or '.join(map(repr, EXECUTORS))}, or a list of them, "
+            f"not {shorten(repr(executor))}."
+        )
+    return list(dict.fromkeys(names))
 
 
 def _check_requests(requests: Sequence[int]) -> None:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _ROUNDED_DOWN_US = 0.5  # on average, where a device counts whole microseconds
 _LEAST_BUDGET_S = 0.1
+_LEAST_NOISE = 0.02  # what the model's form leaves open, whatever the number of turns
+_TURNS = 12
 
 
 @dataclass
@@ -66,7 +68,7 @@ class Observer:
         *,
         budget_s: float | None,
         counters: bool,
-        turns: int | None = 8,
+        turns: int | None = _TURNS,
         **options: Any,
     ) -> Sweep:
         """Sweep placements by label; the reference is the first row."""
@@ -105,10 +107,18 @@ def observation(row: Row, level_us: float) -> Observation:
     """Read a measured row of a sweep whose reference takes ``level_us``."""
     profile = row.profile
     assert profile is not None
-    ratios = list(row.series.log_ratios.values())
-    latency_us = level_us * math.exp(float(np.median(ratios))) if ratios else level_us
+    ratios = np.array(list(row.series.log_ratios.values()) or [0.0])
+    middle = float(np.median(ratios))
+    scatter = 1.48 * float(np.median(np.abs(ratios - middle))) / math.sqrt(len(ratios))
     nodes, conversions = nodes_and_conversions(profile.counters, profile.partition, profile.graph)
-    return Observation(row.label, profile.affinity, latency_us, nodes, conversions)
+    return Observation(
+        row.label,
+        profile.affinity,
+        level_us * math.exp(middle),
+        nodes,
+        conversions,
+        noise=math.hypot(_LEAST_NOISE, scatter),
+    )
 
 
 def nodes_and_conversions(

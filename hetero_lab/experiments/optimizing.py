@@ -18,8 +18,7 @@ from hetero_lab.placement.placements import Placement
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.fitting import Observation
 from hetero_lab.planning.objective import LATENCY, THROUGHPUT
-from hetero_lab.planning.plan import GREEDY, Plan, keeps_limits
-from hetero_lab.planning.plan import plan as plan_graph
+from hetero_lab.planning.planner import GREEDY, Plan, keeps_limits, plan_graph
 from hetero_lab.runtime.inputs import Inputs
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.statistics import holm, paired_ratio
@@ -176,7 +175,9 @@ def optimize(
         devices,
         watch=watch,
         share=_LEARNING,
-        device_properties=_pipelined(device_properties or {}, devices, objective),
+        device_properties=(
+            device_properties if objective == LATENCY else _pipelined(device_properties, devices)
+        ),
         options=options,
         core=core,
     )
@@ -188,14 +189,13 @@ def optimize(
 
 
 def _pipelined(
-    given: Mapping[str, Mapping[str, Any]], devices: Sequence[str] | str, objective: str
+    given: Mapping[str, Mapping[str, Any]] | None, devices: Sequence[str] | str
 ) -> dict[str, dict[str, Any]]:
-    """For throughput, let requests overlap: a split forbids it unless told otherwise."""
-    properties = {device: dict(p) for device, p in given.items()}
-    if objective == THROUGHPUT:
-        text = devices.removeprefix("HETERO:").split(",") if isinstance(devices, str) else devices
-        for device in text:
-            properties.setdefault(device.strip(), {}).setdefault("EXCLUSIVE_ASYNC_REQUESTS", False)
+    """Let requests overlap: a split forbids it unless told otherwise."""
+    properties = {device: dict(p) for device, p in (given or {}).items()}
+    names = devices.removeprefix("HETERO:").split(",") if isinstance(devices, str) else devices
+    for device in names:
+        properties.setdefault(device.strip(), {}).setdefault("EXCLUSIVE_ASYNC_REQUESTS", False)
     return properties
 
 

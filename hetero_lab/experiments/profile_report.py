@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hetero_lab.runtime.runners import HETERO
+
 if TYPE_CHECKING:
     from hetero_lab.experiments.profiling import Profile
 
@@ -26,6 +28,17 @@ def text(profile: Profile) -> str:
         f"Start:     compile {profile.compile_ms:.1f} ms, "
         f"first inference {profile.first_inference_ms:.3f} ms",
     ]
+    if profile.executor != HETERO:
+        lines.append(f"Executor:  {profile.executor}, independent subgraphs at the same time")
+    for row in profile.throughput:
+        exclusive = {True: ", exclusive", False: ", not exclusive", None: ""}[row.exclusive]
+        low, high = row.between.ci95_us
+        lines.append(
+            f"In flight: {row.n_requests} requests, {row.executor}{exclusive}: "
+            f"{row.between.median_us:.1f} us a result, 95 % [{low:.1f}, {high:.1f}], "
+            f"{1e6 / row.between.median_us:.1f} a second; latency of one "
+            f"{row.latency.median_us:.1f} us"
+        )
     for agreement in profile.agreement:
         lines.append(
             f"Output:    {_line(agreement.output, 60)}: {agreement.verdict} to the f32 reference "

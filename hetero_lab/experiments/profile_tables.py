@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from hetero_lab.experiments import timeline_tables
 from hetero_lab.runtime.counters import Counter, executed_ops_us
 
 if TYPE_CHECKING:
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def build(profile: Profile) -> dict[str, pd.DataFrame]:
-    """Return all tables of a profile by name."""
-    return {
+    """Return all tables of a profile by name; the last three where they were measured."""
+    tables = {
         "summary": _frame([summary_row(profile)], SUMMARY_COLUMNS),
         "latency": _latency(profile),
         "subgraphs": _frame(_subgraphs(profile)),
@@ -25,6 +26,12 @@ def build(profile: Profile) -> dict[str, pd.DataFrame]:
         "placement": _frame(_placement(profile)),
         "agreement": _frame([asdict(a) for a in profile.agreement], _AGREEMENT_COLUMNS),
     }
+    if profile.spans:
+        tables["timeline"] = _frame(timeline_tables.timeline(profile))
+        tables["idle"] = _frame(timeline_tables.idle(profile))
+    if profile.throughput:
+        tables["throughput"] = _frame(_throughput(profile))
+    return tables
 
 
 def headline(profile: Profile) -> pd.DataFrame:
@@ -37,10 +44,10 @@ def headline(profile: Profile) -> pd.DataFrame:
 
 
 SUMMARY_COLUMNS = [
-    "label", "model", "status", "devices", "emulated", "n_ops", "n_subgraphs", "n_boundaries",
-    "boundary_bytes", "median_us", "p90_us", "p99_us", "mad_us", "ci95_low_us", "ci95_high_us",
-    "n_samples", "first_inference_ms", "compile_ms", "peak_rss_bytes", "ops_us", "reorders_us",
-    "rest_us", "counters_exceed_latency", "partition", "as_predicted", "verdict",
+    "label", "model", "status", "executor", "devices", "emulated", "n_ops", "n_subgraphs",
+    "n_boundaries", "boundary_bytes", "median_us", "p90_us", "p99_us", "mad_us", "ci95_low_us",
+    "ci95_high_us", "n_samples", "first_inference_ms", "compile_ms", "peak_rss_bytes", "ops_us",
+    "reorders_us", "rest_us", "counters_exceed_latency", "partition", "as_predicted", "verdict",
     "max_relative_error", "openvino_version", "host", "measured_at", "model_fingerprint",
 ]  # fmt: skip
 _COUNTER_COLUMNS = [
@@ -75,6 +82,7 @@ def summary_row(profile: Profile) -> dict[str, Any]:
         "label": profile.label,
         "model": profile.graph.name,
         "status": "interrupted" if profile.interrupted else "ok",
+        "executor": profile.executor,
         "devices": ",".join(profile.affinity.devices),
         "emulated": ",".join(name for name, _ in environment.emulated),
         "n_ops": len(profile.affinity.ops),
@@ -221,6 +229,25 @@ def _placement(profile: Profile) -> list[dict[str, Any]]:
                 "precision": precision.get(leader, ""),
                 # None where the counters do not tell, 0 where the time is in the group's leader.
                 "time_us": times.get(name) if profile.counters else None,
+            }
+        )
+    return rows
+
+
+def _throughput(profile: Profile) -> list[dict[str, Any]]:
+    rows = []
+    for measured in profile.throughput:
+        low, high = measured.between.ci95_us
+        rows.append(
+            {
+                "executor": measured.executor,
+                "n_requests": measured.n_requests,
+                "exclusive": measured.exclusive,
+                "time_per_result_us": measured.between.median_us,
+                "ci95_low_us": low,
+                "ci95_high_us": high,
+                "per_second": 1e6 / measured.between.median_us,
+                "latency_us": measured.latency.median_us,
             }
         )
     return rows

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -17,29 +18,32 @@ from hetero_lab.backend.core import shared_core
 from hetero_lab.errors import ArgumentError, HeteroLabWarning, MeasurementError
 from hetero_lab.experiments import profile_report, profile_tables
 from hetero_lab.experiments.environment import Environment, current_environment
+from hetero_lab.experiments.pipelining import ROUNDS, Throughput, measure_throughput
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import PreparedModel, Source, prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition
 from hetero_lab.placement.placements import Placement, PlacementLike, resolve
 from hetero_lab.runtime import memory
-from hetero_lab.runtime.compiled import CompiledPlacement, compile_placement
-from hetero_lab.runtime.counters import Counter, read_counters
+from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.inputs import Inputs, bind_inputs, generate_inputs
-from hetero_lab.runtime.reference import (
-    Agreement,
-    compare_with_reference,
-    executed_precision,
+from hetero_lab.runtime.reference import Agreement, compare_with_reference
+from hetero_lab.runtime.runners import HETERO, Execution, measure_counters, open_runner
+from hetero_lab.runtime.timeline import Span
+from hetero_lab.runtime.timing import (
+    TIMED_PER_TURN,
+    Stopwatch,
+    latency_of,
+    time_once,
+    turns,
+    warm_up,
 )
-from hetero_lab.runtime.timing import Stopwatch, latency_of, run_turn, time_once, turns, warm_up
 from hetero_lab.statistics import Latency
 from hetero_lab.tables import write_csv
 
 if TYPE_CHECKING:
     import openvino as ov
     import pandas as pd
-
-_COUNTER_TURNS = 3  # the counters are a running mean; a few turns settle it
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,13 @@ class Profile:
         First inference after compiling, the compile call, peak memory of the process meanwhile.
     interrupted
         Whether the measurement was cut short by Ctrl-C; what is there is sound.
+    executor
+        What ran it: ``hetero`` or ``parallel``.
+    spans
+        When each subgraph ran in the last turn, with as many requests in flight as were asked
+        for; only of the parallel executor, HETERO does not tell.
+    throughput
+        Times between results with several requests in flight, if that was asked for.
     """
 
     label: str
@@ -78,10 +89,16 @@ class Profile:
     peak_rss_bytes: int
     environment: Environment
     interrupted: bool = False
+    executor: str = HETERO
+    spans: tuple[Span, ...] = ()
+    throughput: tuple[Throughput, ...] = ()
 
     @cached_property
     def tables(self) -> dict[str, pd.DataFrame]:
-        """DataFrames: summary, latency, subgraphs, counters, boundaries, placement, agreement."""
+        """DataFrames: summary, latency, subgraphs, counters, boundaries, placement, agreement.
+
+        With measured spans also timeline and idle, with requests in flight also throughput.
+        """
         return profile_tables.build(self)
 
     def report(self) -> str:
@@ -105,12 +122,14 @@ class Profile:
         stored_profile.export(self, directory)
 
     def to_trace(self, file: str | os.PathLike[str]) -> None:
-        """Write a timeline, reconstructed from the counters, as Trace Event JSON for Perfetto.
+        """Write a timeline as Trace Event JSON for Perfetto.
+
+        It is made of the measured spans, or reconstructed from the counters if there are none.
 
         Raises
         ------
         MeasurementError
-            The profile has no counters.
+            The profile has neither.
         OutputPathError
             The file cannot be written.
         """
@@ -141,6 +160,9 @@ def profile(
     model: Source,
     placement: PlacementLike,
     *,
+    executor: str = HETERO,
+    n_requests: int = 1,
+    split_branches: bool = False,
     iterations: int | None = None,
     warmup: int | None = None,
     budget_s: float | None = None,
@@ -161,6 +183,15 @@ def profile(
         Anything that :func:`hetero_lab.load` takes.
     placement
         A Placement, an Affinity, ``"HETERO:ACC,CPU"`` or ``"CPU"``.
+    executor
+        ``"hetero"``, or ``"parallel"`` for :class:`hetero_lab.ParallelExecutor`, which tells when
+        each subgraph ran.
+    n_requests
+        With more than one, the time between results with that many in flight is measured
+        besides the latency, next to that of HETERO with and without
+        ``EXCLUSIVE_ASYNC_REQUESTS``: ``profile.tables["throughput"]``.
+    split_branches
+        Cut independent branches on one device apart; only for ``"parallel"``.
     iterations
         Timed inferences, in turns of 10 with 2 discarded before each; 100 if neither this nor
         ``budget_s`` is given.
@@ -193,16 +224,19 @@ def profile(
     MeasurementError
         With ``isolate``: the process crashed, hung or could not compile the placement.
     """
+    execution = Execution(executor, n_requests, split_branches)
     iterations, warmup = _check_counts(iterations, warmup, budget_s)
     core = core or shared_core()
     watch = Stopwatch.start(budget_s)
     prepared = prepare(model)
     resolved = resolve(prepared, placement, core=core)
+    execution.check(prepared, resolved)
     arrays = bind_inputs(
         prepared, inputs if inputs is not None else generate_inputs(prepared, seed)
     )
     if isolate:
         options = {
+            **asdict(execution),
             "iterations": iterations,
             "warmup": warmup,
             "budget_s": budget_s,
@@ -211,21 +245,22 @@ def profile(
         }
         return _isolated(prepared, resolved, arrays, options, timeout_s, core)
     memory.reset_peak()
-    stages = 2 + counters + reference
+    in_flight = n_requests > 1
+    stages = 2 + in_flight + counters + reference
     bar = tqdm(
         total=stages, desc=f"compile {resolved.label}", delay=2, disable=not progress, leave=False
     )
-    with bar:
-        compiled = compile_placement(prepared, resolved, core=core)
-        request = compiled.new_request(arrays)
-        first_ms = time_once(request.infer) / 1e3
+    with (
+        bar,
+        contextlib.closing(open_runner(prepared, resolved, arrays, execution, core=core)) as runner,
+    ):
+        first_ms = time_once(runner.infer) / 1e3
         _next(bar, "time")
         samples: list[tuple[float, ...]] = []
         interrupted = False
         try:
-            warm_up(request.infer, warmup)
-            left_s = None if budget_s is None else max(1e-9, budget_s - watch.elapsed_s)
-            for turn in turns(request.infer, iterations, left_s):
+            warm_up(runner.infer, warmup)
+            for turn in turns(runner.infer, iterations, _left_s(watch, 1 + in_flight)):
                 samples.append(turn)
         except KeyboardInterrupt:
             if not samples:
@@ -236,16 +271,30 @@ def profile(
                 HeteroLabWarning,
                 stacklevel=2,
             )
-        _next(bar, "counters" if counters else "reference")
-        outputs = compiled.read_outputs(request)
+        _next(bar, "throughput" if in_flight else "counters" if counters else "reference")
+        spans = runner.spans(len(samples[-1]))
         rows: tuple[Counter, ...] = ()
         agreement: tuple[Agreement, ...] = ()
+        throughput: tuple[Throughput, ...] = ()
         try:
+            if in_flight and not interrupted:
+                throughput = measure_throughput(
+                    runner,
+                    prepared,
+                    arrays,
+                    execution,
+                    rounds=min(ROUNDS, max(1, (iterations or ROUNDS**2) // TIMED_PER_TURN)),
+                    budget_s=_left_s(watch),
+                    core=core,
+                )
+                spans = runner.spans((TIMED_PER_TURN + 1) * n_requests)
+                _next(bar, "counters" if counters else "reference")
+            outputs = runner.outputs()
             if counters:
-                rows = _measure_counters(prepared, compiled, arrays, core)
+                rows = _measure_counters(prepared, resolved, arrays, execution, core)
                 _next(bar, "reference")
             if reference:
-                precision = executed_precision(rows, compiled)
+                precision = runner.precision(rows)
                 agreement = compare_with_reference(prepared, arrays, outputs, precision, core=core)
                 _next(bar, "done")
         except KeyboardInterrupt:
@@ -261,15 +310,18 @@ def profile(
         graph=prepared.graph,
         affinity=resolved.affinity,
         latency=latency_of(samples),
-        partition=compiled.partition,
-        as_predicted=compiled.as_predicted,
+        partition=runner.partition,
+        as_predicted=runner.as_predicted,
         counters=rows,
         agreement=agreement,
-        compile_ms=compiled.compile_ms,
+        compile_ms=runner.compile_ms,
         first_inference_ms=first_ms,
         peak_rss_bytes=memory.peak_bytes(),
         environment=current_environment(resolved.affinity.devices, core),
         interrupted=interrupted,
+        executor=executor,
+        spans=spans,
+        throughput=throughput,
     )
     for problem in _problems(result):
         warnings.warn(problem, HeteroLabWarning, stacklevel=2)
@@ -307,21 +359,25 @@ def _check_counts(
 
 
 def _measure_counters(
-    prepared: PreparedModel, compiled: CompiledPlacement, arrays: list, core: ov.Core
+    prepared: PreparedModel,
+    placement: Placement,
+    arrays: list[np.ndarray],
+    execution: Execution,
+    core: ov.Core,
 ) -> tuple[Counter, ...]:
     """Compile once more with counters; a device without them gives none and a warning."""
-    with warnings.catch_warnings():
-        # A partition that differs from the prediction was already said of the first compile.
-        warnings.simplefilter("ignore", HeteroLabWarning)
-        counted = compile_placement(prepared, compiled.placement, counters=True, core=core)
-    request = counted.new_request(arrays)
-    for _ in range(_COUNTER_TURNS):
-        run_turn(request.infer)
     try:
-        return read_counters(request.profiling_info, counted.partition, prepared.graph)
+        return measure_counters(prepared, placement, arrays, execution, core=core)
     except MeasurementError as error:
         warnings.warn(str(error), HeteroLabWarning, stacklevel=3)
         return ()
+
+
+def _left_s(watch: Stopwatch, parts: int = 1) -> float | None:
+    """Return the time left, or one of so many equal parts of it."""
+    if watch.budget_s is None:
+        return None
+    return max(1e-9, watch.budget_s - watch.elapsed_s) / parts
 
 
 def _problems(result: Profile) -> Iterator[str]:

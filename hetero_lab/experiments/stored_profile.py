@@ -10,12 +10,15 @@ from typing import Any
 
 from hetero_lab.errors import HeteroLabError, StoredFileError, shorten
 from hetero_lab.experiments.environment import Environment
+from hetero_lab.experiments.pipelining import Throughput
 from hetero_lab.experiments.profiling import Profile
 from hetero_lab.model.opgraph import graph_from_json, graph_to_json
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.partition import partition_from_json, partition_to_json
+from hetero_lab.placement.partition import Partition, partition_from_json, partition_to_json
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.reference import Agreement
+from hetero_lab.runtime.runners import HETERO
+from hetero_lab.runtime.timeline import Span
 from hetero_lab.statistics import Latency
 from hetero_lab.tables import SCHEMA_VERSION, make_directory, read_json, write_csv, write_json
 
@@ -63,6 +66,16 @@ def to_json(profile: Profile) -> dict[str, Any]:
         "peak_rss_bytes": profile.peak_rss_bytes,
         "environment": asdict(profile.environment),
         "interrupted": profile.interrupted,
+        "executor": profile.executor,
+        "spans": spans_to_json(profile.spans),
+        "throughput": [
+            {
+                **{k: getattr(t, k) for k in ("executor", "n_requests", "exclusive")},
+                "between_us": [list(turn) for turn in t.between.turns],
+                "latency_us": [list(turn) for turn in t.latency.turns],
+            }
+            for t in profile.throughput
+        ],
     }
 
 
@@ -70,14 +83,15 @@ def from_json(data: dict[str, Any], path: str | os.PathLike[str]) -> Profile:
     """Build a profile from plain data; ``path`` is for the message if that fails."""
     try:
         graph = graph_from_json(data["graph"])
+        partition = partition_from_json(data["partition"])
         devices = dict(zip((op.name for op in graph), data["affinity"], strict=True))
         return Profile(
             label=data["label"],
             model_fingerprint=data["model_fingerprint"],
             graph=graph,
             affinity=Affinity.from_graph(graph, devices),
-            latency=Latency(tuple(tuple(map(float, turn)) for turn in data["turns_us"])),
-            partition=partition_from_json(data["partition"]),
+            latency=_latency(data["turns_us"]),
+            partition=partition,
             as_predicted=data["as_predicted"],
             counters=counters_from_json(data["counters"]),
             agreement=agreement_from_json(data["agreement"]),
@@ -86,6 +100,19 @@ def from_json(data: dict[str, Any], path: str | os.PathLike[str]) -> Profile:
             peak_rss_bytes=int(data["peak_rss_bytes"]),
             environment=environment_from_json(data["environment"]),
             interrupted=bool(data["interrupted"]),
+            # What was stored before there was another executor has none of these.
+            executor=str(data.get("executor", HETERO)),
+            spans=spans_from_json(data.get("spans", ()), partition),
+            throughput=tuple(
+                Throughput(
+                    executor=t["executor"],
+                    n_requests=int(t["n_requests"]),
+                    exclusive=t["exclusive"],
+                    between=_latency(t["between_us"]),
+                    latency=_latency(t["latency_us"]),
+                )
+                for t in data.get("throughput", ())
+            ),
         )
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         if isinstance(error, HeteroLabError):
@@ -93,6 +120,23 @@ def from_json(data: dict[str, Any], path: str | os.PathLike[str]) -> Profile:
         raise StoredFileError(
             f"{shorten(os.fspath(path))} is not a whole profile: {type(error).__name__}: {error}"
         ) from error
+
+
+def _latency(turns: Sequence[Sequence[float]]) -> Latency:
+    return Latency(tuple(tuple(map(float, turn)) for turn in turns))
+
+
+def spans_to_json(spans: Sequence[Span]) -> list[list[Any]]:
+    """Return spans as plain data."""
+    return [[s.request, s.subgraph, s.start_s, s.end_s] for s in spans]
+
+
+def spans_from_json(rows: Sequence[Sequence[Any]], partition: Partition) -> tuple[Span, ...]:
+    """Build spans from plain data; IndexError where one is of no subgraph."""
+    return tuple(
+        Span(int(request), int(subgraph), partition.subgraphs[subgraph].device, start_s, end_s)
+        for request, subgraph, start_s, end_s in rows
+    )
 
 
 def counters_from_json(rows: Sequence[Mapping[str, Any]]) -> tuple[Counter, ...]:

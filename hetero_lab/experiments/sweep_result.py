@@ -20,10 +20,12 @@ from hetero_lab.experiments.stored_profile import (
     agreement_from_json,
     counters_from_json,
     environment_from_json,
+    spans_from_json,
 )
 from hetero_lab.model.opgraph import OpGraph, graph_from_json
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import partition_from_json
+from hetero_lab.runtime.runners import HETERO
 from hetero_lab.statistics import Latency, Series, turn_level
 from hetero_lab.tables import make_directory, write_csv, write_parquet
 
@@ -50,6 +52,7 @@ class Row:
     profile: Profile | None
     series: Series
     sustained_us: tuple[float, ...]
+    executor: str = HETERO
 
 
 @dataclass(frozen=True)
@@ -267,19 +270,22 @@ def _row(
     else:
         devices = dict(zip((op.name for op in graph), entry["affinity"], strict=True))
         names = set(entry["devices"])
+        partition = partition_from_json(compiled[0]["partition"])
         profile = Profile(
             label=entry["label"],
             model_fingerprint=fingerprint,
             graph=graph,
             affinity=Affinity.from_graph(graph, devices),
             latency=Latency(tuple(tuple(map(float, r["samples_us"])) for r in turns)),
-            partition=partition_from_json(compiled[0]["partition"]),
+            partition=partition,
             as_predicted=compiled[0]["as_predicted"],
             counters=counters_from_json(counted[0]["rows"]) if counted else (),
             agreement=agreement_from_json(compiled[0]["agreement"]),
             compile_ms=float(compiled[0]["compile_ms"]),
             first_inference_ms=float(compiled[0]["first_inference_ms"]),
             peak_rss_bytes=int(compiled[0]["peak_rss_bytes"]),
+            executor=entry.get("executor", HETERO),
+            spans=spans_from_json(compiled[0].get("spans", ()), partition),
             environment=replace(
                 environment,
                 devices=tuple(d for d in environment.devices if d[0] in names),
@@ -300,6 +306,7 @@ def _row(
             {(r["group"], r["round"]): turn_level(r["samples_us"]) for r in turns}, reference
         ),
         sustained_us=tuple(float(v) for r in sustained[-1:] for v in r["medians_us"]),
+        executor=entry.get("executor", HETERO),
     )
 
 

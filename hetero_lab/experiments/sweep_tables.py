@@ -146,6 +146,7 @@ def _summary(row: Row, sweep: Sweep) -> dict[str, Any]:
         **own,
         "detail": row.detail,
         "variant": row.variant,
+        "executor": row.executor,
         "requests": row.requests,
         "throughput_per_s": 1e6 / median if median else None,
         "ratio": ratio,
@@ -184,6 +185,7 @@ def _ranking(sweep: Sweep) -> pd.DataFrame:
 
 
 _RANKED = [
-    "label", "variant", "requests", "n_subgraphs", "boundary_bytes", "median_us", "ci95_low_us",
-    "ci95_high_us", "ratio", "ratio_ci95_low", "ratio_ci95_high", "baseline", "emulated",
+    "label", "variant", "executor", "requests", "n_subgraphs", "boundary_bytes", "median_us",
+    "ci95_low_us", "ci95_high_us", "ratio", "ratio_ci95_low", "ratio_ci95_high", "baseline",
+    "emulated",
 ]  # fmt: skip

@@ -28,6 +28,7 @@ from hetero_lab.model.opgraph import graph_to_json
 from hetero_lab.model.read import PreparedModel, Source, prepare
 from hetero_lab.placement.placements import PlacementLike
 from hetero_lab.runtime.inputs import Inputs, bind_inputs, generate_inputs
+from hetero_lab.runtime.runners import HETERO
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.tables import SCHEMA_VERSION, make_directory
 
@@ -40,6 +41,7 @@ def sweep(
     placements: Iterable[PlacementLike],
     *,
     grid: Mapping[str, Sequence[Any]] | None = None,
+    executor: str | Sequence[str] = HETERO,
     requests: Sequence[int] = (1,),
     precision: float = 0.02,
     budget_s: float | None = 60.0,
@@ -78,6 +80,9 @@ def sweep(
     grid
         Properties to cross with the placements: ``{"CPU.INFERENCE_PRECISION_HINT": ["f32",
         "bf16"], "*.PERFORMANCE_HINT": [...]}``.
+    executor
+        ``"hetero"``, ``"parallel"`` for :class:`hetero_lab.ParallelExecutor`, or several to cross
+        with the placements.
     requests
         Requests in flight to cross with the placements; for more than one, a sample is the
         time between results.
@@ -138,6 +143,7 @@ def sweep(
         prepared,
         placements,
         grid=grid,
+        executor=executor,
         requests=requests,
         dedupe=dedupe,
         baselines=baselines,

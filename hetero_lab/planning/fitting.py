@@ -27,7 +27,7 @@ from hetero_lab.planning.units import fused_pairs, split_into_units
 LEAVES, ENTERS = "leaves", "enters"
 _HUBER = 1.5  # residuals beyond so many standard deviations count linearly
 _ROUNDS = 6
-_NOISE = 0.02  # relative standard deviation of a measured latency
+_LEVELS = (0.5, 2.0)  # by how much the counters of a placement may be off
 _NEAREST = 4  # examples that a guess is made of
 _MOST_SCALED = 4.0  # a guess for a large tensor takes at most so many times a small one's
 _US_PER_BYTE = 1e-4  # 10 GB/s: what a boundary tensor costs when nothing else is known
@@ -59,13 +59,17 @@ class Conversion:
 
 @dataclass(frozen=True)
 class Observation:
-    """A placement that was measured; nodes and conversions are empty without counters."""
+    """A placement that was measured; nodes and conversions are empty without counters.
+
+    ``noise`` is the relative standard deviation of ``measured_us``.
+    """
 
     label: str
     affinity: Affinity
     measured_us: float
     nodes: tuple[Node, ...] = ()
     conversions: tuple[Conversion, ...] = ()
+    noise: float = 0.02
 
 
 @dataclass(frozen=True)
@@ -135,12 +139,34 @@ def fit(
         Without validation.
     """
     devices = tuple(support)
-    parts = read_parts(graph, devices, observations)
+    seen = list(observations)
+    parts = read_parts(graph, devices, seen)
     units = split_into_units(graph, support, parts.groups, coarse=coarse)
-    raw = _model(graph, devices, support, units, parts, _Coefficients.unit(devices))
-    table = _Features(raw, parts).table(observations)
-    coefficients = _estimate(table, [o.measured_us for o in observations], devices, weight_spread)
-    return _model(graph, devices, support, units, parts, coefficients)
+    for again in (True, False):
+        raw = _model(graph, devices, support, units, parts, _Coefficients.unit(devices))
+        table = _Features(raw, parts).table(seen)
+        found = _estimate(table, seen, devices, weight_spread)
+        if again:
+            beside = table @ np.concatenate([np.zeros(len(devices)), found[len(devices) :]])
+            seen = [_levelled(o, float(b)) for o, b in zip(observations, beside, strict=True)]
+            parts = read_parts(graph, devices, seen)
+    return _model(graph, devices, support, units, parts, _Coefficients.of(found, devices))
+
+
+def _levelled(seen: Observation, beside_us: float) -> Observation:
+    """Scale an observation's counters so that with what is beside them they give its latency.
+
+    Counters are read in another compile, at another moment, as a mean with all disturbances.
+    """
+    counted = sum(n.us for n in seen.nodes) + sum(c.us for c in seen.conversions)
+    if not counted:
+        return seen
+    factor = float(np.clip((seen.measured_us - beside_us) / counted, *_LEVELS))
+    return dataclasses.replace(
+        seen,
+        nodes=tuple(dataclasses.replace(n, us=n.us * factor) for n in seen.nodes),
+        conversions=tuple(dataclasses.replace(c, us=c.us * factor) for c in seen.conversions),
+    )
 
 
 @dataclass(frozen=True)
@@ -152,6 +178,23 @@ class _Coefficients:
     subgraph_us: Mapping[str, float]
     boundaries: Mapping[tuple[str, str], BoundaryCost]
     constant_us: float
+
+    @classmethod
+    def of(cls, x: np.ndarray, devices: Sequence[str]) -> _Coefficients:
+        """Name what :func:`_estimate` found."""
+        n = len(devices)
+        pairs = [(s, t) for s in devices for t in devices]
+        fixed, per_byte = x[3 * n : 3 * n + n * n], x[3 * n + n * n : 3 * n + 2 * n * n]
+        return cls(
+            weight=dict(zip(devices, x[:n].tolist(), strict=True)),
+            node_us=dict(zip(devices, x[n : 2 * n].tolist(), strict=True)),
+            subgraph_us=dict(zip(devices, x[2 * n : 3 * n].tolist(), strict=True)),
+            boundaries={
+                pair: BoundaryCost(float(f), float(b))
+                for pair, f, b in zip(pairs, fixed, per_byte, strict=True)
+            },
+            constant_us=float(x[-1]),
+        )
 
     @classmethod
     def unit(cls, devices: Sequence[str]) -> _Coefficients:
@@ -437,13 +480,17 @@ class _Features:
 
 
 def _estimate(
-    table: np.ndarray, measured_us: Sequence[float], devices: Sequence[str], weight_spread: float
-) -> _Coefficients:
+    table: np.ndarray,
+    observations: Sequence[Observation],
+    devices: Sequence[str],
+    weight_spread: float,
+) -> np.ndarray:
     """Fit the coefficients; each row is weighted by its latency: relative errors count."""
     from scipy.optimize import lsq_linear
 
     n = len(devices)
-    y = np.asarray(measured_us, dtype=np.float64)
+    y = np.array([seen.measured_us for seen in observations])
+    noise = np.array([seen.noise for seen in observations]) * y
     expected = [1.0] * n + [0.3] * n + [3.0] * n
     expected += [1.5] * (n * n) + [_US_PER_BYTE] * (n * n) + [5.0]
     spread = [weight_spread] * n + [0.5] * n + [6.0] * n
@@ -452,22 +499,11 @@ def _estimate(
     huber = np.ones(len(y))
     x = prior
     for _ in range(_ROUNDS):
-        weight = np.sqrt(huber) / (_NOISE * y)
+        weight = np.sqrt(huber) / noise
         # In units of the priors' spread, so that the solver sees numbers of one size.
         left = np.vstack([table * scale * weight[:, None], np.eye(len(prior))])
         right = np.concatenate([y * weight, prior / scale])
         x = lsq_linear(left, right, bounds=(0.0, np.inf)).x * scale
-        residual = np.abs(table @ x - y) / (_NOISE * y)
+        residual = np.abs(table @ x - y) / noise
         huber = np.minimum(1.0, _HUBER / np.maximum(residual, 1e-9))
-    pairs = [(s, t) for s in devices for t in devices]
-    fixed, per_byte = x[3 * n : 3 * n + n * n], x[3 * n + n * n : 3 * n + 2 * n * n]
-    return _Coefficients(
-        weight=dict(zip(devices, x[:n].tolist(), strict=True)),
-        node_us=dict(zip(devices, x[n : 2 * n].tolist(), strict=True)),
-        subgraph_us=dict(zip(devices, x[2 * n : 3 * n].tolist(), strict=True)),
-        boundaries={
-            pair: BoundaryCost(float(f), float(b))
-            for pair, f, b in zip(pairs, fixed, per_byte, strict=True)
-        },
-        constant_us=float(x[-1]),
-    )
+    return x

@@ -13,24 +13,26 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import openvino as ov
 
 from hetero_lab.backend.core import shared_core
-from hetero_lab.errors import ArgumentError, CompileError, HeteroLabError, names_at_hand
+from hetero_lab.errors import ArgumentError, HeteroLabError
 from hetero_lab.model.opgraph import PARAMETER
-from hetero_lab.model.read import Source, output_names, prepare
+from hetero_lab.model.read import PreparedModel, Source, output_names, prepare
+from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.branches import split_branches
 from hetero_lab.placement.partition import Partition, predict
 from hetero_lab.placement.placements import Placement, PlacementLike, compile_properties, resolve
 from hetero_lab.runtime.compiled import check_cuts
-from hetero_lab.runtime.cut import Submodel, cut
+from hetero_lab.runtime.cut import cut
 from hetero_lab.runtime.inputs import Inputs, bind_inputs
+from hetero_lab.runtime.timeline import Span
+from hetero_lab.runtime.wired import Slot, Wires, compile_submodels, named_rows
 
 _KEPT_SPANS = 100_000
 _RANKED_AFTER = 3  # requests after which urgency follows measured times
@@ -40,15 +42,34 @@ class ClosedError(HeteroLabError, RuntimeError):
     """The executor was closed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """One run of one subgraph: what really happened, in seconds of a monotonic clock."""
+def cuts(
+    prepared: PreparedModel,
+    affinity: Affinity,
+    *,
+    n_requests: int = 1,
+    separate_branches: bool = False,
+) -> Partition:
+    """Return the partition that a :class:`ParallelExecutor` makes, without compiling anything.
 
-    request: int
-    subgraph: int
-    device: str
-    start_s: float
-    end_s: float
+    Raises
+    ------
+    AffinityError
+        The affinity cuts a tensor of unknown shape, or tears a stateful path.
+    ArgumentError
+        Less than one request, or several of a model with states.
+    """
+    if isinstance(n_requests, bool) or not isinstance(n_requests, int) or n_requests < 1:
+        raise ArgumentError(f"n_requests= is a whole number of at least 1, not {n_requests!r}.")
+    graph = prepared.graph
+    if graph.stateful_paths and n_requests > 1:
+        raise ArgumentError(
+            "A model with states has them in its request: several in flight would mix them. "
+            "Use n_requests=1."
+        )
+    cut_up = split_branches if separate_branches else predict
+    partition = cut_up(graph, affinity)
+    check_cuts(prepared, partition)
+    return partition
 
 
 class ParallelExecutor:
@@ -68,11 +89,22 @@ class ParallelExecutor:
         How many requests are in flight at most; each has tensors of its own.
     separate_branches
         Cut in addition where independent branches on one device would be one subgraph.
+    properties
+        More properties of every compile call, for instance ``{"PERF_COUNT": True}``.
+
+    Attributes
+    ----------
+    placement, partition
+        What is run, and how the model was cut for it.
+    compile_ms
+        Time of all compile calls.
 
     Raises
     ------
     AffinityError, DeviceError, PropertyError
         The placement does not fit, cuts a tensor of unknown shape, or tears a stateful path.
+    ArgumentError
+        Less than one request, or several of a model with states.
     CompileError
         A device refuses its subgraph.
     """
@@ -85,10 +117,9 @@ class ParallelExecutor:
         device_properties: Mapping[str, Mapping[str, Any]] | None = None,
         n_requests: int = 1,
         separate_branches: bool = False,
+        properties: Mapping[str, Any] | None = None,
         core: ov.Core | None = None,
     ):
-        if isinstance(n_requests, bool) or not isinstance(n_requests, int) or n_requests < 1:
-            raise ArgumentError(f"n_requests= is a whole number of at least 1, not {n_requests!r}.")
         core = core or shared_core()
         self._prepared = prepare(model)
         placement = resolve(self._prepared, affinity, core=core)
@@ -98,16 +129,22 @@ class ParallelExecutor:
             placement = resolve(self._prepared, placement, core=core)
         graph = self._prepared.graph
         self.placement = placement
-        self.partition: Partition = (
-            split_branches(graph, placement.affinity)
-            if separate_branches
-            else predict(graph, placement.affinity)
+        self.partition = cuts(
+            self._prepared,
+            placement.affinity,
+            n_requests=n_requests,
+            separate_branches=separate_branches,
         )
-        check_cuts(self._prepared, self.partition)
         self.output_names = tuple(output_names(self._prepared.model))
         self._submodels = cut(self._prepared, self.partition)
-        self._compiled = _compile(self._submodels, compile_properties(placement, core), core)
-        self._wires = _Wires(
+        by_device = {
+            device: {**own, **(properties or {})}
+            for device, own in compile_properties(placement, core).items()
+        }
+        started = time.perf_counter()
+        self.compiled_models = compile_submodels(self._submodels, by_device, core)
+        self.compile_ms = (time.perf_counter() - started) * 1e3
+        self._wires = Wires(
             self._submodels,
             {
                 graph.ops[i].name: n
@@ -115,13 +152,7 @@ class ParallelExecutor:
                 if graph.ops[i].type == PARAMETER
             },
         )
-        self._stateful = bool(graph.stateful_paths)
-        if self._stateful and n_requests > 1:
-            raise ArgumentError(
-                "A model with states has them in its request: several in flight would mix them. "
-                "Use n_requests=1."
-            )
-        self._free = [_Slot(self._compiled, self._wires) for _ in range(n_requests)]
+        self._free = [Slot(self.compiled_models, self._wires) for _ in range(n_requests)]
         self._waiting: deque[_Job] = deque()
         self._ready: dict[str, list[tuple[float, int, _Job, int]]] = {
             device: [] for device in dict.fromkeys(s.device for s in self._submodels)
@@ -167,8 +198,18 @@ class ParallelExecutor:
         ClosedError
             The executor was closed.
         """
-        arrays = bind_inputs(self._prepared, inputs)
+        return self.submit_bound(bind_inputs(self._prepared, inputs))
+
+    def submit_bound(
+        self, arrays: list[np.ndarray], done: Callable[[Future[Any]], object] | None = None
+    ) -> Future[dict[str, np.ndarray]]:
+        """Put a request in line as :meth:`submit` does, with arrays that were bound already.
+
+        ``done`` is called with the future when it is done, by the thread that did it.
+        """
         job = _Job(next(self._numbers), arrays, Future())
+        if done is not None:
+            job.future.add_done_callback(done)
         with self._state:
             if self._closing:
                 raise ClosedError("The executor was closed; make a new ParallelExecutor.")
@@ -184,6 +225,19 @@ class ParallelExecutor:
         """What ran when, the last 100,000 runs of subgraphs."""
         with self._state:
             return tuple(self._spans)
+
+    def profiling_info(self) -> list[object]:
+        """Return the counters of what ran last, named as HETERO names them; nothing may run.
+
+        The executor has to be made with ``properties={"PERF_COUNT": True}``.
+        """
+        with self._state:
+            slot = self._free[-1]
+        return [
+            row
+            for submodel, request in zip(self._submodels, slot.requests, strict=True)
+            for row in named_rows(submodel, request.profiling_info)
+        ]
 
     def close(self, cancel: bool = False) -> None:
         """Wait for what was submitted, or cancel what has not begun; leave no thread behind."""
@@ -324,7 +378,7 @@ class _Job:
         self.number = number
         self.arrays = arrays
         self.future = future
-        self.slot: _Slot | None = None
+        self.slot: Slot | None = None
         self.missing: list[int] = []
         self.left = 0
         self.error: Exception | None = None
@@ -332,88 +386,3 @@ class _Job:
 
 
 _STOP = _Job(-1, [], Future())
-
-
-class _Wires:
-    """Which subgraph reads what from which."""
-
-    def __init__(self, submodels: tuple[Submodel, ...], parameters: Mapping[str, int]):
-        made_at = {
-            entry: (s.index, port) for s in submodels for port, entry in enumerate(s.outputs)
-        }
-        self.n_inputs = len(parameters)
-        # (subgraph, port, model input) and (subgraph, port, producing subgraph, its port).
-        self.from_model: list[tuple[int, int, int]] = []
-        self.from_others: list[tuple[int, int, int, int]] = []
-        for submodel in submodels:
-            for port, entry in enumerate(submodel.inputs):
-                if entry[0] == "model":
-                    self.from_model.append((submodel.index, port, int(entry[1])))
-                elif str(entry[1]) in parameters:
-                    # HETERO hands a model input on through its first user; here it is at hand.
-                    self.from_model.append((submodel.index, port, parameters[str(entry[1])]))
-                else:
-                    self.from_others.append((submodel.index, port, *made_at[entry]))
-        self.to_model = sorted(
-            (int(entry[1]), s.index, port)
-            for s in submodels
-            for port, entry in enumerate(s.outputs)
-            if entry[0] == "model"
-        )
-        sources: list[set[int]] = [set() for _ in submodels]
-        self.users: list[list[int]] = [[] for _ in submodels]
-        for target, _, source, _ in self.from_others:
-            if source not in sources[target]:
-                sources[target].add(source)
-                self.users[source].append(target)
-        self.n_sources = [len(s) for s in sources]
-        self.first = [index for index, n in enumerate(self.n_sources) if not n]
-
-    def urgency(self, spent: list[float]) -> list[float]:
-        """Return the time of the longest path from each subgraph to the end (upward rank)."""
-        rank = [0.0] * len(spent)
-        for index in reversed(range(len(spent))):
-            rank[index] = spent[index] + max((rank[u] for u in self.users[index]), default=0.0)
-        return rank
-
-
-class _Slot:
-    """The infer requests of one request in flight, chained by shared tensors."""
-
-    def __init__(self, compiled: list[ov.CompiledModel], wires: _Wires):
-        self.requests = [model.create_infer_request() for model in compiled]
-        self._wires = wires
-        for target, port, source, source_port in wires.from_others:
-            tensor = self.requests[source].get_output_tensor(source_port)
-            self.requests[target].set_input_tensor(port, tensor)
-
-    def set_inputs(self, arrays: list[np.ndarray]) -> None:
-        """Copy the inputs, so that the caller may change its arrays meanwhile."""
-        tensors = [ov.Tensor(array.copy()) for array in arrays]
-        for subgraph, port, number in self._wires.from_model:
-            self.requests[subgraph].set_input_tensor(port, tensors[number])
-
-    def outputs(self, names: tuple[str, ...]) -> dict[str, np.ndarray]:
-        """Copy the outputs."""
-        return {
-            names[number]: np.array(self.requests[subgraph].get_output_tensor(port).data)
-            for number, subgraph, port in self._wires.to_model
-        }
-
-
-def _compile(
-    submodels: tuple[Submodel, ...], by_device: Mapping[str, dict[str, Any]], core: ov.Core
-) -> list[ov.CompiledModel]:
-    compiled = []
-    for submodel in submodels:
-        try:
-            compiled.append(
-                core.compile_model(submodel.model, submodel.device, by_device[submodel.device])
-            )
-        except Exception as error:
-            ops = [n.get_friendly_name() for n in submodel.model.get_ordered_ops()]
-            raise CompileError(
-                f"{submodel.device} refuses subgraph {submodel.index} "
-                f"({names_at_hand(ops)}): {str(error).strip().splitlines()[-1][:300]}"
-            ) from error
-    return compiled

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import sys
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -145,8 +145,19 @@ def compare(
 
 def executed_precision(rows: Sequence[Counter], compiled: CompiledPlacement) -> str:
     """Return the lowest precision that was executed, or asked for if no counters tell."""
+    return lowest_precision(rows, compiled.prepared, _asked_precisions(compiled))
+
+
+def lowest_precision(
+    rows: Sequence[Counter], prepared: PreparedModel, hints: Iterable[object]
+) -> str:
+    """Return the lowest precision that counters saw, else that of the devices' hints."""
     executed = [row.precision for row in rows if row.status == "EXECUTED" and row.precision]
-    asked = _asked_precisions(compiled) + (["i8"] if _is_quantised(compiled.prepared) else [])
+    texts = [str(hint) for hint in hints if hint is not None]
+    asked = [
+        next((short for long, short in _LONG_NAMES.items() if long in text), text) for text in texts
+    ]
+    asked += ["i8"] if _is_quantised(prepared) else []
     known = [p for p in executed or asked if p in _TOLERANCE]
     return max(known, key=lambda p: _TOLERANCE[p], default="f32")
 
@@ -159,7 +170,7 @@ def _is_quantised(prepared: PreparedModel) -> bool:
     )
 
 
-def _asked_precisions(compiled: CompiledPlacement) -> list[str]:
+def _asked_precisions(compiled: CompiledPlacement) -> list[object]:
     hints: list[object] = []
     for device in compiled.placement.affinity.devices:
         hints.append(compiled.placement.device_properties.get(device, {}).get(_HINT))
@@ -170,10 +181,7 @@ def _asked_precisions(compiled: CompiledPlacement) -> list[str]:
                 else:
                     by_device = compiled.compiled_model.get_property("DEVICE_PROPERTIES")
                     hints[-1] = by_device[device][_HINT]
-    texts = [str(hint) for hint in hints if hint is not None]
-    return [
-        next((short for long, short in _LONG_NAMES.items() if long in text), text) for text in texts
-    ]
+    return hints
 
 
 def _compare_one(name: str, output: np.ndarray, expected: np.ndarray, precision: str) -> Agreement:

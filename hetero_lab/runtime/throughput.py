@@ -2,35 +2,75 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
 import openvino as ov
 
 from hetero_lab.runtime.compiled import CompiledPlacement
+from hetero_lab.runtime.parallel import ParallelExecutor
 from hetero_lab.runtime.timing import TIMED_PER_TURN
+
+Outputs = dict[str, np.ndarray]
 
 
 def run_queue_turn(
     compiled: CompiledPlacement, arrays: list[np.ndarray], requests: int
 ) -> tuple[float, ...]:
-    """Keep ``requests`` inferences in flight; return times per inference in microseconds.
+    """Keep ``requests`` inferences of HETERO in flight; return times per inference in µs.
 
     A sample is the time from one result to the ``requests``-th after it, divided by
     ``requests``; the first ``requests`` results fill the pipeline and are not counted.
     """
     queue = ov.AsyncInferQueue(compiled.compiled_model, requests)
+    inputs = dict(enumerate(arrays))
+
+    def run(count: int, done: Callable[[], None]) -> None:
+        queue.set_callback(lambda _request, _userdata: done())
+        for _ in range(count):
+            queue.start_async(inputs)
+        queue.wait_all()
+
+    return _between_results(run, requests)
+
+
+def run_parallel_turn(
+    executor: ParallelExecutor, arrays: list[np.ndarray], requests: int
+) -> tuple[tuple[float, ...], Outputs]:
+    """Do the same with an executor that has ``requests`` in flight; return the last outputs too."""
+    last: deque[Future[Outputs]] = deque(maxlen=1)
+
+    def run(count: int, done: Callable[[], None]) -> None:
+        called = threading.Semaphore(0)
+        failed: list[BaseException] = []
+
+        def finished(future: Future[Outputs]) -> None:
+            done()
+            error = None if future.cancelled() else future.exception()
+            failed.extend([error] if error is not None else [])
+            called.release()
+
+        for _ in range(count):
+            last.append(executor.submit_bound(arrays, finished))
+        # A future has its result before its callback was called.
+        for _ in range(count):
+            called.acquire()
+        if failed:
+            raise failed[0]
+
+    return _between_results(run, requests), last[0].result()
+
+
+def _between_results(
+    run: Callable[[int, Callable[[], None]], Any], requests: int
+) -> tuple[float, ...]:
     finished: list[int] = []
     clock = time.perf_counter_ns
-
-    def done(_request: Any, _userdata: Any) -> None:
-        finished.append(clock())
-
-    queue.set_callback(done)
-    inputs = dict(enumerate(arrays))
-    for _ in range((TIMED_PER_TURN + 1) * requests):
-        queue.start_async(inputs)
-    queue.wait_all()
+    run((TIMED_PER_TURN + 1) * requests, lambda: finished.append(clock()))
     marks = np.sort(np.array(finished, dtype=np.int64))[requests - 1 :: requests]
     return tuple(float(gap) / 1e3 / requests for gap in np.diff(marks))

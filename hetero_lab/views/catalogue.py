@@ -96,6 +96,10 @@ def _is_split(profile: Profile) -> bool:
     return bool(profile.counters) and profile.partition.n_subgraphs > 1
 
 
+def _has_timeline(profile: Profile) -> bool:
+    return bool(profile.spans) or _is_split(profile)
+
+
 def _any_counters(sweep: Sweep) -> bool:
     return any(row.profile is not None and row.profile.counters for row in sweep.rows)
 
@@ -160,12 +164,14 @@ KINDS = (
             View("placement_graph", placement_graph),
             View("latency_samples", latency_samples),
             View("time_by_subgraph", time_by_subgraph, _is_split),
-            View("timeline", timeline, _is_split),
+            View("timeline", timeline, _has_timeline),
         ),
         listings=(
             Listing("Summary", headline, is_detail=False),
             Listing("Subgraphs", lambda profile: profile.tables["subgraphs"].drop(columns="ops")),
             Listing("Boundaries", _table("boundaries"), applies=lambda p: p.partition.boundaries),
+            Listing("Throughput", _table("throughput"), applies=lambda p: bool(p.throughput)),
+            Listing("Idle devices", _table("idle"), applies=lambda p: bool(p.spans)),
             Listing("Slowest nodes", _slowest, applies=_has_counters),
             Listing("Agreement", _table("agreement"), applies=lambda p: bool(p.agreement)),
         ),

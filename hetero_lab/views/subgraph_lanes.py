@@ -1,4 +1,4 @@
-"""The timeline of a profile's subgraphs, reconstructed from counters."""
+"""The timeline of a profile's subgraphs: as measured, or reconstructed from counters."""
 
 from __future__ import annotations
 
@@ -8,30 +8,45 @@ import plotly.graph_objects as go
 
 from hetero_lab.errors import MeasurementError
 from hetero_lab.experiments.profiling import Profile
-from hetero_lab.views.colours import GRID, device_styles
+from hetero_lab.experiments.timeline_tables import critical_spans
+from hetero_lab.runtime.timeline import typical_request
+from hetero_lab.views.colours import GRID, TEXT, DeviceStyle, device_styles
 from hetero_lab.views.text import plain
 from hetero_lab.views.theme import base_layout
+
+_HALF_LANE = 0.33
+_FADED = 0.4
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One subgraph on its device's lane; times in µs."""
+    """One run of a subgraph on its device's lane; times in µs from the start of the request.
+
+    ``critical`` is ``None`` where nothing was measured; ``request`` counts from that which is
+    shown, the others ran beside it.
+    """
 
     subgraph: int
     device: str
     start_us: float
     duration_us: float
     n_ops: int
+    request: int = 0
+    critical: bool | None = None
 
 
 def bars(profile: Profile) -> list[Bar]:
-    """Return the subgraphs one after another, as HETERO runs them.
+    """Return the measured runs of one request, that of median duration, and what ran beside it.
+
+    Without measured spans: the subgraphs one after another, as HETERO runs them.
 
     Raises
     ------
     MeasurementError
-        The profile has no counters.
+        The profile has neither spans nor counters.
     """
+    if profile.spans:
+        return _measured(profile)
     if not profile.counters:
         raise MeasurementError(
             "A timeline is made of counters, and this profile has none. Profile with counters=True."
@@ -44,17 +59,48 @@ def bars(profile: Profile) -> list[Bar]:
     return found
 
 
+def _measured(profile: Profile) -> list[Bar]:
+    shown = typical_request(profile.spans)
+    critical = critical_spans(profile)
+    start_s = min(s.start_s for s in profile.spans if s.request == shown)
+    end_s = max(s.end_s for s in profile.spans if s.request == shown)
+    return [
+        Bar(
+            subgraph=span.subgraph,
+            device=span.device,
+            start_us=(span.start_s - start_s) * 1e6,
+            duration_us=(span.end_s - span.start_s) * 1e6,
+            n_ops=len(profile.partition.subgraphs[span.subgraph].ops),
+            request=span.request - shown,
+            critical=span.request == shown and span in critical,
+        )
+        for span in sorted(profile.spans, key=lambda s: s.start_s)
+        if span.end_s > start_s and span.start_s < end_s
+    ]
+
+
 def timeline(profile: Profile) -> go.Figure:
     """Draw the subgraphs over time, a lane a device.
 
-    Counters have no start times: the bars are put one after another in execution order.
+    Measured runs are drawn as they were; a line goes along the critical path, the chain that
+    determined the end of the request since it last waited for another one, and what is not on it
+    is faded. Counters have no start
+    times: without measured spans the bars are put one after another in execution order.
+
+    Raises
+    ------
+    MeasurementError
+        The profile has neither spans nor counters.
     """
     found = bars(profile)
-    devices = list(dict.fromkeys(bar.device for bar in found))
+    measured = bool(profile.spans)
+    devices = list(dict.fromkeys(s.device for s in profile.partition.subgraphs))
     styles = device_styles(devices, dict(profile.environment.emulated))
     figure = go.Figure()
     for device in devices:
         mine = [bar for bar in found if bar.device == device]
+        # The legend has the colour of the first bar, which should not be a faded one.
+        mine.sort(key=lambda bar: bar.critical is False)
         style = styles[device]
         figure.add_bar(
             orientation="h",
@@ -63,33 +109,75 @@ def timeline(profile: Profile) -> go.Figure:
             x=[bar.duration_us for bar in mine],
             name=style.label,
             marker={
-                "color": style.colour,
+                "color": [style.faded(_FADED) if b.critical is False else style.colour
+                          for b in mine],
                 "pattern": {"shape": style.pattern, "solidity": 0.2, "fillmode": "overlay"},
                 "line": {"width": 1, "color": "rgba(255, 255, 255, 0.8)"},
             },
-            text=[str(bar.subgraph) for bar in mine],
+            text=[_name(bar) for bar in mine],
             textposition="inside",
             insidetextanchor="middle",
-            hovertext=[
-                f"<b>subgraph {bar.subgraph}</b> · {style.label}<br>{bar.duration_us:,.1f} µs, "
-                f"{bar.n_ops} ops"
-                for bar in mine
-            ],
+            hovertext=[_hover(bar, style) for bar in mine],
             hoverinfo="text",
-        )
+        )  # fmt: skip
+    if measured:
+        _add_critical_path(figure, [bar for bar in found if bar.critical], devices)
     figure.update_layout(
         **base_layout(
-            f"Timeline of {plain(profile.label, 60)}",
-            "reconstructed from counters: order is real, start times are not measured",
+            f"Timeline of {plain(profile.label, 60)}{', measured' if measured else ''}",
+            _subtitle(profile, found),
         ),
         barmode="overlay",
         height=170 + 60 * len(devices),
         margin={"l": 20, "r": 30, "t": 100, "b": 50},
-        bargap=0.35,
+        bargap=1 - 2 * _HALF_LANE,
     )
-    figure.update_xaxes(title="time by counters (µs)", gridcolor=GRID, rangemode="tozero")
+    figure.update_xaxes(
+        title="time (µs)" if measured else "time by counters (µs)",
+        gridcolor=GRID,
+        rangemode="normal" if measured else "tozero",
+    )
     figure.update_yaxes(
         tickvals=list(range(len(devices))), ticktext=[styles[d].label for d in devices],
-        autorange="reversed", automargin=True, showgrid=False, zeroline=False,
+        range=[len(devices) - 0.5, -0.5], automargin=True, showgrid=False, zeroline=False,
     )  # fmt: skip
     return figure
+
+
+def _add_critical_path(figure: go.Figure, path: list[Bar], devices: list[str]) -> None:
+    x: list[float] = []
+    y: list[float] = []
+    for bar in path:
+        lane = devices.index(bar.device) + _HALF_LANE
+        x += [bar.start_us, bar.start_us + bar.duration_us]
+        y += [lane, lane]
+    figure.add_scatter(
+        x=x,
+        y=y,
+        mode="lines",
+        line={"width": 3, "color": TEXT},
+        name="critical path",
+        hoverinfo="skip",
+    )
+
+
+def _subtitle(profile: Profile, found: list[Bar]) -> str:
+    if not profile.spans:
+        return "reconstructed from counters: order is real, start times are not measured"
+    others = len({bar.request for bar in found}) - 1
+    beside = {0: "", 1: ", and 1 other that was in flight"}
+    return "the request of median duration" + beside.get(
+        others, f", and {others} others that were in flight"
+    )
+
+
+def _name(bar: Bar) -> str:
+    return f"{bar.subgraph}" if not bar.request else ""
+
+
+def _hover(bar: Bar, style: DeviceStyle) -> str:
+    said = f"<b>subgraph {bar.subgraph}</b> · {style.label}<br>{bar.duration_us:,.1f} µs, "
+    said += f"{bar.n_ops} ops"
+    if bar.critical:
+        said += "<br>on the critical path"
+    return said if not bar.request else f"{said}<br>request {bar.request:+d}"

@@ -25,7 +25,7 @@ from hetero_lab.placement.partition import predict
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, LostFusion, Unit
 from hetero_lab.planning.min_cut import min_cut
 from hetero_lab.planning.pairwise import Pairwise
-from hetero_lab.planning.plan import plan
+from hetero_lab.planning.planner import plan_graph as plan
 from hetero_lab.planning.units import fused_pairs, split_into_units
 
 TOKENS, WIDTH, HEADS = 64, 384, 6

@@ -36,7 +36,7 @@ def one_sample(name: str, budget_s: float, seed: int) -> dict[str, float]:
         watch=Stopwatch.start(budget_s),
         share=1.0,
         device_properties=F32,
-        options={"inputs": None, "seed": 0, "isolate": True, "progress": False},
+        options={"inputs": None, "seed": 0, "isolate": False, "progress": False},
         core=shared_core(),
     )
     took = time.perf_counter() - started
@@ -68,6 +68,8 @@ def one_sample(name: str, budget_s: float, seed: int) -> dict[str, float]:
         f"{learnt.costs.mape:.1%})",
         flush=True,
     )
+    for note in sorted({note for made in learnt.observer.sweeps for note in made.notes}):
+        print(f"    {note}", flush=True)
     return row
 
 

@@ -122,7 +122,7 @@ class Plan:
         return html_table(self.to_frame(), caption=repr(self))
 
 
-def plan(
+def plan_graph(
     graph: OpGraph,
     costs: CostModel,
     *,

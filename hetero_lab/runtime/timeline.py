@@ -1,0 +1,125 @@
+"""Measured spans of subgraphs, and what they tell: the critical path and idle devices. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from hetero_lab.model.opgraph import PARAMETER, OpGraph
+from hetero_lab.placement.partition import Partition
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One run of one subgraph: what really happened, in seconds of a monotonic clock."""
+
+    request: int
+    subgraph: int
+    device: str
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """How long a device ran subgraphs and how long it did not, while a request was in flight."""
+
+    device: str
+    busy_us: float
+    idle_us: float
+
+    @property
+    def share(self) -> float:
+        """Share of the time in which the device was idle, 0 to 1."""
+        total_us = self.busy_us + self.idle_us
+        return self.idle_us / total_us if total_us else 0.0
+
+
+def sources(partition: Partition, graph: OpGraph) -> tuple[frozenset[int], ...]:
+    """Return for each subgraph those that it waits for.
+
+    A model's input is there from the start, so that a boundary that only hands one on is
+    nothing to wait for.
+    """
+    found: list[set[int]] = [set() for _ in partition.subgraphs]
+    for boundary in partition.boundaries:
+        index = graph.index_of.get(boundary.op)
+        if index is None or graph.ops[index].type != PARAMETER:
+            for target in boundary.targets:
+                found[target].add(boundary.source)
+    return tuple(map(frozenset, found))
+
+
+def critical_path(
+    spans: Sequence[Span], request: int, sources: Sequence[frozenset[int]]
+) -> tuple[Span, ...]:
+    """Return the chain of spans that determined the end of a request, first to last.
+
+    Walks back from the span that ended last: before each span comes the one that ended last of
+    the subgraphs it waited for and of what its device ran before it. Where that is a span of
+    another request the chain begins, for until then this one only waited.
+
+    Parameters
+    ----------
+    spans
+        Of any number of requests.
+    request
+        The request whose end is explained; it has at least one span.
+    sources
+        For each subgraph those that it waits for, as of :func:`sources`.
+    """
+    mine = {span.subgraph: span for span in spans if span.request == request}
+    last_on: dict[str, Span] = {}
+    before_on_device: dict[Span, Span] = {}
+    for span in sorted(spans, key=lambda span: (span.start_s, span.end_s)):
+        if span.device in last_on:
+            before_on_device[span] = last_on[span.device]
+        last_on[span.device] = span
+    at = max(mine.values(), key=lambda span: span.end_s)
+    chain = [at]
+    while True:
+        before = [mine[index] for index in sources[at.subgraph] if index in mine]
+        before += [before_on_device[at]] if at in before_on_device else []
+        if not before:
+            break
+        at = max(before, key=lambda span: span.end_s)
+        if at.request != request:
+            break
+        chain.append(at)
+    return tuple(reversed(chain))
+
+
+def idle_times(spans: Iterable[Span], devices: Iterable[str]) -> tuple[Idle, ...]:
+    """Return how long each device was busy and idle while at least one request was in flight."""
+    spans = list(spans)
+    requests: dict[int, tuple[float, float]] = {}
+    for span in spans:
+        start, end = requests.get(span.request, (span.start_s, span.end_s))
+        requests[span.request] = (min(start, span.start_s), max(end, span.end_s))
+    in_flight_s, until = 0.0, float("-inf")
+    for start, end in sorted(requests.values()):
+        in_flight_s += max(0.0, end - max(start, until))
+        until = max(until, end)
+    found = []
+    for device in devices:
+        busy_s = sum(span.end_s - span.start_s for span in spans if span.device == device)
+        found.append(Idle(device, busy_s * 1e6, max(0.0, in_flight_s - busy_s) * 1e6))
+    return tuple(found)
+
+
+def typical_request(spans: Sequence[Span]) -> int:
+    """Return the request whose time from first start to last end is the median one.
+
+    Raises
+    ------
+    ValueError
+        There is no span.
+    """
+    took: dict[int, list[float]] = defaultdict(list)
+    for span in spans:
+        took[span.request] += [span.start_s, span.end_s]
+    ranked = sorted(took, key=lambda request: (max(took[request]) - min(took[request]), request))
+    if not ranked:
+        raise ValueError("no span")
+    return ranked[(len(ranked) - 1) // 2]

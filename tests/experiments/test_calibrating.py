@@ -1,0 +1,174 @@
+"""Calibrating and optimising on the real runtime; how well is the benchmarks' business."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+import hetero_lab as hl
+from hetero_lab.errors import (
+    ArgumentError,
+    DeviceError,
+    HeteroLabWarning,
+    MeasurementError,
+    PlanError,
+    PropertyError,
+)
+
+F32 = {"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return hl.load("digits_inception")
+
+
+@pytest.fixture(scope="module")
+def costs(digits):
+    hl.emulate("ACC", unsupported={"Softmax"})
+    return hl.calibrate(digits, ["ACC", "CPU"], budget_s=15, device_properties=F32, progress=False)
+
+
+def test_a_cost_model_holds_what_was_measured(costs, digits, tmp_path):
+    assert costs.devices == ("ACC", "CPU")
+    assert {op for unit in costs.units for op in unit.ops} == {
+        costs.graph.ops[i].name for i in costs.graph.placeable
+    }
+    assert len(costs.validation) >= 2
+    assert (costs.validation["measured_us"] > 0).all()
+    assert costs.environment["ACC"].endswith("(emulated on CPU)")
+    assert costs.device_properties == F32
+    softmax = next(op.name for op in costs.graph if op.type == "Softmax")
+    assert softmax not in costs.supports("ACC")
+    assert softmax in costs.supports("CPU")
+    # Convolution and bias are one unit: both devices fuse them.
+    assert max(len(unit.ops) for unit in costs.units) > 1
+    costs.to_json(tmp_path / "costs.json")
+    again = hl.CostModel.from_json(tmp_path / "costs.json")
+    cpu = hl.Affinity.uniform(digits, "CPU")
+    assert again.predict_us(cpu) == costs.predict_us(cpu) > 0
+
+
+def test_a_plan_of_it_compiles_and_is_right(costs, digits):
+    made = hl.plan(digits, costs)
+    assert made.lower_bound_us <= made.predicted_us
+    placement = hl.Placement(made.affinity, "plan", F32)
+    profile = hl.profile(digits, placement, iterations=20, progress=False)
+    assert profile.as_predicted is not False
+    assert {row.verdict for row in profile.agreement} <= {"equal", "rounding"}
+    assert profile.partition.n_subgraphs == made.n_subgraphs
+
+
+def test_little_time_makes_coarser_units_and_says_so(digits, monkeypatch):
+    from hetero_lab.experiments import calibrating
+
+    monkeypatch.setattr(calibrating, "_FEW", 10_000)  # any number of placements is too few
+    hl.emulate("ACC", unsupported={"Softmax"})
+    with pytest.warns(HeteroLabWarning, match="one unit"):
+        coarse = hl.calibrate(digits, ["ACC", "CPU"], budget_s=4, progress=False)
+    with pytest.raises(PlanError, match="not validated"):
+        _ = coarse.mape
+    assert hl.plan(digits, coarse).predicted_us > 0
+
+
+def test_no_time_at_all_names_what_is_missing(digits):
+    with pytest.raises(MeasurementError, match="budget_s=0.01"):
+        hl.calibrate(digits, ["ACC", "CPU"], budget_s=0.01, progress=False)
+
+
+def test_devices_without_counters_are_measured_part_by_part(digits, monkeypatch):
+    """The runtime's counters are there on every device here, so their reading is cut off."""
+    from hetero_lab.experiments import observing
+
+    real = observing.nodes_and_conversions
+
+    def without_acc(counters, partition, graph):
+        nodes, conversions = real(counters, partition, graph)
+        return tuple(n for n in nodes if n.device != "ACC"), conversions
+
+    monkeypatch.setattr(observing, "nodes_and_conversions", without_acc)
+    hl.emulate("ACC", unsupported={"Softmax"})
+    found = hl.calibrate(digits, ["ACC", "CPU"], budget_s=8, device_properties=F32, progress=False)
+    on_acc = sum(unit.time_us[0] or 0.0 for unit in found.units)
+    on_cpu = sum(unit.time_us[1] or 0.0 for unit in found.units)
+    assert on_acc > 0.05 * on_cpu
+
+
+@pytest.mark.parametrize(
+    ("devices", "arguments", "error", "message"),
+    [
+        (["CPU"], {}, PlanError, "two devices or more"),
+        (["ACC", "FOO"], {}, DeviceError, "'FOO' is not a device here"),
+        ([], {}, DeviceError, "names no device"),
+        (["ACC", "CPU"], {"budget_s": 0}, ArgumentError, "more than 0 seconds"),
+        (["ACC", "CPU"], {"device_properties": {"CPU": {"NO": 1}}}, PropertyError, "NO"),
+        (["ACC", "CPU"], {"device_properties": {"GPU": {}}}, DeviceError, "not one of ACC, CPU"),
+        (["ACC", "CPU"], {"device_properties": 3}, ArgumentError, "maps devices to properties"),
+    ],
+)
+@pytest.mark.parametrize("function", ["calibrate", "optimize"])
+def test_bad_input_is_refused_before_anything_runs(
+    function, devices, arguments, error, message, digits
+):
+    hl.emulate("ACC", unsupported={"Softmax"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(error, match=message):
+            getattr(hl, function)(digits, devices, progress=False, **arguments)
+
+
+def test_an_op_that_no_device_supports_is_named(digits):
+    hl.emulate("ACC", unsupported={"Softmax"})
+    hl.emulate("ACC2", unsupported={"Softmax"})
+    with pytest.raises(PlanError, match="supports .*softmax"):
+        hl.calibrate(digits, ["ACC", "ACC2"], progress=False)
+
+
+def test_a_cost_model_of_something_else_is_refused(costs):
+    other = hl.load("digits_inception", shapes={"image": [2, 1, 8, 8]})
+    with pytest.raises(PlanError, match="belongs to another model"):
+        hl.plan(other, costs)
+    with pytest.raises(ArgumentError, match="hetero_lab.calibrate"):
+        hl.plan(other, {"not": "costs"})  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", ["latency", "throughput"])
+def test_optimize_returns_what_measured_best(digits, objective):
+    hl.emulate("ACC", unsupported={"Softmax", "Concat"})
+    best = hl.optimize(
+        digits,
+        ["ACC", "CPU"],
+        objective=objective,
+        budget_s=40,
+        device_properties=F32,
+        progress=False,
+    )
+    rows = best.summary.set_index("label")
+    assert list(rows.index) == ["optimized", "greedy", "CPU"]
+    assert (rows["status"] == "ok").all()
+    assert rows.loc["greedy", "ratio"] == 1.0
+    assert best.improved == ("faster than" in best.verdict)
+    if not best.improved:
+        best_baseline = rows.loc[["greedy", "CPU"], "ratio"].min()
+        assert rows.loc["optimized", "ratio"] == best_baseline
+    profile = hl.profile(digits, best.placement, iterations=20, progress=False)
+    assert {row.verdict for row in profile.agreement} <= {"equal", "rounding"}
+    assert len(best.history) == len(best.trials)
+
+
+@pytest.mark.slow
+def test_optimize_keeps_to_pins(digits):
+    hl.emulate("ACC", unsupported={"Softmax"})
+    best = hl.optimize(
+        digits,
+        ["ACC", "CPU"],
+        pin={"^mixed1": "ACC"},
+        budget_s=30,
+        device_properties=F32,
+        progress=False,
+    )
+    pinned = [op for op in best.affinity.ops if op.startswith("mixed1")]
+    assert pinned
+    assert {best.affinity[op] for op in pinned} == {"ACC"}

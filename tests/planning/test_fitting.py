@@ -1,0 +1,175 @@
+"""The design and the fit: costs that are known are found again."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from planning.random_costs import GraphMaker, random_graph
+
+from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.planning.cost_model import BoundaryCost, CostModel, LostFusion, Unit
+from hetero_lab.planning.design import segmented_affinities
+from hetero_lab.planning.fitting import Conversion, Node, Observation, fit, read_parts
+
+DEVICES = ("ACC", "CPU")
+
+
+def single(graph: OpGraph) -> list[tuple[str, ...]]:
+    return [(graph.ops[index].name,) for index in graph.placeable]
+
+
+def everywhere(graph: OpGraph) -> dict[str, frozenset[str]]:
+    return {d: frozenset(op for (op,) in single(graph)) for d in DEVICES}
+
+
+def fused_chain(n_blocks: int, rng: random.Random) -> tuple[OpGraph, CostModel]:
+    """Return a chain of conv, add, relu that fuse, with random costs in whole ns."""
+    maker = GraphMaker()
+    x = maker.add("Parameter")
+    units, lost = [], []
+    for block in range(n_blocks):
+        n_bytes = rng.choice([10_000, 40_000, 200_000])
+        names = [f"{kind}{block}" for kind in ("conv", "add", "relu")]
+        for name, kind in zip(names, ("Convolution", "Add", "Relu"), strict=True):
+            x = maker.add(kind, [x], name=name, n_bytes=n_bytes)
+        slow = rng.randint(20, 200)
+        units.append(Unit(tuple(names), (slow / 3, float(slow)), (1.0, 0.0, 0.0)))
+        apart = n_bytes / 5e3
+        for first, second in itertools.pairwise(names):
+            lost.append(LostFusion(first, second, (0.0, 0.0), (apart, apart * 1.5)))
+    graph = maker.graph()
+    costs = CostModel(
+        graph=graph,
+        devices=DEVICES,
+        units=tuple(units),
+        boundaries={
+            ("ACC", "CPU"): BoundaryCost(2.0, 1.5e-4),
+            ("CPU", "ACC"): BoundaryCost(4.0, 0.5e-4),
+        },
+        subgraph_us={"ACC": 5.0, "CPU": 2.0},
+        constant_us=12.0,
+        lost_fusion=tuple(lost),
+    )
+    return graph, costs
+
+
+def observe(costs: CostModel, affinity, label: str, rng: np.random.Generator) -> Observation:
+    """Return what counters and a clock would show of a placement, with noise of 1 %."""
+    partition = costs.explain(affinity).partition
+    home = partition.subgraph_of
+    lost = {(t.first, t.second): t for t in costs.lost_fusion}
+    nodes: list[Node] = []
+    for unit in costs.units:
+        piece: list[str] = []
+        us = 0.0
+        for op in unit.ops:
+            device = DEVICES.index(affinity[op])
+            if piece and home[piece[-1]] != home[op]:
+                nodes.append(Node(tuple(piece), affinity[piece[0]], us, home[piece[0]]))
+                term = lost[piece[-1], op]
+                piece, us = [], term.second_us[device]
+            if op == unit.ops[0]:
+                us += unit.time_us[device] or 0.0
+            piece.append(op)
+        nodes.append(Node(tuple(piece), affinity[piece[0]], us, home[piece[0]]))
+    return Observation(
+        label, affinity, costs.predict_us(affinity) * float(rng.lognormal(0, 0.01)), tuple(nodes)
+    )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_known_costs_are_found_again(seed):
+    rng = np.random.default_rng(seed)
+    graph, costs = fused_chain(25, random.Random(seed))
+    support = everywhere(graph)
+    affinities = segmented_affinities(graph, support, single(graph), 44, seed=seed)
+    base = [uniform(graph, device) for device in DEVICES]
+    observed = [observe(costs, a, str(i), rng) for i, a in enumerate([*base, *affinities[:24]])]
+    found = fit(graph, support, observed)
+    assert [unit.ops for unit in found.units] == [unit.ops for unit in costs.units]
+    errors = [abs(found.predict_us(a) / costs.predict_us(a) - 1) for a in affinities[24:]]
+    assert float(np.mean(errors)) < 0.03
+    assert max(errors) < 0.12
+
+
+def uniform(graph: OpGraph, device: str):
+    from hetero_lab.placement.affinity import Affinity
+
+    return Affinity.from_graph(graph, lambda _: device)
+
+
+def test_one_wrong_measurement_does_no_harm():
+    rng = np.random.default_rng(0)
+    graph, costs = fused_chain(25, random.Random(0))
+    support = everywhere(graph)
+    affinities = segmented_affinities(graph, support, single(graph), 40, seed=0)
+    base = [uniform(graph, device) for device in DEVICES]
+    observed = [observe(costs, a, str(i), rng) for i, a in enumerate([*base, *affinities[:24]])]
+    wrong = observed[7]
+    observed[7] = Observation(wrong.label, wrong.affinity, 1.8 * wrong.measured_us, wrong.nodes)
+    found = fit(graph, support, observed)
+    errors = [abs(found.predict_us(a) / costs.predict_us(a) - 1) for a in affinities[24:]]
+    assert float(np.mean(errors)) < 0.04
+
+
+def test_a_renamed_node_is_given_back_to_its_group():
+    graph, costs = fused_chain(2, random.Random(0))
+    rng = np.random.default_rng(0)
+    whole = [observe(costs, uniform(graph, d), d, rng) for d in DEVICES]
+    # The device called the second block's kernel after its last op, and the join of the
+    # counters gave the others to the block before.
+    torn = Observation(
+        "torn",
+        whole[0].affinity,
+        whole[0].measured_us,
+        (
+            Node(("conv0", "add0", "relu0", "conv1", "add1"), "ACC", 10.0, 0),
+            Node(("relu1",), "ACC", 20.0, 0),
+        ),
+    )
+    parts = read_parts(graph, DEVICES, [*whole, torn, torn])
+    assert parts.op_us["conv0", "ACC"] == 10.0
+    assert parts.op_us["conv1", "ACC"] == 20.0
+    assert all(max(t.second_us) < 100 for t in parts.lost)
+
+
+def test_conversions_that_were_not_seen_are_told_from_their_like():
+    graph, costs = fused_chain(6, random.Random(1))
+    rng = np.random.default_rng(0)
+    base = [observe(costs, uniform(graph, d), d, rng) for d in DEVICES]
+    seen = tuple(
+        Conversion(f"relu{block}", 0, "ACC", "leaves", us)
+        for block, us in ((0, 50.0), (1, 50.0), (2, 50.0))
+    )
+    extra = Observation("x", base[0].affinity, base[0].measured_us, base[0].nodes, seen)
+    parts = read_parts(graph, DEVICES, [*base, extra])
+    leave: Mapping[str, float] = {term.op: term.leave_us[0] for term in parts.reorders}
+    assert leave["relu0"] == 50.0
+    assert 0.0 < leave["relu4"] <= 50.0 * 4 + 1e-9
+    assert all(term.enter_us == (0.0, 0.0) for term in parts.reorders)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_designed_placements_are_different_supported_and_spread(seed):
+    rng = random.Random(seed)
+    graph = random_graph(rng, 60)
+    names = [op for (op,) in single(graph)]
+    support = {"A": {op for op in names if rng.random() < 0.7}, "B": set(names)}
+    made = segmented_affinities(graph, support, single(graph), 20, seed=seed)
+    assert len(made) == len(set(made)) == 20
+    for affinity in made:
+        assert all(op in support[affinity[op]] for op in names)
+    switches = sorted(sum(a[x] != a[y] for x, y in itertools.pairwise(names)) for a in made)
+    assert switches[0] < 30 < switches[-1] or switches[-1] - switches[0] >= 8
+    shares = [sum(a[op] == "A" for op in names) / len(names) for a in made]
+    assert max(shares) - min(shares) > 0.3
+
+
+def test_few_blocks_give_as_many_placements_as_there_are():
+    graph = random_graph(random.Random(0), 2)
+    made = segmented_affinities(graph, everywhere(graph), single(graph), 50)
+    assert 1 <= len(made) <= 2 ** len(graph.placeable)

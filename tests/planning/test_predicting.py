@@ -1,0 +1,204 @@
+"""Predictions, their parts, and cost models on disk."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+
+import pytest
+from planning.brute_force import latency_ns, pairwise_ns
+from planning.random_costs import affinity_of, random_case
+
+import hetero_lab as hl
+from hetero_lab.errors import AffinityError, PlanError, StoredFileError
+from hetero_lab.planning.cost_model import CostModel, Unit, ValidationRow
+from hetero_lab.planning.planner import plan_graph
+from hetero_lab.planning.units import fused_pairs, split_into_units
+
+
+def some_choice(costs: CostModel, seed: int) -> tuple[int, ...]:
+    rng = random.Random(seed)
+    return tuple(
+        rng.choice([n for n, time in enumerate(unit.time_us) if time is not None])
+        for unit in costs.units
+    )
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_prediction_is_the_sum_of_its_parts(seed):
+    costs = random_case(seed, n_ops=25)
+    choice = some_choice(costs, seed)
+    affinity = affinity_of(costs, choice)
+    parts = costs.explain(affinity)
+    assert round(parts.predicted_us * 1000) == latency_ns(costs, affinity)
+    assert round(parts.pairwise_us * 1000) == pairwise_ns(costs, choice)
+    assert parts.extra_us >= 0
+    shares = [*parts.units, *parts.subgraphs, *parts.boundaries, *parts.lost_fusion]
+    total = parts.constant_us + sum(share.us for share in shares)
+    assert total == pytest.approx(parts.predicted_us)
+    assert sum(parts.device_us.values()) + parts.constant_us == pytest.approx(parts.predicted_us)
+    frame = parts.to_frame()
+    assert frame["predicted_us"].sum() == pytest.approx(parts.predicted_us)
+    assert len(parts.subgraphs) == len(parts.partition.subgraphs)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_moving_ops_predicts_as_from_scratch(seed):
+    costs = random_case(seed, n_ops=25)
+    rng = random.Random(seed)
+    predictor = costs.predictor(affinity_of(costs, some_choice(costs, seed)))
+    for _ in range(5):
+        unit = rng.choice(costs.units)
+        number = rng.choice([n for n, time in enumerate(unit.time_us) if time is not None])
+        device = costs.devices[number]
+        before = predictor.affinity
+        predictor = predictor.moved(dict.fromkeys(unit.ops, device))
+        wanted = {op.name: before[op.name] for op in costs.graph} | dict.fromkeys(unit.ops, device)
+        assert all(predictor.affinity[op] == device for op in unit.ops)
+        assert all(predictor.affinity[op] == wanted[op] for op in before.ops)
+        assert predictor.predicted_us == costs.predict_us(predictor.affinity)
+
+
+def test_what_cannot_be_predicted_says_why():
+    costs = random_case(0)
+    unit = next(u for u in costs.units if None in u.time_us)
+    device = costs.devices[unit.time_us.index(None)]
+    predictor = costs.predictor(affinity_of(costs, some_choice(costs, 0)))
+    with pytest.raises(PlanError, match=f"{device} does not support .*{unit.ops[0]}"):
+        predictor.moved({unit.ops[0]: device})
+    with pytest.raises(PlanError, match="does not know 'GPU'"):
+        predictor.moved({unit.ops[0]: "GPU"})
+    with pytest.raises(AffinityError, match="No op is called 'nothing'"):
+        predictor.moved({"nothing": device})
+    other = random_case(2)
+    with pytest.raises(AffinityError, match="another model"):
+        costs.predict_us(affinity_of(other, some_choice(other, 0)))
+    with pytest.raises(PlanError, match="belongs to another model"):
+        plan_graph(other.graph, costs)
+
+
+def test_a_cost_model_reads_back_as_it_was(tmp_path):
+    for seed in range(10):
+        costs = dataclasses.replace(
+            random_case(seed),
+            validation_rows=(ValidationRow("a", 10.0, 11.0), ValidationRow("b", 30.0, 29.0)),
+            environment={"host": "here"},
+            device_properties={"A": {"INFERENCE_PRECISION_HINT": "f32"}},
+            fingerprint="abc",
+        )
+        costs.to_json(tmp_path / "costs.json")
+        again = hl.CostModel.from_json(tmp_path / "costs.json")
+        assert again == costs
+        affinity = affinity_of(costs, some_choice(costs, seed))
+        assert again.predict_us(affinity) == costs.predict_us(affinity)
+        assert again.validation.equals(costs.validation)
+
+
+def test_validation_is_measured_by_hand():
+    costs = dataclasses.replace(
+        random_case(0),
+        validation_rows=(
+            ValidationRow("a", 110.0, 100.0),
+            ValidationRow("b", 190.0, 200.0),
+            ValidationRow("c", 300.0, 300.0),
+        ),
+    )
+    assert costs.mape == pytest.approx((0.1 + 0.05) / 3)
+    assert costs.r2 == pytest.approx(1 - (100 + 100) / 20000)
+    assert costs.validation["error"].tolist() == pytest.approx([0.1, -0.05, 0.0])
+    with pytest.raises(PlanError, match="not validated"):
+        _ = random_case(0).mape
+
+
+def test_broken_files_are_named(tmp_path):
+    path = tmp_path / "costs.json"
+    random_case(0).to_json(path)
+    text = path.read_text()
+    data = json.loads(text)
+    broken = [text[: len(text) // 2], "", "[]", '{"kind": "affinity"}']
+    for key in ("graph", "devices", "units", "boundaries", "subgraph_us", "constant_us"):
+        broken.append(json.dumps({k: v for k, v in data.items() if k != key}))
+        broken.append(json.dumps({**data, key: "x"}))
+        broken.append(json.dumps({**data, key: [[1, 2], None]}))
+    broken.append(json.dumps({**data, "constant_us": -1.0}))
+    broken.append(json.dumps({**data, "constant_us": "nan"}))
+    for number, content in enumerate(broken):
+        path.write_text(content)
+        with pytest.raises(StoredFileError, match="costs.json"):
+            print(number, content[:80], CostModel.from_json(path))
+    with pytest.raises(StoredFileError):
+        CostModel.from_json(tmp_path / "nowhere.json")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"objective": "speed"}, "is no objective. Objectives: 'latency', 'throughput'"),
+        ({"time_limit_s": 0}, "time_limit_s is a number of seconds above 0, not 0"),
+        ({"time_limit_s": float("nan")}, "time_limit_s"),
+        ({"memory_limit": {"GPU": "1GB"}}, "memory_limit names GPU|memory_limit names 'GPU'"),
+        ({"memory_limit": {"A": "many"}}, "no number of bytes"),
+        ({"memory_limit": ["A"]}, "maps devices to bytes"),
+        ({"pin": {"nothing here": "A"}}, "nothing here"),
+        ({"pin": {"(": "A"}}, "regular expression"),
+        ({"pin": {".": "GPU"}}, "GPU"),
+    ],
+)
+def test_wrong_arguments_of_a_plan(arguments, message):
+    costs = random_case(4)
+    with pytest.raises(PlanError, match=message):
+        plan_graph(costs.graph, costs, **arguments)
+
+
+def test_contradictory_pins_name_the_op():
+    costs = random_case(4)
+    op = costs.units[0].ops[0]
+    with pytest.raises(PlanError, match=op):
+        plan_graph(costs.graph, costs, pin={f"^{op}$": "A", op: "B"})
+
+
+def test_one_device_is_no_choice():
+    costs = random_case(4, n_devices=2)
+    alone = CostModel(
+        graph=costs.graph,
+        devices=("A",),
+        units=tuple(Unit(u.ops, (1.0,)) for u in costs.units),
+        boundaries={},
+        subgraph_us={"A": 1.0},
+    )
+    with pytest.raises(PlanError, match="knows A only|knows 'A' only"):
+        plan_graph(alone.graph, alone)
+
+
+@pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf")])
+def test_costs_are_finite_and_not_negative(bad):
+    with pytest.raises(PlanError):
+        dataclasses.replace(random_case(0), constant_us=bad)
+
+
+def test_a_unit_is_the_part_of_a_fusion_group_with_equal_support():
+    from planning.random_costs import GraphMaker
+
+    maker = GraphMaker()
+    x = maker.add("Parameter")
+    conv = maker.add("Convolution", [x], name="conv")
+    add = maker.add("Add", [conv], name="add")
+    relu = maker.add("Relu", [add], name="relu")
+    maker.add("Softmax", [relu], name="softmax")
+    graph = maker.graph()
+    every = {"conv", "add", "relu", "softmax"}
+    groups = {"A": [("conv", "add")], "B": [("conv", "add", "relu")]}
+    units = split_into_units(graph, {"A": {"conv", "add"}, "B": every}, groups)
+    assert units == (("conv", "add"), ("relu",), ("softmax",))
+    assert fused_pairs(graph, groups) == (
+        ("conv", "add", ("A", "B")),
+        ("add", "relu", ("B",)),
+    )
+    # Where both support all, but fuse differently, what both fuse stays together.
+    units = split_into_units(graph, {"A": every, "B": every}, groups)
+    assert units == (("conv", "add"), ("relu",), ("softmax",))
+    coarse = split_into_units(graph, {"A": every, "B": every}, groups, coarse=True)
+    assert coarse == (("conv", "add", "relu"), ("softmax",))
+    with pytest.raises(PlanError, match="softmax"):
+        split_into_units(graph, {"A": {"conv", "add", "relu"}}, groups)
