@@ -27,7 +27,7 @@ def digits():
 @pytest.fixture(scope="module")
 def costs(digits):
     hl.emulate("ACC", unsupported={"Softmax"})
-    return hl.calibrate(digits, ["ACC", "CPU"], budget_s=15, device_properties=F32, progress=False)
+    return hl.calibrate(digits, ["ACC", "CPU"], budget_s=8, device_properties=F32, progress=False)
 
 
 def test_a_cost_model_holds_what_was_measured(costs, digits, tmp_path):
@@ -77,6 +77,7 @@ def test_no_time_at_all_names_what_is_missing(digits):
         hl.calibrate(digits, ["ACC", "CPU"], budget_s=0.01, progress=False)
 
 
+@pytest.mark.slow
 def test_devices_without_counters_are_measured_part_by_part(digits, monkeypatch):
     """The runtime's counters are there on every device here, so their reading is cut off."""
     from hetero_lab.experiments import observing

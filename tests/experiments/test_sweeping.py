@@ -126,6 +126,7 @@ def test_without_dedupe_each_entry_is_measured_by_itself(model, placements):
     assert sweep.rows[0].profile.latency != sweep.rows[1].profile.latency
 
 
+@pytest.mark.slow
 def test_grid_models_and_requests_are_crossed(model):
     sweep = hl.sweep(
         {"a": model, "b": model},
@@ -161,7 +162,9 @@ def test_in_this_process_it_gives_the_same_rows(swept, model, placements):
     [
         ("signal", "crashed (signal 11)", {}),
         ("hang", "timed out after 3 s", {"timeout_s": 3.0}),
-        ("memory", "out of memory", {"memory_limit_bytes": 3 << 30}),
+        pytest.param(
+            "memory", "out of memory", {"memory_limit_bytes": 3 << 30}, marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_failing_worker_costs_one_row(
@@ -207,6 +210,7 @@ def test_a_finished_sweep_is_not_measured_again(swept, model, placements):
     assert (store / "records.jsonl").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_more_turns_are_added_to_what_is_there(model, placements, tmp_path):
     hl.sweep(model, placements, store=tmp_path, counters=False, **QUICK)
     size = len((tmp_path / "records.jsonl").read_bytes())
@@ -290,6 +294,7 @@ def test_a_worker_ends_with_its_caller(tmp_path):
     assert not alive
 
 
+@pytest.mark.slow
 def test_a_script_without_a_main_guard_works(tmp_path):
     # The script above has none.
     process = run_script(tmp_path)
@@ -370,6 +375,7 @@ def test_comparison_of_a_sweep_with_itself_shows_no_difference(swept):
         hl.compare(sweep, "b")
 
 
+@pytest.mark.slow
 def test_blobs_are_kept_and_used(model, placements, tmp_path):
     hl.sweep(model, placements, cache_dir=tmp_path, counters=False, **QUICK)
     blobs = [p for p in tmp_path.rglob("*") if p.is_file()]

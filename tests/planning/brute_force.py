@@ -10,7 +10,7 @@ from planning.random_costs import affinity_of
 from hetero_lab.model.opgraph import CONSTANT, RESULT
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import predict
-from hetero_lab.planning.cost_model import BoundaryCost, CostModel
+from hetero_lab.planning.cost_model import BoundaryCost, CostModel, LostFusion
 
 
 def ns(us: float) -> int:
@@ -27,16 +27,18 @@ def choices(costs: CostModel) -> Iterator[tuple[int, ...]]:
     yield from itertools.product(*places)
 
 
-def hand_over_ns(costs: CostModel, op: str, port: int, source: str, target: str) -> int:
-    """Return the price of one tensor from device to device."""
+def hand_over_ns(
+    costs: CostModel, op: str, port: int, source: str, target: str
+) -> tuple[int, int]:
+    """Return the work of both devices for one tensor that goes from one to the other."""
     tensor = costs.graph.ops[costs.graph.index_of[op]].outputs[port]
     price = costs.boundaries.get((source, target), BoundaryCost())
-    total = ns(price.fixed_us + price.us_per_byte * (tensor.n_bytes or 0))
+    leave, enter = 0, ns(price.fixed_us + price.us_per_byte * (tensor.n_bytes or 0))
     for term in costs.reorders:
         if (term.op, term.port) == (op, port):
-            total += ns(term.leave_us[costs.devices.index(source)])
-            total += ns(term.enter_us[costs.devices.index(target)])
-    return total
+            leave += ns(term.leave_us[costs.devices.index(source)])
+            enter += ns(term.enter_us[costs.devices.index(target)])
+    return leave, enter
 
 
 def pairwise_ns(costs: CostModel, choice: tuple[int, ...]) -> int:
@@ -55,34 +57,75 @@ def pairwise_ns(costs: CostModel, choice: tuple[int, ...]) -> int:
     }
     for producer, port, target in received:
         name = costs.graph.ops[producer].name
-        total += hand_over_ns(costs, name, port, affinity[name], target)
+        total += sum(hand_over_ns(costs, name, port, affinity[name], target))
     for term in costs.lost_fusion:
         if affinity[term.first] != affinity[term.second]:
-            total += _lost_ns(costs, term, affinity)
+            total += sum(us for _, us in _lost_ns(costs, term, affinity))
     return total
 
 
-def latency_ns(costs: CostModel, affinity: Affinity) -> int:
-    """Add up a prediction from the partition, part by part; units are whole."""
+def busy_ns(costs: CostModel, affinity: Affinity) -> dict[str, int]:
+    """Add up each device's work from the partition, part by part; units are whole."""
     partition = predict(costs.graph, affinity)
-    total = ns(costs.constant_us)
+    busy = dict.fromkeys(costs.devices, 0)
     for unit in costs.units:
-        total += ns(unit.time_us[costs.devices.index(affinity[unit.ops[0]])] or 0.0)
+        device = affinity[unit.ops[0]]
+        busy[device] += ns(unit.time_us[costs.devices.index(device)] or 0.0)
     for subgraph in partition.subgraphs:
-        total += ns(costs.subgraph_us[subgraph.device])
+        busy[subgraph.device] += ns(costs.subgraph_us[subgraph.device])
     for boundary in partition.boundaries:
         source = partition.subgraphs[boundary.source].device
         for target in boundary.targets:
             device = partition.subgraphs[target].device
-            total += hand_over_ns(costs, boundary.op, boundary.port, source, device)
+            leave, enter = hand_over_ns(costs, boundary.op, boundary.port, source, device)
+            busy[source] += leave
+            busy[device] += enter
     where = partition.subgraph_of
     for term in costs.lost_fusion:
         if where[term.first] != where[term.second]:
-            total += _lost_ns(costs, term, affinity)
-    return total
+            for device, lost in _lost_ns(costs, term, affinity):
+                busy[device] += lost
+    return busy
 
 
-def _lost_ns(costs: CostModel, term, affinity: Affinity) -> int:
-    first = costs.devices.index(affinity[term.first])
-    second = costs.devices.index(affinity[term.second])
-    return ns(term.first_us[first]) + ns(term.second_us[second])
+def latency_ns(costs: CostModel, affinity: Affinity) -> int:
+    """Return the constant and all devices' work."""
+    return ns(costs.constant_us) + sum(busy_ns(costs, affinity).values())
+
+
+def interval_ns(costs: CostModel, affinity: Affinity) -> int:
+    """Return the constant and the busiest device's work."""
+    return ns(costs.constant_us) + max(busy_ns(costs, affinity).values())
+
+
+def held_bytes(costs: CostModel, affinity: Affinity) -> dict[str, int]:
+    """Count the constants and boundary tensors of each device from the partition."""
+    graph = costs.graph
+    partition = predict(graph, affinity)
+    placeable = set(graph.placeable)
+    held = dict.fromkeys(costs.devices, 0)
+    for subgraph in partition.subgraphs:
+        seen, queue = set(), [graph.index_of[op] for op in subgraph.ops]
+        queue = [index for index in queue if index in placeable]
+        while queue:
+            for producer, _ in graph.ops[queue.pop()].inputs:
+                if producer in graph.constant_side and producer not in seen:
+                    seen.add(producer)
+                    queue.append(producer)
+        held[subgraph.device] += sum(
+            graph.ops[index].outputs[0].n_bytes or 0
+            for index in seen
+            if graph.ops[index].type == CONSTANT
+        )
+    for boundary in partition.boundaries:
+        n_bytes = graph.ops[graph.index_of[boundary.op]].outputs[boundary.port].n_bytes or 0
+        for index in (boundary.source, *boundary.targets):
+            held[partition.subgraphs[index].device] += n_bytes
+    return held
+
+
+def _lost_ns(costs: CostModel, term: LostFusion, affinity: Affinity) -> list[tuple[str, int]]:
+    sides = ((term.first, term.first_us), (term.second, term.second_us))
+    return [
+        (affinity[op], ns(column[costs.devices.index(affinity[op])])) for op, column in sides
+    ]

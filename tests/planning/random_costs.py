@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Sequence
 
@@ -57,8 +58,11 @@ class GraphMaker:
         return OpGraph(self.name, tuple(self.ops), tuple(self.parameters), tuple(self.results))
 
 
-def random_graph(rng: random.Random, n_ops: int) -> OpGraph:
-    """Return a random DAG with shared tensors and constants, several inputs and outputs."""
+def random_graph(rng: random.Random, n_ops: int, *, state: bool = False) -> OpGraph:
+    """Return a random DAG with shared tensors and constants, several inputs and outputs.
+
+    With ``state``, a variable is read at its beginning and assigned near its end.
+    """
     maker = GraphMaker()
     live = [maker.add("Parameter") for _ in range(rng.randint(1, 3))]
     constants = [
@@ -66,6 +70,8 @@ def random_graph(rng: random.Random, n_ops: int) -> OpGraph:
     ]
     if constants and rng.random() < 0.3:
         constants.append(maker.add("Convert", [constants[0]]))
+    if state:
+        live.append(maker.add("ReadValue", [live[0]], variable="memory"))
     far = rng.choice([0.1, 0.4, 0.8])
     for _ in range(n_ops):
         if rng.random() < 0.3:
@@ -86,6 +92,8 @@ def random_graph(rng: random.Random, n_ops: int) -> OpGraph:
                 n_bytes=rng.randint(1, 4000),
             )
         )
+    if state:
+        maker.add("Assign", [rng.choice(live[-3:])], variable="memory")
     return maker.graph()
 
 
@@ -106,6 +114,9 @@ def random_units(rng: random.Random, graph: OpGraph, most: int) -> list[tuple[st
         if producer in placeable and op.index in placeable
     ]
     rng.shuffle(wires)
+    for path in graph.stateful_paths:
+        roots = {find(index) for index in path}
+        unit.update(dict.fromkeys(roots, min(roots)))
     for first, second in wires:
         if len({find(index) for index in placeable}) <= most and rng.random() < 0.8:
             continue
@@ -172,12 +183,17 @@ def random_costs(
 
 
 def random_case(
-    seed: int, most_units: int = 12, n_devices: int | None = None, n_ops: int | None = None
+    seed: int,
+    most_units: int = 12,
+    n_devices: int | None = None,
+    n_ops: int | None = None,
+    *,
+    state: bool = False,
 ) -> CostModel:
     """Return a random cost model on a random graph."""
     rng = random.Random(seed)
     devices = ["A", "B", "C"][: n_devices or rng.choice([2, 3])]
-    graph = random_graph(rng, n_ops or rng.randint(2, 18))
+    graph = random_graph(rng, n_ops or rng.randint(2, 18), state=state)
     return random_costs(rng, graph, devices, most_units)
 
 
@@ -187,3 +203,30 @@ def affinity_of(costs: CostModel, choice: Sequence[int]) -> Affinity:
     for unit, number in zip(costs.units, choice, strict=True):
         device_of.update(dict.fromkeys(unit.ops, costs.devices[number]))
     return Affinity.from_graph(costs.graph, device_of)
+
+
+def scaled(costs: CostModel, factor: float) -> CostModel:
+    """Return a cost model in which everything but the constant costs ``factor`` times as much."""
+
+    def times(column: Sequence[float]) -> tuple[float, ...]:
+        return tuple(us * factor for us in column)
+
+    return dataclasses.replace(
+        costs,
+        units=tuple(
+            Unit(u.ops, tuple(None if us is None else us * factor for us in u.time_us))
+            for u in costs.units
+        ),
+        boundaries={
+            pair: BoundaryCost(cost.fixed_us * factor, cost.us_per_byte * factor)
+            for pair, cost in costs.boundaries.items()
+        },
+        subgraph_us={device: us * factor for device, us in costs.subgraph_us.items()},
+        lost_fusion=tuple(
+            LostFusion(t.first, t.second, times(t.first_us), times(t.second_us))
+            for t in costs.lost_fusion
+        ),
+        reorders=tuple(
+            Reorder(t.op, t.port, times(t.leave_us), times(t.enter_us)) for t in costs.reorders
+        ),
+    )

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
-from planning.brute_force import choices, latency_ns, pairwise_ns
-from planning.random_costs import affinity_of, random_case
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from planning.brute_force import choices, held_bytes, interval_ns, latency_ns, ns, pairwise_ns
+from planning.random_costs import affinity_of, random_case, scaled
 
 from hetero_lab.errors import PlanError
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.planning import planner
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.milp import milp
 from hetero_lab.planning.min_cut import min_cut
 from hetero_lab.planning.pairwise import Pairwise
 from hetero_lab.planning.planner import plan_graph
 
-QUICK = range(40)
-MANY = range(1000, 1500)
+VALUE = {"latency": latency_ns, "throughput": interval_ns}
 
 
 def pairwise_of(costs: CostModel) -> Pairwise:
     return Pairwise.build(costs.objective, [unit.ops for unit in costs.units])
 
 
-def check_against_all_choices(seed: int, most_units: int, n_devices: int | None = None) -> None:
-    costs = random_case(seed, most_units=most_units, n_devices=n_devices)
+def every_placement(costs: CostModel) -> list[Affinity]:
+    return [affinity_of(costs, choice) for choice in choices(costs)]
+
+
+def check_against_all_choices(costs: CostModel) -> None:
     every = list(choices(costs))
     best = min(pairwise_ns(costs, choice) for choice in every)
     found = milp(pairwise_of(costs))
@@ -35,142 +43,276 @@ def check_against_all_choices(seed: int, most_units: int, n_devices: int | None 
         assert pairwise_ns(costs, cut.devices) == best
     whole = min(latency_ns(costs, affinity_of(costs, choice)) for choice in every)
     made = plan_graph(costs.graph, costs)
-    assert round(made.predicted_us * 1000) == whole
+    assert ns(made.predicted_us) == whole
     assert latency_ns(costs, made.affinity) == whole
     assert made.gap == 0.0
 
 
-@pytest.mark.parametrize("seed", QUICK)
+@pytest.mark.parametrize("seed", range(60))
 def test_planners_equal_brute_force(seed):
-    check_against_all_choices(seed, most_units=7)
+    check_against_all_choices(random_case(seed, most_units=7, state=seed % 4 == 3))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", MANY[::50])
+@pytest.mark.parametrize("first", range(1000, 1500, 50))
 def test_planners_equal_brute_force_on_many(first):
     for seed in range(first, first + 50):
         # All choices of 12 units on three devices would be half a million predictions.
         n_devices = 2 + seed % 2
-        check_against_all_choices(seed, most_units=12 if n_devices == 2 else 8, n_devices=n_devices)
+        most_units = 12 if n_devices == 2 else 8
+        check_against_all_choices(
+            random_case(seed, most_units, n_devices, n_ops=None, state=seed % 10 > 7)
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+def test_twelve_units_on_three_devices(seed):
+    costs = random_case(seed, most_units=12, n_devices=3, n_ops=16)
+    pairwise = pairwise_of(costs)
+    every = list(choices(costs))
+    found = milp(pairwise)
+    assert found is not None
+    assert found.value_ns == min(pairwise_ns(costs, choice) for choice in every)
+    made = plan_graph(costs.graph, costs)
+    assert ns(made.predicted_us) == min(
+        costs.objective.evaluate(pairwise.devices(choice)).value_ns("latency") for choice in every
+    )
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_min_cut_is_milp_on_larger_graphs(seed):
-    costs = random_case(seed, most_units=120, n_devices=2, n_ops=40 + 12 * seed)
+    costs = random_case(seed, most_units=150, n_devices=2, n_ops=40 + 10 * seed)
     pairwise = pairwise_of(costs)
     cut, program = min_cut(pairwise), milp(pairwise)
     assert program is not None
     assert cut.value_ns == program.value_ns == pairwise_ns(costs, cut.devices)
 
 
-@pytest.mark.parametrize("seed", range(15))
-@pytest.mark.parametrize("n_devices", [2, 3])
-def test_a_plan_is_between_its_bound_and_every_baseline(seed, n_devices):
-    costs = random_case(seed, most_units=60, n_devices=n_devices, n_ops=60)
-    made = plan_graph(costs.graph, costs, time_limit_s=10)
-    assert made.lower_bound_us <= made.predicted_us
-    assert made.predicted_us == costs.predict_us(made.affinity)
+def check_between_bound_and_baselines(costs: CostModel, objective: str) -> None:
+    made = plan_graph(costs.graph, costs, objective=objective, time_limit_s=10)
+    assert 0 < made.lower_bound_us <= made.predicted_us
+    assert ns(made.predicted_us) == VALUE[objective](costs, made.affinity)
     labels = [baseline.label for baseline in made.baselines]
     assert labels[0] == "greedy"
     for baseline in made.baselines:
-        assert made.predicted_us <= baseline.predicted_us == costs.predict_us(baseline.affinity)
+        assert made.predicted_us <= baseline.predicted_us
+        assert ns(baseline.predicted_us) == VALUE[objective](costs, baseline.affinity)
         assert made.regret[baseline.label] == pytest.approx(
             baseline.predicted_us - made.predicted_us
         )
+        if baseline.label != "greedy":
+            assert set(baseline.affinity.devices) == {baseline.label}
     alone = {d for d in costs.devices if all(set(u.ops) <= costs.supports(d) for u in costs.units)}
     assert set(labels[1:]) == alone
+    greedy = made.baselines[0].affinity
+    for unit in costs.units:
+        first = next(d for d in costs.devices if set(unit.ops) <= costs.supports(d))
+        assert {greedy[op] for op in unit.ops} == {first}
+    frame = made.to_frame().set_index("label")
+    assert frame["regret_us"].drop(["plan", "lower bound"]).to_dict() == made.regret
 
 
-def test_sums_beyond_32_bits_are_exact():
-    costs = random_case(3, most_units=12, n_devices=2)
-    factor = 40_000_000
-    large = CostModel(
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("n_devices", [2, 3])
+def test_a_plan_is_between_its_bound_and_every_baseline(seed, n_devices):
+    # Every other model supports everything everywhere, so that there are single devices.
+    costs = random_case(seed, most_units=45, n_devices=n_devices, n_ops=45, state=seed == 4)
+    check_between_bound_and_baselines(costs, "latency")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", ["latency", "throughput"])
+@pytest.mark.parametrize("n_devices", [2, 3])
+@pytest.mark.parametrize("seed", range(12))
+def test_large_plans_are_between_their_bounds_and_every_baseline(seed, n_devices, objective):
+    costs = random_case(seed, most_units=150, n_devices=n_devices, n_ops=40 + 10 * seed)
+    check_between_bound_and_baselines(costs, objective)
+
+
+@pytest.mark.parametrize("limited", [False, True])
+@pytest.mark.parametrize("objective", ["latency", "throughput"])
+@pytest.mark.parametrize("seed", range(12))
+def test_the_bound_of_the_large_method_holds(monkeypatch, seed, objective, limited):
+    monkeypatch.setattr(planner, "_SMALL", 0)
+    costs = random_case(seed, most_units=6)
+    every = every_placement(costs)
+    limit = None
+    if limited:
+        sizes = sorted({held_bytes(costs, a)["A"] for a in every})
+        limit = {"A": sizes[len(sizes) // 3]}
+        every = [a for a in every if held_bytes(costs, a)["A"] <= limit["A"]]
+    made = plan_graph(costs.graph, costs, objective=objective, memory_limit=limit)
+    best = min(VALUE[objective](costs, affinity) for affinity in every)
+    assert ns(made.lower_bound_us) <= best <= ns(made.predicted_us)
+    assert VALUE[objective](costs, made.affinity) == ns(made.predicted_us)
+    assert not limit or held_bytes(costs, made.affinity)["A"] <= limit["A"]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_two_devices_that_can_do_everything_are_not_worse_than_either(seed):
+    costs = random_case(seed, most_units=30, n_devices=2, n_ops=30)
+    free = CostModel(
         graph=costs.graph,
         devices=costs.devices,
         units=tuple(
-            type(u)(u.ops, tuple(None if t is None else t * factor for t in u.time_us))
+            type(u)(u.ops, tuple(7.0 if us is None else us for us in u.time_us))
             for u in costs.units
         ),
-        boundaries={
-            pair: type(c)(c.fixed_us * factor, c.us_per_byte * factor)
-            for pair, c in costs.boundaries.items()
-        },
+        boundaries=costs.boundaries,
         subgraph_us=costs.subgraph_us,
     )
-    best = min(pairwise_ns(large, choice) for choice in choices(large))
-    assert best > 2**33
-    assert min_cut(pairwise_of(large)).value_ns == best
+    made = plan_graph(free.graph, free, time_limit_s=10)
+    assert set(made.regret) == {"greedy", "A", "B"}
+    assert made.regret["greedy"] == made.regret["A"] >= 0
+    assert made.regret["B"] >= 0
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_throughput_is_the_least_time_of_the_busiest_device(seed):
-    costs = random_case(seed, most_units=7)
-    made = plan_graph(costs.graph, costs, objective="throughput")
-    best = min(costs.predictor(affinity_of(costs, choice)).busiest_us for choice in choices(costs))
-    assert made.predicted_us == best
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10_000), power=st.integers(3, 10))
+def test_sums_beyond_32_bits_are_exact(seed, power):
+    costs = scaled(random_case(seed, most_units=7), 3.0 * 10.0**power)
+    pairwise = pairwise_of(costs)
+    best = min(pairwise_ns(costs, choice) for choice in choices(costs))
+    program = milp(pairwise)
+    assert program is not None
+    assert program.bound_ns <= best == program.value_ns
+    if len(costs.devices) == 2:
+        cut = min_cut(pairwise)
+        assert cut.value_ns == cut.bound_ns == best
 
 
-def held_bytes(costs: CostModel, choice: tuple[int, ...], device: int) -> int:
-    """Count constants and boundary tensors of a device from the partition."""
-    from hetero_lab.model.opgraph import CONSTANT
-    from hetero_lab.placement.partition import predict
-
-    graph = costs.graph
-    partition = predict(graph, affinity_of(costs, choice))
-    total = 0
-    for subgraph in partition.subgraphs:
-        if subgraph.device != costs.devices[device]:
-            continue
-        seen, queue = set(), [graph.index_of[op] for op in subgraph.ops]
-        queue = [i for i in queue if i in set(graph.placeable)]
-        while queue:
-            for producer, _ in graph.ops[queue.pop()].inputs:
-                if producer in graph.constant_side and producer not in seen:
-                    seen.add(producer)
-                    queue.append(producer)
-        total += sum(
-            graph.ops[i].outputs[0].n_bytes or 0 for i in seen if graph.ops[i].type == CONSTANT
+def test_large_and_small_costs_beside_each_other_are_exact():
+    for seed in range(20):
+        costs = random_case(seed, most_units=8, n_devices=2)
+        factors = [1.0, 1e3, 1e6, 1e9]
+        units = tuple(
+            type(u)(u.ops, tuple(None if t is None else t * factors[i % 4] for t in u.time_us))
+            for i, u in enumerate(costs.units)
         )
-    for boundary in partition.boundaries:
-        n_bytes = graph.ops[graph.index_of[boundary.op]].outputs[boundary.port].n_bytes or 0
-        for index in (boundary.source, *boundary.targets):
-            if partition.subgraphs[index].device == costs.devices[device]:
-                total += n_bytes
-    return total
+        mixed = CostModel(
+            graph=costs.graph,
+            devices=costs.devices,
+            units=units,
+            boundaries=costs.boundaries,
+            subgraph_us=costs.subgraph_us,
+            lost_fusion=costs.lost_fusion,
+        )
+        best = min(pairwise_ns(mixed, choice) for choice in choices(mixed))
+        assert min_cut(pairwise_of(mixed)).value_ns == best
 
 
-@pytest.mark.parametrize("seed", range(25))
-def test_memory_limits_are_kept_and_the_best_within_them_is_found(seed):
+@pytest.mark.parametrize("seed", [145, 156, 194, 225])
+def test_a_busiest_device_of_hours_is_found(seed):
+    # HiGHS' tolerances are absolute: unscaled, it was wrong by 15 % here and called it proven.
+    costs = scaled(random_case(seed, most_units=7, n_devices=2 + seed % 2), 1e7)
+    pairwise = pairwise_of(costs)
+    found = milp(pairwise, "throughput")
+    assert found is not None
+    best = min(
+        int(pairwise.busy_ns(pairwise_array(choice)).max()) for choice in choices(costs)
+    ) + ns(costs.constant_us)
+    assert found.bound_ns <= best == found.value_ns
+    assert best - found.bound_ns < 1e-6 * best
+
+
+def pairwise_array(choice: tuple[int, ...]):
+    import numpy as np
+
+    return np.array([choice])
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_throughput_is_the_least_time_of_the_busiest_device(seed):
+    costs = random_case(seed, most_units=7, state=seed % 5 == 4)
+    made = plan_graph(costs.graph, costs, objective="throughput")
+    every = every_placement(costs)
+    assert ns(made.predicted_us) == min(interval_ns(costs, affinity) for affinity in every)
+    assert interval_ns(costs, made.affinity) == ns(made.predicted_us)
+    assert costs.predictor(made.affinity).busiest_us == made.predicted_us
+    assert made.gap == 0.0
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10_000), share=st.floats(0, 1, allow_subnormal=False), both=st.booleans())
+def test_memory_limits_are_kept_and_the_best_within_them_is_found(seed, share, both):
+    costs = random_case(seed, most_units=5)
+    held = {affinity: held_bytes(costs, affinity) for affinity in every_placement(costs)}
+    limits: dict[str, int | str] = {}
+    for device in costs.devices[: 2 if both else 1]:
+        sizes = sorted({by_device[device] for by_device in held.values()})
+        limits[device] = sizes[round(share * (len(sizes) - 1))]
+    fitting = [a for a, size in held.items() if all(size[d] <= limits[d] for d in limits)]
+    if not fitting:
+        with pytest.raises(PlanError, match="keeps within memory_limit"):
+            plan_graph(costs.graph, costs, memory_limit=limits)
+        return
+    made = plan_graph(costs.graph, costs, memory_limit=limits)
+    assert made.memory_bytes == held_bytes(costs, made.affinity)
+    assert all(made.memory_bytes[d] <= limits[d] for d in limits)
+    assert ns(made.predicted_us) == min(latency_ns(costs, affinity) for affinity in fitting)
+    assert planner.keeps_limits(costs, made.affinity, memory_limit=limits)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_limit_that_nothing_fits_is_named(seed):
     costs = random_case(seed, most_units=6)
-    every = list(choices(costs))
-    sizes = sorted({held_bytes(costs, choice, 0) for choice in every})
-    limit = sizes[len(sizes) // 3]
-    fitting = [choice for choice in every if held_bytes(costs, choice, 0) <= limit]
-    best = min(latency_ns(costs, affinity_of(costs, choice)) for choice in fitting)
-    made = plan_graph(costs.graph, costs, memory_limit={costs.devices[0]: limit})
-    assert made.memory_bytes[costs.devices[0]] <= limit
-    assert round(made.predicted_us * 1000) == best
-    if sizes[0] > 0:
-        with pytest.raises(PlanError, match="memory_limit"):
-            plan_graph(costs.graph, costs, memory_limit={costs.devices[0]: sizes[0] - 1})
+    least = min(held_bytes(costs, affinity)["A"] for affinity in every_placement(costs))
+    if least:
+        with pytest.raises(PlanError, match=r"memory_limit \(A .*\).*[Rr]aise (the|a) limit"):
+            plan_graph(costs.graph, costs, memory_limit={"A": least - 1})
+    assert plan_graph(costs.graph, costs, memory_limit={"A": least}).memory_bytes["A"] <= least
+
+
+@pytest.mark.parametrize("n_devices", [2, 3])
+def test_a_large_plan_keeps_a_tight_limit(n_devices):
+    costs = random_case(7, most_units=60, n_devices=n_devices, n_ops=60)
+    free = plan_graph(costs.graph, costs, time_limit_s=5)
+    limit = free.memory_bytes["A"] * 2 // 3
+    started = time.monotonic()
+    made = plan_graph(costs.graph, costs, memory_limit={"A": limit}, time_limit_s=5)
+    assert time.monotonic() - started < 15
+    assert made.memory_bytes == held_bytes(costs, made.affinity)
+    assert made.memory_bytes["A"] <= limit < free.memory_bytes["A"]
+    assert ns(made.predicted_us) == latency_ns(costs, made.affinity)
+    assert made.lower_bound_us <= made.predicted_us
 
 
 @pytest.mark.parametrize("seed", range(15))
 def test_pins_are_kept_and_the_best_with_them_is_found(seed):
     costs = random_case(seed, most_units=7)
-    number = (
-        next(i for i, u in enumerate(costs.units) if None not in u.time_us)
-        if any(None not in u.time_us for u in costs.units)
-        else None
-    )
-    if number is None:
-        pytest.skip("no unit may be everywhere")
-    op, last = costs.units[number].ops[0], len(costs.devices) - 1
+    last = len(costs.devices) - 1
+    number = next(i for i, u in enumerate(costs.units) if u.time_us[last] is not None)
+    op = costs.units[number].ops[0]
     best = min(
         latency_ns(costs, affinity_of(costs, choice))
         for choice in choices(costs)
         if choice[number] == last
     )
-    made = plan_graph(costs.graph, costs, pin={f"^{op}$": costs.devices[last]})
+    pin = {f"^{op}$": costs.devices[last]}
+    made = plan_graph(costs.graph, costs, pin=pin)
     assert made.affinity[op] == costs.devices[last]
-    assert round(made.predicted_us * 1000) == best
+    assert ns(made.predicted_us) == best
+    assert planner.keeps_limits(costs, made.affinity, pin=pin)
+
+
+@pytest.mark.parametrize("n_devices", [2, 3])
+def test_a_large_plan_keeps_its_pins(n_devices):
+    costs = random_case(11, most_units=60, n_devices=n_devices, n_ops=60)
+    pins = {}
+    for unit in costs.units[::5]:
+        device = next(d for d in reversed(costs.devices) if set(unit.ops) <= costs.supports(d))
+        pins[f"^{unit.ops[0]}$"] = device
+    made = plan_graph(costs.graph, costs, pin=pins, time_limit_s=5)
+    assert {f"^{u.ops[0]}$": made.affinity[u.ops[0]] for u in costs.units[::5]} == pins
+    assert made.lower_bound_us <= made.predicted_us
+    assert ns(made.predicted_us) == latency_ns(costs, made.affinity)
+
+
+def test_a_plan_without_time_is_still_a_plan():
+    costs = random_case(5, most_units=150, n_devices=3, n_ops=150)
+    started = time.monotonic()
+    made = plan_graph(costs.graph, costs, time_limit_s=0.05)
+    assert time.monotonic() - started < 10
+    assert made.lower_bound_us <= made.predicted_us
+    assert all(regret >= 0 for regret in made.regret.values())

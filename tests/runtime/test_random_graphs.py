@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import warnings
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,8 +21,9 @@ from hetero_lab.errors import HeteroLabWarning
 from hetero_lab.model.read import PreparedModel, output_names, prepare
 from hetero_lab.runtime.inputs import generate_inputs
 
-N_GRAPHS = 300
+N_QUICK, N_GRAPHS = 50, 300
 CHUNK = 25
+SIZES = [N_QUICK, pytest.param(N_GRAPHS, marks=pytest.mark.slow)]
 DEVICES = ["ACC", "CPU"]
 SINGLE = {"CPU": F32}
 
@@ -82,31 +84,37 @@ def _outcome(
     return Outcome(seed, right, compiled.as_predicted is True, compiled.partition.n_subgraphs)
 
 
-def _chunks() -> list[range]:
-    return [range(start, start + CHUNK) for start in range(0, N_GRAPHS, CHUNK)]
+def _chunks() -> list[Any]:
+    chunks = [range(start, start + CHUNK) for start in range(0, N_GRAPHS, CHUNK)]
+    return [
+        pytest.param(chunk, marks=[pytest.mark.slow] if chunk[0] >= N_QUICK else [])
+        for chunk in chunks
+    ]
 
 
 @pytest.mark.parametrize("kind", ["by hand", "automatic"])
-@pytest.mark.parametrize("seeds", _chunks(), ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}")
+@pytest.mark.parametrize("seeds", _chunks(), ids=str)
 def test_outputs_are_those_of_one_device(seeds: range, kind: str):
     wrong = [seed for seed in seeds if not outcomes(seed)[kind].right]
     assert wrong == []
 
 
 @pytest.mark.parametrize("kind", ["by hand", "automatic"])
-def test_the_observed_partition_is_the_predicted_one(kind: str):
-    done = [outcomes(seed)[kind] for seed in range(N_GRAPHS)]
+@pytest.mark.parametrize("n", SIZES)
+def test_the_observed_partition_is_the_predicted_one(n: int, kind: str):
+    done = [outcomes(seed)[kind] for seed in range(n)]
     other = [outcome.seed for outcome in done if not outcome.as_predicted]
-    assert len(other) <= 0.02 * N_GRAPHS, other
+    assert len(other) <= 0.02 * n, other
 
 
-def test_the_graphs_are_really_split():
+@pytest.mark.parametrize("n", SIZES)
+def test_the_graphs_are_really_split(n: int):
     split = {
-        kind: sum(outcomes(seed)[kind].n_subgraphs > 1 for seed in range(N_GRAPHS))
+        kind: sum(outcomes(seed)[kind].n_subgraphs > 1 for seed in range(n))
         for kind in ("by hand", "automatic")
     }
-    assert split["by hand"] > 0.9 * N_GRAPHS
-    assert split["automatic"] > 0.5 * N_GRAPHS
+    assert split["by hand"] > 0.9 * n
+    assert split["automatic"] > 0.5 * n
 
 
 def test_the_runtimes_own_automatic_mode_still_swaps_outputs_and_ours_does_not():

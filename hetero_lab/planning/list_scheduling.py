@@ -1,0 +1,289 @@
+"""A placement for the parallel executor: list scheduling over units, judged by simulation.
+
+List scheduling (HEFT) puts each planning unit where it ends first. What really runs are
+subgraphs, units of one device merged, so that its choice is simulated as the executor would run
+it, beside the greedy choice, each single device and the plan for latency. The best two are
+improved by moving subgraphs, branches and units; the best of all is the plan.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hetero_lab.errors import PlanError
+from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, OpGraph
+from hetero_lab.placement import branches
+from hetero_lab.placement.partition import Partition, predict
+from hetero_lab.placement.wires import strong_labels
+from hetero_lab.planning.earliest_finish import schedule_tasks
+from hetero_lab.planning.planner import Baseline, plan_graph
+from hetero_lab.planning.schedules import Schedule
+from hetero_lab.planning.simulation import run_partition, simulate
+from hetero_lab.planning.task_graph import Edge, Task, TaskGraph, check_rank
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from hetero_lab.placement.affinity import Affinity
+    from hetero_lab.planning.cost_model import CostModel
+
+_MOST_MOVES = 400
+_STARTS = 2
+
+
+@dataclass(frozen=True)
+class SchedulePlan:
+    """A placement for the parallel executor.
+
+    Parameters
+    ----------
+    affinity
+        The placement.
+    schedule
+        When its subgraphs are predicted to run.
+    split_branches
+        Whether this holds for an executor with ``separate_branches=True``.
+    method
+        How it was found.
+    baselines
+        What the greedy choice, each single device, the plan for latency and list scheduling
+        itself are predicted to take side by side; ``regret_us`` is never negative.
+    """
+
+    affinity: Affinity
+    schedule: Schedule
+    split_branches: bool
+    method: str
+    baselines: tuple[Baseline, ...]
+
+    @property
+    def predicted_us(self) -> float:
+        """The predicted latency of one request, devices side by side."""
+        return self.schedule.makespan_us
+
+    @property
+    def n_subgraphs(self) -> int:
+        """Number of subgraphs that the executor runs."""
+        return len(self.schedule.entries)
+
+    @property
+    def regret(self) -> dict[str, float]:
+        """By how many µs each baseline is predicted to be slower."""
+        return {baseline.label: baseline.regret_us for baseline in self.baselines}
+
+    def __repr__(self) -> str:
+        return (
+            f"SchedulePlan({self.predicted_us:.1f} µs, {self.n_subgraphs} subgraphs, "
+            f"by {self.method}, {self.affinity!r})"
+        )
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row for the plan and each baseline; ``schedule`` has its own table."""
+        import pandas as pd
+
+        rows = [("plan", self.predicted_us, 0.0)]
+        rows += [(b.label, b.predicted_us, b.regret_us) for b in self.baselines]
+        return pd.DataFrame(rows, columns=["label", "predicted_us", "regret_us"])
+
+    def _repr_html_(self) -> str:
+        from hetero_lab.tables import html_table
+
+        return html_table(self.to_frame(), caption=repr(self)) + self.schedule._repr_html_()
+
+
+def list_scheduling(
+    graph: OpGraph,
+    costs: CostModel,
+    *,
+    rank: str = "heft",
+    split_branches: bool = False,
+    time_limit_s: float = 20.0,
+) -> SchedulePlan:
+    """Plan a placement for the parallel executor.
+
+    Parameters
+    ----------
+    graph
+        The model.
+    costs
+        Its cost model.
+    rank
+        Which unit is most urgent: ``"heft"``, or ``"heterogeneous"`` as in Samsung ONE.
+    split_branches
+        Whether the executor separates independent branches on one device.
+    time_limit_s
+        About when to stop. Half of it is for the plan for latency.
+
+    Returns
+    -------
+    SchedulePlan
+        Never predicted to take longer than the greedy choice, a single device, the plan for
+        latency or list scheduling itself.
+
+    Raises
+    ------
+    PlanError
+        There is no such rank, the cost model is of another model or knows one device only, or
+        an op is supported nowhere.
+    """
+    check_rank(rank)
+    number: Any = time_limit_s
+    if not isinstance(number, int | float) or not math.isfinite(number) or number <= 0:
+        raise PlanError(f"time_limit_s is a number of seconds above 0, not {number!r}.")
+    deadline = time.monotonic() + time_limit_s
+    latency = plan_graph(graph, costs, time_limit_s=time_limit_s / 2)
+    units = schedule_tasks(unit_tasks(costs), rank=rank)
+    candidates = [("list scheduling", _placed(costs, units))]
+    candidates += [(baseline.label, baseline.affinity) for baseline in latency.baselines]
+    candidates.append(("latency plan", latency.affinity))
+    found = [
+        (simulate(costs, affinity, split_branches=split_branches), label, affinity)
+        for label, affinity in candidates
+    ]
+    ranked = sorted(found, key=lambda one: one[0].makespan_us)
+    best, method, affinity = ranked[0]
+    for _, label, start in ranked[:_STARTS]:
+        climb = _Climb(costs, split_branches, deadline)
+        schedule, devices = climb.run(costs.objective.device_numbers(start))
+        if schedule.makespan_us < best.makespan_us:
+            best, method = schedule, f"{label}, improved"
+            affinity = costs.objective.affinity(devices)
+    baselines = tuple(
+        Baseline(label, one.makespan_us, one.makespan_us - best.makespan_us, where)
+        for one, label, where in found
+    )
+    return SchedulePlan(affinity, best, split_branches, method, baselines)
+
+
+def unit_tasks(costs: CostModel) -> TaskGraph:
+    """Return the planning units of a cost model as tasks, and what passes between them as edges.
+
+    An edge holds all tensors from one unit to another. Between different devices it costs their
+    hand-over, the fusion that is lost, and a subgraph on the receiving device. A model's input
+    is there from the start and makes no edge. Units that depend on each other (each has an op
+    before one of the other) keep only the edges that run in the order of their first ops.
+    """
+    objective, units = costs.objective, costs.units
+    between = _edges(costs)
+    pairs = np.array(list(between), dtype=np.int64).reshape(-1, 2)
+    knot = strong_labels(pairs[:, 0], pairs[:, 1], len(units))
+    first = [min(costs.graph.index_of[op] for op in unit.ops) for unit in units]
+    lost: dict[tuple[int, int], np.ndarray] = {}
+    for row, ends in enumerate(objective.fused.tolist()):
+        pair = (int(objective.unit_of[ends[0]]), int(objective.unit_of[ends[1]]))
+        price = objective.first_ns[row][:, None] + objective.second_ns[row]
+        lost[pair] = lost.get(pair, 0) + price
+    source, target = np.indices((len(costs.devices),) * 2)
+    edges = []
+    for (a, b), tensors in between.items():
+        if knot[a] == knot[b] and first[a] > first[b]:
+            continue
+        every = np.array(sorted(tensors))[:, None, None]
+        ns = objective.hand_over_ns(every, source, target)[0].sum(axis=0)
+        ns = ns + objective.subgraph_ns + lost.get((a, b), 0)
+        transfer_us = {
+            (s, t): float(ns[i, j]) / 1000.0 if i != j else 0.0
+            for i, s in enumerate(costs.devices)
+            for j, t in enumerate(costs.devices)
+        }
+        edges.append(Edge(a, b, transfer_us))
+    tasks = tuple(Task(unit.ops[0], unit.time_us, len(unit.ops)) for unit in units)
+    return TaskGraph(costs.devices, tasks, tuple(edges))
+
+
+def _edges(costs: CostModel) -> dict[tuple[int, int], set[int]]:
+    """Return the numbers of the tensors that pass from unit to unit."""
+    graph, objective = costs.graph, costs.objective
+    between: dict[tuple[int, int], set[int]] = {}
+    for op in graph:
+        for producer, port in op.inputs:
+            pair = (int(objective.unit_of[producer]), int(objective.unit_of[op.index]))
+            passes = op.type != RESULT and graph.ops[producer].type not in (CONSTANT, PARAMETER)
+            if passes and pair[0] != pair[1] and min(pair) >= 0:
+                between.setdefault(pair, set()).add(int(objective.first_tensor[producer]) + port)
+    return between
+
+
+def _placed(costs: CostModel, units: Schedule) -> Affinity:
+    """Return the affinity that puts each unit where it is scheduled."""
+    chosen = np.zeros(len(costs.units), dtype=np.int64)
+    for entry in units.entries:
+        chosen[entry.index] = costs.devices.index(entry.device)
+    objective = costs.objective
+    return objective.affinity(chosen[np.maximum(objective.unit_of, 0)])
+
+
+class _Climb:
+    """Move subgraphs, branches and units to other devices as long as the end comes earlier."""
+
+    def __init__(self, costs: CostModel, split_branches: bool, deadline: float):
+        self.costs = costs
+        self.split_branches = split_branches
+        self.deadline = deadline
+        objective = costs.objective
+        self.first = [costs.graph.index_of[unit.ops[0]] for unit in costs.units]
+        self.nodes = [np.flatnonzero(objective.unit_of == u) for u in range(len(costs.units))]
+        self.allowed = np.array([[t is not None for t in unit.time_us] for unit in costs.units])
+
+    def run(self, devices: np.ndarray) -> tuple[Schedule, np.ndarray]:
+        """Return the best schedule found from a placement on, and its devices."""
+        best, partition = self._simulated(devices)
+        left = _MOST_MOVES
+        while True:
+            for units, device in self._moves(devices, best, partition):
+                if not left or time.monotonic() > self.deadline:
+                    return best, devices
+                left -= 1
+                moved = devices.copy()
+                moved[np.concatenate([self.nodes[unit] for unit in units])] = device
+                schedule, cut = self._simulated(moved)
+                if schedule.makespan_us < best.makespan_us:
+                    best, partition, devices = schedule, cut, moved
+                    break
+            else:
+                return best, devices
+
+    def _simulated(self, devices: np.ndarray) -> tuple[Schedule, Partition]:
+        make = branches.split_branches if self.split_branches else predict
+        partition = make(self.costs.graph, self.costs.objective.affinity(devices))
+        return run_partition(self.costs, devices, partition), partition
+
+    def _moves(
+        self, devices: np.ndarray, schedule: Schedule, partition: Partition
+    ) -> Iterator[tuple[tuple[int, ...], int]]:
+        """Yield (units, device), what the end hangs on first, subgraphs before single units."""
+        path = {entry.index for entry in schedule.critical_path}
+        late = [self._home(partition, unit) in path for unit in range(len(self.first))]
+        homes = [partition]
+        if not self.split_branches:
+            # One branch of a subgraph can go where the rest stays.
+            affinity = self.costs.objective.affinity(devices)
+            homes.append(branches.split_branches(self.costs.graph, affinity))
+        groups: dict[tuple[int, ...], None] = {}
+        for one in homes:
+            members: dict[int, list[int]] = {}
+            for unit in range(len(self.first)):
+                members.setdefault(self._home(one, unit), []).append(unit)
+            groups.update(dict.fromkeys(map(tuple, members.values())))
+        groups.update(dict.fromkeys((unit,) for unit, on_path in enumerate(late) if on_path))
+        for on_path in (True, False):
+            for units in groups:
+                if any(late[unit] for unit in units) != on_path:
+                    continue
+                for device in range(len(self.costs.devices)):
+                    able = tuple(
+                        unit
+                        for unit in units
+                        if self.allowed[unit, device] and devices[self.first[unit]] != device
+                    )
+                    if able:
+                        yield able, device
+
+    def _home(self, partition: Partition, unit: int) -> int:
+        return partition.home[self.first[unit]]
