@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hetero_lab.experiments.calibrating import calibrate
     from hetero_lab.experiments.comparing import compare
     from hetero_lab.experiments.entries import priority_orders
+    from hetero_lab.experiments.explaining import explain
     from hetero_lab.experiments.optimizing import Optimized, optimize
     from hetero_lab.experiments.profiling import Profile, profile
     from hetero_lab.experiments.refusals import find_refused
@@ -36,15 +37,20 @@ if TYPE_CHECKING:
     from hetero_lab.planning.planned import plan
     from hetero_lab.planning.planner import Plan
     from hetero_lab.runtime.compiled import compile_placement as compile
+    from hetero_lab.runtime.dot_dumps import HeteroDumps, hetero_dumps
     from hetero_lab.runtime.freeze import freeze
     from hetero_lab.runtime.parallel import ParallelExecutor
+    from hetero_lab.runtime.quantizing import compress_weights, quantize
+    from hetero_lab.widgets.tweaker import AffinityTweaker
 
 __version__ = "0.1.0"
 
 _WHERE = {
     "Affinity": "placement.affinity",
+    "AffinityTweaker": "widgets.tweaker",
     "CostModel": "planning.cost_model",
     "EmulatedDevice": "backend.emulation",
+    "HeteroDumps": "runtime.dot_dumps",
     "HeteroLabError": "errors",
     "HeteroLabWarning": "errors",
     "OpGraph": "model.opgraph",
@@ -58,17 +64,21 @@ _WHERE = {
     "calibrate": "experiments.calibrating",
     "compile": "runtime.compiled:compile_placement",
     "compare": "experiments.comparing",
+    "compress_weights": "runtime.quantizing",
+    "explain": "experiments.explaining",
     "find_refused": "experiments.refusals",
     "dataset": "model.labelled_data",
     "devices": "backend.devices",
     "emulate": "backend.emulation",
     "freeze": "runtime.freeze",
+    "hetero_dumps": "runtime.dot_dumps",
     "lint": "placement.linting",
     "load": "model.read",
     "optimize": "experiments.optimizing",
     "partition": "placement.predicted",
     "plan": "planning.planned",
     "profile": "experiments.profiling",
+    "quantize": "runtime.quantizing",
     "priority_orders": "experiments.entries",
     "read_profile": "experiments.stored_profile",
     "read_sweep": "experiments.sweep_result",

@@ -7,10 +7,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from hetero_lab import commands, options, sweep_commands
+from hetero_lab import commands, options, plan_commands, sweep_commands
 from hetero_lab.errors import HeteroLabError
 
-ERROR, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
+DIFFERENT, ERROR, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 
 _EXAMPLES = """
 examples:
@@ -22,6 +22,16 @@ _SWEEP_EXAMPLES = """
 examples:
   hetero-lab sweep model.onnx -d GPU,CPU --orders all --store sweep --csv sweep.csv
   hetero-lab sweep model.onnx -d GPU,CPU --fix '^head_=CPU' --fix '^block1/=CPU'
+"""
+_PLAN_EXAMPLES = """
+examples:
+  hetero-lab plan model.onnx -d GPU,CPU --costs costs.json --affinity-out plan.json
+  hetero-lab plan model.onnx --costs costs.json --memory-limit GPU=512MiB --pin '^head_=CPU'
+"""
+_APPLY_EXAMPLES = """
+examples:
+  hetero-lab apply model.onnx plan.json
+  hetero-lab apply model.onnx frozen/
 """
 _EMULATE_HELP = (
     "register an emulated device; other parts are unsupported=, base=, faster_by=auto and "
@@ -59,7 +69,30 @@ def parser() -> options.OptionParser:
     )
     sweep_commands.add_sweep_options(sweep)
     sweep.set_defaults(run=_sweep)
-    for command in (devices, profile, sweep):
+    plan = subparsers.add_parser(
+        "plan",
+        help="measure what each op and hand-over costs and plan the best placement",
+        description=(
+            "Measure what each op and hand-over costs, or take it from a file, and plan the best\n"
+            "placement. A plan is a prediction: hetero-lab apply or sweep measures it."
+        ),
+        epilog=_PLAN_EXAMPLES,
+    )
+    plan_commands.add_plan_options(plan)
+    plan.set_defaults(run=_plan)
+    apply = subparsers.add_parser(
+        "apply",
+        help="run a stored affinity or a frozen placement, check its outputs, time it",
+        description=(
+            "Compile a model with a stored affinity, or run a frozen directory, compare its\n"
+            "outputs with the f32 reference and measure its latency. The exit code is 1 if an\n"
+            "output differs by more than rounding."
+        ),
+        epilog=_APPLY_EXAMPLES,
+    )
+    plan_commands.add_apply_options(apply)
+    apply.set_defaults(run=_apply)
+    for command in (devices, profile, sweep, plan, apply):
         command.add_argument(
             "--emulate",
             action="append",
@@ -71,7 +104,10 @@ def parser() -> options.OptionParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit code: 2 for an error, 130 after Ctrl-C."""
+    """Run the command line; return the exit code.
+
+    2 is an error, 130 Ctrl-C, 1 outputs that ``apply`` found wrong.
+    """
     _print_anything()
     try:
         with commands.warnings_to(_say_aside):
@@ -125,6 +161,22 @@ def _sweep(given: argparse.Namespace) -> int:
     if not given.quiet:
         print(result, end="")
     return INTERRUPTED if result.interrupted else 0
+
+
+def _plan(given: argparse.Namespace) -> int:
+    contrast = commands.emulate(given.emulate)
+    planned = plan_commands.run_plan(given, given.model, defaults=contrast)
+    if not given.quiet:
+        print(planned, end="")
+    return 0
+
+
+def _apply(given: argparse.Namespace) -> int:
+    contrast = commands.emulate(given.emulate)
+    profile = plan_commands.run_apply(given, given.model, defaults=contrast)
+    if not given.quiet:
+        print(plan_commands.applied_text(profile), end="")
+    return DIFFERENT if plan_commands.differs(profile) else 0
 
 
 def _print_anything() -> None:

@@ -62,6 +62,10 @@ class CompileError(HeteroLabError):
     """The runtime refused to compile a placement."""
 
 
+class QuantizationError(HeteroLabError):
+    """A quantised variant of a model that cannot be made."""
+
+
 class MeasurementError(HeteroLabError):
     """A measurement that gave nothing to report."""
 

@@ -13,7 +13,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 from IPython.display import display
 
-from hetero_lab import commands, options, sweep_commands
+from hetero_lab import commands, options, plan_commands, sweep_commands
 from hetero_lab.errors import ArgumentError, HeteroLabError, shorten
 
 _EXAMPLES = """
@@ -32,6 +32,11 @@ examples:
   %hetero_sweep model -d GPU,CPU --orders all
   %hetero_sweep model -d GPU,CPU --fix '^head_=CPU' --fix '^block1/=CPU' --store sweep -v sweep
   %hetero_sweep model -d CPU --grid CPU.INFERENCE_PRECISION_HINT=f32,bf16 --requests 1,4
+"""
+_PLAN_EXAMPLES = """
+examples:
+  %hetero_plan model -d GPU,CPU --costs costs.json -v plan
+  %hetero_plan model --costs costs --memory-limit GPU=512MiB --pin '^head_=CPU' -o
 """
 
 
@@ -64,6 +69,21 @@ def sweep_parser() -> options.OptionParser:
     return _with_result(parser, "Sweep")
 
 
+def plan_parser() -> options.OptionParser:
+    """Return the parser of ``%hetero_plan``."""
+    parser = options.OptionParser(
+        prog="%hetero_plan",
+        description=(
+            "Measure what each op and hand-over costs, and plan the best placement. MODEL is a\n"
+            "variable, the path of a model file or a sample's name; --costs is a variable with a\n"
+            "cost model, or a file."
+        ),
+        epilog=_PLAN_EXAMPLES,
+    )
+    plan_commands.add_plan_options(parser)
+    return _with_result(parser, "Plan")
+
+
 def _with_result(parser: options.OptionParser, what: str) -> options.OptionParser:
     parser.add_argument("-o", "--output", action="store_true", help=f"return the {what}")
     parser.add_argument("-v", "--variable", metavar="VAR", help=f"store the {what} in a variable")
@@ -72,7 +92,7 @@ def _with_result(parser: options.OptionParser, what: str) -> options.OptionParse
 
 @magics_class
 class HeteroMagics(Magics):
-    """``%hetero_profile``, ``%%hetero_profile`` and ``%hetero_sweep``."""
+    """``%hetero_profile``, ``%%hetero_profile``, ``%hetero_sweep`` and ``%hetero_plan``."""
 
     @line_cell_magic
     def hetero_profile(self, line: str, cell: str | None = None) -> Any:
@@ -99,6 +119,18 @@ class HeteroMagics(Magics):
             return self._result(given, sweep, str(sweep))
 
     hetero_sweep.__doc__ = sweep_parser().format_help()
+
+    @line_magic
+    def hetero_plan(self, line: str) -> Any:
+        with _one_paragraph():
+            given = self._parse(plan_parser(), line)
+            if given is None:
+                return None
+            costs = self._costs(given.costs)
+            planned = plan_commands.run_plan(given, self._model(given.model), costs=costs)
+            return self._result(given, planned.plan, str(planned))
+
+    hetero_plan.__doc__ = plan_parser().format_help()
 
     def _result(self, given: Namespace, result: Any, text: str) -> Any:
         if given.variable:
@@ -147,6 +179,11 @@ class HeteroMagics(Magics):
         raise ArgumentError(
             f"The variable {name} is no Affinity or Placement, but {type(value).__name__}."
         )
+
+    def _costs(self, name: str | None) -> Any:
+        """Return the variable of that name if it is a cost model, else None: it is a file."""
+        value = None if name is None else self._namespace.get(name)
+        return value if hasattr(value, "predict_us") else None
 
 
 def _is_model(value: object) -> bool:

@@ -30,7 +30,7 @@ ALLOWED = {
         "model/read.py", "model/googlenet_graph.py", "model/efficientnet_lite0.py",
         "backend/", "runtime/",
     ),
-    "nncf": ("runtime/quantize.py",),
+    "nncf": ("runtime/quantizing.py",),
     "plotly": ("views/", "widgets/"),
     "ipywidgets": ("widgets/",),
     "anywidget": ("widgets/",),

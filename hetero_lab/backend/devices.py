@@ -119,6 +119,8 @@ def support(model: Source, devices: Sequence[str], *, core: ov.Core | None = Non
 
     if isinstance(devices, str):
         devices = [devices]
+    if not isinstance(devices, Iterable) or not (devices := list(devices)):
+        raise DeviceError(f"{devices!r} names no device. Give a list, for instance ['GPU', 'CPU'].")
     prepared = prepare(model)
     ops = [prepared.graph.ops[index] for index in visible_ops(prepared)]
     columns: dict[str, list[Any]] = {

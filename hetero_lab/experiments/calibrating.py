@@ -26,7 +26,7 @@ from hetero_lab.experiments.observing import Observer
 from hetero_lab.model.read import PreparedModel, Source, prepare
 from hetero_lab.placement.affinity import Affinity, Priorities
 from hetero_lab.planning.cost_model import CostModel, ValidationRow
-from hetero_lab.planning.design import placed, segmented_affinities
+from hetero_lab.planning.design import middling_affinity, placed, segmented_affinities
 from hetero_lab.planning.fitting import Observation, fit, fusion_groups
 from hetero_lab.planning.units import split_into_units
 from hetero_lab.runtime.inputs import Inputs
@@ -52,6 +52,7 @@ def calibrate(
     device_properties: Mapping[str, Mapping[str, Any]] | None = None,
     inputs: Inputs | None = None,
     seed: int = 0,
+    validate: int | None = None,
     isolate: bool = False,
     progress: bool = True,
     core: ov.Core | None = None,
@@ -78,6 +79,8 @@ def calibrate(
         Properties of each device, as in a Placement.
     inputs, seed
         As for :func:`hetero_lab.profile`.
+    validate
+        How many placements to keep out of the fit; a quarter, if it is left out.
     isolate
         Compile and run in worker processes; recommended for new drivers.
     progress
@@ -102,6 +105,7 @@ def calibrate(
         devices,
         watch=Stopwatch.start(budget_s),
         share=1.0,
+        validate=validate,
         device_properties=device_properties,
         options={"inputs": inputs, "seed": seed, "isolate": isolate, "progress": progress},
         core=core or shared_core(),
@@ -136,6 +140,7 @@ def learn(
     *,
     watch: Stopwatch,
     share: float,
+    validate: int | None = None,
     device_properties: Mapping[str, Mapping[str, Any]] | None,
     options: Mapping[str, Any],
     core: ov.Core,
@@ -151,21 +156,38 @@ def learn(
     prepared = prepare(model)
     support = _support(prepared, names, core)
     base = _base(prepared, names, support, core)
-    first = next(iter(base))
-    observer = Observer(prepared, properties, base[first], watch, options, core)
+    reference = middling_affinity(prepared.graph, support, _single_ops(prepared))
+    observer = Observer(prepared, properties, reference, watch, options, core)
     limit = None if watch.budget_s is None else share * watch.budget_s
     began = watch.elapsed_s
     observed = observer.observe(base, budget_s=limit, counters=True)
+    if not observer.level_us and not watch.is_over:  # the reference failed
+        observer.reference = next(iter(base.values()))
+        observed = observer.observe(base, budget_s=limit, counters=True)
     _check_base(observed, base, names, support, watch)
     observed = _with_isolated(observed, observer, names, support)
-    each_s = (watch.elapsed_s - began) / (len(observed) + 1) * _SAFETY
+    each_s = (watch.elapsed_s - began) / len(observed) * _SAFETY
     left = math.inf if limit is None else limit - watch.elapsed_s
-    n = int(min(_MOST_FITTED + _MOST_VALIDATED, left / each_s))
+    n = max(0, int(min(_MOST_FITTED + (validate or _MOST_VALIDATED), left / each_s)))
     coarse = n < _FEW
     if coarse:
         _say_coarse(watch, n)
-    fitted, validated = _designed(prepared, support, observed, observer, n, coarse, limit)
-    everything = (*observed, *fitted)
+    most = _MOST_VALIDATED if validate is None else validate
+    share_kept = _VALIDATED * n if validate is None else n - _FEW
+    n_validated = 0 if coarse else max(0, min(most, round(share_kept)))
+    designed, kept = (
+        _design(prepared, support, observed, observer, n, n_validated, coarse) if n else ({}, set())
+    )
+    left = None if limit is None else limit - watch.elapsed_s
+    after: list[Observation] = []
+    if designed and (left is None or left > 0.0):
+        # Each device alone is measured again, beside the others: a machine has its moods.
+        after = observer.observe({**base, **designed}, budget_s=left, counters=True)
+    validated = [seen for seen in after if seen.label in kept]
+    everything = (
+        *(_measured_again(seen, after) for seen in observed),
+        *(seen for seen in after if seen.label in designed and seen.label not in kept),
+    )
     found = fit(prepared.graph, support, everything, coarse=coarse)
     about = dataclasses.replace(
         found,
@@ -185,7 +207,12 @@ def _described(found: CostModel, about: CostModel, validated: Iterable[Observati
         environment=about.environment,
         fingerprint=about.fingerprint,
         validation_rows=tuple(
-            ValidationRow(seen.label, found.predict_us(seen.affinity), seen.measured_us)
+            ValidationRow(
+                seen.label,
+                found.predict_us(seen.affinity),
+                seen.measured_us,
+                found.predictor(seen.affinity).n_subgraphs,
+            )
             for seen in validated
         ),
     )
@@ -309,24 +336,21 @@ def _say_coarse(watch: Stopwatch, n: int) -> None:
     )
 
 
-def _designed(
+def _design(
     prepared: PreparedModel,
     support: Mapping[str, frozenset[str]],
     observed: Sequence[Observation],
     observer: Observer,
     n: int,
+    n_validated: int,
     coarse: bool,
-    limit: float | None,
-) -> tuple[list[Observation], list[Observation]]:
-    """Measure designed placements; return those to fit and those to validate."""
-    if n < 1:
-        return [], []
+) -> tuple[dict[str, Affinity], set[str]]:
+    """Return placements to measure by label, and the labels of those that validate."""
     graph = prepared.graph
     groups = fusion_groups(observed, list(support))
     units = split_into_units(graph, support, groups, coarse=coarse)
     single = _single_ops(prepared)
     most = _most_switches(observer)
-    n_validated = 0 if coarse else min(_MOST_VALIDATED, round(_VALIDATED * n))
     n_fitted = min(_MOST_FITTED, n - n_validated)
     # Every third keeps units whole; the others cut through fusion groups, as planners may.
     whole = segmented_affinities(
@@ -346,17 +370,15 @@ def _designed(
     # Spread over the whole design, so that both parts see few and many subgraphs.
     every = len(labelled) / n_validated if n_validated else math.inf
     chosen = {int((k + 0.5) * every) for k in range(n_validated)}
-    kept = {x: a for i, (x, a) in enumerate(labelled.items()) if i in chosen}
-    rest = {x: a for x, a in labelled.items() if x not in kept}
-    # What validates comes first: a budget that ends early costs placements of the fit only.
-    validated: list[Observation] = []
-    if kept:
-        left = None if limit is None else _VALIDATED * (limit - observer.watch.elapsed_s)
-        validated = observer.observe(kept, budget_s=left, counters=False)
-    left = None if limit is None else limit - observer.watch.elapsed_s
-    if left is not None and left <= 0.0:
-        return [], validated
-    return observer.observe(rest, budget_s=left, counters=True), validated
+    return labelled, {label for i, label in enumerate(labelled) if i in chosen}
+
+
+def _measured_again(before: Observation, after: Sequence[Observation]) -> Observation:
+    """Return an observation with the latency that it had beside the designed placements."""
+    for seen in after:
+        if seen.affinity == before.affinity:
+            return dataclasses.replace(before, measured_us=seen.measured_us, noise=seen.noise)
+    return before
 
 
 def _single_ops(prepared: PreparedModel) -> list[tuple[str, ...]]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from hetero_lab.errors import ArgumentError, names_at_hand
 from hetero_lab.experiments.sweep_result import Row, Sweep
+from hetero_lab.experiments.sweep_tables import row_name
 from hetero_lab.statistics import holm, unpaired_ratio
 from hetero_lab.tables import html_table
 
@@ -84,8 +85,8 @@ def compare(before: Sweep, after: Sweep) -> Comparison:
 def _table(before: Sweep, after: Sweep) -> pd.DataFrame:
     import pandas as pd
 
-    first = {row.label: row for row in before.rows if row.profile is not None}
-    second = {row.label: row for row in after.rows if row.profile is not None}
+    first = {row_name(before, row): row for row in before.rows if row.profile is not None}
+    second = {row_name(after, row): row for row in after.rows if row.profile is not None}
     common = [label for label in first if label in second]
     ratios = [unpaired_ratio(_levels(second[name]), _levels(first[name])) for name in common]
     adjusted = holm([p for *_, p in ratios]) if ratios else []

@@ -20,6 +20,7 @@ from hetero_lab.placement.affinity import Affinity, Priorities
 from hetero_lab.placement.placements import (
     Placement,
     PlacementLike,
+    carried_over,
     compile_properties,
     resolve,
 )
@@ -72,8 +73,8 @@ def priority_orders(devices: Sequence[str], *, core: ov.Core | None = None) -> l
     DeviceError
         No device, one twice, or one that is not here.
     """
-    Priorities.parse(list(devices), core)
-    return [Priorities(order) for order in itertools.permutations(devices)]
+    every = Priorities.parse(devices, core).devices
+    return [Priorities(order) for order in itertools.permutations(every)]
 
 
 def expand(
@@ -103,7 +104,8 @@ def expand(
     entries: list[Entry] = []
     for name, model in prepared.items():
         for asked in placements:
-            placement = resolve(model, asked, core=core)
+            here = carried_over(model, asked) if len(prepared) > 1 else asked
+            placement = resolve(model, here, core=core)
             for suffix, changes in settings:
                 changed = _with_properties(placement, changes)
                 for way in ways:

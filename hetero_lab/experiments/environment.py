@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from hetero_lab import __version__
 from hetero_lab.backend.core import runtime_version, shared_core
 from hetero_lab.backend.emulation import emulated_devices
 
@@ -37,6 +38,7 @@ class Environment:
     on_battery: bool | None
     devices: tuple[tuple[str, str], ...]
     emulated: tuple[tuple[str, str], ...]
+    hetero_lab_version: str = ""  # what was stored before fleets has none
 
 
 def current_environment(devices: Iterable[str], core: ov.Core | None = None) -> Environment:
@@ -55,6 +57,7 @@ def current_environment(devices: Iterable[str], core: ov.Core | None = None) -> 
         on_battery=_on_battery(),
         devices=tuple((name, _full_name(core, name)) for name in used),
         emulated=tuple((name, specs[name].base) for name in used if name in specs),
+        hetero_lab_version=__version__,
     )
 
 

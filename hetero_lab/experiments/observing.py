@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hetero_lab.experiments.rounds import GROUP_SIZE
 from hetero_lab.experiments.sweep_result import Row, Sweep
 from hetero_lab.experiments.sweeping import sweep
-from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.model.opgraph import CONSTANT, OpGraph
 from hetero_lab.model.read import PreparedModel
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition
 from hetero_lab.placement.placements import Placement
 from hetero_lab.planning.fitting import ENTERS, LEAVES, Conversion, Node, Observation
 from hetero_lab.runtime.counters import Counter
-from hetero_lab.runtime.timing import Stopwatch
+from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN, Stopwatch
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 _ROUNDED_DOWN_US = 0.5  # on average, where a device counts whole microseconds
 _LEAST_BUDGET_S = 0.1
 _LEAST_NOISE = 0.02  # what the model's form leaves open, whatever the number of turns
-_TURNS = 12
+_MOST_ALIVE, _ALIVE_BYTES = 16, 2 << 30  # compiled at once, so that they share the same moods
+_LEAST_TURNS, _MOST_TURNS = 6, 12
+_ENOUGH_S = 0.5  # of turns for one placement: another placement tells more than more turns
 
 
 @dataclass
@@ -62,16 +65,13 @@ class Observer:
         """Return what is compiled for an affinity."""
         return Placement(affinity, label, self.device_properties)
 
-    def measure(
-        self,
-        affinities: Mapping[str, Affinity],
-        *,
-        budget_s: float | None,
-        counters: bool,
-        turns: int | None = _TURNS,
-        **options: Any,
-    ) -> Sweep:
-        """Sweep placements by label; the reference is the first row."""
+    def observe(
+        self, affinities: Mapping[str, Affinity], *, budget_s: float | None, counters: bool
+    ) -> list[Observation]:
+        """Measure placements; return those for which the budget sufficed.
+
+        The first time the reference is returned, too.
+        """
         placements = [self.placement(self.reference, "reference")]
         placements += [self.placement(affinity, label) for label, affinity in affinities.items()]
         left = budget_s
@@ -81,26 +81,37 @@ class Observer:
         made = sweep(
             self.prepared,
             placements,
-            turns=turns,
+            turns=self._turns,
+            group_size=self._group_size,
             budget_s=None if left is None else max(_LEAST_BUDGET_S, left),
             counters=counters,
             reference=False,
+            baselines=False,
             core=self.core,
-            **{"baselines": False, **self.options, **options},
+            **self.options,
         )
         self.sweeps.append(made)
-        return made
-
-    def observe(
-        self, affinities: Mapping[str, Affinity], *, budget_s: float | None, counters: bool
-    ) -> list[Observation]:
-        """Measure placements; return those for which the budget sufficed."""
-        made = self.measure(affinities, budget_s=budget_s, counters=counters)
+        measured = [row for row in made.rows[1:] if row.profile is not None]
         first = made.rows[0]
         if first.profile is not None and not self.level_us:
             self.level_us = first.profile.latency.median_us
-        measured = [row for row in made.rows[1:] if row.profile is not None]
-        return [observation(row, self.level_us) for row in measured]
+            measured.insert(0, first)
+        return [observation(row, self.level_us) for row in measured if self.level_us]
+
+    @property
+    def _group_size(self) -> int:
+        if self.options.get("isolate"):
+            return GROUP_SIZE  # each has a process
+        graph = self.prepared.graph
+        weights = sum(t.n_bytes or 0 for op in graph if op.type == CONSTANT for t in op.outputs)
+        return int(np.clip(_ALIVE_BYTES // max(1, weights), 2, _MOST_ALIVE))
+
+    @property
+    def _turns(self) -> int:
+        if not self.level_us:
+            return _MOST_TURNS
+        turn_s = (DISCARDED_PER_TURN + TIMED_PER_TURN) * self.level_us / 1e6
+        return int(np.clip(_ENOUGH_S / turn_s, _LEAST_TURNS, _MOST_TURNS))
 
 
 def observation(row: Row, level_us: float) -> Observation:

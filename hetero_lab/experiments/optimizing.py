@@ -12,9 +12,10 @@ from hetero_lab.errors import MeasurementError, PlanError
 from hetero_lab.experiments.calibrating import Learnt, learn
 from hetero_lab.experiments.sweep_result import Row, Sweep
 from hetero_lab.experiments.sweeping import sweep
-from hetero_lab.model.read import Source
-from hetero_lab.placement.affinity import Affinity
+from hetero_lab.model.read import Source, prepare
+from hetero_lab.placement.affinity import Affinity, Priorities
 from hetero_lab.placement.placements import Placement
+from hetero_lab.planning.constraints import check_constraints
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.fitting import Observation
 from hetero_lab.planning.objective import LATENCY, THROUGHPUT
@@ -170,8 +171,10 @@ def optimize(
     core = core or shared_core()
     watch = Stopwatch.start(budget_s)
     options = {"inputs": inputs, "seed": seed, "isolate": isolate, "progress": progress}
+    prepared = prepare(model)
+    check_constraints(prepared.graph, Priorities.parse(devices, core).devices, memory_limit, pin)
     learnt = learn(
-        model,
+        prepared,
         devices,
         watch=watch,
         share=_LEARNING,

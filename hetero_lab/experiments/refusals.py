@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tqdm.auto import tqdm
 
 from hetero_lab.backend.core import shared_core
-from hetero_lab.backend.devices import device_names, supported_ops
+from hetero_lab.backend.devices import check_device, device_names, supported_ops
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import CompileError, DeviceError, names_at_hand, shorten
 from hetero_lab.experiments.worker_process import WorkerError, WorkerProcess
@@ -103,6 +103,8 @@ def find_refused(
     core = core or shared_core()
     prepared = prepare(model)
     placement = resolve(prepared, affinity, core=core)
+    if fallback is not None:
+        check_device(fallback, core)
     current = placement.affinity
     found: list[Refusal] = []
     fixes: dict[str, str] = {}

@@ -2,7 +2,8 @@
 
 Every placement of a group has a bench of its own, all alive at once. Models that share a process
 share its threads, and on a busy machine the one that was compiled first is then up to a third
-faster than an equal one that was compiled second.
+faster than an equal one that was compiled second. The next group takes the benches over; the
+reference keeps its own.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ class Plan:
     reference: bool
     timeout_s: float
     compile_timeout_s: float
+    group_size: int = GROUP_SIZE
 
 
 class SweepRun:
@@ -82,6 +84,8 @@ class SweepRun:
         self._plan = plan
         self._watch = watch
         self._benches: dict[str, Asked] = {}
+        self._idle: list[Asked] = []
+        self._compiled: set[str] = set()  # what a living bench holds
         self._start: Callable[[], Asked] | None = None
         self._turns: dict[str, dict[tuple[int, int], float]] = {k: {} for k in self._order}
         for record in records:
@@ -112,14 +116,15 @@ class SweepRun:
         """Measure all that is pending, group by group, each placement on a bench of its own."""
         self._start = start
         pending = [key for key in self.pending() if key != self._reference]
-        size = GROUP_SIZE - 1
+        size = max(1, self._plan.group_size - 1)
         groups = [pending[i : i + size] for i in range(0, len(pending), size)] or [[]]
         number = 1 + max((r["group"] for r in self._records if r["type"] == "turn"), default=-1)
         for index, members in enumerate(groups):
             if self._watch.is_over:
                 return
             self._measure_group(number + index, members, groups_after=len(groups) - index - 1)
-            self._close_benches()
+            for key in members:
+                self._release(key)
 
     def close(self) -> None:
         """End the workers and the progress bar."""
@@ -175,11 +180,15 @@ class SweepRun:
         for key in dict.fromkeys(keys):
             if self._watch.is_over and alive:
                 break
+            if key in self._compiled:
+                alive.append(key)
+                continue
             self._say(f"compile {self._entries[key]['label']}")
             answer = self._guarded(alive, key, "compile", entry=self._entries[key])
             if answer is None:
                 continue
             alive.append(key)
+            self._compiled.add(key)
             if not any(r["type"] == "compiled" and r["entry"] == key for r in self._records):
                 self._record("compiled", key, **answer)
         return alive
@@ -207,6 +216,7 @@ class SweepRun:
 
     def _fail(self, alive: list[str], key: str, failure: WorkerError) -> None:
         self._record("failed", key, status=failure.status, detail=failure.detail[:2000])
+        self._compiled.discard(key)
         if key in alive:
             alive.remove(key)
 
@@ -301,7 +311,7 @@ class SweepRun:
         if key not in self._benches:
             if self._start is None:
                 raise CompileError("The sweep was not started.")
-            self._benches[key] = self._start()
+            self._benches[key] = self._idle.pop() if self._idle else self._start()
         return self._benches[key]
 
     def _start_benches(self, keys: Iterable[str]) -> None:
@@ -314,14 +324,31 @@ class SweepRun:
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             list(pool.map(start, keys))
 
+    def _release(self, key: str) -> None:
+        """Let go of a compiled placement and keep its bench for another."""
+        self._compiled.discard(key)
+        bench = self._benches.pop(key, None)
+        if bench is None:
+            return
+        try:
+            bench.ask("release", timeout_s=self._plan.timeout_s, key=key)
+        except WorkerError:
+            bench.close()
+        else:
+            self._idle.append(bench)
+
     def _close_bench(self, key: str) -> None:
+        self._compiled.discard(key)
         bench = self._benches.pop(key, None)
         if bench is not None:
             bench.close()
 
     def _close_benches(self) -> None:
-        for key in list(self._benches):
-            self._close_bench(key)
+        open_, self._benches, self._idle = [*self._benches.values(), *self._idle], {}, []
+        self._compiled.clear()
+        if open_:
+            with ThreadPoolExecutor(len(open_)) as pool:
+                list(pool.map(lambda bench: bench.close(), open_))
 
     def _foreign(self) -> float:
         """Return how many CPUs other processes kept busy since the last look."""

@@ -177,7 +177,15 @@ def _check_same(old: Mapping[str, Any], new: Mapping[str, Any], path: Path) -> N
             f"{where} holds a sweep of another model "
             f"({', '.join(shorten(m['name']) for m in old['models'].values())}). {fresh}"
         )
-    for what, name in (("openvino_version", "OpenVINO version"), ("host", "host")):
+    if bool(old.get("fleet")) != bool(new.get("fleet")):
+        kinds = ("one machine", "a fleet")
+        raise StoreError(
+            f"{where} holds a sweep over {kinds[bool(old.get('fleet'))]}, now it is "
+            f"{kinds[bool(new.get('fleet'))]}. {fresh}"
+        )
+    # A fleet has versions and hosts of its own; where this process runs does not matter.
+    of_here = (("openvino_version", "OpenVINO version"), ("host", "host"))
+    for what, name in () if new.get("fleet") else of_here:
         before = old["environments"][-1].get(what)
         now = new["environments"][-1][what]
         if before != now:

@@ -22,6 +22,7 @@ from hetero_lab.experiments.stored_profile import (
     environment_from_json,
     spans_from_json,
 )
+from hetero_lab.experiments.sweep_hosts import host_of, hosts_of_entry, known_hosts
 from hetero_lab.model.opgraph import OpGraph, graph_from_json
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import partition_from_json
@@ -53,6 +54,7 @@ class Row:
     series: Series
     sustained_us: tuple[float, ...]
     executor: str = HETERO
+    host: str = ""  # of a fleet
 
 
 @dataclass(frozen=True)
@@ -97,20 +99,30 @@ class Sweep:
         """The relative difference that this run could have shown between two placements."""
         return sweep_tables.rank(self)[2]
 
-    def profile(self, label: str) -> Profile:
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts that measured rows, in order."""
+        return tuple(
+            dict.fromkeys(row.profile.environment.host for row in self.rows if row.profile)
+        )
+
+    def profile(self, label: str, host: str = "") -> Profile:
         """Return what was measured of one row as a Profile: graph, counters, samples.
+
+        Of a label that several hosts measured it is that of ``host``, by default of the first.
 
         Raises
         ------
         ArgumentError
             No row has that label, or it has no measurement.
         """
-        for row in self.rows:
-            if row.label == label:
-                if row.profile is None:
-                    raise ArgumentError(f"{shorten(label)} was not measured: {row.status}.")
+        mine = [row for row in self.rows if row.label == label and host in ("", row.host)]
+        for row in mine:
+            if row.profile is not None:
                 return row.profile
-        labels = [row.label for row in self.rows]
+        for row in mine:
+            raise ArgumentError(f"{shorten(label)} was not measured: {row.status}.")
+        labels = list(dict.fromkeys(row.label for row in self.rows))
         raise ArgumentError(
             f"No row is called {shorten(str(label))}.{did_you_mean(str(label), labels)} "
             f"Rows: {names_at_hand(labels, 20)}."
@@ -204,16 +216,17 @@ def _build(
     header: Mapping[str, Any], records: Sequence[Mapping[str, Any]], interrupted: bool
 ) -> Sweep:
     graphs = {name: graph_from_json(model["graph"]) for name, model in header["models"].items()}
-    environment = environment_from_json(header["environments"][-1])
+    here = environment_from_json(header["environments"][-1])
+    hosts = {name: environment_from_json(own) for name, own in known_hosts(records).items()}
     by_entry: dict[str, list[Mapping[str, Any]]] = {}
     for record in records:
         if "entry" in record:
             by_entry.setdefault(record["entry"], []).append(record)
-    reference = {
-        (r["group"], r["round"]): turn_level(r["samples_us"])
-        for r in by_entry.get(header["reference"], ())
-        if r["type"] == "turn"
-    }
+    references: dict[str, dict[tuple[int, int], float]] = {}
+    for r in by_entry.get(header["reference"], ()):
+        if r["type"] == "turn":
+            at = (r["group"], r["round"])
+            references.setdefault(host_of(r), {})[at] = turn_level(r["samples_us"])
     rows: list[Row] = []
     first_label: dict[str, str] = {}
     for entry in header["entries"]:
@@ -221,24 +234,25 @@ def _build(
             continue
         key, label = entry["key"], entry["label"]
         same_as = first_label.setdefault(key, label)
-        rows.append(
-            _row(
+        every = by_entry.get(key, [])
+        for host in hosts_of_entry(header, key, every, hosts):
+            made = _row(
                 entry,
-                by_entry.get(key, []),
+                [r for r in every if host_of(r) == host],
                 graphs[entry["variant"]],
                 header["models"][entry["variant"]]["fingerprint"],
-                environment,
-                reference,
+                hosts.get(host, here),
+                references.get(host, {}),
                 "" if same_as == label else same_as,
                 interrupted,
             )
-        )
+            rows.append(replace(made, host=host))
     labels = {row.key: row.label for row in reversed(rows)}
     return Sweep(
         rows=tuple(rows),
         reference=labels.get(header["reference"], ""),
-        environment=environment,
-        notes=tuple(_notes(records, rows)),
+        environment=here,
+        notes=tuple(_all_notes(records, rows)),
         interrupted=interrupted,
     )
 
@@ -312,6 +326,18 @@ def _row(
 
 _NOISY_MAD = 0.1
 _BUSY_LOAD = 1.5
+
+
+def _all_notes(records: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> list[str]:
+    """Say what may have disturbed the run, host by host."""
+    hosts = list(dict.fromkeys(row.host for row in rows if row.profile))
+    return [
+        f"{host}: {note}" if len(hosts) > 1 else note
+        for host in hosts or [""]
+        for note in _notes(
+            [r for r in records if host_of(r) == host], [row for row in rows if row.host == host]
+        )
+    ]
 
 
 def _notes(records: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,35 +30,68 @@ def build(sweep: Sweep) -> dict[str, pd.DataFrame]:
         "ranking": _ranking(sweep),
         "samples": pd.DataFrame(
             [
-                {"label": row.label, "turn": turn, "index": index, "latency_us": sample}
+                {
+                    "label": row.label,
+                    "host": _host(row),
+                    "turn": turn,
+                    "index": index,
+                    "latency_us": sample,
+                }
                 for row in measured
                 for turn, samples in enumerate(row.profile.latency.turns)  # type: ignore[union-attr]
                 for index, sample in enumerate(samples)
             ],
-            columns=["label", "turn", "index", "latency_us"],
+            columns=["label", "host", "turn", "index", "latency_us"],
         ),
     }
-    for name in _OF_EACH:
+    for of_each in _OF_EACH:
         frames = []
         for row in measured:
-            frame = row.profile.tables[name].copy()  # type: ignore[union-attr]
+            frame = row.profile.tables[of_each].copy()  # type: ignore[union-attr]
             frame.insert(0, "label", row.label)
+            frame.insert(1, "host", _host(row))
             if len(frame):
                 frames.append(frame)
-        key = "placements" if name == "placement" else name
+        key = "placements" if of_each == "placement" else of_each
         tables[key] = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
     tables["notes"] = pd.DataFrame({"finding": list(sweep.notes)}, dtype="str")
     return tables
 
 
 def rank(sweep: Sweep) -> tuple[list[Row], list[int], float]:
-    """Return the distinct measured rows from fast to slow, their groups, and what could be seen."""
-    rows = [
-        row for row in sweep.rows if row.profile is not None and not row.same_as and row.series.ours
-    ]
-    rows.sort(key=_speed)
-    groups, smallest = rank_groups([row.series for row in rows]) if rows else ([], float("inf"))
-    return rows, groups, smallest
+    """Return the distinct measured rows from fast to slow, their groups, and what could be seen.
+
+    Host by host: rows of two hosts are never ranked against each other, so groups begin at 1 on
+    each.
+    """
+    every: list[Row] = []
+    groups: list[int] = []
+    could_be_seen: list[float] = []
+    for host in sweep.hosts:
+        rows = [
+            row
+            for row in sweep.rows
+            if row.profile is not None
+            and _host(row) == host
+            and not row.same_as
+            and row.series.ours
+        ]
+        if rows:
+            rows.sort(key=_speed)
+            of_host, smallest = rank_groups([row.series for row in rows])
+            every += rows
+            groups += of_host
+            could_be_seen.append(smallest)
+    return every, groups, max(could_be_seen, default=float("inf"))
+
+
+def row_name(sweep: Sweep, row: Row) -> str:
+    """Return what a row is called where its host is not told beside it."""
+    return f"{row.label} @ {row.host}" if row.host and len(sweep.hosts) > 1 else row.label
+
+
+def _host(row: Row) -> str | None:
+    return row.profile.environment.host if row.profile else row.host or None
 
 
 def text(sweep: Sweep) -> str:
@@ -65,7 +99,7 @@ def text(sweep: Sweep) -> str:
     ranking = sweep.ranking
     lines = [f"{len(sweep.rows)} placements, ratios to {sweep.reference!r} (below 1 is faster)"]
     if len(ranking):
-        shown = ranking[_SHOWN].copy()
+        shown = ranking[_shown(sweep)].copy()
         for column in ("median_us", "ratio", "ratio_ci95_low", "ratio_ci95_high"):
             shown[column] = [number(v) for v in shown[column]]
         shown["label"] = [
@@ -74,7 +108,7 @@ def text(sweep: Sweep) -> str:
         lines.append(shown.to_string(index=False))
         lines.append(_what_could_be_seen(sweep))
     lines += [
-        f"{row.label}: {row.status}{': ' + row.detail[:200] if row.detail else ''}"
+        f"{row_name(sweep, row)}: {row.status}{': ' + row.detail[:200] if row.detail else ''}"
         for row in sweep.rows
         if row.profile is None
     ]
@@ -85,12 +119,16 @@ def as_html(sweep: Sweep) -> str:
     """Return the ranking and what went wrong as escaped HTML."""
     parts = [
         html_table(
-            sweep.ranking.loc[:, _SHOWN] if len(sweep.ranking) else sweep.summary, repr(sweep)
+            sweep.ranking.loc[:, _shown(sweep)] if len(sweep.ranking) else sweep.summary,
+            repr(sweep),
         )
     ]
     if len(sweep.ranking):
         parts.append(f"<p>{html.escape(_what_could_be_seen(sweep))}</p>")
-    failed = sweep.summary.loc[sweep.summary["status"] != "ok", ["label", "status", "detail"]]
+    failed = sweep.summary.loc[
+        sweep.summary["status"] != "ok",
+        [*(["host"] if len(sweep.hosts) > 1 else []), "label", "status", "detail"],
+    ]
     if len(failed):
         parts.append(html_table(failed, caption="Not measured"))
     parts += [f"<p>{html.escape(note)}</p>" for note in sweep.notes]
@@ -101,6 +139,10 @@ _SHOWN = [
     "rank", "group", "label", "n_subgraphs", "median_us", "ratio", "ratio_ci95_low",
     "ratio_ci95_high", "emulated",
 ]  # fmt: skip
+
+
+def _shown(sweep: Sweep) -> list[str]:
+    return ["host", *_SHOWN] if len(sweep.hosts) > 1 else _SHOWN
 
 
 def _what_could_be_seen(sweep: Sweep) -> str:
@@ -146,6 +188,7 @@ def _summary(row: Row, sweep: Sweep) -> dict[str, Any]:
         **own,
         "detail": row.detail,
         "variant": row.variant,
+        "weight_bytes": row.profile.graph.weight_bytes if row.profile is not None else None,
         "executor": row.executor,
         "requests": row.requests,
         "throughput_per_s": 1e6 / median if median else None,
@@ -157,6 +200,8 @@ def _summary(row: Row, sweep: Sweep) -> dict[str, Any]:
         "same_as": row.same_as,
         "baseline": row.baseline,
         "reference": row.label == sweep.reference,
+        "host": _host(row),
+        "hetero_lab_version": row.profile.environment.hetero_lab_version if row.profile else None,
     }
     first = [
         "label", "status", "n_subgraphs", "boundary_bytes", "median_us", "p90_us", "ci95_low_us",
@@ -169,23 +214,33 @@ def _ranking(sweep: Sweep) -> pd.DataFrame:
     import pandas as pd
 
     rows, groups, _ = rank(sweep)
-    summaries = {row.label: _summary(row, sweep) for row in rows}
-    shown = [
-        {
-            "rank": index + 1,
-            "group": group,
-            **{k: summaries[row.label][k] for k in _RANKED},
-            "labels": "\n".join(
-                [row.label, *(r.label for r in sweep.rows if r.same_as == row.label)]
-            ),
-        }
-        for index, (row, group) in enumerate(zip(rows, groups, strict=True))
-    ]
+    ranks: Counter[str | None] = Counter()
+    shown = []
+    for row, group in zip(rows, groups, strict=True):
+        ranks[_host(row)] += 1
+        summary = _summary(row, sweep)
+        shown.append(
+            {
+                "rank": ranks[_host(row)],
+                "group": group,
+                **{k: summary[k] for k in _RANKED},
+                "labels": "\n".join(
+                    [
+                        row.label,
+                        *(
+                            r.label
+                            for r in sweep.rows
+                            if r.same_as == row.label and r.host == row.host
+                        ),
+                    ]
+                ),
+            }
+        )
     return pd.DataFrame(shown, columns=["rank", "group", *_RANKED, "labels"])
 
 
 _RANKED = [
     "label", "variant", "executor", "requests", "n_subgraphs", "boundary_bytes", "median_us",
     "ci95_low_us", "ci95_high_us", "ratio", "ratio_ci95_low", "ratio_ci95_high", "baseline",
-    "emulated",
+    "emulated", "host",
 ]  # fmt: skip

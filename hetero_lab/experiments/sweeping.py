@@ -7,8 +7,9 @@ import hashlib
 import os
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +21,14 @@ from hetero_lab.errors import ArgumentError, HeteroLabWarning
 from hetero_lab.experiments.entries import Entry, expand
 from hetero_lab.experiments.environment import current_environment
 from hetero_lab.experiments.isolated import write_set_up
-from hetero_lab.experiments.rounds import Plan, SweepRun
+from hetero_lab.experiments.rounds import GROUP_SIZE, Plan, SweepRun
 from hetero_lab.experiments.store import Store
+from hetero_lab.experiments.sweep_control import StoppedError, SweepControl
 from hetero_lab.experiments.sweep_result import Sweep, sweep_from
+from hetero_lab.experiments.variants import Variant, prepare_variants, with_problems
 from hetero_lab.experiments.worker_process import WorkerProcess
 from hetero_lab.model.opgraph import graph_to_json
-from hetero_lab.model.read import PreparedModel, Source, prepare
+from hetero_lab.model.read import PreparedModel, Source
 from hetero_lab.placement.placements import PlacementLike
 from hetero_lab.runtime.inputs import Inputs, bind_inputs, generate_inputs
 from hetero_lab.runtime.runners import HETERO
@@ -34,10 +37,11 @@ from hetero_lab.tables import SCHEMA_VERSION, make_directory
 
 if TYPE_CHECKING:
     import openvino as ov
+    from distributed import Client
 
 
 def sweep(
-    model: Source | Mapping[str, Source],
+    model: Source | Mapping[str, Variant],
     placements: Iterable[PlacementLike],
     *,
     grid: Mapping[str, Sequence[Any]] | None = None,
@@ -46,6 +50,7 @@ def sweep(
     precision: float = 0.02,
     budget_s: float | None = 60.0,
     turns: int | None = None,
+    group_size: int = GROUP_SIZE,
     sustained_s: float | None = None,
     inputs: Inputs | None = None,
     seed: int = 0,
@@ -60,12 +65,15 @@ def sweep(
     compile_timeout_s: float = 600.0,
     memory_limit_bytes: int | None = None,
     worker_command: Sequence[str] | None = None,
+    client: Client | None = None,
+    every_host: bool = False,
     progress: bool = True,
+    control: SweepControl | None = None,
     core: ov.Core | None = None,
 ) -> Sweep:
     """Measure many placements and rank them with their uncertainty.
 
-    Placements are compiled in groups of at most eight, each with the reference (the first
+    Placements are compiled in groups of eight or fewer, each with the reference (the first
     placement) in it, and measured in turns of 2 discarded and 10 timed inferences; in each
     round every placement of the group has one turn, in random order, so that a drift of the
     machine hits all alike. The model compiled directly on each single device that can run it
@@ -74,7 +82,11 @@ def sweep(
     Parameters
     ----------
     model
-        Anything that :func:`hetero_lab.load` takes, or a mapping of variant names to such.
+        Anything that :func:`hetero_lab.load` takes, or a mapping of variant names to such. A
+        variant may be a function without arguments that makes it, for instance
+        ``functools.partial(hetero_lab.quantize, model, examples)``: if that fails, its rows say
+        so and the others are measured. An affinity is carried from one variant to the others,
+        op by op.
     placements
         Priorities, placements, affinities, ``"HETERO:ACC,CPU"`` or ``"CPU"``.
     grid
@@ -91,6 +103,9 @@ def sweep(
         interval) or the wall time of the whole call, compiles included, reaches ``budget_s``
         (overrun at most by one compile). Every placement gets eight turns first. ``turns`` asks
         for that many instead.
+    group_size
+        How many compiled placements are alive at once, the reference included. With more, the
+        machine's moods hit more of them alike, and memory and threads are needed for all.
     sustained_s
         Hold each placement that long after its turns, to see its thermal state.
     inputs, seed
@@ -112,33 +127,47 @@ def sweep(
         one row.
     timeout_s, compile_timeout_s, memory_limit_bytes, worker_command
         Limits of a worker, and how to start it.
+    client
+        A ``dask.distributed.Client``: measure on the workers of its cluster (extra ``fleet``).
+        Each row is measured on one of the hosts, beside the reference there.
+    every_host
+        With ``client``: measure each row on each host that has its devices.
     progress
         Show what runs now, the time left and the best so far.
+    control
+        Through which another thread watches the sweep and stops it.
 
     Returns
     -------
     Sweep
-        After Ctrl-C: what is there, with ``interrupted`` set.
+        After Ctrl-C or ``control.stop()``: what is there, with ``interrupted`` set.
 
     Raises
     ------
     ArgumentError
         Anything about the arguments, before something is compiled.
+    MeasurementError
+        The client's scheduler does not answer, or has no worker that can measure.
     StoreError
         The store belongs to another model or version, or another process has it.
     """
     watch = Stopwatch.start(budget_s)
     core = core or shared_core()
+    control = control or SweepControl()
     plan = Plan(
         precision=_positive("precision", precision),
         turns=_whole("turns", turns),
+        group_size=_whole("group_size", group_size) or GROUP_SIZE,
         sustained_s=None if sustained_s is None else _positive("sustained_s", sustained_s),
         counters=counters,
         reference=reference,
         timeout_s=_positive("timeout_s", timeout_s),
         compile_timeout_s=_positive("compile_timeout_s", compile_timeout_s),
     )
-    prepared = _prepare_all(model)
+    if memory_limit_bytes is not None:
+        _positive("memory_limit_bytes", memory_limit_bytes)
+    fleet = _fleet(client, isolate, every_host, worker_command, memory_limit_bytes)
+    prepared, problems = prepare_variants(model)
     entries = expand(
         prepared,
         placements,
@@ -149,11 +178,14 @@ def sweep(
         baselines=baselines,
         core=core,
     )
+    entries = with_problems(entries, problems)
     arrays = {
         name: bind_inputs(p, inputs if inputs is not None else generate_inputs(p, seed))
         for name, p in prepared.items()
     }
     header = _header(prepared, entries, arrays, seed, core)
+    if fleet is not None:
+        header |= {"fleet": True, "every_host": every_host}
     blobs = _blob_directories(cache_dir, prepared, entries)
     interrupted = False
     with contextlib.ExitStack() as stack:
@@ -163,7 +195,8 @@ def sweep(
         else:
             opened = stack.enter_context(Store(store, header))
             header, records, append = opened.header, opened.records, opened.append
-        run = SweepRun(
+        make: Any = SweepRun if fleet is None else partial(fleet, header=header)
+        run = make(
             # By name: a worker's graph, read from a file, may order the ops in another way.
             entries=[
                 {
@@ -175,7 +208,7 @@ def sweep(
             ],
             reference=header["reference"],
             records=records,
-            append=append,
+            append=control.watched(append),
             plan=plan,
             watch=watch,
             progress=progress,
@@ -184,10 +217,13 @@ def sweep(
             if run.pending():
                 set_up = stack.enter_context(_set_up(prepared, arrays, seed, core, isolate))
                 run.measure(
-                    lambda: _start(
-                        set_up, isolate, prepared, arrays, core, worker_command, memory_limit_bytes
-                    )
-                )
+                    control.stoppable(partial(
+                        _start, set_up, isolate, prepared, arrays, core, worker_command,
+                        memory_limit_bytes,
+                    )) if fleet is None else set_up
+                )  # fmt: skip
+        except StoppedError:
+            interrupted = True
         except KeyboardInterrupt:
             interrupted = True
             warnings.warn(
@@ -201,13 +237,33 @@ def sweep(
     return sweep_from(header, records, interrupted=interrupted)
 
 
-def _prepare_all(model: Source | Mapping[str, Source]) -> dict[str, PreparedModel]:
-    if not isinstance(model, Mapping):
-        one = prepare(model)
-        return {one.graph.name or "model": one}
-    if not model:
-        raise ArgumentError("There is no model to sweep: the mapping of variants is empty.")
-    return {str(name): prepare(source) for name, source in model.items()}
+def _fleet(
+    client: Client | None,
+    isolate: bool,
+    every_host: bool,
+    command: Sequence[str] | None,
+    memory_limit_bytes: int | None,
+) -> Callable[..., Any] | None:
+    """Return what makes the run of a sweep over a fleet, ``None`` without a client."""
+    if client is None:
+        if every_host:
+            raise ArgumentError("every_host=True needs client=: the hosts are its workers.")
+        return None
+    try:
+        from hetero_lab.experiments.fleet import cluster_of
+    except ImportError as error:
+        raise ArgumentError(
+            "client= needs Dask, which is not installed: pip install 'hetero-lab[fleet]'."
+        ) from error
+    from hetero_lab.experiments.fleet_run import FleetRun
+
+    return partial(
+        FleetRun,
+        cluster_of(client, isolate=isolate),
+        every_host=every_host,
+        worker_command=command,
+        memory_limit_bytes=memory_limit_bytes,
+    )
 
 
 def _header(
@@ -236,7 +292,7 @@ def _header(
             for name, p in prepared.items()
         },
         "entries": [e.to_json(prepared[e.variant]) for e in entries],
-        "reference": entries[0].key,
+        "reference": next(e.key for e in entries if not e.problem),
         "emulated": [specs[d].to_json() for d in sorted(devices) if d in specs],
         "seed": seed,
         "inputs_digest": digest.hexdigest(),

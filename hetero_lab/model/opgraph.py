@@ -138,6 +138,11 @@ class OpGraph:
         return tuple(lead)
 
     @cached_property
+    def weight_bytes(self) -> int:
+        """The bytes of all constants, as they are stored."""
+        return sum(op.outputs[0].n_bytes or 0 for op in self.ops if op.type == CONSTANT)
+
+    @cached_property
     def stateful_paths(self) -> tuple[tuple[int, ...], ...]:
         """Ops that must share one subgraph: each ReadValue, its Assign and all between them."""
         by_variable: dict[str, list[int]] = {}

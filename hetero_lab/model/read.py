@@ -193,6 +193,12 @@ def _read(path: Path) -> ov.Model:
 def _set_static_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> None:
     given: dict[int, list[int]] = {}
     names = [input_name(port) for port in model.inputs]
+    if not isinstance(shapes, Mapping):
+        example = names[0] if names else "input"
+        raise ModelError(
+            f'shapes= maps inputs to shapes, for instance {{"{example}": [1, 3, 224, 224]}}, '
+            f"not {type(shapes).__name__}. Inputs: {_describe_inputs(model)}."
+        )
     for key, shape in shapes.items():
         index = _input_index(model, key)
         if index is None:

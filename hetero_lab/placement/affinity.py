@@ -28,6 +28,7 @@ from hetero_lab.errors import (
 )
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import Source, prepare
+from hetero_lab.placement.carrying import carried_devices
 from hetero_lab.tables import SCHEMA_VERSION, html_table, read_csv, read_json, write_csv, write_json
 
 if TYPE_CHECKING:
@@ -69,8 +70,12 @@ class Priorities:
             elif head != "HETERO":
                 tail = text
             names = [name.strip() for name in tail.split(",")] if tail.strip() else []
-        else:
+        elif isinstance(text, Iterable):
             names = [str(name) for name in text]
+        else:
+            raise DeviceError(
+                f"{text!r} is no list of devices, for instance 'HETERO:GPU,CPU' or ['GPU', 'CPU']."
+            )
         example = "Name the devices in order of priority, for instance 'HETERO:GPU,CPU'."
         if not names:
             raise DeviceError(f"{shorten(str(text))} names no device. {example}")
@@ -259,6 +264,17 @@ class Affinity(Mapping[str, str]):
         DeviceError
             A device that is not here.
         """
+        for argument, given in (
+            ("ops", ops),
+            ("types", types),
+            ("patterns", patterns),
+            ("subgraphs", subgraphs),
+        ):
+            if given is not None and not isinstance(given, Mapping):
+                raise AffinityError(
+                    f"{argument}= maps what moves to a device, for instance {{…: 'CPU'}}, not "
+                    f"{type(given).__name__}."
+                )
         levels: list[Iterable[tuple[list[Node], str]]] = [
             self._by_subgraph(subgraphs or {}),
             self._by_type(types or {}),
@@ -284,10 +300,27 @@ class Affinity(Mapping[str, str]):
             devices.update({leader: device for leader, (_, device) in decided.items()})
         return Affinity(self._nodes, devices)
 
+    def carried_to(self, variant: Source) -> Affinity:
+        """Return the same placement for a variant of the model, for instance a quantised one.
+
+        Ops keep their device by name; a new one goes with the op that uses it.
+
+        Raises
+        ------
+        AffinityError
+            Fewer than half of the variant's ops are known here: it is of another model.
+        """
+        graph = prepare(variant).graph
+        return Affinity.from_graph(graph, carried_devices(self._devices, graph))
+
     def diff(self, before: Affinity) -> pd.DataFrame:
         """List the ops on another device than in ``before``: ``op``, ``before``, ``after``."""
         import pandas as pd
 
+        if not isinstance(before, Affinity):
+            raise AffinityError(
+                f"An affinity is compared with another one, not {type(before).__name__}."
+            )
         if set(self._devices) != set(before._devices):
             raise AffinityError(_other_model(self._devices, before._devices))
         rows = [

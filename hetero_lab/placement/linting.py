@@ -44,6 +44,7 @@ def lint(
 
         - ``rule``: ``torn-state`` (a stateful path in several subgraphs: cannot be compiled),
           ``cycle`` (ops that make HETERO split a neighbouring part), ``cut-fusion``,
+          ``cut-quantization`` (apart from its quantiser an op loses its int8 kernel),
           ``ping-pong`` (A → B → A for little), ``tiny-subgraph``, ``copy-only``; with costs
           also ``slow-device`` and ``dear-boundary``
         - ``severity``: ``error``, ``warning``, or ``info`` where nothing can or should be done
@@ -73,7 +74,7 @@ def lint(
     placement = resolve(prepared, affinity, core=core)
     if costs is None:
         able = {
-            device: _able(prepared, device, core) for device in placement.affinity.devices
+            device: able_ops(prepared, device, core) for device in placement.affinity.devices
         }  # fmt: skip
     elif hasattr(costs, "check_graph"):
         able = {device: costs.supports(device) for device in costs.devices}
@@ -88,7 +89,7 @@ def lint(
     return to_frame(found, priced=costs is not None)
 
 
-def _able(prepared: PreparedModel, device: str, core: ov.Core | None) -> frozenset[str]:
+def able_ops(prepared: PreparedModel, device: str, core: ov.Core | None) -> frozenset[str]:
     """Return the ops that can go to a device with all that follows them there."""
     graph, supported = prepared.graph, supported_ops(prepared, device, core=core)
     refused = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hetero_lab.backend.core import shared_core
@@ -84,6 +84,21 @@ def resolve(
         )
     _check(prepared, resolved, core)
     return resolved
+
+
+def carried_over(prepared: PreparedModel, placement: PlacementLike) -> PlacementLike:
+    """Return a placement as it is, or carried to this variant if it was made for another.
+
+    Raises
+    ------
+    AffinityError
+        It belongs to another model altogether.
+    """
+    affinity = placement.affinity if isinstance(placement, Placement) else placement
+    if not isinstance(affinity, Affinity) or set(affinity) == set(prepared.graph.index_of):
+        return placement
+    carried = affinity.carried_to(prepared)
+    return replace(placement, affinity=carried) if isinstance(placement, Placement) else carried
 
 
 def compile_properties(placement: Placement, core: ov.Core) -> dict[str, dict[str, Any]]:

@@ -11,6 +11,7 @@ from hetero_lab.errors import names_at_hand, shorten
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.cost_rules import dear_boundaries, slow_devices
+from hetero_lab.placement.quantized_blocks import cut_quantization
 from hetero_lab.placement.situation import ERROR, INFO, Costs, Draft, Finding, Situation
 from hetero_lab.placement.splitting import split
 from hetero_lab.placement.topology_rules import TOPOLOGY_RULES
@@ -109,7 +110,7 @@ def find_problems(
     if costs:
         costs.check_graph(graph)
     at = Situation(graph, affinity, able, costs)
-    drafts = [draft for rule in TOPOLOGY_RULES for draft in rule(at)]
+    drafts = [draft for rule in (*TOPOLOGY_RULES, cut_quantization) for draft in rule(at)]
     if costs:
         drafts += slow_devices(at)
         drafts += dear_boundaries(at, {draft.nodes for draft in drafts})

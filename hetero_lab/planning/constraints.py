@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from numbers import Integral
 
 import numpy as np
 
 from hetero_lab.errors import PlanError, did_you_mean, names_at_hand, shorten
+from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.planning.objective import Evaluation, Objective
 from hetero_lab.planning.pairwise import Pairwise
 
 _BYTES = re.compile(r"^\s*(\d+(?:\.\d*)?)\s*([kmgt]?)(i?)b?\s*$", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+_NO_LIMIT = 1 << 60  # more than any device has
 
 
 def memory_limits(devices: tuple[str, ...], limits: Mapping[str, int | str]) -> dict[int, int]:
@@ -40,22 +43,49 @@ def parse_bytes(limit: int | str) -> int:
     """Read a number of bytes, ``"512 MiB"`` or ``"2GB"``."""
     if isinstance(limit, str) and (match := _BYTES.match(limit)):
         number, prefix, binary = match.groups()
-        return int(float(number) * (1024 if binary else 1000) ** _POWERS[prefix.lower()])
-    if isinstance(limit, int) and not isinstance(limit, bool) and limit >= 0:
-        return limit
+        power = (1024 if binary else 1000) ** _POWERS[prefix.lower()]
+        return int(min(float(number) * power, _NO_LIMIT))
+    if isinstance(limit, Integral) and not isinstance(limit, bool) and int(limit) >= 0:
+        return min(int(limit), _NO_LIMIT)
     raise PlanError(
         f"{shorten(str(limit))} is no number of bytes. Write for instance 2147483648 or '2GiB'."
     )
+
+
+def check_constraints(
+    graph: OpGraph,
+    devices: tuple[str, ...],
+    limits: Mapping[str, int | str] | None,
+    pins: Mapping[str, str] | None,
+) -> None:
+    """Check what can be checked of limits and pins before costs are known.
+
+    Raises
+    ------
+    PlanError
+        As :func:`memory_limits` and :func:`apply_pins`.
+    """
+    memory_limits(devices, limits or {})
+    for pattern, device in _mapping_of_pins(pins or {}).items():
+        _device_number(devices, pattern, device)
+        _matching(graph, pattern)
+
+
+def excess_bytes(
+    objective: Objective, devices: np.ndarray, evaluation: Evaluation, limits: Mapping[int, int]
+) -> int:
+    """Return by how much a placement exceeds memory limits, by number of the device, added up."""
+    if not limits:
+        return 0
+    held = objective.memory_bytes(devices, evaluation)
+    return sum(max(0, int(held[device]) - limit) for device, limit in limits.items())
 
 
 def fits(
     objective: Objective, devices: np.ndarray, evaluation: Evaluation, limits: Mapping[int, int]
 ) -> bool:
     """Return whether a placement keeps within memory limits, by number of the device."""
-    if not limits:
-        return True
-    held = objective.memory_bytes(devices, evaluation)
-    return all(held[device] <= limit for device, limit in limits.items())
+    return excess_bytes(objective, devices, evaluation, limits) == 0
 
 
 def bytes_text(n_bytes: int) -> str:
@@ -79,14 +109,12 @@ def apply_pins(pairwise: Pairwise, pins: Mapping[str, str]) -> Pairwise:
         A pattern is no regular expression or matches nothing, a device is not planned for or
         does not support an op, or two pins contradict each other.
     """
-    if not isinstance(pins, Mapping):
-        raise PlanError("pin= maps patterns to devices, for instance {'^block3/': 'CPU'}.")
     objective = pairwise.objective
     pinned: dict[int, tuple[int, str, str]] = {}  # unit → device, pattern, op
     mask = np.ones_like(pairwise.allowed)
-    for pattern, device in pins.items():
+    for pattern, device in _mapping_of_pins(pins).items():
         number = _device_number(objective.devices, pattern, device)
-        matched = _matching(pairwise, pattern)
+        matched = _matching(objective.graph, pattern)
         for op in matched:
             unit = int(objective.unit_of[objective.graph.index_of[op]])
             before = pinned.setdefault(unit, (number, pattern, op))
@@ -111,6 +139,12 @@ def apply_pins(pairwise: Pairwise, pins: Mapping[str, str]) -> Pairwise:
     return pairwise.restricted(mask)
 
 
+def _mapping_of_pins(pins: Mapping[str, str]) -> Mapping[str, str]:
+    if not isinstance(pins, Mapping):
+        raise PlanError("pin= maps patterns to devices, for instance {'^block3/': 'CPU'}.")
+    return pins
+
+
 def _device_number(devices: tuple[str, ...], pattern: str, device: str) -> int:
     if device not in devices:
         raise PlanError(
@@ -120,9 +154,8 @@ def _device_number(devices: tuple[str, ...], pattern: str, device: str) -> int:
     return devices.index(device)
 
 
-def _matching(pairwise: Pairwise, pattern: str) -> list[str]:
+def _matching(graph: OpGraph, pattern: str) -> list[str]:
     """Return the placeable ops that a pattern matches."""
-    graph = pairwise.objective.graph
     try:
         search = re.compile(pattern).search
     except (re.error, TypeError) as error:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_lab.errors import PlanError, names_at_hand, shorten
 from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.planning.cost_checks import check
 from hetero_lab.planning.objective import Objective, Predictor
 from hetero_lab.planning.prediction import Prediction, explain
 
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from hetero_lab.placement.affinity import Affinity
+
+_EMULATED = re.compile(r"\(emulated on (.+)\)$")  # as calibrate marks a device's full name
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +85,8 @@ class BoundaryCost:
 class Reorder:
     """Layout conversions of one tensor when it crosses, in µs for each device.
 
-    ``leave_us`` is paid on the device that makes it, ``enter_us`` on the one that receives it,
-    both once for each hand-over.
+    ``leave_us`` is paid on the device that makes it, once for each device that receives it;
+    ``enter_us`` on the one that receives it, once for each subgraph.
     """
 
     op: str
@@ -98,6 +102,7 @@ class ValidationRow:
     label: str
     predicted_us: float
     measured_us: float
+    n_subgraphs: int = 0
 
     @property
     def error(self) -> float:
@@ -155,7 +160,7 @@ class CostModel:
     validation_rows: tuple[ValidationRow, ...] = ()
 
     def __post_init__(self) -> None:
-        _check(self)
+        check(self)
 
     def __repr__(self) -> str:
         fit = f", MAPE {self.mape:.1%}" if self.validation_rows else ""
@@ -232,11 +237,16 @@ class CostModel:
 
     @property
     def validation(self) -> pd.DataFrame:
-        """One row a validation placement: ``label, predicted_us, measured_us, error``."""
+        """One row a validation placement: label, subgraphs, predicted and measured µs, error."""
         import pandas as pd
 
-        rows = [(r.label, r.predicted_us, r.measured_us, r.error) for r in self.validation_rows]
-        frame = pd.DataFrame(rows, columns=["label", "predicted_us", "measured_us", "error"])
+        rows = [
+            (r.label, r.n_subgraphs, r.predicted_us, r.measured_us, r.error)
+            for r in self.validation_rows
+        ]
+        frame = pd.DataFrame(
+            rows, columns=["label", "n_subgraphs", "predicted_us", "measured_us", "error"]
+        )
         return frame.astype(
             {"label": "str", "predicted_us": float, "measured_us": float, "error": float}
         )
@@ -267,6 +277,12 @@ class CostModel:
         ]
         columns = ["unit", "ops", "n_ops", *(f"{device}_us" for device in self.devices)]
         return pd.DataFrame(rows, columns=columns)
+
+    @property
+    def emulated(self) -> dict[str, str]:
+        """What each emulated device was run on when it was measured."""
+        found = {d: _EMULATED.search(self.environment.get(d, "")) for d in self.devices}
+        return {device: mark[1] for device, mark in found.items() if mark}
 
     def check_graph(self, graph: OpGraph) -> None:
         """Raise PlanError unless this is the cost model of ``graph``."""
@@ -329,78 +345,3 @@ def _signature(graph: OpGraph) -> dict[str, Any]:
         )
         for op in graph
     }
-
-
-def _check(costs: CostModel) -> None:
-    devices = costs.devices
-    if not devices or len(set(devices)) != len(devices):
-        raise PlanError(f"A cost model needs devices, each once: {names_at_hand(devices)}.")
-    graph = costs.graph
-    placeable = {graph.ops[index].name for index in graph.placeable}
-    unit_of: dict[str, int] = {}
-    for number, unit in enumerate(costs.units):
-        where = f"Unit {number} ({names_at_hand(unit.ops, 3)})"
-        if not unit.ops or len(unit.time_us) != len(devices):
-            raise PlanError(f"{where} needs ops and one time for each of {', '.join(devices)}.")
-        _check_costs([t for t in unit.time_us if t is not None], where)
-        if unit.shares and (
-            len(unit.shares) != len(unit.ops) or not math.isclose(sum(unit.shares), 1.0)
-        ):
-            raise PlanError(f"{where} needs one share for each op; they must add up to 1.")
-        _check_costs(unit.shares, where)
-        for op in unit.ops:
-            if op not in placeable or op in unit_of:
-                why = "is in two units" if op in unit_of else "is no op that can be placed"
-                raise PlanError(f"{shorten(op)} {why}; see {where}.")
-            unit_of[op] = number
-    left = [name for name in placeable if name not in unit_of]
-    if left:
-        raise PlanError(f"{len(left)} ops are in no unit: {names_at_hand(sorted(left))}.")
-    for path in graph.stateful_paths:
-        names = [graph.ops[index].name for index in path]
-        if len({unit_of[name] for name in names if name in unit_of}) > 1:
-            raise PlanError(
-                f"{names_at_hand(names)} belong to one stateful path and must be in one unit."
-            )
-    for pair in costs.boundaries:
-        costs.check_devices(pair)
-    for source in devices:
-        for target in devices:
-            if source != target and (source, target) not in costs.boundaries:
-                raise PlanError(f"The boundary cost from {source} to {target} is missing.")
-    missing = [device for device in devices if device not in costs.subgraph_us]
-    if missing:
-        raise PlanError(f"The subgraph cost of {names_at_hand(missing)} is missing.")
-    _check_costs([costs.subgraph_us[d] for d in devices], "The cost of a subgraph")
-    _check_costs([costs.constant_us], "The constant")
-    for cost in costs.boundaries.values():
-        _check_costs([cost.fixed_us, cost.us_per_byte], "A boundary cost")
-    for term in costs.lost_fusion:
-        where = f"The lost fusion of {shorten(term.first)} and {shorten(term.second)}"
-        _check_names([term.first, term.second], placeable, where)
-        _check_lengths([term.first_us, term.second_us], len(devices), where)
-        _check_costs([*term.first_us, *term.second_us], where)
-    for term in costs.reorders:
-        where = f"The reorder of {shorten(term.op)}:{term.port}"
-        _check_names([term.op], set(graph.index_of), where)
-        if not 0 <= term.port < len(graph.ops[graph.index_of[term.op]].outputs):
-            raise PlanError(f"{where}: the op has no such output.")
-        _check_lengths([term.leave_us, term.enter_us], len(devices), where)
-        _check_costs([*term.leave_us, *term.enter_us], where)
-
-
-def _check_costs(values: Iterable[float], where: str) -> None:
-    for value in values:
-        if not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):
-            raise PlanError(f"{where}: {value!r} is not a cost. Costs are finite and at least 0.")
-
-
-def _check_names(names: Iterable[str], known: set[str], where: str) -> None:
-    for name in names:
-        if name not in known:
-            raise PlanError(f"{where}: {shorten(name)} is no op of the model that can be placed.")
-
-
-def _check_lengths(columns: Iterable[tuple[float, ...]], length: int, where: str) -> None:
-    if any(len(column) != length for column in columns):
-        raise PlanError(f"{where} needs one cost for each of the {length} devices.")

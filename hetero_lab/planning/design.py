@@ -15,6 +15,7 @@ from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 
 _GOLDEN = 0.618033988749895
+_MIDDLING = 8  # switches
 
 
 def segmented_affinities(
@@ -62,6 +63,19 @@ def segmented_affinities(
         affinity = _segmented(graph, support, blocks, switches, devices, 0.1 + 0.8 * share, rng)
         found.setdefault("\n".join(affinity[op.name] for op in graph).encode(), affinity)
     return list(found.values())
+
+
+def middling_affinity(
+    graph: OpGraph, support: Mapping[str, Collection[str]], blocks: Sequence[Sequence[str]]
+) -> Affinity:
+    """Return a placement with some of all: half of the model a device, and several subgraphs.
+
+    What slows a machine down hits single devices and many subgraphs differently; beside one
+    between them, either is off by less.
+    """
+    switches = max(1, min(_MIDDLING, len(blocks) // 2))
+    rng = np.random.default_rng(0)
+    return _segmented(graph, support, blocks, switches, list(support), 1 / len(support), rng)
 
 
 def _segmented(

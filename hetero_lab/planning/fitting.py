@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.model.opgraph import CONSTANT, OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, LostFusion, Reorder, Unit
 from hetero_lab.planning.objective import Objective
@@ -28,6 +28,7 @@ LEAVES, ENTERS = "leaves", "enters"
 _HUBER = 1.5  # residuals beyond so many standard deviations count linearly
 _ROUNDS = 6
 _LEVELS = (0.5, 2.0)  # by how much the counters of a placement may be off
+_OTHER_ROLE = 3.0
 _NEAREST = 4  # examples that a guess is made of
 _MOST_SCALED = 4.0  # a guess for a large tensor takes at most so many times a small one's
 _US_PER_BYTE = 1e-4  # 10 GB/s: what a boundary tensor costs when nothing else is known
@@ -380,9 +381,14 @@ def _lost_fusion(
 
 @dataclass(frozen=True, slots=True)
 class _Example:
-    """A tensor and what something about it took."""
+    """A tensor and what something about it took.
+
+    ``role`` is the type of the op that makes it, and of those before and after: blocks of a
+    model repeat, and in each the same tensor is the one that is converted.
+    """
 
     op_type: str
+    role: tuple[tuple[str, ...], ...]
     shape: tuple[int, ...] | None
     n_bytes: int
     us: float = 0.0
@@ -391,7 +397,10 @@ class _Example:
     def of(cls, graph: OpGraph, op: str, port: int, us: float = 0.0) -> _Example:
         made = graph.ops[graph.index_of[op]]
         tensor = made.outputs[port]
-        return cls(made.type, tensor.shape, tensor.n_bytes or 0, us)
+        before = {graph.ops[i].type for i, _ in made.inputs} - {CONSTANT}
+        after = {graph.ops[use.index].type for use in graph.consumers[made.index]}
+        role = (tuple(sorted(before)), (made.type,), tuple(sorted(after)))
+        return cls(made.type, role, tensor.shape, tensor.n_bytes or 0, us)
 
 
 def _guess(wanted: _Example, examples: Sequence[_Example]) -> float:
@@ -409,7 +418,8 @@ def _guess(wanted: _Example, examples: Sequence[_Example]) -> float:
 
 def _distance(a: _Example, b: _Example) -> float:
     size = abs(float(np.log(a.n_bytes / b.n_bytes)))
-    return size + 2.0 * (a.shape != b.shape) + 1.0 * (a.op_type != b.op_type)
+    other = 2.0 * (a.shape != b.shape) + 1.0 * (a.op_type != b.op_type)
+    return size + other + _OTHER_ROLE * (a.role != b.role)
 
 
 def _reorders(

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,6 +54,8 @@ class SchedulePlan:
     baselines
         What the greedy choice, each single device, the plan for latency and list scheduling
         itself are predicted to take side by side; ``regret_us`` is never negative.
+    emulated
+        What each emulated device runs on.
     """
 
     affinity: Affinity
@@ -61,6 +63,7 @@ class SchedulePlan:
     split_branches: bool
     method: str
     baselines: tuple[Baseline, ...]
+    emulated: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def predicted_us(self) -> float:
@@ -158,7 +161,7 @@ def list_scheduling(
         Baseline(label, one.makespan_us, one.makespan_us - best.makespan_us, where)
         for one, label, where in found
     )
-    return SchedulePlan(affinity, best, split_branches, method, baselines)
+    return SchedulePlan(affinity, best, split_branches, method, baselines, costs.emulated)
 
 
 def unit_tasks(costs: CostModel) -> TaskGraph:

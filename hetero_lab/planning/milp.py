@@ -23,6 +23,8 @@ from hetero_lab.planning.objective import LATENCY, THROUGHPUT
 from hetero_lab.planning.pairwise import Pairwise
 
 _INFEASIBLE = 2
+_MOST_US = 1e6  # all costs together as the solver sees them; its tolerances are absolute
+_TOLERANCE_NS = 0.01
 
 
 def milp(
@@ -75,12 +77,11 @@ def milp(
     devices = np.where(pairwise.allowed, share, -1.0).argmax(axis=1)
     value = int(pairwise.values_ns(devices[None], objective)[0])
     proven = result.mip_dual_bound
-    bound = value if result.status == 0 else 0
-    if surcharge_ns:
-        bound = 0
-    elif result.status != 0 and proven is not None and np.isfinite(proven):
-        # Costs are whole ns, so the bound may be rounded up; 0.01 ns are the solver's tolerance.
-        bound = int(np.ceil(proven * 1000.0 - 0.01)) + pairwise.objective.constant_ns
+    bound = 0
+    if not surcharge_ns and proven is not None and np.isfinite(proven):
+        # Costs are whole ns, so the bound may be rounded up but for the solver's tolerance.
+        least = np.ceil((proven * 1000.0 - _TOLERANCE_NS) * program.scale)
+        bound = int(least) + pairwise.objective.constant_ns
     return Choice(tuple(devices.tolist()), value, max(0, min(bound, value)))
 
 
@@ -90,6 +91,7 @@ class _Program:
     def __init__(self, pairwise: Pairwise, surcharge_ns: int):
         self.pairwise = pairwise
         self.surcharge_ns = surcharge_ns
+        self.scale = 1.0  # µs that the solver counts as one
         self.n_variables = 0
         self.upper: list[np.ndarray] = []
         self.rows: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []  # row, variable, factor
@@ -203,7 +205,8 @@ class _Program:
     def minimise(self, objective: str) -> None:
         """Set the costs; the constant is left out."""
         device, variable, ns = (np.concatenate(parts) for parts in zip(*self.work, strict=True))
-        us = ns / 1000.0
+        self.scale = max(1.0, float(ns.sum()) / 1000.0 / _MOST_US)
+        us = ns / (1000.0 * self.scale)
         if objective == THROUGHPUT:
             n = self.pairwise.n_devices
             most = int(self._variables(np.array([np.inf]))[0])

@@ -135,6 +135,19 @@ class Objective:
         leave = self.leave_ns[tensor, source]
         return np.rint(wire).astype(np.int64) + leave + self.enter_ns[tensor, target], leave
 
+    def all_hand_overs_ns(self, tensor: np.ndarray, source: np.ndarray, target: np.ndarray):
+        """Like :meth:`hand_over_ns` for all hand-overs of a placement.
+
+        A tensor is converted once, however many subgraphs read it: its leaving is paid for each
+        other device, or once if it stays on its own.
+        """
+        ns, leave = self.hand_over_ns(tensor, source, target)
+        stays = source == target
+        pays = np.zeros(len(tensor), dtype=bool)
+        pays[np.unique(tensor * len(self.devices) + target, return_index=True)[1]] = True
+        pays[stays & np.isin(tensor, tensor[~stays])] = False
+        return ns - np.where(pays, 0, leave), np.where(pays, leave, 0)
+
     def evaluate(self, devices: np.ndarray) -> Evaluation:
         """Predict the partition of a placement and add up what it costs.
 
@@ -153,7 +166,7 @@ class Objective:
         wires = wires[np.unique(keys, return_index=True)[1]]
         tensor, producer, user = top.tensor[wires], top.source[wires], top.target[wires]
         source, target = devices[producer], device_of_id[ids[user]]
-        ns, leave = self.hand_over_ns(tensor, source, target)
+        ns, leave = self.all_hand_overs_ns(tensor, source, target)
         real = np.zeros(n_ids, dtype=bool)
         real[ids[self._ends]] = True
         real[ids[producer]] = True

@@ -3,12 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal, overload
 
 from hetero_lab.errors import ArgumentError
 from hetero_lab.model.read import Source, prepare
 from hetero_lab.planning.cost_model import CostModel
+from hetero_lab.planning.list_scheduling import SchedulePlan, list_scheduling
 from hetero_lab.planning.objective import LATENCY
 from hetero_lab.planning.planner import Plan, plan_graph
+from hetero_lab.planning.task_graph import HEFT
+
+_HETERO, _PARALLEL = "hetero", "parallel"  # as in profile() and sweep()
+
+
+@overload
+def plan(
+    model: Source,
+    costs: CostModel,
+    *,
+    objective: str = ...,
+    memory_limit: Mapping[str, int | str] | None = ...,
+    pin: Mapping[str, str] | None = ...,
+    time_limit_s: float = ...,
+    executor: Literal["hetero"] = ...,
+) -> Plan: ...
+
+
+@overload
+def plan(
+    model: Source,
+    costs: CostModel,
+    *,
+    time_limit_s: float = ...,
+    executor: Literal["parallel"],
+    rank: str = ...,
+    split_branches: bool = ...,
+) -> SchedulePlan: ...
 
 
 def plan(
@@ -19,13 +49,19 @@ def plan(
     memory_limit: Mapping[str, int | str] | None = None,
     pin: Mapping[str, str] | None = None,
     time_limit_s: float = 60.0,
-) -> Plan:
+    executor: str = _HETERO,
+    rank: str = HEFT,
+    split_branches: bool = False,
+) -> Plan | SchedulePlan:
     """Compute the best placement of a model for its cost model.
 
     With up to 12 units that are free to move, the best placement is found and proven. Beyond,
     the part of the cost that depends on pairs of ops is minimised exactly, for two devices by a
     minimum cut (Stone 1977), for more or with limits by an integer program, and the result is
     repaired on the whole prediction.
+
+    For the parallel executor, whose subgraphs run side by side, units are scheduled where they
+    end first (HEFT, Topcuoglu, Hariri and Wu 2002) and the result is improved by simulation.
 
     Parameters
     ----------
@@ -42,17 +78,26 @@ def plan(
         Device by pattern (``re.search`` in an op's name).
     time_limit_s
         About when to stop; the plan then says what is proven.
+    executor
+        ``"hetero"``, or ``"parallel"`` for :class:`hetero_lab.ParallelExecutor`: its plan is for
+        the latency of one request and takes no limits and pins.
+    rank
+        Which unit a parallel schedule takes first: ``"heft"``, or ``"heterogeneous"`` as in
+        Samsung ONE.
+    split_branches
+        Whether the parallel executor separates independent branches on one device.
 
     Returns
     -------
-    Plan
-        ``.affinity``, ``.predicted_us``, ``.lower_bound_us``, ``.gap``, ``.regret`` of the greedy
-        choice and of each single device.
+    Plan or SchedulePlan
+        ``.affinity``, ``.predicted_us``, ``.regret`` of the greedy choice and of each single
+        device; of a Plan ``.lower_bound_us`` and ``.gap``, of a SchedulePlan ``.schedule``.
 
     Raises
     ------
     ArgumentError
-        ``costs`` is no cost model.
+        ``costs`` is no cost model, there is no such executor, or the arguments are those of the
+        other one.
     PlanError
         The cost model is of another model or knows one device only, an op is supported
         nowhere, pins contradict each other, nothing fits the memory limit, or time runs out
@@ -63,8 +108,22 @@ def plan(
             "costs= is what hetero_lab.calibrate(model, devices) returns, not "
             f"{type(costs).__name__}."
         )
+    if executor not in (_HETERO, _PARALLEL):
+        raise ArgumentError(f"executor= is {_HETERO!r} or {_PARALLEL!r}, not {executor!r}.")
+    graph = prepare(model).graph
+    if executor == _PARALLEL:
+        if objective != LATENCY or memory_limit or pin:
+            raise ArgumentError(
+                "A plan for the parallel executor is for the latency of one request; leave "
+                "objective=, memory_limit= and pin= out, or plan with executor='hetero'."
+            )
+        return list_scheduling(
+            graph, costs, rank=rank, split_branches=split_branches, time_limit_s=time_limit_s
+        )
+    if rank != HEFT or split_branches:
+        raise ArgumentError("rank= and split_branches= are for executor='parallel'.")
     return plan_graph(
-        prepare(model).graph,
+        graph,
         costs,
         objective=objective,
         memory_limit=memory_limit,

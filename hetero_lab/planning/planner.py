@@ -25,7 +25,7 @@ from hetero_lab.planning.milp import milp
 from hetero_lab.planning.min_cut import Choice, min_cut
 from hetero_lab.planning.objective import LATENCY, THROUGHPUT
 from hetero_lab.planning.pairwise import Pairwise
-from hetero_lab.planning.repair import Placed, place, repair
+from hetero_lab.planning.repair import Placed, kick, place, repair, squeeze
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -136,7 +136,8 @@ def plan_graph(
     Up to 12 units that are free to move, the best placement is found and proven. Beyond, the
     pairwise part is minimised exactly (:func:`min_cut` for two devices, :func:`milp` for more
     and for limits) and the result repaired on the whole prediction, as are choices with a
-    surcharge on hand-overs and the baselines; the best of them is the plan.
+    surcharge on hand-overs and the baselines; the best of them, kicked and repaired again, is the
+    plan.
 
     Parameters
     ----------
@@ -264,7 +265,7 @@ class _Search:
         if best.devices is None:
             if best.in_time:
                 raise nothing_fits(self.pairwise, self.limits)
-            raise self._out_of_time()
+            raise self._not_found()
         choice = self._choice_of(best.devices)
         placed = place(self.pairwise, choice, self.objective)
         return placed, best.bound_ns, "all choices, by branch and bound"
@@ -279,16 +280,18 @@ class _Search:
         starts = [] if exact is None else [np.array(exact.devices)]
         starts += self._surcharged()
         starts += [greedy_choice(self.pairwise), *(c for _, c in _single_choices(self.pairwise))]
-        placed = [place(self.pairwise, choice, self.objective) for choice in _distinct(starts)]
+        starts = _distinct([*starts, self._away()] if self.limits else starts)
+        placed = [place(self.pairwise, choice, self.objective) for choice in starts]
         placed = [p for p in placed if self._fits(p)]
         if not placed:
-            raise self._out_of_time()
+            placed = self._squeezed(starts)
         placed.sort(key=lambda p: p.value_ns)
         ends = [
             repair(self.pairwise, start, self.objective, self.limits, self.deadline)
             for start in placed[:_MOST_STARTS]
         ]
         best = min(ends, key=lambda p: p.value_ns)
+        best = kick(self.pairwise, best, self.objective, self.limits, self.deadline)
         bound = self._lower_bound(0 if exact is None else exact.bound_ns)
         return best, bound, f"{method}, repaired"
 
@@ -306,7 +309,9 @@ class _Search:
             try:
                 choice = milp(self.pairwise, self.objective, memory_limit=limits, time_limit_s=left)
             except PlanError:
-                raise nothing_fits(self.pairwise, self.limits) from None
+                if first is None:
+                    raise nothing_fits(self.pairwise, self.limits) from None
+                return first  # the limits had been tightened too far
             if choice is None:
                 return first
             bound = choice.bound_ns if first is None else first.bound_ns
@@ -318,7 +323,7 @@ class _Search:
             if all(excess <= 0 for excess in over.values()):
                 return first
             # Copies that the program does not see (a constant in two subgraphs of a device).
-            limits = {d: limits[d] - max(0, excess) for d, excess in over.items()}
+            limits = {d: max(0, limits[d] - max(0, excess)) for d, excess in over.items()}
         return first
 
     def _surcharged(self) -> Iterator[np.ndarray]:
@@ -337,6 +342,21 @@ class _Search:
                 if time.monotonic() < self.deadline:
                     yield np.array(min_cut(self.pairwise, pair, surcharge).devices)
 
+    def _away(self) -> np.ndarray:
+        """Return the choice that keeps off limited devices wherever it can."""
+        cost = np.where(self.pairwise.allowed, self.pairwise.time_ns.astype(float), np.inf)
+        cost[:, list(self.limits)] *= 2.0**60
+        return cost.argmin(axis=1)
+
+    def _squeezed(self, choices: list[np.ndarray]) -> list[Placed]:
+        """Return the first choice that can be moved step by step until it keeps to the limits."""
+        for choice in choices:
+            placed = place(self.pairwise, choice, self.objective)
+            found = squeeze(self.pairwise, placed, self.objective, self.limits, self.deadline)
+            if found is not None:
+                return [found]
+        raise self._not_found()
+
     def _lower_bound(self, pairwise_ns: int) -> int:
         """Add the subgraphs that any placement has to a bound of the pairwise part."""
         fixed = self.pairwise.objective.subgraph_ns
@@ -353,14 +373,17 @@ class _Search:
         devices = self.pairwise.devices(placed.choice)
         return fits(self.pairwise.objective, devices, placed.evaluation, self.limits)
 
-    def _out_of_time(self) -> PlanError:
+    def _not_found(self) -> PlanError:
         said = ", ".join(
             f"{self.pairwise.objective.devices[d]} {bytes_text(n)}" for d, n in self.limits.items()
         )
         limit = f" that keeps within memory_limit ({said})" if said else ""
-        return PlanError(
-            f"No placement{limit} was found within time_limit_s. Give more time or raise a limit."
-        )
+        if time.monotonic() > self.deadline:
+            return PlanError(
+                f"No placement{limit} was found within time_limit_s. Give more time"
+                f"{' or raise a limit' if said else ''}."
+            )
+        return PlanError(f"No placement{limit} was found. Raise a limit a little.")
 
 
 def _distinct(choices: list[np.ndarray]) -> list[np.ndarray]:

@@ -2,22 +2,27 @@
 
 Planners minimise the pairwise part. What it does not see, a subgraph's own cost and the cuts
 that HETERO adds, is repaired here on the real prediction. A move is worth predicting if its
-exact pairwise difference, less the subgraphs that it may save, is a gain.
+exact pairwise difference, less the subgraphs that it may save, is a gain. Where no move helps
+any more, kicks look further away.
 """
 
 from __future__ import annotations
 
+import itertools
+import random
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from hetero_lab.planning.constraints import fits
+from hetero_lab.planning.constraints import excess_bytes, fits
 from hetero_lab.planning.objective import LATENCY, Evaluation
 from hetero_lab.planning.pairwise import PairTerm, Pairwise, TensorTerm
 
 _PATIENCE = 1500  # moves that promise nothing and are tried all the same
+_MOST_KICKS = 40
+_KICK_WORK = 1_000_000  # kicks × units × nodes; counted, not timed, so that plans repeat
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +46,7 @@ def repair(
     objective: str,
     limits: Mapping[int, int],
     deadline: float,
+    patience: int = _PATIENCE,
 ) -> Placed:
     """Climb from a placement to one that no single move makes better.
 
@@ -54,10 +60,11 @@ def repair(
         Bytes by number of the device.
     deadline
         When to stop, as ``time.monotonic()`` tells it.
+    patience
+        How many moves to try that promise nothing.
     """
     moves = _Moves(pairwise, objective)
     best = start
-    patience = _PATIENCE
     while True:
         for units, device in moves.promising(best):
             better = _try(pairwise, best, units, device, objective, limits)
@@ -74,6 +81,87 @@ def repair(
         if better is None:
             return best
         best = better
+
+
+def kick(
+    pairwise: Pairwise,
+    start: Placed,
+    objective: str,
+    limits: Mapping[int, int],
+    deadline: float,
+) -> Placed:
+    """Move patches of neighbours at random and repair, keeping what is better.
+
+    Iterated local search (Lourenço, Martin and Stützle 2003). Arguments as in :func:`repair`.
+    """
+    n_units, n_devices = len(pairwise.units), pairwise.n_devices
+    kicks = min(_MOST_KICKS, _KICK_WORK // (n_units * len(pairwise.objective.graph)))
+    rng = random.Random(0)
+    best = start
+    for _ in range(kicks):
+        if time.monotonic() > deadline:
+            break
+        device, size = rng.randrange(n_devices), rng.randint(2, max(3, n_units // 4))
+        patch = _patch(pairwise, rng.randrange(n_units), size)
+        choice = best.choice.copy()
+        choice[[unit for unit in patch if pairwise.allowed[unit, device]]] = device
+        moved = place(pairwise, choice, objective)
+        moved = repair(pairwise, moved, objective, limits, deadline, patience=0)
+        if moved.value_ns < best.value_ns and fits(
+            pairwise.objective, pairwise.devices(moved.choice), moved.evaluation, limits
+        ):
+            best = moved
+    return best
+
+
+def _patch(pairwise: Pairwise, first: int, size: int) -> list[int]:
+    """Return the units that are nearest to one, itself included."""
+    patch = [first]
+    for unit in patch:
+        patch += [near for near in pairwise.neighbours[unit] if near not in patch]
+        if len(patch) >= size:
+            break
+    return patch[:size]
+
+
+def squeeze(
+    pairwise: Pairwise,
+    start: Placed,
+    objective: str,
+    limits: Mapping[int, int],
+    deadline: float,
+) -> Placed | None:
+    """Move units and pairs of units until a placement keeps to the limits.
+
+    Returns
+    -------
+    Placed or None
+        None if no move makes the excess smaller, or the deadline is over.
+    """
+
+    def excess(placed: Placed) -> int:
+        devices = pairwise.devices(placed.choice)
+        return excess_bytes(pairwise.objective, devices, placed.evaluation, limits)
+
+    groups = [[unit] for unit in range(len(pairwise.units))]
+    groups += [list(link) for link in pairwise.links]
+    devices = range(pairwise.n_devices)
+    moves = [(g, d) for g in groups for d in devices if pairwise.allowed[g, d].all()]
+    best, left = start, excess(start)
+    since = 0  # moves tried since one was good
+    for units, device in itertools.cycle(moves):
+        if left == 0:
+            return best
+        since += 1
+        if since > len(moves) or time.monotonic() > deadline:
+            return None
+        if (best.choice[units] != device).any():
+            choice = best.choice.copy()
+            choice[units] = device
+            moved = place(pairwise, choice, objective)
+            if excess(moved) < left:
+                best, left, since = moved, excess(moved), 0
+    return best if left == 0 else None
 
 
 def _try(

@@ -114,7 +114,7 @@ def work_ns(costs: CostModel, devices: np.ndarray, partition: Partition) -> np.n
         dtype=np.int64,
     ).reshape(-1, 4)
     producer, tensor, source, target = crossings.T
-    ns, leave = objective.hand_over_ns(tensor, devices[producer], np.array(column)[target])
+    ns, leave = objective.all_hand_overs_ns(tensor, devices[producer], np.array(column)[target])
     np.add.at(work, target, ns - leave)
     np.add.at(work, source, leave)
     lost = home[objective.fused[:, 0]] != home[objective.fused[:, 1]]

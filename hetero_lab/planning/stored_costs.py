@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab.errors import PlanError, StoredFileError, shorten
-from hetero_lab.model.opgraph import graph_from_json, graph_to_json
+from hetero_lab.model.opgraph import PARAMETER, RESULT, OpGraph, graph_from_json, graph_to_json
 from hetero_lab.tables import SCHEMA_VERSION, read_json, write_json
 
 if TYPE_CHECKING:
@@ -40,7 +40,10 @@ def write_cost_model(costs: CostModel, path: str | os.PathLike[str]) -> None:
             "reorders": [
                 [t.op, t.port, list(t.leave_us), list(t.enter_us)] for t in costs.reorders
             ],
-            "validation": [[r.label, r.predicted_us, r.measured_us] for r in costs.validation_rows],
+            "validation": [
+                [r.label, r.predicted_us, r.measured_us, r.n_subgraphs]
+                for r in costs.validation_rows
+            ],
         },
     )
 
@@ -56,7 +59,7 @@ def read_cost_model(path: str | os.PathLike[str]) -> CostModel:
     data = read_json(path, kind=_KIND)
     try:
         return _from_data(data)
-    except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
         why = str(error) if isinstance(error, PlanError) else repr(error)
         raise StoredFileError(
             f"{shorten(os.fspath(path))} is not a whole cost model: {why}"
@@ -73,8 +76,10 @@ def _from_data(data: dict[str, Any]) -> CostModel:
         ValidationRow,
     )
 
+    graph = graph_from_json(data["graph"])
+    _check_graph(graph)
     return CostModel(
-        graph=graph_from_json(data["graph"]),
+        graph=graph,
         devices=tuple(map(str, data["devices"])),
         units=tuple(
             Unit(
@@ -102,10 +107,28 @@ def _from_data(data: dict[str, Any]) -> CostModel:
         environment={str(k): str(v) for k, v in data["environment"].items()},
         fingerprint=str(data["fingerprint"]),
         validation_rows=tuple(
-            ValidationRow(str(label), float(predicted), float(measured))
-            for label, predicted, measured in data["validation"]
+            ValidationRow(str(label), float(predicted), float(measured), int(n))
+            for label, predicted, measured, n in data["validation"]
         ),
     )
+
+
+def _check_graph(graph: OpGraph) -> None:
+    """Raise ValueError where a graph is none that a model could have."""
+    if len(graph.index_of) != len(graph):
+        raise ValueError("two ops have one name")
+    for op in graph:
+        if not (op.variable is None or isinstance(op.variable, str)):
+            raise ValueError(f"the variable of op {op.index} is no name")
+        if op.type == RESULT and len(op.inputs) != 1:
+            raise ValueError(f"result {op.index} has {len(op.inputs)} inputs")
+        for tensor in op.outputs:
+            n_bytes = tensor.n_bytes
+            if n_bytes is not None and not (isinstance(n_bytes, int) and 0 <= n_bytes < 1 << 50):
+                raise ValueError(f"{n_bytes!r} is no number of bytes (op {op.index})")
+    for indices, kind in ((graph.parameters, PARAMETER), (graph.results, RESULT)):
+        if sorted(indices) != [op.index for op in graph if op.type == kind]:
+            raise ValueError(f"the {kind.lower()}s are not those of the ops")
 
 
 def _floats(values: list[Any]) -> tuple[float, ...]:

@@ -143,7 +143,8 @@ def heterogeneous_rank(graph: TaskGraph) -> np.ndarray:
     return _upward(graph, own, _between(graph) / len(graph.devices))
 
 
-RANKS = {"heft": heft_rank, "heterogeneous": heterogeneous_rank}
+HEFT, HETEROGENEOUS = "heft", "heterogeneous"
+RANKS = {HEFT: heft_rank, HETEROGENEOUS: heterogeneous_rank}
 
 
 def rank_tasks(graph: TaskGraph, rank: str) -> np.ndarray:

@@ -42,7 +42,7 @@ def split_into_units(
     Raises
     ------
     PlanError
-        No device supports some op, or two groups of a device overlap.
+        No device supports some op or all of a stateful path, or two groups of a device overlap.
     """
     devices = list(support)
     groups = {device: _group_of(device, fusion_groups.get(device, ())) for device in devices}
@@ -76,6 +76,13 @@ def split_into_units(
         return able[first] == able[second] and (any(found) if coarse else all(found))
 
     for path in graph.stateful_paths:
+        if not set.intersection(*(set(able[index]) for index in path)):
+            names = names_at_hand(graph.ops[index].name for index in path)
+            raise PlanError(
+                f"{names} are one stateful path and go together, and none of "
+                f"{', '.join(devices)} supports all of them. Add a device that does, for "
+                "instance CPU."
+            )
         for index in path:
             join(path[0], index)
     for op in graph:

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import openvino as ov
 
-from hetero_lab.errors import InputError, did_you_mean, names_at_hand, shorten
+from hetero_lab.errors import ArgumentError, InputError, did_you_mean, names_at_hand, shorten
 from hetero_lab.model.read import PreparedModel, input_name
 
 Inputs: TypeAlias = (
@@ -53,6 +53,8 @@ def generate_inputs(prepared: PreparedModel, seed: int = 0) -> dict[str, np.ndar
     InputError
         An input has an element type for which nothing can be made.
     """
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ArgumentError(f"seed= is a whole number of at least 0, not {seed!r}.")
     rng = np.random.default_rng(seed)
     made: dict[str, np.ndarray] = {}
     for port in prepared.model.inputs:

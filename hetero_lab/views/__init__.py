@@ -6,25 +6,32 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hetero_lab.views.accuracy_scatter import predicted_measured
     from hetero_lab.views.catalogue import gallery
+    from hetero_lab.views.difference_bars import difference
     from hetero_lab.views.graph_drawing import placement_graph, placement_graph_of
+    from hetero_lab.views.host_dots import hosts
     from hetero_lab.views.latency_split import where_time_goes
     from hetero_lab.views.ranking_bars import latency_ranking
     from hetero_lab.views.sample_histogram import latency_samples
     from hetero_lab.views.structure_scatter import placement_latency
     from hetero_lab.views.subgraph_bars import time_by_subgraph
-    from hetero_lab.views.subgraph_lanes import timeline
+    from hetero_lab.views.subgraph_lanes import schedule, timeline
     from hetero_lab.views.whole_page import page
 
 _WHERE = {
+    "difference": "difference_bars",
     "gallery": "catalogue",
+    "hosts": "host_dots",
     "latency_ranking": "ranking_bars",
     "latency_samples": "sample_histogram",
     "page": "whole_page",
     "placement_graph": "graph_drawing",
     "placement_graph_of": "graph_drawing",
     "placement_latency": "structure_scatter",
+    "predicted_measured": "accuracy_scatter",
     "time_by_subgraph": "subgraph_bars",
+    "schedule": "subgraph_lanes",
     "timeline": "subgraph_lanes",
     "where_time_goes": "latency_split",
 }

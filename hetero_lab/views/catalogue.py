@@ -7,23 +7,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hetero_lab.errors import ArgumentError
 from hetero_lab.experiments.profile_tables import headline
 from hetero_lab.experiments.profiling import Profile
 from hetero_lab.experiments.sweep_result import Sweep
+from hetero_lab.planning.cost_model import CostModel
+from hetero_lab.planning.difference import Difference
+from hetero_lab.planning.list_scheduling import SchedulePlan
+from hetero_lab.views.accuracy_scatter import predicted_measured
+from hetero_lab.views.difference_bars import difference
 from hetero_lab.views.graph_drawing import placement_graph
+from hetero_lab.views.host_dots import hosts
 from hetero_lab.views.latency_split import where_time_goes
 from hetero_lab.views.ranking_bars import latency_ranking
 from hetero_lab.views.sample_histogram import latency_samples
 from hetero_lab.views.structure_scatter import placement_latency
 from hetero_lab.views.subgraph_bars import time_by_subgraph
-from hetero_lab.views.subgraph_lanes import timeline
+from hetero_lab.views.subgraph_lanes import schedule, timeline
 
 if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
+
+Result: TypeAlias = Profile | Sweep | CostModel | SchedulePlan | Difference
 
 
 def _always(_: Any) -> bool:
@@ -62,7 +70,7 @@ class Kind:
     several_listings: tuple[Listing, ...] = ()
 
 
-def gallery(result: Profile | Sweep) -> dict[str, go.Figure]:
+def gallery(result: Result) -> dict[str, go.Figure]:
     """Return every view that applies to a result, by name.
 
     Raises
@@ -84,7 +92,7 @@ def kind_of(result: Any) -> Kind:
     for kind in KINDS:
         if isinstance(result, kind.takes):
             return kind
-    known = " and ".join(kind.takes.__name__ for kind in KINDS)
+    known = ", ".join(kind.takes.__name__ for kind in KINDS)
     raise ArgumentError(f"There are views of {known}, not of {type(result).__name__}.")
 
 
@@ -108,6 +116,10 @@ def _any_measured(sweep: Sweep) -> bool:
     return any(row.profile is not None for row in sweep.rows)
 
 
+def _several_hosts(sweep: Sweep) -> bool:
+    return len(sweep.hosts) > 1
+
+
 def _profile_notes(profile: Profile) -> list[str]:
     notes = _emulation_notes(profile.environment.emulated)
     if profile.interrupted:
@@ -119,6 +131,16 @@ def _profile_notes(profile: Profile) -> list[str]:
 
 def _sweep_notes(sweep: Sweep) -> list[str]:
     return [*_emulation_notes(sweep.environment.emulated), *sweep.notes]
+
+
+def _costs_notes(costs: CostModel) -> list[str]:
+    if costs.validation_rows:
+        return []
+    return ["Not validated: no placement was kept out of the fit. Calibrate with more time."]
+
+
+def _difference_notes(difference: Difference) -> list[str]:
+    return [*repr(difference).splitlines(), *_emulation_notes(list(difference.emulated.items()))]
 
 
 def _emulation_notes(emulated: Sequence[tuple[str, str]]) -> list[str]:
@@ -186,10 +208,50 @@ KINDS = (
             View("latency_ranking", latency_ranking, _any_measured),
             View("placement_latency", placement_latency, _any_measured),
             View("where_time_goes", where_time_goes, _any_counters),
+            View("hosts", hosts, _several_hosts),
         ),
         listings=(
             Listing("Ranking", _ranking, is_detail=False, applies=_any_measured),
             Listing("Summary", _table("summary")),
+        ),
+    ),
+    Kind(
+        takes=CostModel,
+        heading=lambda costs: f"Costs of {costs.graph.name} on {', '.join(costs.devices)}",
+        notes=_costs_notes,
+        views=(
+            View("predicted_measured", predicted_measured, lambda costs: costs.validation_rows),
+        ),
+        listings=(
+            Listing("Validation", lambda costs: costs.validation),
+            Listing("Units", lambda costs: costs.to_frame()),
+        ),
+    ),
+    Kind(
+        takes=SchedulePlan,
+        heading=lambda _: "A plan for the parallel executor",
+        notes=lambda plan: _emulation_notes(list(plan.emulated.items())),
+        views=(View("schedule", schedule),),
+        listings=(
+            Listing("Against the baselines", lambda plan: plan.to_frame(), is_detail=False),
+            Listing("Schedule", lambda plan: plan.schedule.to_frame()),
+        ),
+    ),
+    Kind(
+        takes=Difference,
+        heading=lambda found: f"From {found.before.label} to {found.after.label}",
+        notes=_difference_notes,
+        views=(View("difference", difference),),
+        listings=(
+            Listing("Summary", lambda found: found.summary, is_detail=False),
+            Listing("Ops that move", lambda found: found.ops),
+            Listing("Boundaries", lambda found: found.boundaries),
+            Listing("Subgraphs", lambda found: found.subgraphs),
+            Listing(
+                "Parts of the prediction",
+                lambda found: found.parts,
+                applies=lambda found: found.predicted_parts is not None,
+            ),
         ),
     ),
 )

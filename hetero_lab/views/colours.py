@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from hetero_lab.views.text import plain
 
-_FIXED = {"CPU": "#0072B2", "GPU": "#009E73", "NPU": "#CC79A7"}
+SEVERAL = "several devices"
+_FIXED = {"CPU": "#0072B2", "GPU": "#009E73", "NPU": "#CC79A7", SEVERAL: "#7a7a7a"}
 _OTHERS = ("#56B4E9", "#E69F00", "#D55E00", "#B8A800", "#8C6BB1", "#A6611A", "#66A61E", "#999999")
 
 TEXT = "#7a7a7a"  # the same contrast, 4.3, on white and on #111111

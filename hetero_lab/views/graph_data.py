@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from hetero_lab.errors import ArgumentError
 from hetero_lab.experiments.profiling import Profile
@@ -18,11 +19,12 @@ NO_SUBGRAPH = -1
 
 @dataclass(frozen=True, slots=True)
 class GraphNode:
-    """An op, or a model input or output (``kind``).
+    """An ``op``, a ``group`` of folded ones, or a model ``input`` or ``output`` (``kind``).
 
     ``subgraph`` is ``NO_SUBGRAPH`` for inputs and outputs. ``time_us`` is ``None`` where it is
     not known, and 0 where the op runs inside the node of ``leader``; ``fused`` are the ops that
-    run inside this one's node.
+    run inside this one's node. ``ops`` are the names of folded ops, ``types`` and ``devices`` how
+    many are of each; ``n_unseen`` are the neighbours that are left out of the picture.
     """
 
     index: int
@@ -36,6 +38,20 @@ class GraphNode:
     precision: str = ""
     leader: str = ""
     fused: tuple[str, ...] = ()
+    ops: tuple[str, ...] = ()
+    types: tuple[tuple[str, int], ...] = ()
+    devices: tuple[tuple[str, int], ...] = ()
+    n_unseen: int = 0
+
+    @property
+    def is_port(self) -> bool:
+        """Whether it is a model input or output."""
+        return self.kind in ("input", "output")
+
+    @property
+    def n_ops(self) -> int:
+        """How many ops it stands for."""
+        return 0 if self.is_port else len(self.ops) or 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,43 +77,68 @@ class GraphEdge:
 
 @dataclass(frozen=True, slots=True)
 class GraphBox:
-    """A subgraph; ``nodes`` are op indices."""
+    """A subgraph, or several that follow each other from ``index`` on.
+
+    ``nodes`` are node indices, ``n_unseen`` how many ops of it are left out.
+    """
 
     index: int
     device: str
     nodes: tuple[int, ...]
+    n_unseen: int = 0
+    n_subgraphs: int = 1
 
 
 @dataclass(frozen=True)
 class GraphData:
-    """Everything that a placement graph shows."""
+    """Everything that a placement graph shows.
+
+    A node's ``index`` is that of its op; after folding it is a number of its own. Sources come
+    before targets in either case. ``marked`` are the nodes that were searched for, ``notes``
+    say what is folded or left out, ``whole_us`` is the time of all ops, also of those left out.
+    """
 
     title: str
     nodes: tuple[GraphNode, ...]
     edges: tuple[GraphEdge, ...]
     boxes: tuple[GraphBox, ...]
     emulated: Mapping[str, str] = field(default_factory=dict)
+    marked: frozenset[int] = frozenset()
+    notes: tuple[str, ...] = ()
+    whole_us: float | None = None
 
     @property
     def devices(self) -> tuple[str, ...]:
         """Devices in order of their first subgraph."""
         return tuple(dict.fromkeys(box.device for box in self.boxes))
 
-    @property
+    @cached_property
     def is_timed(self) -> bool:
         """Whether the ops' times are known."""
         return any(node.time_us is not None for node in self.nodes)
 
-    @property
+    @cached_property
     def total_us(self) -> float:
         """Sum of the ops' known times in µs."""
+        if self.whole_us is not None:
+            return self.whole_us
         return float(sum(node.time_us or 0.0 for node in self.nodes))
+
+    @property
+    def n_ops(self) -> int:
+        """Number of ops, folded ones included."""
+        return sum(node.n_ops for node in self.nodes)
+
+    @cached_property
+    def node_of(self) -> dict[int, GraphNode]:
+        """Node by index."""
+        return {node.index: node for node in self.nodes}
 
     def box_us(self, box: GraphBox) -> float | None:
         """Return the time of a subgraph's ops in µs, ``None`` if of none it is known."""
-        members = set(box.nodes)
-        known = [n.time_us for n in self.nodes if n.index in members and n.time_us is not None]
-        return float(sum(known)) if known else None
+        times = [self.node_of[index].time_us for index in box.nodes]
+        known = [time for time in times if time is not None]
+        return float(sum(known)) if known and not box.n_unseen else None
 
 
 @dataclass(frozen=True)
@@ -246,6 +287,11 @@ def _edges(
     graph: OpGraph, drawn: Mapping[int, GraphNode], partition: Partition, measured: Measured
 ) -> tuple[GraphEdge, ...]:
     boundaries = {(b.op, b.port): b for b in partition.boundaries}
+    reorders: dict[str, list[Counter]] | None = None
+    if measured.reorders is not None:
+        reorders = {}
+        for counter in measured.reorders:
+            reorders.setdefault(counter.tensor, []).append(counter)
     edges = []
     for node in drawn.values():
         by_producer: dict[int, set[int]] = {}
@@ -269,7 +315,7 @@ def _edges(
                     ),
                     sizes=tuple(graph.ops[producer].outputs[p].n_bytes for p in sorted(ports)),
                     is_boundary=crosses,
-                    reorder_us=_reorder_us(found, measured) if crosses else None,
+                    reorder_us=_reorder_us(found, reorders) if crosses else None,
                 )
             )
     return tuple(edges)
@@ -279,16 +325,17 @@ def _tensor_name(op: Op, port: int) -> str:
     return op.name if len(op.outputs) == 1 else f"{op.name}:{port}"
 
 
-def _reorder_us(found: list[Boundary | None], measured: Measured) -> float | None:
-    if measured.reorders is None:
+def _reorder_us(
+    found: list[Boundary | None], reorders: Mapping[str, list[Counter]] | None
+) -> float | None:
+    if reorders is None:
         return None
     return float(
         sum(
             counter.real_time_us
             for boundary in found
             if boundary is not None
-            for counter in measured.reorders
-            if counter.tensor == boundary.tensor
-            and counter.subgraph in (boundary.source, *boundary.targets)
+            for counter in reorders.get(boundary.tensor, ())
+            if counter.subgraph in (boundary.source, *boundary.targets)
         )
     )

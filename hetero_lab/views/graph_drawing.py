@@ -12,6 +12,7 @@ from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition
 from hetero_lab.views import graph_words
+from hetero_lab.views.arguments import expect
 from hetero_lab.views.colours import BOUNDARY, LINE, TEXT, DeviceStyle, device_styles
 from hetero_lab.views.graph_data import (
     GraphData,
@@ -21,19 +22,30 @@ from hetero_lab.views.graph_data import (
     data_of_profile,
     graph_data,
 )
-from hetero_lab.views.graph_layout import CHARACTER, DENSE, ROOMY, lay_out
+from hetero_lab.views.graph_folding import AUTO, Fold, Shown
+from hetero_lab.views.graph_layout import CHARACTER, CROWDED, DENSE, ROOMY, Spacing, lay_out
 from hetero_lab.views.graph_rows import FramePiece, Page, Point, break_into_rows
 from hetero_lab.views.text import bytes_text, escape, plain
 from hetero_lab.views.theme import base_layout
 
 WIDTH = 1160
 _BOUNDARY_WIDTHS = (1.8, 2.4, 3.2, 4.4, 6.0)
+_TANGLED = 3  # with more wires than this for each node they run close together
 _CROWDED = 150  # with more boundaries than this they are drawn thinner
 _FUSED, _SMALLEST, _LARGEST, _UNTIMED, _PORT = 2.6, 3.6, 16.0, 6.0, 3.5  # radii
 _TOP, _MARGIN = 104, 12
 
 
-def placement_graph(profile: Profile, *, width: int = WIDTH) -> go.Figure:
+def placement_graph(
+    profile: Profile,
+    *,
+    width: int = WIDTH,
+    fold: Fold = AUTO,
+    unfold: Sequence[str] = (),
+    around: str | None = None,
+    hops: int = 2,
+    find: str = "",
+) -> go.Figure:
     """Draw what was measured of a placement: ops in their subgraphs, boundaries between them.
 
     Colour is the device, a node's area its time, a boundary's width its bytes; hovering tells
@@ -45,12 +57,23 @@ def placement_graph(profile: Profile, *, width: int = WIDTH) -> go.Figure:
         What :func:`hetero_lab.profile` returned.
     width
         About how wide a row may be, in pixels.
+    fold, unfold, around, hops, find
+        What of a big graph is drawn: see :class:`hetero_lab.views.graph_folding.Shown`. Several
+        hundred ops are folded into groups; ``unfold`` opens some, ``around`` shows what is near
+        to an op, ``find`` marks the ops that have a text in their name.
 
     Returns
     -------
     plotly.graph_objects.Figure
+
+    Raises
+    ------
+    ArgumentError
+        There is no such way to fold, no such op or group, or nothing is found.
     """
-    return draw(data_of_profile(profile), width)
+    expect(profile, Profile)
+    shown = Shown(fold, unfold, around, hops, find)
+    return draw(shown.of(data_of_profile(profile)), width)
 
 
 def placement_graph_of(
@@ -62,6 +85,11 @@ def placement_graph_of(
     times_us: Mapping[str, float] | None = None,
     title: str = "",
     width: int = WIDTH,
+    fold: Fold = AUTO,
+    unfold: Sequence[str] = (),
+    around: str | None = None,
+    hops: int = 2,
+    find: str = "",
 ) -> go.Figure:
     """Draw a placement that need not have been measured.
 
@@ -75,6 +103,8 @@ def placement_graph_of(
         Op → time in µs, as far as it is known.
     title, width
         Title of the figure, and about how wide a row may be in pixels.
+    fold, unfold, around, hops, find
+        What of a big graph is drawn, as in :func:`placement_graph`.
 
     Raises
     ------
@@ -89,7 +119,7 @@ def placement_graph_of(
         measured=Measured(times_us=dict(times_us or {})),
         title=title,
     )
-    return draw(data, width)
+    return draw(Shown(fold, unfold, around, hops, find).of(data), width)
 
 
 def draw(data: GraphData, width: int = WIDTH) -> go.Figure:
@@ -105,7 +135,7 @@ def draw(data: GraphData, width: int = WIDTH) -> go.Figure:
         labels,
         exits,
         {index: options[-1] for index, options in titles.items()},
-        DENSE if graph_words.is_big(data) else ROOMY,
+        _spacing(data),
     )
     page = break_into_rows(strip, width)
     styles = device_styles(data.devices, data.emulated)
@@ -117,17 +147,24 @@ def draw(data: GraphData, width: int = WIDTH) -> go.Figure:
     for style in styles.values():
         _draw_ops(figure, data, page, style, radii, labels)
     _draw_ports(figure, data, page, labels)
+    _draw_marks(figure, data, page, radii)
     _draw_titles(figure, data, page, titles)
     _write(figure, [(page.exits[op], text) for op, text in exits.items() if op in page.exits])
     return figure
 
 
+def _spacing(data: GraphData) -> Spacing:
+    if len(data.edges) > _TANGLED * len(data.nodes):
+        return CROWDED
+    return DENSE if graph_words.is_big(data) else ROOMY
+
+
 def node_radius(node: GraphNode, longest_us: float | None) -> float:
     """Return a node's radius: its area is in proportion to its time, where times are known."""
-    if node.kind != "op":
+    if node.is_port:
         return _PORT
     if longest_us is None:
-        return _UNTIMED
+        return min(_LARGEST, _UNTIMED * node.n_ops**0.25)
     share = (node.time_us or 0.0) / longest_us if longest_us > 0 else 0.0
     return max(_FUSED if node.leader else _SMALLEST, _LARGEST * share**0.5)
 
@@ -135,7 +172,8 @@ def node_radius(node: GraphNode, longest_us: float | None) -> float:
 def _layout(data: GraphData, page: Page, width: int) -> go.Layout:
     span = max(page.width, 0.7 * width)
     left = (page.width - span) / 2
-    hints = ["area of a node: its time, none in a small dot"] if data.is_timed else []
+    hints = [escape(note) for note in data.notes]
+    hints += ["area of a node: its time, none in a small dot"] if data.is_timed else []
     if any(edge.is_boundary for edge in data.edges):
         hints.append("width of a boundary: its bytes")
     if page.n_rows > 1:
@@ -241,8 +279,12 @@ def _draw_ops(
     radii: Mapping[int, float],
     labels: Mapping[int, str],
 ) -> None:
-    ops = [n for n in data.nodes if n.kind == "op" and n.device == style.device]
-    marker = {"size": [2 * radii[n.index] for n in ops], "color": style.colour, "opacity": 1}
+    ops = [n for n in data.nodes if not n.is_port and n.device == style.device]
+    marker: dict[str, Any] = {
+        "size": [2 * radii[n.index] for n in ops], "color": style.colour, "opacity": 1,
+    }  # fmt: skip
+    if any(n.kind == "group" for n in ops):
+        marker["symbol"] = ["hexagon2" if n.kind == "group" else "circle" for n in ops]
     _draw_nodes(
         figure, ops, page, labels, marker, ["bottom center"] * len(ops),
         [graph_words.op_hover(n, data) for n in ops], name=style.label, legendgroup=style.device,
@@ -250,13 +292,26 @@ def _draw_ops(
 
 
 def _draw_ports(figure: go.Figure, data: GraphData, page: Page, labels: Mapping[int, str]) -> None:
-    ports = [n for n in data.nodes if n.kind != "op"]
+    ports = [n for n in data.nodes if n.is_port]
     _draw_nodes(
         figure, ports, page, labels, {"size": 2 * _PORT, "color": TEXT, "symbol": "square"},
         ["middle left" if n.kind == "input" else "middle right" for n in ports],
         [graph_words.port_hover(n) for n in ports], name="model input or output",
         legendrank=1002,
     )  # fmt: skip
+
+
+def _draw_marks(figure: go.Figure, data: GraphData, page: Page, radii: Mapping[int, float]) -> None:
+    marked = sorted(data.marked)
+    if marked:
+        figure.add_scatter(
+            x=[page.spots[i][0] for i in marked], y=[page.spots[i][1] for i in marked],
+            mode="markers", name="searched for", hoverinfo="skip", legendrank=1003,
+            marker={
+                "size": [2 * radii[i] + 9 for i in marked], "symbol": "circle-open",
+                "color": TEXT, "line": {"width": 2.5},
+            },
+        )  # fmt: skip
 
 
 def _draw_nodes(
@@ -274,7 +329,8 @@ def _draw_nodes(
         x=[page.spots[n.index][0] for n in nodes], y=[page.spots[n.index][1] for n in nodes],
         mode="markers+text" if labels else "markers", marker={**marker, "line": {"width": 0}},
         text=texts if labels else None, textposition=list(positions),
-        textfont={"size": 9, "color": TEXT}, hovertext=list(hover), hoverinfo="text", **legend,
+        textfont={"size": 9, "color": TEXT}, hovertext=list(hover), hoverinfo="text",
+        customdata=[n.index for n in nodes], **legend,
     )  # fmt: skip
 
 

@@ -40,6 +40,7 @@ class Spacing:
 
 ROOMY = Spacing(across=13.0, lane=9.0, padding=7.0, turn=(30.0, 90.0))
 DENSE = Spacing(across=6.0, lane=5.0, padding=4.0, turn=(20.0, 45.0))
+CROWDED = Spacing(across=3.0, lane=0.8, padding=4.0, turn=(20.0, 45.0))
 _TURN_INSIDE = (4.0, 34.0)
 
 
@@ -69,10 +70,10 @@ class Extent:
 
 
 def extent_of(kind: str, radius: float, label: str) -> Extent:
-    """Return the extent of an op (label below), a model input (before it) or output (behind)."""
+    """Return the extent of a node: label below, before a model input, behind an output."""
     lines = label.split("\n") if label else []
     width = CHARACTER * max(map(len, lines), default=0)
-    if kind == "op":
+    if kind in ("op", "group"):
         half = max(radius + 4.5, width / 2 + 2.5)
         below = radius + 3 + _LINE_HEIGHT * len(lines)
         return Extent(half, half, radius + 3, below)

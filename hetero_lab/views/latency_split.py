@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 from hetero_lab.experiments.profile_tables import summary_row
 from hetero_lab.experiments.profiling import Profile
 from hetero_lab.experiments.sweep_result import Sweep
+from hetero_lab.experiments.sweep_tables import row_name
 from hetero_lab.views.colours import GRID, TEXT
 from hetero_lab.views.text import plain
 from hetero_lab.views.theme import base_layout
@@ -37,17 +38,20 @@ class Split:
 def splits(results: Sweep | Profile | Sequence[Profile]) -> list[Split]:
     """Return the parts of each profile that has counters."""
     if isinstance(results, Sweep):
-        profiles = [row.profile for row in results.rows if row.profile and not row.same_as]
+        named = [
+            (row_name(results, row), row.profile)
+            for row in results.rows
+            if row.profile and not row.same_as
+        ]
     else:
         profiles = [results] if isinstance(results, Profile) else list(results)
+        named = [(profile.label, profile) for profile in profiles]
     found = []
-    for profile in profiles:
+    for label, profile in named:
         if profile.counters:
             row = summary_row(profile)
             parts = (row["ops_us"], row["reorders_us"], row["rest_us"])
-            found.append(
-                Split(profile.label, row["median_us"], *parts, row["counters_exceed_latency"])
-            )
+            found.append(Split(label, row["median_us"], *parts, row["counters_exceed_latency"]))
     return found
 
 

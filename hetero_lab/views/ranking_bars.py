@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import plotly.graph_objects as go
 
 from hetero_lab.experiments.sweep_result import Sweep
-from hetero_lab.experiments.sweep_tables import rank
+from hetero_lab.experiments.sweep_tables import rank, row_name
+from hetero_lab.views.arguments import expect
 from hetero_lab.views.colours import GRID, TEXT
 from hetero_lab.views.text import plain
 from hetero_lab.views.theme import base_layout
@@ -20,7 +21,7 @@ _ROW_PX = 34
 
 @dataclass(frozen=True)
 class RankedRow:
-    """One bar: a placement with its latency in µs and its group."""
+    """One bar: a placement with its latency in µs and its group, which is one of its host."""
 
     label: str
     group: int
@@ -30,10 +31,11 @@ class RankedRow:
     n_subgraphs: int
     baseline: bool
     emulated: str
+    host: str
 
 
 def ranked_rows(sweep: Sweep) -> list[RankedRow]:
-    """Return the measured rows from fast to slow."""
+    """Return the measured rows from fast to slow, host by host."""
     rows, groups, _ = rank(sweep)
     ranked = []
     for row, group in zip(rows, groups, strict=True):
@@ -41,14 +43,15 @@ def ranked_rows(sweep: Sweep) -> list[RankedRow]:
         low, high = row.profile.latency.ci95_us
         ranked.append(
             RankedRow(
-                label=row.label,
+                label=row_name(sweep, row),
                 group=group,
                 median_us=row.profile.latency.median_us,
                 low_us=low,
                 high_us=high,
                 n_subgraphs=row.profile.partition.n_subgraphs,
                 baseline=row.baseline,
-                emulated=", ".join(name for name, _ in row.profile.environment.emulated),
+                emulated=", ".join(device for device, _ in row.profile.environment.emulated),
+                host=row.profile.environment.host,
             )
         )
     return ranked
@@ -57,9 +60,11 @@ def ranked_rows(sweep: Sweep) -> list[RankedRow]:
 def latency_ranking(sweep: Sweep) -> go.Figure:
     """Draw the ranking: bars of median latency with 95 % intervals, fastest on top.
 
-    Neighbours of one shade cannot be told apart by this run.
+    Neighbours of one shade cannot be told apart by this run. Several hosts follow each other.
     """
+    expect(sweep, Sweep)
     rows = ranked_rows(sweep)
+    groups = list(dict.fromkeys((r.host, r.group) for r in rows))
     names = [f"{plain(r.label, 48)}{' ⌂' if r.baseline else ''}" for r in rows]
     figure = go.Figure(
         go.Bar(
@@ -67,7 +72,7 @@ def latency_ranking(sweep: Sweep) -> go.Figure:
             y=list(range(len(rows))),
             x=[r.median_us for r in rows],
             marker={
-                "color": [_SHADES[r.group % 2] for r in rows],
+                "color": [_SHADES[groups.index((r.host, r.group)) % 2] for r in rows],
                 "pattern": {
                     "shape": ["/" if r.emulated else "" for r in rows],
                     "solidity": 0.15,

@@ -8,6 +8,8 @@ import plotly.graph_objects as go
 
 from hetero_lab.errors import ArgumentError, names_at_hand, shorten
 from hetero_lab.experiments.sweep_result import Sweep
+from hetero_lab.experiments.sweep_tables import row_name
+from hetero_lab.views.arguments import expect
 from hetero_lab.views.colours import GRID, device_styles
 from hetero_lab.views.text import plain
 from hetero_lab.views.theme import base_layout
@@ -41,7 +43,7 @@ def points(sweep: Sweep) -> list[Point]:
         low, high = row.profile.latency.ci95_us
         found.append(
             Point(
-                label=row.label,
+                label=row_name(sweep, row),
                 n_subgraphs=row.profile.partition.n_subgraphs,
                 boundary_bytes=row.profile.partition.boundary_bytes,
                 shares=tuple((device, n / total) for device, n in counts.items()),
@@ -68,6 +70,7 @@ def placement_latency(sweep: Sweep, x: str = "subgraphs") -> go.Figure:
     ArgumentError
         Another ``x``.
     """
+    expect(sweep, Sweep)
     found = points(sweep)
     devices = list(dict.fromkeys(d for p in found for d, _ in p.shares))
     if x == "subgraphs":

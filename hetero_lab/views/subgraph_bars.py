@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 
 from hetero_lab.errors import MeasurementError
 from hetero_lab.experiments.profiling import Profile
+from hetero_lab.views.arguments import expect
 from hetero_lab.views.colours import GRID, device_styles
 from hetero_lab.views.text import plain, time_text
 from hetero_lab.views.theme import base_layout
@@ -61,6 +62,7 @@ def time_by_subgraph(profile: Profile) -> go.Figure:
     MeasurementError
         The profile has no counters.
     """
+    expect(profile, Profile)
     found = subgraph_times(profile)
     styles = device_styles([row.device for row in found], dict(profile.environment.emulated))
     rows = len(found) <= _MOST_ROWS

@@ -1,7 +1,8 @@
-"""The timeline of a profile's subgraphs: as measured, or reconstructed from counters."""
+"""When subgraphs run: as measured, reconstructed from counters, or predicted."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import plotly.graph_objects as go
@@ -9,7 +10,9 @@ import plotly.graph_objects as go
 from hetero_lab.errors import MeasurementError
 from hetero_lab.experiments.profiling import Profile
 from hetero_lab.experiments.timeline_tables import critical_spans
+from hetero_lab.planning.list_scheduling import SchedulePlan
 from hetero_lab.runtime.timeline import typical_request
+from hetero_lab.views.arguments import expect
 from hetero_lab.views.colours import GRID, TEXT, DeviceStyle, device_styles
 from hetero_lab.views.text import plain
 from hetero_lab.views.theme import base_layout
@@ -92,16 +95,46 @@ def timeline(profile: Profile) -> go.Figure:
     MeasurementError
         The profile has neither spans nor counters.
     """
-    found = bars(profile)
+    expect(profile, Profile)
     measured = bool(profile.spans)
+    found = bars(profile)
     devices = list(dict.fromkeys(s.device for s in profile.partition.subgraphs))
-    styles = device_styles(devices, dict(profile.environment.emulated))
+    return lanes(
+        found,
+        device_styles(devices, dict(profile.environment.emulated)),
+        title=f"Timeline of {plain(profile.label, 60)}{', measured' if measured else ''}",
+        subtitle=_subtitle(profile, found),
+        axis="time (µs)" if measured else "time by counters (µs)",
+    )
+
+
+def schedule(plan: SchedulePlan) -> go.Figure:
+    """Draw when each subgraph is predicted to run, a lane a device (Gantt 1919)."""
+    path = {entry.index for entry in plan.schedule.critical_path}
+    found = [
+        Bar(e.index, e.device, e.start_us, e.us, e.n_ops, critical=e.index in path)
+        for e in plan.schedule.entries
+    ]
+    idle = ", ".join(f"{plain(d)} {us:,.0f}" for d, us in plan.schedule.idle_us.items())
+    return lanes(
+        found,
+        device_styles(plan.schedule.devices, plan.emulated),
+        title=f"Predicted schedule, {plan.predicted_us:,.0f} µs",
+        subtitle=f"by {plan.method}; idle µs: {idle}",
+        axis="predicted time (µs)",
+    )
+
+
+def lanes(
+    found: list[Bar], styles: Mapping[str, DeviceStyle], *, title: str, subtitle: str, axis: str
+) -> go.Figure:
+    """Draw runs of subgraphs, a lane a device; what is known not to be critical is faded."""
+    devices = list(styles)
     figure = go.Figure()
-    for device in devices:
+    for device, style in styles.items():
         mine = [bar for bar in found if bar.device == device]
         # The legend has the colour of the first bar, which should not be a faded one.
         mine.sort(key=lambda bar: bar.critical is False)
-        style = styles[device]
         figure.add_bar(
             orientation="h",
             y=[devices.index(device)] * len(mine),
@@ -120,25 +153,19 @@ def timeline(profile: Profile) -> go.Figure:
             hovertext=[_hover(bar, style) for bar in mine],
             hoverinfo="text",
         )  # fmt: skip
-    if measured:
-        _add_critical_path(figure, [bar for bar in found if bar.critical], devices)
+    path = [bar for bar in found if bar.critical]
+    if path:
+        _add_critical_path(figure, path, devices)
     figure.update_layout(
-        **base_layout(
-            f"Timeline of {plain(profile.label, 60)}{', measured' if measured else ''}",
-            _subtitle(profile, found),
-        ),
+        **base_layout(title, subtitle),
         barmode="overlay",
         height=170 + 60 * len(devices),
         margin={"l": 20, "r": 30, "t": 100, "b": 50},
         bargap=1 - 2 * _HALF_LANE,
     )
-    figure.update_xaxes(
-        title="time (µs)" if measured else "time by counters (µs)",
-        gridcolor=GRID,
-        rangemode="normal" if measured else "tozero",
-    )
+    figure.update_xaxes(title=axis, gridcolor=GRID, rangemode="normal" if path else "tozero")
     figure.update_yaxes(
-        tickvals=list(range(len(devices))), ticktext=[styles[d].label for d in devices],
+        tickvals=list(range(len(devices))), ticktext=[style.label for style in styles.values()],
         range=[len(devices) - 0.5, -0.5], automargin=True, showgrid=False, zeroline=False,
     )  # fmt: skip
     return figure

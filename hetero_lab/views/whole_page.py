@@ -8,10 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab.errors import ArgumentError
-from hetero_lab.experiments.profiling import Profile
-from hetero_lab.experiments.sweep_result import Sweep
 from hetero_lab.tables import check_writable, html_table, write_text
-from hetero_lab.views.catalogue import KINDS, Kind, Listing, View, kind_of
+from hetero_lab.views.catalogue import KINDS, Kind, Listing, Result, View, kind_of
 from hetero_lab.views.text import squeeze
 
 if TYPE_CHECKING:
@@ -46,7 +44,7 @@ details { margin: .4rem 0; } summary { cursor: pointer; color: var(--faint); }
 
 
 def page(
-    results: Profile | Sweep | Iterable[Profile | Sweep],
+    results: Result | Iterable[Result],
     path: str | os.PathLike[str],
     title: str = "hetero_lab",
 ) -> None:
@@ -57,7 +55,7 @@ def page(
     Parameters
     ----------
     results
-        A Profile or Sweep, or several.
+        A Profile, Sweep, CostModel or Difference, or several.
     path
         The file; it needs no network and no other file.
     title
@@ -70,7 +68,10 @@ def page(
     OutputPathError
         The file cannot be written.
     """
-    several: list[Any] = [results] if isinstance(results, Profile | Sweep) else list(results)
+    one = isinstance(results, tuple(kind.takes for kind in KINDS))
+    if not (one or isinstance(results, Iterable)):
+        kind_of(results)  # raises
+    several: list[Any] = [results] if one else list(results)  # type: ignore[arg-type]
     if not several:
         raise ArgumentError("Give at least one result to make a page of.")
     check_writable(path)

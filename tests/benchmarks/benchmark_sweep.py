@@ -79,23 +79,32 @@ def _compile(prepared, core, placement, config, arrays):
 
 
 class WorkerStarts:
-    """Adds up how long workers took to start."""
+    """How long some worker was starting; several start at once."""
 
     def __init__(self):
-        self.seconds = 0.0
+        self.intervals: list[tuple[float, float]] = []
         self._start = worker_process.WorkerProcess.__init__
 
     def __enter__(self):
         def timed(worker, *args, **kwargs):
             started = time.perf_counter()
             self._start(worker, *args, **kwargs)
-            self.seconds += time.perf_counter() - started
+            self.intervals.append((started, time.perf_counter()))
 
         worker_process.WorkerProcess.__init__ = timed
         return self
 
     def __exit__(self, *_):
         worker_process.WorkerProcess.__init__ = self._start
+
+    @property
+    def seconds(self) -> float:
+        """Length of the union of the intervals."""
+        total = last = 0.0
+        for started, ended in sorted(self.intervals):
+            total += max(0.0, ended - max(started, last))
+            last = max(last, ended)
+        return total
 
 
 def peak_of_tree(run) -> int:

@@ -75,11 +75,14 @@ def busy_ns(costs: CostModel, affinity: Affinity) -> dict[str, int]:
         busy[subgraph.device] += ns(costs.subgraph_us[subgraph.device])
     for boundary in partition.boundaries:
         source = partition.subgraphs[boundary.source].device
+        leaving = {}
         for target in boundary.targets:
             device = partition.subgraphs[target].device
             leave, enter = hand_over_ns(costs, boundary.op, boundary.port, source, device)
-            busy[source] += leave
+            leaving[device] = leave
             busy[device] += enter
+        others = [leave for device, leave in leaving.items() if device != source]
+        busy[source] += sum(others) if others else leaving.get(source, 0)
     where = partition.subgraph_of
     for term in costs.lost_fusion:
         if where[term.first] != where[term.second]:

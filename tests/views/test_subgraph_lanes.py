@@ -7,6 +7,8 @@ from hand_made import small_profile
 
 import hetero_lab as hl
 from hetero_lab.errors import MeasurementError
+from hetero_lab.planning.list_scheduling import SchedulePlan
+from hetero_lab.planning.schedules import Schedule, ScheduledTask
 from hetero_lab.runtime.timeline import Span
 from hetero_lab.views.subgraph_lanes import bars
 
@@ -80,3 +82,29 @@ def test_neither_spans_nor_counters():
 
 def test_spans_alone_are_enough_for_the_gallery():
     assert "timeline" in hl.views.gallery(small_profile(counters=(), spans=ALONE))
+
+
+def test_a_predicted_schedule_is_drawn_as_it_is_planned():
+    entries = (
+        ScheduledTask(0, "subgraph0", "ACC", 5.0, 25.0, 3),
+        ScheduledTask(1, "subgraph1", "CPU", 5.0, 15.0, 1),
+        ScheduledTask(2, "subgraph2", "ACC", 25.0, 40.0, 2),
+    )
+    made = SchedulePlan(
+        small_profile().affinity,
+        Schedule(("ACC", "CPU"), entries, (entries[0], entries[2])),
+        False,
+        "list scheduling",
+        (),
+        {"ACC": "CPU"},
+    )
+    figure = hl.views.schedule(made)
+    assert figure.layout.title.text == "Predicted schedule, 40 µs"
+    assert figure.layout.title.subtitle.text == "by list scheduling; idle µs: ACC 5, CPU 30"
+    acc, cpu, path = figure.data
+    assert "emulated on CPU" in acc.name
+    assert list(acc.base) == [5, 25]
+    assert list(acc.x) == [20, 15]
+    assert list(cpu.x) == [10]
+    assert list(path.x) == [5, 25, 25, 40]
+    assert list(hl.views.gallery(made)) == ["schedule"]

@@ -1,0 +1,388 @@
+"""Difference: what sets two placements apart, and where the predicted difference comes from.
+
+Everything is about ``before`` (the placement a) and ``after`` (b); a difference is b minus a, so
+that below 0 is faster. Predictions are kept in whole nanoseconds, so that parts add up exactly.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from hetero_lab.errors import MeasurementError, PlanError
+from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.partition import Partition
+from hetero_lab.planning import difference_tables, difference_words
+from hetero_lab.planning.cost_model import CostModel
+from hetero_lab.planning.prediction import Prediction
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+OPS, LOST_FUSION, SUBGRAPHS, BOUNDARIES = "ops", "lost fusion", "subgraphs", "boundaries"
+CONSTANT = "constant"
+KINDS = (OPS, LOST_FUSION, SUBGRAPHS, BOUNDARIES)
+NEW, GONE = "new", "gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two placements; ``kinds_ns`` is its prediction by kind, None without costs."""
+
+    label: str
+    affinity: Affinity
+    partition: Partition
+    kinds_ns: Mapping[str, int] | None = None
+
+    @property
+    def predicted_us(self) -> float:
+        """Predicted latency in µs; 0 without costs."""
+        return sum((self.kinds_ns or {}).values()) / 1000.0
+
+
+@dataclass(frozen=True, slots=True)
+class MovedOp:
+    """An op that is on another device, with its predicted time on both."""
+
+    op: str
+    op_type: str
+    before: str
+    after: str
+    before_ns: int | None = None
+    after_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SubgraphChange:
+    """A subgraph that only one of the placements has; ``change`` is ``new`` or ``gone``."""
+
+    change: str
+    device: str
+    ops: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BoundaryChange:
+    """Hand-overs of one tensor between two devices, where their number differs."""
+
+    tensor: str
+    source_device: str
+    target_device: str
+    n_bytes: int | None
+    n_before: int
+    n_after: int
+
+    @property
+    def change(self) -> str:
+        """``new``, ``gone``, ``more`` or ``fewer``."""
+        if not self.n_before:
+            return NEW
+        if not self.n_after:
+            return GONE
+        return "more" if self.n_after > self.n_before else "fewer"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of the predicted latency: one op, pair of ops, boundary, or a device's subgraphs.
+
+    ``kind`` is one of ``KINDS``; ``device_before`` and ``device_after`` say where, if anywhere.
+    """
+
+    kind: str
+    name: str
+    device_before: str
+    device_after: str
+    before_ns: int
+    after_ns: int
+
+    @property
+    def difference_ns(self) -> int:
+        """After minus before."""
+        return self.after_ns - self.before_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """Measured latencies and their difference with its 95 % interval, in µs.
+
+    The difference is that of turns, paired where both were measured in one run, so it need not
+    be that of the medians. ``ops_*`` are the counters of ops, None where they do not tell.
+    """
+
+    before_us: float
+    before_ci95_us: tuple[float, float]
+    after_us: float
+    after_ci95_us: tuple[float, float]
+    difference_us: float
+    low_us: float
+    high_us: float
+    ops_before_us: float | None = None
+    ops_after_us: float | None = None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What differs between two placements a and b of one model.
+
+    Attributes
+    ----------
+    before, after
+        The placements a and b: label, affinity, partition.
+    moved
+        Ops on another device.
+    subgraph_changes, boundary_changes
+        What appears and vanishes.
+    predicted_parts
+        Where the predicted difference comes from, largest first; they add up to it. None
+        without costs.
+    measurement
+        The measured difference, None without profiles.
+    emulated
+        Emulated device → the device that runs it.
+    notes
+        What a reader should know about the comparison.
+    """
+
+    graph: OpGraph
+    before: Side
+    after: Side
+    moved: tuple[MovedOp, ...]
+    subgraph_changes: tuple[SubgraphChange, ...]
+    boundary_changes: tuple[BoundaryChange, ...]
+    predicted_parts: tuple[Part, ...] | None = None
+    measurement: Measurement | None = None
+    emulated: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def predicted_us(self) -> float:
+        """Predicted latency of b minus that of a, in µs.
+
+        Raises
+        ------
+        PlanError
+            No costs were given.
+        """
+        return sum(part.difference_ns for part in self.priced) / 1000.0
+
+    @property
+    def priced(self) -> tuple[Part, ...]:
+        """The predicted parts; raises PlanError if no costs were given."""
+        if self.predicted_parts is None:
+            raise PlanError(
+                "This difference has no prediction. Give costs: hetero_lab.explain(model, a, b, "
+                "hetero_lab.calibrate(model, devices))."
+            )
+        return self.predicted_parts
+
+    @property
+    def timed(self) -> Measurement:
+        """The measurement; raises MeasurementError if no profiles were given."""
+        if self.measurement is None:
+            raise MeasurementError(
+                "This difference was not measured. Give profiles=(profile_a, profile_b) or a "
+                "sweep to hetero_lab.explain."
+            )
+        return self.measurement
+
+    @property
+    def summary(self) -> pd.DataFrame:
+        """Rows ``a``, ``b`` and ``difference``: structure, predicted and measured latency."""
+        return difference_tables.summary(self)
+
+    @property
+    def ops(self) -> pd.DataFrame:
+        """The ops that move: ``op, op_type, before, after``, with costs their times."""
+        return difference_tables.ops(self)
+
+    @property
+    def devices(self) -> pd.DataFrame:
+        """How many ops each device has: ``device, before, after, arrived, left``."""
+        return difference_tables.devices(self)
+
+    @property
+    def subgraphs(self) -> pd.DataFrame:
+        """The subgraphs that only one placement has: ``change, device, n_ops, ops``."""
+        return difference_tables.subgraphs(self)
+
+    @property
+    def boundaries(self) -> pd.DataFrame:
+        """Hand-overs that appear and vanish, with bytes; with costs their predicted time."""
+        return difference_tables.boundaries(self)
+
+    @property
+    def kinds(self) -> pd.DataFrame:
+        """The prediction by kind and in total: ``kind, before_us, after_us, difference_us``.
+
+        Raises
+        ------
+        PlanError
+            No costs were given.
+        """
+        return difference_tables.kinds(self)
+
+    @property
+    def parts(self) -> pd.DataFrame:
+        """Every part that differs, largest first; they add up to ``predicted_us``.
+
+        Raises
+        ------
+        PlanError
+            No costs were given.
+        """
+        return difference_tables.parts(self)
+
+    @property
+    def measured(self) -> pd.DataFrame:
+        """Measured beside predicted: the latency and, where counters tell, ops and rest.
+
+        Counters come from a compile of their own, and have no interval.
+
+        Raises
+        ------
+        MeasurementError
+            No profiles were given.
+        """
+        return difference_tables.measured(self)
+
+    def __repr__(self) -> str:
+        return "\n".join(difference_words.sentences(self))
+
+    def _repr_html_(self) -> str:
+        return difference_tables.as_html(self)
+
+
+def compare_placements(
+    graph: OpGraph,
+    before: tuple[str, Affinity, Partition],
+    after: tuple[str, Affinity, Partition],
+    costs: CostModel | None = None,
+    *,
+    measurement: Measurement | None = None,
+    emulated: Mapping[str, str] | None = None,
+    notes: tuple[str, ...] = (),
+) -> Difference:
+    """Compare two placements, each given as label, affinity and partition.
+
+    Raises
+    ------
+    AffinityError
+        An affinity is of another model.
+    PlanError
+        The costs are of another model, or do not know a device of the placements.
+    """
+    sides = [Side(*before), Side(*after)]
+    for side in sides:
+        side.affinity.check_model(graph)
+    parts = None
+    if costs is not None:
+        costs.check_graph(graph)
+        first, second = (costs.explain(side.affinity) for side in sides)
+        parts = _parts(costs, sides[0].affinity, sides[1].affinity, first, second)
+        sides = [
+            replace(side, kinds_ns=_by_kind(prediction))
+            for side, prediction in zip(sides, (first, second), strict=True)
+        ]
+    return Difference(
+        graph=graph,
+        before=sides[0],
+        after=sides[1],
+        moved=_moved(graph, sides[0].affinity, sides[1].affinity, costs),
+        subgraph_changes=_subgraph_changes(sides[0].partition, sides[1].partition),
+        boundary_changes=_boundary_changes(sides[0].partition, sides[1].partition),
+        predicted_parts=parts,
+        measurement=measurement,
+        emulated=dict(emulated or {}),
+        notes=notes,
+    )
+
+
+def _moved(
+    graph: OpGraph, before: Affinity, after: Affinity, costs: CostModel | None
+) -> tuple[MovedOp, ...]:
+    found = []
+    for name, old, new in after.diff(before).itertuples(index=False, name=None):
+        node = graph.index_of[name]
+        times = (None, None)
+        if costs is not None:
+            times = tuple(
+                int(costs.objective.op_ns[node, costs.devices.index(d)]) for d in (old, new)
+            )
+        found.append(MovedOp(name, graph.ops[node].type, old, new, *times))
+    return tuple(found)
+
+
+def _subgraph_changes(before: Partition, after: Partition) -> tuple[SubgraphChange, ...]:
+    old, new = (Counter((s.device, s.ops) for s in p.subgraphs) for p in (before, after))
+    changes = [SubgraphChange(GONE, *key) for key in (old - new).elements()]
+    changes += [SubgraphChange(NEW, *key) for key in (new - old).elements()]
+    return tuple(changes)
+
+
+def _boundary_changes(before: Partition, after: Partition) -> tuple[BoundaryChange, ...]:
+    old, new = _hand_overs(before), _hand_overs(after)
+    n_bytes = {b.tensor: b.n_bytes for p in (before, after) for b in p.boundaries}
+    return tuple(
+        BoundaryChange(*key, n_bytes[key[0]], old[key], new[key])
+        for key in dict.fromkeys([*old, *new])
+        if old[key] != new[key]
+    )
+
+
+def _hand_overs(partition: Partition) -> Counter[tuple[str, str, str]]:
+    """Count (tensor, source device, target device), once a receiving subgraph."""
+    device = [subgraph.device for subgraph in partition.subgraphs]
+    return Counter(
+        (boundary.tensor, device[boundary.source], device[target])
+        for boundary in partition.boundaries
+        for target in boundary.targets
+    )
+
+
+def _parts(
+    costs: CostModel, a: Affinity, b: Affinity, before: Prediction, after: Prediction
+) -> tuple[Part, ...]:
+    parts = [
+        Part(OPS, op.op, op.before, op.after, op.before_ns or 0, op.after_ns or 0)
+        for op in _moved(costs.graph, a, b, costs)
+    ]
+    old, new = _priced(before), _priced(after)
+    parts += [
+        Part(*key, before_ns=old.get(key, 0), after_ns=new.get(key, 0))
+        for key in dict.fromkeys([*old, *new])
+    ]
+    different = [part for part in parts if part.difference_ns]
+    return tuple(sorted(different, key=lambda part: -abs(part.difference_ns)))
+
+
+def _priced(prediction: Prediction) -> dict[tuple[str, str, str, str], int]:
+    """Return kind, name, first and second device → ns, of all but the ops."""
+    found: Counter[tuple[str, str, str, str]] = Counter()
+    for subgraph in prediction.subgraphs:
+        found[SUBGRAPHS, "", subgraph.device, subgraph.device] += _ns(subgraph.us)
+    for boundary in prediction.boundaries:
+        source, target = boundary.source_device, boundary.target_device
+        found[BOUNDARIES, boundary.tensor, source, target] += _ns(boundary.us)
+    for pair in prediction.lost_fusion:
+        found[LOST_FUSION, f"{pair.first}\n{pair.second}", "", ""] += _ns(pair.us)
+    return dict(found)
+
+
+def _by_kind(prediction: Prediction) -> dict[str, int]:
+    shares = {
+        OPS: prediction.units,
+        LOST_FUSION: prediction.lost_fusion,
+        SUBGRAPHS: prediction.subgraphs,
+        BOUNDARIES: prediction.boundaries,
+    }
+    by_kind = {kind: sum(_ns(share.us) for share in mine) for kind, mine in shares.items()}
+    return {CONSTANT: _ns(prediction.constant_us), **by_kind}
+
+
+def _ns(us: float) -> int:
+    """Return the whole nanoseconds that a share was made of."""
+    return round(us * 1000.0)

@@ -1,0 +1,239 @@
+"""Where the difference between two placements comes from, and what moved."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from hetero_lab.planning.difference import (
+    BOUNDARIES,
+    KINDS,
+    LOST_FUSION,
+    OPS,
+    SUBGRAPHS,
+    Difference,
+    Part,
+)
+from hetero_lab.planning.difference_words import change, part_name
+from hetero_lab.views.colours import GRID, LINE, TEXT, DeviceStyle, device_styles
+from hetero_lab.views.text import plain
+from hetero_lab.views.theme import base_layout
+
+_ROW_PX = 30
+_MOST_TYPES = 12
+_MOST_NAMED = 8  # parts and ops that a hover names
+_GREYS = {LOST_FUSION: LINE, "predicted": "#6f7783", "measured": "#aeb4be"}
+_OPACITY = {OPS: 1.0, SUBGRAPHS: 0.7, BOUNDARIES: 0.45}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One bar of the waterfall, in µs from ``start_us``; ``device`` is empty where none does it.
+
+    ``kind`` is that of the parts, or ``predicted`` or ``measured`` for the whole difference.
+    """
+
+    kind: str
+    label: str
+    device: str
+    start_us: float
+    difference_us: float
+    details: tuple[str, ...] = ()
+    interval_us: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class MovedType:
+    """Ops of one type that move to one device."""
+
+    op_type: str
+    device: str
+    ops: tuple[str, ...]
+
+
+def steps(difference: Difference) -> list[Step]:
+    """Return the waterfall from a to b, then the predicted and the measured difference."""
+    found: list[Step] = []
+    grouped: dict[tuple[str, str, str], list[Part]] = {}
+    for part in difference.predicted_parts or ():
+        key = (part.kind, part.device_before, part.device_after)
+        grouped.setdefault(key, []).append(part)
+    at_ns = 0
+    for key in sorted(grouped, key=lambda key: (KINDS.index(key[0]), *key[1:])):
+        parts = grouped[key]
+        ns = sum(part.difference_ns for part in parts)
+        details = tuple(
+            f"{part_name(part)}: {change(part.difference_ns / 1000.0)}"
+            for part in parts[:_MOST_NAMED]
+        )
+        more = (f"… {len(parts) - _MOST_NAMED} more",) if len(parts) > _MOST_NAMED else ()
+        found.append(
+            Step(key[0], _label(*key), key[2], at_ns / 1000.0, ns / 1000.0, details + more)
+        )
+        at_ns += ns
+    if difference.predicted_parts is not None:
+        found.append(Step("predicted", "predicted, b − a", "", 0.0, at_ns / 1000.0))
+    if difference.measurement is not None:
+        timed = difference.measurement
+        interval = (timed.low_us, timed.high_us) if math.isfinite(timed.high_us) else None
+        found.append(
+            Step("measured", "measured, b − a", "", 0.0, timed.difference_us, (), interval)
+        )
+    return found
+
+
+def moved_types(difference: Difference) -> list[MovedType]:
+    """Return the ops that move by type and target, the most frequent types first."""
+    counts = Counter(op.op_type for op in difference.moved)
+    shown = {op_type for op_type, _ in counts.most_common(_MOST_TYPES)}
+    grouped: dict[tuple[str, str], list[str]] = {}
+    for op in difference.moved:
+        op_type = op.op_type if op.op_type in shown else "other types"
+        grouped.setdefault((op_type, op.after), []).append(op.op)
+    totals = Counter(
+        op.op_type if op.op_type in shown else "other types" for op in difference.moved
+    )
+    order = sorted(grouped, key=lambda key: (key[0] not in shown, -totals[key[0]], *key))
+    return [MovedType(*key, tuple(grouped[key])) for key in order]
+
+
+def difference(difference: Difference) -> go.Figure:
+    """Draw where the difference comes from as a waterfall, and the ops that move below it.
+
+    Each bar begins where the one above it ends; to the left is faster. A bar has the colour of
+    the device that does the work: the one where the ops go, or that receives the tensor.
+    """
+    found, moved = steps(difference), moved_types(difference)
+    types = list(dict.fromkeys(row.op_type for row in moved))
+    devices = dict.fromkeys(
+        [*difference.before.affinity.devices, *difference.after.affinity.devices]
+    )
+    styles = device_styles(devices, difference.emulated)
+    sizes = ([len(found)] if found else []) + ([max(1, len(types))] if moved or not found else [])
+    height = 160 + sum(90 + _ROW_PX * size for size in sizes)
+    figure = make_subplots(
+        rows=len(sizes), cols=1, row_heights=sizes, vertical_spacing=90 / (height - 160)
+    )
+    if found:
+        _draw_steps(figure, found, styles)
+    if moved or not found:
+        _draw_moved(figure, moved, types, styles, row=len(sizes))
+    for style in styles.values():  # the legend: a device in each figure, whether it has a bar
+        figure.add_bar(x=[None], y=[None], name=style.label, marker=_marker(style, 1.0))
+    n, of = len(difference.moved), len(difference.before.affinity.ops)
+    figure.update_layout(
+        **base_layout(
+            f"From {plain(difference.before.label, 40)} to {plain(difference.after.label, 40)}",
+            f"{n} of {of} ops move · {difference.before.partition.n_subgraphs} → "
+            f"{difference.after.partition.n_subgraphs} subgraphs · "
+            f"{difference.before.partition.boundary_bytes:,} → "
+            f"{difference.after.partition.boundary_bytes:,} boundary bytes · hatched: emulated",
+        ),
+        barmode="stack",
+        bargap=0.3,
+        height=height,
+        margin={"l": 20, "r": 110, "t": 110, "b": 50},
+        showlegend=True,
+    )
+    return figure
+
+
+def _draw_steps(figure: go.Figure, found: list[Step], styles: dict[str, DeviceStyle]) -> None:
+    where: Any = {"row": 1, "col": 1}
+    for place, step in enumerate(found):
+        style = styles.get(step.device)
+        marker = _marker(style, _OPACITY[step.kind]) if style else {"color": _GREYS[step.kind]}
+        error = {}
+        if step.interval_us is not None:
+            error = {
+                "type": "data", "symmetric": False, "color": TEXT, "thickness": 1.5,
+                "array": [step.interval_us[1] - step.difference_us],
+                "arrayminus": [step.difference_us - step.interval_us[0]],
+            }  # fmt: skip
+        interval = step.interval_us
+        said = f" [{change(interval[0])}, {change(interval[1])}]" if interval else ""
+        figure.add_bar(
+            **where, orientation="h", y=[place], x=[step.difference_us], base=[step.start_us],
+            marker=marker, showlegend=False, error_x=error, hoverinfo="text",
+            hovertext=[
+                f"<b>{plain(step.label)}</b>: {change(step.difference_us)}{said}"
+                + "".join(f"<br>{plain(line, 160)}" for line in step.details)
+            ],
+        )  # fmt: skip
+    ends = [_extent(step) for step in found]
+    low, high = min(0.0, *(end[0] for end in ends)), max(0.0, *(end[1] for end in ends))
+    room = 0.04 * (high - low) or 1.0
+    # In a column of their own, where no bar can be.
+    figure.add_scatter(
+        **where, x=[high + room] * len(found), y=list(range(len(found))), mode="text",
+        text=[f"  {change(step.difference_us)}" for step in found], cliponaxis=False,
+        textposition="middle right", textfont={"color": TEXT, "size": 11}, hoverinfo="skip",
+        showlegend=False,
+    )  # fmt: skip
+    figure.update_xaxes(
+        **where, title="difference in latency (µs), left of 0: b is faster", gridcolor=GRID,
+        zeroline=True, zerolinecolor=LINE, range=[low - room, high + room],
+    )  # fmt: skip
+    figure.update_yaxes(
+        **where, tickvals=list(range(len(found))), ticktext=[plain(s.label, 60) for s in found],
+        range=[len(found) - 0.4, -0.6], automargin=True, showgrid=False, zeroline=False,
+        ticklabelstandoff=6,
+    )  # fmt: skip
+
+
+def _draw_moved(
+    figure: go.Figure,
+    moved: list[MovedType],
+    types: list[str],
+    styles: dict[str, DeviceStyle],
+    row: int,
+) -> None:
+    where: Any = {"row": row, "col": 1}
+    for kind in moved:
+        named = [plain(op, 80) for op in kind.ops[:_MOST_NAMED]]
+        named += [f"… {len(kind.ops) - _MOST_NAMED} more"] if len(kind.ops) > _MOST_NAMED else []
+        figure.add_bar(
+            **where, orientation="h", y=[types.index(kind.op_type)], x=[len(kind.ops)],
+            marker=_marker(styles[kind.device], 1.0), showlegend=False, hoverinfo="text",
+            hovertext=[
+                f"<b>{len(kind.ops)} {plain(kind.op_type)}</b> to {styles[kind.device].label}<br>"
+                + "<br>".join(named)
+            ],
+        )  # fmt: skip
+    figure.update_xaxes(
+        **where, title="number of ops that move, in the colour of the device they go to",
+        gridcolor=GRID, rangemode="tozero", zeroline=False, tickformat=",d",
+    )  # fmt: skip
+    figure.update_yaxes(
+        **where, tickvals=list(range(len(types))) or [0],
+        ticktext=[plain(t, 40) for t in types] or ["no op moves"],
+        range=[max(1, len(types)) - 0.4, -0.6], automargin=True, showgrid=False, zeroline=False,
+        ticklabelstandoff=6,
+    )  # fmt: skip
+
+
+def _extent(step: Step) -> tuple[float, float]:
+    places = [step.start_us, step.start_us + step.difference_us, *(step.interval_us or ())]
+    return min(places), max(places)
+
+
+def _label(kind: str, before: str, after: str) -> str:
+    if kind == SUBGRAPHS:
+        return f"subgraphs on {after}"
+    return f"{kind} {before} → {after}" if after else kind
+
+
+def _marker(style: DeviceStyle, opacity: float) -> dict[str, Any]:
+    return {
+        "color": style.faded(opacity),
+        "line": {"width": 0},
+        "pattern": {
+            "shape": style.pattern, "solidity": 0.2, "fillmode": "overlay",
+            "fgcolor": "#ffffff", "fgopacity": 0.5,
+        },
+    }  # fmt: skip

@@ -1,0 +1,159 @@
+"""Hosts side by side: what each of them makes of the same placements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from hetero_lab.errors import ArgumentError
+from hetero_lab.experiments.sweep_result import Sweep
+from hetero_lab.statistics import paired_ratio
+from hetero_lab.views.arguments import expect
+from hetero_lab.views.colours import CLEAR, GRID, LINE, TEXT
+from hetero_lab.views.text import plain
+from hetero_lab.views.theme import base_layout
+
+# Shapes, because colours stand for devices.
+_SYMBOLS = (
+    "circle", "diamond-open", "square", "triangle-up-open", "cross", "star-open", "pentagon",
+    "hexagon-open",
+)  # fmt: skip
+_ROW_PX = 22
+_SPREAD = 0.56  # of a row, over which the hosts of one placement are spread
+
+
+@dataclass(frozen=True)
+class HostRow:
+    """One placement on one host: latency and, if it was beside it, ratio to the reference there."""
+
+    label: str
+    host: str
+    median_us: float
+    low_us: float
+    high_us: float
+    ratio: float | None
+    ratio_low: float | None
+    ratio_high: float | None
+
+
+def host_rows(sweep: Sweep) -> list[HostRow]:
+    """Return each measured row, in the order of the sweep."""
+    found = []
+    for row in sweep.rows:
+        if row.profile is None or row.same_as:
+            continue
+        series = row.series
+        common = [at for at in series.ours if at in series.reference]
+        ratio = low = high = None
+        if common:
+            ratio, low, high, _ = paired_ratio(
+                [series.ours[at] for at in common], [series.reference[at] for at in common]
+            )
+        latency = row.profile.latency
+        host = row.profile.environment.host
+        found.append(
+            HostRow(row.label, host, latency.median_us, *latency.ci95_us, ratio, low, high)
+        )
+    return found
+
+
+def hosts(sweep: Sweep) -> go.Figure:
+    """Draw latency and ratio of each placement, a symbol a host.
+
+    Latencies compare the hosts; ratios, each to the reference on its own host, tell whether what
+    is best on one is best on the other. Rows of two hosts were not measured beside each other.
+
+    Raises
+    ------
+    ArgumentError
+        Nothing was measured.
+    """
+    expect(sweep, Sweep)
+    rows = host_rows(sweep)
+    if not rows:
+        raise ArgumentError("Nothing was measured, so there are no hosts to compare.")
+    labels = list(dict.fromkeys(row.label for row in rows))
+    names = list(dict.fromkeys(row.host for row in rows))
+    figure = make_subplots(
+        cols=2, shared_yaxes=True, horizontal_spacing=0.04,
+        column_titles=["median latency (µs)", "ratio to the reference on the same host"],
+    )  # fmt: skip
+    for number, host in enumerate(names):
+        mine = [row for row in rows if row.host == host]
+        offset = _SPREAD * ((number + 0.5) / len(names) - 0.5)
+        places = [labels.index(row.label) + offset for row in mine]
+        marker = {
+            "symbol": _SYMBOLS[number % len(_SYMBOLS)], "size": 9, "color": TEXT,
+            "line": {"width": 1.5, "color": TEXT},
+        }  # fmt: skip
+        figure.add_scatter(
+            col=1, row=1, mode="markers", name=plain(host, 40), legendgroup=str(number), marker=marker,
+            x=[row.median_us for row in mine],
+            y=places,
+            error_x=_whiskers([(row.low_us, row.median_us, row.high_us) for row in mine]),
+            hovertext=[_hover(row) for row in mine],
+            hoverinfo="text",
+        )  # fmt: skip
+        paired = [
+            (place, row, row.ratio, row.ratio_low, row.ratio_high)
+            for place, row in zip(places, mine, strict=True)
+            if row.ratio is not None and row.ratio_low is not None and row.ratio_high is not None
+        ]
+        figure.add_scatter(
+            col=2, row=1, mode="markers", name=plain(host, 40), legendgroup=str(number), marker=marker,
+            showlegend=False,
+            x=[ratio for _, _, ratio, _, _ in paired],
+            y=[place for place, *_ in paired],
+            error_x=_whiskers([(low, ratio, high) for _, _, ratio, low, high in paired]),
+            hovertext=[_hover(row) for _, row, *_ in paired],
+            hoverinfo="text",
+        )  # fmt: skip
+    figure.add_vline(x=1, col=2, line={"color": LINE, "width": 1, "dash": "dot"})  # type: ignore[arg-type]
+    figure.update_layout(
+        **base_layout(
+            f"{len(names)} host{'s' if len(names) != 1 else ''}",
+            "bars: 95 % intervals · left of 1: faster than the reference there",
+        ),
+        height=170 + _ROW_PX * len(labels) * max(2, len(names)),
+        margin={"l": 20, "r": 30, "t": 120, "b": 40},
+    )
+    figure.update_xaxes(gridcolor=GRID, zeroline=False)
+    figure.update_xaxes(rangemode="tozero", col=1)
+    for number in range(1, len(labels)):
+        figure.add_hline(y=number - 0.5, line={"color": GRID, "width": 1})
+    figure.update_yaxes(
+        range=[len(labels) - 0.5, -0.5], showgrid=False, zeroline=False, automargin=True,
+        tickvals=list(range(len(labels))), ticktext=[plain(label, 44) for label in labels],
+        tickcolor=CLEAR,
+    )  # fmt: skip
+    return figure
+
+
+def _whiskers(intervals: list[tuple[float, float, float]]) -> dict[str, object]:
+    """Return error bars; an interval without end, of too few turns, has none."""
+    finite = [high < float("inf") for _, _, high in intervals]
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [
+            high - middle if ok else 0
+            for (_, middle, high), ok in zip(intervals, finite, strict=True)
+        ],
+        "arrayminus": [
+            middle - low if ok else 0
+            for (low, middle, _), ok in zip(intervals, finite, strict=True)
+        ],
+        "color": TEXT,
+        "thickness": 1.2,
+        "width": 3,
+    }
+
+
+def _hover(row: HostRow) -> str:
+    ratio = "" if row.ratio is None else f"<br>{row.ratio:.3f} of the reference there"
+    return (
+        f"<b>{plain(row.label, 200)}</b><br>{plain(row.host, 80)}<br>median {row.median_us:,.1f} "
+        f"µs [{row.low_us:,.1f}, {row.high_us:,.1f}]{ratio}"
+    )

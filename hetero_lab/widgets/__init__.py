@@ -1,0 +1,1 @@
+"""Widgets for JupyterLab; what they do is in modules that work without a browser."""

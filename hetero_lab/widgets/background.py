@@ -1,0 +1,62 @@
+"""One piece of work at a time in a thread, so that the notebook stays responsive."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from hetero_lab.errors import HeteroLabError, MeasurementError
+
+
+class Background:
+    """Runs work in a thread and keeps what went wrong.
+
+    Parameters
+    ----------
+    failed
+        Called in that thread with the text of an error, whatever it is: work in a thread has
+        nobody else to tell.
+    """
+
+    def __init__(self, failed: Callable[[str], object]):
+        self._failed = failed
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether work is being done."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self, work: Callable[[], object]) -> None:
+        """Begin.
+
+        Raises
+        ------
+        MeasurementError
+            The work before has not ended.
+        """
+        if self.is_busy:
+            raise MeasurementError("Something is still running. Wait for it, or press Cancel.")
+        self._error = None
+
+        def run() -> None:
+            try:
+                work()
+            except HeteroLabError as error:
+                self._error = error
+                self._failed(str(error))
+            except Exception as error:
+                self._error = error
+                self._failed(f"{type(error).__name__}: {error}")
+
+        # A kernel that shuts down does not wait for it; its worker processes end by themselves.
+        self._thread = threading.Thread(target=run, name="hetero_lab tweaker", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Wait for the end, and raise what went wrong."""
+        if self._thread is not None:
+            self._thread.join()
+        if self._error is not None:
+            raise self._error

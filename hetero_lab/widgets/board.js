@@ -1,0 +1,390 @@
+// Graph and table of the affinity tweaker, linked both ways. All names are set as text, never as
+// markup. The picture is drawn once; afterwards only attributes change, so zoom and scroll stay.
+
+const SVG = "http://www.w3.org/2000/svg";
+const SHAPES = {
+  circle: r => `M${-r} 0A${r} ${r} 0 1 1 ${r} 0A${r} ${r} 0 1 1 ${-r} 0Z`,
+  square: r => `M${-.9 * r} ${-.9 * r}H${.9 * r}V${.9 * r}H${-.9 * r}Z`,
+  diamond: r => `M0 ${-1.25 * r}L${1.25 * r} 0L0 ${1.25 * r}L${-1.25 * r} 0Z`,
+  triangle: r => `M0 ${-1.2 * r}L${1.1 * r} ${.8 * r}H${-1.1 * r}Z`,
+  hexagon: r => `M${-r} 0L${-.5 * r} ${-.9 * r}H${.5 * r}L${r} 0L${.5 * r} ${.9 * r}H${-.5 * r}Z`,
+};
+
+function html(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  element.append(...children);
+  return element;
+}
+
+function svg(tag, attributes = {}, ...children) {
+  const element = document.createElementNS(SVG, tag);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  element.append(...children);
+  return element;
+}
+
+function chip(look) {
+  const shape = svg("path", { d: SHAPES[look.shape](5), fill: look.colour });
+  if (look.dash === "dash") {
+    shape.setAttribute("stroke", "currentColor");
+    shape.setAttribute("stroke-dasharray", "2 1.4");
+  }
+  return svg("svg", { class: "hl-chip", viewBox: "-7 -7 14 14", "aria-hidden": "true" }, shape);
+}
+
+function microseconds(us) {
+  if (us === null || us === undefined) return "–";
+  if (us < 0.005) return "0";
+  return us >= 100 ? us.toFixed(0) : us >= 1 ? us.toPrecision(3) : us.toFixed(2);
+}
+
+// What both panes share: the selection, and what a click on an op does to it.
+function makeSelection(model) {
+  const selected = () => new Set(model.get("selected"));
+  const put = (places, from) => {
+    model.set("selected", [...places].sort((a, b) => a - b));
+    model._hlFrom = from;
+    model.save_changes();
+  };
+  return {
+    selected,
+    put,
+    click(place, event, from) {
+      const now = selected();
+      const many = event.shiftKey || event.ctrlKey || event.metaKey;
+      if (!many) return put([place], from);
+      now.has(place) ? now.delete(place) : now.add(place);
+      put(now, from);
+    },
+    area(places, event, from) {
+      put(event.shiftKey ? [...selected(), ...places] : places, from);
+    },
+  };
+}
+
+function makeGraph(model, selection) {
+  const picture = model.get("picture"), palette = model.get("palette");
+  const ops = picture.nodes.map((n, i) => i).filter(i => picture.nodes[i].kind === "op");
+  const view = { x: 0, y: 0, k: 1 };
+  let mode = "pan", here = -1, fitted = false, devices = [];
+
+  const wires = svg("path", { class: "hl-wire" });
+  const crossing = svg("path", { class: "hl-cross", "data-hl": "boundaries" });
+  const rope = svg("path", { class: "hl-rope" });
+  const nodes = picture.nodes.map((node, place) => {
+    const radius = node.kind === "op" ? 6 : 3.5;
+    const shape = svg("path", { d: SHAPES.square(radius), fill: "#7a7a7a" });
+    const title = svg("title");
+    const parts = [shape, title];
+    if (node.kind === "op") parts.unshift(svg("circle", { class: "hl-halo", r: 9.5 }));
+    if (node.label) {
+      const beside = { input: ["end", -8, 3], output: ["start", 8, 3] }[node.kind]
+        ?? ["middle", 0, 16];
+      const text = svg("text", { "text-anchor": beside[0], x: beside[1], y: beside[2] });
+      text.textContent = node.label.replaceAll("\n", " ");
+      parts.push(text);
+    }
+    const group = svg("g", {
+      class: "hl-node", transform: `translate(${node.x} ${node.y})`, "data-kind": node.kind,
+    }, ...parts);
+    if (node.kind === "op") {
+      group.setAttribute("data-op", place);
+      group.setAttribute("id", `hl-${model._hlId}-op-${place}`);
+    }
+    return { group, shape, title };
+  });
+  const stage = svg("g", { "data-hl": "stage" }, wires, crossing,
+    svg("g", {}, ...nodes.map(n => n.group)), rope);
+  const element = svg("svg", {
+    class: "hl-graph", tabindex: "0", role: "application", "data-mode": mode,
+    "aria-label": "Graph of the model. Arrow keys go from op to op, Enter selects, Shift+Enter "
+      + "adds, plus and minus zoom, 0 shows everything, Escape clears the selection.",
+  }, stage);
+
+  const place = () => stage.setAttribute(
+    "transform", `translate(${view.x} ${view.y}) scale(${view.k})`);
+  const size = () => {
+    const box = element.getBoundingClientRect();
+    return [box.width || 600, box.height || 380];
+  };
+  function fit() {
+    const [w, h] = size(), margin = 46;
+    view.k = Math.min(2, (w - 2 * margin) / picture.width, (h - 24) / picture.height);
+    view.k = Math.max(view.k, 0.02);
+    view.x = (w - view.k * picture.width) / 2;
+    view.y = Math.max(12, (h - view.k * picture.height) / 2);
+    fitted = true;
+    place();
+  }
+  function zoom(factor, cx, cy) {
+    const [w, h] = size();
+    cx ??= w / 2; cy ??= h / 2;
+    const k = Math.min(12, Math.max(0.02, view.k * factor));
+    view.x = cx - (cx - view.x) * k / view.k;
+    view.y = cy - (cy - view.y) * k / view.k;
+    view.k = k;
+    place();
+  }
+  const inside = event => {
+    const box = element.getBoundingClientRect();
+    return [event.clientX - box.left, event.clientY - box.top];
+  };
+  const onStage = ([x, y]) => [(x - view.x) / view.k, (y - view.y) / view.k];
+  function show(index) {
+    const node = picture.nodes[index], [w, h] = size();
+    const x = view.x + view.k * node.x, y = view.y + view.k * node.y;
+    if (x > 20 && x < w - 20 && y > 20 && y < h - 20) return;
+    view.x = w / 2 - view.k * node.x;
+    view.y = h / 2 - view.k * node.y;
+    place();
+  }
+
+  element.addEventListener("wheel", event => {
+    // Over a long notebook, scrolling must go on scrolling: only with a modifier it zooms.
+    if (!event.ctrlKey && !event.metaKey && !event.altKey) return;
+    event.preventDefault();
+    zoom(Math.exp(-event.deltaY * 0.002), ...inside(event));
+  }, { passive: false });
+
+  let drag = null;
+  element.addEventListener("pointerdown", event => {
+    if (event.button !== 0) return;
+    drag = { at: inside(event), last: inside(event), moved: false, points: [inside(event)],
+      op: event.target.closest("[data-op]") };
+    element.setPointerCapture(event.pointerId);
+  });
+  element.addEventListener("pointermove", event => {
+    if (!drag) return;
+    const at = inside(event);
+    drag.moved ||= Math.hypot(at[0] - drag.at[0], at[1] - drag.at[1]) > 3;
+    if (!drag.moved) return;
+    if (mode === "pan") {
+      view.x += at[0] - drag.last[0];
+      view.y += at[1] - drag.last[1];
+      place();
+    } else {
+      drag.points.push(at);
+      rope.setAttribute("d", area().map(
+        (p, i) => (i ? "L" : "M") + onStage(p).map(v => v.toFixed(1)).join(" ")).join("") + "Z");
+    }
+    drag.last = at;
+  });
+  const area = () => {
+    if (mode === "lasso") return drag.points;
+    const [x0, y0] = drag.at, [x1, y1] = drag.points[drag.points.length - 1];
+    return [[x0, y0], [x1, y0], [x1, y1], [x0, y1]];
+  };
+  element.addEventListener("pointerup", event => {
+    if (!drag) return;
+    if (!drag.moved && drag.op) {
+      go(Number(drag.op.dataset.op));
+      selection.click(here, event, "graph");
+    } else if (drag.moved && mode !== "pan") {
+      const polygon = area().map(onStage);
+      selection.area(ops.filter(i => within(picture.nodes[i], polygon)), event, "graph");
+    }
+    rope.removeAttribute("d");
+    drag = null;
+  });
+
+  function go(index) {
+    if (here >= 0) nodes[here].group.classList.remove("hl-here");
+    here = index;
+    nodes[here].group.classList.add("hl-here");
+    element.setAttribute("aria-activedescendant", `hl-${model._hlId}-op-${here}`);
+  }
+  element.addEventListener("keydown", event => {
+    const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+    if (step || event.key === "Home" || event.key === "End") {
+      const at = ops.indexOf(here), last = ops.length - 1;
+      const to = step ? (at < 0 ? 0 : at + step) : event.key === "Home" ? 0 : last;
+      go(ops[Math.min(last, Math.max(0, to))]);
+      show(here);
+    } else if ((event.key === "Enter" || event.key === " ") && here >= 0) {
+      selection.click(here, event, "graph");
+    } else if (event.key === "Escape") {
+      selection.put([], "graph");
+    } else if (event.key === "+" || event.key === "=") zoom(1.3);
+    else if (event.key === "-") zoom(1 / 1.3);
+    else if (event.key === "0") fit();
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  });
+
+  const modes = ["pan", "box", "lasso"].map(name => {
+    const title = { pan: "Drag to move the picture", box: "Drag a box around ops",
+      lasso: "Draw around ops" }[name];
+    const button = html("button", { type: "button", "data-mode": name, title,
+      "aria-pressed": String(name === mode) }, name[0].toUpperCase() + name.slice(1));
+    button.addEventListener("click", () => {
+      mode = name;
+      element.dataset.mode = name;
+      for (const other of modes) other.setAttribute("aria-pressed", other === button);
+    });
+    return button;
+  });
+  const tool = (text, title, act) => {
+    const button = html("button", { type: "button", title, "aria-label": title }, text);
+    button.addEventListener("click", act);
+    return button;
+  };
+  const keys = palette.map(look => html("span", { class: "hl-key" }, chip(look), look.label));
+  const line = svg("svg", { class: "hl-chip", viewBox: "0 0 14 14", "aria-hidden": "true" },
+    svg("path", { class: "hl-cross", d: "M0 7H14" }));
+  const bar = html("div", { class: "hl-bar" }, ...modes,
+    tool("+", "Zoom in (also Ctrl and the wheel)", () => zoom(1.3)),
+    tool("−", "Zoom out", () => zoom(1 / 1.3)), tool("Fit", "Show everything", fit),
+    ...keys, html("span", { class: "hl-key" }, line, "boundary"));
+
+  function colour() {
+    const { devices: now, subgraphs } = model.get("placed");
+    picture.nodes.forEach((node, i) => {
+      if (node.kind !== "op") {
+        nodes[i].title.textContent = `${node.name}\nmodel ${node.kind}`;
+        return;
+      }
+      const look = palette[now[i]];
+      if (devices[i] !== now[i]) {
+        nodes[i].shape.setAttribute("d", SHAPES[look.shape](6));
+        nodes[i].shape.setAttribute("fill", look.colour);
+        nodes[i].group.dataset.dash = look.dash;
+        nodes[i].group.dataset.device = look.device;
+      }
+      const text = `${node.name}\n${node.type} on ${look.label}, subgraph ${subgraphs[i]}`;
+      nodes[i].title.textContent = text;
+      nodes[i].group.setAttribute("aria-label", text);
+    });
+    devices = now;
+    const inner = [], across = [];
+    for (const wire of picture.wires) {
+      const a = subgraphs[wire.from], b = subgraphs[wire.to];
+      (a >= 0 && b >= 0 && a !== b ? across : inner).push(wire.path);
+    }
+    wires.setAttribute("d", inner.join(""));
+    crossing.setAttribute("d", across.join(""));
+    crossing.dataset.count = across.length;
+  }
+  function mark() {
+    const selected = selection.selected();
+    ops.forEach(i => nodes[i].group.setAttribute("aria-selected", String(selected.has(i))));
+    const [first] = selected;
+    if (first !== undefined && model._hlFrom !== "graph") show(first);
+  }
+  // It has no size before it is shown.
+  const resized = new ResizeObserver(() => fitted || fit());
+  resized.observe(element);
+  return { pane: html("div", { class: "hl-pane" }, bar, element), colour, mark,
+    stop: () => resized.disconnect() };
+}
+
+function within(point, polygon) {
+  let odd = false;
+  for (let i = 0, j = polygon.length - 1; i < polygon.length; j = i++) {
+    const [xi, yi] = polygon[i], [xj, yj] = polygon[j];
+    const crosses = (yi > point.y) !== (yj > point.y);
+    if (crosses && point.x < (xj - xi) * (point.y - yi) / (yj - yi) + xi) odd = !odd;
+  }
+  return odd;
+}
+
+function makeTable(model, selection) {
+  const picture = model.get("picture"), palette = model.get("palette");
+  const rows = new Map();
+  const timed = picture.timed ? palette.map(look => `${look.device} µs`) : [];
+  const heads = ["op", "type", "device", "subgraph", ...timed].map((text, i) =>
+    html("th", i >= 3 ? { class: "hl-number", scope: "col" } : { scope: "col" }, text));
+  const body = html("tbody");
+  picture.nodes.forEach((node, place) => {
+    if (node.kind !== "op") return;
+    const name = html("td", { title: node.name }, node.name);
+    const device = html("td"), subgraph = html("td", { class: "hl-number" });
+    const times = timed.map((_, d) =>
+      html("td", { class: "hl-number" }, node.able.includes(d) ? microseconds(node.us[d]) : "no"));
+    const row = html("tr", { "data-op": place, tabindex: "-1", "aria-selected": "false" },
+      name, html("td", { title: node.type }, node.type), device, subgraph, ...times);
+    rows.set(place, { row, device, subgraph, was: -1 });
+    body.append(row);
+  });
+  const order = [...rows.keys()];
+  if (order.length) rows.get(order[0]).row.tabIndex = 0;
+  const scroll = html("div", { class: "hl-scroll" }, html("table",
+    { role: "grid", "aria-multiselectable": "true", "aria-label": "Ops and their devices" },
+    html("thead", {}, html("tr", {}, ...heads)), body));
+  const focus = place => {
+    for (const { row } of rows.values()) row.tabIndex = -1;
+    rows.get(place).row.tabIndex = 0;
+    rows.get(place).row.focus({ preventScroll: true });
+    reveal(place);
+  };
+  function reveal(place) {
+    const { row } = rows.get(place), head = 26;
+    if (row.offsetTop - head < scroll.scrollTop) scroll.scrollTop = row.offsetTop - head;
+    const below = row.offsetTop + row.offsetHeight - scroll.clientHeight;
+    if (below > scroll.scrollTop) scroll.scrollTop = below;
+  }
+  body.addEventListener("click", event => {
+    const row = event.target.closest("[data-op]");
+    if (!row) return;
+    focus(Number(row.dataset.op));
+    selection.click(Number(row.dataset.op), event, "table");
+  });
+  body.addEventListener("keydown", event => {
+    const row = event.target.closest("[data-op]");
+    if (!row) return;
+    const place = Number(row.dataset.op), at = order.indexOf(place);
+    const to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: order.length - 1,
+      PageDown: at + 15, PageUp: at - 15 }[event.key];
+    if (to !== undefined) focus(order[Math.min(order.length - 1, Math.max(0, to))]);
+    else if (event.key === "Enter" || event.key === " ") selection.click(place, event, "table");
+    else if (event.key === "Escape") selection.put([], "table");
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  });
+  function colour() {
+    const { devices: now, subgraphs } = model.get("placed");
+    for (const [place, cells] of rows) {
+      const look = palette[now[place]];
+      if (cells.was !== now[place]) {
+        cells.device.replaceChildren(chip(look), " " + look.device);
+        cells.device.title = look.label;
+        cells.was = now[place];
+      }
+      const text = String(subgraphs[place]);
+      if (cells.subgraph.textContent !== text) cells.subgraph.textContent = text;
+    }
+  }
+  function mark() {
+    const selected = selection.selected();
+    for (const [place, { row }] of rows) {
+      row.setAttribute("aria-selected", String(selected.has(place)));
+    }
+    const [first] = selected;
+    if (first !== undefined && model._hlFrom !== "table") reveal(first);
+  }
+  return { pane: html("div", { class: "hl-pane" }, scroll), colour, mark };
+}
+
+let boards = 0;
+
+export default {
+  render({ model, el }) {
+    model._hlId = boards++;
+    const selection = makeSelection(model);
+    const graph = makeGraph(model, selection), table = makeTable(model, selection);
+    const colour = () => { graph.colour(); table.colour(); };
+    const mark = () => { graph.mark(); table.mark(); model._hlFrom = ""; };
+    model.on("change:placed", colour);
+    model.on("change:selected", mark);
+    el.append(html("div", { class: "hl-board" }, graph.pane, table.pane));
+    colour();
+    mark();
+    return () => {
+      model.off("change:placed", colour);
+      model.off("change:selected", mark);
+      graph.stop();
+    };
+  },
+};

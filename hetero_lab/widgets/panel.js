@@ -1,0 +1,115 @@
+// Numbers, findings and history of the affinity tweaker. All texts are set as text.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function html(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  element.append(...children);
+  return element;
+}
+
+const cell = (text, kind = "") => html("td", kind ? { class: kind } : {}, text);
+
+function table(heads, rows, label) {
+  const head = heads.map(([text, kind]) =>
+    html("th", { scope: "col", ...(kind ? { class: kind } : {}) }, text));
+  return html("table", { "aria-label": label }, html("thead", {}, html("tr", {}, ...head)),
+    html("tbody", {}, ...rows));
+}
+
+function numbers(model) {
+  const rows = model.get("numbers").map(row => html("tr", { "data-hl": row.key },
+    html("th", { scope: "row" }, row.name), cell(row.now, "hl-number hl-now"),
+    cell(row.automatic, "hl-number")));
+  const heads = [[""], ["now", "hl-number"], ["automatic", "hl-number"]];
+  const notes = model.get("note") ? [html("p", { class: "hl-quiet" }, model.get("note"))] : [];
+  return [html("h4", {}, "Without compiling"), table(heads, rows, "Numbers"), ...notes];
+}
+
+function findings(model) {
+  const found = model.get("findings");
+  const ask = (text, title, message) => {
+    const button = html("button", { type: "button", title }, text);
+    button.addEventListener("click", () => model.send(message));
+    return button;
+  };
+  const rows = found.map((f, index) => html("tr", {}, cell(`${f.severity}: ${f.rule}`),
+    html("td", {}, f.finding, html("div", { class: "hl-quiet" }, f.advice)),
+    html("td", { class: "hl-number" },
+      ask("Select", "Select the ops of this finding", { do: "show", index }),
+      ...(f.fix ? [" ", ask("Apply", "Do what is advised", { do: "fix", index })] : []))));
+  const title = model.get("is_looking") ? "Findings: looking…" : `Findings: ${model.get("n_findings")}`;
+  const more = model.get("n_findings") - found.length;
+  return [html("h4", { "data-hl": "findings" }, title), html("div", { class: "hl-list" },
+    table([["rule"], ["finding, and what to do"], [""]], rows, "Findings"),
+    ...(more > 0 && !model.get("is_looking")
+      ? [html("p", { class: "hl-quiet" }, `and ${more} lesser ones: tweaker.findings`)] : []))];
+}
+
+function interval(row, least, most) {
+  const x = us => 4 + 132 * (most > least ? (us - least) / (most - least) : 0.5);
+  const svg = document.createElementNS(SVG, "svg");
+  svg.setAttribute("width", 140);
+  svg.setAttribute("height", 14);
+  svg.setAttribute("role", "img");
+  svg.setAttribute("aria-label", row.interval);
+  const line = document.createElementNS(SVG, "path");
+  line.setAttribute("class", "hl-range");
+  line.setAttribute("d", `M${x(row.low)} 7H${x(row.high)}M${x(row.low)} 3V11M${x(row.high)} 3V11`);
+  const dot = document.createElementNS(SVG, "circle");
+  dot.setAttribute("class", "hl-median");
+  for (const [key, value] of [["cx", x(row.median)], ["cy", 7], ["r", 3.5]]) {
+    dot.setAttribute(key, value);
+  }
+  svg.append(line, dot);
+  return svg;
+}
+
+function history(model) {
+  const tried = model.get("tried");
+  if (!tried.length) {
+    return [html("h4", {}, "Measured"),
+      html("p", { class: "hl-quiet" }, "Nothing yet. Measure compares with the automatic placement.")];
+  }
+  const good = tried.filter(row => row.status === "ok");
+  const least = Math.min(...good.map(row => row.low));
+  const most = Math.max(...good.map(row => row.high));
+  const rows = tried.map((row, index) => {
+    const button = html("button", { type: "button", title: "Return to this placement" }, "Return");
+    button.addEventListener("click", () => model.send({ do: "return", index }));
+    const result = row.status === "ok"
+      ? [cell(row.subgraphs, "hl-number"), cell(row.latency, "hl-number"),
+        html("td", { title: row.interval }, interval(row, least, most)),
+        cell(row.ratio, "hl-number"), cell(row.predicted, "hl-number")]
+      : [html("td", { colspan: "5", class: "hl-failed" }, `${row.status} ${row.detail}`)];
+    const here = row.is_here ? { class: "hl-here", "aria-current": "true" } : {};
+    return html("tr", { "data-hl": "tried", "data-status": row.status, ...here },
+      html("td", { class: "hl-name", title: row.label }, row.label + (row.is_here ? " (now)" : "")),
+      ...result, html("td", { class: "hl-number" }, button));
+  });
+  const heads = [["placement"], ["subgraphs", "hl-number"], ["median, µs", "hl-number"],
+    ["95 % interval"], ["× automatic", "hl-number"], ["predicted, µs", "hl-number"], [""]];
+  return [html("h4", {}, "Measured"), html("div", { class: "hl-list" },
+    table(heads, rows, "Measured placements"))];
+}
+
+export default {
+  render({ model, el }) {
+    const parts = [
+      [numbers, ["numbers", "note"], html("section")],
+      [findings, ["findings", "is_looking", "n_findings"], html("section")],
+      [history, ["tried"], html("section", { class: "hl-wide" })],
+    ];
+    const stops = parts.flatMap(([make, names, section]) => {
+      const draw = () => section.replaceChildren(...make(model));
+      draw();
+      return names.map(name => {
+        model.on(`change:${name}`, draw);
+        return () => model.off(`change:${name}`, draw);
+      });
+    });
+    el.append(html("div", { class: "hl-panel" }, ...parts.map(part => part[2])));
+    return () => stops.forEach(stop => stop());
+  },
+};

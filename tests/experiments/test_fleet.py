@@ -1,0 +1,332 @@
+"""Sweeps over a real Dask cluster: processes of this machine, some on hosts of their own."""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytest.importorskip("distributed")
+
+from distributed import Client
+from experiments.rack import REPO, Rack, can_make_hosts
+
+import hetero_lab as hl
+from hetero_lab.errors import ArgumentError, HeteroLabWarning, MeasurementError, StoreError
+from hetero_lab.experiments.environment import current_environment
+from hetero_lab.experiments.fleet import cluster_of
+from hetero_lab.experiments.fleet_run import FleetRun
+from hetero_lab.experiments.rounds import Plan
+from hetero_lab.experiments.store import read_store
+from hetero_lab.runtime.timing import Stopwatch
+
+F32 = {"ACC": {"INFERENCE_PRECISION_HINT": "f32"}, "CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
+QUICK = {"turns": 3, "budget_s": None, "progress": False, "counters": False}
+LONG = {**QUICK, "turns": 80}  # some seconds, so that it can be disturbed
+HERE = platform.node()
+
+
+@pytest.fixture(scope="module")
+def model():
+    hl.emulate("ACC", unsupported={"Concat", "MaxPool"})
+    return hl.load("digits_inception")
+
+
+@pytest.fixture(scope="module")
+def placements(model):
+    """Six placements; the sweep adds CPU alone."""
+    return cuts(model)
+
+
+def cuts(model, count=6):
+    """Cut the model in two at evenly spaced ops: the first part on CPU, the rest as it comes."""
+    auto = hl.Affinity.automatic(model, "HETERO:ACC,CPU")
+    ops = auto.ops
+    at = [len(ops) * i // count for i in range(count)]
+    return [
+        hl.Placement(auto.fix(ops=dict.fromkeys(ops[:n], "CPU")), f"cut{i}", F32)
+        for i, n in enumerate(at)
+    ]
+
+
+LABELS = [*(f"cut{i}" for i in range(6)), "CPU"]
+
+
+@pytest.fixture
+def rack(tmp_path):
+    rack = Rack(tmp_path)
+    yield rack
+    rack.close()
+
+
+def check_right(sweep, model, placements, labels=LABELS):
+    """Each label once, measured in full, with the partition and numbers of its placement."""
+    summary = sweep.summary
+    assert list(summary["label"]) == labels
+    assert list(summary["status"]) == ["ok"] * len(labels)
+    assert list(summary["verdict"]) == ["equal"] * len(labels)
+    assert (summary["n_turns"] >= 3).all()
+    assert summary["ratio"].notna().all()
+    assert summary["ratio"].iloc[0] == 1.0
+    for placement in placements:
+        predicted = hl.partition(model, placement)
+        observed = sweep.profile(placement.label).partition
+        assert observed.observed
+        assert observed.n_subgraphs == predicted.n_subgraphs
+        assert observed.boundary_bytes == predicted.boundary_bytes
+
+
+def times_finished(store, labels=LABELS):
+    header, records = read_store(store)
+    label_of = {e["key"]: e["label"] for e in header["entries"]}
+    done = [label_of[r["entry"]] for r in records if r["type"] == "finished"]
+    return {label: done.count(label) for label in labels}
+
+
+def wait_for(store, n_turns):
+    """Wait until a store has so many turns; return the worker that made the last one."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if (Path(store) / "records.jsonl").exists():
+            turns = [r for r in read_store(store)[1] if r["type"] == "turn"]
+            if len(turns) >= n_turns:
+                return turns[-1]["worker"]
+        time.sleep(0.02)
+    raise AssertionError("nothing was measured")
+
+
+def test_arguments(model, placements):
+    with pytest.raises(ArgumentError, match=r"dask\.distributed\.Client, for instance"):
+        hl.sweep(model, placements, client="tcp://127.0.0.1:8786")
+    with pytest.raises(ArgumentError, match="every_host=True needs client="):
+        hl.sweep(model, placements, every_host=True)
+
+
+@pytest.mark.slow
+def test_two_workers_of_this_machine(rack, model, placements, tmp_path):
+    rack.start_worker(nanny=True)
+    rack.start_worker()
+    with Client(rack.address) as client:
+        client.wait_for_workers(2)
+        sweep = hl.sweep(model, placements, client=client, store=tmp_path / "s", **QUICK)
+        check_right(sweep, model, placements)
+        assert set(sweep.summary["host"]) == {HERE}
+        assert sorted(sweep.ranking["rank"]) == [1, 2, 3, 4, 5, 6, 7]
+        before = read_store(tmp_path / "s")[1]
+        again = hl.sweep(model, placements, client=client, store=tmp_path / "s", **QUICK)
+        assert again.summary.equals(sweep.summary)
+        assert read_store(tmp_path / "s")[1] == before
+        with pytest.raises(StoreError, match="a fleet, now it is one machine"):
+            hl.sweep(model, placements, store=tmp_path / "s", **QUICK)
+        with pytest.raises(ArgumentError, match="leave isolate=False out"):
+            hl.sweep(model, placements, client=client, isolate=False, **QUICK)
+    # What was measured is read without any cluster.
+    assert hl.read_sweep(tmp_path / "s").summary.equals(sweep.summary)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not can_make_hosts(), reason="needs root, ip, and network namespaces")
+def test_two_hosts_with_addresses_of_their_own(rack, model, placements, tmp_path):
+    for host in ("board1", "board2"):
+        rack.start_worker("--resources", "CPU=1", host=host)
+    with Client(rack.address) as client:
+        client.wait_for_workers(2)
+        sweep = hl.sweep(model, placements, client=client, store=tmp_path / "s", **QUICK)
+        workers = {r["worker"] for r in read_store(tmp_path / "s")[1] if r["type"] == "turn"}
+        assert len({w.rpartition(":")[0] for w in workers}) == 2
+        assert all("10.213." in worker for worker in workers)
+        assert set(sweep.hosts) == {"board1", "board2"}
+        summary = sweep.summary
+        # Each row on one of the two, the reference beside it on both.
+        assert sorted(summary["label"]) == sorted([*LABELS, "cut0"])
+        assert set(summary.loc[summary["label"] == "cut0", "host"]) == {"board1", "board2"}
+        assert list(summary["status"]) == ["ok"] * 8
+        assert list(summary.loc[summary["reference"], "ratio"]) == [1.0, 1.0]
+        for host, mine in sweep.ranking.groupby("host"):
+            assert list(mine["rank"]) == list(range(1, len(mine) + 1))
+            assert "cut0" in set(mine["label"]), host
+        everywhere = hl.sweep(
+            model, placements[:2], client=client, every_host=True, store=tmp_path / "e", **QUICK
+        )
+        rows = set(zip(everywhere.summary["label"], everywhere.summary["host"], strict=True))
+        boards = ("board1", "board2")
+        assert rows == {(label, b) for label in ("cut0", "cut1", "CPU") for b in boards}
+        assert list(everywhere.summary["status"]) == ["ok"] * 6
+        assert everywhere.profile("cut1", "board2").environment.host == "board2"
+        assert "hosts" in hl.views.gallery(everywhere)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::hetero_lab.errors.HeteroLabWarning")
+def test_a_killed_worker_has_its_rows_done_again(rack, model, placements, tmp_path):
+    workers = {}
+    for name in ("one", "two"):
+        workers[name] = rack.start_worker("--name", name)
+    with Client(rack.address) as client:
+        client.wait_for_workers(2)
+        address_of = {w["name"]: a for a, w in client.scheduler_info()["workers"].items()}
+        killed = []
+
+        def kill():
+            victim = wait_for(tmp_path / "s", 5)
+            name = next(name for name, address in address_of.items() if address == victim)
+            workers[name].send_signal(signal.SIGKILL)
+            killed.append(victim)
+
+        thread = threading.Thread(target=kill)
+        thread.start()
+        sweep = hl.sweep(model, placements, client=client, store=tmp_path / "s", **LONG)
+        thread.join()
+    check_right(sweep, model, placements)
+    assert set(times_finished(tmp_path / "s").values()) == {1}
+    finished = [r for r in read_store(tmp_path / "s")[1] if r["type"] == "finished"]
+    assert killed
+    assert killed[0] not in {r["worker"] for r in finished}
+
+
+CLIENT = textwrap.dedent("""
+    import sys
+    import hetero_lab as hl
+    from distributed import Client
+    from experiments.test_fleet import LONG, cuts
+    hl.emulate("ACC", unsupported={"Concat", "MaxPool"})
+    model = hl.load("digits_inception")
+    with Client(sys.argv[1]) as client:
+        found = hl.sweep(model, cuts(model), client=client, store=sys.argv[2], **LONG)
+        print(found.interrupted, list(found.summary["status"]))
+""")
+
+
+def start_client(rack, store):
+    path = os.pathsep.join([str(REPO), str(REPO / "tests"), os.environ.get("PYTHONPATH", "")])
+    return subprocess.Popen(
+        [sys.executable, "-c", CLIENT, rack.address, str(store)],
+        env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def wait_until_idle(worker):
+    """Wait until a worker has no more processes that measure."""
+    deadline = time.monotonic() + 30
+    while psutil.Process(worker.pid).children(recursive=True):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_client_that_ended_goes_on_from_the_store(rack, model, placements, tmp_path, how):
+    worker = rack.start_worker()
+    process = start_client(rack, tmp_path / "s")
+    wait_for(tmp_path / "s", 5)
+    process.send_signal(how)
+    said, _ = process.communicate(timeout=60)
+    if how == signal.SIGINT:
+        assert said.startswith("True ")
+    assert set(times_finished(tmp_path / "s").values()) == {0}
+    # Nobody waits for what the worker measures any more, so it stops.
+    wait_until_idle(worker)
+    before = [r for r in read_store(tmp_path / "s")[1] if r["type"] == "turn"]
+    assert len(before) >= 5
+    with Client(rack.address) as client:
+        sweep = hl.sweep(model, placements, client=client, store=tmp_path / "s", **QUICK)
+    check_right(sweep, model, placements)
+    assert set(times_finished(tmp_path / "s").values()) == {1}
+    after = [r for r in read_store(tmp_path / "s")[1] if r["type"] == "turn"]
+    assert after[: len(before)] == before
+
+
+@pytest.mark.slow
+def test_workers_that_cannot_or_differ(rack, model, placements, tmp_path):
+    without = "import sys; sys.modules['hetero_lab'] = None"
+    rack.start_worker(before=without)
+    with Client(rack.address) as client:
+        client.wait_for_workers(1)
+        with (
+            pytest.warns(HeteroLabWarning, match="left out: hetero_lab is not installed there"),
+            pytest.raises(MeasurementError, match="No worker of the scheduler at tcp.* can meas"),
+        ):
+            hl.sweep(model, placements, client=client, **QUICK)
+        rack.start_worker(before="import hetero_lab; hetero_lab.__version__ = '0.0.1'")
+        client.wait_for_workers(2)
+        with pytest.warns(HeteroLabWarning) as caught:
+            sweep = hl.sweep(model, placements[:2], client=client, **QUICK)
+        texts = [str(w.message) for w in caught]
+        assert any("has hetero_lab 0.0.1, here it is" in text for text in texts)
+        assert any("is left out" in text for text in texts)
+        check_right(sweep, model, placements[:2], ["cut0", "cut1", "CPU"])
+        assert set(sweep.summary["hetero_lab_version"]) == {"0.0.1"}
+
+
+@pytest.mark.slow
+def test_no_workers_and_no_worker_with_the_device(rack, model, placements):
+    with Client(rack.address) as client:
+        with pytest.raises(MeasurementError, match="has no workers. Start one on each machine"):
+            hl.sweep(model, placements, client=client, **QUICK)
+        rack.start_worker()
+        client.wait_for_workers(1)
+        records = sweep_of_a_gpu(client)
+    (failed,) = [r for r in records if r["type"] == "failed"]
+    assert (failed["entry"], failed["status"]) == ("k", "no worker for it")
+    assert f"{HERE} (tcp://127.0.0.1:" in failed["detail"]
+    assert failed["detail"].endswith("has no GPU")
+
+
+def sweep_of_a_gpu(client):
+    """Run what a caller with a GPU asks for; here is none, so it cannot be made by sweep()."""
+    records = []
+    entry = {"key": "k", "label": "GPU", "devices": ["GPU"], "problem": ""}
+    here = asdict(current_environment(["CPU"]))
+    run = FleetRun(
+        cluster_of(client, isolate=True),
+        header={"environments": [here], "emulated": []},
+        entries=[entry], reference="k", records=records, append=records.append,
+        plan=Plan(0.02, 3, None, False, False, 60, 60), watch=Stopwatch.start(3.0),
+        progress=False, every_host=False, worker_command=None, memory_limit_bytes=None,
+    )  # fmt: skip
+    assert run.pending() == ["k"]
+    try:
+        run.measure({"models": {"m": str(Path(__file__))}, "inputs": {}})
+    finally:
+        run.close()
+    return records
+
+
+@pytest.mark.slow
+def test_the_scheduler_goes_and_comes_back(rack, model, placements, tmp_path):
+    rack.start_worker()
+    store = tmp_path / "s"
+
+    def kill():
+        wait_for(store, 5)
+        rack.scheduler.kill()
+
+    thread = threading.Thread(target=kill)
+    with Client(rack.address) as client:
+        client.wait_for_workers(1)
+        thread.start()
+        with pytest.warns(HeteroLabWarning, match="is gone. The turns that were measured are kept"):
+            sweep = hl.sweep(model, placements, client=client, store=store, **LONG)
+        thread.join()
+        assert list(sweep.summary["label"]) == LABELS
+        assert "the scheduler is gone" in set(sweep.summary["status"])
+        with pytest.raises((ArgumentError, MeasurementError)):
+            hl.sweep(model, placements, client=client, store=store, **QUICK)
+    turns = [r for r in read_store(store)[1] if r["type"] == "turn"]
+    assert len(turns) >= 5
+    rack.start_scheduler(0)
+    rack.start_worker()
+    with Client(rack.address) as client:
+        sweep = hl.sweep(model, placements, client=client, store=store, **QUICK)
+    check_right(sweep, model, placements)
+    assert set(times_finished(store).values()) == {1}

@@ -1,0 +1,158 @@
+"""Rows of several hosts in one sweep: never mixed, never ranked against each other."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+import hetero_lab as hl
+from hetero_lab.errors import ArgumentError
+from hetero_lab.experiments.store import read_store
+from hetero_lab.experiments.sweep_hosts import is_done
+from hetero_lab.experiments.sweep_result import sweep_from
+from hetero_lab.views.host_dots import host_rows
+
+TURN = {"type": "turn", "entry": "k"}
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    """What one real sweep of this machine stored: three rows of two turns."""
+    hl.emulate("ACC", unsupported={"Concat", "MaxPool"})
+    model = hl.load("digits_inception")
+    store = tmp_path_factory.mktemp("store")
+    hl.sweep(
+        model, ["HETERO:ACC,CPU", "HETERO:CPU,ACC"], store=store, turns=5, budget_s=None,
+        progress=False, isolate=False, counters=False,
+    )  # fmt: skip
+    return read_store(store)
+
+
+def on_hosts(stored, every_host, *, b_has=None):
+    """Say that host a measured it, and host b the same (or some of it), three times as fast."""
+    header, records = copy.deepcopy(stored)
+    environment = header["environments"][-1]
+    header |= {"fleet": True, "every_host": every_host}
+    made = []
+    for host in ("a", "b"):
+        own = {**environment, "host": host, "openvino_version": f"version of {host}"}
+        made.append({"type": "host", "host": host, "environment": own})
+        for record in records:
+            if host == "b" and b_has is not None and record.get("entry", "") not in b_has:
+                continue
+            there = {**record, "host": host, "worker": f"tcp://{host}:1"}
+            if host == "b" and record["type"] == "turn":
+                there["group"] += 10
+                there["samples_us"] = [s / 3 for s in record["samples_us"]]
+            made.append(there)
+    return header, made
+
+
+def test_every_host_has_each_row_and_a_ranking_of_its_own(stored):
+    local = sweep_from(*stored)
+    sweep = sweep_from(*on_hosts(stored, every_host=True))
+    labels = [row.label for row in local.rows]
+    assert sweep.hosts == ("a", "b")
+    assert list(sweep.summary["label"]) == [label for label in labels for _ in "ab"]
+    assert list(sweep.summary["host"]) == ["a", "b"] * len(labels)
+    assert set(sweep.summary.loc[sweep.summary["host"] == "b", "openvino_version"]) == {
+        "version of b"
+    }
+    for host in "ab":
+        mine = sweep.ranking.loc[sweep.ranking["host"] == host].reset_index(drop=True)
+        assert list(mine["label"]) == list(local.ranking["label"])
+        assert list(mine["rank"]) == list(local.ranking["rank"])
+        assert list(mine["group"]) == list(local.ranking["group"])
+        # The ratio is to the reference of the same host, which is as much faster.
+        assert list(mine["ratio"]) == pytest.approx(list(local.ranking["ratio"]))
+    first = labels[0]
+    a, b = (sweep.profile(first, host) for host in "ab")
+    assert a.latency.median_us == pytest.approx(3 * b.latency.median_us)
+    assert sweep.profile(first) == a
+    with pytest.raises(ArgumentError, match="No row is called"):
+        sweep.profile(first, "c")
+    assert set(sweep.tables["samples"]["host"]) == {"a", "b"}
+    assert sweep.smallest_difference == pytest.approx(local.smallest_difference)
+    assert "host" in str(sweep)
+    assert "board" not in repr(sweep)
+
+
+def test_otherwise_a_row_is_of_the_host_that_finished_it(stored):
+    header, _ = stored
+    reference, other = header["reference"], header["entries"][1]["key"]
+    sweep = sweep_from(*on_hosts(stored, every_host=False, b_has={reference, other}))
+    rows = [(row.key, row.host) for row in sweep.rows]
+    assert (reference, "a") in rows
+    assert (reference, "b") in rows
+    # Both finished it; the last one counts, and only once.
+    assert [host for key, host in rows if key == other] == ["b"]
+    assert len(rows) == 1 + len({e["key"] for e in header["entries"]})
+
+
+def test_what_a_dead_worker_left_is_not_mixed_in(stored):
+    header, records = on_hosts(stored, every_host=False)
+    other = header["entries"][1]["key"]
+    records = [
+        r
+        for r in records
+        if not (r.get("entry") == other and r["host"] == "a" and r["type"] == "finished")
+    ]
+    # a comes first, with as many turns.
+    sweep = sweep_from(header, records)
+    (row,) = [row for row in sweep.rows if row.key == other]
+    assert (row.host, len(row.series.ours)) == ("b", 5)
+    assert min(row.series.ours)[0] >= 10
+
+
+def test_done_is_finished_with_enough_turns_beside_the_reference():
+    def turns(entry, host, n):
+        return [
+            {"type": "turn", "entry": entry, "host": host, "group": 0, "round": i} for i in range(n)
+        ]
+
+    finished = {"type": "finished", "entry": "k", "host": "a"}
+    records = [*turns("k", "a", 3), *turns("ref", "a", 3)]
+    assert not is_done("k", "a", records, "ref", None)
+    assert is_done("k", "a", [*records, finished], "ref", None)
+    assert is_done("k", "a", [*records, finished], "ref", 3)
+    assert not is_done("k", "a", [*records, finished], "ref", 4)
+    assert not is_done("k", "b", [*records, finished], "ref", None)
+    beside_less = [*turns("k", "a", 3), *turns("ref", "a", 2), finished]
+    assert not is_done("k", "a", beside_less, "ref", 3)
+
+
+def test_hosts_side_by_side(stored):
+    sweep = sweep_from(*on_hosts(stored, every_host=True))
+    rows = host_rows(sweep)
+    assert len(rows) == len(sweep.ranking)
+    figure = hl.views.hosts(sweep)
+    latency = [t for t in figure.data if t.xaxis == "x"]
+    ratio = [t for t in figure.data if t.xaxis == "x2"]
+    assert [t.name for t in latency] == ["a", "b"]
+    assert list(latency[0].x) == pytest.approx([3 * x for x in latency[1].x])
+    assert list(ratio[0].x) == pytest.approx(list(ratio[1].x))
+    assert len({t.marker.symbol for t in latency}) == 2
+    # One row a placement, in which the hosts lie beside each other.
+    assert [round(y) for y in latency[0].y] == [round(y) for y in latency[1].y]
+    assert "hosts" in hl.views.gallery(sweep)
+    assert "hosts" not in hl.views.gallery(sweep_from(*stored))
+    assert any(" @ b" in name for name in hl.views.latency_ranking(sweep).layout.yaxis.ticktext)
+    nothing = sweep_from({**stored[0], "fleet": True}, [])
+    with pytest.raises(ArgumentError, match="Nothing was measured"):
+        hl.views.hosts(nothing)
+
+
+def test_names_of_hosts_are_shown_as_they_are(stored):
+    header, records = on_hosts(stored, every_host=True)
+    evil = "<script>$x$"
+    for record in records:
+        if record.get("host") == "b":
+            record["host"] = evil
+            if "environment" in record:
+                record["environment"]["host"] = evil
+    sweep = sweep_from(header, records)
+    assert sweep.hosts == ("a", evil)
+    assert evil not in sweep._repr_html_()
+    assert "&lt;script&gt;" in hl.views.hosts(sweep).to_json()
+    assert evil not in hl.views.hosts(sweep).to_json()

@@ -1,0 +1,72 @@
+"""hl.plan: one function for both executors."""
+
+from __future__ import annotations
+
+import pytest
+
+import hetero_lab as hl
+from hetero_lab.errors import ArgumentError, PlanError
+from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
+
+DEVICES = ("ACC", "CPU")
+
+
+@pytest.fixture(scope="module")
+def model():
+    """Two equal matmuls that both read the input, added up."""
+    from openvino import Model
+    from openvino import opset13 as op
+
+    x = op.parameter([8, 8], name="x")
+    one = op.matmul(x, op.constant([[1.0] * 8] * 8, dtype="f4"), False, False, name="one")
+    two = op.matmul(x, op.constant([[2.0] * 8] * 8, dtype="f4"), False, False, name="two")
+    return hl.load(Model([op.add(one, two, name="sum")], [x], "branches"))
+
+
+@pytest.fixture(scope="module")
+def costs(model):
+    graph = hl.partition(model, hl.Affinity.uniform(model, "CPU"))
+    assert graph.n_subgraphs == 1
+    pairs = [(a, b) for a in DEVICES for b in DEVICES if a != b]
+    from hetero_lab.model.read import prepare
+
+    return CostModel(
+        graph=prepare(model).graph,
+        devices=DEVICES,
+        units=(
+            Unit(("one",), (100.0, 100.0)),
+            Unit(("two",), (100.0, 100.0)),
+            Unit(("sum",), (10.0, 10.0)),
+        ),
+        boundaries=dict.fromkeys(pairs, BoundaryCost(fixed_us=5.0)),
+        subgraph_us={"ACC": 1.0, "CPU": 1.0},
+        environment={"ACC": "Intel(R) Xeon(R) (emulated on CPU)"},
+    )
+
+
+def test_one_after_the_other_nothing_is_won_by_a_split(model, costs):
+    made = hl.plan(model, costs)
+    assert made.n_subgraphs == 1
+    assert made.predicted_us == 211.0
+
+
+@pytest.mark.parametrize("rank", ["heft", "heterogeneous"])
+def test_side_by_side_the_branches_are_split(model, costs, rank):
+    made = hl.plan(model, costs, executor="parallel", rank=rank)
+    assert made.affinity["one"] != made.affinity["two"]
+    # The later of the two branches, the hand-over, the sum.
+    assert 100.0 < made.predicted_us < 130.0
+    assert made.regret["greedy"] == pytest.approx(211.0 - made.predicted_us)
+    assert made.emulated == {"ACC": "CPU"}
+
+
+def test_arguments_of_the_other_executor_are_refused(model, costs):
+    with pytest.raises(ArgumentError, match="'hetero' or 'parallel', not 'serial'"):
+        hl.plan(model, costs, executor="serial")  # type: ignore[call-overload]
+    for extra in ({"pin": {"one": "CPU"}}, {"memory_limit": {"ACC": 1}}):
+        with pytest.raises(ArgumentError, match="leave objective=, memory_limit= and pin= out"):
+            hl.plan(model, costs, executor="parallel", **extra)
+    with pytest.raises(ArgumentError, match="are for executor='parallel'"):
+        hl.plan(model, costs, split_branches=True)  # type: ignore[call-overload]
+    with pytest.raises(PlanError, match="heft"):
+        hl.plan(model, costs, executor="parallel", rank="random")

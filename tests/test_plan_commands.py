@@ -1,0 +1,278 @@
+"""plan and apply from the command line and %hetero_plan."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+
+import openvino as ov
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from small_models import chain
+from traitlets.config import Config
+
+import hetero_lab as hl
+from hetero_lab import cli, options, plan_commands
+from hetero_lab.errors import ArgumentError
+from hetero_lab.model.read import prepare
+from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
+
+EMULATE = ["--emulate", "PLANACC:unsupported=Softmax"]
+MODEL = "digits_inception"
+
+
+def made_costs(slow: float = 3.0) -> CostModel:
+    """PLANACC is three times as fast in everything but Softmax."""
+    graph = prepare(MODEL).graph
+    refused = "Softmax"
+    return CostModel(
+        graph=graph,
+        devices=("PLANACC", "CPU"),
+        units=tuple(
+            Unit((graph.ops[i].name,), (None if graph.ops[i].type == refused else 1.0, slow))
+            for i in graph.placeable
+        ),
+        boundaries={("PLANACC", "CPU"): BoundaryCost(5.0), ("CPU", "PLANACC"): BoundaryCost(5.0)},
+        subgraph_us={"PLANACC": 2.0, "CPU": 2.0},
+        environment={"host": "elsewhere", "openvino_version": "2026.4"},
+        device_properties={"CPU": {"INFERENCE_PRECISION_HINT": "f32"}},
+    )
+
+
+@pytest.fixture
+def costs_file(tmp_path):
+    made_costs().to_json(tmp_path / "costs.json")
+    return str(tmp_path / "costs.json")
+
+
+@pytest.fixture
+def other_model(tmp_path) -> str:
+    ov.save_model(chain("one", "two"), tmp_path / "other.xml")
+    return str(tmp_path / "other.xml")
+
+
+def test_options_are_read():
+    parser = options.OptionParser()
+    plan_commands.add_plan_options(parser)
+    given = options.parse(parser, ["m", "--pin", "^a=b=GPU", "--memory-limit", "GPU=2GiB"])
+    assert plan_commands.pairs(given.pin, "--pin", "") == {"^a=b": "GPU"}
+    assert plan_commands.pairs(given.memory_limit, "--memory-limit", "") == {"GPU": "2GiB"}
+    assert (given.objective, given.budget, given.costs) == ("latency", 60.0, None)
+    for text in ("GPU", "=2GiB", "GPU="):
+        with pytest.raises(ArgumentError, match="NAME=VALUE"):
+            plan_commands.pairs([text], "--memory-limit", "GPU=2GiB")
+    with pytest.raises(ArgumentError, match="'GPU' twice"):
+        plan_commands.pairs(["GPU=1", "GPU=2"], "--memory-limit", "")
+
+
+def test_a_plan_from_stored_costs(costs_file, tmp_path, capsys):
+    out = str(tmp_path / "plan.json")
+    arguments = ["plan", MODEL, "--costs", costs_file, "--affinity-out", out, *EMULATE]
+    assert cli.main(arguments) == 0
+    said, err = capsys.readouterr()
+    assert err == ""
+    affinity = hl.Affinity.from_json(out)
+    costs = made_costs()
+    softmax = [op.name for op in costs.graph if op.type == "Softmax"]
+    assert {op for op in affinity.ops if affinity[op] == "CPU"} >= set(softmax)
+    plan = hl.plan(MODEL, costs)
+    assert plan.affinity == affinity
+    lines = said.splitlines()
+    assert "elsewhere, OpenVINO 2026.4" in lines[0]
+    cpu = costs.predict_us(hl.Affinity.uniform(MODEL, "CPU"))
+    rows = {line.split()[0]: line.split()[1] for line in lines if line.startswith(("plan", "CPU "))}
+    assert rows == {"plan": f"{plan.predicted_us:.1f}", "CPU": f"{cpu:.1f}"}
+    assert f"lower bound  {plan.lower_bound_us:.1f}" in said
+    assert "greedy" in said
+    assert "PLANACC alone cannot run every op." in said
+    assert "Lint:" in said
+    assert lines[-1] == f"Written: {out}"
+
+
+def test_pins_and_limits_reach_the_plan(costs_file, tmp_path, capsys):
+    out = str(tmp_path / "plan.csv")
+    arguments = [
+        "plan", MODEL, "--costs", costs_file, "--affinity-out", out, *EMULATE, "-q",
+        "--pin", "^mixed1/=CPU", "--objective", "throughput",
+    ]  # fmt: skip
+    assert cli.main(arguments) == 0
+    assert capsys.readouterr().out == ""
+    affinity = hl.Affinity.from_csv(out)
+    assert {affinity[op] for op in affinity.ops if op.startswith("mixed1/")} == {"CPU"}
+    assert cli.main([*arguments, "--memory-limit", "CPU=1"]) == 2
+    assert "No placement keeps within memory_limit" in capsys.readouterr().err
+
+
+def test_a_plan_for_devices_of_another_machine_is_not_linted(tmp_path, capsys):
+    elsewhere = json.loads(json.dumps(_as_text(made_costs(), tmp_path)).replace("PLANACC", "GPU.7"))
+    (tmp_path / "gpu.json").write_text(json.dumps(elsewhere))
+    assert cli.main(["plan", MODEL, "--costs", str(tmp_path / "gpu.json")]) == 0
+    said = capsys.readouterr().out
+    assert "Lint:  not checked." in said
+    assert "GPU.7" in said
+
+
+def _as_text(costs: CostModel, directory) -> dict:
+    costs.to_json(directory / "as_text.json")
+    return json.loads((directory / "as_text.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "Name two devices or more"),
+        (["-d", "NOPE,CPU"], "'NOPE' is not a device"),
+        (["-d", "CPU"], "two devices or more"),
+        (["-d", "PLANACC,CPU", "--memory-limit", "PLANACC=lots"], "no number of bytes"),
+        (["-d", "PLANACC,CPU", "--memory-limit", "GPU=2GiB"], "memory_limit names 'GPU'"),
+        (["-d", "PLANACC,CPU", "--memory-limit", "2GiB"], "NAME=VALUE"),
+        (["-d", "PLANACC,CPU", "--pin", "^mixed=GPU"], "--pin names 'GPU'"),
+        (["-d", "PLANACC,CPU", "--pin", "^zzz=CPU"], "zzz"),
+        (["-d", "PLANACC,CPU", "--pin", "(=CPU"], "regular expression"),
+        (["-d", "PLANACC,CPU", "--pin", "softmax=PLANACC"], "does not support"),
+        (["-d", "PLANACC,CPU", "--objective", "speed"], "speed"),
+        (["-d", "PLANACC,CPU", "--budget", "-1"], "more than 0 seconds"),
+        (["-d", "PLANACC,CPU", "--affinity-out", "plan.txt"], ".json or .csv"),
+        (["-d", "PLANACC,CPU", "--costs", "/nowhere/costs.json"], "does not exist"),
+        (["-d", "PLANACC,CPU", "--property", "GPU.X=1"], "would change nothing"),
+    ],
+)
+def test_bad_options_of_plan_are_one_line_and_code_2(arguments, message, capsys):
+    assert cli.main(["plan", MODEL, *EMULATE, *arguments]) == 2
+    said, err = capsys.readouterr()
+    assert message in err
+    assert err.count("\n") == 1
+    assert said == ""
+
+
+def test_costs_that_do_not_fit_are_refused(costs_file, other_model, tmp_path, capsys):
+    def err(*arguments: str) -> str:
+        assert cli.main(["plan", *arguments, *EMULATE]) == 2
+        return capsys.readouterr().err
+
+    assert "belongs to another model" in err(other_model, "--costs", costs_file)
+    assert "hold for: PLANACC,CPU" in err(MODEL, "-d", "CPU,PLANACC", "--costs", costs_file)
+    bf16 = "CPU.INFERENCE_PRECISION_HINT=bf16"
+    assert "not measured with" in err(MODEL, "--costs", costs_file, "--property", bf16)
+    broken = tmp_path / "broken.json"
+    broken.write_text("{}")
+    assert "not a stored cost model" in err(MODEL, "--costs", str(broken))
+
+
+def test_apply_an_affinity(tmp_path, capsys):
+    hl.emulate("PLANACC", unsupported={"Softmax"})
+    auto = hl.Affinity.automatic(MODEL, "HETERO:PLANACC,CPU")
+    auto.to_json(tmp_path / "plan.json")
+    arguments = ["apply", MODEL, str(tmp_path / "plan.json"), *EMULATE, "-n", "10"]
+    assert cli.main([*arguments, "--property", "CPU.INFERENCE_PRECISION_HINT=f32"]) == 0
+    said = capsys.readouterr().out
+    partition = hl.partition(MODEL, auto)
+    assert f"Partition: {partition.n_subgraphs} subgraphs" in said
+    assert "(observed)" in said
+    assert "Latency:   median" in said
+    assert said.count("to the f32 reference") == 2
+    table = said.split("SUBGRAPH  DEVICE")[1].splitlines()[1:]
+    assert [line.split()[1] for line in table] == [s.device for s in partition.subgraphs]
+    assert [int(line.split()[2]) for line in table] == [len(s.ops) for s in partition.subgraphs]
+
+
+@pytest.mark.parametrize("placement", ["HETERO:PLANACC,CPU", "CPU"])
+def test_apply_a_frozen_placement(placement, tmp_path, capsys):
+    hl.emulate("PLANACC", unsupported={"Softmax"})
+    hl.freeze(MODEL, placement, tmp_path / "frozen")
+    assert cli.main(["apply", MODEL, str(tmp_path / "frozen"), "-n", "10"]) == 0
+    said = capsys.readouterr().out
+    n_subgraphs = hl.partition(MODEL, placement).n_subgraphs
+    assert f"Partition: {n_subgraphs} subgraphs" in said
+    assert said.count("to the f32 reference") == 2
+    assert ("PLANACC (emulated on CPU)" in said) == (placement != "CPU")
+
+
+def test_wrong_outputs_are_code_1(tmp_path, capsys):
+    """Weights that change on disk after freezing show in the outputs."""
+    frozen = hl.freeze(MODEL, "CPU", tmp_path / "frozen")
+    weights = bytearray((frozen / "model.bin").read_bytes())
+    for data in ET.parse(frozen / "model.xml").iterfind("layers/layer[@type='Const']/data"):
+        start, size = int(data.get("offset", "")), int(data.get("size", ""))
+        if data.get("element_type") == "f32" and size > 1000:
+            weights[start : start + size] = bytes(size)
+    (frozen / "model.bin").write_bytes(weights)
+    assert cli.main(["apply", MODEL, str(tmp_path / "frozen"), "-n", "10"]) == 1
+    assert "different to the f32 reference" in capsys.readouterr().out
+
+
+def test_what_cannot_be_applied_says_why(tmp_path, capsys, costs_file, other_model):
+    hl.emulate("PLANACC", unsupported={"Softmax"})
+
+    def err(model: str, stored, *more: str) -> str:
+        assert cli.main(["apply", model, str(stored), *more]) == 2
+        return capsys.readouterr().err
+
+    frozen = hl.freeze(MODEL, "HETERO:PLANACC,CPU", tmp_path / "frozen")
+    assert "does not exist" in err(MODEL, tmp_path / "nothing.json")
+    assert "no placement.json" in err(MODEL, tmp_path)
+    assert "another model" in err(other_model, frozen)
+    assert "own properties" in err(MODEL, frozen, "--property", "CPU.X=1")
+    assert "not a stored affinity" in err(MODEL, costs_file)
+    hl.Affinity.automatic(MODEL, "CPU").to_json(tmp_path / "cpu.json")
+    assert "another model" in err(other_model, tmp_path / "cpu.json")
+    assert "--iterations is a whole number" in err(MODEL, frozen, "-n", "0")
+    text = (frozen / "placement.json").read_text()
+    whole = json.loads(text)
+    for change, message in [
+        ({"emulated": {}}, "cannot compile"),
+        ({"affinity": {}}, "not a whole frozen placement"),
+        ({"properties": None}, "not a whole frozen placement"),
+        ({"kind": "sweep"}, "not a stored frozen placement"),
+    ]:
+        (frozen / "placement.json").write_text(json.dumps({**whole, **change}))
+        assert message in err(MODEL, frozen)
+
+
+@pytest.fixture
+def shell():
+    InteractiveShell.clear_instance()
+    config = Config()
+    config.HistoryManager.enabled = False
+    shell = InteractiveShell.instance(config=config)
+    shell.run_line_magic("load_ext", "hetero_lab")
+    yield shell
+    InteractiveShell.clear_instance()
+
+
+def test_the_magic_takes_a_cost_model_and_stores_the_plan(shell, capsys):
+    hl.emulate("PLANACC", unsupported={"Softmax"})
+    shell.user_ns["known"] = made_costs()
+    shell.run_cell(
+        f"%hetero_plan {MODEL} --costs known -v found --pin '^mixed1/=CPU'"
+    ).raise_error()
+    plan = shell.user_ns["found"]
+    assert isinstance(plan, hl.Plan)
+    assert plan.affinity == hl.plan(MODEL, made_costs(), pin={"^mixed1/": "CPU"}).affinity
+    assert "Costs: given as known" in capsys.readouterr().out
+    result = shell.run_cell(f"%hetero_plan {MODEL} --costs known -q -o")
+    assert isinstance(result.result, hl.Plan)
+    shell.run_cell(f"%hetero_plan {MODEL} --costs known --pin zzz=CPU")
+    assert "UsageError" in "".join(capsys.readouterr())
+
+
+@pytest.mark.slow
+def test_plan_then_apply(tmp_path, capsys):
+    costs, plan = str(tmp_path / "costs.json"), str(tmp_path / "plan.json")
+    emulate = ["--emulate", "PLANACC:unsupported=Concat,MaxPool,Softmax:faster_by=auto"]
+    arguments = ["plan", MODEL, "-d", "PLANACC,CPU", *emulate, "--budget", "15"]
+    assert cli.main([*arguments, "--costs", costs, "--affinity-out", plan]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("Costs: measured now")
+    assert f"Written: {costs}\nWritten: {plan}\n" in said
+    assert "not fitted to" in said
+    assert cli.main([*arguments, "--costs", costs, "--affinity-out", plan]) == 0
+    again = capsys.readouterr().out
+    assert again.startswith(f"Costs: from {costs}")
+    # The same costs give the same plan.
+    assert again.split("Plan:")[1].split("Written")[0] == said.split("Plan:")[1].split("Written")[0]
+    assert cli.main(["apply", MODEL, plan, *emulate]) == 0
+    assert (
+        hl.Affinity.from_json(plan).counts()
+        == hl.plan(MODEL, hl.CostModel.from_json(costs)).affinity.counts()
+    )

@@ -1,0 +1,323 @@
+"""The affinity tweaker in a real JupyterLab and a real browser, with real clicks."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from jupyter_in_browser import DARK, LIGHT, opened, write_notebook
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(420)]
+
+CELLS = (
+    "import hetero_lab as hl\n"
+    "acc = hl.emulate('ACC', unsupported={'Concat', 'MaxPool', 'Softmax'})\n"
+    "model = hl.load('digits_inception')",
+    "costs = hl.calibrate(model, ['ACC', 'CPU'], budget_s=12, progress=False)",
+    "tweaker = hl.AffinityTweaker(model, ['ACC', 'CPU'], costs, budget_s=6)\ntweaker",
+)
+FAULTY = Path(__file__).parents[1] / "experiments" / "faulty_worker.py"
+
+
+class Tweaker:
+    """The widget on a page, as a person sees it."""
+
+    def __init__(self, notebook):
+        self.notebook = notebook
+        self.page = notebook.page
+        self.page.wait_for_selector(".hl-board [data-op]")
+
+    def node(self, name):
+        place = self.row(name).get_attribute("data-op")
+        return self.page.locator(f".hl-graph [data-op='{place}']")
+
+    def row(self, name):
+        return self.page.locator(".hl-board tbody tr").filter(
+            has=self.page.locator(f"td[title='{name}']")
+        )
+
+    def button(self, text):
+        return self.page.get_by_role("button", name=text, exact=True)
+
+    def press(self, text):
+        self.button(text).click()
+
+    def number(self, key):
+        return self.page.locator(f".hl-panel tr[data-hl='{key}'] .hl-now").inner_text()
+
+    def zoom(self):
+        return self.page.locator(".hl-graph [data-hl='stage']").get_attribute("transform")
+
+    def selected(self):
+        rows = self.page.locator(".hl-board tbody tr[aria-selected='true'] td:first-child")
+        return rows.all_inner_texts()
+
+    def say(self, text):
+        self.page.wait_for_selector(f".hl-message:has-text('{text}')")
+
+    def until(self, what, is_right):
+        """Wait until a number of the widget is right; return it."""
+        for _ in range(300):
+            value = what()
+            if is_right(value):
+                return value
+            self.page.wait_for_timeout(100)
+        raise AssertionError(f"it stays {value!r}")
+
+    def python(self, code):
+        """Run code in the notebook's kernel; return what it prints."""
+        return self.page.evaluate(
+            """async code => {
+                const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
+                const future = kernel.requestExecute({ code });
+                let said = "";
+                future.onIOPub = message => {
+                    if (message.header.msg_type === "stream") said += message.content.text;
+                    if (message.header.msg_type === "error")
+                        said += message.content.traceback.join("\\n");
+                };
+                await future.done;
+                return said.trim();
+            }""",
+            code,
+        )
+
+
+@pytest.fixture(scope="module")
+def notebook(lab, browser):
+    write_notebook(lab.directory / "tweaker.ipynb", CELLS)
+    with opened(browser, lab, "tweaker.ipynb") as page:
+        page.run_all()
+        yield page
+        assert page.asked_elsewhere == []
+        assert page.errors == []
+
+
+@pytest.fixture
+def tweaker(notebook):
+    shown = Tweaker(notebook)
+    shown.python(
+        "tweaker.affinity = tweaker.tried[0].affinity if tweaker.tried else hl.Affinity."
+        "automatic(model, 'HETERO:ACC,CPU'); tweaker.selection = []"
+    )
+    shown.until(shown.selected, lambda names: names == [])
+    return shown
+
+
+def test_click_change_measure_undo_export(tweaker, lab):
+    before, zoom = tweaker.number("predicted"), tweaker.zoom()
+    tweaker.notebook.picture("tweaker_1_opened")
+    # A click in the graph selects the row of the table.
+    tweaker.node("mixed1/branch1x1/conv").click()
+    assert tweaker.until(tweaker.selected, bool) == ["mixed1/branch1x1/conv"]
+    tweaker.notebook.picture("tweaker_2_selected")
+    assert tweaker.node("mixed1/branch1x1/conv").get_attribute("data-device") == "ACC"
+    tweaker.press("→ CPU")
+    after = tweaker.until(lambda: tweaker.number("predicted"), lambda text: text != before)
+    assert tweaker.node("mixed1/branch1x1/conv").get_attribute("data-device") == "CPU"
+    assert "CPU" in tweaker.row("mixed1/branch1x1/conv").inner_text()
+    assert tweaker.zoom() == zoom
+    said = tweaker.python(
+        "print(tweaker.affinity['mixed1/branch1x1/conv'], tweaker.what_if.predicted_us)"
+    ).split()
+    assert said[0] == "CPU"
+    assert float(after.replace(",", "")) == pytest.approx(float(said[1]), rel=0.01)
+    tweaker.notebook.picture("tweaker_3_changed")
+
+    tweaker.press("Measure")
+    tweaker.page.wait_for_selector(".widget-hslider")  # the page is not blocked
+    tweaker.until(lambda: tweaker.button("Cancel").is_enabled(), bool)
+    tweaker.notebook.picture("tweaker_4_measuring")
+    rows = tweaker.page.locator(".hl-panel tr[data-hl='tried']")
+    tweaker.until(rows.count, lambda n: n == 2)
+    assert [rows.nth(i).get_attribute("data-status") for i in range(2)] == ["ok", "ok"]
+    assert "automatic" in rows.nth(0).inner_text()
+    assert re.search(r"\d\.\d{3} \(\d\.\d{3} to \d\.\d{3}\)", rows.nth(1).inner_text())
+    assert rows.nth(1).get_attribute("aria-current") == "true"
+    tweaker.notebook.picture("tweaker_5_measured")
+
+    tweaker.press("Undo")
+    tweaker.until(lambda: tweaker.number("predicted"), lambda text: text == before)
+    assert tweaker.node("mixed1/branch1x1/conv").get_attribute("data-device") == "ACC"
+    # Back to the measured one by a click in the history.
+    rows.nth(1).get_by_role("button", name="Return").click()
+    tweaker.until(lambda: tweaker.number("predicted"), lambda text: text == after)
+
+    tweaker.page.locator(".widget-text input").last.fill("mine")
+    tweaker.press("Export")
+    tweaker.say("Written: mine.json")
+    nodes = json.loads((lab.directory / "mine.json").read_text())["nodes"]
+    assert {row[0]: row[2] for row in nodes}["mixed1/branch1x1/conv"] == "CPU"
+    tweaker.notebook.picture("tweaker_6_exported")
+    # The dark theme.
+    tweaker.notebook.theme(DARK)
+    tweaker.notebook.picture("tweaker_7_dark")
+    tweaker.notebook.theme(LIGHT)
+
+
+def test_every_way_of_selecting(tweaker):
+    page = tweaker.page
+    # The table, with the keyboard, and the graph shows it.
+    first = page.locator(".hl-board tbody tr").first
+    first.focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    assert tweaker.until(tweaker.selected, bool) == ["stem/conv"]
+    assert tweaker.node("stem/conv").get_attribute("aria-selected") == "true"
+    # The graph, with the keyboard.
+    page.locator(".hl-graph").focus()
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Shift+Enter")
+    assert tweaker.until(tweaker.selected, lambda n: len(n) == 2) == ["enlarge", "stem/conv"]
+    # A name.
+    page.get_by_placeholder("part of a name").fill("^mixed1/.*conv$")
+    page.keyboard.press("Enter")
+    tweaker.until(tweaker.selected, lambda names: len(names) == 6)
+    # An op type and a subgraph.
+    selects = page.locator(".widget-dropdown select")
+    selects.nth(0).select_option("MaxPool")
+    names = tweaker.until(tweaker.selected, lambda n: n and all("maxpool" in o for o in n))
+    assert page.locator(".hl-selection").inner_text().startswith(f"{len(names)} of 92 ops selected")
+    assert tweaker.button("→ ACC (emulated on CPU)").is_disabled()
+    assert tweaker.button("→ CPU").is_enabled()
+    selects.nth(1).select_option(label="0 · ACC · 17 ops")
+    tweaker.until(tweaker.selected, lambda names: len(names) == 17)
+    # Everything after an op.
+    tweaker.row("head_digit/matmul").click()
+    tweaker.until(tweaker.selected, lambda names: names == ["head_digit/matmul"])
+    tweaker.press("Everything after")
+    tweaker.until(tweaker.selected, lambda n: n == ["head_digit/bias", "probabilities"])
+
+
+@pytest.mark.parametrize("mode", ["Box", "Lasso"])
+def test_around_some_nodes(tweaker, mode):
+    page, names = tweaker.page, ["stem/conv", "stem/bias", "stem/relu"]
+    tweaker.press(mode)
+    boxes = [tweaker.node(name).locator("path").bounding_box() for name in names]
+    left, right = boxes[0]["x"] - 6, boxes[-1]["x"] + boxes[-1]["width"] + 6
+    low, high = boxes[0]["y"] - 6, boxes[0]["y"] + boxes[0]["height"] + 6
+    corners = [(left, low), (right, low), (right, high), (left, high)]
+    page.mouse.move(*corners[0])
+    page.mouse.down()
+    for x, y in [corners[2]] if mode == "Box" else [*corners[1:], corners[0]]:
+        page.mouse.move(x, y, steps=6)
+    page.mouse.up()
+    assert tweaker.until(tweaker.selected, bool) == names
+    tweaker.press("Pan")
+
+
+def test_zoom_stays_while_the_cut_moves(tweaker):
+    page = tweaker.page
+    page.get_by_role("button", name="Zoom in (also Ctrl and the wheel)").click()
+    zoom, before = tweaker.zoom(), tweaker.number("subgraphs")
+    handle = page.locator(".widget-hslider .noUi-handle")
+    handle.focus()
+    for _ in range(5):
+        page.keyboard.press("PageUp")
+    tweaker.until(lambda: tweaker.number("subgraphs"), lambda text: text != before)
+    assert tweaker.zoom() == zoom
+    tweaker.press("Undo")  # all of the drag at once
+    tweaker.until(lambda: tweaker.number("subgraphs"), lambda text: text == before)
+    page.get_by_role("button", name="Show everything").click()
+
+
+def test_setting_it_from_python_moves_the_widget(tweaker):
+    n = tweaker.python(
+        "tweaker.affinity = hl.Affinity.uniform(model, 'CPU')\n"
+        "tweaker.selection = ['stem/conv']\nprint(tweaker.what_if.n_subgraphs)"
+    )
+    assert n == "1"
+    tweaker.until(lambda: tweaker.number("subgraphs"), lambda text: text == "1")
+    assert tweaker.node("stem/conv").get_attribute("data-device") == "CPU"
+    assert tweaker.until(tweaker.selected, bool) == ["stem/conv"]
+    crossing = tweaker.page.locator(".hl-graph [data-hl='boundaries']")
+    assert crossing.get_attribute("data-count") == "0"
+
+
+def test_bad_input_is_a_message_and_nothing_changes(tweaker, lab):
+    page = tweaker.page
+    state = tweaker.python("print(hash(tweaker.affinity), tweaker.selection)")
+    page.get_by_placeholder("part of a name").fill("<b>no such op</b>")
+    page.keyboard.press("Enter")
+    tweaker.say("matches no op")
+    assert page.locator(".hl-message b").count() == 0
+    tweaker.python("hl.Affinity.uniform(hl.load('digits_inception'), 'CPU')")
+    rows = [["x", "Parameter", "CPU", "relu"], ["relu", "Relu", "CPU", "relu"]]
+    other = {"kind": "affinity", "schema_version": 1, "nodes": rows}
+    (lab.directory / "other.json").write_text(json.dumps(other))
+    page.locator(".widget-text input").last.fill("other.json")
+    tweaker.press("Load")
+    tweaker.say("belongs to another model")
+    tweaker.notebook.picture("tweaker_8_refused")
+    page.locator(".widget-text input").last.fill("missing.json")
+    tweaker.press("Load")
+    tweaker.say("missing.json")
+    assert tweaker.python("print(hash(tweaker.affinity), tweaker.selection)") == state
+
+
+def test_cancel_and_suggest(tweaker):
+    rows = tweaker.page.locator(".hl-panel tr[data-hl='tried']").count()
+    tweaker.press("Measure")
+    tweaker.until(lambda: tweaker.button("Cancel").is_enabled(), bool)
+    tweaker.press("Cancel")
+    tweaker.say("Cancelled")
+    tweaker.until(lambda: tweaker.button("Measure").is_enabled(), bool)
+    assert tweaker.page.locator(".hl-panel tr[data-hl='tried']").count() == rows
+    tweaker.press("Suggest")
+    tweaker.say("The planner predicts")
+    suggested = tweaker.python(
+        "print(tweaker.affinity == hl.plan(model, costs, time_limit_s=20).affinity)"
+    )
+    assert suggested == "True"
+    tweaker.notebook.picture("tweaker_9_suggested")
+
+
+def test_a_crash_is_shown_and_the_widget_stays_usable(tweaker):
+    tweaker.python(
+        "import os, sys\nfrom hetero_lab.widgets.trying import Trial\n"
+        "from dataclasses import replace\n"
+        "os.environ.update(FAULT='signal', FAULT_KEY='every')\n"
+        f"command = [sys.executable, {str(FAULTY)!r}]\n"
+        "tweaker._trial = replace(tweaker._trial, worker_command=command)"
+    )
+    tweaker.press("Measure")
+    tweaker.say("crashed (signal 11)")
+    failed = tweaker.page.locator(".hl-panel tr[data-hl='tried'][data-status^='crashed']")
+    assert failed.count() >= 1
+    tweaker.notebook.picture("tweaker_10_crashed")
+    before = tweaker.number("subgraphs")
+    tweaker.python("tweaker.selection = ['stem/conv']")
+    tweaker.until(tweaker.selected, bool)
+    tweaker.press("→ CPU")
+    tweaker.until(lambda: tweaker.number("subgraphs"), lambda text: text != before)
+    tweaker.python("tweaker._trial = replace(tweaker._trial, worker_command=None)")
+    tweaker.press("Measure")
+    tweaker.until(lambda: tweaker.button("Cancel").is_enabled(), bool)
+    tweaker.press("Cancel")
+    tweaker.say("Cancelled")
+
+
+def test_names_with_markup_are_text(lab, browser):
+    cells = (
+        "import sys\nsys.path.insert(0, {!r})\nimport hetero_lab as hl\n"
+        "from small_models import NASTY_NAMES, chain\n"
+        "tweaker = hl.AffinityTweaker(chain(*NASTY_NAMES), ['CPU'])\ntweaker"
+    ).format(str(Path(__file__).parents[1]))
+    write_notebook(lab.directory / "names.ipynb", [cells])
+    with opened(browser, lab, "names.ipynb", (1500, 1100)) as notebook:
+        notebook.page.on("dialog", lambda _: pytest.fail("a name ran as a script"))
+        notebook.run_all()
+        tweaker = Tweaker(notebook)
+        shown = notebook.page.locator(".hl-board tbody td:first-child").all_inner_texts()
+        assert "<script>alert(1)</script>" in shown
+        assert "&amp;{x}%s" in shown
+        notebook.page.locator(".hl-board tbody tr").nth(3).click()
+        tweaker.until(tweaker.selected, lambda n: n == ["<script>alert(1)</script>"])
+        assert "<script>" in notebook.page.locator(".hl-selection").inner_text()
+        assert notebook.page.locator(".hl-board script, .hl-panel script").count() == 0
+        assert notebook.errors == []
+        notebook.picture("tweaker_11_names")
