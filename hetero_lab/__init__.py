@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from hetero_lab.runtime.freeze import freeze
     from hetero_lab.runtime.parallel import ParallelExecutor
     from hetero_lab.runtime.quantizing import compress_weights, quantize
+    from hetero_lab.widgets.explorer import SweepExplorer
     from hetero_lab.widgets.tweaker import AffinityTweaker
 
 __version__ = "0.1.0"
@@ -85,6 +86,7 @@ _WHERE = {
     "samples": "model.samples",
     "support": "backend.devices",
     "Sweep": "experiments.sweep_result",
+    "SweepExplorer": "widgets.explorer",
     "sweep": "experiments.sweeping",
 }
 

@@ -15,9 +15,10 @@ import numpy as np
 
 _TRIMMED = 0.2
 _BATCHES = 10
-# Standard deviation of the log ratio of one placement to itself, compiled in another process:
-# memory and cores fall differently, and no number of turns averages that out.
+# A placement and itself, compiled in another process: memory and cores fall differently, and no
+# number of turns averages that out. Standard deviation of the log ratio, and of the latency.
 _COMPILE_SPREAD = 0.005
+_COMPILE_SPREAD_US = 1.9
 _RESAMPLES = 2000
 _LEAST_RESAMPLES = 200
 _MOST_DRAWN = 40_000_000  # values drawn in all resamples together
@@ -124,7 +125,7 @@ def paired_ratio(
         ``(ratio, low, high, p)``; the interval is infinite and p is 1 with fewer than two pairs.
     """
     logs = np.log(np.asarray(ours, dtype=np.float64) / np.asarray(reference, dtype=np.float64))
-    middle, half, p = _mean_interval(logs)
+    middle, half, p = _mean_interval(logs, compile_spread(ours, reference))
     return float(np.exp(middle)), float(np.exp(middle - half)), float(np.exp(middle + half)), p
 
 
@@ -132,11 +133,24 @@ def unpaired_ratio(
     ours: Sequence[float], reference: Sequence[float]
 ) -> tuple[float, float, float, float]:
     """Like :func:`paired_ratio` for turns that were not measured beside each other (Welch 1947)."""
-    middle, half, p = _welch(np.log(np.asarray(ours)), np.log(np.asarray(reference)))
+    spread = compile_spread(ours, reference)
+    middle, half, p = _welch(np.log(np.asarray(ours)), np.log(np.asarray(reference)), spread)
     return float(np.exp(middle)), float(np.exp(middle - half)), float(np.exp(middle + half)), p
 
 
-def _welch(first: np.ndarray, second: np.ndarray) -> tuple[float, float, float]:
+def compile_spread(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """Return by how much the log ratio of two placements varies from compile to compile.
+
+    Parameters
+    ----------
+    ours, theirs
+        Turn levels of each in µs.
+    """
+    level_us = min(float(np.median(levels)) if len(levels) else 1.0 for levels in (ours, theirs))
+    return float(np.hypot(_COMPILE_SPREAD, _COMPILE_SPREAD_US / level_us))
+
+
+def _welch(first: np.ndarray, second: np.ndarray, spread: float) -> tuple[float, float, float]:
     """Return the difference of two means, half width of its 95 % interval, p of none."""
     from scipy import stats
 
@@ -146,21 +160,23 @@ def _welch(first: np.ndarray, second: np.ndarray) -> tuple[float, float, float]:
     test: Any = stats.ttest_ind(first, second, equal_var=False)
     interval, freedom = test.confidence_interval(0.95), float(test.df)
     error = float(interval.high - interval.low) / 2 / float(stats.t.ppf(0.975, freedom))
-    return _between_compiles(middle, error, freedom)
+    return _between_compiles(middle, error, freedom, spread)
 
 
-def _between_compiles(middle: float, error: float, freedom: float) -> tuple[float, float, float]:
+def _between_compiles(
+    middle: float, error: float, freedom: float, spread: float
+) -> tuple[float, float, float]:
     """Add what differs from compile to compile to a standard error; return interval and p."""
     from scipy import stats
 
     if error == 0.0 and middle == 0.0:
         return 0.0, 0.0, 1.0  # a placement beside itself
-    error = float(np.hypot(error, _COMPILE_SPREAD))
+    error = float(np.hypot(error, spread))
     half = float(stats.t.ppf(0.975, freedom)) * error
     return middle, half, float(2 * stats.t.sf(abs(middle) / error, freedom))
 
 
-def _mean_interval(values: np.ndarray) -> tuple[float, float, float]:
+def _mean_interval(values: np.ndarray, spread: float) -> tuple[float, float, float]:
     """Return the 20 % trimmed mean, half width of its 95 % interval, and p of a mean of 0.
 
     The interval is that of Tukey and McLaughlin (1963): a few disturbed turns do not widen it.
@@ -179,7 +195,7 @@ def _mean_interval(values: np.ndarray) -> tuple[float, float, float]:
     if len(values) < 2:
         return mean, float("inf"), 1.0
     error = float(mstats.trimmed_stde(values, (_TRIMMED, _TRIMMED)) if cut else stats.sem(values))
-    return _between_compiles(mean, error, len(values) - 2 * cut - 1)
+    return _between_compiles(mean, error, len(values) - 2 * cut - 1, spread)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -216,15 +232,16 @@ def difference_p_value(a: Series, b: Series) -> tuple[float, float]:
     Rounds that both were in are paired; otherwise their ratios to the reference are compared
     (Welch 1947).
     """
+    spread = compile_spread(list(a.ours.values()), list(b.ours.values()))
     common = [at for at in a.ours if at in b.ours]
     if len(common) >= 2:
         logs = np.array([np.log(a.ours[at] / b.ours[at]) for at in common])
-        _, half, p = _mean_interval(logs)
+        _, half, p = _mean_interval(logs, spread)
         return p, half
     first, second = (np.array(list(s.log_ratios.values())) for s in (a, b))
     if not len(first) or not len(second):
         return 1.0, float("inf")
-    _, half, p = _welch(first, second)
+    _, half, p = _welch(first, second, spread)
     return p, half
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import errno
 import html
 import json
 import math
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 _FORMULA_STARTS = ("=", "+", "-", "@", "'", "\t", "\r")
 _MAX_JSON_BYTES = 1 << 30
+_NO_ROOM = (errno.ENOSPC, errno.EROFS, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 # Columns that are text in every table: read as text even where every value looks like a number.
 TEXT_COLUMNS = frozenset(
@@ -147,9 +149,12 @@ def write_parquet(path: str | os.PathLike[str], frame: pd.DataFrame) -> None:
         frame.to_parquet(temporary, index=False, engine="pyarrow")
 
 
-def write_json(path: str | os.PathLike[str], data: Mapping[str, Any]) -> None:
-    """Write plain data as JSON, whole or not at all."""
-    write_text(path, json.dumps(data, indent=1, ensure_ascii=True, allow_nan=False) + "\n")
+def write_json(
+    path: str | os.PathLike[str], data: Mapping[str, Any], *, private: bool = False
+) -> None:
+    """Write plain data as JSON, whole or not at all; ``private`` is for the user alone."""
+    text = json.dumps(data, indent=1, ensure_ascii=True, allow_nan=False) + "\n"
+    write_text(path, text, private=private)
 
 
 def read_json(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
@@ -179,18 +184,21 @@ def read_json(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
     return data
 
 
-def write_text(path: str | os.PathLike[str], text: str) -> None:
+def write_text(path: str | os.PathLike[str], text: str, *, private: bool = False) -> None:
     """Write a text file, whole or not at all."""
     options: dict[str, Any] = {"encoding": "utf-8", "newline": "", "errors": "surrogatepass"}
-    with whole_file(path) as temporary, open(temporary, "w", **options) as file:
+    with whole_file(path, private) as temporary, open(temporary, "w", **options) as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
 
 
 @contextlib.contextmanager
-def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a temporary path beside ``path`` that takes its place if the block succeeds."""
+def whole_file(path: str | os.PathLike[str], private: bool = False) -> Iterator[Path]:
+    """Give a temporary path beside ``path`` that takes its place if the block succeeds.
+
+    The file has the usual mode, or is for the user alone if ``private``.
+    """
     target = Path(path)
     check_writable(target)
     handle, name = tempfile.mkstemp(prefix=".hetero_lab-", suffix=".part", dir=target.parent)
@@ -198,7 +206,7 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     temporary = Path(name)
     try:
         yield temporary
-        if os.name == "posix":
+        if os.name == "posix" and not private:
             umask = os.umask(0)
             os.umask(umask)
             temporary.chmod(0o666 & ~umask)
@@ -220,8 +228,10 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     _try_to_write(target.parent)
 
 
-def make_directory(path: str | os.PathLike[str]) -> Path:
+def make_directory(path: str | os.PathLike[str], *, private: bool = False) -> Path:
     """Make a directory, or take the one that is there, and check that it can be written.
+
+    A new one is for the user alone if ``private``; one that is there keeps its mode.
 
     Raises
     ------
@@ -230,13 +240,39 @@ def make_directory(path: str | os.PathLike[str]) -> Path:
     """
     directory = Path(path)
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700 if private else 0o777, parents=True, exist_ok=True)
     except OSError as error:
         raise OutputPathError(
             f"The directory {shorten(str(directory))} cannot be made: {error}"
         ) from error
     _try_to_write(directory)
     return directory
+
+
+@contextlib.contextmanager
+def scratch_directory(
+    inside: str | os.PathLike[str] | None = None, prefix: str = "hetero_lab-"
+) -> Iterator[Path]:
+    """Give a directory that is removed again, inside another one or where TMPDIR says.
+
+    Raises
+    ------
+    OutputPathError
+        There is no room, or nothing can be written there.
+    """
+    place = Path(inside) if inside is not None else Path(tempfile.gettempdir())
+    try:
+        with tempfile.TemporaryDirectory(
+            prefix=prefix, dir=place, ignore_cleanup_errors=True
+        ) as name:
+            yield Path(name)
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        out = "" if inside is not None else " TMPDIR names another place for temporary files."
+        raise OutputPathError(
+            f"{shorten(str(place))} cannot be written: {error.strerror}.{out}"
+        ) from error
 
 
 def _try_to_write(directory: Path) -> None:

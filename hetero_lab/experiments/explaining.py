@@ -92,6 +92,42 @@ def explain(
     )
 
 
+def explain_rows(before: Row, after: Row) -> Difference:
+    """Say what differs between two measured rows of one model, as they were stored.
+
+    No device is needed: the partitions are those that were observed.
+
+    Raises
+    ------
+    ArgumentError
+        A row was not measured, or they are of different models.
+    """
+    for row in (before, after):
+        if row.profile is None:
+            raise ArgumentError(f"{shorten(row.label)} was not measured: {row.status}.")
+    a, b = _profile(before), _profile(after)
+    if a.model_fingerprint != b.model_fingerprint:
+        raise ArgumentError(
+            f"{shorten(before.label)} and {shorten(after.label)} are of different models or "
+            "weights; their placements cannot be compared."
+        )
+    notes = _measured_notes((before, after), None)
+    measurement = None
+    if before.requests == after.requests == 1:
+        measurement = _measurement(before, after)
+    else:
+        notes.append("A row with several requests in flight has no latency to compare.")
+    return compare_placements(
+        a.graph,
+        (before.label, a.affinity, a.partition),
+        (after.label, b.affinity, b.partition),
+        None,
+        measurement=measurement,
+        emulated={**dict(a.environment.emulated), **dict(b.environment.emulated)},
+        notes=tuple(notes),
+    )
+
+
 def _label(placement: Placement) -> str:
     return placement.label or "affinity"
 

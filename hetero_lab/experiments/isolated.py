@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from hetero_lab.errors import MeasurementError, shorten
 from hetero_lab.experiments.worker_process import WorkerError, WorkerProcess
 from hetero_lab.model.read import PreparedModel, save
 from hetero_lab.placement.placements import Placement
+from hetero_lab.tables import scratch_directory
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -30,7 +30,7 @@ def write_set_up(
     models, inputs = {}, {}
     for index, variant in enumerate(prepared):
         path = directory / f"model{index}.xml"
-        save(prepared[variant], path)
+        save(prepared[variant].model, path)
         models[variant] = str(path)
         named: dict[str, Any] = {f"{i:04d}": array for i, array in enumerate(arrays[variant])}
         inputs[variant] = str(directory / f"inputs{index}.npz")
@@ -54,8 +54,8 @@ def profile_data(
     MeasurementError
         The worker crashed, hung, ran out of memory or could not compile the placement.
     """
-    with tempfile.TemporaryDirectory(prefix="hetero_lab-", ignore_cleanup_errors=True) as name:
-        set_up = write_set_up(Path(name), {"model": prepared}, {"model": arrays}, 0, core)
+    with scratch_directory() as directory:
+        set_up = write_set_up(directory, {"model": prepared}, {"model": arrays}, 0, core)
         try:
             worker = WorkerProcess(set_up)
             try:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tqdm.auto import tqdm
@@ -19,6 +17,7 @@ from hetero_lab.model.read import PreparedModel, Source, prepare, save
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import predict
 from hetero_lab.placement.placements import Placement, PlacementLike, compile_properties, resolve
+from hetero_lab.tables import scratch_directory
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -109,9 +108,9 @@ def find_refused(
     found: list[Refusal] = []
     fixes: dict[str, str] = {}
     bar = tqdm(desc="compiles", delay=2, disable=not progress, leave=False)
-    with tempfile.TemporaryDirectory(prefix="hetero_lab-", ignore_cleanup_errors=True) as name, bar:
-        path = Path(name) / "model.xml"
-        save(prepared, path)
+    with scratch_directory() as directory, bar:
+        path = directory / "model.xml"
+        save(prepared.model, path)
         prober = _Prober(placement, str(path), timeout_s, bar.update, core)
         try:
             while (error := prober.refuses(current)) and len(found) < _MOST_REFUSALS:

@@ -25,10 +25,11 @@ from hetero_lab.errors import CompileError
 from hetero_lab.experiments.environment import machine_state
 from hetero_lab.experiments.worker_process import WorkerError
 from hetero_lab.runtime.timing import Stopwatch, now
-from hetero_lab.statistics import paired_ratio, turn_level
+from hetero_lab.statistics import compile_spread, paired_ratio, turn_level
 
 GROUP_SIZE = 8
 LEAST_TURNS = 8
+_NARROWEST = 2.3  # half widths in standard deviations: a tenth more than the least there is
 _PRECISE_TURNS = 20  # a spread of fewer turns is too uncertain itself to stop by
 _MOST_TURNS = 500
 _TIMED_BAR = "{desc} |{bar}| {n:.0f} of about {total:.0f} s {postfix}"
@@ -289,10 +290,11 @@ class SweepRun:
                 return False
             if len(common) < 2:
                 continue
-            _, low, high, _ = paired_ratio(
-                [self._turns[key][at] for at in common], [reference[at] for at in common]
-            )
-            if math.log(high / low) / 2 > self._plan.precision:
+            ours, theirs = [self._turns[key][at] for at in common], [reference[at] for at in common]
+            _, low, high, _ = paired_ratio(ours, theirs)
+            # More turns do not narrow what differs from compile to compile.
+            enough = max(self._plan.precision, _NARROWEST * compile_spread(ours, theirs))
+            if math.log(high / low) / 2 > enough:
                 return False
         return True
 

@@ -17,10 +17,18 @@ from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
-from hetero_lab.errors import HeteroLabWarning, OutputPathError, StoreError, shorten
+from hetero_lab.errors import (
+    HeteroLabWarning,
+    OutputPathError,
+    StoredFileError,
+    StoreError,
+    shorten,
+)
 from hetero_lab.tables import make_directory, read_json, write_json
 
 HEADER, RECORDS, LOCK = "sweep.json", "records.jsonl", ".lock"
+_PRIVATE = 0o600  # names of models, hosts and devices are nobody else's business
+_MAX_BYTES = 1 << 30
 
 
 class Store:
@@ -35,8 +43,8 @@ class Store:
     """
 
     def __init__(self, directory: str | os.PathLike[str], header: Mapping[str, Any]):
-        self.directory = make_directory(directory)
-        self._lock = FileLock(self.directory / LOCK)
+        self.directory = make_directory(directory, private=True)
+        self._lock = FileLock(self.directory / LOCK, mode=_PRIVATE)
         try:
             self._lock.acquire(timeout=0)
         except Timeout as error:
@@ -55,6 +63,7 @@ class Store:
     def append(self, record: Mapping[str, Any]) -> None:
         """Add a record; it is on disk when this returns."""
         self.records.append(dict(record))
+        self._check_still_there()
         try:
             self._file.write(_line(record))
             self._file.flush()
@@ -64,6 +73,22 @@ class Store:
                 f"The store {shorten(str(self.directory))} cannot be written: {error}. What was "
                 "written before is intact; run the same sweep again to go on."
             ) from error
+
+    def _check_still_there(self) -> None:
+        """A file that was removed takes what is written into it, and keeps none of it."""
+        try:
+            mine = os.fstat(self._file.fileno())
+            there = os.stat(self.directory / RECORDS)
+            same = (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)
+        except FileNotFoundError:
+            same = False
+        except (OSError, ValueError):
+            return  # writing says what is wrong
+        if not same:
+            raise OutputPathError(
+                f"The store {shorten(str(self.directory))} was removed or replaced while it was "
+                "written. Measure again, there or into another store."
+            )
 
     def close(self) -> None:
         """Close the file and let others have the store."""
@@ -92,7 +117,7 @@ class Store:
                 {**e, "asked": False} for e in old["entries"] if e["key"] not in asked
             ]
             new["environments"] = old["environments"] + new["environments"]
-        write_json(path, new)
+        write_json(path, new, private=True)
         return new
 
     def _open(self) -> IO[str]:
@@ -105,7 +130,7 @@ class Store:
                 if keep < len(whole):
                     with open(path, "r+b") as file:
                         file.truncate(keep)
-            return open(path, "a", encoding="utf-8", newline="")
+            return open(path, "a", encoding="utf-8", newline="", opener=_open_private)
         except OSError as error:
             raise OutputPathError(
                 f"The store {shorten(str(self.directory))} cannot be written: {error}"
@@ -128,7 +153,12 @@ def read_records(directory: Path) -> list[dict[str, Any]]:
     path = directory / RECORDS
     if not path.exists():
         return []
-    lines = path.read_bytes().split(b"\n")
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise StoredFileError(f"{shorten(str(path))} is larger than 1 GiB; that is no sweep.")
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise StoredFileError(f"{shorten(str(path))} cannot be read: {error}") from error
     torn = lines.pop()  # empty if the last line is whole
     records, broken = [], []
     for number, line in enumerate(lines, start=1):
@@ -146,6 +176,10 @@ def read_records(directory: Path) -> list[dict[str, Any]]:
             stacklevel=3,
         )
     return records
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, _PRIVATE)
 
 
 def _line(record: Mapping[str, Any]) -> str:

@@ -85,8 +85,8 @@ def from_json(data: dict[str, Any], path: str | os.PathLike[str]) -> Profile:
         graph = graph_from_json(data["graph"])
         partition = partition_from_json(data["partition"])
         devices = dict(zip((op.name for op in graph), data["affinity"], strict=True))
-        return Profile(
-            label=data["label"],
+        result = Profile(
+            label=_text(data["label"]),
             model_fingerprint=data["model_fingerprint"],
             graph=graph,
             affinity=Affinity.from_graph(graph, devices),
@@ -114,12 +114,20 @@ def from_json(data: dict[str, Any], path: str | os.PathLike[str]) -> Profile:
                 for t in data.get("throughput", ())
             ),
         )
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        result._repr_html_()  # what cannot be shown is not whole either
+        return result
+    except Exception as error:
         if isinstance(error, HeteroLabError):
             raise
         raise StoredFileError(
             f"{shorten(os.fspath(path))} is not a whole profile: {type(error).__name__}: {error}"
         ) from error
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{shorten(repr(value))} is no text")
+    return value
 
 
 def _latency(turns: Sequence[Sequence[float]]) -> Latency:

@@ -176,7 +176,7 @@ def read_sweep(
         A directory holds no sweep, or a broken one.
     """
     if isinstance(directory, str | os.PathLike):
-        return sweep_from(*read_store(directory), where=str(directory))
+        return _shown(sweep_from(*read_store(directory), where=str(directory)), directory)
     several = [(Path(d).name, read_sweep(d)) for d in directory]
     if not several:
         raise ArgumentError("Name at least one directory.")
@@ -192,6 +192,18 @@ def read_sweep(
         environment=several[0][1].environment,
         notes=tuple(f"{name}: {note}" for name, sweep in several for note in sweep.notes),
     )
+
+
+def _shown(sweep: Sweep, directory: str | os.PathLike[str]) -> Sweep:
+    """Return a sweep that was read from a file, if it can be shown too."""
+    try:
+        repr(sweep)
+        sweep._repr_html_()
+    except Exception as error:
+        raise StoredFileError(
+            f"{shorten(os.fspath(directory))} is not a whole sweep: {type(error).__name__}: {error}"
+        ) from error
+    return sweep
 
 
 def sweep_from(

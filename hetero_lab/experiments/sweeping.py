@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,7 +31,7 @@ from hetero_lab.placement.placements import PlacementLike
 from hetero_lab.runtime.inputs import Inputs, bind_inputs, generate_inputs
 from hetero_lab.runtime.runners import HETERO
 from hetero_lab.runtime.timing import Stopwatch
-from hetero_lab.tables import SCHEMA_VERSION, make_directory
+from hetero_lab.tables import SCHEMA_VERSION, make_directory, scratch_directory
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -318,12 +316,12 @@ def _blob_directories(
     """One directory a placement: the runtime's own key leaves per-device properties out."""
     if cache_dir is None:
         return {}
-    root = make_directory(cache_dir)
+    root = make_directory(cache_dir, private=True)
     directories = {}
     for entry in entries:
         key = entry.key.partition("-")[0]
         place = root / f"{prepared[entry.variant].fingerprint[:16]}-{key}"
-        place.mkdir(exist_ok=True)
+        place.mkdir(mode=0o700, exist_ok=True)
         directories[entry.key] = str(place)
     return directories
 
@@ -340,8 +338,8 @@ def _set_up(
     if not isolate:
         yield {}
         return
-    with tempfile.TemporaryDirectory(prefix="hetero_lab-", ignore_cleanup_errors=True) as name:
-        yield write_set_up(Path(name), prepared, arrays, seed, core)
+    with scratch_directory() as directory:
+        yield write_set_up(directory, prepared, arrays, seed, core)
 
 
 def _start(

@@ -192,8 +192,8 @@ def _cache_errors() -> Iterator[None]:
 def _temporary_directory() -> Iterator[Path]:
     """Make a directory inside the cache, held alone; remove it and all that lie there dead."""
     cache = cache_dir()
-    cache.mkdir(parents=True, exist_ok=True)
-    with (cache / ".lock").open("ab") as file:
+    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with open(cache / ".lock", "ab", opener=_private) as file:
         alone = _lock(file)
         if alone:
             for left in cache.glob(f"{_TEMPORARY}*"):
@@ -203,6 +203,10 @@ def _temporary_directory() -> Iterator[Path]:
             yield temporary
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _lock(file: BinaryIO) -> bool:
@@ -229,7 +233,8 @@ def _lock(file: BinaryIO) -> bool:
 
 
 def _move(path: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.chmod(0o600)
     os.replace(path, target)
 
 

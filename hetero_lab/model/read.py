@@ -6,9 +6,11 @@ unique friendly names. Without this most placements of real models cannot be com
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
+import shutil
 import threading
 import warnings
 import weakref
@@ -31,6 +33,7 @@ Source: TypeAlias = "str | os.PathLike[str] | ov.Model | PreparedModel"
 
 _MARK = ["hetero_lab", "prepared"]
 _COMPRESSED = re.compile(r"^(f16|bf16|[iu][1-8]|nf4|f8\w*|f4\w*)$")
+_STRUCTURE_BYTES = 1 << 20  # more than the XML of most models
 _SAMPLED = 256  # values of each constant that tell whether a model was changed
 _lock = threading.Lock()
 _graphs: weakref.WeakKeyDictionary[ov.Model, tuple[int, OpGraph]] = weakref.WeakKeyDictionary()
@@ -107,9 +110,22 @@ def prepare(source: Source, shapes: Mapping[str, Sequence[int]] | None = None) -
     return PreparedModel(model, op_graph(model), fingerprint)
 
 
-def save(prepared: PreparedModel, path: Path) -> None:
-    """Write a prepared model as IR with its weights as they are, not compressed to f16."""
-    ov.save_model(prepared.model, path, compress_to_fp16=False)
+def save(model: ov.Model, path: Path) -> None:
+    """Write a model as IR with its weights as they are, not compressed to f16.
+
+    Raises
+    ------
+    OSError
+        There is no room, or the place cannot be written.
+    """
+    try:
+        ov.save_model(model, path, compress_to_fp16=False)
+    except Exception as error:
+        # The runtime does not say why ("iostream error").
+        needed = sum(n.get_data().nbytes for n in model.get_ops() if n.get_type_name() == CONSTANT)
+        if shutil.disk_usage(path.parent).free < 2 * needed + _STRUCTURE_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+        raise
 
 
 def op_graph(model: ov.Model) -> OpGraph:

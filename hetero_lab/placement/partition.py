@@ -134,15 +134,28 @@ def predict(graph: OpGraph, affinity: Affinity) -> Partition:
     AffinityError
         The affinity is of another model.
     """
+    devices = _devices(graph, affinity)
+    numbers: dict[str, int] = {}
+    numbered = [numbers.setdefault(device, len(numbers)) for device in devices]
+    return _collect(graph, devices, split(topology(graph), np.array(numbered)))
+
+
+def partition_of_split(graph: OpGraph, affinity: Affinity, ids: np.ndarray) -> Partition:
+    """Return what :func:`predict` does, where the subgraph number of every node is known."""
+    top = topology(graph)
+    cut = ids[top.source] != ids[top.target]
+    return _collect(graph, _devices(graph, affinity), Split(cut, ids))
+
+
+def _devices(graph: OpGraph, affinity: Affinity) -> list[str]:
+    """Return the device of every node."""
     affinity.check_model(graph)
     devices = [affinity[op.name] for op in graph.ops]
     # A Result is where its producer is, whatever its own affinity says.
     for op in graph.ops:
         if op.type == RESULT:
             devices[op.index] = devices[op.inputs[0][0]]
-    numbers: dict[str, int] = {}
-    numbered = [numbers.setdefault(device, len(numbers)) for device in devices]
-    return _collect(graph, devices, split(topology(graph), np.array(numbered)))
+    return devices
 
 
 def one_subgraph(predicted: Partition, device: str) -> Partition:

@@ -13,7 +13,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,12 +24,12 @@ from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.emulation import emulated_devices, plugin_of
 from hetero_lab.errors import ArgumentError, CompileError, StoredFileError, shorten
 from hetero_lab.model.naming import unique
-from hetero_lab.model.read import PreparedModel, Source, prepare
+from hetero_lab.model.read import PreparedModel, Source, prepare, save
 from hetero_lab.placement.partition import predict
 from hetero_lab.placement.placements import Placement, PlacementLike, compile_properties, resolve
 from hetero_lab.runtime import run_frozen
 from hetero_lab.runtime.compiled import labelled_clone
-from hetero_lab.tables import html_table, write_json
+from hetero_lab.tables import html_table, scratch_directory, write_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -177,8 +176,7 @@ def hetero_dumps(
     core = core or shared_core()
     prepared = prepare(model)
     resolved = resolve(prepared, placement, core=core)
-    with tempfile.TemporaryDirectory(prefix="hetero_lab-dots-", ignore_cleanup_errors=True) as name:
-        directory = Path(name)
+    with scratch_directory() as directory:
         names = _write(directory, prepared, resolved, core)
         _compile_there(directory, resolved.label, timeout_s)
         texts = []
@@ -258,7 +256,7 @@ def _write(
     names = _rename(model.get_ordered_ops())
     specs = emulated_devices(core)
     devices = placement.affinity.devices
-    ov.save_model(model, directory / "model.xml", compress_to_fp16=False)
+    save(model, directory / "model.xml")
     write_json(
         directory / "placement.json",
         {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,20 @@ import openvino as ov
 from hetero_lab.backend.core import runtime_version, shared_core
 from hetero_lab.backend.emulation import emulated_devices, plugin_of
 from hetero_lab.errors import CompileError
-from hetero_lab.model.read import PreparedModel, Source, input_name, output_names, prepare
+from hetero_lab.model.read import (
+    PreparedModel,
+    Source,
+    input_name,
+    output_names,
+    prepare,
+    save,
+)
 from hetero_lab.placement.partition import predict
 from hetero_lab.placement.placements import Placement, PlacementLike, compile_properties, resolve
 from hetero_lab.runtime import run_frozen
 from hetero_lab.runtime.compiled import compile_placement, labelled_clone
 from hetero_lab.runtime.inputs import bind_inputs, generate_inputs
-from hetero_lab.tables import SCHEMA_VERSION, make_directory, write_json
+from hetero_lab.tables import SCHEMA_VERSION, make_directory, scratch_directory, write_json
 
 
 def freeze(
@@ -63,8 +69,7 @@ def freeze(
     target = make_directory(directory)
     inputs = generate_inputs(prepared)
     expected = compile_placement(prepared, resolved, core=core)(inputs)
-    with tempfile.TemporaryDirectory(prefix=".hetero_lab-", dir=target) as name:
-        draft = Path(name)
+    with scratch_directory(target, ".hetero_lab-") as draft:
         _write(draft, prepared, resolved, inputs, core)
         _check(draft, inputs, expected)
         for file in sorted(draft.iterdir()):
@@ -94,7 +99,7 @@ def _write(
         node.get_friendly_name(): node.get_rt_info()["affinity"].astype(str)
         for node in model.get_ordered_ops()
     }
-    ov.save_model(model, draft / "model.xml", compress_to_fp16=False)
+    save(model, draft / "model.xml")
     write_json(
         draft / "placement.json",
         {

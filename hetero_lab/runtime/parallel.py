@@ -1,9 +1,10 @@
 """Run the subgraphs of a placement as soon as their inputs are there, devices side by side.
 
 HETERO runs the subgraphs of a request strictly one after another. This executor cuts the model
-itself, compiles each subgraph on its device, and gives every device a thread that starts
-OpenVINO's own asynchronous requests; a device runs one subgraph at a time, the most urgent
-first. The threads sleep while there is nothing to do.
+itself and compiles each subgraph on its device; a device runs one subgraph at a time, the most
+urgent first. There are as many threads as devices, and they belong to none: who ends a subgraph
+goes on with what is ready, and wakes another thread only for what can run beside it; a chain
+runs in the thread that calls. All sleep while there is nothing to do.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from hetero_lab.placement.branches import split_branches
 from hetero_lab.placement.partition import Partition, predict
 from hetero_lab.placement.placements import Placement, PlacementLike, compile_properties, resolve
 from hetero_lab.runtime.compiled import check_cuts
+from hetero_lab.runtime.cores import cores_of_their_own, stay_on
 from hetero_lab.runtime.cut import cut
 from hetero_lab.runtime.inputs import Inputs, bind_inputs
 from hetero_lab.runtime.timeline import Span
@@ -157,8 +159,9 @@ class ParallelExecutor:
         self._ready: dict[str, list[tuple[float, int, _Job, int]]] = {
             device: [] for device in dict.fromkeys(s.device for s in self._submodels)
         }
-        self._wake = {device: threading.Condition(threading.Lock()) for device in self._ready}
+        self._resting = set(self._ready)  # devices that run nothing
         self._state = threading.RLock()
+        self._wake = threading.Condition(self._state)
         self._idle = threading.Condition(self._state)
         self._running: set[_Job] = set()
         self._order = itertools.count()
@@ -167,10 +170,12 @@ class ParallelExecutor:
         self._spent = [0.0] * len(self._submodels)
         self._spans: deque[Span] = deque(maxlen=_KEPT_SPANS)
         self._finished = 0
-        self._closing = False
+        self._closing = self._stopped = False
+        users = self._wires.users
+        self._is_chain = all(i in users[i - 1] for i in range(1, len(self._submodels)))
         self._threads = [
-            threading.Thread(target=self._work, args=(device,), name=f"hetero_lab {device}")
-            for device in self._ready
+            threading.Thread(target=self._work, args=(core,), name=f"hetero_lab executor {i}")
+            for i, core in enumerate(cores_of_their_own(len(self._ready), self.compiled_models))
         ]
         for thread in self._threads:
             thread.daemon = True
@@ -186,7 +191,14 @@ class ParallelExecutor:
         ClosedError
             The executor was closed.
         """
-        return self.submit(inputs).result()
+        job = self._put(bind_inputs(self._prepared, inputs), None)
+        with self._state:
+            # Nothing can run beside a chain, so that waking somebody would only cost time.
+            taken = self._take() if self._is_chain and self._running == {job} else None
+            self._wake.notify(self._n_possible())
+        while taken is not None:
+            taken = self._run(*taken, until=job)
+        return job.future.result()
 
     def submit(self, inputs: Inputs) -> Future[dict[str, np.ndarray]]:
         """Put a request in line; the future gives what a call would return, or raises.
@@ -207,6 +219,13 @@ class ParallelExecutor:
 
         ``done`` is called with the future when it is done, by the thread that did it.
         """
+        job = self._put(arrays, done)
+        with self._state:
+            self._wake.notify(self._n_possible())
+        return job.future
+
+    def _put(self, arrays: list[np.ndarray], done: Callable[[Future[Any]], object] | None) -> _Job:
+        """Put a request in line and wake nobody."""
         job = _Job(next(self._numbers), arrays, Future())
         if done is not None:
             job.future.add_done_callback(done)
@@ -218,7 +237,7 @@ class ParallelExecutor:
             started = self._start_waiting()
         for first in started:
             self._begin(first)
-        return job.future
+        return job
 
     @property
     def timeline(self) -> tuple[Span, ...]:
@@ -249,10 +268,8 @@ class ParallelExecutor:
                     self._running.discard(job)
                 self._waiting.clear()
             self._idle.wait_for(lambda: not self._running)
-        for device, wake in self._wake.items():
-            with wake:
-                heapq.heappush(self._ready[device], (float("inf"), next(self._order), _STOP, -1))
-                wake.notify_all()
+            self._stopped = True
+            self._wake.notify_all()
         for thread in self._threads:
             thread.join()
         self._free.clear()
@@ -292,42 +309,55 @@ class ParallelExecutor:
             self._make_ready(job, index)
 
     def _make_ready(self, job: _Job, index: int) -> None:
-        device = self._submodels[index].device
-        wake = self._wake[device]
-        with wake:
-            # Older requests first, then what the most work hangs on.
-            entry = (float(job.number) - 1e-9 * self._urgency[index], next(self._order), job, index)
-            heapq.heappush(self._ready[device], entry)
-            wake.notify()
+        # Older requests first, then what the most work hangs on.
+        urgency = float(job.number) - 1e-9 * self._urgency[index]
+        entry = (urgency, next(self._order), job, index)
+        with self._state:
+            heapq.heappush(self._ready[self._submodels[index].device], entry)
 
-    def _work(self, device: str) -> None:
-        """Run what is ready on one device until the executor closes."""
-        wake, ready = self._wake[device], self._ready[device]
+    def _n_possible(self) -> int:
+        """Return how many subgraphs could start now; the state is locked."""
+        return sum(bool(self._ready[device]) for device in self._resting)
+
+    def _take(self) -> tuple[_Job, int] | None:
+        """Take the most urgent subgraph whose device rests; the state is locked."""
+        able = [device for device in self._resting if self._ready[device]]
+        if not able:
+            return None
+        device = min(able, key=lambda device: self._ready[device][0][:2])
+        self._resting.remove(device)
+        _, _, job, index = heapq.heappop(self._ready[device])
+        return job, index
+
+    def _work(self, core: int | None) -> None:
+        """Run what is ready until the executor closes."""
+        stay_on(core)
         while True:
-            with wake:
-                while not ready:
-                    wake.wait()
-                _, _, job, index = heapq.heappop(ready)
-            if job is _STOP:
-                return
-            self._run(job, index)
+            with self._state:
+                taken = self._take()
+                while taken is None:
+                    if self._stopped:
+                        return
+                    self._wake.wait()
+                    taken = self._take()
+            while taken is not None:
+                taken = self._run(*taken)
 
-    def _run(self, job: _Job, index: int) -> None:
+    def _run(self, job: _Job, index: int, until: _Job | None = None) -> tuple[_Job, int] | None:
+        """Run a subgraph; return what this thread goes on with, None after the end of ``until``."""
         assert job.slot is not None
         error: Exception | None = None
         started = time.perf_counter()
         if not job.failed:
             try:
-                request = job.slot.requests[index]
-                request.start_async()
-                request.wait()
+                job.slot.requests[index].infer()
             except Exception as raised:
                 error = raised
         ended = time.perf_counter()
-        following: list[int] = []
+        device = self._submodels[index].device
         with self._state:
+            self._resting.add(device)
             if not job.failed and error is None:
-                device = self._submodels[index].device
                 self._spans.append(Span(job.number, index, device, started, ended))
                 self._spent[index] += ended - started
             if error is not None and job.error is None:
@@ -338,11 +368,12 @@ class ParallelExecutor:
             for user in self._wires.users[index]:
                 job.missing[user] -= 1
                 if not job.missing[user]:
-                    following.append(user)
-        for user in following:
-            self._make_ready(job, user)
+                    self._make_ready(job, user)
+            taken = None if done and job is until else self._take()
+            self._wake.notify(self._n_possible())
         if done:
             self._finish(job, job.error)
+        return taken
 
     def _finish(self, job: _Job, error: Exception | None) -> None:
         slot = job.slot
@@ -362,6 +393,8 @@ class ParallelExecutor:
             started = self._start_waiting()
         for first in started:
             self._begin(first)
+        with self._state:
+            self._wake.notify(self._n_possible())
         if error is None:
             job.future.set_result(outputs)
         else:
@@ -383,6 +416,3 @@ class _Job:
         self.left = 0
         self.error: Exception | None = None
         self.failed = False
-
-
-_STOP = _Job(-1, [], Future())

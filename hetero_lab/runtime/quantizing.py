@@ -169,7 +169,7 @@ def compress_weights(
 
     def run(nncf: Any) -> ov.Model:
         return nncf.compress_weights(
-            prepared.model.clone(),
+            _with_plain_weights(prepared.model),
             mode=nncf.CompressWeightsMode(mode),
             ratio=ratio,
             group_size=group_size,
@@ -192,7 +192,7 @@ def _run(
         except HeteroLabError:
             raise
         except Exception as error:
-            why = (str(error).strip().splitlines() or [""])[0][:300]
+            why = (str(error).strip().splitlines() or [""])[0][:300].rstrip(".")
             raise QuantizationError(
                 f"NNCF cannot {verb} {name}: {type(error).__name__}: {why}. Leave out the ops "
                 "that it cannot take with ignored=, or use the model as it is."
@@ -234,8 +234,24 @@ def _kept_quiet(progress: bool) -> Iterator[Any]:
 
 
 def _with_plain_weights(model: ov.Model) -> ov.Model:
-    """Return a copy whose f16 weights are f32: behind a Convert they would not become int8."""
+    """Return a copy whose f16 weights are f32.
+
+    Where more than a Convert lies between weights and op, as in TFLite models, NNCF would
+    quantise in f32 what is stored in f16, and the int8 weights would not be stored at all.
+    """
     copy = model.clone()
+    halves = (ov.Type.f16, ov.Type.bf16)
+    for node in copy.get_ordered_ops():
+        if node.get_type_name() != CONSTANT or node.get_element_type() not in halves:
+            continue
+        for use in node.output(0).get_target_inputs():
+            convert = use.get_node()
+            if convert.get_type_name() == "Convert" and (
+                convert.get_output_element_type(0) == ov.Type.f32
+            ):
+                plain = ov.opset13.constant(node.get_data(dtype=np.float32))
+                plain.set_friendly_name(convert.get_friendly_name())
+                convert.output(0).replace(plain.output(0))
     manager = passes.Manager()
     manager.register_pass(passes.ConstantFolding())
     manager.run_passes(copy)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from hetero_lab.views.graph_drawing import placement_graph, placement_graph_of
     from hetero_lab.views.host_dots import hosts
     from hetero_lab.views.latency_split import where_time_goes
+    from hetero_lab.views.op_types import op_types_by_device, time_by_op_type
     from hetero_lab.views.ranking_bars import latency_ranking
     from hetero_lab.views.sample_histogram import latency_samples
     from hetero_lab.views.structure_scatter import placement_latency
@@ -25,11 +26,13 @@ _WHERE = {
     "hosts": "host_dots",
     "latency_ranking": "ranking_bars",
     "latency_samples": "sample_histogram",
+    "op_types_by_device": "op_types",
     "page": "whole_page",
     "placement_graph": "graph_drawing",
     "placement_graph_of": "graph_drawing",
     "placement_latency": "structure_scatter",
     "predicted_measured": "accuracy_scatter",
+    "time_by_op_type": "op_types",
     "time_by_subgraph": "subgraph_bars",
     "schedule": "subgraph_lanes",
     "timeline": "subgraph_lanes",

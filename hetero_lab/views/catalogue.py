@@ -21,6 +21,7 @@ from hetero_lab.views.difference_bars import difference
 from hetero_lab.views.graph_drawing import placement_graph
 from hetero_lab.views.host_dots import hosts
 from hetero_lab.views.latency_split import where_time_goes
+from hetero_lab.views.op_types import op_types_by_device, time_by_op_type
 from hetero_lab.views.ranking_bars import latency_ranking
 from hetero_lab.views.sample_histogram import latency_samples
 from hetero_lab.views.structure_scatter import placement_latency
@@ -186,6 +187,7 @@ KINDS = (
             View("placement_graph", placement_graph),
             View("latency_samples", latency_samples),
             View("time_by_subgraph", time_by_subgraph, _is_split),
+            View("time_by_op_type", time_by_op_type, _has_counters),
             View("timeline", timeline, _has_timeline),
         ),
         listings=(
@@ -220,6 +222,7 @@ KINDS = (
         heading=lambda costs: f"Costs of {costs.graph.name} on {', '.join(costs.devices)}",
         notes=_costs_notes,
         views=(
+            View("op_types_by_device", op_types_by_device),
             View("predicted_measured", predicted_measured, lambda costs: costs.validation_rows),
         ),
         listings=(

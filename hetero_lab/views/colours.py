@@ -81,6 +81,11 @@ def device_styles(
     }
 
 
+def spare_colours() -> tuple[str, ...]:
+    """Return colours for what is no device, in an order in which neighbours differ most."""
+    return _OTHERS
+
+
 def device_label(device: str, emulated: Mapping[str, str]) -> str:
     """Name a device, and what really runs it if it is emulated."""
     if device in emulated:

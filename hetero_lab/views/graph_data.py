@@ -15,6 +15,7 @@ from hetero_lab.runtime.counters import Counter, executed_ops_us
 from hetero_lab.views.text import bytes_text, squeeze, time_text
 
 NO_SUBGRAPH = -1
+_TANGLED = 3  # wires for each node
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +124,11 @@ class GraphData:
         if self.whole_us is not None:
             return self.whole_us
         return float(sum(node.time_us or 0.0 for node in self.nodes))
+
+    @property
+    def is_tangled(self) -> bool:
+        """Whether there are so many wires that none can be followed."""
+        return len(self.edges) > _TANGLED * len(self.nodes)
 
     @property
     def n_ops(self) -> int:

@@ -30,7 +30,6 @@ from hetero_lab.views.theme import base_layout
 
 WIDTH = 1160
 _BOUNDARY_WIDTHS = (1.8, 2.4, 3.2, 4.4, 6.0)
-_TANGLED = 3  # with more wires than this for each node they run close together
 _CROWDED = 150  # with more boundaries than this they are drawn thinner
 _FUSED, _SMALLEST, _LARGEST, _UNTIMED, _PORT = 2.6, 3.6, 16.0, 6.0, 3.5  # radii
 _TOP, _MARGIN = 104, 12
@@ -154,7 +153,7 @@ def draw(data: GraphData, width: int = WIDTH) -> go.Figure:
 
 
 def _spacing(data: GraphData) -> Spacing:
-    if len(data.edges) > _TANGLED * len(data.nodes):
+    if data.is_tangled:
         return CROWDED
     return DENSE if graph_words.is_big(data) else ROOMY
 

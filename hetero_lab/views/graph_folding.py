@@ -24,6 +24,17 @@ Fold: TypeAlias = "str | Mapping[str, str]"
 
 
 @dataclass(frozen=True)
+class Grain:
+    """About how many runs of subgraphs, and of ops, a graph without scopes is folded into."""
+
+    n_runs: int
+    n_places: int
+
+
+FINE, COARSE = Grain(80, 150), Grain(30, 40)  # coarse where wires lead from all to all
+
+
+@dataclass(frozen=True)
 class Shown:
     """What of a graph is drawn, and how.
 
@@ -70,26 +81,34 @@ class Shown:
             how_many = f"{len(found)} op{'s' * (len(found) != 1)}"
             note = f"{how_many} with {squeeze(self.find, 30)!r} in the name"
             data = replace(data, marked=frozenset(found), notes=(*data.notes, note))
-        runs = {run_name(run): run for run in self._runs(data)}
+        grain = COARSE if self._drawn(data, (), (), FINE).is_tangled else FINE
+        return self._drawn(data, self.unfold, found, grain)
+
+    def _drawn(
+        self, data: GraphData, unfold: Collection[str], found: Iterable[int], grain: Grain
+    ) -> GraphData:
+        """Fold all but what is to be unfolded, and what was found if it is in few groups."""
+        if self.fold == NONE:
+            return data
+        runs = {run_name(run): run for run in self._runs(data, grain)}
         bundles = {i: name for name, run in runs.items() for box in run for i in box.nodes}
-        opened = {name for i, name in bundles.items() if data.node_of[i].name in self.unfold}
-        opened |= (set(self.unfold) & set(runs)) | _of_few(bundles, found)
+        opened = {name for i, name in bundles.items() if data.node_of[i].name in unfold}
+        opened |= (set(unfold) & set(runs)) | _of_few(bundles, found)
         bundles = {index: name for index, name in bundles.items() if name not in opened}
         loose = [node for node in _foldable(data) if node.index not in bundles]
-        groups = _fold(loose, self.fold, self.unfold)
-        opened = _opened(data, groups, set(self.unfold) - set(runs), self.fold)
+        groups = _fold(loose, self.fold, unfold, grain)
+        opened = _opened(data, groups, set(unfold) - set(runs), self.fold)
         opened |= _of_few(groups, found)
         groups = {index: name for index, name in groups.items() if name not in opened}
         closed = set(bundles.values())
         data = bundled(data, [run for name, run in runs.items() if name in closed])
-        ports = _ports(data) if self.fold != NONE else {}
-        return contracted(data, {**groups, **bundles, **ports})
+        return contracted(data, {**groups, **bundles, **_ports(data)})
 
-    def _runs(self, data: GraphData) -> list[tuple[GraphBox, ...]]:
+    def _runs(self, data: GraphData, grain: Grain) -> list[tuple[GraphBox, ...]]:
         """Return the runs of subgraphs that are drawn as one, where there are too many."""
-        if self.fold == NONE or not isinstance(self.fold, str) or len(data.boxes) <= MOST_BOXES:
+        if not isinstance(self.fold, str) or len(data.boxes) <= MOST_BOXES:
             return []
-        return [run for run in runs_of(data.boxes, MOST_BOXES // 2) if len(run) > 1]
+        return [run for run in runs_of(data.boxes, grain.n_runs) if len(run) > 1]
 
 
 def _of_few(groups: Mapping[int, str], found: Iterable[int]) -> set[str]:
@@ -118,7 +137,9 @@ def _ports(data: GraphData) -> dict[int, str]:
     return groups
 
 
-def _fold(nodes: Sequence[GraphNode], fold: Fold, unfold: Collection[str]) -> dict[int, str]:
+def _fold(
+    nodes: Sequence[GraphNode], fold: Fold, unfold: Collection[str], grain: Grain
+) -> dict[int, str]:
     """Return the group of each op that is in one."""
     if not isinstance(fold, str):
         return graph_scopes.by_mapping(nodes, fold)
@@ -128,7 +149,7 @@ def _fold(nodes: Sequence[GraphNode], fold: Fold, unfold: Collection[str]) -> di
         return graph_scopes.by_scope(nodes, min(MOST, max(2, len(nodes) // 4)), unfold)
     if fold == SUBGRAPH:
         return graph_scopes.by_subgraph(nodes)
-    if fold == NONE or len(nodes) <= MOST:
+    if len(nodes) <= MOST:
         return {}
     groups = graph_scopes.by_fusion(nodes)
     if _n_left(nodes, groups) <= MOST:
@@ -136,7 +157,7 @@ def _fold(nodes: Sequence[GraphNode], fold: Fold, unfold: Collection[str]) -> di
     groups = graph_scopes.by_scope(nodes, MOST, unfold)
     if _FEW <= _n_left(nodes, groups) <= 2 * MOST:
         return groups
-    return graph_scopes.by_place(nodes, MOST // 2)
+    return graph_scopes.by_place(nodes, grain.n_places)
 
 
 def _n_left(nodes: Sequence[GraphNode], groups: Mapping[int, str]) -> int:

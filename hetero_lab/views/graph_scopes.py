@@ -66,7 +66,8 @@ class _Scope:
 
     def everything(self) -> list[int]:
         """Return all nodes in it, at any depth."""
-        found, queue = [], [self]
+        found: list[int] = []
+        queue: list[_Scope] = [self]
         while queue:
             scope = queue.pop()
             found += scope.members

@@ -36,6 +36,7 @@ class HostRow:
     ratio: float | None
     ratio_low: float | None
     ratio_high: float | None
+    emulated: str
 
 
 def host_rows(sweep: Sweep) -> list[HostRow]:
@@ -54,7 +55,16 @@ def host_rows(sweep: Sweep) -> list[HostRow]:
         latency = row.profile.latency
         host = row.profile.environment.host
         found.append(
-            HostRow(row.label, host, latency.median_us, *latency.ci95_us, ratio, low, high)
+            HostRow(
+                row.label,
+                host,
+                latency.median_us,
+                *latency.ci95_us,
+                ratio,
+                low,
+                high,
+                emulated=", ".join(name for name, _ in row.profile.environment.emulated),
+            )
         )
     return found
 
@@ -76,10 +86,8 @@ def hosts(sweep: Sweep) -> go.Figure:
         raise ArgumentError("Nothing was measured, so there are no hosts to compare.")
     labels = list(dict.fromkeys(row.label for row in rows))
     names = list(dict.fromkeys(row.host for row in rows))
-    figure = make_subplots(
-        cols=2, shared_yaxes=True, horizontal_spacing=0.04,
-        column_titles=["median latency (µs)", "ratio to the reference on the same host"],
-    )  # fmt: skip
+    emulated = {row.label for row in rows if row.emulated}
+    figure = make_subplots(cols=2, shared_yaxes=True, horizontal_spacing=0.04)
     for number, host in enumerate(names):
         mine = [row for row in rows if row.host == host]
         offset = _SPREAD * ((number + 0.5) / len(names) - 0.5)
@@ -89,7 +97,8 @@ def hosts(sweep: Sweep) -> go.Figure:
             "line": {"width": 1.5, "color": TEXT},
         }  # fmt: skip
         figure.add_scatter(
-            col=1, row=1, mode="markers", name=plain(host, 40), legendgroup=str(number), marker=marker,
+            col=1, row=1, mode="markers", marker=marker,
+            name=plain(host, 40), legendgroup=str(number),
             x=[row.median_us for row in mine],
             y=places,
             error_x=_whiskers([(row.low_us, row.median_us, row.high_us) for row in mine]),
@@ -102,8 +111,8 @@ def hosts(sweep: Sweep) -> go.Figure:
             if row.ratio is not None and row.ratio_low is not None and row.ratio_high is not None
         ]
         figure.add_scatter(
-            col=2, row=1, mode="markers", name=plain(host, 40), legendgroup=str(number), marker=marker,
-            showlegend=False,
+            col=2, row=1, mode="markers", marker=marker,
+            name=plain(host, 40), legendgroup=str(number), showlegend=False,
             x=[ratio for _, _, ratio, _, _ in paired],
             y=[place for place, *_ in paired],
             error_x=_whiskers([(low, ratio, high) for _, _, ratio, low, high in paired]),
@@ -114,19 +123,21 @@ def hosts(sweep: Sweep) -> go.Figure:
     figure.update_layout(
         **base_layout(
             f"{len(names)} host{'s' if len(names) != 1 else ''}",
-            "bars: 95 % intervals · left of 1: faster than the reference there",
+            "bars: 95 % intervals · left of 1: faster than the reference there"
+            + (" · * with an emulated device" if emulated else ""),
         ),
-        height=170 + _ROW_PX * len(labels) * max(2, len(names)),
-        margin={"l": 20, "r": 30, "t": 120, "b": 40},
+        height=190 + _ROW_PX * len(labels) * max(2, len(names)),
+        margin={"l": 20, "r": 30, "t": 110, "b": 60},
     )
     figure.update_xaxes(gridcolor=GRID, zeroline=False)
-    figure.update_xaxes(rangemode="tozero", col=1)
+    figure.update_xaxes(title="median latency (µs)", rangemode="tozero", col=1)
+    figure.update_xaxes(title="ratio to the reference on the same host", col=2)
     for number in range(1, len(labels)):
         figure.add_hline(y=number - 0.5, line={"color": GRID, "width": 1})
     figure.update_yaxes(
         range=[len(labels) - 0.5, -0.5], showgrid=False, zeroline=False, automargin=True,
-        tickvals=list(range(len(labels))), ticktext=[plain(label, 44) for label in labels],
-        tickcolor=CLEAR,
+        tickvals=list(range(len(labels))), tickcolor=CLEAR,
+        ticktext=[plain(label, 44) + (" *" if label in emulated else "") for label in labels],
     )  # fmt: skip
     return figure
 
@@ -153,7 +164,8 @@ def _whiskers(intervals: list[tuple[float, float, float]]) -> dict[str, object]:
 
 def _hover(row: HostRow) -> str:
     ratio = "" if row.ratio is None else f"<br>{row.ratio:.3f} of the reference there"
+    emulated = f"<br>emulated: {plain(row.emulated, 80)}" if row.emulated else ""
     return (
         f"<b>{plain(row.label, 200)}</b><br>{plain(row.host, 80)}<br>median {row.median_us:,.1f} "
-        f"µs [{row.low_us:,.1f}, {row.high_us:,.1f}]{ratio}"
+        f"µs [{row.low_us:,.1f}, {row.high_us:,.1f}]{ratio}{emulated}"
     )

@@ -108,11 +108,11 @@ function makeGraph(model, selection) {
     const box = element.getBoundingClientRect();
     return [box.width || 600, box.height || 380];
   };
-  function fit() {
+  function fit(least = 0.02) {
     const [w, h] = size(), margin = 46;
     view.k = Math.min(2, (w - 2 * margin) / picture.width, (h - 24) / picture.height);
-    view.k = Math.max(view.k, 0.02);
-    view.x = (w - view.k * picture.width) / 2;
+    view.k = Math.max(view.k, least);
+    view.x = Math.max(12, (w - view.k * picture.width) / 2);
     view.y = Math.max(12, (h - view.k * picture.height) / 2);
     fitted = true;
     place();
@@ -235,7 +235,7 @@ function makeGraph(model, selection) {
     svg("path", { class: "hl-cross", d: "M0 7H14" }));
   const bar = html("div", { class: "hl-bar" }, ...modes,
     tool("+", "Zoom in (also Ctrl and the wheel)", () => zoom(1.3)),
-    tool("−", "Zoom out", () => zoom(1 / 1.3)), tool("Fit", "Show everything", fit),
+    tool("−", "Zoom out", () => zoom(1 / 1.3)), tool("Fit", "Show everything", () => fit()),
     ...keys, html("span", { class: "hl-key" }, line, "boundary"));
 
   function colour() {
@@ -272,8 +272,10 @@ function makeGraph(model, selection) {
     const [first] = selected;
     if (first !== undefined && model._hlFrom !== "graph") show(first);
   }
-  // It has no size before it is shown.
-  const resized = new ResizeObserver(() => fitted || fit());
+  // It has no size before it is shown. A big graph begins readable, not whole.
+  const resized = new ResizeObserver(() => {
+    if (!fitted && element.getBoundingClientRect().width) fit(0.45);
+  });
   resized.observe(element);
   return { pane: html("div", { class: "hl-pane" }, bar, element), colour, mark,
     stop: () => resized.disconnect() };
@@ -378,7 +380,9 @@ export default {
     const mark = () => { graph.mark(); table.mark(); model._hlFrom = ""; };
     model.on("change:placed", colour);
     model.on("change:selected", mark);
-    el.append(html("div", { class: "hl-board" }, graph.pane, table.pane));
+    // The notebook has other uses for arrows and Enter.
+    el.append(html("div", { class: "hl-board", "data-lm-suppress-shortcuts": "true" },
+      graph.pane, table.pane));
     colour();
     mark();
     return () => {

@@ -17,15 +17,16 @@ from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, one_subgraph, predict
 from hetero_lab.views.colours import device_styles
 from hetero_lab.views.graph_data import GraphData, GraphNode, graph_data
-from hetero_lab.views.graph_layout import DENSE, ROOMY, lay_out
-from hetero_lab.views.graph_rows import break_into_rows
+from hetero_lab.views.graph_layout import DENSE, ROOMY, Strip, lay_out
+from hetero_lab.views.graph_rows import Page, break_into_rows
 from hetero_lab.views.graph_words import is_big, node_labels
 from hetero_lab.views.text import squeeze
 
 if TYPE_CHECKING:
     from hetero_lab.planning.cost_model import CostModel
 
-WIDTH = 900  # about how wide a row of the graph is, in its own pixels
+PANE = (760.0, 360.0)  # about the room for the graph
+_WIDTHS = (900, 1500, 2500, 4000)  # about how wide a row may be, in the graph's own pixels
 _RADIUS, _PORT_RADIUS = 6.0, 3.5
 _LONGEST_NAME = 200
 _SHAPES = ("circle", "square", "diamond", "triangle", "hexagon")
@@ -106,7 +107,7 @@ class BoardPicture:
         labels = node_labels(data)
         radii = {n.index: _RADIUS if n.kind == "op" else _PORT_RADIUS for n in data.nodes}
         spacing = DENSE if is_big(data) else ROOMY
-        page = break_into_rows(lay_out(data, radii, labels, {}, {0: ""}, spacing), WIDTH)
+        page = _largest(lay_out(data, radii, labels, {}, {0: ""}, spacing))
         times = _times(costs, self._devices)
         nodes = []
         for name, node in zip(self.names, data.nodes, strict=True):
@@ -148,6 +149,19 @@ class BoardPicture:
     def subgraphs_of(self, partition: Partition) -> list[int]:
         """Return the subgraph of each node."""
         return np.array(partition.home, dtype=np.int64)[self._indices].tolist()
+
+
+def _largest(strip: Strip) -> Page:
+    """Break a strip into rows so that the whole is as large as it can be in the pane."""
+    best, best_scale = None, 0.0
+    for width in _WIDTHS:
+        page = break_into_rows(strip, width)
+        scale = min(PANE[0] / page.width, PANE[1] / page.height)
+        if best is not None and scale <= best_scale:
+            break
+        best, best_scale = page, scale
+    assert best is not None
+    return best
 
 
 def _path(points: Sequence[tuple[float, float]]) -> str:

@@ -82,7 +82,7 @@ class Controls:
         self.export_kind = ipywidgets.Dropdown(options=list(EXPORTS), layout=_narrow(150))
         self.export = _button("Export", "Write it to this path, where the notebook is", "download")
         self.load = _button("Load", "Read an affinity (.json or .csv) from this path", "upload")
-        self.message = ipywidgets.HTML()
+        self.message = ipywidgets.HTML(layout=ipywidgets.Layout(min_height="24px"))
         for control, name in (
             (self.pattern, "Select by name"), (self.by_type, "Select by op type"),
             (self.by_subgraph, "Select by subgraph"), (self.before, "Device before the cut"),

@@ -2,39 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
+import threading
 from collections.abc import Callable
 
 DELAY_S = 0.3
 
 
 class Later:
-    """Calls a function on the event loop it was made on, once, after the last request for it.
-
-    Without a running loop (a plain script) nothing is called: what is shown to nobody need not
-    be worked out.
-    """
+    """Calls a function in a thread of its own, once, a moment after the last request for it."""
 
     def __init__(self, work: Callable[[], object], delay_s: float = DELAY_S):
         self._work = work
         self._delay_s = delay_s
-        self._handle: asyncio.TimerHandle | None = None
-        try:
-            self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
-        except RuntimeError:
-            self._loop = None
-
-    @property
-    def can_wait(self) -> bool:
-        """Whether there is a loop that will come back to it."""
-        return self._loop is not None and not self._loop.is_closed()
+        self._timer: threading.Timer | None = None
+        self._lock = threading.Lock()
 
     def ask(self) -> None:
         """Ask for the work, from any thread; an earlier request that still waits is dropped."""
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._schedule, self._loop)
-
-    def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._handle is not None:
-            self._handle.cancel()
-        self._handle = loop.call_later(self._delay_s, self._work)
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = threading.Timer(self._delay_s, self._work)
+            self._timer.daemon = True
+            self._timer.start()

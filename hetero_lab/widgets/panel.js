@@ -32,6 +32,7 @@ function findings(model) {
   const ask = (text, title, message) => {
     const button = html("button", { type: "button", title }, text);
     button.addEventListener("click", () => model.send(message));
+    button.disabled = model.get("is_looking");  // they are of the placement before
     return button;
   };
   const rows = found.map((f, index) => html("tr", {}, cell(`${f.severity}: ${f.rule}`),
@@ -109,7 +110,7 @@ export default {
         return () => model.off(`change:${name}`, draw);
       });
     });
-    el.append(html("div", { class: "hl-panel" }, ...parts.map(part => part[2])));
+    el.append(html("div", { class: "hl-panel", "data-lm-suppress-shortcuts": "true" }, ...parts.map(part => part[2])));
     return () => stops.forEach(stop => stop());
   },
 };

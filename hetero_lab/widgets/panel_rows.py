@@ -8,7 +8,7 @@ from typing import Any
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.situation import Finding
 from hetero_lab.views.text import bytes_text, squeeze
-from hetero_lab.widgets.trying import Tried
+from hetero_lab.widgets.trying import AUTOMATIC, Tried
 from hetero_lab.widgets.tweaking import WhatIf
 
 SHOWN_FINDINGS = 12
@@ -82,6 +82,8 @@ def us_text(us: float | None) -> str:
 def _ratio_text(tried: Tried) -> str:
     if tried.ratio is None:
         return ""
+    if tried.label == AUTOMATIC:
+        return "1"
     if tried.ratio_ci95_low is None or tried.ratio_ci95_high is None:
         return f"{tried.ratio:.3f}"
     return f"{tried.ratio:.3f} ({tried.ratio_ci95_low:.3f} to {tried.ratio_ci95_high:.3f})"

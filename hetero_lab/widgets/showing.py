@@ -57,9 +57,12 @@ class Showing:
                 self.is_refreshing = False
 
     def look(self) -> None:
-        """Work out the findings and show them."""
+        """Work out the findings and show them, unless something has changed meanwhile."""
+        affinity = self._tweaking.affinity
+        findings = self._tweaking.findings_of(affinity)  # takes long: clicks do not wait for it
         with self.lock:
-            findings = self._tweaking.findings
+            if affinity != self._tweaking.affinity:
+                return
             with self.panel.hold_sync():
                 self.panel.findings = finding_rows(findings)
                 self.panel.n_findings = len(findings)
@@ -95,7 +98,7 @@ class Showing:
                 if tweaking.costs
                 else "With costs= of hetero_lab.calibrate() the latency is predicted too."
             )
-            panel.is_looking = self._later.can_wait
+            panel.is_looking = True
         self.controls.show_subgraphs(what_if.partition)
         self._shown = affinity
         self._later.ask()

@@ -134,7 +134,7 @@ def _tried(row: Mapping[Any, Any], affinity: Affinity, detail: str) -> Tried:
     if row["status"] != "ok":
         return Tried(row["label"], affinity, str(row["status"]), detail)
     numbers = {name: row[name] for name in _NUMBERS if name != "predicted_us"}
-    known = {name: None if value != value else value for name, value in numbers.items()}
+    known: dict[str, Any] = {n: None if v != v else v for n, v in numbers.items()}
     return Tried(row["label"], affinity, **known)
 
 

@@ -206,8 +206,8 @@ class AffinityTweaker(ipywidgets.VBox):
 
         Devices that are left out are those beside the slider. Unsupported ops stay.
         """
-        first = before or self._controls.before.value
-        second = after or self._controls.behind.value
+        first = before or str(self._controls.before.value)
+        second = after or str(self._controls.behind.value)
         self._change(lambda: self._tweaking.cut(position, first, second))
 
     def select_finding(self, index: int) -> None:

@@ -18,7 +18,7 @@ from hetero_lab.errors import (
 )
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.partition import Partition, predict
+from hetero_lab.placement.partition import Partition, partition_of_split, predict
 from hetero_lab.placement.remedies import find_problems
 from hetero_lab.placement.situation import Finding
 
@@ -144,7 +144,11 @@ class Tweaking:
     @property
     def findings(self) -> list[Finding]:
         """Difficult topologies of the present affinity, worst first."""
-        return self._problems(self.affinity)
+        return self.findings_of(self.affinity)
+
+    def findings_of(self, affinity: Affinity) -> list[Finding]:
+        """Return difficult topologies of any affinity of this graph, worst first."""
+        return self._problems(affinity)
 
     @property
     def selection(self) -> tuple[str, ...]:
@@ -282,6 +286,8 @@ class Tweaking:
             goal.setdefault(self._leader(name), device)
         moves = {n: d for n, d in goal.items() if n in self.able[d]}
         label = f"cut before op {position}: {before}, then {after}"
+        if position in (0, len(self.ops)):
+            label = f"all that can to {before if position else after}"
         self._move(moves, label, cut=position)
 
     def apply(self, remedy: Mapping[str, str], label: str) -> None:
@@ -365,13 +371,15 @@ class Tweaking:
             )
 
     def _find_what_if(self, affinity: Affinity) -> WhatIf:
-        partition = predict(self.graph, affinity)
         if self.costs is None:
-            return WhatIf(partition)
+            return WhatIf(predict(self.graph, affinity))
         try:
-            return WhatIf(partition, self.costs.predict_us(affinity))
+            predictor = self.costs.predictor(affinity)
         except HeteroLabError as error:
-            return WhatIf(partition, problem=str(error))
+            return WhatIf(predict(self.graph, affinity), problem=str(error))
+        # The prediction has split the model already, which is what takes long.
+        partition = partition_of_split(self.graph, affinity, predictor.evaluation.ids)
+        return WhatIf(partition, predictor.predicted_us)
 
     def _find_problems(self, affinity: Affinity) -> list[Finding]:
         costs = self.costs if not self._what_if(affinity).problem else None

@@ -83,6 +83,8 @@ def connect(tweaker: AffinityTweaker, showing: Showing) -> None:
         do, index = message.get("do"), message.get("index")
         if not isinstance(index, int):
             return
+        if do in ("show", "fix") and showing.panel.is_looking:
+            return  # the click was on findings of the placement before
         actions = {"show": tweaker.select_finding, "fix": tweaker.apply, "return": tweaker.go_to}
         if do in actions:
             guarded(lambda: actions[do](index))
@@ -104,7 +106,7 @@ def _path(showing: Showing) -> Path:
 
 
 def _export(tweaker: AffinityTweaker, showing: Showing) -> None:
-    kind, path = showing.controls.export_kind.value, _path(showing)
+    kind, path = str(showing.controls.export_kind.value), _path(showing)
     if kind in _SUFFIXES and not path.suffix:
         path = path.with_suffix(_SUFFIXES[kind])
     write = {

@@ -172,6 +172,30 @@ def test_ignored_ops_stay_as_they_are(f32, data):
     assert quantized(some_of_it, "mixed1")
 
 
+def half_weights() -> ov.Model:
+    """Build a convolution whose f16 weights are converted and transposed, as in TFLite models."""
+    x = op.parameter([1, 16, 8, 8], np.float32, name="x")
+    weights = np.random.default_rng(0).normal(size=(3, 3, 16, 16)).astype(np.float16)
+    turned = op.transpose(
+        op.convert(op.constant(weights), np.float32), op.constant(np.array([3, 2, 0, 1]))
+    )
+    node = op.convolution(x, turned, [1, 1], [1, 1], [1, 1], [1, 1], name="conv")
+    return ov.Model([op.result(node, name="y")], [x], "half")
+
+
+@pytest.mark.parametrize("make", [hl.quantize, hl.compress_weights])
+def test_f16_weights_become_int8(make, core):
+    model = hl.load(half_weights())
+    examples = some((1, 16, 8, 8))
+    arguments = [model, examples] if make is hl.quantize else [model]
+    small = make(*arguments, progress=False)
+    before, after = prepare(model).graph.weight_bytes, prepare(small).graph.weight_bytes
+    assert 16 * 16 * 9 <= after < 0.6 * before
+    expected = hl.compile(model, "CPU", core=core)(examples[0])["y"]
+    got = hl.compile(small, "CPU", core=core)(examples[0])["y"]
+    assert np.abs(got - expected).max() < 0.05 * np.abs(expected).max()
+
+
 def test_presets_differ():
     examples = [x + 3 for x in some()]
     made = [

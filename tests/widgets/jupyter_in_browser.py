@@ -27,7 +27,8 @@ import pytest
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 ARTIFACTS = Path(__file__).parents[1] / "artifacts"
 LIGHT, DARK = "JupyterLab Light", "JupyterLab Dark"
-_PATIENCE_S = 60.0
+_PATIENCE_S = 60.0  # for JupyterLab to start, and to open a notebook
+_STEP_S = 20.0  # for anything on a page that is open
 
 
 @dataclass(frozen=True)
@@ -162,6 +163,7 @@ def opened(
         "() => window.jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.status"
         " === 'idle'"
     )
+    page.set_default_timeout(_STEP_S * 1000)
     try:
         yield NotebookPage(page, elsewhere, errors)
     finally:

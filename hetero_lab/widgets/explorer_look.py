@@ -1,0 +1,46 @@
+"""How explorers look: JupyterLab's own colours, in the light and in the dark theme."""
+
+from __future__ import annotations
+
+import html
+
+import ipywidgets as ipw
+
+CLASS = "hetero-lab-explorer"
+_STYLE = f"""<style>
+.{CLASS} {{ color: var(--jp-ui-font-color1); }}
+.{CLASS} .js-plotly-plot :is(.gtitle, .legendtext, .xtitle, .ytitle, .xtick text, .ytick text,
+  .textpoint text, .annotation-text) {{ fill: var(--jp-ui-font-color1, currentColor) !important; }}
+.{CLASS} .js-plotly-plot .gtitle-subtitle {{ fill: var(--jp-ui-font-color2) !important; }}
+.{CLASS} .hlx-message {{ border-left: 4px solid var(--jp-warn-color1, #f57c00); margin: 2px 0;
+  padding: 4px 10px; background: var(--jp-layout-color2); overflow-wrap: anywhere;
+  line-height: 1.4; }}
+.{CLASS} table.hetero-lab {{ border-collapse: collapse; font-size: 12px; line-height: 1.5; }}
+.{CLASS} table.hetero-lab :is(th, td) {{ padding: 2px 12px 2px 0; text-align: left;
+  border-bottom: 1px solid var(--jp-border-color2); vertical-align: top; max-width: 26rem;
+  overflow-wrap: anywhere; color: var(--jp-ui-font-color1); }}
+.{CLASS} table.hetero-lab th {{ color: var(--jp-ui-font-color2); white-space: nowrap; }}
+.{CLASS} table.hetero-lab caption {{ text-align: left; font-weight: 600; padding: 4px 0; }}
+.{CLASS} .hlx-table {{ max-height: 380px; overflow: auto; }}
+.{CLASS} .hlx-graph {{ max-height: 760px; overflow: auto; }}
+.{CLASS} :is(button, select, input):focus-visible {{
+  outline: 2px solid var(--jp-brand-color1) !important; outline-offset: 1px; }}
+</style>"""
+
+
+def style_sheet() -> ipw.HTML:
+    """Return the widget that brings the style along."""
+    return ipw.HTML(_STYLE, layout={"display": "none"})
+
+
+def message(text: str) -> str:
+    """Return a message as HTML, with everything in it shown as text; nothing for no text."""
+    if not text:
+        return ""
+    lines = "<br>".join(html.escape(line) for line in text.splitlines())
+    return f'<div class="hlx-message" role="status">{lines}</div>'
+
+
+def table(content: str) -> str:
+    """Put a table that was made by ``tables.html_table`` into a box that scrolls."""
+    return f'<div class="hlx-table" tabindex="0">{content}</div>'

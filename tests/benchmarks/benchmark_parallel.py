@@ -1,0 +1,184 @@
+"""The parallel executor beside HETERO with the same placement, and beside what is possible.
+
+Run by hand: ``python tests/benchmarks/benchmark_parallel.py``. Two devices (CPU, and an emulated
+one) of one thread each, without pinning and exclusive requests, in f32; turns of several calls,
+alternating between the two. Printed are the speed of two equal independent branches, the overhead
+on a chain, a real model with branches against the bound of its subgraph times, and the throughput
+of four requests in flight against a single device of one thread.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import openvino as ov
+from openvino import opset13 as op
+
+import hetero_lab as hl
+
+ONE_THREAD = {
+    "INFERENCE_PRECISION_HINT": "f32",
+    "INFERENCE_NUM_THREADS": 1,
+    "ENABLE_CPU_PINNING": False,
+    "EXCLUSIVE_ASYNC_REQUESTS": False,
+}
+PROPERTIES = {"ACC": ONE_THREAD, "CPU": ONE_THREAD}
+ROUNDS, CALLS, DISCARDED = 15, 8, 2
+
+
+def matmuls(node, count: int, size: int, name: str):
+    """Append equal matmuls to a node."""
+    rng = np.random.default_rng(0)
+    for index in range(count):
+        weight = op.constant((rng.normal(size=(size, size)) / size**0.5).astype(np.float32))
+        node = op.matmul(node, weight, False, False, name=f"{name}{index}")
+    return node
+
+
+def interleaved(*runs) -> list[float]:
+    """Return for each the median over rounds of its mean ms in a turn of several calls."""
+    turns: list[list[float]] = [[] for _ in runs]
+    for _ in range(ROUNDS):
+        for run, levels in zip(runs, turns, strict=True):
+            for _ in range(DISCARDED):
+                run()
+            started = time.perf_counter()
+            for _ in range(CALLS):
+                run()
+            levels.append((time.perf_counter() - started) / CALLS * 1e3)
+    return [float(np.median(levels)) for levels in turns]
+
+
+def both(model, affinity, **options):
+    """Compile for both executors; return them and inputs."""
+    placement = hl.Placement(affinity, "both", PROPERTIES)
+    inputs = [np.random.default_rng(0).normal(size=p.shape).astype(np.float32)
+              for p in model.inputs]  # fmt: skip
+    return hl.compile(model, placement), hl.ParallelExecutor(model, placement, **options), inputs
+
+
+def two_branches() -> None:
+    """Two equal branches on two devices."""
+    x = op.parameter([256, 256], np.float32, name="x")
+    ends = [matmuls(op.relu(x, name=f"{b}_in"), 80, 256, b) for b in ("left", "right")]
+    model = hl.load(ov.Model([op.add(*ends, name="sum")], [x], "two_branches"))
+    affinity = hl.Affinity.uniform(model, "CPU").fix(patterns={"^right": "ACC"})
+    compiled, executor, inputs = both(model, affinity)
+    with executor:
+        hetero, parallel = interleaved(lambda: compiled(inputs), lambda: executor(inputs))
+    print(
+        f"two branches: HETERO {hetero:.2f} ms, parallel {parallel:.2f} ms: "
+        f"{hetero / parallel:.2f} times as fast (at least 1.6)"
+    )
+
+
+def chain(n_subgraphs: int) -> None:
+    """A chain that changes the device at every matmul: nothing to win."""
+    x = op.parameter([128, 128], np.float32, name="x")
+    model = hl.load(ov.Model([matmuls(x, n_subgraphs, 128, "m")], [x], "chain"))
+    affinity = hl.Affinity.uniform(model, "CPU").fix(patterns={"^m[0-9]*[13579]$": "ACC"})
+    compiled, executor, inputs = both(model, affinity)
+    with executor:
+        n = executor.partition.n_subgraphs
+        hetero, parallel = interleaved(lambda: compiled(inputs), lambda: executor(inputs))
+    limit = 1.05 * hetero + 0.02 * n
+    print(
+        f"chain of {n}: HETERO {hetero:.3f} ms, parallel {parallel:.3f} ms, "
+        f"{(parallel - hetero) / n * 1e3:+.1f} µs a subgraph (at most {limit:.3f} ms)"
+    )
+
+
+def alone_ms(executor) -> list[float]:
+    """Return what each subgraph takes when nothing runs beside it."""
+    requests = executor._free[-1].requests
+    taken = np.empty((ROUNDS, len(requests)))
+    for row in taken:
+        for index, request in enumerate(requests):
+            started = time.perf_counter()
+            request.infer()
+            row[index] = (time.perf_counter() - started) * 1e3
+    return np.median(taken, axis=0).tolist()
+
+
+def branchy(name: str) -> None:
+    """A real model with branches: how much of what is possible is reached."""
+    model = hl.load(name)
+    hl.emulate("ACC", properties=ONE_THREAD)
+    costs = hl.calibrate(model, ["ACC", "CPU"], budget_s=60, device_properties=PROPERTIES,
+                         progress=False)  # fmt: skip
+    for separate in (False, True):
+        plan = hl.plan(model, costs, executor="parallel", split_branches=separate)
+        found = {"plan": plan.affinity, **{b.label: b.affinity for b in plan.baselines}}
+        for label in ("plan", "list scheduling"):
+            if len(found[label].devices) > 1:
+                beside_the_bound(name, model, label, found[label], separate)
+        print(f"{name}: planned {plan.predicted_us / 1e3:.2f} ms by {plan.method}")
+
+
+def beside_the_bound(name: str, model, label: str, affinity, separate: bool) -> None:
+    """Compare a placement with its bound: a subgraph waits only for another or its device."""
+    compiled, executor, inputs = both(model, affinity, separate_branches=separate)
+    with executor:
+        executor(inputs)
+        alone = alone_ms(executor)
+        hetero, parallel = interleaved(lambda: compiled(inputs), lambda: executor(inputs))
+        partition = executor.partition
+    before = [set() for _ in alone]
+    for boundary in partition.boundaries:
+        for target in boundary.targets:
+            before[target].add(boundary.source)
+    ends: list[float] = []
+    for index, took in enumerate(alone):
+        ends.append(took + max((ends[i] for i in before[index] if i < index), default=0.0))
+    busy = {
+        device: sum(t for t, s in zip(alone, partition.subgraphs, strict=True)
+                    if s.device == device)
+        for device in ("ACC", "CPU")
+    }  # fmt: skip
+    bound = max(*ends, *busy.values())
+    print(
+        f"{name}, {label}: {partition.n_subgraphs} subgraphs, HETERO {hetero:.2f} ms, parallel "
+        f"{parallel:.2f} ms, {hetero / parallel:.2f} times as fast; alone {sum(alone):.2f} ms, "
+        f"bound {bound:.2f} ms: {bound / parallel:.0%} of it reached (at least 80%)"
+    )
+
+
+def throughput(name: str) -> None:
+    """Four requests in flight on two devices of one thread each, beside one of them."""
+    model = hl.load(name)
+    single = hl.profile(model, hl.Placement(hl.Affinity.uniform(model, "CPU"), "CPU", PROPERTIES),
+                        iterations=30, progress=False)  # fmt: skip
+    took = single.tables["counters"].groupby("op")["real_time_us"].sum()
+    ops = list(single.affinity.ops)
+    spent = np.cumsum([took.get(o, 0.0) for o in ops])
+    half = int(np.searchsorted(spent, spent[-1] / 2)) + 1
+    affinity = single.affinity.fix(ops=dict.fromkeys(ops[:half], "ACC"))
+    sweep = hl.sweep(
+        model,
+        [hl.Placement(hl.Affinity.uniform(model, "CPU"), "CPU", {"CPU": ONE_THREAD}),
+         hl.Placement(affinity, "halves", PROPERTIES)],
+        executor=["hetero", "parallel"], requests=[4], counters=False, baselines=False,
+        budget_s=30, progress=False,
+    )  # fmt: skip
+    table = sweep.summary.set_index("label")
+    cpu = min(row["median_us"] for label, row in table.iterrows() if label.startswith("CPU"))
+    for label, row in table.iterrows():
+        print(
+            f"{name}, four in flight: {label} {row['median_us'] / 1e3:.2f} ms a result, "
+            f"{cpu / row['median_us']:.2f} times as many as CPU of one thread (at least 1.5)"
+        )
+
+
+def main() -> None:
+    """Print all of it."""
+    hl.emulate("ACC", properties=ONE_THREAD)
+    two_branches()
+    for n in (2, 8, 32):
+        chain(n)
+    branchy("googlenet_graph")
+    throughput("page_orientation")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""The rule about cut quantisation on hand-made graphs; tests/runtime has it on the runtime."""
+
+from __future__ import annotations
+
+import pytest
+from planning.random_costs import GraphMaker
+
+from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.quantized_blocks import quantized_blocks
+from hetero_lab.placement.remedies import find_problems
+from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
+
+
+def quantised_chain(n: int = 3) -> OpGraph:
+    """Return n times quantiser → MaxPool → convolution, with weights in i8, between two Tanhs."""
+    maker = GraphMaker()
+    here = maker.add("Tanh", [maker.add("Parameter", name="x")], name="first")
+    for number in range(n):
+        here = maker.add("FakeQuantize", [here], name=f"quantise{number}")
+        here = maker.add("MaxPool", [here], name=f"pool{number}")
+        small = maker.add("Constant", element_type="i8", n_bytes=25)
+        weights = maker.add("Convert", [small])
+        here = maker.add("Convolution", [here, weights], name=f"conv{number}")
+    maker.add("Tanh", [here], name="last")
+    return maker.graph()
+
+
+def problems(graph: OpGraph, away: set[str], costs: CostModel | None = None):
+    affinity = Affinity.from_graph(graph, lambda name: "B" if name in away else "A")
+    able = dict.fromkeys("AB", frozenset(graph.ops[i].name for i in graph.placeable))
+    found = find_problems(graph, affinity, able, costs)
+    return [finding for finding in found if finding.rule == "cut-quantization"]
+
+
+def test_a_block_is_the_op_with_its_quantiser_and_what_is_between():
+    graph = quantised_chain(1)
+    (block,) = quantized_blocks(graph)
+    assert [graph.ops[i].name for i in (*block.quantizers, *block.between, block.op)] == [
+        "quantise0", "pool0", "conv0",
+    ]  # fmt: skip
+    assert block.origins == ()
+
+
+@pytest.mark.parametrize(
+    ("away", "remedies"),
+    [
+        ({"first"}, []),
+        ({"first", "quantise0"}, [{"quantise0": "A"}]),
+        ({"first", "quantise0", "pool0"}, [{"quantise0": "A", "pool0": "A"}]),
+        ({"first", "quantise0", "pool0", "conv0"}, []),
+        ({"pool1"}, [{"pool1": "A"}]),
+        ({"last"}, []),
+    ],
+)
+def test_where_a_cut_loses_int8(away, remedies):
+    found = problems(quantised_chain(), away)
+    assert [dict(finding.remedy) for finding in found] == remedies
+    for finding in found:
+        assert finding.severity == "warning"
+        assert finding.cost_us is None
+        assert "would run in int8" in finding.finding
+
+
+def test_without_small_weights_nothing_is_lost():
+    maker = GraphMaker()
+    quantised = maker.add("FakeQuantize", [maker.add("Parameter")], name="quantise")
+    maker.add("Convolution", [quantised, maker.add("Constant")], name="conv")
+    graph = maker.graph()
+    assert quantized_blocks(graph) == ()
+    assert problems(graph, {"quantise"}) == []
+
+
+def test_with_costs_it_is_what_the_prediction_saves():
+    graph = quantised_chain()
+    names = [graph.ops[i].name for i in graph.placeable]
+    slower = {"conv0": (9.0, 1.0)}
+    costs = CostModel(
+        graph=graph,
+        devices=("A", "B"),
+        units=tuple(Unit((name,), slower.get(name, (1.0, 1.0))) for name in names),
+        boundaries={(a, b): BoundaryCost(5.0) for a in "AB" for b in "AB"},
+        subgraph_us={"A": 2.0, "B": 2.0},
+    )
+    (found,) = problems(graph, {"quantise1", "pool1"}, costs)
+    # Two of three subgraphs and both hand-overs go.
+    assert dict(found.remedy) == {"quantise1": "A", "pool1": "A"}
+    assert found.cost_us == pytest.approx(2 * 5.0 + 2 * 2.0)

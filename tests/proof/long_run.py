@@ -1,0 +1,71 @@
+"""Many random models and placements on the real runtime: ``python -m tests.proof.long_run``.
+
+It stops at the first wrong output with the smallest case that shows it, and says at its end how
+often the predicted partition was the compiled one. The same seed draws the same cases.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+
+from graphs import Case, cases  # noqa: E402
+from hypothesis import HealthCheck, Phase, given, seed, settings  # noqa: E402
+from properties import Tally, check  # noqa: E402
+
+PART = 250
+
+
+def run_part(number: int, graphs: int, first_seed: int, most_ops: int, tally: Tally) -> None:
+    """Draw and check one part; it has a seed of its own and can be run by itself."""
+
+    @seed(first_seed * 1_000_003 + number)
+    @settings(
+        max_examples=graphs,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate, Phase.shrink],
+        suppress_health_check=list(HealthCheck),
+        print_blob=True,
+    )
+    @given(cases(most_ops))
+    def part(case: Case) -> None:
+        check(case, tally)
+
+    part()
+
+
+def main() -> int:
+    """Run all parts, or one of them."""
+    parser = argparse.ArgumentParser(prog="python -m tests.proof.long_run", description=__doc__)
+    parser.add_argument("--graphs", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--part", type=int, help=f"only this part of {PART} graphs, from 0")
+    parser.add_argument("--most-ops", type=int, default=24)
+    given_ = parser.parse_args()
+    tally = Tally()
+    repeat = f"python -m tests.proof.long_run --graphs {given_.graphs} --seed {given_.seed}"
+    repeat += f" --most-ops {given_.most_ops}" if given_.most_ops != 24 else ""
+    print(f"seed {given_.seed}; to repeat: {repeat}", flush=True)
+    numbers = range(-(-given_.graphs // PART))
+    for number in numbers if given_.part is None else [given_.part]:
+        began = time.perf_counter()
+        size = min(PART, given_.graphs - number * PART)
+        try:
+            run_part(number, size, given_.seed, given_.most_ops, tally)
+        except BaseException:
+            print(f"\nto repeat this part alone: {repeat} --part {number}", flush=True)
+            raise
+        print(f"part {number}: {size} graphs in {time.perf_counter() - began:.0f} s", flush=True)
+    print(tally)
+    for surprise in tally.surprises[:20]:
+        print(f"flagged: {surprise}")
+    return 0 if tally.as_predicted >= 0.99 * tally.compiled else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""Properties of random models, placements, properties and inputs; ``long_run`` draws many more."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+import pytest
+from graphs import Case, build, cases, inputs_of
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from properties import Tally, check
+
+from hetero_lab.experiments.store import Store, read_store
+from hetero_lab.model.read import prepare
+
+_seen = Tally()
+
+
+def _settings(examples: int) -> settings:
+    return settings(
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+@_settings(12)
+@given(cases(12))
+def test_what_holds_for_every_model_and_placement(case: Case):
+    check(case, _seen)
+
+
+@pytest.mark.slow
+@_settings(150)
+@given(cases())
+def test_what_holds_for_larger_ones(case: Case):
+    check(case, _seen)
+
+
+def test_the_prediction_was_right_nearly_always():
+    if not _seen.compiled:
+        test_what_holds_for_every_model_and_placement()
+    assert _seen.compiled >= 12
+    assert _seen.split > 0.4 * _seen.compiled
+    assert _seen.as_predicted >= 0.99 * _seen.compiled, _seen.surprises
+
+
+@_settings(8)
+@given(cases(12))
+def test_a_case_is_the_same_every_time(case: Case):
+    first, second = prepare(build(case)), prepare(build(case))
+    assert first.fingerprint == second.fingerprint
+    assert first.graph.results == second.graph.results
+    a, b = inputs_of(case, first.model), inputs_of(case, second.model)
+    assert {name: value.tobytes() for name, value in a.items()} == {
+        name: value.tobytes() for name, value in b.items()
+    }
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@_settings(60)
+@given(
+    st.lists(st.dictionaries(st.text(max_size=8), _json).map(lambda d: {**d, "type": "x"})),
+    st.integers(0, 400),
+)
+def test_a_store_keeps_every_record_and_loses_only_a_torn_one(records: list, torn: int):
+    environment = {"openvino_version": "1", "host": "h"}
+    header = {
+        "kind": "sweep",
+        "schema_version": 1,
+        "models": {},
+        "entries": [],
+        "environments": [environment],
+    }
+    with tempfile.TemporaryDirectory() as name:
+        with Store(name, header) as store:
+            for record in records:
+                store.append(record)
+        assert read_store(name)[1] == records
+        path = Path(name) / "records.jsonl"
+        whole = path.read_bytes()
+        kept = whole[: max(0, len(whole) - torn)]
+        path.write_bytes(kept)
+        n = kept.count(b"\n")
+        assert read_store(name)[1] == records[:n]
+        with Store(name, {**header, "environments": [environment]}) as store:
+            store.append({"type": "after"})
+        assert read_store(name)[1] == [*records[:n], {"type": "after"}]
+        assert json.loads((Path(name) / "sweep.json").read_text())["kind"] == "sweep"

@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import pytest
+from big_graphs import by_type, transformer_graph
+from hand_made import small_profile
+from random_models import random_affinity, random_model
+
+import hetero_lab as hl
+from hetero_lab.errors import ArgumentError
+from hetero_lab.model.read import prepare
+from hetero_lab.placement.partition import predict
+from hetero_lab.views.colours import SEVERAL
+from hetero_lab.views.graph_data import data_of_profile, graph_data
+from hetero_lab.views.graph_folding import Shown
+from hetero_lab.views.graph_scopes import by_scope, scopes_of
+
+
+def small():
+    return data_of_profile(small_profile())
+
+
+def layers(n_ops: int, on_cpu=frozenset(), scoped=True):
+    graph = transformer_graph(n_ops, scoped=scoped)
+    affinity = by_type(graph, set(on_cpu))
+    return graph_data(graph, affinity, predict(graph, affinity))
+
+
+def names(data, kind="group"):
+    return {node.name: node.n_ops for node in data.nodes if node.kind == kind}
+
+
+def check(data, whole):
+    """A folded graph has every op once, and its sources come before their targets."""
+    assert data.n_ops == whole.n_ops
+    place = {node.index: i for i, node in enumerate(data.nodes)}
+    assert all(place[e.source] < place[e.target] and e.source < e.target for e in data.edges)
+    assert sorted(i for box in data.boxes for i in box.nodes) == sorted(
+        node.index for node in data.nodes if not node.is_port
+    )
+
+
+def test_fusion_groups_of_a_graph_made_by_hand():
+    shown = Shown("fusion").of(small())
+    (group,) = [node for node in shown.nodes if node.kind == "group"]
+    assert (group.name, group.ops, group.time_us) == ("matmul", ("matmul", "relu"), 10.0)
+    assert group.types == (("MatMul", 1), ("Relu", 1))
+    assert shown.notes == ("2 of 4 ops are folded into 1 group",)
+    crossing = [e for e in shown.edges if e.is_boundary]
+    assert sorted(e.n_bytes for e in crossing) == [32, 32, 32]
+    assert shown.total_us == small().total_us
+    check(shown, small())
+    assert Shown("fusion", unfold=["relu"]).of(small()).nodes == small().nodes
+
+
+def test_subgraphs_and_groups_of_the_callers_own():
+    assert names(Shown("subgraph").of(small())) == {"subgraph 0": 2}
+    mine = Shown({"matmul": "front", "relu": "front", "softmax": "back", "add": "back"}).of(small())
+    # Both ops of "back" are in subgraphs of their own.
+    assert names(mine) == {"front": 2}
+
+
+def test_a_group_is_split_where_it_would_be_a_circle():
+    graph = transformer_graph(26)
+    affinity = by_type(graph, set())
+    data = graph_data(graph, affinity, predict(graph, affinity))
+    ends = {"model/layers.0/input_norm/MVN": "ends", "model/layers.0/Add_1": "ends"}
+    assert names(Shown(ends).of(data)) == {}  # all other ops lie between the two
+    check(Shown(ends).of(data), data)
+
+
+def test_scopes():
+    assert scopes_of("a/b.c/d") == ("a", "a/b", "a/b.c")
+    assert scopes_of("/a/b") == ("/a",)
+    assert scopes_of("plain") == ()
+    nodes = [node for node in layers(26).nodes if node.kind == "op"]
+    groups = by_scope(nodes, 4)
+    assert set(groups.values()) == {"model/layers.0"} or "model/layers" in groups.values()
+    assert set(by_scope(nodes, 100).values()) == set()
+
+
+def test_small_graphs_are_not_folded():
+    assert Shown().of(small()) == small()
+    data = layers(200)
+    assert Shown().of(data) == data
+
+
+def test_a_scope_is_opened_by_one_level():
+    data = layers(5000)
+    whole = names(Shown().of(data))
+    assert len(whole) == 199
+    assert whole["model/layers.3"] == 25
+    opened = Shown(unfold=["model/layers.3"]).of(data)
+    assert "model/layers.3" not in names(opened)
+    assert names(opened)["model/layers.3/attention"] == 17
+    check(opened, data)
+    deep = Shown(unfold=["model/layers.3/attention/scores/Softmax"]).of(data)
+    assert "model/layers.3/attention/scores/Softmax" in names(deep, "op")
+    with pytest.raises(ArgumentError, match="no group 'model/layer.3' to unfold"):
+        Shown(unfold=["model/layer.3"]).of(data)
+
+
+def test_many_subgraphs_are_drawn_in_runs():
+    data = layers(5000, {"Softmax", "MVN", "Add"})
+    shown = Shown().of(data)
+    assert len(data.boxes) > 1000
+    assert len(shown.boxes) <= 80
+    assert shown.nodes[1].device == SEVERAL
+    assert dict(shown.nodes[1].devices).keys() == {"ACC", "CPU"}
+    check(shown, data)
+    name = shown.nodes[1].name
+    opened = Shown(unfold=[name]).of(data)
+    assert name not in names(opened)
+    assert len(opened.boxes) > len(shown.boxes)
+    assert opened.n_ops == data.n_ops
+
+
+def test_names_without_scopes_are_folded_by_place():
+    shown = Shown().of(layers(5000, scoped=False))
+    assert 100 < len(names(shown)) <= 150
+    assert all("…" in name for name in names(shown))
+
+
+def test_search_marks_and_opens():
+    data = layers(5000)
+    shown = Shown(find="layers.3/attention/SCORES").of(data)
+    assert {shown.node_of[i].name for i in shown.marked} == {
+        "model/layers.3/attention/scores/MatMul", "model/layers.3/attention/scores/Softmax",
+    }  # fmt: skip
+    assert shown.notes[0] == "2 ops with 'layers.3/attention/SCORES' in the name"
+    many = Shown(find="softmax").of(data)
+    assert len(many.marked) == 199  # groups, still closed
+    with pytest.raises(ArgumentError, match="No op has 'sofmax' in its name"):
+        Shown(find="sofmax").of(data)
+
+
+def test_around_an_op():
+    data = layers(5000)
+    near = Shown(around="model/layers.3/attention/scores/Softmax", hops=1).of(data)
+    assert set(names(near, "op")) == {
+        "model/layers.3/attention/scores/MatMul", "model/layers.3/attention/scores/Softmax",
+        "model/layers.3/attention/MatMul",
+    }  # fmt: skip
+    by_name = {node.name.rpartition("3/")[2]: node.n_unseen for node in near.nodes}
+    assert by_name == {
+        "attention/scores/MatMul": 2, "attention/scores/Softmax": 0, "attention/MatMul": 2,
+    }  # fmt: skip
+    assert near.boxes[0].n_unseen == data.n_ops - 3
+    assert near.box_us(near.boxes[0]) is None  # a part of a subgraph has not its time
+    with pytest.raises(ArgumentError, match="is not in the graph"):
+        Shown(around="model/layers.3").of(data)
+    with pytest.raises(ArgumentError, match="hops= is a whole number"):
+        Shown(around="tokens", hops=-1).of(data)
+
+
+@pytest.mark.parametrize("fold", ["scope", "subgraph"])
+@pytest.mark.parametrize("seed", range(6))
+def test_random_graphs_stay_without_circles(seed, fold):
+    graph = prepare(random_model(seed, 300)).graph
+    affinity = random_affinity(graph, ["A", "B"], seed)
+    data = graph_data(graph, affinity, predict(graph, affinity))
+    shown = Shown(fold).of(data)
+    assert shown.n_ops == data.n_ops
+    assert all(e.source < e.target for e in shown.edges)
+    assert len(shown.nodes) < len(data.nodes)
+
+
+def test_the_view_takes_it_all():
+    figure = hl.views.placement_graph(small_profile(), fold="fusion", find="add")
+    (marks,) = [t for t in figure.data if t.name == "searched for"]
+    assert len(marks.x) == 1
+    assert "2 of 4 ops are folded" in figure.layout.title.subtitle.text
+    (acc,) = [t for t in figure.data if t.name == "ACC (emulated on CPU)"]
+    assert acc.marker.symbol[0] == "hexagon2"
+    assert "2 ops folded: 2 on ACC" in acc.hovertext[0]
+    with pytest.raises(ArgumentError, match="fold= is one of auto, fusion"):
+        hl.views.placement_graph(small_profile(), fold="all")

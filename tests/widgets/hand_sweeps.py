@@ -1,0 +1,92 @@
+"""Sweeps made by hand, of three measured rows and two that failed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+# The results that the tests of views are made of.
+sys.path.append(str(Path(__file__).parents[1] / "views"))
+
+from dataclasses import replace
+
+from hand_made import NASTY, small_profile
+
+from hetero_lab.experiments.sweep_result import Row, Sweep
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.partition import Partition, Subgraph
+from hetero_lab.statistics import Latency, Series
+
+__all__ = [
+    "ALONE",
+    "NASTY",
+    "SLOW",
+    "SPLIT",
+    "big_sweep",
+    "failed_row",
+    "measured_row",
+    "small_sweep",
+]
+SPLIT, ALONE, SLOW = "HETERO:ACC,CPU", "CPU", "slow"
+
+
+def measured_row(label: str, profile, factor: float = 1.0) -> Row:
+    ours = {(0, turn): factor * level for turn, level in enumerate((100.0, 102.0, 101.0))}
+    turns = tuple(tuple(factor * level + i for i in range(4)) for level in (100.0, 102.0, 101.0))
+    return Row(
+        label=label, key=label, variant="", requests=1, baseline=False, status="ok", detail="",
+        same_as="", profile=replace(profile, label=label, latency=Latency(turns)),
+        series=Series(ours, {(0, turn): v for turn, v in enumerate((100.0, 102.0, 101.0))}),
+        sustained_us=(),
+    )  # fmt: skip
+
+
+def failed_row(label: str, status: str = "compile failed", detail: str = "no kernel") -> Row:
+    return Row(
+        label=label, key=label, variant="", requests=1, baseline=False, status=status,
+        detail=detail, same_as="", profile=None, series=Series({}, {}), sustained_us=(),
+    )  # fmt: skip
+
+
+def on_cpu_alone(profile):
+    names = tuple(name for s in profile.partition.subgraphs for name in s.ops)
+    return replace(
+        profile,
+        affinity=Affinity.from_graph(profile.graph, {op.name: "CPU" for op in profile.graph}),
+        partition=Partition((Subgraph(0, "CPU", names),), (), observed=True),
+        counters=(),
+    )
+
+
+def small_sweep(*, failed: int = 1, measured: bool = True, nasty: str = "") -> Sweep:
+    """Build a sweep of three measured rows, the last twice as slow, and some that failed."""
+    profile = small_profile(relu=nasty) if nasty else small_profile()
+    rows = []
+    if measured:
+        rows = [
+            measured_row(nasty or SPLIT, profile),
+            measured_row(ALONE, on_cpu_alone(profile), 1.5),
+            measured_row(SLOW, profile, 2.0),
+        ]
+    rows += [failed_row(f"broken {i}") for i in range(failed)]
+    return Sweep(
+        rows=tuple(rows), reference=rows[0].label if rows else "",
+        environment=small_profile().environment, notes=(),
+    )  # fmt: skip
+
+
+def big_sweep(n_ops: int) -> Sweep:
+    """Build a sweep of one row whose model has about ``n_ops`` ops, all on ACC."""
+    sys.path.append(str(Path(__file__).parents[1]))
+    from big_graphs import by_type, transformer_graph
+
+    from hetero_lab.placement.partition import predict
+
+    graph = transformer_graph(n_ops)
+    affinity = by_type(graph, set())
+    profile = replace(
+        small_profile(), graph=graph, affinity=affinity, partition=predict(graph, affinity),
+        counters=(),
+    )  # fmt: skip
+    row = measured_row("big", profile)
+    return Sweep((row,), "big", profile.environment, ())

@@ -1,0 +1,183 @@
+"""The sweep explorer in a real JupyterLab and a real browser, with real clicks."""
+
+from __future__ import annotations
+
+import pytest
+from hand_sweeps import NASTY
+from jupyter_in_browser import DARK, LIGHT, opened, write_notebook
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(420)]
+
+MEASURE = (
+    "import hetero_lab as hl\n"
+    "acc = hl.emulate('ACC', unsupported={'Concat', 'MaxPool', 'Softmax'})\n"
+    "model = hl.load('digits_inception')",
+    "sweep = hl.sweep(model, ['HETERO:ACC,CPU', 'CPU', 'HETERO:CPU,ACC'], turns=3, isolate=False,\n"
+    "    baselines=False, progress=False, store='stored')",
+)
+EXPLORE = (
+    "import hetero_lab as hl\nexplorer = hl.SweepExplorer(hl.read_sweep('stored'))",
+    "explorer",
+)
+
+
+def by_hand(call: str) -> tuple[str, ...]:
+    """Return cells that explore a sweep which the tests make by hand."""
+    from pathlib import Path
+
+    here = str(Path(__file__).parent)
+    return (
+        f"import sys\nsys.path.append({here!r})\nfrom hand_sweeps import *\n"
+        "import hetero_lab as hl",
+        f"explorer = hl.SweepExplorer({call})\nexplorer",
+    )
+
+
+class Explorer:
+    """The widget on a page, as a person sees it."""
+
+    def __init__(self, notebook):
+        self.notebook = notebook
+        self.page = notebook.page
+        self.page.wait_for_selector(".hetero-lab-explorer")
+
+    def control(self, label: str):
+        return self.page.locator(
+            f".hetero-lab-explorer .widget-inline-hbox:has(> label:text-is('{label}'))"
+        ).locator("select, input")
+
+    def figure(self, title: str):
+        """Wait for the figure whose title has this text."""
+        found = self.page.locator(f".js-plotly-plot:has(.gtitle:has-text('{title}'))")
+        found.first.wait_for(state="visible")
+        return found.first
+
+    def click_point(self, figure, trace: int, point: int) -> None:
+        """Click on the middle of a mark, with the mouse."""
+        marks = figure.locator(".scatterlayer .trace").nth(trace).locator(".points path.point")
+        box = marks.nth(point).bounding_box()
+        self.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        self.page.wait_for_timeout(150)
+        self.page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+
+    def tab(self, name: str) -> None:
+        self.page.locator(f".hetero-lab-explorer .lm-TabBar-tab:has-text('{name}')").click()
+
+    def says(self, text: str) -> None:
+        self.page.wait_for_selector(f".hlx-message:has-text('{text}')")
+
+
+def test_a_stored_sweep_is_explored_with_clicks(lab, browser):
+    write_notebook(lab.directory / "measure.ipynb", MEASURE)
+    with opened(browser, lab, "measure.ipynb") as measuring:
+        measuring.run_all()
+    write_notebook(lab.directory / "explore.ipynb", EXPLORE)
+    with opened(browser, lab, "explore.ipynb") as notebook:
+        notebook.run_all()
+        explorer = Explorer(notebook)
+        points = explorer.figure("of 3 measured placements")
+        explorer.figure("on HETERO:ACC,CPU")
+        notebook.picture("explorer_light")
+        # A click on a point shows its placement.
+        explorer.click_point(points, 1, 0)
+        explorer.figure("on CPU:")
+        # The same by keyboard, through the list of rows.
+        explorer.control("A").focus()
+        explorer.page.keyboard.press("ArrowUp")
+        explorer.figure("on HETERO:ACC,CPU")
+        explorer.tab("Timeline")
+        explorer.figure("Timeline of HETERO:ACC,CPU")
+        notebook.picture("explorer_timeline")
+        explorer.tab("Counters")
+        explorer.figure("Time by op type")
+        assert explorer.page.locator("table.hetero-lab:has-text('Convolution')").count()
+        notebook.picture("explorer_counters")
+        explorer.tab("Compare A and B")
+        explorer.says("Choose two different placements")
+        explorer.page.get_by_role("button", name="chooses B").click()
+        explorer.click_point(explorer.figure("of 3 measured placements"), 1, 0)
+        explorer.page.wait_for_selector("table.hetero-lab caption:has-text('Ops that move')")
+        notebook.picture("explorer_compared")
+        notebook.theme(DARK)
+        notebook.picture("explorer_compared_dark")
+        explorer.tab("Graph")
+        notebook.picture("explorer_dark")
+        notebook.theme(LIGHT)
+        # Filters and axes.
+        explorer.control("filter").fill("n_subgraphs>1")
+        explorer.control("filter").press("Enter")
+        explorer.figure("1 of 3 measured placements")
+        explorer.control("filter").fill("no such placement")
+        explorer.control("filter").press("Enter")
+        explorer.says("No measured row matches")
+        explorer.figure("1 of 3 measured placements")
+        explorer.control("across").select_option(label="boundary (bytes)")
+        points = explorer.figure("1 of 3 measured placements")
+        explorer.page.wait_for_selector(".xtitle:has-text('boundary (bytes)')")
+        notebook.picture("explorer_filtered")
+        assert notebook.asked_elsewhere == []
+        assert notebook.errors == []
+
+
+def test_failed_rows_only(lab, browser):
+    write_notebook(lab.directory / "failed.ipynb", by_hand("small_sweep(measured=False, failed=2)"))
+    with opened(browser, lab, "failed.ipynb") as notebook:
+        notebook.run_all()
+        explorer = Explorer(notebook)
+        explorer.says("None of the 2 placements was measured")
+        rows = explorer.page.locator("table.hetero-lab td:has-text('no kernel')")
+        assert rows.count() == 2
+        notebook.picture("explorer_failed", ".jp-Notebook")
+        notebook.theme(DARK)
+        notebook.picture("explorer_failed_dark", ".jp-Notebook")
+        notebook.theme(LIGHT)
+        assert notebook.errors == []
+
+
+def test_names_with_markup_are_text(lab, browser):
+    name = NASTY[1]
+    write_notebook(lab.directory / "nasty.ipynb", by_hand(f"small_sweep(nasty={name!r})"))
+    with opened(browser, lab, "nasty.ipynb") as notebook:
+        notebook.run_all()
+        explorer = Explorer(notebook)
+        explorer.figure("</script><img src=x")
+        explorer.tab("Counters")
+        explorer.page.wait_for_selector("table.hetero-lab td:has-text('onerror=alert(1)')")
+        explorer.control("compare B").select_option(label="CPU")
+        explorer.tab("Compare A and B")
+        explorer.page.wait_for_selector("table.hetero-lab caption:has-text('Ops that move')")
+        assert explorer.page.locator(".hetero-lab-explorer img").count() == 0
+        notebook.picture("explorer_nasty")
+        assert notebook.errors == []
+
+
+def test_a_graph_of_thousands_of_ops_is_opened_by_clicks(lab, browser):
+    write_notebook(lab.directory / "large.ipynb", by_hand("big_sweep(2000)"))
+    with opened(browser, lab, "large.ipynb") as notebook:
+        notebook.run_all()
+        explorer = Explorer(notebook)
+        graph = explorer.figure("transformer on big")
+        explorer.page.wait_for_selector(".gtitle:has-text('ops are folded into')")
+        notebook.picture("explorer_large")
+        before = graph.locator(".points path.point").count()
+        graph.scroll_into_view_if_needed()
+        explorer.click_point(graph, trace_of(graph, "layers.3"), 3)
+        explorer.page.wait_for_function(
+            "n => document.querySelectorAll('.hlx-graph .points path.point').length > n", arg=before
+        )
+        notebook.picture("explorer_large_opened")
+        explorer.control("around op").fill("model/layers.7/attention/scores/Softmax")
+        explorer.control("around op").press("Enter")
+        explorer.page.wait_for_selector(".gtitle:has-text('2 hops')")
+        notebook.picture("explorer_large_around")
+        explorer.control("around op").fill("model/layers.7/no such op")
+        explorer.control("around op").press("Enter")
+        explorer.says("is not in the graph")
+        assert notebook.errors == []
+
+
+def trace_of(graph, text: str) -> int:
+    """Return which trace of a figure has this text beside one of its marks."""
+    traces = graph.locator(".scatterlayer .trace")
+    said = [traces.nth(i).text_content() or "" for i in range(traces.count())]
+    return next(i for i, words in enumerate(said) if text in words)

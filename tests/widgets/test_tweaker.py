@@ -1,0 +1,262 @@
+"""The widget in this process: what Python and the browser's messages do to it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import hetero_lab as hl
+from hetero_lab.errors import AffinityError, ArgumentError, DeviceError, PlanError, PropertyError
+from hetero_lab.tables import read_csv
+
+FAULTY = Path(__file__).parents[1] / "experiments" / "faulty_worker.py"
+SOFT = "head_digit/softmax"
+
+
+@pytest.fixture(scope="module")
+def model():
+    hl.emulate("ACC", unsupported={"Concat", "MaxPool", "Softmax"})
+    return hl.load("digits_inception")
+
+
+@pytest.fixture
+def tweaker(model):
+    return hl.AffinityTweaker(model, ["ACC", "CPU"], budget_s=3)
+
+
+def message(tweaker):
+    return tweaker._controls.message.value
+
+
+def place(tweaker, name):
+    return tweaker._showing._picture.place_of[name]
+
+
+def test_it_opens_with_the_automatic_placement(tweaker, model):
+    automatic = hl.Affinity.automatic(model, "HETERO:ACC,CPU")
+    assert tweaker.affinity == automatic
+    assert tweaker.what_if.n_subgraphs == hl.partition(model, automatic).n_subgraphs
+    assert list(tweaker.findings["rule"]) == list(hl.lint(model, automatic)["rule"])
+    assert len(tweaker.history) == 0
+    assert repr(tweaker).startswith("AffinityTweaker('digits_inception' on ACC, CPU; WhatIf(19")
+    looks = [(look["device"], look["label"]) for look in tweaker._showing.board.palette]
+    assert looks == [("ACC", "ACC (emulated on CPU)"), ("CPU", "CPU")]
+
+
+def test_a_click_in_the_browser_selects_and_a_button_moves(tweaker):
+    board, controls = tweaker._showing.board, tweaker._controls
+    name = "mixed1/branch1x1/conv"
+    board.selected = [place(tweaker, name)]
+    assert tweaker.selection == (name,)
+    assert not controls.devices["CPU"].disabled
+    before = tweaker._showing.panel.numbers
+    controls.devices["CPU"].click()
+    assert tweaker.affinity[name] == "CPU"
+    assert board.placed["devices"][place(tweaker, name)] == 1
+    assert tweaker._showing.panel.numbers != before
+    controls.undo.click()
+    assert tweaker.affinity[name] == "ACC"
+    assert controls.undo.disabled
+    assert not controls.redo.disabled
+
+
+def test_python_moves_the_widget(tweaker, model):
+    tweaker.affinity = hl.Affinity.uniform(model, "CPU")
+    board = tweaker._showing.board
+    assert set(board.placed["devices"]) == {1}
+    assert set(board.placed["subgraphs"]) == {0}
+    tweaker.selection = [SOFT]
+    assert board.selected == [place(tweaker, SOFT)]
+    tweaker.cut(30)
+    assert tweaker._controls.cut.value == 30
+    assert tweaker._controls.by_subgraph.options[1][1] == 0
+
+
+def test_dropdowns_and_slider(tweaker):
+    controls = tweaker._controls
+    controls.by_type.value = "MaxPool"
+    assert {name.rpartition("/")[2] for name in tweaker.selection} == {"maxpool"}
+    assert controls.by_type.value == ""  # so that the same type can be chosen again
+    assert controls.devices["ACC"].disabled
+    controls.cut.value = 40
+    ops = tweaker.affinity.ops
+    assert tweaker.affinity[ops[0]] == "ACC"
+    assert tweaker.affinity[ops[-1]] == "CPU"
+    controls.before.value = "CPU"
+    assert set(tweaker.affinity.devices) == {"CPU"}
+
+
+def test_errors_are_messages_and_nothing_changes(tweaker):
+    controls, before = tweaker._controls, tweaker.affinity
+    tweaker.selection = [SOFT]
+    controls.pattern.value = "<i>nothing"
+    assert "&lt;i&gt;nothing" in message(tweaker)
+    assert "matches no op" in message(tweaker)
+    controls.devices["ACC"].click()
+    assert "ACC does not support 1 of the 1 selected ops" in message(tweaker)
+    controls.suggest.click()
+    assert "hetero_lab.calibrate" in message(tweaker)
+    controls.path.value = "no/such/file.json"
+    controls.load.click()
+    assert "no/such/file.json" in message(tweaker)
+    controls.path.value = " "
+    controls.export.click()
+    assert "Write a path" in message(tweaker)
+    assert tweaker.affinity is before
+    assert tweaker.selection == (SOFT,)
+    controls.clear.click()
+    assert message(tweaker) == ""
+
+
+def test_an_affinity_of_another_model(tweaker, tmp_path):
+    from small_models import stateful
+
+    path = tmp_path / "other.json"
+    hl.Affinity.uniform(stateful(), "CPU").to_json(path)
+    before = tweaker.affinity
+    tweaker._controls.path.value = str(path)
+    tweaker._controls.load.click()
+    assert "another model" in message(tweaker)
+    with pytest.raises(AffinityError, match="another model"):
+        tweaker.load(path)
+    assert tweaker.affinity is before
+
+
+def test_findings_can_be_selected_and_applied(tweaker):
+    row = next(i for i, remedy in enumerate(tweaker.findings["remedy"]) if remedy)
+    finding = tweaker.findings.iloc[row]
+    tweaker.select_finding(row)
+    assert set(tweaker.selection) <= set(finding["ops"])
+    tweaker.apply(row)
+    assert all(tweaker.affinity[op] == d for op, d in finding["remedy"].items())
+    with pytest.raises(ArgumentError, match="no number 99"):
+        tweaker.apply(99)
+
+
+def test_the_findings_follow_a_moment_later(tweaker):
+    panel = tweaker._showing.panel
+    tweaker.select(op_type="Convolution")
+    tweaker.assign("CPU")
+    assert panel.is_looking
+    until = time.monotonic() + 20
+    while panel.is_looking and time.monotonic() < until:
+        time.sleep(0.05)
+    assert panel.n_findings == len(tweaker.findings)
+    assert panel.findings[0]["finding"]
+
+
+def test_files(tweaker, tmp_path):
+    tweaker.select(pattern="^mixed1")
+    tweaker.assign("CPU")
+    mine, controls = tweaker.affinity, tweaker._controls
+    for kind, name in (("affinity, JSON", "a.json"), ("affinity, CSV", "a.csv")):
+        controls.export_kind.value = kind
+        controls.path.value = str(tmp_path / "a")
+        controls.export.click()
+        assert f"Written: {tmp_path / name}" in message(tweaker)
+        tweaker.undo()
+        tweaker.load(tmp_path / name)
+        assert tweaker.affinity == mine
+    frozen = tweaker.freeze(tmp_path / "frozen")
+    assert (frozen / "run.py").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "says"),
+    [
+        ((["ACC", "NOPE"],), {}, ArgumentError, "'NOPE' is not a device here"),
+        ((["ACC"],), {}, ArgumentError, "does not support"),
+        ((["ACC", "CPU"], 3), {}, ArgumentError, "not int"),
+        ((["CPU"],), {"device_properties": {"CPU": {"NOPE": 1}}}, PropertyError, "NOPE"),
+    ],
+)
+def test_what_cannot_be_opened(model, arguments, options, error, says):
+    with pytest.raises(error, match=says):
+        hl.AffinityTweaker(model, *arguments, **options)
+
+
+def test_costs_of_another_model(model):
+    import random
+
+    from planning.random_costs import random_costs
+    from small_models import stateful
+
+    from hetero_lab.model.read import prepare
+
+    costs = random_costs(random.Random(0), prepare(stateful()).graph, ["ACC", "CPU"])
+    with pytest.raises(PlanError, match="another model"):
+        hl.AffinityTweaker(model, ["ACC", "CPU"], costs)
+
+
+@pytest.mark.slow
+def test_measure_suggest_and_return(model, tmp_path):
+    import random
+
+    from planning.random_costs import random_costs
+
+    from hetero_lab.model.read import prepare
+
+    prepared = prepare(model)
+    costs = random_costs(random.Random(0), prepared.graph, ["ACC", "CPU"], forbidden=0.0)
+    tweaker = hl.AffinityTweaker(model, ["ACC", "CPU"], costs, budget_s=4)
+    automatic = tweaker.affinity
+    tweaker.select(pattern="^mixed1")
+    tweaker.assign("CPU")
+    mine = tweaker.affinity
+    tweaker.measure()
+    history = tweaker.history
+    assert list(history["label"]) == ["automatic", "1. 20 ops to CPU"]
+    assert list(history["status"]) == ["ok", "ok"]
+    assert (history["ci95_low_us"] <= history["median_us"]).all()
+    assert (history["median_us"] <= history["ci95_high_us"]).all()
+    assert list(history["n_subgraphs"]) == [19, 17]
+    assert history["predicted_us"][1] == pytest.approx(costs.predict_us(mine))
+    assert [row["is_here"] for row in tweaker._showing.panel.tried] == [False, True]
+    tweaker._showing.panel._handle_custom_msg({"do": "return", "index": 0}, [])
+    assert tweaker.affinity == automatic
+    with pytest.raises(DeviceError, match="ACC does not support"):
+        tweaker.suggest()  # these costs know nothing of what ACC lacks
+    assert "ACC does not support" in message(tweaker)
+    assert tweaker.affinity == automatic
+    tweaker.history_to_csv(tmp_path / "history.csv")
+    assert list(read_csv(tmp_path / "history.csv")["label"]) == list(history["label"])
+
+
+@pytest.mark.slow
+def test_a_worker_that_crashes(model, monkeypatch):
+    monkeypatch.setenv("FAULT", "signal")
+    monkeypatch.setenv("FAULT_KEY", "every")
+    command = [sys.executable, str(FAULTY)]
+    tweaker = hl.AffinityTweaker(model, ["ACC", "CPU"], budget_s=6, worker_command=command)
+    tweaker.select(pattern="^mixed1")
+    tweaker.assign("CPU")
+    tweaker.measure()
+    assert set(tweaker.history["status"]) == {"crashed (signal 11)"}
+    assert "crashed (signal 11)" in message(tweaker)
+    assert not tweaker._controls.measure.disabled
+    tweaker.undo()
+    assert not tweaker._controls.undo.disabled or not tweaker._tweaking.can_undo
+
+
+@pytest.mark.slow
+def test_cancel_ends_the_workers_at_once(model):
+    import psutil
+
+    tweaker = hl.AffinityTweaker(model, ["ACC", "CPU"], budget_s=120)
+    tweaker.measure(wait=False)
+    with pytest.raises(hl.HeteroLabError, match="still running"):
+        tweaker.measure()
+    until = time.monotonic() + 60
+    while not psutil.Process().children() and time.monotonic() < until:
+        time.sleep(0.1)
+    started = time.monotonic()
+    tweaker.cancel()
+    tweaker._background.wait()
+    assert time.monotonic() - started < 30
+    assert psutil.Process().children() == []
+    assert "Cancelled" in message(tweaker)
+    assert len(tweaker.history) == 0
+    assert not tweaker._controls.measure.disabled

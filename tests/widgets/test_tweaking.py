@@ -1,0 +1,230 @@
+"""The tweaker's state, without a browser and without a device."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from planning.random_costs import random_costs, random_graph
+from small_models import stateful
+
+from hetero_lab.errors import AffinityError, DeviceError
+from hetero_lab.model.opgraph import Op, OpGraph, Tensor
+from hetero_lab.model.read import prepare
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.linting import lint, to_frame
+from hetero_lab.placement.partition import predict
+from hetero_lab.widgets.tweaking import Tweaking
+
+TYPES = ("Parameter", "Convolution", "Relu", "MaxPool", "Softmax", "Result")
+NAMES = ("x", "conv", "relu", "pool", "soft", "out")
+
+
+@pytest.fixture
+def chain() -> OpGraph:
+    tensor = Tensor((1, 4), "f32", 16, "")
+    ops = tuple(
+        Op(i, name, kind, ((i - 1, 0),) if i else (), () if kind == "Result" else (tensor,))
+        for i, (name, kind) in enumerate(zip(NAMES, TYPES, strict=True))
+    )
+    return OpGraph("chain", ops, (0,), (5,))
+
+
+@pytest.fixture
+def tweaking(chain) -> Tweaking:
+    """ACC runs all but the last op, BCC only the last two, CPU everything but the pool."""
+    able = {
+        "ACC": frozenset({"conv", "relu", "pool"}),
+        "BCC": frozenset({"pool", "soft"}),
+        "CPU": frozenset({"conv", "relu", "soft"}),
+    }
+    start = {"conv": "ACC", "relu": "ACC", "pool": "ACC", "soft": "CPU"}
+    automatic = Affinity.from_graph(chain, lambda name: start[name])
+    return Tweaking(chain, automatic, able)
+
+
+def devices(tweaking):
+    return [tweaking.affinity[name] for name in NAMES[1:5]]
+
+
+def test_it_starts_with_the_automatic_one(tweaking):
+    assert tweaking.affinity == tweaking.automatic
+    assert tweaking.selection == ()
+    what_if = tweaking.what_if
+    assert (what_if.n_subgraphs, what_if.n_boundaries, what_if.boundary_bytes) == (2, 1, 16)
+    assert what_if.predicted_us is None
+    assert not tweaking.can_undo
+    assert not tweaking.can_redo
+
+
+@pytest.mark.parametrize(
+    ("select", "expected"),
+    [
+        (lambda t: t.select(["soft", "conv"]), ("conv", "soft")),
+        (lambda t: t.select_pattern("^[cr]"), ("conv", "relu")),
+        (lambda t: t.select_pattern("o+"), ("conv", "pool", "soft")),
+        (lambda t: t.select_type("MaxPool"), ("pool",)),
+        (lambda t: t.select_subgraph(0), ("conv", "relu", "pool")),
+        (lambda t: t.select_subgraph(1), ("soft",)),
+        (lambda t: t.select_after("relu"), ("pool", "soft")),
+        (lambda t: t.select([]), ()),
+    ],
+)
+def test_selecting(tweaking, select, expected):
+    select(tweaking)
+    assert tweaking.selection == expected
+
+
+def test_adding_to_a_selection(tweaking):
+    tweaking.select_type("Relu")
+    tweaking.select_after("pool", add=True)
+    assert tweaking.selection == ("relu", "soft")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "says"),
+    [
+        (lambda t: t.select(["con"]), AffinityError, "Did you mean 'conv'"),
+        (lambda t: t.select(["x"]), AffinityError, "'x'"),
+        (lambda t: t.select_pattern("nothing"), AffinityError, "matches no op"),
+        (lambda t: t.select_pattern("("), AffinityError, "not a regular expression"),
+        (lambda t: t.select_pattern(""), AffinityError, "part of a name"),
+        (lambda t: t.select_type("Relus"), AffinityError, "Did you mean 'Relu'"),
+        (lambda t: t.select_subgraph(2), AffinityError, "from 0 to 1"),
+        (lambda t: t.select_subgraph(-1), AffinityError, "no subgraph -1"),
+        (lambda t: t.select_after("soft"), AffinityError, "Nothing comes after"),
+        (lambda t: t.select_after("nobody"), AffinityError, "nobody"),
+        (lambda t: t.assign("BCC"), DeviceError, "BCC does not support 2 of the 2"),
+        (lambda t: t.assign("GPU"), DeviceError, "made for ACC, BCC, CPU"),
+        (lambda t: t.cut(5, "ACC", "CPU"), AffinityError, "between 0 and 4"),
+        (lambda t: t.cut(1, "ACC", "GPU"), DeviceError, "GPU"),
+        (lambda t: t.apply({"soft": "ACC"}, "no"), DeviceError, "does not support 'soft'"),
+        (lambda t: t.undo(), AffinityError, "nothing to undo"),
+        (lambda t: t.redo(), AffinityError, "nothing to redo"),
+        (lambda t: t.replace({"conv": "CPU"}, "no"), AffinityError, "not dict"),
+    ],
+)
+def test_what_is_refused_changes_nothing(tweaking, wrong, error, says):
+    tweaking.select(["conv", "relu"])
+    before = tweaking.affinity
+    with pytest.raises(error, match=says):
+        wrong(tweaking)
+    assert tweaking.affinity is before
+    assert tweaking.selection == ("conv", "relu")
+    assert not tweaking.can_undo
+
+
+def test_affinities_that_do_not_fit_are_refused(tweaking, chain):
+    other = prepare(stateful()).graph
+    with pytest.raises(AffinityError, match="another model"):
+        tweaking.replace(Affinity.from_graph(other, lambda _: "CPU"), "file")
+    with pytest.raises(DeviceError, match="GPU"):
+        tweaking.replace(Affinity.from_graph(chain, lambda _: "GPU"), "file")
+    with pytest.raises(DeviceError, match="CPU does not support 'pool'"):
+        tweaking.replace(Affinity.from_graph(chain, lambda _: "CPU"), "file")
+    assert tweaking.affinity == tweaking.automatic
+
+
+def test_nothing_selected(tweaking):
+    with pytest.raises(AffinityError, match="Nothing is selected"):
+        tweaking.assign("CPU")
+
+
+def test_devices_that_can_run_the_selection(tweaking):
+    tweaking.select(["conv", "relu"])
+    assert tweaking.possible == ("ACC", "CPU")
+    tweaking.select(["relu", "pool", "soft"])
+    assert tweaking.possible == ()
+    assert tweaking.why_not() == (
+        "No device supports all of the 3 selected ops: ACC lacks 'soft'; BCC lacks 'relu'; "
+        "CPU lacks 'pool'. Select fewer ops."
+    )
+
+
+def test_assign_undo_redo(tweaking):
+    tweaking.select(["relu"])
+    tweaking.assign("CPU")
+    assert devices(tweaking) == ["ACC", "CPU", "ACC", "CPU"]
+    assert tweaking.what_if.n_subgraphs == 4
+    assert tweaking.what_if.boundary_bytes == 48
+    tweaking.assign("CPU")  # changes nothing, so there is nothing more to undo
+    tweaking.undo()
+    assert tweaking.affinity == tweaking.automatic
+    assert not tweaking.can_undo
+    tweaking.redo()
+    assert devices(tweaking) == ["ACC", "CPU", "ACC", "CPU"]
+    tweaking.undo()
+    tweaking.select(["conv"])
+    tweaking.assign("CPU")
+    assert not tweaking.can_redo
+    # Results and parameters follow.
+    assert tweaking.affinity["x"] == "CPU"
+
+
+def test_the_cut_and_what_stays(tweaking):
+    tweaking.cut(2, "CPU", "BCC")
+    assert devices(tweaking) == ["CPU", "CPU", "BCC", "BCC"]
+    tweaking.cut(4, "CPU", "BCC")
+    assert devices(tweaking) == ["CPU", "CPU", "BCC", "CPU"]  # CPU has no MaxPool: it stays
+    tweaking.cut(0, "CPU", "BCC")
+    assert devices(tweaking) == ["CPU", "CPU", "BCC", "BCC"]  # so do those that BCC has not
+    assert tweaking.step.cut == 0
+    tweaking.undo()  # a drag is one step
+    assert tweaking.affinity == tweaking.automatic
+
+
+def test_a_stateful_path_moves_as_one():
+    graph = prepare(stateful()).graph
+    names = [graph.ops[i].name for i in graph.placeable]
+    able = dict.fromkeys(("ACC", "CPU"), frozenset(names))
+    tweaking = Tweaking(graph, Affinity.from_graph(graph, lambda _: "CPU"), able)
+    tweaking.select(["sum"])
+    tweaking.assign("ACC")
+    path = ("read", "sum", "middle", "assign")
+    assert {tweaking.affinity[name] for name in path} == {"ACC"}
+    assert tweaking.affinity["after"] == "CPU"
+    for position in range(len(names) + 1):
+        tweaking.cut(position, "ACC", "CPU")
+        assert len({tweaking.affinity[name] for name in path}) == 1
+
+
+def test_predictions_and_findings_are_those_of_the_library(core):
+    prepared = prepare(stateful())
+    graph = prepared.graph
+    names = [graph.ops[i].name for i in graph.placeable]
+    able = dict.fromkeys(("ACC", "CPU"), frozenset(names))
+    costs = random_costs(random.Random(1), graph, ["ACC", "CPU"], forbidden=0.0)
+    tweaking = Tweaking(graph, Affinity.from_graph(graph, lambda _: "CPU"), able, costs)
+    tweaking.select(["after"])
+    tweaking.assign("ACC")
+    assert tweaking.what_if.predicted_us == costs.predict_us(tweaking.affinity)
+    expected = lint(prepared, tweaking.affinity, costs, core=core)
+    assert to_frame(tweaking.findings, priced=True).equals(expected)
+
+
+def test_costs_that_do_not_hold_are_told(chain):
+    names = frozenset(NAMES[1:5])
+    costs = random_costs(random.Random(4), chain, ["ACC", "CPU"], forbidden=0.5)
+    refused = next(n for n in names if n not in costs.supports("ACC"))
+    able = {"ACC": names, "CPU": names}
+    devices = {n: "ACC" if n not in costs.supports("CPU") else "CPU" for n in names}
+    tweaking = Tweaking(chain, Affinity.from_graph(chain, lambda n: devices[n]), able, costs)
+    assert tweaking.what_if.predicted_us is not None
+    tweaking.select([refused])
+    tweaking.assign("ACC")
+    assert tweaking.what_if.predicted_us is None
+    assert "ACC does not support" in tweaking.what_if.problem
+    assert isinstance(tweaking.findings, list)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_numbers_with_costs_are_those_of_predict(seed):
+    rng = random.Random(seed)
+    graph = random_graph(rng, rng.randint(4, 14), state=seed % 3 == 0)
+    devices = ["A", "B", "C"][: 2 + seed % 2]
+    costs = random_costs(rng, graph, devices, forbidden=0.0)
+    able = dict.fromkeys(devices, frozenset(graph.ops[i].name for i in graph.placeable))
+    automatic = Affinity.from_graph(graph, lambda _: rng.choice(devices))
+    what_if = Tweaking(graph, automatic, able, costs).what_if
+    assert what_if.partition == predict(graph, automatic)
+    assert what_if.predicted_us == costs.predict_us(automatic)
