@@ -176,23 +176,24 @@ def _group(members: Sequence[GraphNode], groups: Mapping[int, str], index: int) 
     first = members[0]
     if len(members) == 1:
         return replace(first, index=index)
-    if first.is_port:
+    if all(node.is_port for node in members):
         return replace(first, index=index, name=groups[first.index], tensors=())
     known = [node.time_us for node in members if node.time_us is not None]
-    types = Counter(node.type for node in members)
-    devices = Counter(node.device for node in members)
+    ops = [node for node in members if not node.is_port]
+    types = Counter(node.type for node in ops)
+    devices = Counter(node.device for node in ops)
     precisions = dict.fromkeys(node.precision for node in members if node.precision)
     return GraphNode(
         index=index,
         kind="group",
         name=groups[first.index],
         type=types.most_common(1)[0][0],
-        device=first.device if len(devices) == 1 else SEVERAL,
+        device=ops[0].device if len(devices) == 1 else SEVERAL,
         subgraph=first.subgraph,
         tensors=(),
         time_us=float(sum(known)) if known else None,
         precision=", ".join(precisions),
-        ops=tuple(node.name for node in members),
+        ops=tuple(node.name for node in ops),
         types=tuple(types.most_common()),
         devices=tuple(devices.most_common()),
         n_unseen=sum(node.n_unseen for node in members),

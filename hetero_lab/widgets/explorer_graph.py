@@ -83,7 +83,7 @@ class GraphPane:
         self.show(
             Shown(
                 fold=str(self._fold.value),
-                unfold=() if change["owner"] is self._fold else self.shown.unfold,
+                unfold=() if change["owner"] in (self._fold, self._around) else self.shown.unfold,
                 around=self._around.value.strip() or None,
                 hops=self._hops.value,
                 find=self._find.value.strip(),

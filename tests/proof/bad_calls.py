@@ -102,6 +102,13 @@ _optimize = _asked(
     core=lambda k: k.core,
     progress=lambda k: False,
 )
+_explain = _asked(
+    "explain",
+    model=lambda k: k.model,
+    a=lambda k: "CPU",
+    b=lambda k: k.affinity,
+    core=lambda k: k.core,
+)
 _quantize = _asked(
     "quantize", model=lambda k: k.model, calibration=lambda k: [GOOD], progress=lambda k: False
 )
@@ -737,6 +744,13 @@ PLANNING = [
     row("lint: costs that are none", _lint(costs="fast"), ArgumentError, "costs=", "str"),
 ]
 
+EXPLAINING = [
+    row("explain: no model", _explain(model=5), ModelError, "not int"),
+    row("explain: an absent device", _explain(b="XPU"), DeviceError, "'XPU'", "ACC, CPU"),
+    row("explain: another model's affinity", _explain(a=_other), AffinityError, "'r'"),
+    row("explain: no costs", _explain(costs="fast"), ArgumentError, "not str", "calibrate("),
+]
+
 QUANTISING = [
     row("quantize: no model", _quantize(model=5), ModelError, "not int"),
     row("quantize: no example", _quantize(calibration=[]), InputError, "no example"),
@@ -848,6 +862,7 @@ ROWS = [
     *RUNNING,
     *SWEEPS,
     *PLANNING,
+    *EXPLAINING,
     *QUANTISING,
     *VIEWS,
 ]

@@ -52,5 +52,5 @@ def test_r2_is_left_out_where_it_is_not_defined():
 def test_what_was_not_validated_has_no_figure():
     with pytest.raises(PlanError, match="not validated"):
         hl.views.predicted_measured(chain_costs())
-    assert hl.views.gallery(chain_costs()) == {}
-    assert list(hl.views.gallery(COSTS)) == ["predicted_measured"]
+    assert "predicted_measured" not in hl.views.gallery(chain_costs())
+    assert "predicted_measured" in hl.views.gallery(COSTS)
