@@ -23,30 +23,16 @@ F32 = {"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
 
 
 def one_sample(name: str, budget_s: float, seed: int) -> dict[str, float]:
-    """Calibrate a sample and print each unseen placement; return its errors."""
+    """Calibrate a sample and print how well it predicts the placements kept out of the fit."""
     started = time.perf_counter()
-    learnt = learn(
-        hl.load(name),
-        ["ACC", "CPU"],
-        watch=Stopwatch.start(budget_s),
-        share=1.0,
-        device_properties=F32,
-        options={"inputs": None, "seed": 0, "isolate": False, "progress": False},
-        core=shared_core(),
-    )
+    costs = hl.calibrate(
+        name, ["ACC", "CPU"], budget_s=budget_s, device_properties=F32, seed=seed,
+        validate=UNSEEN, progress=False,
+    )  # fmt: skip
     took = time.perf_counter() - started
-    graph = learnt.costs.graph
-    ops = [(graph.ops[index].name,) for index in graph.placeable]
-    unseen = segmented_affinities(graph, learnt.support, ops, UNSEEN, seed=seed)
-    known = {seen.affinity for seen in learnt.fitted}
-    labelled = {f"unseen {i}": a for i, a in enumerate(unseen) if a not in known}
-    learnt.observer.watch = Stopwatch.start(None)
-    measured = learnt.observer.observe(labelled, budget_s=None, counters=False)
-    actual = np.array([seen.measured_us for seen in measured])
-    predicted = np.array([learnt.costs.predict_us(seen.affinity) for seen in measured])
-    subgraphs = [learnt.costs.predictor(seen.affinity).n_subgraphs for seen in measured]
+    rows = costs.validation
+    actual, predicted = rows["measured_us"].to_numpy(), rows["predicted_us"].to_numpy()
     error = predicted / actual - 1.0
-    rest = float(((actual - predicted) ** 2).sum() / ((actual - actual.mean()) ** 2).sum())
     rest = float(((actual - predicted) ** 2).sum() / ((actual - actual.mean()) ** 2).sum())
     row = {"mape": costs.mape, "worst": float(np.abs(error).max()), "r2": 1.0 - rest}
     print(

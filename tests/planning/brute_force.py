@@ -27,9 +27,7 @@ def choices(costs: CostModel) -> Iterator[tuple[int, ...]]:
     yield from itertools.product(*places)
 
 
-def hand_over_ns(
-    costs: CostModel, op: str, port: int, source: str, target: str
-) -> tuple[int, int]:
+def hand_over_ns(costs: CostModel, op: str, port: int, source: str, target: str) -> tuple[int, int]:
     """Return the work of both devices for one tensor that goes from one to the other."""
     tensor = costs.graph.ops[costs.graph.index_of[op]].outputs[port]
     price = costs.boundaries.get((source, target), BoundaryCost())
@@ -129,6 +127,4 @@ def held_bytes(costs: CostModel, affinity: Affinity) -> dict[str, int]:
 
 def _lost_ns(costs: CostModel, term: LostFusion, affinity: Affinity) -> list[tuple[str, int]]:
     sides = ((term.first, term.first_us), (term.second, term.second_us))
-    return [
-        (affinity[op], ns(column[costs.devices.index(affinity[op])])) for op, column in sides
-    ]
+    return [(affinity[op], ns(column[costs.devices.index(affinity[op])])) for op, column in sides]
