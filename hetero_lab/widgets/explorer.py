@@ -18,7 +18,7 @@ from hetero_lab.views.subgraph_lanes import timeline
 from hetero_lab.views.text import squeeze
 from hetero_lab.widgets.explorer_figure import figure_widget
 from hetero_lab.widgets.explorer_graph import GraphPane
-from hetero_lab.widgets.explorer_look import CLASS, message, style_sheet, table
+from hetero_lab.widgets.explorer_look import CLASS, Look, message, table
 from hetero_lab.widgets.explorer_points import points_widget, rings
 from hetero_lab.widgets.sweep_exploring import SweepExploring, title_of
 
@@ -58,7 +58,7 @@ class SweepExplorer(ipw.VBox):
     def __init__(self, sweep: Sweep):
         self.exploring = SweepExploring(sweep)
         self._said = ipw.HTML(message(self.exploring.message))
-        children: list[ipw.Widget] = [style_sheet(), self._heading(), self._said]
+        children: list[ipw.Widget] = [Look(), self._heading(), self._said]
         self._quiet = False
         if self.exploring.measured:
             children += self._browser()

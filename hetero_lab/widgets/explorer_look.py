@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import html
 
-import ipywidgets as ipw
+import anywidget
 
 CLASS = "hetero-lab-explorer"
-_STYLE = f"""<style>
+_STYLE = f"""
 .{CLASS} {{ color: var(--jp-ui-font-color1); }}
 .{CLASS} .js-plotly-plot :is(.gtitle, .legendtext, .xtitle, .ytitle, .xtick text, .ytick text,
   .textpoint text, .annotation-text) {{ fill: var(--jp-ui-font-color1, currentColor) !important; }}
@@ -25,12 +25,25 @@ _STYLE = f"""<style>
 .{CLASS} .hlx-graph {{ max-height: 760px; overflow: auto; }}
 .{CLASS} :is(button, select, input):focus-visible {{
   outline: 2px solid var(--jp-brand-color1) !important; outline-offset: 1px; }}
-</style>"""
+"""
+# JupyterLab takes the arrow keys for itself, by shortcuts and in the notebook: lists need them.
+_SCRIPT = f"""
+function mark(el, patience) {{
+  const box = el.closest(".{CLASS}");
+  if (box) {{
+    box.setAttribute("data-lm-suppress-shortcuts", "true");
+    box.addEventListener("keydown", (event) => event.stopPropagation());
+  }} else if (patience > 0) setTimeout(() => mark(el, patience - 1), 50);
+}}
+export default {{ render({{ el }}) {{ el.style.display = "none"; mark(el, 100); }} }};
+"""
 
 
-def style_sheet() -> ipw.HTML:
-    """Return the widget that brings the style along."""
-    return ipw.HTML(_STYLE, layout={"display": "none"})
+class Look(anywidget.AnyWidget):
+    """Brings the style along, and keeps the keys that are pressed in the explorer for it."""
+
+    _esm = _SCRIPT
+    _css = _STYLE
 
 
 def message(text: str) -> str:
