@@ -17,9 +17,12 @@ if TYPE_CHECKING:
     from hetero_lab.experiments.calibrating import calibrate
     from hetero_lab.experiments.comparing import compare
     from hetero_lab.experiments.entries import priority_orders
+    from hetero_lab.experiments.evaluating import Evaluation, evaluate
     from hetero_lab.experiments.explaining import explain
     from hetero_lab.experiments.optimizing import Optimized, optimize
     from hetero_lab.experiments.profiling import Profile, profile
+    from hetero_lab.experiments.recovered import Recovered
+    from hetero_lab.experiments.recovering import recover_accuracy
     from hetero_lab.experiments.refusals import find_refused
     from hetero_lab.experiments.stored_profile import read_profile
     from hetero_lab.experiments.sweep_result import Sweep, read_sweep
@@ -51,6 +54,7 @@ _WHERE = {
     "AffinityTweaker": "widgets.tweaker",
     "CostModel": "planning.cost_model",
     "EmulatedDevice": "backend.emulation",
+    "Evaluation": "experiments.evaluating",
     "HeteroDumps": "runtime.dot_dumps",
     "HeteroLabError": "errors",
     "HeteroLabWarning": "errors",
@@ -61,11 +65,13 @@ _WHERE = {
     "Placement": "placement.placements",
     "Plan": "planning.planner",
     "Priorities": "placement.affinity",
+    "Recovered": "experiments.recovered",
     "Profile": "experiments.profiling",
     "calibrate": "experiments.calibrating",
     "compile": "runtime.compiled:compile_placement",
     "compare": "experiments.comparing",
     "compress_weights": "runtime.quantizing",
+    "evaluate": "experiments.evaluating",
     "explain": "experiments.explaining",
     "find_refused": "experiments.refusals",
     "dataset": "model.labelled_data",
@@ -81,6 +87,7 @@ _WHERE = {
     "profile": "experiments.profiling",
     "quantize": "runtime.quantizing",
     "priority_orders": "experiments.entries",
+    "recover_accuracy": "experiments.recovering",
     "read_profile": "experiments.stored_profile",
     "read_sweep": "experiments.sweep_result",
     "samples": "model.samples",

@@ -147,6 +147,8 @@ def learn(
 ) -> Learnt:
     """Calibrate within a share of a budget and keep what more can be learnt from."""
     names = Priorities.parse(devices, core).devices
+    if not (validate is None or (type(validate) is int and validate >= 0)):
+        raise ArgumentError(f"validate= is a whole number of at least 0, not {validate!r}.")
     if len(names) < 2:
         raise PlanError(
             f"A cost model is about two devices or more, not {names_at_hand(names)} only. Add one, "
@@ -172,12 +174,8 @@ def learn(
     coarse = n < _FEW
     if coarse:
         _say_coarse(watch, n)
-    most = _MOST_VALIDATED if validate is None else validate
-    share_kept = _VALIDATED * n if validate is None else n - _FEW
-    n_validated = 0 if coarse else max(0, min(most, round(share_kept)))
-    designed, kept = (
-        _design(prepared, support, observed, observer, n, n_validated, coarse) if n else ({}, set())
-    )
+    n_validated = 0 if coarse else _n_validated(n, validate)
+    designed, kept = _design(prepared, support, observed, observer, n, n_validated, coarse)
     left = None if limit is None else limit - watch.elapsed_s
     after: list[Observation] = []
     if designed and (left is None or left > 0.0):
@@ -336,6 +334,13 @@ def _say_coarse(watch: Stopwatch, n: int) -> None:
     )
 
 
+def _n_validated(n: int, wanted: int | None) -> int:
+    """Return how many of ``n`` placements are kept out of the fit."""
+    if wanted is None:
+        return min(_MOST_VALIDATED, round(_VALIDATED * n))
+    return max(0, min(wanted, n - _FEW))
+
+
 def _design(
     prepared: PreparedModel,
     support: Mapping[str, frozenset[str]],
@@ -346,6 +351,8 @@ def _design(
     coarse: bool,
 ) -> tuple[dict[str, Affinity], set[str]]:
     """Return placements to measure by label, and the labels of those that validate."""
+    if not n:
+        return {}, set()
     graph = prepared.graph
     groups = fusion_groups(observed, list(support))
     units = split_into_units(graph, support, groups, coarse=coarse)

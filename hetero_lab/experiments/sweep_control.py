@@ -21,7 +21,7 @@ class SweepControl:
     ----------
     on_record
         Called in the sweep's thread with each record as it is appended: ``type`` is
-        ``compiled``, ``turn``, ``counters``, ``failed``, ``finished`` or ``state``.
+        ``compiled``, ``turn``, ``counters``, ``failed``, ``finished``, ``accuracy`` or ``state``.
     """
 
     def __init__(self, on_record: Callable[[Mapping[str, Any]], object] | None = None):

@@ -14,6 +14,7 @@ import numpy as np
 from hetero_lab.errors import ArgumentError, StoredFileError, did_you_mean, names_at_hand, shorten
 from hetero_lab.experiments import sweep_tables
 from hetero_lab.experiments.environment import Environment
+from hetero_lab.experiments.evaluating import Evaluation
 from hetero_lab.experiments.profiling import Profile
 from hetero_lab.experiments.store import read_store
 from hetero_lab.experiments.stored_profile import (
@@ -22,6 +23,7 @@ from hetero_lab.experiments.stored_profile import (
     environment_from_json,
     spans_from_json,
 )
+from hetero_lab.experiments.sweep_accuracy import evaluation_from
 from hetero_lab.experiments.sweep_hosts import host_of, hosts_of_entry, known_hosts
 from hetero_lab.model.opgraph import OpGraph, graph_from_json
 from hetero_lab.placement.affinity import Affinity
@@ -55,6 +57,7 @@ class Row:
     sustained_us: tuple[float, ...]
     executor: str = HETERO
     host: str = ""  # of a fleet
+    evaluation: Evaluation | None = None  # of a sweep with data
 
 
 @dataclass(frozen=True)
@@ -250,7 +253,7 @@ def _build(
         for host in hosts_of_entry(header, key, every, hosts):
             made = _row(
                 entry,
-                [r for r in every if host_of(r) == host],
+                [r for r in every if host_of(r) == host and r["type"] != "accuracy"],
                 graphs[entry["variant"]],
                 header["models"][entry["variant"]]["fingerprint"],
                 hosts.get(host, here),
@@ -258,7 +261,9 @@ def _build(
                 "" if same_as == label else same_as,
                 interrupted,
             )
-            rows.append(replace(made, host=host))
+            # Accuracy is evaluated where the sweep was called, whichever host measured the row.
+            found = evaluation_from(every, label) if made.profile is not None else None
+            rows.append(replace(made, host=host, evaluation=found))
     labels = {row.key: row.label for row in reversed(rows)}
     return Sweep(
         rows=tuple(rows),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_lab.experiments import profile_tables
+from hetero_lab.experiments.sweep_accuracy import summary_columns
 from hetero_lab.statistics import paired_ratio, rank_groups
 from hetero_lab.tables import html_table, number
 
@@ -203,6 +204,8 @@ def _summary(row: Row, sweep: Sweep) -> dict[str, Any]:
         "host": _host(row),
         "hetero_lab_version": row.profile.environment.hetero_lab_version if row.profile else None,
     }
+    if any(other.evaluation is not None for other in sweep.rows):
+        columns |= summary_columns(row.evaluation)
     first = [
         "label", "status", "n_subgraphs", "boundary_bytes", "median_us", "p90_us", "ci95_low_us",
         "ci95_high_us", "ratio", "ratio_ci95_low", "ratio_ci95_high",

@@ -21,13 +21,16 @@ from hetero_lab.experiments.environment import current_environment
 from hetero_lab.experiments.isolated import write_set_up
 from hetero_lab.experiments.rounds import GROUP_SIZE, Plan, SweepRun
 from hetero_lab.experiments.store import Store
+from hetero_lab.experiments.sweep_accuracy import SweepData
 from hetero_lab.experiments.sweep_control import StoppedError, SweepControl
 from hetero_lab.experiments.sweep_result import Sweep, sweep_from
 from hetero_lab.experiments.variants import Variant, prepare_variants, with_problems
 from hetero_lab.experiments.worker_process import WorkerProcess
+from hetero_lab.model.labelled_data import Dataset, Metric
 from hetero_lab.model.opgraph import graph_to_json
 from hetero_lab.model.read import PreparedModel, Source
 from hetero_lab.placement.placements import PlacementLike
+from hetero_lab.runtime.answers import Correct
 from hetero_lab.runtime.inputs import Inputs, bind_inputs, generate_inputs
 from hetero_lab.runtime.runners import HETERO
 from hetero_lab.runtime.timing import Stopwatch
@@ -54,6 +57,8 @@ def sweep(
     seed: int = 0,
     counters: bool = True,
     reference: bool = True,
+    data: Dataset | Sequence[Any] | None = None,
+    metric: Metric | Correct | None = None,
     store: str | os.PathLike[str] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     dedupe: bool = True,
@@ -111,6 +116,10 @@ def sweep(
     counters, reference
         Whether to compile each placement once more for its counters, and to compare its
         outputs with a single-device f32 reference.
+    data, metric
+        Examples for :func:`hetero_lab.evaluate`: the summary then has each placement's accuracy
+        and its drop from f32. They are run here, once a distinct placement, when the turns are
+        measured and outside of ``budget_s``.
     store
         Directory to which each turn is appended as it ends. The same call goes on where it
         was stopped.
@@ -177,6 +186,7 @@ def sweep(
         core=core,
     )
     entries = with_problems(entries, problems)
+    examples = None if data is None else SweepData(data, metric, prepared, core)
     arrays = {
         name: bind_inputs(p, inputs if inputs is not None else generate_inputs(p, seed))
         for name, p in prepared.items()
@@ -220,6 +230,8 @@ def sweep(
                         memory_limit_bytes,
                     )) if fleet is None else set_up
                 )  # fmt: skip
+            if examples is not None:
+                examples.evaluate(entries, records, control.watched(append), progress)
         except StoppedError:
             interrupted = True
         except KeyboardInterrupt:

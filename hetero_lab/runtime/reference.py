@@ -72,7 +72,7 @@ def reference_outputs(
         No single device here supports the whole model.
     """
     core = core or shared_core()
-    device = _reference_device(prepared, core)
+    device = reference_device(prepared, core)
     digest = hashlib.blake2b(digest_size=16)
     for array in arrays:
         digest.update(repr((array.shape, array.dtype.str)).encode())
@@ -232,7 +232,14 @@ def _argmax_agreement(output: np.ndarray, expected: np.ndarray) -> float:
     return float(np.mean(output.argmax(-1) == expected.argmax(-1)))
 
 
-def _reference_device(prepared: PreparedModel, core: ov.Core) -> str:
+def reference_device(prepared: PreparedModel, core: ov.Core) -> str:
+    """Return the real device that f32 references are run on: CPU, if it supports the model.
+
+    Raises
+    ------
+    DeviceError
+        No single device here supports the whole model.
+    """
     emulated = emulated_devices(core)
     real = [device for device in device_names(core) if device not in emulated]
     wanted = set(Affinity.uniform(prepared, real[0], core=core).ops) if real else set()

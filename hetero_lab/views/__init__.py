@@ -9,18 +9,21 @@ if TYPE_CHECKING:
     from hetero_lab.views.accuracy_scatter import predicted_measured
     from hetero_lab.views.catalogue import gallery
     from hetero_lab.views.difference_bars import difference
+    from hetero_lab.views.front_scatter import accuracy_front
     from hetero_lab.views.graph_drawing import placement_graph, placement_graph_of
     from hetero_lab.views.host_dots import hosts
     from hetero_lab.views.latency_split import where_time_goes
     from hetero_lab.views.op_types import op_types_by_device, time_by_op_type
     from hetero_lab.views.ranking_bars import latency_ranking
     from hetero_lab.views.sample_histogram import latency_samples
+    from hetero_lab.views.sensitivity_bars import sensitivity
     from hetero_lab.views.structure_scatter import placement_latency
     from hetero_lab.views.subgraph_bars import time_by_subgraph
     from hetero_lab.views.subgraph_lanes import schedule, timeline
     from hetero_lab.views.whole_page import page
 
 _WHERE = {
+    "accuracy_front": "front_scatter",
     "difference": "difference_bars",
     "gallery": "catalogue",
     "hosts": "host_dots",
@@ -35,6 +38,7 @@ _WHERE = {
     "time_by_op_type": "op_types",
     "time_by_subgraph": "subgraph_bars",
     "schedule": "subgraph_lanes",
+    "sensitivity": "sensitivity_bars",
     "timeline": "subgraph_lanes",
     "where_time_goes": "latency_split",
 }

@@ -10,6 +10,7 @@ _MAKERS = {
     "Profile": "hetero_lab.profile()",
     "Sweep": "hetero_lab.sweep()",
     "CostModel": "hetero_lab.calibrate()",
+    "Recovered": "hetero_lab.recover_accuracy()",
 }
 
 

@@ -10,20 +10,24 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hetero_lab.errors import ArgumentError
+from hetero_lab.experiments.evaluating import Evaluation
 from hetero_lab.experiments.profile_tables import headline
 from hetero_lab.experiments.profiling import Profile
+from hetero_lab.experiments.recovered import Recovered
 from hetero_lab.experiments.sweep_result import Sweep
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.difference import Difference
 from hetero_lab.planning.list_scheduling import SchedulePlan
 from hetero_lab.views.accuracy_scatter import predicted_measured
 from hetero_lab.views.difference_bars import difference
+from hetero_lab.views.front_scatter import accuracy_front
 from hetero_lab.views.graph_drawing import placement_graph
 from hetero_lab.views.host_dots import hosts
 from hetero_lab.views.latency_split import where_time_goes
 from hetero_lab.views.op_types import op_types_by_device, time_by_op_type
 from hetero_lab.views.ranking_bars import latency_ranking
 from hetero_lab.views.sample_histogram import latency_samples
+from hetero_lab.views.sensitivity_bars import sensitivity
 from hetero_lab.views.structure_scatter import placement_latency
 from hetero_lab.views.subgraph_bars import time_by_subgraph
 from hetero_lab.views.subgraph_lanes import schedule, timeline
@@ -32,7 +36,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
-Result: TypeAlias = Profile | Sweep | CostModel | SchedulePlan | Difference
+Result: TypeAlias = Profile | Sweep | CostModel | SchedulePlan | Difference | Evaluation | Recovered
 
 
 def _always(_: Any) -> bool:
@@ -115,6 +119,14 @@ def _any_counters(sweep: Sweep) -> bool:
 
 def _any_measured(sweep: Sweep) -> bool:
     return any(row.profile is not None for row in sweep.rows)
+
+
+def _has_accuracy(sweep: Sweep) -> bool:
+    return any(row.evaluation is not None and row.evaluation.is_labelled for row in sweep.rows)
+
+
+def _any_tried(found: Recovered) -> bool:
+    return any(tried.only_fast is not None for tried in found.tried)
 
 
 def _several_hosts(sweep: Sweep) -> bool:
@@ -211,6 +223,7 @@ KINDS = (
             View("placement_latency", placement_latency, _any_measured),
             View("where_time_goes", where_time_goes, _any_counters),
             View("hosts", hosts, _several_hosts),
+            View("accuracy_front", accuracy_front, _has_accuracy),
         ),
         listings=(
             Listing("Ranking", _ranking, is_detail=False, applies=_any_measured),
@@ -255,6 +268,35 @@ KINDS = (
                 lambda found: found.parts,
                 applies=lambda found: found.predicted_parts is not None,
             ),
+        ),
+    ),
+    Kind(
+        takes=Evaluation,
+        heading=lambda found: f"Accuracy of {found.label}" if found.is_labelled else found.label,
+        notes=lambda found: [repr(found)],
+        views=(),
+        listings=(
+            Listing("Summary", lambda found: found.summary, is_detail=False),
+            Listing("Examples", lambda found: found.examples),
+        ),
+    ),
+    Kind(
+        takes=Recovered,
+        heading=lambda found: f"{found.costs.graph.name}: accuracy and latency",
+        notes=lambda found: [
+            found.verdict,
+            *_emulation_notes(found.sweep.environment.emulated),
+            *found.sweep.notes,
+        ],
+        views=(
+            View("accuracy_front", accuracy_front),
+            View("sensitivity", sensitivity, _any_tried),
+        ),
+        listings=(
+            Listing("Summary", lambda found: found.summary, is_detail=False),
+            Listing("Front", lambda found: found.front),
+            Listing("Sensitivity", lambda found: found.sensitivity),
+            Listing("Tried on calibration examples", lambda found: found.trials),
         ),
     ),
 )

@@ -18,17 +18,15 @@ def figure_widget(
     It may be made while it is not visible, in a closed tab: then plotly can measure neither the
     room that it has nor its title, and would be too narrow and write the subtitle over the title.
     """
-    title = figure.layout.title
-    subtitle = title.subtitle.text
     widget = go.FigureWidget(figure)
+    layout: Any = widget.layout
+    title, subtitle = layout.title.text, layout.title.subtitle.text
     with widget.batch_update():
-        if widget.layout.width is None:
-            widget.layout.width = WIDTH
+        if layout.width is None:
+            layout.width = WIDTH
         if subtitle:
-            widget.layout.title.text = (
-                f'{title.text}<br><span style="font-size: 11px">{subtitle}</span>'
-            )
-            widget.layout.title.subtitle.text = ""
+            layout.title.text = f'{title}<br><span style="font-size: 11px">{subtitle}</span>'
+            layout.title.subtitle.text = ""
     if clicked is not None:
 
         def told(trace: Any, points: Any, _: Any) -> None:

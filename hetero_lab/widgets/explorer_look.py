@@ -9,7 +9,8 @@ import anywidget
 CLASS = "hetero-lab-explorer"
 _STYLE = f"""
 .{CLASS} {{ color: var(--jp-ui-font-color1); }}
-.{CLASS} .js-plotly-plot :is(.gtitle, .legendtext, .xtitle, .ytitle, .xtick text, .ytick text,
+.{CLASS} .js-plotly-plot :is(.gtitle, .legendtext, .xtitle, .ytitle, .x2title, .y2title,
+  .xtick text, .ytick text, .x2tick text, .y2tick text,
   .textpoint text, .annotation-text) {{ fill: var(--jp-ui-font-color1, currentColor) !important; }}
 .{CLASS} .js-plotly-plot .gtitle-subtitle {{ fill: var(--jp-ui-font-color2) !important; }}
 .{CLASS} .hlx-message {{ border-left: 4px solid var(--jp-warn-color1, #f57c00); margin: 2px 0;

@@ -6,6 +6,7 @@ import re
 import signal
 import sys
 import threading
+import warnings
 from _thread import interrupt_main
 from pathlib import Path
 
@@ -181,8 +182,13 @@ def test_the_latency_is_measured_without_counters(own_core):
 
 
 def test_a_model_too_quick_to_count_has_no_counters_and_a_warning(core):
-    with pytest.warns(HeteroLabWarning, match="returned no counters"):
-        result = profile(chain("r"), "CPU", core)
+    for _ in range(5):  # on a busy machine even a relu may take a microsecond
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always", HeteroLabWarning)
+            result = profile(chain("r"), "CPU", core)
+        if result.counters == ():
+            break
+    assert any("returned no counters" in str(warning.message) for warning in said)
     assert result.counters == ()
     assert result.tables["summary"]["ops_us"].isna().all()
 

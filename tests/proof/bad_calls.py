@@ -95,6 +95,23 @@ _calibrate = _asked(
     core=lambda k: k.core,
     progress=lambda k: False,
 )
+_evaluate = _asked(
+    "evaluate",
+    model=lambda k: k.model,
+    placement=lambda k: k.affinity,
+    data=lambda k: [GOOD],
+    progress=lambda k: False,
+    core=lambda k: k.core,
+)
+_recover = _asked(
+    "recover_accuracy",
+    model=lambda k: k.model,
+    fast=lambda k: "ACC",
+    accurate=lambda k: "CPU",
+    data=lambda k: hl.dataset("digits"),
+    progress=lambda k: False,
+    core=lambda k: k.core,
+)
 _optimize = _asked(
     "optimize",
     model=lambda k: k.model,
@@ -654,6 +671,15 @@ SWEEPS = [
     ),
 ]
 
+ACCURACY = [
+    row("evaluate: no data", _evaluate(data=[]), ArgumentError, "no examples"),
+    row("evaluate: a number as data", _evaluate(data=3), ArgumentError, "not int", "hetero_lab"),
+    row("evaluate: no metric", _evaluate(metric=3), ArgumentError, "metric=", "not int"),
+    row("recover_accuracy: one device", _recover(fast="CPU"), ArgumentError, "both CPU"),
+    row("recover_accuracy: no share", _recover(max_drop=3), ArgumentError, "max_drop=", "3"),
+    row("recover_accuracy: a list", _recover(data=[GOOD]), ArgumentError, "not list", "dataset("),
+]
+
 PLANNING = [
     row("calibrate: one device", _calibrate(devices=["CPU"]), ArgumentError, "two devices"),
     row("calibrate: an absent device", _calibrate(devices=["CPU", "XPU"]), DeviceError, "'XPU'"),
@@ -864,5 +890,6 @@ ROWS = [
     *PLANNING,
     *EXPLAINING,
     *QUANTISING,
+    *ACCURACY,
     *VIEWS,
 ]

@@ -43,7 +43,7 @@ def test_a_page_holds_plotly_once_and_loads_nothing(tmp_path):
     text = written(tmp_path / "page.html", [small_profile(), small_profile(label="again")])
     assert text.count("* plotly.js v") == 1
     assert Outline(text).loads == []
-    assert text.count("Plotly.newPlot(") == 1 + 2 * 4  # side by side, then four each
+    assert text.count("Plotly.newPlot(") == 1 + 2 * 5  # side by side, then five each
     assert "prefers-color-scheme: dark" in text
 
 
@@ -65,7 +65,13 @@ def test_names_stay_text(name, tmp_path):
 
 
 def test_the_gallery_holds_what_applies():
-    names = ["placement_graph", "latency_samples", "time_by_subgraph", "timeline"]
+    names = [
+        "placement_graph",
+        "latency_samples",
+        "time_by_subgraph",
+        "time_by_op_type",
+        "timeline",
+    ]
     figures = hl.views.gallery(small_profile())
     assert list(figures) == names
     assert all(isinstance(figure, go.Figure) for figure in figures.values())

@@ -60,7 +60,7 @@ def test_every_figure_is_drawn(browser, tmp_path):
     document, log = drawn(browser, page)
     assert "Uncaught" not in log
     assert "ERR_" not in log  # nothing was asked of a network
-    assert len(re.findall(r'<svg class="main-svg"[^>]*style="background', document)) == 9
+    assert len(re.findall(r'<svg class="main-svg"[^>]*style="background', document)) == 11
     said = texts(document)
     for expected in (
         "small on HETERO:ACC,CPU: 103 µs, 3 subgraphs, 2 boundaries of 64 B",

@@ -153,7 +153,7 @@ def test_random_models_are_drawn_the_same_way_each_time(seed):
 def test_a_big_graph_keeps_to_its_width():
     graph = prepare(random_model(5, 500)).graph
     affinity = random_affinity(graph, ["A", "B"], 5)
-    figure = placement_graph_of(graph, affinity, predict(graph, affinity), width=1000)
+    figure = placement_graph_of(graph, affinity, predict(graph, affinity), width=1000, fold="none")
     low, high = figure.layout.xaxis.range
     assert high - low < 1300
     assert figure.layout.width is None

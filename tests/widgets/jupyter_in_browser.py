@@ -65,6 +65,7 @@ class NotebookPage:
         )
         is_light = str(name == LIGHT).lower()
         self.page.wait_for_selector(f"body[data-jp-theme-light='{is_light}']", state="attached")
+        self.page.wait_for_selector("#jupyterlab-splash", state="detached")
 
     def picture(self, name: str, selector: str | None = None) -> Path:
         """Keep a screenshot of the page, or of one element, in ``tests/artifacts``."""

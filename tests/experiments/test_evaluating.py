@@ -1,0 +1,120 @@
+"""Accuracy with its interval, the drop from f32, and what happens to bad data."""
+
+from __future__ import annotations
+
+import numpy as np
+import openvino as ov
+import pytest
+from openvino import opset13 as op
+from small_models import chain
+
+import hetero_lab as hl
+from hetero_lab.errors import ArgumentError, InputError
+from hetero_lab.tables import read_csv
+
+RELU_POSITIVE = [({"x": np.full((1, 4), v, np.float32)}, v > 0) for v in (-1.0, 2.0, 3.0, -4.0)]
+
+
+def is_positive(outputs, label) -> bool:
+    return bool(next(iter(outputs.values())).max() > 0) == label
+
+
+def square_root() -> ov.Model:
+    x = op.parameter([1, 4], np.float32, name="x")
+    return ov.Model([op.result(op.sqrt(x, name="root"), name="out")], [x], "root")
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return hl.load("digits_inception"), hl.dataset("digits")
+
+
+def test_digits_in_two_precisions(digits, own_core):
+    model, data = digits
+    part = [data.evaluation[i] for i in range(120)]
+    found = hl.evaluate(model, "HETERO:ACC,CPU", part, metric=data.metric, core=own_core)
+    cpu = hl.Placement(
+        hl.Affinity.uniform(model, "CPU"),
+        device_properties={"CPU": {"INFERENCE_PRECISION_HINT": "f32"}},
+    )
+    compiled = hl.compile(model, cpu)
+    right = [data.metric.correct(compiled(inputs), label) for inputs, label in part]
+    assert found.reference_accuracy == pytest.approx(np.mean(right))
+    assert found.accuracy == found.reference_accuracy  # ACC of this core is in f32
+    assert found.relative_error < 1e-4
+    low, high = found.accuracy_ci95
+    assert low < found.accuracy <= high
+    assert found.paired.lost == found.paired.won == found.n_nan == 0
+    row = found.summary.iloc[0]
+    assert (row["n_examples"], row["metric"]) == (120, "accuracy")
+    assert row["accuracy_drop_ci95_low"] < 0 < row["accuracy_drop_ci95_high"]
+
+
+def test_f32_outputs_are_computed_once(digits, own_core):
+    model, data = digits
+    part = [data.evaluation[i] for i in range(3)]
+    hl.evaluate(model, "ACC", part, metric=data.metric, core=own_core)
+    before = own_core.n_compiled
+    hl.evaluate(model, "ACC", part, metric=data.metric, core=own_core)
+    assert own_core.n_compiled == before + 1
+
+
+def test_without_labels_there_are_output_errors_only(tmp_path):
+    found = hl.evaluate(chain("a", "b"), "CPU", [inputs for inputs, _ in RELU_POSITIVE])
+    assert not found.is_labelled
+    assert len(found) == 4
+    assert found.relative_error < 0.02
+    assert found.top1_agreement > 0.9
+    with pytest.raises(ArgumentError, match="no labels"):
+        _ = found.accuracy
+    found.to_csv(tmp_path / "e.csv")
+    row = read_csv(tmp_path / "e.csv").iloc[0]
+    assert row["n_examples"] == 4
+    assert row["relative_error"] == pytest.approx(found.relative_error)
+
+
+def test_labels_and_a_function_as_metric():
+    found = hl.evaluate(chain("relu"), "CPU", RELU_POSITIVE, metric=is_positive)
+    assert found.accuracy == 1.0
+    assert found.metric == "is_positive"
+    wrong = [(inputs, not label) for inputs, label in RELU_POSITIVE]
+    assert hl.evaluate(chain("relu"), "CPU", wrong, metric=is_positive).accuracy == 0.0
+
+
+def test_what_is_not_a_number_is_wrong_and_reported():
+    examples = [({"x": np.full((1, 4), v, np.float32)}, True) for v in (4.0, -1.0)]
+    found = hl.evaluate(square_root(), "CPU", examples, metric=lambda outputs, label: True)
+    assert (found.accuracy, found.n_nan) == (0.5, 1)
+    assert found.relative_error < 1e-2  # of the one that is a number
+    assert list(found.examples["is_nan"]) == [False, True]
+    assert "1 of them not a number" in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("data", "metric", "error", "message"),
+    [
+        ([], None, ArgumentError, "no examples"),
+        ("digits", None, ArgumentError, "data= is"),
+        (7, None, ArgumentError, "data= is"),
+        (RELU_POSITIVE, "accuracy", ArgumentError, "metric= is a function"),
+        ([np.zeros((1, 4), np.float32)], is_positive, ArgumentError, "no pair"),
+        (RELU_POSITIVE, lambda o, label: o["nowhere"], ArgumentError, "does not fit"),
+        (RELU_POSITIVE, lambda o, label: next(iter(o.values())) > 0, ArgumentError, "does not fit"),
+        ([np.zeros((1, 5), np.float32)], None, InputError, "shape"),
+    ],
+)
+def test_bad_data_is_an_error_that_says_so(data, metric, error, message):
+    with pytest.raises(error, match=message):
+        hl.evaluate(chain("relu"), "CPU", data, metric=metric)
+
+
+def test_a_data_set_of_another_model_is_refused(digits):
+    with pytest.raises(ArgumentError):
+        hl.evaluate(chain("relu"), "CPU", digits[1])
+
+
+def test_text_is_escaped():
+    model = chain("relu")
+    placement = hl.Placement(hl.Affinity.uniform(model, "CPU"), "<script>alert(1)</script>")
+    found = hl.evaluate(model, placement, RELU_POSITIVE, metric=is_positive)
+    assert "<script>" not in found._repr_html_()
