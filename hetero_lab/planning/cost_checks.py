@@ -58,6 +58,7 @@ def check(costs: CostModel) -> None:
         raise PlanError(f"The subgraph cost of {names_at_hand(missing)} is missing.")
     _check_costs([costs.subgraph_us[d] for d in devices], "The cost of a subgraph")
     _check_costs([costs.constant_us], "The constant")
+    _check_costs([costs.spread_us], "The cost of spread memory")
     for cost in costs.boundaries.values():
         _check_costs([cost.fixed_us, cost.us_per_byte], "A boundary cost")
     for term in costs.lost_fusion:
@@ -72,12 +73,29 @@ def check(costs: CostModel) -> None:
             raise PlanError(f"{where}: the op has no such output.")
         _check_lengths([term.leave_us, term.enter_us], len(devices), where)
         _check_costs([*term.leave_us, *term.enter_us], where)
+    _check_layouts(costs)
     for row in costs.validation_rows:
         where = f"The validation placement {shorten(row.label)}"
         _check_costs([row.predicted_us, row.measured_us], where)
         if row.measured_us == 0:
             raise PlanError(f"{where} was measured to take no time.")
     _check_sum(costs)
+
+
+def _check_layouts(costs: CostModel) -> None:
+    """Raise PlanError unless every layout comes from an op over ops that keep it."""
+    layout_of = {term.op: term.layout_of for term in costs.reorders if term.layout_of}
+    for name, root in layout_of.items():
+        op = costs.graph.ops[costs.graph.index_of[name]]
+        read = [costs.graph.ops[producer] for producer, _ in op.inputs]
+        if not any(
+            root in (above.name, layout_of.get(above.name)) and len(above.outputs) == 1
+            for above in read
+        ):
+            raise PlanError(
+                f"{shorten(name)} does not have the layout of {shorten(root)}: it reads neither "
+                "that op nor one that keeps its layout, each with one output."
+            )
 
 
 def _check_sum(costs: CostModel) -> None:
@@ -88,6 +106,7 @@ def _check_sum(costs: CostModel) -> None:
     per_byte = max((c.us_per_byte for c in costs.boundaries.values()), default=0.0)
     most_us = [
         costs.constant_us,
+        costs.spread_us,
         len(graph) * max(costs.subgraph_us[device] for device in costs.devices),
         len(wires) * fixed + sum(tensor.n_bytes or 0 for tensor in wires) * per_byte,
         *(max((t for t in unit.time_us if t is not None), default=0.0) for unit in costs.units),

@@ -7,9 +7,10 @@ another device, once per receiving device; lost fusion between two ops on differ
 Each term depends on the devices of at most two ops (or of a tensor's maker and users), so that
 planners can minimise the sum exactly.
 
-**Extra**, never negative: the cost of each subgraph; a tensor that several subgraphs of one
-device receive, again for each after the first; and for the cuts that HETERO adds to break
-cycles, hand-over and lost fusion within a device.
+**Extra**, never negative: the cost of each subgraph; what it costs that memory is spread over
+several of them; a tensor that several subgraphs of one device receive, again for each after the
+first; a layout that several tensors keep, again for each that is converted after the first; and
+for the cuts that HETERO adds to break cycles, hand-over and lost fusion within a device.
 
 Costs are counted in whole nanoseconds, so that two ways of adding them up agree exactly.
 """
@@ -86,13 +87,16 @@ class Reorder:
     """Layout conversions of one tensor when it crosses, in µs for each device.
 
     ``leave_us`` is paid on the device that makes it, once for each device that receives it;
-    ``enter_us`` on the one that receives it, once for each subgraph.
+    ``enter_us`` on the one that receives it, once for each subgraph. An elementwise op keeps the
+    layout of what it reads: ``layout_of`` then names the op that chose it, and ``leave_us`` is
+    paid only where that op is in the same subgraph. What entered was converted already.
     """
 
     op: str
     port: int
     leave_us: tuple[float, ...]
     enter_us: tuple[float, ...]
+    layout_of: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +139,9 @@ class CostModel:
         What it holds for: properties of the devices, versions and names, hash of the model.
     validation_rows
         Placements that the fit has not seen.
+    spread_us
+        What an inference takes longer when its memory is spread over many subgraphs: each has
+        its own, so that caches hold less of it. With n subgraphs (n − 1)/(n + 4) of it is paid.
 
     Raises
     ------
@@ -158,6 +165,7 @@ class CostModel:
     environment: Mapping[str, str] = field(default_factory=dict)
     fingerprint: str = ""
     validation_rows: tuple[ValidationRow, ...] = ()
+    spread_us: float = 0.0
 
     def __post_init__(self) -> None:
         check(self)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 OPS, LOST_FUSION, SUBGRAPHS, BOUNDARIES = "ops", "lost fusion", "subgraphs", "boundaries"
-CONSTANT = "constant"
-KINDS = (OPS, LOST_FUSION, SUBGRAPHS, BOUNDARIES)
+CONSTANT, SPREAD = "constant", "spread memory"
+KINDS = (OPS, LOST_FUSION, SUBGRAPHS, BOUNDARIES, SPREAD)
 NEW, GONE = "new", "gone"
 
 
@@ -364,6 +364,7 @@ def _priced(prediction: Prediction) -> dict[tuple[str, str, str, str], int]:
     found: Counter[tuple[str, str, str, str]] = Counter()
     for subgraph in prediction.subgraphs:
         found[SUBGRAPHS, "", subgraph.device, subgraph.device] += _ns(subgraph.us)
+    found[SPREAD, "", "", ""] += _ns(prediction.spread_us)
     for boundary in prediction.boundaries:
         source, target = boundary.source_device, boundary.target_device
         found[BOUNDARIES, boundary.tensor, source, target] += _ns(boundary.us)
@@ -380,7 +381,8 @@ def _by_kind(prediction: Prediction) -> dict[str, int]:
         BOUNDARIES: prediction.boundaries,
     }
     by_kind = {kind: sum(_ns(share.us) for share in mine) for kind, mine in shares.items()}
-    return {CONSTANT: _ns(prediction.constant_us), **by_kind}
+    alone = {CONSTANT: _ns(prediction.constant_us), SPREAD: _ns(prediction.spread_us)}
+    return {**alone, **by_kind}
 
 
 def _ns(us: float) -> int:

@@ -47,6 +47,8 @@ def part_name(part: Part) -> str:
         return f"{shorten(part.name, 60)} handed over from {where}"
     if part.kind == "subgraphs":
         return f"subgraphs on {part.device_after}"
+    if part.kind == "spread memory":
+        return "memory spread over subgraphs"
     first, _, second = part.name.partition("\n")
     return f"fusion of {shorten(first, 40)} and {shorten(second, 40)}"
 

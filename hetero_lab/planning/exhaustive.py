@@ -93,7 +93,8 @@ def _bounds(pairwise: Pairwise, choices: np.ndarray, objective: str) -> np.ndarr
     fixed = pairwise.objective.subgraph_ns
     work = pairwise.busy_ns(choices) + subgraphs * fixed
     total = work.sum(axis=1) if objective == LATENCY else work.max(axis=1)
-    return total + pairwise.objective.constant_ns
+    spread = pairwise.objective.spread_ns(subgraphs.sum(axis=1))
+    return total + spread + pairwise.objective.constant_ns
 
 
 def _subgraphs(pairwise: Pairwise, choices: np.ndarray) -> np.ndarray:

@@ -3,10 +3,11 @@
 The counters of each placement say how long every executed node took, alone or fused, and how
 long every layout conversion at a boundary. From these come, op by op, the times on each device,
 the price of lost fusion and of reorders. What counters do not show (the cost of a subgraph, of a
-hand-over, of a node, and by how much counters are off) is fitted to the latencies of the
-placements: a maximum a posteriori estimate with non-negative coefficients, Gaussian priors and
-Huber's weights (Huber 1964), so that few placements and an outlier do no harm. The prior keeps
-the weight of the counters near 1: without it, placements of much the same work leave it open.
+hand-over, of a node, of memory spread over subgraphs, and by how much counters are off) is
+fitted to the latencies of the placements: a maximum a posteriori estimate with non-negative
+coefficients, Gaussian priors and Huber's weights (Huber 1964), so that few placements and an
+outlier do no harm. The prior keeps the weight of the counters near 1: without it, placements of
+much the same work leave it open.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy as np
 from hetero_lab.model.opgraph import CONSTANT, OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, LostFusion, Reorder, Unit
+from hetero_lab.planning.layouts import kept_layouts
 from hetero_lab.planning.objective import Objective
 from hetero_lab.planning.units import fused_pairs, split_into_units
 
@@ -148,10 +150,17 @@ def fit(
         table = _Features(raw, parts).table(seen)
         found = _estimate(table, seen, devices, weight_spread)
         if again:
-            beside = table @ np.concatenate([np.zeros(len(devices)), found[len(devices) :]])
+            beside = table @ np.where(_is_beside(len(devices), len(found)), found, 0.0)
             seen = [_levelled(o, float(b)) for o, b in zip(observations, beside, strict=True)]
             parts = read_parts(graph, devices, seen)
     return _model(graph, devices, support, units, parts, _Coefficients.of(found, devices))
+
+
+def _is_beside(n_devices: int, n: int) -> np.ndarray:
+    """Return which coefficients are of what counters do not show."""
+    beside = np.arange(n) >= n_devices
+    beside[-2] = False  # spread memory slows down the nodes themselves
+    return beside
 
 
 def _levelled(seen: Observation, beside_us: float) -> Observation:
@@ -172,12 +181,13 @@ def _levelled(seen: Observation, beside_us: float) -> Observation:
 
 @dataclass(frozen=True)
 class _Coefficients:
-    """Weight of the counters, µs a node, µs a subgraph by device; boundaries; the constant."""
+    """Weight of the counters, µs a node, µs a subgraph by device; boundaries; and the rest."""
 
     weight: Mapping[str, float]
     node_us: Mapping[str, float]
     subgraph_us: Mapping[str, float]
     boundaries: Mapping[tuple[str, str], BoundaryCost]
+    spread_us: float
     constant_us: float
 
     @classmethod
@@ -194,6 +204,7 @@ class _Coefficients:
                 pair: BoundaryCost(float(f), float(b))
                 for pair, f, b in zip(pairs, fixed, per_byte, strict=True)
             },
+            spread_us=float(x[-2]),
             constant_us=float(x[-1]),
         )
 
@@ -201,7 +212,7 @@ class _Coefficients:
     def unit(cls, devices: Sequence[str]) -> _Coefficients:
         free = {(s, t): BoundaryCost() for s in devices for t in devices}
         zero = dict.fromkeys(devices, 0.0)
-        return cls(dict.fromkeys(devices, 1.0), zero, zero, free, 0.0)
+        return cls(dict.fromkeys(devices, 1.0), zero, zero, free, 0.0, 0.0)
 
 
 def _model(
@@ -238,6 +249,7 @@ def _model(
         boundaries=dict(found.boundaries),
         subgraph_us=dict(found.subgraph_us),
         constant_us=found.constant_us,
+        spread_us=found.spread_us,
         lost_fusion=tuple(
             dataclasses.replace(
                 term, first_us=scaled(term.first_us), second_us=scaled(term.second_us, node)
@@ -425,16 +437,26 @@ def _distance(a: _Example, b: _Example) -> float:
 def _reorders(
     graph: OpGraph, devices: Sequence[str], observations: Iterable[Observation]
 ) -> tuple[Reorder, ...]:
-    """Return the conversions of each tensor; what was not seen is told from its like."""
+    """Return the conversions of each tensor; what was not seen is told from its like.
+
+    Tensors of one layout cost the same to convert. Where the op that chose it was on another
+    device, nothing is learnt from a tensor that left without: it had been converted before.
+    """
+    layouts = kept_layouts(graph)
     seen: defaultdict[tuple[str, int, str, str], list[float]] = defaultdict(list)
     for observation in observations:
         for c in observation.conversions:
-            seen[c.op, c.port, c.device, c.way].append(c.us)
+            if c.way != LEAVES:
+                seen[c.op, c.port, c.device, c.way].append(c.us)
+            elif all(observation.affinity[op] == c.device for op in layouts.path(c.op)):
+                seen[layouts.root.get(c.op, c.op), c.port, c.device, c.way].append(c.us)
     examples: defaultdict[tuple[str, str], list[_Example]] = defaultdict(list)
     for (op, port, device, way), us in seen.items():
         examples[device, way].append(_Example.of(graph, op, port, float(np.median(us))))
 
     def cost(op: str, port: int, device: str, way: str) -> float:
+        if way == LEAVES:
+            op = layouts.root.get(op, op)
         known = seen.get((op, port, device, way))
         if known:
             return float(np.median(known))
@@ -449,8 +471,9 @@ def _reorders(
                 tuple(cost(op.name, port, device, way) for device in devices)
                 for way in (LEAVES, ENTERS)
             )
-            if any(leave) or any(enter):
-                terms.append(Reorder(op.name, port, leave, enter))
+            root = layouts.root.get(op.name, "")
+            if root or any(leave) or any(enter):
+                terms.append(Reorder(op.name, port, leave, enter, root))
     return tuple(terms)
 
 
@@ -458,7 +481,8 @@ class _Features:
     """What a placement's latency is linear in: one column a coefficient."""
 
     def __init__(self, raw: CostModel, parts: Parts):
-        self.objective: Objective = raw.objective
+        # Free of all but a second of spread memory: of that, its share is left.
+        self.objective: Objective = dataclasses.replace(raw, spread_us=1e6).objective
         index_of = raw.graph.index_of
         self.runs = np.zeros((len(raw.graph), len(raw.devices)), dtype=np.int64)
         for op, device in parts.runs:
@@ -466,7 +490,7 @@ class _Features:
 
     def table(self, observations: Sequence[Observation]) -> np.ndarray:
         """Return ``[observations, columns]``: work, nodes, subgraphs by device; then for each
-        pair of devices boundaries and bytes; then 1.
+        pair of devices boundaries and bytes; then the share of spread memory, and 1.
         """
         return np.array([self._row(o.affinity) for o in observations])
 
@@ -486,7 +510,7 @@ class _Features:
         pair = devices[crossing.producer] * n + seen.device_of_id[seen.ids[crossing.user]]
         count = np.bincount(pair, minlength=n * n)
         n_bytes = np.bincount(pair, weights=objective.n_bytes[crossing.tensor], minlength=n * n)
-        return np.concatenate([work, nodes, subgraphs, count, n_bytes, [1.0]])
+        return np.concatenate([work, nodes, subgraphs, count, n_bytes, [seen.spread_ns / 1e9, 1.0]])
 
 
 def _estimate(
@@ -502,9 +526,10 @@ def _estimate(
     y = np.array([seen.measured_us for seen in observations])
     noise = np.array([seen.noise for seen in observations]) * y
     expected = [1.0] * n + [0.3] * n + [3.0] * n
-    expected += [1.5] * (n * n) + [_US_PER_BYTE] * (n * n) + [5.0]
+    expected += [1.5] * (n * n) + [_US_PER_BYTE] * (n * n) + [0.0, 5.0]
     spread = [weight_spread] * n + [0.5] * n + [6.0] * n
-    spread += [5.0] * (n * n) + [2.0 * _US_PER_BYTE] * (n * n) + [0.02 * float(y.min()) + 10.0]
+    spread += [5.0] * (n * n) + [2.0 * _US_PER_BYTE] * (n * n)
+    spread += [0.3 * float(y.min()), 0.02 * float(y.min()) + 10.0]
     prior, scale = np.array(expected), np.array(spread)
     huber = np.ones(len(y))
     x = prior

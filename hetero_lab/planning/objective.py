@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hetero_lab.errors import AffinityError, PlanError, did_you_mean, names_at_hand, shorten
-from hetero_lab.model.opgraph import CONSTANT, OpGraph
+from hetero_lab.model.opgraph import CONSTANT, RESULT, OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.splitting import split
 from hetero_lab.placement.wires import Topology, topology
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from hetero_lab.planning.cost_model import CostModel
 
 LATENCY, THROUGHPUT = "latency", "throughput"
+_HALF_SPREAD = 5  # subgraphs beside the first with which half of the spread memory is paid
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,11 +51,24 @@ class Evaluation:
     lost: np.ndarray  # numbers of the lost-fusion terms that are paid
     busy_ns: np.ndarray
     constant_ns: int
+    spread_ns: int
 
     def value_ns(self, objective: str) -> int:
         """Return latency, or the time between two requests."""
         work = self.busy_ns.sum() if objective == LATENCY else self.busy_ns.max()
-        return self.constant_ns + int(work)
+        return self.constant_ns + self.spread_ns + int(work)
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """The layout that node ``root`` chose and other ops keep; ``users`` read one of the tensors.
+
+    ``leave_ns`` is the least that converting one of them costs on each device.
+    """
+
+    root: int
+    users: tuple[int, ...]
+    leave_ns: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,11 +86,13 @@ class Objective:
     ns_per_byte: np.ndarray  # [source, target]
     leave_ns: np.ndarray  # [tensors, devices]
     enter_ns: np.ndarray  # [tensors, devices]
+    layout_of: np.ndarray  # for each tensor the node that chose its layout
     fused: np.ndarray  # [terms, 2]: nodes
     first_ns: np.ndarray  # [terms, devices]
     second_ns: np.ndarray  # [terms, devices]
     subgraph_ns: np.ndarray  # [devices]
     constant_ns: int
+    most_spread_ns: int
 
     @classmethod
     def build(cls, costs: CostModel) -> Objective:
@@ -99,10 +115,13 @@ class Objective:
                 op_ns[nodes, column] = np.diff(np.rint(shares * total), prepend=0.0)
         first_tensor, sizes = _tensors(graph)
         leave, enter = (np.zeros((len(sizes), d), dtype=np.int64) for _ in range(2))
+        layout_of = np.repeat(np.arange(n), np.diff(first_tensor))
         for term in costs.reorders:
             tensor = first_tensor[index_of[term.op]] + term.port
             leave[tensor] += _ns(term.leave_us)
             enter[tensor] += _ns(term.enter_us)
+            if term.layout_of:
+                layout_of[tensor] = index_of[term.layout_of]
         boundary = [[costs.boundaries.get((s, t)) for t in devices] for s in devices]
         fused = [(index_of[term.first], index_of[term.second]) for term in costs.lost_fusion]
         return cls(
@@ -119,12 +138,19 @@ class Objective:
             ),
             leave_ns=leave,
             enter_ns=enter,
+            layout_of=layout_of,
             fused=np.array(fused, dtype=np.int64).reshape(-1, 2),
             first_ns=_ns([t.first_us for t in costs.lost_fusion]).reshape(-1, d),
             second_ns=_ns([t.second_us for t in costs.lost_fusion]).reshape(-1, d),
             subgraph_ns=_ns([costs.subgraph_us[device] for device in devices]),
             constant_ns=int(_ns([costs.constant_us])[0]),
+            most_spread_ns=int(_ns([costs.spread_us])[0]),
         )
+
+    def spread_ns(self, n_subgraphs: np.ndarray | int) -> np.ndarray:
+        """Return what spread memory costs with so many subgraphs."""
+        more = np.maximum(np.asarray(n_subgraphs) - 1, 0)
+        return self.most_spread_ns * more // (more + _HALF_SPREAD)
 
     def hand_over_ns(self, tensor: np.ndarray, source: np.ndarray, target: np.ndarray):
         """Return the price of each tensor from device ``source`` to ``target``, and of leaving."""
@@ -135,17 +161,21 @@ class Objective:
         leave = self.leave_ns[tensor, source]
         return np.rint(wire).astype(np.int64) + leave + self.enter_ns[tensor, target], leave
 
-    def all_hand_overs_ns(self, tensor: np.ndarray, source: np.ndarray, target: np.ndarray):
+    def all_hand_overs_ns(
+        self, tensor: np.ndarray, source: np.ndarray, target: np.ndarray, home: np.ndarray
+    ):
         """Like :meth:`hand_over_ns` for all hand-overs of a placement.
 
         A tensor is converted once, however many subgraphs read it: its leaving is paid for each
-        other device, or once if it stays on its own.
+        other device, or once if it stays on its own; and only if the op that chose its layout
+        has the same ``home``, the number of the subgraph of each node.
         """
         ns, leave = self.hand_over_ns(tensor, source, target)
         stays = source == target
         pays = np.zeros(len(tensor), dtype=bool)
         pays[np.unique(tensor * len(self.devices) + target, return_index=True)[1]] = True
         pays[stays & np.isin(tensor, tensor[~stays])] = False
+        pays &= home[self.producer[tensor]] == home[self.layout_of[tensor]]
         return ns - np.where(pays, 0, leave), np.where(pays, leave, 0)
 
     def evaluate(self, devices: np.ndarray) -> Evaluation:
@@ -166,7 +196,7 @@ class Objective:
         wires = wires[np.unique(keys, return_index=True)[1]]
         tensor, producer, user = top.tensor[wires], top.source[wires], top.target[wires]
         source, target = devices[producer], device_of_id[ids[user]]
-        ns, leave = self.all_hand_overs_ns(tensor, source, target)
+        ns, leave = self.all_hand_overs_ns(tensor, source, target, ids)
         real = np.zeros(n_ids, dtype=bool)
         real[ids[self._ends]] = True
         real[ids[producer]] = True
@@ -187,6 +217,7 @@ class Objective:
             lost=lost,
             busy_ns=busy,
             constant_ns=self.constant_ns,
+            spread_ns=int(self.spread_ns(int(real.sum()))),
         )
 
     def pairwise_ns(self, devices: np.ndarray) -> int:
@@ -198,7 +229,13 @@ class Objective:
         keys = top.tensor[wires] * len(self.devices) + devices[top.target[wires]]
         wires = wires[np.unique(keys, return_index=True)[1]]
         source, target = devices[top.source[wires]], devices[top.target[wires]]
-        total += int(self.hand_over_ns(top.tensor[wires], source, target)[0].sum())
+        tensor = top.tensor[wires]
+        ns, leave = self.hand_over_ns(tensor, source, target)
+        total += int((ns - leave).sum() + self.pairwise_leave_ns[tensor, source].sum())
+        for layout in self.layouts:
+            own = devices[layout.root]
+            if (devices[list(layout.users)] != own).any():
+                total += int(layout.leave_ns[own])
         where = devices[self.fused]
         apart = where[:, 0] != where[:, 1]
         total += int(self.first_ns[apart, where[apart, 0]].sum())
@@ -220,6 +257,43 @@ class Objective:
         total += _summed(entered, self.n_bytes[crossing.tensor], n_devices)
         made, at = np.unique(crossing.tensor, return_index=True)
         return total + _summed(devices[crossing.producer[at]], self.n_bytes[made], n_devices)
+
+    @cached_property
+    def layouts(self) -> tuple[Layout, ...]:
+        """Layouts that several tensors keep, if there are two devices.
+
+        Where one of their users is on the other device, at least one of the tensors is
+        converted on its way there. With more devices another one may have converted it.
+        """
+        if len(self.devices) != 2:
+            return ()
+        tensors: dict[int, list[int]] = {}
+        for tensor in np.flatnonzero(self.layout_of != self.producer).tolist():
+            root = int(self.layout_of[tensor])
+            tensors.setdefault(root, [int(self.first_tensor[root])]).append(tensor)
+        users: dict[int, set[int]] = {
+            tensor: set() for every in tensors.values() for tensor in every
+        }
+        for op in self.graph:
+            for producer, port in op.inputs:
+                tensor = int(self.first_tensor[producer]) + port
+                if op.type != RESULT and tensor in users:
+                    users[tensor].add(op.index)
+        return tuple(
+            Layout(
+                root,
+                tuple(sorted(set().union(*(users[tensor] for tensor in every)))),
+                self.leave_ns[every].min(axis=0),
+            )
+            for root, every in tensors.items()
+        )
+
+    @cached_property
+    def pairwise_leave_ns(self) -> np.ndarray:
+        """The pairwise part of ``leave_ns`` that is paid for each tensor by itself."""
+        leave = np.where((self.layout_of == self.producer)[:, None], self.leave_ns, 0)
+        leave[[int(self.first_tensor[layout.root]) for layout in self.layouts]] = 0
+        return leave
 
     @cached_property
     def constant_uses(self) -> tuple[np.ndarray, np.ndarray]:
@@ -302,7 +376,13 @@ class Objective:
 
     @cached_property
     def first_tensor(self) -> np.ndarray:
+        """For each node the number of its first tensor; at the end the number of all."""
         return _tensors(self.graph)[0]
+
+    @cached_property
+    def producer(self) -> np.ndarray:
+        """For each tensor the node that makes it."""
+        return np.repeat(self._rows, np.diff(self.first_tensor))
 
 
 @dataclass(frozen=True, eq=False)

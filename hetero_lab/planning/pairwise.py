@@ -22,6 +22,7 @@ from hetero_lab.planning.objective import LATENCY, Objective
 class TensorTerm:
     """A tensor that unit ``source`` makes and ``users`` read, all different from it.
 
+    Or a layout that it chooses, with the users of all tensors that keep it.
     ``leave_ns`` is the producing device's work for each (source device, target device),
     ``enter_ns`` the receiving one's; both are 0 within a device.
     """
@@ -232,23 +233,45 @@ def _tensor_terms(objective: Objective) -> tuple[TensorTerm, ...]:
     tensor = np.array([first_tensor[producer] + port for producer, port in users])
     source, target = (grid.ravel() for grid in np.indices((n_devices, n_devices)))
     price, leave = objective.hand_over_ns(tensor[:, None], source, target)
-    same = source == target
-    price[:, same] = 0
-    leave = np.where(same, 0, leave)
     shape = (len(tensor), n_devices, n_devices)
-    leave, enter = leave.reshape(shape), (price - leave).reshape(shape)
+    enter = np.where(source == target, 0, price - leave).reshape(shape)
+    terms = [
+        TensorTerm(
+            int(unit_of[producer]),
+            tuple(sorted(units)),
+            _to_others(objective.pairwise_leave_ns[tensor[row]]),
+            enter[row],
+            int(objective.n_bytes[tensor[row]]),
+        )
+        for row, ((producer, _), units) in enumerate(users.items())
+    ]
+    free = np.zeros((n_devices, n_devices), dtype=np.int64)
+    for layout in objective.layouts:
+        unit = int(unit_of[layout.root])
+        others = tuple(sorted({int(unit_of[user]) for user in layout.users} - {unit}))
+        if others:
+            terms.append(TensorTerm(unit, others, _to_others(layout.leave_ns), free, 0))
     merged: dict[tuple[int, tuple[int, ...]], TensorTerm] = {}
-    for row, ((producer, _), units) in enumerate(users.items()):
-        key = (int(unit_of[producer]), tuple(sorted(units)))
-        n_bytes = int(objective.n_bytes[tensor[row]])
+    for term in terms:
+        key = (term.source, term.users)
         old = merged.get(key)
-        if old is None:
-            merged[key] = TensorTerm(*key, leave[row], enter[row], n_bytes)
-        else:
-            merged[key] = TensorTerm(
-                *key, old.leave_ns + leave[row], old.enter_ns + enter[row], old.n_bytes + n_bytes
-            )
+        merged[key] = term if old is None else _sum_of(old, term)
     return tuple(merged.values())
+
+
+def _to_others(leave_ns: np.ndarray) -> np.ndarray:
+    """Return what leaving each device costs for each (source device, target device)."""
+    return np.where(np.eye(len(leave_ns), dtype=bool), 0, leave_ns[:, None])
+
+
+def _sum_of(a: TensorTerm, b: TensorTerm) -> TensorTerm:
+    return TensorTerm(
+        a.source,
+        a.users,
+        a.leave_ns + b.leave_ns,
+        a.enter_ns + b.enter_ns,
+        a.n_bytes + b.n_bytes,
+    )
 
 
 def _pair_terms(objective: Objective) -> tuple[PairTerm, ...]:

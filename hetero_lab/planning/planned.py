@@ -102,6 +102,18 @@ def plan(
         The cost model is of another model or knows one device only, an op is supported
         nowhere, pins contradict each other, nothing fits the memory limit, or time runs out
         before anything is found.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> acc = hl.emulate("ACC", unsupported={"Softmax"})
+    >>> costs = hl.calibrate(model, ["ACC", "CPU"], budget_s=15, progress=False)
+    >>> best = hl.plan(model, costs, pin={"^head_": "CPU"}, time_limit_s=5)
+    >>> best.affinity["head_digit/matmul"]
+    'CPU'
+    >>> best.lower_bound_us <= best.predicted_us
+    True
     """
     if not isinstance(costs, CostModel):
         raise ArgumentError(

@@ -366,7 +366,9 @@ class _Search:
             place(self.pairwise, choice, LATENCY).value_ns
             for _, choice in _single_choices(self.pairwise)
         ]
-        several = pairwise_ns + int(np.sort(fixed)[:2].sum())
+        several = (
+            pairwise_ns + int(np.sort(fixed)[:2].sum()) + int(self.pairwise.objective.spread_ns(2))
+        )
         return min([several, *singles])
 
     def _fits(self, placed: Placed) -> bool:

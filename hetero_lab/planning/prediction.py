@@ -79,6 +79,7 @@ class Prediction:
     pairwise_us: float
     extra_us: float
     constant_us: float
+    spread_us: float
     device_us: Mapping[str, float]
     units: tuple[UnitShare, ...]
     subgraphs: tuple[SubgraphShare, ...]
@@ -88,7 +89,8 @@ class Prediction:
 
     def __repr__(self) -> str:
         return (
-            f"Prediction({self.predicted_us:.1f} µs = constant {self.constant_us:.1f} + ops "
+            f"Prediction({self.predicted_us:.1f} µs = constant {self.constant_us:.1f} + spread "
+            f"memory {self.spread_us:.1f} + ops "
             f"{_sum(self.units):.1f} + {len(self.subgraphs)} subgraphs "
             f"{_sum(self.subgraphs):.1f} + {len(self.boundaries)} boundaries "
             f"{_sum(self.boundaries):.1f} + lost fusion {_sum(self.lost_fusion):.1f})"
@@ -98,7 +100,7 @@ class Prediction:
         """Return one row a part: ``kind, name, device, predicted_us, share``, largest first."""
         import pandas as pd
 
-        rows = [("constant", "", "", self.constant_us)]
+        rows = [("constant", "", "", self.constant_us), ("spread memory", "", "", self.spread_us)]
         rows += [("unit", "\n".join(u.ops), u.device, u.us) for u in self.units]
         rows += [("subgraph", str(s.index), s.device, s.us) for s in self.subgraphs]
         rows += [
@@ -131,6 +133,7 @@ def explain(costs: CostModel, affinity: Affinity) -> Prediction:
         pairwise_us=pairwise / 1000.0,
         extra_us=(total - pairwise) / 1000.0,
         constant_us=objective.constant_ns / 1000.0,
+        spread_us=evaluation.spread_ns / 1000.0,
         device_us=dict(work),
         units=_units(costs, devices),
         subgraphs=_subgraphs(costs, devices, partition),

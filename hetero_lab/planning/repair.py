@@ -205,6 +205,8 @@ class _Moves:
         found: list[tuple[int, tuple[int, ...], int]] = []
         choice, ids = placed.choice, placed.evaluation.ids
         subgraph_ns = self.pairwise.objective.subgraph_ns
+        n = int(placed.evaluation.real.sum())
+        spread_ns = self.pairwise.objective.spread_ns(np.arange(n + 1))
         home = [int(ids[nodes[0]]) for nodes in self.nodes]
         members: dict[int, list[int]] = {}
         for unit, subgraph in enumerate(home):
@@ -223,6 +225,7 @@ class _Moves:
                 # those on its own that were cut off from each other are joined elsewhere.
                 joined = len({home[n] for n in near if choice[n] == device})
                 saved = (joined - 1) * int(subgraph_ns[device]) + whole * int(subgraph_ns[own])
+                saved += int(spread_ns[n] - spread_ns[max(1, n - joined + 1 - whole)])
                 change = (
                     self._difference(choice, units, device) if (self.objective == LATENCY) else -1
                 )

@@ -82,7 +82,8 @@ def run_partition(costs: CostModel, devices: np.ndarray, partition: Partition) -
     work = work_ns(costs, devices, partition).tolist()
     sources = _sources(costs, partition)
     where = [subgraph.device for subgraph in partition.subgraphs]
-    starts = _starts_ns(work, where, sources, costs.objective.constant_ns)
+    begin = costs.objective.constant_ns + int(costs.objective.spread_ns(len(work)))
+    starts = _starts_ns(work, where, sources, begin)
     entries = [
         ScheduledTask(
             index=subgraph.index,
@@ -114,7 +115,9 @@ def work_ns(costs: CostModel, devices: np.ndarray, partition: Partition) -> np.n
         dtype=np.int64,
     ).reshape(-1, 4)
     producer, tensor, source, target = crossings.T
-    ns, leave = objective.all_hand_overs_ns(tensor, devices[producer], np.array(column)[target])
+    ns, leave = objective.all_hand_overs_ns(
+        tensor, devices[producer], np.array(column)[target], home
+    )
     np.add.at(work, target, ns - leave)
     np.add.at(work, source, leave)
     lost = home[objective.fused[:, 0]] != home[objective.fused[:, 1]]

@@ -34,11 +34,13 @@ def write_cost_model(costs: CostModel, path: str | os.PathLike[str]) -> None:
             ],
             "subgraph_us": dict(costs.subgraph_us),
             "constant_us": costs.constant_us,
+            "spread_us": costs.spread_us,
             "lost_fusion": [
                 [t.first, t.second, list(t.first_us), list(t.second_us)] for t in costs.lost_fusion
             ],
             "reorders": [
-                [t.op, t.port, list(t.leave_us), list(t.enter_us)] for t in costs.reorders
+                [t.op, t.port, list(t.leave_us), list(t.enter_us), t.layout_of]
+                for t in costs.reorders
             ],
             "validation": [
                 [r.label, r.predicted_us, r.measured_us, r.n_subgraphs]
@@ -95,13 +97,14 @@ def _from_data(data: dict[str, Any]) -> CostModel:
         },
         subgraph_us={str(device): float(us) for device, us in data["subgraph_us"].items()},
         constant_us=float(data["constant_us"]),
+        spread_us=float(data["spread_us"]),
         lost_fusion=tuple(
             LostFusion(str(first), str(second), _floats(first_us), _floats(second_us))
             for first, second, first_us, second_us in data["lost_fusion"]
         ),
         reorders=tuple(
-            Reorder(str(op), int(port), _floats(leave), _floats(enter))
-            for op, port, leave, enter in data["reorders"]
+            Reorder(str(op), int(port), _floats(leave), _floats(enter), str(layout_of))
+            for op, port, leave, enter, layout_of in data["reorders"]
         ),
         device_properties={str(d): dict(p) for d, p in data["device_properties"].items()},
         environment={str(k): str(v) for k, v in data["environment"].items()},

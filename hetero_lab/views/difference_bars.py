@@ -15,6 +15,7 @@ from hetero_lab.planning.difference import (
     KINDS,
     LOST_FUSION,
     OPS,
+    SPREAD,
     SUBGRAPHS,
     Difference,
     Part,
@@ -27,7 +28,7 @@ from hetero_lab.views.theme import base_layout
 _ROW_PX = 30
 _MOST_TYPES = 12
 _MOST_NAMED = 8  # parts and ops that a hover names
-_GREYS = {LOST_FUSION: LINE, "predicted": "#6f7783", "measured": "#aeb4be"}
+_GREYS = {LOST_FUSION: LINE, SPREAD: "#d3d8e0", "predicted": "#6f7783", "measured": "#aeb4be"}
 _OPACITY = {OPS: 1.0, SUBGRAPHS: 0.7, BOUNDARIES: 0.45}
 
 

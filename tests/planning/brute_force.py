@@ -53,13 +53,34 @@ def pairwise_ns(costs: CostModel, choice: tuple[int, ...]) -> int:
         if costs.graph.ops[producer].type != CONSTANT
         and affinity[costs.graph.ops[producer].name] != affinity[op.name]
     }
+    keeps = {term.op: term.layout_of for term in costs.reorders if term.layout_of}
     for producer, port, target in received:
         name = costs.graph.ops[producer].name
-        total += sum(hand_over_ns(costs, name, port, affinity[name], target))
+        leave, enter = hand_over_ns(costs, name, port, affinity[name], target)
+        alone = name not in keeps and (len(costs.devices) > 2 or name not in keeps.values())
+        total += enter + (leave if alone else 0)
+    if len(costs.devices) == 2:
+        for root in set(keeps.values()):
+            total += _layout_ns(costs, [root, *(op for op in keeps if keeps[op] == root)], affinity)
     for term in costs.lost_fusion:
         if affinity[term.first] != affinity[term.second]:
             total += sum(us for _, us in _lost_ns(costs, term, affinity))
     return total
+
+
+def _layout_ns(costs: CostModel, kept_by: list[str], affinity: Affinity) -> int:
+    """Return the least that one of the tensors costs, if one of their users is elsewhere."""
+    own = affinity[kept_by[0]]
+    users = {
+        op.name
+        for op in costs.graph
+        if op.type != RESULT
+        for producer, _ in op.inputs
+        if costs.graph.ops[producer].name in kept_by
+    }
+    if all(affinity[user] == own for user in users):
+        return 0
+    return min(hand_over_ns(costs, op, 0, own, own)[0] for op in kept_by)
 
 
 def busy_ns(costs: CostModel, affinity: Affinity) -> dict[str, int]:
@@ -74,10 +95,14 @@ def busy_ns(costs: CostModel, affinity: Affinity) -> dict[str, int]:
     for boundary in partition.boundaries:
         source = partition.subgraphs[boundary.source].device
         leaving = {}
+        keeps = [term.layout_of for term in costs.reorders if term.op == boundary.op]
+        converted = any(
+            op and partition.subgraph_of[op] != boundary.source for op in keeps
+        )  # the op that chose the layout is elsewhere, so this was converted when it entered
         for target in boundary.targets:
             device = partition.subgraphs[target].device
             leave, enter = hand_over_ns(costs, boundary.op, boundary.port, source, device)
-            leaving[device] = leave
+            leaving[device] = 0 if converted else leave
             busy[device] += enter
         others = [leave for device, leave in leaving.items() if device != source]
         busy[source] += sum(others) if others else leaving.get(source, 0)
@@ -90,13 +115,19 @@ def busy_ns(costs: CostModel, affinity: Affinity) -> dict[str, int]:
 
 
 def latency_ns(costs: CostModel, affinity: Affinity) -> int:
-    """Return the constant and all devices' work."""
-    return ns(costs.constant_us) + sum(busy_ns(costs, affinity).values())
+    """Return the constant, spread memory and all devices' work."""
+    return alone_ns(costs, affinity) + sum(busy_ns(costs, affinity).values())
 
 
 def interval_ns(costs: CostModel, affinity: Affinity) -> int:
-    """Return the constant and the busiest device's work."""
-    return ns(costs.constant_us) + max(busy_ns(costs, affinity).values())
+    """Return the constant, spread memory and the busiest device's work."""
+    return alone_ns(costs, affinity) + max(busy_ns(costs, affinity).values())
+
+
+def alone_ns(costs: CostModel, affinity: Affinity) -> int:
+    """Return what is no device's work."""
+    n = predict(costs.graph, affinity).n_subgraphs
+    return ns(costs.constant_us) + ns(costs.spread_us) * (n - 1) // (n + 4)
 
 
 def held_bytes(costs: CostModel, affinity: Affinity) -> dict[str, int]:

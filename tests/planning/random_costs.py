@@ -163,6 +163,7 @@ def random_costs(
         if producer in placeable and op.index in placeable and rng.random() < 0.4
     ]
     makers = [op for op in graph if op.outputs and rng.random() < 0.2]
+    keepers = random_layouts(rng, graph)
     return CostModel(
         graph=graph,
         devices=tuple(devices),
@@ -178,8 +179,29 @@ def random_costs(
         reorders=tuple(
             Reorder(op.name, rng.randrange(len(op.outputs)), column(4_000), column(4_000))
             for op in makers
+            if op.name not in keepers
+        )
+        + tuple(
+            Reorder(name, 0, column(9_000), column(4_000), root) for name, root in keepers.items()
         ),
+        spread_us=us(rng.choice([0, 40_000])),
     )
+
+
+def random_layouts(rng: random.Random, graph: OpGraph) -> dict[str, str]:
+    """Return some ops that keep the layout of an op above them, and that op."""
+    placeable = set(graph.placeable)
+    layout_of: dict[str, str] = {}
+    for op in graph:
+        above = [
+            graph.ops[producer].name
+            for producer, _ in op.inputs
+            if producer in placeable and len(graph.ops[producer].outputs) == 1
+        ]
+        if op.index in placeable and len(op.outputs) == 1 and above and rng.random() < 0.3:
+            first = rng.choice(above)
+            layout_of[op.name] = layout_of.get(first, first)
+    return layout_of
 
 
 def random_case(
@@ -227,6 +249,8 @@ def scaled(costs: CostModel, factor: float) -> CostModel:
             for t in costs.lost_fusion
         ),
         reorders=tuple(
-            Reorder(t.op, t.port, times(t.leave_us), times(t.enter_us)) for t in costs.reorders
+            dataclasses.replace(t, leave_us=times(t.leave_us), enter_us=times(t.enter_us))
+            for t in costs.reorders
         ),
+        spread_us=costs.spread_us * factor,
     )

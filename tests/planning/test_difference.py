@@ -73,8 +73,8 @@ def test_kinds_and_parts_by_hand():
     found = chain_difference()
     kinds = found.kinds.set_index("kind")
     assert kinds["difference_us"].to_dict() == pytest.approx(
-        {"constant": 0, "ops": -15, "lost fusion": 0.7, "subgraphs": 3, "boundaries": 6,
-         "total": -5.3}
+        {"constant": 0, "spread memory": 0, "ops": -15, "lost fusion": 0.7, "subgraphs": 3,
+         "boundaries": 6, "total": -5.3}
     )  # fmt: skip
     assert kinds.loc["ops", ["before_us", "after_us"]].tolist() == [36.0, 21.0]
     rows = {

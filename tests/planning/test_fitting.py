@@ -26,7 +26,9 @@ def everywhere(graph: OpGraph) -> dict[str, frozenset[str]]:
     return {d: frozenset(op for (op,) in single(graph)) for d in DEVICES}
 
 
-def fused_chain(n_blocks: int, rng: random.Random) -> tuple[OpGraph, CostModel]:
+def fused_chain(
+    n_blocks: int, rng: random.Random, spread_us: float = 0.0
+) -> tuple[OpGraph, CostModel]:
     """Return a chain of conv, add, relu that fuse, with random costs in whole ns."""
     maker = GraphMaker()
     x = maker.add("Parameter")
@@ -52,6 +54,7 @@ def fused_chain(n_blocks: int, rng: random.Random) -> tuple[OpGraph, CostModel]:
         },
         subgraph_us={"ACC": 5.0, "CPU": 2.0},
         constant_us=12.0,
+        spread_us=spread_us,
         lost_fusion=tuple(lost),
     )
     return graph, costs
@@ -81,10 +84,11 @@ def observe(costs: CostModel, affinity, label: str, rng: np.random.Generator) ->
     )
 
 
+@pytest.mark.parametrize("spread_us", [0.0, 700.0])
 @pytest.mark.parametrize("seed", range(4))
-def test_known_costs_are_found_again(seed):
+def test_known_costs_are_found_again(seed, spread_us):
     rng = np.random.default_rng(seed)
-    graph, costs = fused_chain(25, random.Random(seed))
+    graph, costs = fused_chain(25, random.Random(seed), spread_us)
     support = everywhere(graph)
     affinities = segmented_affinities(graph, support, single(graph), 44, seed=seed)
     base = [uniform(graph, device) for device in DEVICES]

@@ -6,13 +6,15 @@ import dataclasses
 import json
 import random
 
+import numpy as np
 import pytest
 from planning.brute_force import latency_ns, pairwise_ns
-from planning.random_costs import affinity_of, random_case
+from planning.random_costs import GraphMaker, affinity_of, random_case
 
 import hetero_lab as hl
 from hetero_lab.errors import AffinityError, PlanError, StoredFileError
-from hetero_lab.planning.cost_model import CostModel, Unit, ValidationRow
+from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Reorder, Unit, ValidationRow
 from hetero_lab.planning.planner import plan_graph
 from hetero_lab.planning.units import fused_pairs, split_into_units
 
@@ -35,9 +37,9 @@ def test_a_prediction_is_the_sum_of_its_parts(seed):
     assert round(parts.pairwise_us * 1000) == pairwise_ns(costs, choice)
     assert parts.extra_us >= 0
     shares = [*parts.units, *parts.subgraphs, *parts.boundaries, *parts.lost_fusion]
-    total = parts.constant_us + sum(share.us for share in shares)
-    assert total == pytest.approx(parts.predicted_us)
-    assert sum(parts.device_us.values()) + parts.constant_us == pytest.approx(parts.predicted_us)
+    alone = parts.constant_us + parts.spread_us
+    assert alone + sum(share.us for share in shares) == pytest.approx(parts.predicted_us)
+    assert alone + sum(parts.device_us.values()) == pytest.approx(parts.predicted_us)
     frame = parts.to_frame()
     assert frame["predicted_us"].sum() == pytest.approx(parts.predicted_us)
     assert len(parts.subgraphs) == len(parts.partition.subgraphs)
@@ -117,7 +119,8 @@ def test_broken_files_are_named(tmp_path):
     text = path.read_text()
     data = json.loads(text)
     broken = [text[: len(text) // 2], "", "[]", '{"kind": "affinity"}']
-    for key in ("graph", "devices", "units", "boundaries", "subgraph_us", "constant_us"):
+    keys = ("graph", "devices", "units", "boundaries", "subgraph_us", "constant_us", "spread_us")
+    for key in keys:
         broken.append(json.dumps({k: v for k, v in data.items() if k != key}))
         broken.append(json.dumps({**data, key: "x"}))
         broken.append(json.dumps({**data, key: [[1, 2], None]}))
@@ -177,9 +180,70 @@ def test_costs_are_finite_and_not_negative(bad):
         dataclasses.replace(random_case(0), constant_us=bad)
 
 
-def test_a_unit_is_the_part_of_a_fusion_group_with_equal_support():
-    from planning.random_costs import GraphMaker
+def test_memory_is_spread_over_more_subgraphs_for_less_and_less():
+    costs = dataclasses.replace(random_case(0), spread_us=100.0)
+    assert (costs.objective.spread_ns(np.array([0, 1, 2, 6, 101])) / 1000).tolist() == [
+        0.0, 0.0, 16.666, 50.0, 95.238,
+    ]  # fmt: skip
 
+
+def eltwise_chain() -> tuple[OpGraph, dict[str, CostModel]]:
+    """Return conv → add → max → conv, and costs with a layout that is kept or not."""
+    maker = GraphMaker()
+    at = maker.add("Parameter")
+    names = ("conv", "add", "max", "end")
+    for name, kind in zip(names, ("Convolution", "Add", "Maximum", "Convolution"), strict=True):
+        at = maker.add(kind, [at], name=name, n_bytes=100)
+    graph = maker.graph()
+    leave = (50.0, 70.0)
+    costs = {
+        keeps: CostModel(
+            graph=graph,
+            devices=("A", "B"),
+            units=tuple(Unit((name,), (1.0, 1.0)) for name in names),
+            boundaries={("A", "B"): BoundaryCost(2.0), ("B", "A"): BoundaryCost(2.0)},
+            subgraph_us={"A": 0.0, "B": 0.0},
+            reorders=(
+                Reorder("conv", 0, leave, (0.0, 0.0)),
+                Reorder("add", 0, leave, (0.0, 0.0), keeps),
+                Reorder("max", 0, leave, (0.0, 0.0), keeps),
+            ),
+        )
+        for keeps in ("conv", "")
+    }
+    return graph, costs
+
+
+@pytest.mark.parametrize(
+    ("choice", "kept", "alone"),
+    [
+        ("AAAA", 4, 4),
+        ("ABBB", 4 + 2 + 50, 4 + 2 + 50),
+        ("AABB", 4 + 2 + 50, 4 + 2 + 50),
+        ("ABAA", 4 + 4 + 50, 4 + 4 + 50 + 70),  # what entered B was converted already
+        ("ABAB", 4 + 6 + 50, 4 + 6 + 50 + 70 + 50),
+        ("BBAA", 4 + 2 + 70, 4 + 2 + 70),
+    ],
+)
+def test_a_layout_is_converted_where_it_leaves_the_op_that_chose_it(choice, kept, alone):
+    _, costs = eltwise_chain()
+    places = tuple("AB".index(device) for device in choice)
+    for model, expected in ((costs["conv"], kept), (costs[""], alone)):
+        affinity = affinity_of(model, places)
+        found = model.predict_us(affinity)
+        assert found == expected
+        assert model.explain(affinity).pairwise_us <= found
+
+
+def test_only_what_reads_a_layout_keeps_it():
+    _, costs = eltwise_chain()
+    wrong = Reorder("end", 0, (1.0, 1.0), (0.0, 0.0), "conv")
+    reorders = tuple(t for t in costs["conv"].reorders if t.op != "max")
+    with pytest.raises(PlanError, match="'end' does not have the layout of 'conv'"):
+        dataclasses.replace(costs["conv"], reorders=(*reorders, wrong))
+
+
+def test_a_unit_is_the_part_of_a_fusion_group_with_equal_support():
     maker = GraphMaker()
     x = maker.add("Parameter")
     conv = maker.add("Convolution", [x], name="conv")
