@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from hetero_lab.backend.devices import devices, support
     from hetero_lab.backend.emulation import EmulatedDevice, emulate
     from hetero_lab.errors import HeteroLabError, HeteroLabWarning
+    from hetero_lab.experiments.benchmark_app import BenchmarkReport, read_benchmark_app
     from hetero_lab.experiments.calibrating import calibrate
+    from hetero_lab.experiments.classifying import Classification, classify
     from hetero_lab.experiments.comparing import compare
     from hetero_lab.experiments.entries import priority_orders
     from hetero_lab.experiments.evaluating import Evaluation, evaluate
@@ -52,6 +54,8 @@ __version__ = "0.1.0"
 _WHERE = {
     "Affinity": "placement.affinity",
     "AffinityTweaker": "widgets.tweaker",
+    "BenchmarkReport": "experiments.benchmark_app",
+    "Classification": "experiments.classifying",
     "CostModel": "planning.cost_model",
     "EmulatedDevice": "backend.emulation",
     "Evaluation": "experiments.evaluating",
@@ -68,6 +72,7 @@ _WHERE = {
     "Recovered": "experiments.recovered",
     "Profile": "experiments.profiling",
     "calibrate": "experiments.calibrating",
+    "classify": "experiments.classifying",
     "compile": "runtime.compiled:compile_placement",
     "compare": "experiments.comparing",
     "compress_weights": "runtime.quantizing",
@@ -88,6 +93,7 @@ _WHERE = {
     "quantize": "runtime.quantizing",
     "priority_orders": "experiments.entries",
     "recover_accuracy": "experiments.recovering",
+    "read_benchmark_app": "experiments.benchmark_app",
     "read_profile": "experiments.stored_profile",
     "read_sweep": "experiments.sweep_result",
     "samples": "model.samples",

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from hetero_lab import commands, options, plan_commands, sweep_commands
+from hetero_lab import classify_commands, commands, options, plan_commands, sweep_commands
 from hetero_lab.errors import HeteroLabError
 
 DIFFERENT, ERROR, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
@@ -32,6 +32,11 @@ _APPLY_EXAMPLES = """
 examples:
   hetero-lab apply model.onnx plan.json
   hetero-lab apply model.onnx frozen/
+"""
+_CLASSIFY_EXAMPLES = """
+examples:
+  hetero-lab classify efficientnet_lite0 cat.jpg -d HETERO:GPU,CPU -pc
+  hetero-lab classify model.onnx cat.jpg -d CPU --mean 123.7,116.3,103.5 --scale 58.4,57.1,57.4
 """
 _EMULATE_HELP = (
     "register an emulated device; other parts are unsupported=, base=, faster_by=auto and "
@@ -92,7 +97,15 @@ def parser() -> options.OptionParser:
     )
     plan_commands.add_apply_options(apply)
     apply.set_defaults(run=_apply)
-    for command in (devices, profile, sweep, plan, apply):
+    classify = subparsers.add_parser(
+        "classify",
+        help="run a picture through an image classifier",
+        description="A picture in, the best classes out, on any placement.",
+        epilog=_CLASSIFY_EXAMPLES,
+    )
+    classify_commands.add_classify_options(classify)
+    classify.set_defaults(run=_classify)
+    for command in (devices, profile, sweep, plan, apply, classify):
         command.add_argument(
             "--emulate",
             action="append",
@@ -177,6 +190,14 @@ def _apply(given: argparse.Namespace) -> int:
     if not given.quiet:
         print(plan_commands.applied_text(profile), end="")
     return DIFFERENT if plan_commands.differs(profile) else 0
+
+
+def _classify(given: argparse.Namespace) -> int:
+    contrast = commands.emulate(given.emulate)
+    result = classify_commands.run_classify(given, defaults=contrast)
+    if not given.quiet:
+        print(result.report(), end="")
+    return 0
 
 
 def _print_anything() -> None:

@@ -58,23 +58,10 @@ def run_profile(
     from hetero_lab.model.read import prepare
 
     check_targets(files=[given.csv], directories=[given.export])
-    own = options.properties(given.property)
-    fixes = options.fixes(given.fix)
     prepared = prepare(model, options.shapes(given.shape))
-    if affinity is None and given.affinity is not None:
-        affinity = read_affinity(given.affinity)
-    start = _start(prepared, given, affinity)
-    placed = start.affinity.fix(patterns=fixes) if fixes else start.affinity
-    _check_owners(own, given.device, placed)
     result = hl.profile(
         prepared,
-        dataclasses.replace(
-            start,
-            affinity=placed,
-            label=f"{start.label} with {', '.join(given.fix)}" if given.fix else start.label,
-            device_properties=_merged(defaults or {}, start.device_properties, own),
-            direct=start.direct and placed == start.affinity,
-        ),
+        placement_of(given, prepared, affinity, defaults),
         executor=given.executor,
         n_requests=given.requests,
         iterations=given.iterations,
@@ -90,6 +77,29 @@ def run_profile(
     if given.export is not None:
         result.export(given.export)
     return result
+
+
+def placement_of(
+    given: Namespace,
+    prepared: PreparedModel,
+    affinity: Affinity | Placement | None = None,
+    defaults: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Placement:
+    """Return the placement that ``-d``, ``--affinity``, ``--fix`` and ``--property`` say."""
+    own = options.properties(given.property)
+    fixes = options.fixes(given.fix)
+    if affinity is None and given.affinity is not None:
+        affinity = read_affinity(given.affinity)
+    start = _start(prepared, given, affinity)
+    placed = start.affinity.fix(patterns=fixes) if fixes else start.affinity
+    _check_owners(own, given.device, placed)
+    return dataclasses.replace(
+        start,
+        affinity=placed,
+        label=f"{start.label} with {', '.join(given.fix)}" if given.fix else start.label,
+        device_properties=_merged(defaults or {}, start.device_properties, own),
+        direct=start.direct and placed == start.affinity,
+    )
 
 
 def head(result: Profile) -> str:

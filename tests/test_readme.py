@@ -1,4 +1,4 @@
-"""The README's commands and its map are those of this tree."""
+"""The README's commands and its map are those of this tree, and so is what the pages name."""
 
 import re
 from pathlib import Path
@@ -7,6 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
+PAGES = sorted((ROOT / "docs").glob("*.md"))
 BLOCKS = re.findall(r"^```[a-z]*\n(.*?)^```", README, flags=re.M | re.S)
 
 
@@ -41,3 +42,19 @@ def test_the_map_names_each_module_once():
 @pytest.mark.parametrize("link", re.findall(r"\]\(([^)#:]+)\)", README))
 def test_what_is_linked_is_there(link):
     assert (ROOT / link).exists()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_a_page_links_and_names_is_there(page):
+    text = page.read_text("utf-8")
+    for link in re.findall(r"\]\(([^):#]+)(?:#[^)]*)?\)", text):
+        assert (page.parent / link).exists(), link
+    every = "".join(path.read_text("utf-8") for path in (ROOT / "tests").rglob("*.py"))
+    for name in re.findall(r"`(test_\w+)(?:\[.*?\])?`", text):
+        assert f"def {name}(" in every, name
+    for path in re.findall(r"`((?:tests|docs|hetero_lab)/[\w./]+)`", text):
+        assert (ROOT / path).exists(), path
+    for path in re.findall(
+        r"`((?:backend|experiments|planning|placement|runtime)/[\w/]+\.py)`", text
+    ):
+        assert (ROOT / "hetero_lab" / path).exists(), path

@@ -33,6 +33,14 @@ def devices(*, core: ov.Core | None = None) -> pd.DataFrame:
     pandas.DataFrame
         One row a device or deviceless plugin: ``device``, ``available``, ``full_name``,
         ``type``, ``capabilities``, ``emulated_on`` (empty for a real device), ``problem``.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> acc = hl.emulate("ACC")
+    >>> found = hl.devices().set_index("device")
+    >>> found.loc["ACC", "emulated_on"]
+    'CPU'
     """
     import pandas as pd
 
@@ -114,6 +122,16 @@ def support(model: Source, devices: Sequence[str], *, core: ov.Core | None = Non
     ------
     DeviceError
         A device that is not here.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> acc = hl.emulate("ACC", unsupported={"Softmax"})
+    >>> found = hl.support(model, ["ACC", "CPU"])
+    >>> found[~found["ACC"]]
+                        op  op_type    ACC   CPU
+    91  head_digit/softmax  Softmax  False  True
     """
     import pandas as pd
 

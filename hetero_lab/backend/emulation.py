@@ -117,6 +117,13 @@ def emulate(
         Both ``supported`` and ``unsupported`` are given, or ``faster_by`` cannot be done here.
     PropertyError
         A property that the base does not know.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> acc = hl.emulate("ACC", unsupported={"Softmax"})
+    >>> acc.base, sorted(acc.unsupported)
+    ('CPU', ['Softmax'])
     """
     core = core or shared_core()
     registry = _registries.setdefault(core, {})

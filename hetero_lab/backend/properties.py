@@ -9,12 +9,15 @@ import numpy as np
 import openvino as ov
 
 from hetero_lab.backend.core import scratch_core, shared_core
-from hetero_lab.backend.emulation import emulated_devices
+from hetero_lab.backend.devices import precisions
+from hetero_lab.backend.emulation import emulated_devices, plain
 from hetero_lab.errors import PropertyError, did_you_mean, names_at_hand, shorten
 
 # Obeyed by the plugins, but missing in their SUPPORTED_PROPERTIES.
 _UNLISTED = {"EXCLUSIVE_ASYNC_REQUESTS"}
 _TRUE_FALSE = {"YES", "NO", "TRUE", "FALSE", "ON", "OFF"}
+_PRECISION = "INFERENCE_PRECISION_HINT"
+_OTHER_NAMES = {"FP16": "f16", "BF16": "bf16"}
 
 
 def check_properties(
@@ -25,7 +28,8 @@ def check_properties(
     Raises
     ------
     PropertyError
-        An unknown or read-only key, or a value of the wrong kind.
+        An unknown or read-only key, a value of the wrong kind, or a precision that the device
+        does not have.
     """
     core = core or shared_core()
     if not isinstance(properties, Mapping):
@@ -77,8 +81,24 @@ def _check_value(
         if readable:
             trial.get_property(real, key)  # some wrong values show up only here
     except Exception as error:
-        said = str(error).strip().splitlines()[-1].strip()
+        said = (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
         raise PropertyError(f"{problem}. The runtime says: {shorten(said, 300)}.") from error
+    if key == _PRECISION:
+        _check_precision(device, real, value)
+
+
+def _check_precision(device: str, real: str, value: Any) -> None:
+    """Raise for a precision that the device lacks: CPU takes it, and computes in another one."""
+    asked = str(plain({_PRECISION: value})[_PRECISION])
+    asked = _OTHER_NAMES.get(asked.upper(), asked)
+    if asked not in _OTHER_NAMES.values():  # f32 is everywhere, dynamic is the device's choice
+        return
+    has = precisions(real, core=scratch_core())
+    if asked not in has:
+        raise PropertyError(
+            f"{device} does not compute in {asked}, so {_PRECISION} cannot ask for it. "
+            f"Precisions of {device}: {names_at_hand(has)}."
+        )
 
 
 def _current(real: str, key: str) -> Any:

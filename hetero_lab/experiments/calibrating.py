@@ -35,7 +35,7 @@ from hetero_lab.runtime.timing import Stopwatch
 if TYPE_CHECKING:
     import openvino as ov
 
-_MOST_FITTED = 40
+_MOST_FITTED = 72
 _MOST_VALIDATED = 16
 _VALIDATED = 0.25  # of the placements that are measured besides the base
 _FEW = 6  # fewer placements than this besides the base: coarser units
@@ -99,6 +99,17 @@ def calibrate(
         Fewer than two devices, or no device supports some op.
     MeasurementError
         The budget ended before each device was measured, or no placement ran.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> acc = hl.emulate("ACC", unsupported={"Softmax"})
+    >>> costs = hl.calibrate(model, ["ACC", "CPU"], budget_s=15, progress=False)
+    >>> costs
+    CostModel('digits_inception' on ACC, CPU: ... units...)
+    >>> costs.predict_us(hl.Affinity.uniform(model, "CPU")) > 0
+    True
     """
     learnt = learn(
         model,

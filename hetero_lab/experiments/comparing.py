@@ -65,6 +65,15 @@ def compare(before: Sweep, after: Sweep) -> Comparison:
     Notes
     -----
     The runs are not paired, so the intervals are Welch's (1947) on the logarithms of the turns.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> options = {"turns": 2, "isolate": False, "counters": False, "progress": False}
+    >>> before, after = (hl.sweep(model, ["CPU"], **options) for _ in range(2))
+    >>> hl.compare(before, after)
+    Comparison(...)
     """
     for name, sweep in (("before", before), ("after", after)):
         if not isinstance(sweep, Sweep):

@@ -72,6 +72,13 @@ def priority_orders(devices: Sequence[str], *, core: ov.Core | None = None) -> l
     ------
     DeviceError
         No device, one twice, or one that is not here.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> acc = hl.emulate("ACC")
+    >>> [str(order) for order in hl.priority_orders(["ACC", "CPU"])]
+    ['HETERO:ACC,CPU', 'HETERO:CPU,ACC']
     """
     every = Priorities.parse(devices, core).devices
     return [Priorities(order) for order in itertools.permutations(every)]

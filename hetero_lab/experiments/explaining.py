@@ -63,6 +63,15 @@ def explain(
         The costs are of another model or do not know a device.
     ArgumentError
         ``costs`` is no cost model, or a profile is not of its placement.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> acc = hl.emulate("ACC", unsupported={"Softmax"})
+    >>> print(hl.explain(model, "CPU", "HETERO:ACC,CPU"))
+    a is 'CPU', b is 'HETERO:ACC,CPU'.
+    91 of 92 ops move: 91 from CPU to ACC ...
     """
     if costs is not None and not isinstance(costs, CostModel):
         raise ArgumentError(

@@ -165,6 +165,15 @@ def optimize(
         As for :func:`hetero_lab.calibrate` and :func:`hetero_lab.plan`.
     MeasurementError
         The budget ended before the baselines were measured.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> acc = hl.emulate("ACC", unsupported={"Softmax"})
+    >>> best = hl.optimize(model, ["ACC", "CPU"], budget_s=40, progress=False)
+    >>> sorted(best.summary["label"])
+    ['CPU', 'greedy', 'optimized']
     """
     if objective not in (LATENCY, THROUGHPUT):
         raise PlanError(f"{objective!r} is no objective. Objectives: {LATENCY!r}, {THROUGHPUT!r}.")

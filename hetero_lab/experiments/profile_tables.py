@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from hetero_lab.experiments import timeline_tables
+from hetero_lab.experiments import precision_tables, timeline_tables
 from hetero_lab.runtime.counters import Counter, executed_ops_us
 
 if TYPE_CHECKING:
@@ -16,16 +16,21 @@ if TYPE_CHECKING:
 
 
 def build(profile: Profile) -> dict[str, pd.DataFrame]:
-    """Return all tables of a profile by name; the last three where they were measured."""
+    """Return all tables of a profile by name; the last four where they were measured."""
+    emulated = dict(profile.environment.emulated)
     tables = {
         "summary": _frame([summary_row(profile)], SUMMARY_COLUMNS),
         "latency": _latency(profile),
         "subgraphs": _frame(_subgraphs(profile)),
-        "counters": _frame(_counters(profile), _COUNTER_COLUMNS),
+        "counters": _frame(counter_rows(profile.counters, emulated), COUNTER_COLUMNS),
         "boundaries": _frame(_boundaries(profile), _BOUNDARY_COLUMNS),
         "placement": _frame(_placement(profile)),
         "agreement": _frame([asdict(a) for a in profile.agreement], _AGREEMENT_COLUMNS),
     }
+    if profile.counters:
+        tables["transitions"] = _frame(
+            precision_tables.transitions(profile), precision_tables.TRANSITION_COLUMNS
+        )
     if profile.spans:
         tables["timeline"] = _frame(timeline_tables.timeline(profile))
         tables["idle"] = _frame(timeline_tables.idle(profile))
@@ -50,7 +55,7 @@ SUMMARY_COLUMNS = [
     "reorders_us", "rest_us", "counters_exceed_latency", "partition", "as_predicted", "verdict",
     "max_relative_error", "openvino_version", "host", "measured_at", "model_fingerprint",
 ]  # fmt: skip
-_COUNTER_COLUMNS = [
+COUNTER_COLUMNS = [
     "subgraph", "device", "emulated", "kind", "op", "fused_ops", "tensor", "node_name",
     "node_type", "exec_type", "precision", "status", "real_time_us", "cpu_time_us",
 ]  # fmt: skip
@@ -133,6 +138,7 @@ def _latency(profile: Profile) -> pd.DataFrame:
 def _subgraphs(profile: Profile) -> list[dict[str, Any]]:
     emulated = dict(profile.environment.emulated)
     boundaries = profile.partition.boundaries
+    precision = precision_tables.executed_precisions(profile.counters)
     rows = []
     for subgraph in profile.partition.subgraphs:
         mine = [c for c in profile.counters if c.subgraph == subgraph.index]
@@ -152,21 +158,22 @@ def _subgraphs(profile: Profile) -> list[dict[str, Any]]:
                 "input_bytes": sum(b.n_bytes or 0 for b in incoming),
                 "n_outputs": len(outgoing),
                 "output_bytes": sum(b.n_bytes or 0 for b in outgoing),
+                "precisions": precision_tables.tally(precision.get(o, "") for o in subgraph.ops),
                 "ops": "\n".join(subgraph.ops),
             }
         )
     return rows
 
 
-def _counters(profile: Profile) -> list[dict[str, Any]]:
-    emulated = dict(profile.environment.emulated)
+def counter_rows(counters: Iterable[Counter], emulated: Container[str]) -> list[dict[str, Any]]:
+    """Return a row a counter, with the keys of ``COUNTER_COLUMNS``."""
     return [
         {
             **asdict(counter),
             "fused_ops": "\n".join(counter.fused_ops),
             "emulated": counter.device in emulated,
         }
-        for counter in profile.counters
+        for counter in counters
     ]
 
 
@@ -209,7 +216,7 @@ def _placement(profile: Profile) -> list[dict[str, Any]]:
         for op in (counter.op, *counter.fused_ops)
         if counter.kind == "op"
     }
-    precision = {c.op: c.precision for c in profile.counters if c.kind == "op"}
+    precision = precision_tables.executed_precisions(profile.counters)
     emulated = dict(profile.environment.emulated)
     rows = []
     for name in profile.affinity.ops:
@@ -226,7 +233,7 @@ def _placement(profile: Profile) -> list[dict[str, Any]]:
                 "shape": "x".join(map(str, shape)) if shape else "",
                 "output_bytes": sum(t.n_bytes or 0 for t in op.outputs),
                 "fused_with": leader if leader != name else "",
-                "precision": precision.get(leader, ""),
+                "precision": precision.get(name, ""),
                 # None where the counters do not tell, 0 where the time is in the group's leader.
                 "time_us": times.get(name) if profile.counters else None,
             }

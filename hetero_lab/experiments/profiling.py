@@ -97,9 +97,30 @@ class Profile:
     def tables(self) -> dict[str, pd.DataFrame]:
         """DataFrames: summary, latency, subgraphs, counters, boundaries, placement, agreement.
 
-        With measured spans also timeline and idle, with requests in flight also throughput.
+        With counters also transitions, with measured spans also timeline and idle, with requests
+        in flight also throughput.
         """
         return profile_tables.build(self)
+
+    @property
+    def precision_transitions(self) -> pd.DataFrame:
+        """The pairs of ops between which the executed precision changes.
+
+        ``producer``, ``consumer``, device and precision of both, ``where`` (at a ``boundary`` of
+        subgraphs or ``inside`` one), ``handed_over_as`` (the type that crosses the boundary) and
+        ``n_bytes``.
+
+        Raises
+        ------
+        MeasurementError
+            The profile has no counters, which tell the precision.
+        """
+        if not self.counters:
+            raise MeasurementError(
+                "This profile has no counters, so it does not tell in which precision ops were "
+                "executed. Measure with counters=True on a device that has them."
+            )
+        return self.tables["transitions"]
 
     def report(self) -> str:
         """Return the counters in the form of OpenVINO's ``-pc`` output, with the totals."""
@@ -223,6 +244,14 @@ def profile(
         The runtime refused the placement.
     MeasurementError
         With ``isolate``: the process crashed, hung or could not compile the placement.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> acc = hl.emulate("ACC", unsupported={"Softmax"})
+    >>> hl.profile(model, "HETERO:ACC,CPU", iterations=20, progress=False)
+    Profile('digits_inception', 'HETERO:ACC,CPU': median ... µs ..., 2 subgraphs, ...)
     """
     execution = Execution(executor, n_requests, split_branches)
     iterations, warmup = _check_counts(iterations, warmup, budget_s)

@@ -116,6 +116,15 @@ def recover_accuracy(
         The cost model is of another model or other devices.
     MeasurementError
         The budget ended before both devices alone were measured.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model, data = hl.load("digits_inception"), hl.dataset("digits")
+    >>> acc = hl.emulate("ACC", faster_by="auto")
+    >>> found = hl.recover_accuracy(model, "ACC", "CPU", data, budget_s=40, progress=False)
+    >>> found.chosen in list(found.summary["label"])
+    True
     """
     core = core or shared_core()
     watch = Stopwatch.start(budget_s)

@@ -98,6 +98,14 @@ def find_refused(
     Notes
     -----
     Minimal failing sets are found by delta debugging (Zeller and Hildebrandt 2002).
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> acc = hl.emulate("ACC", unsupported={"Softmax"})
+    >>> hl.find_refused(model, "HETERO:ACC,CPU", progress=False).fix
+    {}
     """
     core = core or shared_core()
     prepared = prepare(model)

@@ -42,6 +42,17 @@ def read_profile(directory: str | os.PathLike[str]) -> Profile:
     ------
     StoredFileError
         The directory holds no profile, or a broken one.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> import tempfile
+    >>> measured = hl.profile(model, "CPU", iterations=20, progress=False)
+    >>> with tempfile.TemporaryDirectory() as scratch:
+    ...     directory = measured.export(f"{scratch}/results")
+    ...     hl.read_profile(f"{scratch}/results").latency == measured.latency
+    True
     """
     path = Path(directory) / FILE_NAME
     return from_json(read_json(path, kind="profile"), path)

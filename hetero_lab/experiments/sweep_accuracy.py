@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tqdm.auto import tqdm
 
-from hetero_lab.errors import HeteroLabError
+from hetero_lab.errors import HeteroLabError, shorten
 from hetero_lab.experiments.entries import Entry
 from hetero_lab.experiments.evaluating import Evaluation, accuracy_columns, read_data
 from hetero_lab.model.labelled_data import Dataset, Metric
 from hetero_lab.model.read import PreparedModel
-from hetero_lab.runtime.answers import Answer, Correct, F32Reference, judge
+from hetero_lab.runtime.answers import Answer, Correct, F32Reference, check_labels, judge
 from hetero_lab.runtime.compiled import compile_placement
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ class SweepData:
     Raises
     ------
     ArgumentError, InputError
-        There are no examples, or the first one does not fit the model.
+        There are no examples, the first one does not fit the model, or a label does not fit its
+        outputs.
     """
 
     def __init__(
@@ -52,6 +53,8 @@ class SweepData:
         self.prepared, self.core = prepared, core
         self.reference = F32Reference(next(iter(prepared.values())), core)
         self._judge(self.reference.compiled, self.examples[:1])
+        if self.correct is not None:
+            check_labels(self.reference, self.examples, self.correct)
 
     def evaluate(
         self,
@@ -62,7 +65,7 @@ class SweepData:
     ) -> None:
         """Append an ``accuracy`` record for each measured entry that has none of this data."""
         measured = {r["entry"] for r in records if r["type"] == "turn"}
-        known = {r["entry"] for r in records if r["type"] == "accuracy" and self._is_mine(r)}
+        known = {r["entry"] for r in _found(records) if self._is_mine(r)}
         wanted: dict[Any, list[Entry]] = {}
         for entry in {e.key: e for e in entries}.values():
             if entry.key in measured - known and not entry.problem:
@@ -76,11 +79,11 @@ class SweepData:
                 run = compile_placement(
                     self.prepared[first.variant], first.placement, core=self.core
                 )
-            except HeteroLabError:  # measured in a worker, but cannot be compiled here
-                continue
-            answers = self._judge(run, self.examples)
+                found = _json(self._judge(run, self.examples))
+            except HeteroLabError as error:  # another variant may have other outputs
+                found = {"problem": str(error)}
             for entry in several:
-                append({"type": "accuracy", "entry": entry.key, **self._mark(), **_json(answers)})
+                append({"type": "accuracy", "entry": entry.key, **self._mark(), **found})
 
     def _judge(self, run: Any, examples: Sequence[Any]) -> tuple[Answer, ...]:
         return judge(run, self.reference, examples, correct=self.correct, output=self.output)
@@ -94,13 +97,33 @@ class SweepData:
 
 def evaluation_from(records: Sequence[Record], label: str) -> Evaluation | None:
     """Read the last evaluation among the records of an entry."""
-    mine = [r for r in records if r["type"] == "accuracy"]
+    mine = _found(records)
     if not mine:
         return None
     columns = [[_flag(c) for c in mine[-1][name]] for name in _FLAGS]
     columns += [[math.nan if v is None else float(v) for v in mine[-1][name]] for name in _ERRORS]
     answers = tuple(Answer(*row) for row in zip(*columns, strict=True))
     return Evaluation(label, str(mine[-1]["metric"]), answers)
+
+
+def problem_from(records: Sequence[Record]) -> str:
+    """Return why an entry could not be evaluated; empty if it was, or was not tried."""
+    tried = [r for r in records if r["type"] == "accuracy"]
+    return str(tried[-1].get("problem", "")) if tried else ""
+
+
+def nan_notes(rows: Iterable[Any]) -> list[str]:
+    """Say which rows have outputs that are not a number."""
+    return [
+        f"{shorten(row.label)}: the outputs of {row.evaluation.n_nan} of {len(row.evaluation)} "
+        "examples are not a number; they count as wrong."
+        for row in rows
+        if row.evaluation is not None and row.evaluation.n_nan
+    ]
+
+
+def _found(records: Sequence[Record]) -> list[Record]:
+    return [r for r in records if r["type"] == "accuracy" and "problem" not in r]
 
 
 def summary_columns(found: Evaluation | None) -> dict[str, Any]:

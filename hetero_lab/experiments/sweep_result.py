@@ -23,7 +23,7 @@ from hetero_lab.experiments.stored_profile import (
     environment_from_json,
     spans_from_json,
 )
-from hetero_lab.experiments.sweep_accuracy import evaluation_from
+from hetero_lab.experiments.sweep_accuracy import evaluation_from, nan_notes, problem_from
 from hetero_lab.experiments.sweep_hosts import host_of, hosts_of_entry, known_hosts
 from hetero_lab.model.opgraph import OpGraph, graph_from_json
 from hetero_lab.placement.affinity import Affinity
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 class Row:
     """One row: a label, what it stands for, and what was measured of it.
 
-    ``profile`` is ``None`` where ``status`` is not ``ok``. ``same_as`` names the row that was
+    ``profile`` is ``None`` where nothing was measured. ``same_as`` names the row that was
     measured in its place because it is the same placement.
     """
 
@@ -177,6 +177,17 @@ def read_sweep(
     ------
     StoredFileError
         A directory holds no sweep, or a broken one.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as scratch:
+    ...     measured = hl.sweep(model, ["CPU"], turns=2, store=scratch, progress=False)
+    ...     stored = hl.read_sweep(scratch)
+    >>> stored.summary.equals(measured.summary)
+    True
     """
     if isinstance(directory, str | os.PathLike):
         return _shown(sweep_from(*read_store(directory), where=str(directory)), directory)
@@ -262,14 +273,18 @@ def _build(
                 interrupted,
             )
             # Accuracy is evaluated where the sweep was called, whichever host measured the row.
-            found = evaluation_from(every, label) if made.profile is not None else None
+            found = problem = None
+            if made.profile is not None:
+                found, problem = evaluation_from(every, label), problem_from(every)
+            if problem:
+                made = replace(made, status="accuracy failed", detail=problem)
             rows.append(replace(made, host=host, evaluation=found))
     labels = {row.key: row.label for row in reversed(rows)}
     return Sweep(
         rows=tuple(rows),
         reference=labels.get(header["reference"], ""),
         environment=here,
-        notes=tuple(_all_notes(records, rows)),
+        notes=(*_all_notes(records, rows), *nan_notes(rows)),
         interrupted=interrupted,
     )
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from hetero_lab.experiments.sweep_result import Row, Sweep
 
-_OF_EACH = ["subgraphs", "counters", "boundaries", "placement", "agreement"]
+_OF_EACH = ["subgraphs", "counters", "boundaries", "placement", "agreement", "transitions"]
 
 
 def build(sweep: Sweep) -> dict[str, pd.DataFrame]:
@@ -48,7 +48,10 @@ def build(sweep: Sweep) -> dict[str, pd.DataFrame]:
     for of_each in _OF_EACH:
         frames = []
         for row in measured:
-            frame = row.profile.tables[of_each].copy()  # type: ignore[union-attr]
+            tables_of_row = row.profile.tables  # type: ignore[union-attr]
+            if of_each not in tables_of_row:  # without counters there are no transitions
+                continue
+            frame = tables_of_row[of_each].copy()
             frame.insert(0, "label", row.label)
             frame.insert(1, "host", _host(row))
             if len(frame):
@@ -103,6 +106,8 @@ def text(sweep: Sweep) -> str:
         shown = ranking[_shown(sweep)].copy()
         for column in ("median_us", "ratio", "ratio_ci95_low", "ratio_ci95_high"):
             shown[column] = [number(v) for v in shown[column]]
+        for column in shown.columns.intersection(["accuracy", "accuracy_drop"]):
+            shown[column] = ["" if v != v else f"{v:.2%}" for v in shown[column]]
         shown["label"] = [
             label if len(label) <= 60 else label[:59] + "…" for label in shown["label"]
         ]
@@ -111,7 +116,7 @@ def text(sweep: Sweep) -> str:
     lines += [
         f"{row_name(sweep, row)}: {row.status}{': ' + row.detail[:200] if row.detail else ''}"
         for row in sweep.rows
-        if row.profile is None
+        if row.status != "ok"
     ]
     return "\n".join([*lines, *sweep.notes]) + "\n"
 
@@ -131,7 +136,7 @@ def as_html(sweep: Sweep) -> str:
         [*(["host"] if len(sweep.hosts) > 1 else []), "label", "status", "detail"],
     ]
     if len(failed):
-        parts.append(html_table(failed, caption="Not measured"))
+        parts.append(html_table(failed, caption="What went wrong"))
     parts += [f"<p>{html.escape(note)}</p>" for note in sweep.notes]
     return "".join(parts)
 
@@ -143,7 +148,12 @@ _SHOWN = [
 
 
 def _shown(sweep: Sweep) -> list[str]:
-    return ["host", *_SHOWN] if len(sweep.hosts) > 1 else _SHOWN
+    accuracy = ["accuracy", "accuracy_drop"] if _is_labelled(sweep) else []
+    return [*(["host"] if len(sweep.hosts) > 1 else []), *_SHOWN, *accuracy]
+
+
+def _is_labelled(sweep: Sweep) -> bool:
+    return any(row.evaluation is not None and row.evaluation.is_labelled for row in sweep.rows)
 
 
 def _what_could_be_seen(sweep: Sweep) -> str:
@@ -217,6 +227,7 @@ def _ranking(sweep: Sweep) -> pd.DataFrame:
     import pandas as pd
 
     rows, groups, _ = rank(sweep)
+    columns = [*_RANKED, *(_ACCURACY if _is_labelled(sweep) else [])]
     ranks: Counter[str | None] = Counter()
     shown = []
     for row, group in zip(rows, groups, strict=True):
@@ -226,7 +237,7 @@ def _ranking(sweep: Sweep) -> pd.DataFrame:
             {
                 "rank": ranks[_host(row)],
                 "group": group,
-                **{k: summary[k] for k in _RANKED},
+                **{k: summary[k] for k in columns},
                 "labels": "\n".join(
                     [
                         row.label,
@@ -239,9 +250,13 @@ def _ranking(sweep: Sweep) -> pd.DataFrame:
                 ),
             }
         )
-    return pd.DataFrame(shown, columns=["rank", "group", *_RANKED, "labels"])
+    return pd.DataFrame(shown, columns=["rank", "group", *columns, "labels"])
 
 
+_ACCURACY = [
+    "accuracy", "accuracy_ci95_low", "accuracy_ci95_high", "accuracy_drop",
+    "accuracy_drop_ci95_low", "accuracy_drop_ci95_high",
+]  # fmt: skip
 _RANKED = [
     "label", "variant", "executor", "requests", "n_subgraphs", "boundary_bytes", "median_us",
     "ci95_low_us", "ci95_high_us", "ratio", "ratio_ci95_low", "ratio_ci95_high", "baseline",

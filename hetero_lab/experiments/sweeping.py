@@ -157,6 +157,19 @@ def sweep(
         The client's scheduler does not answer, or has no worker that can measure.
     StoreError
         The store belongs to another model or version, or another process has it.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> acc = hl.emulate("ACC", unsupported={"Softmax"})
+    >>> placements = ["CPU", "HETERO:ACC,CPU"]
+    >>> measured = hl.sweep(model, placements, turns=2, counters=False, progress=False)
+    >>> measured.summary.set_index("label").loc[placements, ["status", "n_subgraphs"]]
+                   status  n_subgraphs
+    label
+    CPU                ok            1
+    HETERO:ACC,CPU     ok            2
     """
     watch = Stopwatch.start(budget_s)
     core = core or shared_core()

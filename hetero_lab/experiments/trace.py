@@ -19,6 +19,12 @@ from hetero_lab.tables import write_json
 if TYPE_CHECKING:
     from hetero_lab.experiments.profiling import Profile
 
+# Counters end at a microsecond. A subgraph without length would lie inside of its neighbour, and
+# the arrows at it would begin and end there. Perfetto cuts off what is below a nanosecond: only
+# sums that are exact, hence powers of two, keep one slice from reaching into the next.
+_LEAST_US = 1 / 128
+_EXACT = 1024
+
 
 def to_trace(profile: Profile, file: str | os.PathLike[str]) -> None:
     """Write the trace: one lane a device, a slice a subgraph with its nodes, arrows at boundaries.
@@ -93,10 +99,12 @@ def _reconstructed(profile: Profile, lanes: dict[str, int]) -> list[dict[str, An
     at = 0.0
     for subgraph in profile.partition.subgraphs:
         start, lane = at, lanes[subgraph.device]
+        nodes: list[dict[str, Any]] = []
         for counter in profile.counters:
             if counter.subgraph != subgraph.index or counter.status != "EXECUTED":
                 continue
-            made.append(
+            duration_us = round(counter.real_time_us * _EXACT) / _EXACT
+            nodes.append(
                 {
                     "ph": "X",
                     "pid": 1,
@@ -104,7 +112,7 @@ def _reconstructed(profile: Profile, lanes: dict[str, int]) -> list[dict[str, An
                     "name": counter.node_name,
                     "cat": counter.kind,
                     "ts": at,
-                    "dur": counter.real_time_us,
+                    "dur": duration_us,
                     "args": {
                         "type": counter.node_type,
                         "exec_type": counter.exec_type,
@@ -113,8 +121,10 @@ def _reconstructed(profile: Profile, lanes: dict[str, int]) -> list[dict[str, An
                     },
                 }
             )
-            at += counter.real_time_us
+            at += duration_us
+        at = max(at, start + _LEAST_US)
         spans[subgraph.index] = (start, at)
+        # Before its nodes: of slices that are equally long, the first is the outer one.
         made.append(
             {
                 "ph": "X",
@@ -127,6 +137,7 @@ def _reconstructed(profile: Profile, lanes: dict[str, int]) -> list[dict[str, An
                 "args": {"ops": len(subgraph.ops)},
             }
         )
+        made += nodes
     return made + _arrows(profile, lanes, spans, itertools.count(1))
 
 
@@ -142,7 +153,7 @@ def _arrows(
         for target in boundary.targets:
             common = {"pid": 1, "id": next(number), "name": boundary.tensor, "cat": "boundary"}
             args = {"n_bytes": boundary.n_bytes}
-            out_at = max(spans[boundary.source][0], spans[boundary.source][1] - 1e-3)
+            out_at = max(spans[boundary.source][0], spans[boundary.source][1] - _LEAST_US / 2)
             made.append(
                 {
                     **common,

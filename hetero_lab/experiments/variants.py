@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from hetero_lab.errors import ArgumentError, HeteroLabError, shorten
+from hetero_lab.errors import ArgumentError, HeteroLabError, ModelError, shorten
 from hetero_lab.experiments.entries import Entry
 from hetero_lab.model.read import PreparedModel, Source, prepare
 
@@ -34,7 +34,7 @@ def prepare_variants(
     if not model:
         raise ArgumentError("There is no model to sweep: the mapping of variants is empty.")
     made: dict[str, PreparedModel] = {}
-    failures: dict[str, HeteroLabError] = {}
+    failures: dict[str, Exception] = {}
     for name, variant in model.items():
         if not callable(variant):
             made[str(name)] = prepare(variant)
@@ -43,13 +43,22 @@ def prepare_variants(
             made[str(name)] = prepare(variant())
         except ArgumentError as error:
             raise type(error)(f"The variant {shorten(str(name))}: {error}") from error
-        except HeteroLabError as error:
+        except Exception as error:  # a recipe of the user's own may call NNCF itself
             failures[str(name)] = error
     if not made:
-        raise next(iter(failures.values()))
+        name, error = next(iter(failures.items()))
+        if isinstance(error, HeteroLabError):
+            raise error
+        raise ModelError(f"The variant {shorten(name)} cannot be made: {_said(error)}") from error
     stand_in = next(iter(made.values()))
     prepared = {str(name): made.get(str(name), stand_in) for name in model}
-    return prepared, {name: str(error) for name, error in failures.items()}
+    return prepared, {name: _said(error) for name, error in failures.items()}
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, HeteroLabError):
+        return str(error)
+    return f"{type(error).__name__}: {shorten(str(error), 500)}"
 
 
 def with_problems(entries: Sequence[Entry], problems: Mapping[str, str]) -> list[Entry]:

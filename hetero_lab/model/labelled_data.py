@@ -136,6 +136,12 @@ def dataset(name: str) -> Dataset:
         There is no such data set.
     SampleError
         A package or file that it needs is missing; the message says how to get it.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> hl.dataset("digits")
+    Dataset('digits': 200 examples to calibrate with, 597 to evaluate; accuracy of output 'digit')
     """
     if name not in _DATASETS:
         raise ArgumentError(
@@ -248,16 +254,26 @@ def _classes(name: str, calibration: Examples, evaluation: Examples, output: str
 
 
 def _class_correct(outputs: Outputs, label: int, output: str) -> bool:
-    return int(np.argmax(_chosen(outputs, output))) == label
+    scores = _chosen(outputs, output)
+    fits = isinstance(label, int | np.integer) and 0 <= label < scores.size
+    _check_label(fits, label, f"a class of the output {output!r}, 0 to {scores.size - 1}")
+    return int(np.argmax(scores)) == label
 
 
 def _face_correct(outputs: Outputs, label: bool, output: str) -> bool:
+    _check_label(isinstance(label, bool | np.bool_), label, "True (a face) or False")
     return faces.is_face(_chosen(outputs, output)) == label
 
 
 def _text_correct(outputs: Outputs, label: str, output: str, characters: tuple[str, ...]) -> bool:
+    _check_label(isinstance(label, str), label, "the text of a line")
     # What is drawn has no space at its ends; a space read there is the margin.
     return drawn_text.read_ctc(_chosen(outputs, output), characters).strip() == label
+
+
+def _check_label(fits: bool, label: Any, what: str) -> None:
+    if not fits:
+        raise ArgumentError(f"The label {shorten(str(label), 60)} does not fit: it must be {what}.")
 
 
 def _chosen(outputs: Outputs, output: str) -> np.ndarray:

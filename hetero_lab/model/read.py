@@ -74,6 +74,13 @@ def load(source: Source, shapes: Mapping[str, Sequence[int]] | None = None) -> o
         shape does not fit.
     SampleError
         A sample could not be fetched.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> model.input("image").shape
+    <Shape: [1,1,8,8]>
     """
     already = _prepared_mark(source) if isinstance(source, ov.Model) and not shapes else None
     if already is not None:

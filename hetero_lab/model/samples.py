@@ -71,6 +71,13 @@ def samples() -> pd.DataFrame:
         the model, ``bundled`` or to be fetched, ``cached`` (fetched already), the ``package``
         that it comes from, and the ``dataset`` that goes with it, or "" (for
         :func:`hetero_lab.dataset`).
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> found = hl.samples().set_index("name")
+    >>> found.loc["digits_inception", "dataset"]
+    'digits'
     """
     import pandas as pd
 

@@ -45,7 +45,14 @@ class HasOps(Protocol):
 
 @dataclass(frozen=True)
 class Priorities:
-    """An ordered list of devices, ``HETERO:GPU,CPU``."""
+    """An ordered list of devices, ``HETERO:GPU,CPU``.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> str(hl.Priorities(("ACC", "CPU")))
+    'HETERO:ACC,CPU'
+    """
 
     devices: tuple[str, ...]
 
@@ -140,6 +147,14 @@ class Affinity(Mapping[str, str]):
         ------
         DeviceError
             A device is not here, or no device of the list supports some op.
+
+        Examples
+        --------
+        >>> import hetero_lab as hl
+        >>> model = hl.load("digits_inception")
+        >>> acc = hl.emulate("ACC", unsupported={"Softmax"})
+        >>> hl.Affinity.automatic(model, "HETERO:ACC,CPU")
+        Affinity(92 ops; ACC: 91, CPU: 1)
         """
         prepared = prepare(model)
         order = Priorities.parse(priorities, core).devices
@@ -172,6 +187,13 @@ class Affinity(Mapping[str, str]):
         ------
         DeviceError
             The device is not here. (Whether it supports every op is checked when it is used.)
+
+        Examples
+        --------
+        >>> import hetero_lab as hl
+        >>> model = hl.load("digits_inception")
+        >>> hl.Affinity.uniform(model, "CPU")
+        Affinity(92 ops; CPU: 92)
         """
         check_device(device, core)
         return cls.from_graph(prepare(model).graph, lambda _name: device)
@@ -263,6 +285,19 @@ class Affinity(Mapping[str, str]):
             stateful path apart.
         DeviceError
             A device that is not here.
+
+        Examples
+        --------
+        >>> import hetero_lab as hl
+        >>> model = hl.load("digits_inception")
+        >>> acc = hl.emulate("ACC", unsupported={"Softmax"})
+        >>> automatic = hl.Affinity.automatic(model, "HETERO:ACC,CPU")
+        >>> fixed = automatic.fix(types={"MatMul": "CPU"}, patterns={"^head_digit/": "CPU"})
+        >>> fixed.diff(automatic)
+                           op before after
+        0  head_parity/matmul    ACC   CPU
+        1   head_digit/matmul    ACC   CPU
+        2     head_digit/bias    ACC   CPU
         """
         for argument, given in (
             ("ops", ops),

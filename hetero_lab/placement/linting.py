@@ -69,6 +69,15 @@ def lint(
     most 200, those first on which most bytes (with costs: µs) hang. What is left has no remedy
     and says so in its advice, but for the remedy of a ``cycle`` without costs, which needs no
     trial; a ``dear-boundary`` that is left is not listed.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> acc = hl.emulate("ACC", unsupported={"Softmax"})
+    >>> hl.lint(model, "HETERO:ACC,CPU")[["rule", "severity"]]
+                rule severity
+    0  tiny-subgraph     info
     """
     prepared = prepare(model)
     placement = resolve(prepared, affinity, core=core)

@@ -24,6 +24,14 @@ class Placement:
 
     ``direct`` compiles on the only device without HETERO in between, as
     ``core.compile_model(model, device)`` does.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> cpu = hl.Affinity.uniform(model, "CPU")
+    >>> hl.Placement(cpu, "in f32", {"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}).label
+    'in f32'
     """
 
     affinity: Affinity

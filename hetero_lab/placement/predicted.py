@@ -31,6 +31,17 @@ def partition(model: Source, placement: PlacementLike, *, core: ov.Core | None =
     ------
     AffinityError, DeviceError
         The affinity is of another model, or a device cannot run what is placed on it.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> acc = hl.emulate("ACC", unsupported={"Softmax"})
+    >>> found = hl.partition(model, "HETERO:ACC,CPU")
+    >>> [(subgraph.device, len(subgraph.ops)) for subgraph in found.subgraphs]
+    [('ACC', 91), ('CPU', 1)]
+    >>> found.boundary_bytes
+    40
     """
     prepared = prepare(model)
     resolved = resolve(prepared, placement, core=core)

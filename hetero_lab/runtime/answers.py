@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -132,6 +132,15 @@ def judge(
     return tuple(answers)
 
 
+def check_labels(reference: F32Reference, examples: Sequence[Any], correct: Correct) -> None:
+    """Raise ArgumentError for a label that does not fit the outputs, which are inferred once."""
+    outputs: dict[str, np.ndarray] = {}
+    for number, example in enumerate(examples):
+        inputs, label = _parts(example, number, True)
+        outputs = outputs or reference(bind_inputs(reference.prepared, inputs))
+        _is_right(correct, outputs, label, number)
+
+
 def _judge_one(
     found: dict[str, np.ndarray],
     expected: dict[str, np.ndarray],
@@ -146,6 +155,13 @@ def _judge_one(
             f"{names_at_hand(found)}. Does it belong to another model?"
         )
     names = [output] if output else list(found)
+    for name in names:
+        if name not in expected or found[name].shape != expected[name].shape:
+            reference = ", ".join(f"{shorten(n, 40)} {list(a.shape)}" for n, a in expected.items())
+            raise ArgumentError(
+                f"The output {shorten(name)} {list(found[name].shape)} has nothing to be compared "
+                f"with. Outputs in f32: {reference}. Is it another model?"
+            )
     is_nan = _has_nan(found[name] for name in names)
     reference_is_nan = _has_nan(expected[name] for name in names)
     right = reference_right = None
@@ -174,6 +190,8 @@ def _is_right(correct: Correct, outputs: dict[str, np.ndarray], label: Any, numb
         if np.ndim(found):
             raise TypeError(f"the metric returned an array of shape {np.shape(found)}, not a bool")
         return bool(found)
+    except ArgumentError as error:
+        raise ArgumentError(f"Example {number}: {error}") from error
     except HeteroLabError:
         raise
     except Exception as error:

@@ -166,6 +166,19 @@ def compile_placement(
         The placement does not fit the model or the devices; nothing was compiled.
     CompileError
         The runtime refused; its own words are the ``__cause__``.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> acc = hl.emulate("ACC", unsupported={"Softmax"})
+    >>> import numpy as np
+    >>> compiled = hl.compile(model, "HETERO:ACC,CPU")
+    >>> compiled.partition.n_subgraphs
+    2
+    >>> outputs = compiled([np.zeros((1, 1, 8, 8), np.float32)])
+    >>> {name: array.shape for name, array in outputs.items()}
+    {'digit': (1, 10), 'parity': (1, 2)}
     """
     core = core or shared_core()
     prepared = prepare(model)
@@ -369,7 +382,7 @@ def _observe(compiled: ov.CompiledModel, predicted: Partition) -> tuple[Partitio
         return predicted, None
     order = match_header(header, predicted)
     if order is not None:
-        return _reordered(predicted, order), True
+        return reordered(predicted, order), True
     observed = _unnamed(header)
     warnings.warn(
         "The runtime compiled another partition than predicted: "
@@ -481,7 +494,14 @@ def _colours(devices: Any, inputs: _Ports, outputs: _Ports) -> list[int]:
     return colours
 
 
-def _reordered(predicted: Partition, order: list[int]) -> Partition:
+def reordered(predicted: Partition, order: list[int]) -> Partition:
+    """Return a partition as it was observed: its subgraphs in the order in which they ran.
+
+    Parameters
+    ----------
+    order
+        The index that each subgraph, as it ran, has in ``predicted``.
+    """
     position = {old: new for new, old in enumerate(order)}
     return Partition(
         subgraphs=tuple(replace(predicted.subgraphs[old], index=i) for i, old in enumerate(order)),

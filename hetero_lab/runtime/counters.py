@@ -83,17 +83,30 @@ def executed_ops_us(counters: Sequence[Counter]) -> dict[str, float]:
 
 
 def _row(info: object, partition: Partition) -> Counter:
+    row = unjoined(info, hetero=partition.n_subgraphs > 1 or bool(partition.wiring))
+    if row.subgraph >= partition.n_subgraphs:
+        return row
+    return replace(row, device=partition.subgraphs[row.subgraph].device)
+
+
+def unjoined(info: object, *, hetero: bool) -> Counter:
+    """Read one row of profiling info without its model: no device, op or tensor.
+
+    Parameters
+    ----------
+    info
+        An ``openvino.ProfilingInfo``, or what has its attributes.
+    hetero
+        Whether HETERO ran it, which puts ``subgraphN: `` before each name.
+    """
     name = str(info.node_name)  # type: ignore[attr-defined]
-    match = _SUBGRAPH.match(name)
-    # A model that was compiled without HETERO in between has no such prefix.
-    hetero = match is not None and not (partition.n_subgraphs == 1 and not partition.wiring)
-    index = int(match.group(1)) if match and hetero else 0
+    match = _SUBGRAPH.match(name) if hetero else None
     exec_type = str(info.exec_type)  # type: ignore[attr-defined]
     precision = _PRECISION.search(exec_type)
     return Counter(
-        subgraph=index,
-        device=partition.subgraphs[index].device if index < partition.n_subgraphs else "",
-        node_name=match.group(2) if match and hetero else name,
+        subgraph=int(match.group(1)) if match else 0,
+        device="",
+        node_name=match.group(2) if match else name,
         node_type=str(info.node_type),  # type: ignore[attr-defined]
         exec_type=exec_type,
         precision=_PRECISIONS.get(precision.group(1), precision.group(1)) if precision else "",
@@ -259,7 +272,16 @@ def _grouped(rows: Sequence[Counter], partition: Partition, graph: OpGraph) -> t
     for row in rows:
         if row.kind == "op" and row.op not in seen:
             seen.add(row.op)
+            if row.precision in ("i8", "u8") and _reads_booleans(graph, row.op):
+                row = replace(row, precision="boolean")  # a byte to the runtime, not int8
             joined.append(replace(row, fused_ops=tuple(group.get(row.op, ()))))
         else:
             joined.append(row)
     return tuple(joined)
+
+
+def _reads_booleans(graph: OpGraph, name: str) -> bool:
+    inputs = graph.ops[graph.index_of[name]].inputs
+    return {graph.ops[producer].outputs[port].element_type for producer, port in inputs} == {
+        "boolean"
+    }

@@ -170,6 +170,14 @@ def hetero_dumps(
         The placement does not fit the model or the devices; nothing was compiled.
     CompileError
         The process could not compile the placement, or wrote no dumps.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> acc = hl.emulate("ACC", unsupported={"Softmax"})
+    >>> hl.hetero_dumps(model, "HETERO:ACC,CPU")
+    HeteroDumps('HETERO:ACC,CPU', ... nodes, ... edges, 2 subgraphs)
     """
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s > 0:
         raise ArgumentError(f"timeout_s= is a number above 0, not {timeout_s!r}.")

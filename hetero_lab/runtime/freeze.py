@@ -62,6 +62,17 @@ def freeze(
         The directory cannot be made or written.
     CompileError
         The runtime refuses the placement, or what was written gives other outputs.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> acc = hl.emulate("ACC", unsupported={"Softmax"})
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as scratch:
+    ...     directory = hl.freeze(model, "HETERO:ACC,CPU", f"{scratch}/deploy")
+    ...     sorted(path.name for path in directory.iterdir())
+    ['inputs.npz', 'model.bin', 'model.xml', 'placement.json', 'run.py']
     """
     core = core or shared_core()
     prepared = prepare(model)

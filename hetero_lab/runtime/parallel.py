@@ -109,6 +109,18 @@ class ParallelExecutor:
         Less than one request, or several of a model with states.
     CompileError
         A device refuses its subgraph.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> acc = hl.emulate("ACC", unsupported={"Softmax"})
+    >>> import numpy as np
+    >>> with hl.ParallelExecutor(model, "HETERO:ACC,CPU", n_requests=2) as executor:
+    ...     image = [np.zeros((1, 1, 8, 8), np.float32)]
+    ...     waiting = [executor.submit(image) for _ in range(2)]
+    ...     [sorted(future.result()) for future in waiting]
+    [['digit', 'parity'], ['digit', 'parity']]
     """
 
     def __init__(

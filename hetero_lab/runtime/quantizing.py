@@ -97,6 +97,14 @@ def quantize(
         The model cannot be read.
     QuantizationError
         It is quantised already, NNCF refused it, or found nothing to quantise in it.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> small = hl.quantize(model, hl.dataset("digits").calibration[:20], progress=False)
+    >>> "FakeQuantize" in {op.get_type_name() for op in small.get_ops()}
+    True
     """
     preset = _choice("preset", preset, PRESETS)
     target_device = _choice("target_device", target_device, TARGETS)
@@ -162,6 +170,14 @@ def compress_weights(
         The model cannot be read.
     QuantizationError
         NNCF refused it, or found no weights to compress.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> small = hl.compress_weights(model, progress=False)
+    >>> "i8" in {op.get_element_type().get_type_name() for op in small.get_ops()}
+    True
     """
     mode = _choice("mode", mode, MODES)
     prepared = prepare(model)

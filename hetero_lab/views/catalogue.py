@@ -82,6 +82,14 @@ def gallery(result: Result) -> dict[str, go.Figure]:
     ------
     ArgumentError
         Something that has no views.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> measured = hl.profile(model, "CPU", iterations=20, progress=False)
+    >>> "placement_graph" in hl.views.gallery(measured)
+    True
     """
     return {view.name: view.draw(result) for view in kind_of(result).views if view.applies(result)}
 
@@ -103,6 +111,10 @@ def kind_of(result: Any) -> Kind:
 
 def _has_counters(profile: Profile) -> bool:
     return bool(profile.counters)
+
+
+def _has_transitions(profile: Profile) -> bool:
+    return bool(profile.counters) and len(profile.tables["transitions"]) > 0
 
 
 def _is_split(profile: Profile) -> bool:
@@ -206,6 +218,7 @@ KINDS = (
             Listing("Summary", headline, is_detail=False),
             Listing("Subgraphs", lambda profile: profile.tables["subgraphs"].drop(columns="ops")),
             Listing("Boundaries", _table("boundaries"), applies=lambda p: p.partition.boundaries),
+            Listing("Precision transitions", _table("transitions"), applies=_has_transitions),
             Listing("Throughput", _table("throughput"), applies=lambda p: bool(p.throughput)),
             Listing("Idle devices", _table("idle"), applies=lambda p: bool(p.spans)),
             Listing("Slowest nodes", _slowest, applies=_has_counters),

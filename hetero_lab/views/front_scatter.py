@@ -1,4 +1,4 @@
-"""Latency against accuracy, with the front of what no other placement beats in both."""
+"""Latency, accuracy and size, with the front of what no other placement beats in all three."""
 
 from __future__ import annotations
 
@@ -12,17 +12,22 @@ from hetero_lab.errors import ArgumentError
 from hetero_lab.experiments.recovered import Recovered
 from hetero_lab.experiments.sweep_result import Sweep
 from hetero_lab.views.arguments import expect
-from hetero_lab.views.colours import BOUNDARY, GRID, LINE
+from hetero_lab.views.colours import BOUNDARY, CLEAR, GRID, LINE, spare_colours
 from hetero_lab.views.text import bytes_text, plain, time_text
 from hetero_lab.views.theme import base_layout
 
 _COLOUR, _CHOSEN = "#0072B2", "#D55E00"  # no device has a point for itself
 _LEAST, _MOST = 8.0, 18.0  # diameters of markers
+_MOST_SIZES = 6  # more different sizes than this have one colour
 
 
 @dataclass(frozen=True)
 class FrontPoint:
-    """One placement: latency in µs and accuracy from 0 to 1, with 95 % intervals."""
+    """One placement: latency in µs and accuracy from 0 to 1, with 95 % intervals.
+
+    It is on the front if no other one is as good in latency, accuracy and bytes of weights and
+    better in one of them.
+    """
 
     label: str
     latency_us: tuple[float, float, float]
@@ -51,17 +56,25 @@ def front_points(result: Recovered | Sweep) -> tuple[FrontPoint, ...]:
     frame = frame.sort_values(
         ["median_us", "accuracy"], ascending=[True, False], kind="stable"
     ).reset_index(drop=True)
-    best_before = frame["accuracy"].cummax().shift(fill_value=-1.0)
+    costs = [
+        (row["median_us"], -row["accuracy"], row["weight_bytes"])
+        for row in frame.to_dict("records")
+    ]
     return tuple(
-        _point(row, bool(row["accuracy"] > before))
-        for row, before in zip(frame.to_dict("records"), best_before, strict=True)
+        _point(row, not any(_beats(other, mine) for other in costs))
+        for row, mine in zip(frame.to_dict("records"), costs, strict=True)
     )
 
 
-def accuracy_front(result: Recovered | Sweep) -> go.Figure:
-    """Draw a point a placement: latency and accuracy with intervals, the area its weights.
+def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return one != other and all(a <= b for a, b in zip(one, other, strict=True))
 
-    The line is the front: no other placement is both faster and more often right.
+
+def accuracy_front(result: Recovered | Sweep) -> go.Figure:
+    """Draw a point a placement: latency and accuracy with intervals, area and colour its size.
+
+    Filled points are on the front of latency, accuracy and size; a hollow one is beaten by
+    another point. The line is the front of latency and accuracy alone.
 
     Raises
     ------
@@ -71,24 +84,40 @@ def accuracy_front(result: Recovered | Sweep) -> go.Figure:
     if not isinstance(result, Recovered):
         expect(result, Sweep)
     points = front_points(result)
-    front = [p for p in points if p.is_on_front]
     figure = go.Figure()
+    steps = [
+        p
+        for i, p in enumerate(points)
+        if all(p.accuracy[0] > before.accuracy[0] for before in points[:i])
+    ]
     figure.add_scatter(
-        x=[p.latency_us[0] for p in front], y=[p.accuracy[0] for p in front],
-        mode="lines", name="front", hoverinfo="skip",
-        line={"color": LINE, "width": 2, "shape": "hv"},
+        x=[p.latency_us[0] for p in steps], y=[p.accuracy[0] for p in steps],
+        mode="lines", name="front of latency and accuracy", hoverinfo="skip",
+        line={"color": LINE, "width": 2, "shape": "hv"}, showlegend=len(steps) > 1,
     )  # fmt: skip
-    largest = max(p.weight_bytes for p in points) or 1.0
-    for is_chosen, name in ((False, "placement"), (True, "chosen")):
-        mine = [p for p in points if p.is_chosen == is_chosen]
-        if mine:
-            figure.add_scatter(**_markers(mine, name, largest, is_chosen))
+    sizes = sorted({p.weight_bytes for p in points}, reverse=True)
+    largest = sizes[0] or 1.0
+    others = [p for p in points if not p.is_chosen]
+    if len(sizes) > _MOST_SIZES:
+        figure.add_scatter(**_markers(others, "placement", largest, _COLOUR))
+    else:
+        spare = [colour for colour in spare_colours() if colour != _CHOSEN]
+        for n_bytes, colour in zip(sizes, (_COLOUR, *spare), strict=False):
+            mine = [p for p in others if p.weight_bytes == n_bytes]
+            if mine:
+                name = f"weights {bytes_text(int(n_bytes))}"
+                figure.add_scatter(**_markers(mine, name, largest, colour))
+    chosen = [p for p in points if p.is_chosen]
+    if chosen:
+        figure.add_scatter(**_markers(chosen, "chosen", largest, _CHOSEN))
     figure.update_layout(
         **base_layout(
-            "Latency and accuracy",
-            f"95 % intervals · weights {bytes_text(int(largest))} in the largest marker",
+            "Latency, accuracy and size",
+            "95 % intervals · area of a marker: its weights · hollow: another placement is at "
+            "least as fast, as right and as small, and better in one of them",
         ),
         height=480,
+        showlegend=True,
         margin={"l": 80, "r": 40, "t": 100, "b": 60},
     )
     figure.update_xaxes(title="median latency (µs)", gridcolor=GRID, zeroline=False)
@@ -96,12 +125,10 @@ def accuracy_front(result: Recovered | Sweep) -> go.Figure:
     return figure
 
 
-def _markers(points: list[FrontPoint], name: str, largest: float, is_chosen: bool) -> dict:
-    colour = _CHOSEN if is_chosen else _COLOUR
-
+def _markers(points: list[FrontPoint], name: str, largest: float, colour: str) -> dict:
     def error(triples: list[tuple[float, float, float]]) -> dict:
         return {
-            "type": "data", "symmetric": False, "thickness": 1.2, "color": colour,
+            "type": "data", "symmetric": False, "thickness": 0.8, "width": 3, "color": colour,
             "array": [high - middle for middle, _, high in triples],
             "arrayminus": [middle - low for middle, low, _ in triples],
         }  # fmt: skip
@@ -116,10 +143,13 @@ def _markers(points: list[FrontPoint], name: str, largest: float, is_chosen: boo
         "name": name,
         "marker": {
             "size": sizes,
-            "color": colour,
-            "opacity": 0.75,
-            "symbol": "diamond" if is_chosen else "circle",
-            "line": {"width": 1, "color": BOUNDARY},
+            "color": [colour if p.is_on_front else CLEAR for p in points],
+            "opacity": 0.85,
+            "symbol": "diamond" if colour == _CHOSEN else "circle",
+            "line": {
+                "width": [1.0 if p.is_on_front else 1.8 for p in points],
+                "color": [BOUNDARY if p.is_on_front else colour for p in points],
+            },
         },
         "hovertext": [_hover(p) for p in points],
         "hoverinfo": "text",

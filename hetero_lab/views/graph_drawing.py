@@ -23,7 +23,7 @@ from hetero_lab.views.graph_data import (
     graph_data,
 )
 from hetero_lab.views.graph_folding import AUTO, Fold, Shown
-from hetero_lab.views.graph_layout import CHARACTER, CROWDED, DENSE, ROOMY, Spacing, lay_out
+from hetero_lab.views.graph_layout import CROWDED, DENSE, ROOMY, TITLE_CHARACTER, Spacing, lay_out
 from hetero_lab.views.graph_rows import FramePiece, Page, Point, break_into_rows
 from hetero_lab.views.text import bytes_text, escape, plain
 from hetero_lab.views.theme import base_layout
@@ -33,6 +33,9 @@ _BOUNDARY_WIDTHS = (1.8, 2.4, 3.2, 4.4, 6.0)
 _CROWDED = 150  # with more boundaries than this they are drawn thinner
 _FUSED, _SMALLEST, _LARGEST, _UNTIMED, _PORT = 2.6, 3.6, 16.0, 6.0, 3.5  # radii
 _TOP, _MARGIN = 104, 12
+# In an op that computes in less than f32 there is a white mark.
+_MARKS = {"bf16": "circle", "f16": "diamond", "i8": "square", "u8": "triangle-up"}
+_MARK, _SMALLEST_MARK = 0.8, 3.0  # diameter in radii, and its least
 
 
 def placement_graph(
@@ -47,8 +50,9 @@ def placement_graph(
 ) -> go.Figure:
     """Draw what was measured of a placement: ops in their subgraphs, boundaries between them.
 
-    Colour is the device, a node's area its time, a boundary's width its bytes; hovering tells
-    the rest. The flow goes from left to right and on in the next row, like text.
+    Colour is the device, a node's area its time, a white mark in it a precision below f32, a
+    boundary's width its bytes; hovering tells the rest. The flow goes from left to right and on
+    in the next row, like text.
 
     Parameters
     ----------
@@ -69,6 +73,16 @@ def placement_graph(
     ------
     ArgumentError
         There is no such way to fold, no such op or group, or nothing is found.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> measured = hl.profile(model, "CPU", iterations=20, progress=False)
+    >>> whole = hl.views.placement_graph(measured)
+    >>> near = hl.views.placement_graph(measured, around="head_digit/matmul", hops=1)
+    >>> near.layout.height < whole.layout.height
+    True
     """
     expect(profile, Profile)
     shown = Shown(fold, unfold, around, hops, find)
@@ -145,6 +159,7 @@ def draw(data: GraphData, width: int = WIDTH) -> go.Figure:
     _draw_boundaries(figure, data, page)
     for style in styles.values():
         _draw_ops(figure, data, page, style, radii, labels)
+    _draw_precisions(figure, data, page, radii)
     _draw_ports(figure, data, page, labels)
     _draw_marks(figure, data, page, radii)
     _draw_titles(figure, data, page, titles)
@@ -290,6 +305,25 @@ def _draw_ops(
     )  # fmt: skip
 
 
+def _draw_precisions(
+    figure: go.Figure, data: GraphData, page: Page, radii: Mapping[int, float]
+) -> None:
+    for precision, symbol in _MARKS.items():
+        # What is fused runs as its leader does; a folded group may have several precisions.
+        mine = [n for n in data.nodes if not n.leader and precision in n.precision.split(", ")]
+        if mine:
+            figure.add_scatter(
+                x=[page.spots[n.index][0] for n in mine], y=[page.spots[n.index][1] for n in mine],
+                mode="markers", name=f"computes in {precision}", hoverinfo="skip",
+                legendrank=1003,
+                marker={
+                    "size": [max(_SMALLEST_MARK, _MARK * radii[n.index]) for n in mine],
+                    "symbol": symbol, "color": "#ffffff", "opacity": 1,
+                    "line": {"width": 0.8, "color": TEXT},
+                },
+            )  # fmt: skip
+
+
 def _draw_ports(figure: go.Figure, data: GraphData, page: Page, labels: Mapping[int, str]) -> None:
     ports = [n for n in data.nodes if n.is_port]
     _draw_nodes(
@@ -305,7 +339,7 @@ def _draw_marks(figure: go.Figure, data: GraphData, page: Page, radii: Mapping[i
     if marked:
         figure.add_scatter(
             x=[page.spots[i][0] for i in marked], y=[page.spots[i][1] for i in marked],
-            mode="markers", name="searched for", hoverinfo="skip", legendrank=1003,
+            mode="markers", name="searched for", hoverinfo="skip", legendrank=1004,
             marker={
                 "size": [2 * radii[i] + 9 for i in marked], "symbol": "circle-open",
                 "color": TEXT, "line": {"width": 2.5},
@@ -340,7 +374,7 @@ def _draw_titles(
     places, texts, hover = [], [], []
     for piece in page.frames:
         f = piece.frame
-        room = (f.right - f.left) / CHARACTER - 1
+        room = (f.right - f.left) / TITLE_CHARACTER - 1
         options = [*titles[f.index], str(f.index)]
         if piece.opens_left:
             options = [f"{options[0]} (goes on)", *options]

@@ -15,7 +15,7 @@ from hetero_lab.views.graph_data import GraphBox, GraphData
 from hetero_lab.views.layered import Layers, find_layers
 from hetero_lab.views.spreading import Wire, spread
 
-CHARACTER = 5.0  # width of a character of a label
+CHARACTER, TITLE_CHARACTER = 5.0, 5.8  # width of a character of a label, of a title
 TITLE_HEIGHT = 16.0
 _LINE_HEIGHT = 11.5
 _NODE_GAP = 4.0
@@ -145,7 +145,7 @@ def lay_out(
     blocks = [_alone(n.index, extents[n.index]) for n in loose if n.kind == "input"]
     # Subgraphs come in execution order, so that wires between blocks always lead forward.
     blocks += [
-        _inside(data, box, extents, CHARACTER * len(box_titles[box.index]), spacing)
+        _inside(data, box, extents, TITLE_CHARACTER * len(box_titles[box.index]), spacing)
         for box in data.boxes
     ]
     blocks += [_alone(n.index, extents[n.index]) for n in loose if n.kind != "input"]

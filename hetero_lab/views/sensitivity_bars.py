@@ -57,7 +57,7 @@ def sensitivity(recovered: Recovered) -> go.Figure:
         **base_layout(
             "Where the precision is lost",
             "relative error of the outputs against f32, one part alone on a device and the rest "
-            f"on the other · shaded: chosen for {plain(accurate, 30)}",
+            f"on the other · shaded: chosen for {plain(accurate, 30)}" + _untried(recovered),
         ),
         height=440,
         margin={"l": 70, "r": 30, "t": 110, "b": 60},
@@ -68,6 +68,15 @@ def sensitivity(recovered: Recovered) -> go.Figure:
     errors = [found.relative_error for _, pairs in ways for _, found in pairs if found is not None]
     figure.update_yaxes(title="relative error (log)", gridcolor=GRID, **_log_axis([*errors, whole]))
     return figure
+
+
+def _untried(recovered: Recovered) -> str:
+    """Say which parts have no bar, so that nobody takes them for parts without an error."""
+    missing = [t.chunk.index + 1 for t in recovered.tried if not (t.only_fast or t.only_accurate)]
+    if not missing:
+        return ""
+    which = f"part{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
+    return f" · {which} not tried in the budget"
 
 
 def _log_axis(errors: list[float]) -> dict[str, Any]:

@@ -42,7 +42,7 @@ class SweepExplorer(ipw.VBox):
     Parameters
     ----------
     sweep
-        A Sweep. Rows that were not measured are listed with their cause.
+        A Sweep. Rows that were not measured, or not evaluated, are listed with their cause.
 
     Attributes
     ----------
@@ -53,6 +53,16 @@ class SweepExplorer(ipw.VBox):
     ------
     ArgumentError
         ``sweep`` is something else.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> measured = hl.sweep(model, ["CPU"], turns=2, isolate=False, counters=False, progress=False)
+    >>> explorer = hl.SweepExplorer(measured)
+    >>> explorer.filter("n_subgraphs<4")
+    >>> list(explorer.exploring.shown["label"])
+    ['CPU']
     """
 
     def __init__(self, sweep: Sweep):
@@ -62,10 +72,13 @@ class SweepExplorer(ipw.VBox):
         self._quiet = False
         if self.exploring.measured:
             children += self._browser()
-        failed = self.exploring.failed
-        if len(failed):
-            listed = html_table(failed, caption=f"Not measured: {len(failed)}", most=200)
-            children.append(ipw.HTML(table(listed)))
+        for said, rows in (
+            ("Not measured", self.exploring.failed),
+            ("Measured, but without accuracy", self.exploring.incomplete),
+        ):
+            if len(rows):
+                listed = html_table(rows, caption=f"{said}: {len(rows)}", most=200)
+                children.append(ipw.HTML(table(listed)))
         super().__init__(children)
         self.add_class(CLASS)
 

@@ -105,8 +105,12 @@ class SweepExploring:
     @property
     def failed(self) -> pd.DataFrame:
         """The rows that were not measured: ``label``, ``status`` and ``detail``."""
-        wrong = self.frame["status"] != "ok"
-        return self.frame.loc[wrong, ["label", "status", "detail"]]
+        return self._troubled(measured=False)
+
+    @property
+    def incomplete(self) -> pd.DataFrame:
+        """The rows that were measured but not evaluated; the same columns."""
+        return self._troubled(measured=True)
 
     @property
     def shown(self) -> pd.DataFrame:
@@ -166,6 +170,11 @@ class SweepExploring:
 
     def _measured_frame(self) -> pd.DataFrame:
         return self.frame.loc[self.frame["label"].isin(self.measured)]
+
+    def _troubled(self, measured: bool) -> pd.DataFrame:
+        here = self.frame["label"].isin(self.measured) == measured
+        wrong = here & (self.frame["status"] != "ok")
+        return self.frame.loc[wrong, ["label", "status", "detail"]]
 
     def _axis_or_first(self, name: str) -> str:
         axes = self.axes

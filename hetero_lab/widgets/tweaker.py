@@ -68,6 +68,17 @@ class AffinityTweaker(ipywidgets.VBox):
     ------
     ArgumentError
         A device is not here, no device supports some op, or the costs are of another model.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> acc = hl.emulate("ACC", unsupported={"Softmax"})
+    >>> tweaker = hl.AffinityTweaker(model, ["ACC", "CPU"])
+    >>> tweaker.select(pattern="^head_")
+    >>> tweaker.assign("CPU")
+    >>> tweaker.what_if.n_subgraphs, tweaker.affinity["head_digit/matmul"]
+    (3, 'CPU')
     """
 
     def __init__(

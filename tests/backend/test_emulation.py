@@ -10,10 +10,13 @@ from small_models import chain, convolutions, diamond
 
 import hetero_lab as hl
 from hetero_lab.backend.core import shared_core
+from hetero_lab.backend.devices import precisions
 from hetero_lab.backend.emulation import EmulatedDevice, emulated_devices, register
 from hetero_lab.errors import ArgumentError, DeviceError, PropertyError
 from hetero_lab.model.read import prepare
 from hetero_lab.runtime.inputs import generate_inputs
+
+LOW = precisions("CPU")[0]  # f32 where there is none below it
 
 
 def test_an_emulated_device_is_really_listed_compiled_and_run(own_core):
@@ -52,16 +55,18 @@ def test_the_last_properties_win():
         return compiled.get_property("INFERENCE_PRECISION_HINT")
 
     assert precision() == ov.Type.f32
-    hl.emulate("ACC", properties={"INFERENCE_PRECISION_HINT": "f16"}, core=core)
-    assert precision() != ov.Type.f32
+    if LOW != "f32":
+        hl.emulate("ACC", properties={"INFERENCE_PRECISION_HINT": LOW}, core=core)
+        assert precision() != ov.Type.f32
     # What a placement says wins over the device's defaults.
     by_hand = in_f32(hl.Affinity.uniform(model, "ACC", core=core), direct=True)
     compiled = hl.compile(model, by_hand, core=core).compiled_model
     assert compiled.get_property("INFERENCE_PRECISION_HINT") == ov.Type.f32
 
 
+@pytest.mark.skipif(LOW == "f32", reason="this CPU has f32 only")
 def test_each_device_of_a_split_keeps_its_own_precision(own_core):
-    hl.emulate("ACC", properties={"INFERENCE_PRECISION_HINT": "f16"}, core=own_core)
+    hl.emulate("ACC", properties={"INFERENCE_PRECISION_HINT": LOW}, core=own_core)
     model = hl.load(diamond())
     affinity = hl.Affinity.uniform(model, "CPU", core=own_core).fix(
         ops={"left": "ACC"}, core=own_core
@@ -95,7 +100,7 @@ def test_a_specification_travels_as_json():
             "TWO",
             unsupported={"Relu"},
             properties={
-                "INFERENCE_PRECISION_HINT": ov.Type.bf16,
+                "INFERENCE_PRECISION_HINT": getattr(ov.Type, LOW),
                 "PERFORMANCE_HINT": ov.properties.hint.PerformanceMode.LATENCY,
                 "LOG_LEVEL": ov.properties.log.Level.ERR,
                 "INFERENCE_NUM_THREADS": 1,

@@ -13,6 +13,7 @@ from hetero_lab.backend.properties import check_properties
 from hetero_lab.errors import ArgumentError, HeteroLabError, PropertyError
 from hetero_lab.model.read import prepare
 
+HINT = "INFERENCE_PRECISION_HINT"
 RIGHT = [
     ("INFERENCE_PRECISION_HINT", "f32"),
     ("INFERENCE_PRECISION_HINT", ov.Type.f32),
@@ -71,6 +72,31 @@ def test_a_wrong_value_is_named(core, device, key, value, says):
         check_properties(device, {key: value}, core=core)
     assert says in str(caught.value)
     assert f"{key} of {device}" in str(caught.value)
+
+
+@pytest.mark.parametrize("device", ["CPU", "ACC"])
+@pytest.mark.parametrize(
+    ("asked", "capability"),
+    [
+        *((asked, "FP16") for asked in ("f16", "FP16", ov.Type.f16)),
+        *((asked, "BF16") for asked in ("bf16", "BF16", ov.Type.bf16)),
+    ],
+)
+def test_a_precision_that_the_device_lacks_is_refused(core, device, asked, capability):
+    has = core.get_property(device, "OPTIMIZATION_CAPABILITIES")
+    asked_for = {HINT: asked}
+    if capability in has:
+        assert check_properties(device, asked_for, core=core) == asked_for
+        return
+    with pytest.raises(PropertyError, match=f"^{device} does not compute in b?f16, so {HINT}") as e:
+        check_properties(device, asked_for, core=core)
+    here = ", ".join(["'bf16'"] * ("BF16" in has) + ["'f16'"] * ("FP16" in has) + ["'f32'"])
+    assert str(e.value).endswith(f"Precisions of {device}: {here}.")
+
+
+@pytest.mark.parametrize("asked", ["f32", "FP32", "dynamic", "undefined", ov.Type.dynamic])
+def test_f32_and_what_leaves_the_choice_to_the_device_are_right_everywhere(core, asked):
+    assert check_properties("ACC", {HINT: asked}, core=core) == {HINT: asked}
 
 
 @pytest.mark.parametrize(("key", "says"), UNKNOWN)

@@ -78,6 +78,7 @@ def test_no_time_at_all_names_what_is_missing(digits):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_devices_without_counters_are_measured_part_by_part(digits, monkeypatch):
     """The runtime's counters are there on every device here, so their reading is cut off."""
     from hetero_lab.experiments import observing
@@ -90,7 +91,7 @@ def test_devices_without_counters_are_measured_part_by_part(digits, monkeypatch)
 
     monkeypatch.setattr(observing, "nodes_and_conversions", without_acc)
     hl.emulate("ACC", unsupported={"Softmax"})
-    found = hl.calibrate(digits, ["ACC", "CPU"], budget_s=8, device_properties=F32, progress=False)
+    found = hl.calibrate(digits, ["ACC", "CPU"], budget_s=20, device_properties=F32, progress=False)
     on_acc = sum(unit.time_us[0] or 0.0 for unit in found.units)
     on_cpu = sum(unit.time_us[1] or 0.0 for unit in found.units)
     assert on_acc > 0.05 * on_cpu
@@ -135,6 +136,8 @@ def test_a_cost_model_of_something_else_is_refused(costs):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
+@pytest.mark.filterwarnings("ignore:The budget of")  # a coarse model is enough here
 @pytest.mark.parametrize("objective", ["latency", "throughput"])
 def test_optimize_returns_what_measured_best(digits, objective):
     hl.emulate("ACC", unsupported={"Softmax", "Concat"})
@@ -160,6 +163,8 @@ def test_optimize_returns_what_measured_best(digits, objective):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
+@pytest.mark.filterwarnings("ignore:The budget of")
 def test_optimize_keeps_to_pins(digits):
     hl.emulate("ACC", unsupported={"Softmax"})
     best = hl.optimize(

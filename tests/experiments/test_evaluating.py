@@ -50,6 +50,22 @@ def test_digits_in_two_precisions(digits, own_core):
     assert row["accuracy_drop_ci95_low"] < 0 < row["accuracy_drop_ci95_high"]
 
 
+def test_a_quantised_model_is_compared_with_the_one_that_it_was_made_from(digits, own_core):
+    model, data = digits
+    small = hl.quantize(model, data.calibration, subset_size=20, progress=False)
+    part = [data.evaluation[i] for i in range(100)]
+    options = {"metric": data.metric, "core": own_core}
+    in_f32 = hl.Placement(
+        hl.Affinity.uniform(small, "CPU"), "int8", {"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
+    )
+    with_itself = hl.evaluate(small, in_f32, part, **options)
+    found = hl.evaluate(small, in_f32, part, reference=model, **options)
+    assert with_itself.relative_error < 1e-6 < 1e-3 < found.relative_error
+    assert found.accuracy == with_itself.accuracy
+    f32 = hl.evaluate(model, "CPU", part, **options)
+    assert found.reference_accuracy == f32.reference_accuracy
+
+
 def test_f32_outputs_are_computed_once(digits, own_core):
     model, data = digits
     part = [data.evaluation[i] for i in range(3)]

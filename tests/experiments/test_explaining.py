@@ -83,9 +83,9 @@ def test_a_sweep_gives_the_paired_difference(digits, sweep, costs):
 
 def test_other_properties_are_noted(digits, costs):
     auto = hl.Affinity.automatic(digits, "HETERO:EXPLACC,CPU")
-    f16 = hl.Placement(auto, "f16", {"CPU": {"INFERENCE_PRECISION_HINT": "f16"}})
+    free = hl.Placement(auto, "free", {"CPU": {"INFERENCE_PRECISION_HINT": "dynamic"}})
     f32 = hl.Placement(auto, "f32", {"CPU": {"INFERENCE_PRECISION_HINT": "f32"}})
-    found = explain(digits, f16, f32, costs)
+    found = explain(digits, free, f32, costs)
     assert any("other device properties" in note for note in found.notes)
     assert sum("other properties of CPU than a" in note for note in found.notes) == 1
     assert not any("than b sets" in note for note in found.notes)

@@ -269,20 +269,23 @@ def test_workers_that_cannot_or_differ(rack, model, placements, tmp_path):
 
 
 @pytest.mark.slow
-def test_no_workers_and_no_worker_with_the_device(rack, model, placements):
+def test_no_workers_and_no_worker_with_the_device(rack, model, placements, tmp_path):
     with Client(rack.address) as client:
         with pytest.raises(MeasurementError, match="has no workers. Start one on each machine"):
             hl.sweep(model, placements, client=client, **QUICK)
         rack.start_worker()
         client.wait_for_workers(1)
-        records = sweep_of_a_gpu(client)
+        model_file = tmp_path / "m" / "model.xml"
+        model_file.parent.mkdir()
+        model_file.write_text("")  # nobody gets as far as reading it
+        records = sweep_of_a_gpu(client, model_file)
     (failed,) = [r for r in records if r["type"] == "failed"]
     assert (failed["entry"], failed["status"]) == ("k", "no worker for it")
     assert f"{HERE} (tcp://127.0.0.1:" in failed["detail"]
     assert failed["detail"].endswith("has no GPU")
 
 
-def sweep_of_a_gpu(client):
+def sweep_of_a_gpu(client, model_file):
     """Run what a caller with a GPU asks for; here is none, so it cannot be made by sweep()."""
     records = []
     entry = {"key": "k", "label": "GPU", "devices": ["GPU"], "problem": ""}
@@ -296,7 +299,7 @@ def sweep_of_a_gpu(client):
     )  # fmt: skip
     assert run.pending() == ["k"]
     try:
-        run.measure({"models": {"m": str(Path(__file__))}, "inputs": {}})
+        run.measure({"models": {"m": str(model_file)}, "inputs": {}})
     finally:
         run.close()
     return records

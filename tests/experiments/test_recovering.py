@@ -37,6 +37,7 @@ def found(digits):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_both_devices_are_in_the_summary_and_one_row_is_chosen(found):
     summary = found.summary
     assert list(summary["label"][:2]) == [ALL_ACCURATE, ALL_FAST]
@@ -51,6 +52,7 @@ def test_both_devices_are_in_the_summary_and_one_row_is_chosen(found):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_chunks_are_the_model_in_order(found, digits):
     ops = [op for tried in found.tried for op in tried.chunk.ops]
     assert sorted(ops) == sorted(found.affinity.ops)
@@ -61,6 +63,7 @@ def test_chunks_are_the_model_in_order(found, digits):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_the_accurate_device_computes_in_f32(found):
     by_label = {c.label: c for c in found.finalists}
     accurate = by_label[ALL_ACCURATE]
@@ -69,6 +72,7 @@ def test_the_accurate_device_computes_in_f32(found):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_the_front_is_what_nothing_beats(found):
     front = found.front
     assert front["median_us"].is_monotonic_increasing
@@ -77,6 +81,7 @@ def test_the_front_is_what_nothing_beats(found):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_views_draw_it(found):
     bars = hl.views.sensitivity(found)
     drawn = [x for trace in bars.data if trace.type == "bar" for x in trace.x]
@@ -90,6 +95,7 @@ def test_views_draw_it(found):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_what_is_chosen_runs(found, digits):
     hl.emulate("ACC")  # in the Core that everybody shares
     compiled = hl.compile(digits[0], found.affinity)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import hetero_lab as hl
-from hetero_lab.errors import ArgumentError, InputError, QuantizationError
+from hetero_lab.errors import ArgumentError, InputError, ModelError, QuantizationError
 from hetero_lab.experiments.variants import prepare_variants
 
 quick = partial(hl.sweep, turns=2, budget_s=None, isolate=False, progress=False)
@@ -58,6 +58,17 @@ def test_a_mistake_in_an_argument_stops_the_sweep(f32, core):
     wrong = partial(hl.quantize, f32, [], progress=False)
     with pytest.raises(InputError, match="The variant 'int8': There is no example"):
         quick({"f32": f32, "int8": wrong}, ["CPU"], core=core)
+
+
+def test_a_recipe_that_fails_in_its_own_way_is_a_failed_row_too(f32, core):
+    def recipe():
+        raise RuntimeError("nncf: no such algorithm")
+
+    sweep = quick({"f32": f32, "own": recipe}, ["CPU"], baselines=False, core=core)
+    assert list(sweep.summary["status"]) == ["ok", "failed"]
+    assert "RuntimeError: 'nncf: no such algorithm'" in sweep.summary["detail"].iloc[1]
+    with pytest.raises(ModelError, match="The variant 'own' cannot be made: RuntimeError"):
+        prepare_variants({"own": recipe})
 
 
 def test_nothing_to_measure(quantize):

@@ -113,6 +113,22 @@ def test_accuracy_is_the_known_one_within_sampling_error(core: ov.Core, name: st
     assert abs(accuracy - known) <= max(3 * math.sqrt(known * (1 - known) / n), 1 / n)
 
 
+@pytest.mark.parametrize("sample", samples.sample_names())
+def test_calibration_and_evaluation_share_nothing(sample: str) -> None:
+    name = samples.sample(sample).dataset
+    if not name:
+        assert sample in ("ppocr_det", "minilm_int8", "googlenet_graph", "efficientnet_lite0")
+        return
+    data = dataset(name)  # with the classes of the real model
+    parts = [
+        {tuple(array.tobytes() for array in inputs.values()) for inputs, _ in part}
+        for part in (data.calibration, data.evaluation)
+    ]
+    assert not set(data.calibration.keys) & set(data.evaluation.keys)
+    assert not parts[0] & parts[1]  # nor the same content twice under two names
+    assert min(map(len, parts)) >= 30
+
+
 def test_googlenet_keeps_the_size_of_its_activations(core: ov.Core) -> None:
     model = read(core, "googlenet_graph")
     layers = [node for node in model.get_ordered_ops() if node.get_type_name() == "Relu"]

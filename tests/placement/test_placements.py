@@ -111,7 +111,7 @@ def test_wrong_properties(core, properties, kind, says):
 
 def test_a_placements_properties_win_over_the_emulations(own_core):
     hl.emulate(
-        "ACC", properties={"INFERENCE_PRECISION_HINT": "f16", "NUM_STREAMS": 1}, core=own_core
+        "ACC", properties={"INFERENCE_PRECISION_HINT": "dynamic", "NUM_STREAMS": 1}, core=own_core
     )
     model = prepare(chain("r", "s"))
     affinity = hl.Affinity.uniform(model, "ACC", core=own_core).fix(ops={"s": "CPU"}, core=own_core)

@@ -12,6 +12,7 @@ import numpy as np
 from small_models import chain, dynamic
 
 import hetero_lab as hl
+from hetero_lab.backend.devices import precisions
 from hetero_lab.errors import (
     AffinityError,
     ArgumentError,
@@ -27,7 +28,14 @@ from hetero_lab.errors import (
 from hetero_lab.placement.affinity import Priorities
 
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}
+# A CPU that has both lacks nothing that there is.
+LACKING = next((p for p in ("f16", "bf16") if p not in precisions("CPU")), "f33")
 GOOD = np.zeros((1, 8), np.float32)
+# As benchmark_app writes it, of one op.
+REPORT = """layerName;execStatus;layerType;execType;realTime (ms);cpuTime (ms);
+left;Status.EXECUTED;Sigmoid;jit_f32;0.010;0.010;
+Total;;;;0.010;0.010;
+"""
 
 
 @dataclass(frozen=True)
@@ -132,6 +140,18 @@ _quantize = _asked(
 _compress = _asked("compress_weights", model=lambda k: k.model, progress=lambda k: False)
 _plan = _asked("plan", model=lambda k: k.model, costs=lambda k: k.costs)
 _emulate = _asked("emulate", name=lambda k: "ACC2", core=lambda k: k.core)
+_classify = _asked(
+    "classify",
+    model=lambda k: "digits_inception",
+    image=lambda k: k.files("digit.ppm", "P2 2 2 255 0 255 255 0\n"),
+    placement=lambda k: "CPU",
+    core=lambda k: k.core,
+)
+_read_report = _asked(
+    "read_benchmark_app",
+    path=lambda k: k.files("benchmark_average_counters_report.csv", REPORT),
+    core=lambda k: k.core,
+)
 
 
 def _other(k: Any) -> Any:
@@ -175,6 +195,11 @@ _PLACEMENTS = {
         _with({"CPU": {"INFERENCE_NUM_THREADS": "two"}}),
         PropertyError,
         ["'two'", "INFERENCE_NUM_THREADS of CPU"],
+    ),
+    "a precision that the device lacks": (
+        _with({"CPU": {"INFERENCE_PRECISION_HINT": LACKING}}),
+        PropertyError,
+        [LACKING, "INFERENCE_PRECISION_HINT", "CPU"],
     ),
     "properties of an absent device": (_with({"GPU": F32}), DeviceError, ["'GPU'", "ACC, CPU"]),
     "properties that are no mapping": (_with(3), ArgumentError, ["{'CPU': {"]),
@@ -342,6 +367,13 @@ DEVICES = [
         ArgumentError,
         "unsupported=",
         "{'Softmax'}",
+    ),
+    row(
+        "emulate: a precision that the base lacks",
+        _emulate(properties={"INFERENCE_PRECISION_HINT": LACKING}),
+        PropertyError,
+        LACKING,
+        "INFERENCE_PRECISION_HINT",
     ),
     row(
         "emulate: an unknown property",
@@ -584,6 +616,13 @@ SWEEPS = [
         "list of values",
     ),
     row("sweep: an unknown property", _sweep(grid={"CPU.SPEED": [1]}), PropertyError, "'SPEED'"),
+    row(
+        "sweep: a precision that a device lacks",
+        _sweep(grid={"*.INFERENCE_PRECISION_HINT": ["f32", LACKING]}),
+        PropertyError,
+        LACKING,
+        "INFERENCE_PRECISION_HINT",
+    ),
     row("sweep: no request", _sweep(requests=[0]), ArgumentError, "requests", "at least 1"),
     row("sweep: one turn", _sweep(turns=1), ArgumentError, "turns=", "at least 2"),
     row("sweep: turns as text", _sweep(turns="few"), ArgumentError, "turns=", "'few'"),
@@ -689,6 +728,13 @@ PLANNING = [
         _calibrate(device_properties={"CPU": {"SPEED": 1}}),
         PropertyError,
         "'SPEED'",
+    ),
+    row(
+        "calibrate: a precision that a device lacks",
+        _calibrate(device_properties={"CPU": {"INFERENCE_PRECISION_HINT": LACKING}}),
+        PropertyError,
+        LACKING,
+        "INFERENCE_PRECISION_HINT",
     ),
     row("calibrate: a wrong input", _calibrate(inputs={"z": GOOD}), InputError, "'z'", "'x'"),
     row("optimize: one device", _optimize(devices=["CPU"]), ArgumentError, "two devices"),
@@ -821,6 +867,110 @@ QUANTISING = [
     ),
 ]
 
+CLASSIFYING = [
+    row("classify: a number as model", _classify(model=5), ModelError, "not int"),
+    row(
+        "classify: a model without a picture",
+        _classify(model=lambda k: k.model),
+        ModelError,
+        "x 1x8",
+        "1x3x224x224",
+    ),
+    row("classify: an absent device", _classify(placement="XPU"), DeviceError, "'XPU'", "ACC, CPU"),
+    row(
+        "classify: no such picture",
+        _classify(image=lambda k: k.tmp / "cat.png"),
+        InputError,
+        "cat.png",
+        "does not exist",
+    ),
+    row(
+        "classify: a text as picture",
+        _classify(image=lambda k: _file(k, "cat.png", "meow")),
+        InputError,
+        "cat.png' is not a picture",
+        "JPEG",
+    ),
+    row(
+        "classify: half a picture",
+        _classify(image=lambda k: _file(k, "cat.ppm", "P2 2 2 255 0")),
+        InputError,
+        "cat.ppm' cannot be decoded",
+    ),
+    row("classify: no class", _classify(top=0), ArgumentError, "top=", "not 0"),
+    row("classify: a text as mean", _classify(mean="grey"), ArgumentError, "mean=", "'grey'"),
+    row("classify: two means", _classify(mean=[1, 2]), ArgumentError, "mean=", "1.0, 2.0"),
+    row("classify: a mean a channel", _classify(mean=[1, 2, 3]), ArgumentError, "one channel"),
+    row("classify: scale 0", _classify(scale=0), ArgumentError, "scale=", "0 is no scale"),
+]
+
+REPORTS = [
+    row(
+        "read_benchmark_app: nothing there",
+        _read_report(path=lambda k: k.tmp / "nothing"),
+        StoredFileError,
+        "nothing' does not exist",
+    ),
+    row(
+        "read_benchmark_app: a folder without a report",
+        _read_report(path=lambda k: k.tmp),
+        StoredFileError,
+        "holds no report",
+        "-report_folder",
+    ),
+    row(
+        "read_benchmark_app: another file",
+        _read_report(path=lambda k: _file(k, "notes.csv", "a;b\n1;2\n")),
+        StoredFileError,
+        "notes.csv",
+        "benchmark_average_counters_report",
+    ),
+    row(
+        "read_benchmark_app: half a report",
+        _read_report(path=lambda k: _file(k, "half.csv", REPORT[:110])),
+        StoredFileError,
+        "half.csv",
+        "half written",
+        "Run benchmark_app again",
+    ),
+    row(
+        "read_benchmark_app: rows that are missing",
+        _read_report(
+            path=lambda k: _file(k, "less.csv", REPORT.replace("Total;;;;0.0", "Total;;;;0.9"))
+        ),
+        StoredFileError,
+        "less.csv",
+        "do not add up",
+    ),
+    row("read_benchmark_app: no model", _read_report(model=5, placement="CPU"), ModelError, "int"),
+    row(
+        "read_benchmark_app: where, but not what",
+        _read_report(placement="CPU"),
+        ArgumentError,
+        "name it too, model=",
+    ),
+    row(
+        "read_benchmark_app: what, but not where",
+        _read_report(model=lambda k: k.model),
+        ArgumentError,
+        "placement='CPU'",
+    ),
+    row(
+        "read_benchmark_app: an absent device",
+        _read_report(model=lambda k: k.model, placement="XPU"),
+        DeviceError,
+        "'XPU'",
+        "ACC, CPU",
+    ),
+    row(
+        "read_benchmark_app: another model",
+        _read_report(model=lambda k: chain("r"), placement="CPU"),
+        ArgumentError,
+        "another model",
+        "'left'",
+    ),
+]
+
 VIEWS = [
     row(
         "placement_graph: no profile",
@@ -891,5 +1041,7 @@ ROWS = [
     *EXPLAINING,
     *QUANTISING,
     *ACCURACY,
+    *CLASSIFYING,
+    *REPORTS,
     *VIEWS,
 ]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from small_models import chain, convolutions, two_parts
 
 import hetero_lab as hl
+from hetero_lab.backend.devices import precisions
 from hetero_lab.model.read import prepare
 from hetero_lab.runtime.inputs import generate_inputs
 from hetero_lab.runtime.reference import (
@@ -116,7 +117,7 @@ def test_a_small_relative_error_is_equal_at_any_scale(values, error):
 
 def test_the_reference_is_a_real_device_in_f32():
     # An emulated device that computes in less must not become the reference.
-    core = core_with_acc(properties={"INFERENCE_PRECISION_HINT": "f16"})
+    core = core_with_acc(properties={"INFERENCE_PRECISION_HINT": precisions("CPU")[0]})
     prepared = prepare(convolutions(8))
     arrays = list(generate_inputs(prepared).values())
     expected = reference_outputs(prepared, arrays, core=core)
@@ -178,7 +179,7 @@ def test_compare_with_reference_and_executed_precision(core):
 @pytest.mark.parametrize("direct", [True, False])
 def test_the_executed_precision_is_what_was_asked_for(core, direct):
     affinity = hl.Affinity.uniform(chain("r"), "CPU", core=core)
-    for text in ("f32", "f16", "bf16"):
+    for text in precisions("CPU"):
         low = {"CPU": {**F32, "INFERENCE_PRECISION_HINT": text}}
         placement = hl.Placement(affinity, device_properties=low, direct=direct)
         compiled = hl.compile(chain("r"), placement, core=core)

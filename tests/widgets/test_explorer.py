@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hand_sweeps import ALONE, NASTY, SLOW, SPLIT, failed_row, small_sweep
@@ -220,6 +221,22 @@ def test_a_sweep_with_failed_rows_only_shows_a_message():
     explorer.filter("anything")  # nothing to filter, nothing breaks
     explorer.select("broken 0")
     assert "was not measured" in explorer.message
+
+
+def test_a_row_without_accuracy_was_measured():
+    sweep = small_sweep()
+    sick = replace(sweep.rows[2], status="accuracy failed", detail="no output 'digit'")
+    explorer = hl.SweepExplorer(replace(sweep, rows=(*sweep.rows[:2], sick, sweep.rows[3])))
+    not_measured, not_evaluated = [child.value for child in explorer.children[-2:]]
+    assert "Not measured: 1<" in not_measured
+    assert "broken 0" in not_measured
+    assert "accuracy failed" not in not_measured
+    assert "Measured, but without accuracy: 1<" in not_evaluated
+    assert "accuracy failed" in not_evaluated
+    assert "no kernel" not in not_evaluated
+    explorer.select(SLOW)  # it has a latency like any other
+    assert explorer.message == ""
+    assert explorer.exploring.choice.a == SLOW
 
 
 def test_an_empty_sweep_shows_a_message():

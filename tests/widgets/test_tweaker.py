@@ -192,6 +192,7 @@ def test_costs_of_another_model(model):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_measure_suggest_and_return(model, tmp_path):
     import random
 
@@ -201,7 +202,7 @@ def test_measure_suggest_and_return(model, tmp_path):
 
     prepared = prepare(model)
     costs = random_costs(random.Random(0), prepared.graph, ["ACC", "CPU"], forbidden=0.0)
-    tweaker = hl.AffinityTweaker(model, ["ACC", "CPU"], costs, budget_s=4)
+    tweaker = hl.AffinityTweaker(model, ["ACC", "CPU"], costs, budget_s=12)
     automatic = tweaker.affinity
     tweaker.select(pattern="^mixed1")
     tweaker.assign("CPU")
@@ -226,11 +227,12 @@ def test_measure_suggest_and_return(model, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_a_worker_that_crashes(model, monkeypatch):
     monkeypatch.setenv("FAULT", "signal")
     monkeypatch.setenv("FAULT_KEY", "every")
     command = [sys.executable, str(FAULTY)]
-    tweaker = hl.AffinityTweaker(model, ["ACC", "CPU"], budget_s=6, worker_command=command)
+    tweaker = hl.AffinityTweaker(model, ["ACC", "CPU"], budget_s=20, worker_command=command)
     tweaker.select(pattern="^mixed1")
     tweaker.assign("CPU")
     tweaker.measure()
@@ -242,6 +244,7 @@ def test_a_worker_that_crashes(model, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_cancel_ends_the_workers_at_once(model):
     import psutil
 

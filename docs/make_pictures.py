@@ -1,0 +1,125 @@
+"""The pictures of the README, from real runs: ``python -m docs.make_pictures`` in the root.
+
+It profiles and sweeps the bundled model, opens the affinity tweaker in a real JupyterLab, and
+photographs all three with the Chromium of this machine. It needs the extras ``test`` and
+``samples`` and takes about a minute and a half.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+from PIL import Image
+
+import hetero_lab as hl
+from tests.widgets.jupyter_in_browser import opened, running_browser, running_lab, write_notebook
+
+PICTURES = Path(__file__).parent / "pictures"
+NAMES = ("graph", "ranking", "tweaker")
+MODEL, DEVICE = "digits_inception", "HETERO:ACC,CPU"
+UNSUPPORTED = ("Concat", "MaxPool", "Softmax")
+MOVED = "^mixed[12]/"
+COLOURS = 160  # enough for lines and letters, a third of the bytes
+MOST_BYTES = 200_000
+CELLS = (
+    "import hetero_lab as hl\n"
+    f"hl.emulate('ACC', unsupported={set(UNSUPPORTED)})\n"
+    f"model = hl.load('{MODEL}')\n"
+    "costs = hl.calibrate(model, ['ACC', 'CPU'], budget_s=20, progress=False)\n"
+    "tweaker = hl.AffinityTweaker(model, ['ACC', 'CPU'], costs, budget_s=10)\n"
+    f"tweaker.select(pattern='{MOVED}')\n"
+    "tweaker.assign('CPU')\n"
+    "tweaker.measure()",
+    "tweaker",
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Make all pictures, or those that are named."""
+    parser = argparse.ArgumentParser(prog="python -m docs.make_pictures", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}")
+    wanted = parser.parse_args(arguments).names or NAMES
+    unknown = sorted(set(wanted) - set(NAMES))
+    if unknown:
+        parser.error(f"no such picture: {', '.join(unknown)}")
+    PICTURES.mkdir(exist_ok=True)
+    figures = measured_figures([name for name in wanted if name != "tweaker"])
+    with running_browser() as browser, tempfile.TemporaryDirectory() as scratch:
+        for name, figure in figures.items():
+            photograph_figure(browser, figure, PICTURES / f"{name}.png")
+        if "tweaker" in wanted:
+            photograph_tweaker(browser, Path(scratch), PICTURES / "tweaker.png")
+    for name in wanted:
+        said = f"{PICTURES / name}.png: {shrink(PICTURES / f'{name}.png'):,} bytes"
+        print(said)  # noqa: T201
+    return 0
+
+
+def measured_figures(names: Sequence[str]) -> dict[str, go.Figure]:
+    """Measure what the graph and the ranking show."""
+    if not names:
+        return {}
+    hl.emulate("ACC", unsupported=set(UNSUPPORTED))
+    model = hl.load(MODEL)
+    automatic = hl.Affinity.automatic(model, DEVICE)
+    figures: dict[str, go.Figure] = {}
+    if "graph" in names:
+        figures["graph"] = hl.views.placement_graph(hl.profile(model, DEVICE, progress=False))
+    if "ranking" in names:
+        placements = [
+            hl.Placement(automatic, f"{DEVICE} automatic"),
+            hl.Placement(automatic.fix(patterns={"^mixed1/": "CPU"}), "first block on CPU"),
+            hl.Placement(automatic.fix(patterns={MOVED: "CPU"}), "first two blocks on CPU"),
+            hl.Placement(automatic.fix(patterns={"^head_": "CPU"}), "heads on CPU"),
+            "HETERO:CPU,ACC",
+        ]
+        figures["ranking"] = hl.views.latency_ranking(
+            hl.sweep(model, placements, budget_s=40, progress=False)
+        )
+    return figures
+
+
+def photograph_figure(browser: Any, figure: go.Figure, path: Path) -> None:
+    """Draw a figure in the browser, without its tool bar, as large as it wants to be."""
+    page = browser.new_page(viewport={"width": 1200, "height": 900}, device_scale_factor=1.5)
+    page.set_content(figure.to_html(include_plotlyjs=True, config={"displayModeBar": False}))
+    page.wait_for_selector(".main-svg")
+    page.locator(".plotly-graph-div").screenshot(path=path)
+    page.close()
+
+
+def photograph_tweaker(browser: Any, scratch: Path, path: Path) -> None:
+    """Run a notebook with the tweaker in JupyterLab and photograph what it shows."""
+    directory, home = scratch / "notebooks", scratch / "home"
+    directory.mkdir()
+    home.mkdir()
+    write_notebook(directory / "tweaker.ipynb", CELLS)
+    with (
+        running_lab(directory, home) as lab,
+        opened(browser, lab, "tweaker.ipynb", (1500, 1500)) as notebook,
+    ):
+        notebook.page.set_default_timeout(120_000)
+        notebook.run_all()
+        notebook.page.wait_for_selector(".hl-panel tr[data-hl='tried'] >> nth=1")
+        notebook.page.locator(".jp-OutputArea-output:has(.hl-board)").screenshot(path=path)
+
+
+def shrink(path: Path) -> int:
+    """Keep as many colours as are needed to read a picture; return its size in bytes."""
+    with Image.open(path) as picture:
+        few = picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+    few.save(path, optimize=True)
+    n_bytes = path.stat().st_size
+    if n_bytes > MOST_BYTES:
+        raise SystemExit(f"{path} has {n_bytes:,} bytes, more than {MOST_BYTES:,}.")
+    return n_bytes
+
+
+if __name__ == "__main__":
+    sys.exit(main())

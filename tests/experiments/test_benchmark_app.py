@@ -1,0 +1,286 @@
+"""Reports of the real benchmark_app become our tables; what is no whole report is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import openvino.opset13 as op
+import pandas as pd
+import pytest
+
+import hetero_lab as hl
+from hetero_lab.errors import ArgumentError, HeteroLabWarning, MeasurementError, StoredFileError
+from hetero_lab.experiments import benchmark_app_files
+
+MODEL = str(Path(__file__).parents[2] / "datasets" / "digits_inception.xml")
+RUNS = [
+    "cpu_none_csv", "cpu_none_json", "cpu_average_csv", "cpu_average_json", "cpu_detailed_csv",
+    "cpu_detailed_json", "hetero_average_csv", "hetero_detailed_json", "split_average_csv",
+    "split_detailed_csv", "split_detailed_json",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory) -> Path:
+    directory = tmp_path_factory.mktemp("reports")
+    script = Path(__file__).parent / "benchmark_app_runs.py"
+    command = [sys.executable, str(script), str(directory), *RUNS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return directory
+
+
+@pytest.fixture(scope="module")
+def acc() -> None:
+    hl.emulate("ACC", unsupported={"Softmax", "Sigmoid", "Concat"})
+
+
+@pytest.fixture(scope="module")
+def columns() -> list[str]:
+    profile = hl.profile("digits_inception", "CPU", iterations=10, reference=False, progress=False)
+    return list(profile.tables["counters"].columns)
+
+
+def test_as_people_run_it(tmp_path):
+    program = Path(sys.executable).parent / "benchmark_app"
+    options = ["-m", MODEL, "-d", "HETERO:CPU", "-t", "1", "-report_type", "detailed_counters"]
+    command = [str(program), *options, "-report_folder", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = hl.read_benchmark_app(tmp_path, "digits_inception")
+    summary = report.summary.loc[0]
+    assert summary["target"] == "HETERO:CPU"
+    assert 900 < summary["total_ms"] < 5000
+    assert summary["n_inferences"] > 10
+    assert summary["min_us"] <= summary["median_us"] <= summary["max_us"]
+    said = next(line for line in done.stdout.splitlines() if "Median:" in line)
+    assert (
+        abs(summary["median_us"] - float(said.split()[-2]) * (1 if said.endswith("us") else 1e3))
+        <= 5
+    )
+    assert report.counters.query("op == 'stem/conv'")["real_time_us"].iloc[0] > 0
+
+
+@pytest.mark.parametrize("run", [run for run in RUNS if "none" not in run])
+def test_every_row_of_the_file_is_there(reports, columns, run, recwarn):
+    report = hl.read_benchmark_app(reports / run)
+    counters = report.counters
+    assert list(counters.columns) == columns
+    assert not counters["node_name"].str.startswith("subgraph").any()
+    if run == "cpu_average_json":  # benchmark_app writes the first node and no other
+        assert len(counters) == 1
+        assert "one node only" in str(recwarn.pop(HeteroLabWarning).message)
+        return
+    assert not recwarn.list
+    names = written_names(reports / run)
+    shown = [
+        f"subgraph{row.subgraph}: {row.node_name}" if "cpu" not in run else row.node_name
+        for row in counters.itertuples()
+    ]
+    assert shown == names[: len(shown)]
+    assert len(names) % len(shown) == 0
+    assert set(counters["status"]) <= {"EXECUTED", "NOT_RUN", "OPTIMIZED_OUT"}
+    assert set(counters["device"]) == ({""} if "split" in run else {"CPU"})
+    assert set(counters["kind"]) == {"other"}  # there was no model to join it to
+    assert set(counters["precision"]) & {"f32", "bf16"}
+    if "detailed" in run:
+        requests = report.tables["requests"]
+        assert len(requests) == len(names)
+        assert list(requests.columns) == ["request", *columns]
+        busy = requests.groupby("request")["real_time_us"].sum().loc[lambda total: total > 0]
+        mean = requests[requests["request"].isin(busy.index)]["real_time_us"].sum() / len(busy)
+        assert counters["real_time_us"].sum() == pytest.approx(mean)
+    else:
+        assert "requests" not in report.tables
+
+
+def written_names(folder: Path) -> list[str]:
+    (file,) = folder.glob("*counters*")
+    if file.suffix == ".json":
+        data = json.loads(file.read_text())
+        every = data.get("detailed_performance") or [data["avg_performance"]]
+        return [node["name"] for request in every for node in request["nodes"]]
+    lines = [line.split(";") for line in file.read_text().splitlines() if line]
+    return [fields[0] for fields in lines if fields[0] not in ("layerName", "Total")]
+
+
+@pytest.mark.parametrize("run", ["cpu_average_csv", "cpu_detailed_json", "hetero_average_csv"])
+def test_joined_to_the_ops_of_the_model(reports, run):
+    joined = hl.read_benchmark_app(reports / run, "digits_inception").counters
+    profile = hl.profile("digits_inception", "CPU", iterations=10, reference=False, progress=False)
+    own = profile.tables["counters"]
+    for column in ("node_name", "kind", "op", "fused_ops", "tensor", "device"):
+        assert list(joined[column]) == list(own[column]), column
+    assert set(joined.query("kind == 'op'")["op"]) >= {"stem/conv", "mixed1/concat"}
+
+
+def test_joined_over_two_devices(reports, acc):
+    placement = hl.Affinity.automatic("digits_inception", "HETERO:ACC,CPU")
+    partition = hl.partition("digits_inception", placement)
+    assert partition.n_subgraphs > 4
+    for run in ("split_average_csv", "split_detailed_csv", "split_detailed_json"):
+        for where in (None, placement):  # what the report says, and by hand
+            report = hl.read_benchmark_app(reports / run, "digits_inception", where)
+            counters = report.counters
+            assert report.emulated == ("ACC",)
+            assert list(counters["emulated"]) == list(counters["device"] == "ACC")
+            ops = counters.query("kind == 'op'")
+            assert len(ops) > 20
+            devices = dict(zip(ops["op"], ops["device"], strict=True))
+            assert devices == {op: placement[op] for op in devices}
+            assert devices["mixed1/concat"] == "CPU"
+            # The runtime orders them in its own way; the ops of each are those of the prediction.
+            of = ops.groupby("subgraph")["op"].apply(set)
+            assert all(any(o <= set(s.ops) for s in partition.subgraphs) for o in of)
+            assert counters["subgraph"].nunique() == partition.n_subgraphs
+            assert len(counters.query("kind == 'reorder' and tensor != ''")) > 0
+    with pytest.raises(ArgumentError, match="another placement"):
+        hl.read_benchmark_app(reports / "split_average_csv", "digits_inception", "CPU")
+    with pytest.raises(ArgumentError, match="another placement"):
+        hl.read_benchmark_app(reports / "cpu_average_csv", "digits_inception", placement)
+    with pytest.raises(ArgumentError, match="name it too"):
+        hl.read_benchmark_app(reports / "cpu_average_csv", placement="CPU")
+
+
+@pytest.mark.parametrize("ending", ["csv", "json"])
+def test_settings_and_results(reports, ending, tmp_path):
+    report = hl.read_benchmark_app(reports / f"cpu_none_{ending}")
+    assert list(report.tables) == ["summary", "settings"]
+    summary = report.summary.loc[0]
+    assert (summary["target"], summary["n_requests"], summary["batch_size"]) == ("CPU", 2, 1)
+    assert 0 < summary["min_us"] <= summary["median_us"] <= summary["max_us"]
+    assert summary["per_second"] > 10
+    settings = report.tables["settings"].set_index(["part", "name"])["value"]
+    assert settings["options", "-niter"] == "30"
+    assert settings["settings", "API"] == "async"
+    assert float(settings["results", "compile model time (ms)"]) == summary["compile_ms"]
+    with pytest.raises(ArgumentError, match="average_counters"):
+        _ = report.counters
+    report.export(tmp_path / "tables")
+    assert pd.read_csv(tmp_path / "tables" / "summary.csv").loc[0, "target"] == "CPU"
+    assert "BenchmarkReport" in repr(report)
+    assert "<table" in report._repr_html_()
+
+
+def test_one_file_alone(reports, tmp_path):
+    file = reports / "cpu_average_csv" / "benchmark_average_counters_report.csv"
+    renamed = tmp_path / "mine.csv"
+    renamed.write_bytes(file.read_bytes())
+    report = hl.read_benchmark_app(renamed)
+    assert len(report.counters) > 30
+    with pytest.raises(ArgumentError, match="report_folder"):
+        _ = report.summary
+    with pytest.raises(ArgumentError, match="placement='CPU'"):
+        hl.read_benchmark_app(renamed, "digits_inception")
+    joined = hl.read_benchmark_app(renamed, "digits_inception", "CPU")
+    assert "stem/conv" in set(joined.counters["op"])
+    detailed = tmp_path / "other.json"
+    source = reports / "cpu_detailed_json" / "benchmark_detailed_counters_report.json"
+    detailed.write_bytes(source.read_bytes())
+    assert hl.read_benchmark_app(detailed).is_detailed
+
+
+def test_counters_of_another_model(reports, tmp_path):
+    x = op.parameter([1, 4], np.float32, name="x")
+    other = ov.Model([op.relu(x, name="other_relu")], [x], "other")
+    with pytest.raises(ArgumentError, match="another model"):
+        hl.read_benchmark_app(reports / "cpu_average_csv", other)
+
+
+ROW = "conv;Status.EXECUTED;Convolution;jit_f32;0.010;0.010"
+HEAD = benchmark_app_files._HEAD
+
+
+def test_any_name_a_model_can_have(tmp_path):
+    names = ["a;b", "two\nlines", "=1+1", "Total", "<b>", "", "x;Status.EXECUTED;y"]
+    rows = [ROW.replace("conv", name) for name in names]
+    text = "\n".join([HEAD, *rows, "Total;;;;0.070;0.070", "", ""])
+    (tmp_path / "benchmark_average_counters_report.csv").write_text(text)
+    report = hl.read_benchmark_app(tmp_path)
+    assert list(report.counters["node_name"]) == names
+    assert report.counters["real_time_us"].tolist() == pytest.approx([10.0] * len(names))
+    assert "<b>" not in report._repr_html_()
+    # The program in C++ ends each line with a separator and names states without their class.
+    other = text.replace("Status.", "").replace("\n", ";\n").replace("two;\n", "two\n")
+    (tmp_path / "benchmark_average_counters_report.csv").write_text(other.replace("\n;\n", "\n\n"))
+    assert len(hl.read_benchmark_app(tmp_path).counters) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "fact"),
+    [
+        ("benchmark_average_counters_report.csv", "", "is empty"),
+        ("benchmark_average_counters_report.csv", HEAD + "\n", "half written"),
+        ("benchmark_average_counters_report.csv", f"{HEAD}\n{ROW}\n", "its end is missing"),
+        ("benchmark_average_counters_report.csv", f"{HEAD}\n{ROW}\nco", "from line 3 on"),
+        (
+            "benchmark_average_counters_report.csv",
+            f"{HEAD}\n{ROW}\nTotal;;;;0.020;0.010\n\n",
+            "do not add up",
+        ),
+        ("benchmark_average_counters_report.csv", f"{HEAD}\nTotal;;;;0.000;0.000\n", "0 rows"),
+        ("benchmark_average_counters_report.csv", "a,b\n1,2\n", "line 1 is 'a,b'"),
+        ("benchmark_average_counters_report.csv", "\x89PNG\x00", "no text"),
+        ("benchmark_detailed_counters_report.json", "{}", "neither average nor detailed"),
+        ("benchmark_detailed_counters_report.json", "[1]", "no JSON object"),
+        ("benchmark_detailed_counters_report.json", '{"report_type":', "half written"),
+        (
+            "benchmark_detailed_counters_report.json",
+            '{"report_type": "detailed", "detailed_performance": []}',
+            "no counters",
+        ),
+        (
+            "benchmark_detailed_counters_report.json",
+            '{"report_type": "detailed", "detailed_performance": [{"nodes": [{"name": 1}]}]}',
+            "not whole",
+        ),
+        ("benchmark_report.csv", "Execution results\nthroughput;1", "half written"),
+        ("benchmark_report.csv", "Command line parameters\n-d;CPU\n\n", "no execution results"),
+        ("benchmark_report.csv", "x;y\n", "line 1"),
+        ("benchmark_report.json", '{"execution_results": 5}', "names and values"),
+        ("sweep.csv", "label,median_us\na,1\n", "no report of benchmark_app"),
+        ("benchmark_sorted_report.csv", "layerName,execStatus\n", "no report of benchmark_app"),
+        ("some.json", '{"kind": "profile"}', "no report of benchmark_app"),
+    ],
+)
+def test_what_is_no_whole_report_is_refused(tmp_path, name, text, fact):
+    (tmp_path / name).write_bytes(text.encode("latin-1"))
+    with pytest.raises(StoredFileError, match=fact) as error:
+        hl.read_benchmark_app(tmp_path / name)
+    assert name in str(error.value)
+
+
+@pytest.mark.parametrize("run", ["cpu_detailed_csv", "cpu_detailed_json", "cpu_none_csv"])
+def test_a_report_cut_anywhere_is_refused(reports, tmp_path, run):
+    (file,) = (f for f in (reports / run).iterdir() if "counters" in f.name or "none" in run)
+    whole = file.read_bytes().rstrip()
+    for size in range(0, len(whole), max(1, len(whole) // 40)):
+        (tmp_path / file.name).write_bytes(whole[:size])
+        with pytest.raises(StoredFileError):
+            hl.read_benchmark_app(tmp_path / file.name)
+
+
+def test_folders(reports, tmp_path):
+    with pytest.raises(StoredFileError, match="-report_folder"):
+        hl.read_benchmark_app(tmp_path)
+    with pytest.raises(StoredFileError, match="does not exist"):
+        hl.read_benchmark_app(tmp_path / "nowhere")
+    for run in ("cpu_average_csv", "cpu_detailed_json"):
+        for file in (reports / run).iterdir():
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    with pytest.raises(StoredFileError, match="several runs"):
+        hl.read_benchmark_app(tmp_path)
+
+
+def test_counters_of_nothing_that_ran(tmp_path):
+    row = "stem/conv;Status.NOT_RUN;Convolution;jit_f32;0.000;0.000"
+    text = f"{HEAD}\n{row}\n{row}\nTotal;;;;0.000;0.000\n\n"
+    (tmp_path / "benchmark_average_counters_report.csv").write_text(text)
+    assert len(hl.read_benchmark_app(tmp_path).counters) == 2
+    with pytest.raises(MeasurementError, match="no counters"):
+        hl.read_benchmark_app(tmp_path, "digits_inception", "CPU")
