@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MODEL = "digits_inception"
+_COURSE = "notebooks/01_quickstart.ipynb"
 DEVICE = "HETERO:ACC,CPU"
 UNSUPPORTED = frozenset(["Interpolate", "ReduceMean", "Sigmoid", "Softmax"])
 FIX = "^(scale|features|head_)"
@@ -175,9 +176,10 @@ def _files(target: Path) -> str:
 
 def _next_steps() -> str:
     lab, ours = _program("jupyter"), _program("hetero-lab")
+    here = Path(_COURSE).exists()  # a wheel does not bring the notebooks
     return columns(
         [
-            [f"{lab} lab notebooks/01_quickstart.ipynb", "the same story, step by step"],
+            *([[f"{lab} lab {_COURSE}", "the same story, step by step"]] if here else []),
             [f"{ours} devices", "the real devices of this machine"],
             [f"{ours} profile MODEL -d HETERO:GPU,CPU", "your own model (.xml .onnx .tflite …)"],
         ]

@@ -279,6 +279,7 @@ def rank_groups(series: Sequence[Series], alpha: float = 0.05) -> tuple[list[int
         number, _, start = best[end]
         groups[start:end] = [number] * (end - start)
         end = start
-    widths = [half for _, half in tests if np.isfinite(half)]
+    # Two that are the same turns have a width of 0, which no measurement has.
+    widths = [half for _, half in tests if 0.0 < half < np.inf]
     smallest = float(np.expm1(min(widths))) if widths else float("inf")
     return groups, smallest

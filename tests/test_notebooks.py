@@ -1,6 +1,7 @@
 """The notebooks hold calls and prose: no outputs, no definitions. .ci/run executes them."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,11 @@ nbformat = pytest.importorskip("nbformat")
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
 CLEAR = "jupyter nbconvert --clear-output --inplace notebooks/*.ipynb"
+
+
+def text_of(path):
+    cells = nbformat.read(path, as_version=4).cells
+    return "\n".join(c.source for c in cells if c.cell_type == "markdown")
 
 
 def code_cells(path):
@@ -43,3 +49,28 @@ def test_valid_and_for_any_kernel(path):
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     assert notebook.metadata.kernelspec.name == "python3"
+
+
+def test_they_are_one_course():
+    assert [path.name[:2] for path in NOTEBOOKS] == [f"{n:02}" for n in range(1, 11)]
+    for path, following in zip(NOTEBOOKS, [*NOTEBOOKS[1:], NOTEBOOKS[0]], strict=True):
+        text = text_of(path)
+        headings = re.findall(r"^## (.*)$", text, flags=re.M)
+        assert [h for h in headings if h in ("Conclusion", "Exercise")] == [
+            "Conclusion",
+            "Exercise",
+        ], path.name
+        last = nbformat.read(path, as_version=4).cells[-1].source
+        assert f"]({following.name})" in last, path.name
+        introduction = text.partition("\n## ")[0]
+        assert "?" in introduction, f"{path.name} begins without a question"
+        for link in re.findall(r"\]\(([^):]+)\)", text):
+            assert (path.parent / link).exists(), link
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_there_is_a_picture_and_the_devices_are_chosen_once(path):
+    code = "\n".join(cell.source for cell in code_cells(path))
+    assert "hl.views." in code
+    assert code.count('name.startswith(("GPU", "NPU"))') == 1
+    assert not re.search(r"HETERO:ACC|\[\"ACC\", \"CPU\"\]", code)

@@ -140,6 +140,11 @@ def test_paired_and_unpaired_ratios_agree():
     assert unpaired_ratio([1.0], [2.0, 2.0])[3] == 1.0
 
 
+def test_the_same_turns_twice_do_not_make_a_difference_visible():
+    both = made({"a": 1.0, "b": 1.2}, 0.01)
+    assert rank_groups([both[0], both[0], both[1]])[1] == rank_groups(both)[1] > 0.0
+
+
 def test_no_rows_and_one_row():
     assert rank_groups([]) == ([], float("inf"))
     assert rank_groups(made({"a": 1.0}, 0.01))[0] == [1]

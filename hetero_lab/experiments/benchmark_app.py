@@ -188,7 +188,8 @@ def read_benchmark_app(
     kind = next((kind for kind in benchmark_app_files.COUNTERS if kind in files), "")
     if kind:
         requests = benchmark_app_files.read_counters(files[kind])
-        if len(requests[0]) == 1:
+        average_in_json = kind == "average_counters" and files[kind].suffix.lower() == ".json"
+        if average_in_json and len(requests[0]) == 1:
             warnings.warn(
                 f"{shorten(str(files[kind]))} has one node only: benchmark_app of OpenVINO 2026 "
                 "writes no more of an average into JSON. Run it without -json_stats, or with "

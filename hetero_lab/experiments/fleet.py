@@ -117,6 +117,11 @@ class Cluster:
         """Start a task on a worker; ``False`` if the worker does not answer.
 
         The files travel with the first task of each worker.
+
+        Raises
+        ------
+        OutputPathError
+            The worker cannot write them.
         """
         if not self._listens:
             self._client.subscribe_topic(self._name, self._heard)

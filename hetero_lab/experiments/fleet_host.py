@@ -19,7 +19,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from hetero_lab.backend.devices import check_device
-from hetero_lab.errors import DeviceError, HeteroLabError
+from hetero_lab.errors import DeviceError, HeteroLabError, OutputPathError
 from hetero_lab.experiments.environment import current_environment
 from hetero_lab.experiments.rounds import Plan, SweepRun
 from hetero_lab.experiments.worker_process import WorkerProcess
@@ -57,11 +57,20 @@ def _machine() -> str:
 
 
 def keep(directory: str, files: Mapping[str, bytes]) -> None:
-    """Write the files that set a worker up."""
+    """Write the files that set a worker up.
+
+    Raises
+    ------
+    OutputPathError
+        They cannot be written.
+    """
     target = Path(directory)
-    target.mkdir(parents=True, exist_ok=True)
-    for name, content in files.items():
-        (target / name).write_bytes(content)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            (target / name).write_bytes(content)
+    except OSError as error:  # which would look like a broken connection to the caller
+        raise OutputPathError(f"The directory {directory} cannot be written: {error}") from error
 
 
 def measure_share(

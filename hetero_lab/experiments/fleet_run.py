@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm.auto import tqdm
 
-from hetero_lab.errors import HeteroLabWarning, MeasurementError, StoreError
+from hetero_lab.errors import HeteroLabWarning, MeasurementError, OutputPathError, StoreError
 from hetero_lab.experiments.fleet_host import set_up_files
 from hetero_lab.experiments.fleet_rota import MOST_LOSSES, PATIENCE_S, Item, Rota
 from hetero_lab.experiments.fleet_workers import (
@@ -109,7 +109,8 @@ class FleetRun:
         self._files: dict[str, bytes] = {}
         self._workers: dict[tuple[str, str], FleetWorker] = {}
         self._useless: dict[tuple[str, str], str] = {}  # and why
-        self._hosts: set[str] = set()
+        self._seen: list[FleetWorker] = []
+        self._hosts: dict[str, FleetWorker] = {}  # the first worker of each
         devices_of = {key: e["devices"] for key, e in self._entries.items()}
         self._rota = Rota(devices_of, self._base_of, plan.group_size)
         self._running: dict[int, Share] = {}
@@ -215,23 +216,30 @@ class FleetRun:
         told = self._cluster.describe(new, bases)
         for address, error in told.items():
             if isinstance(error, BaseException):
-                self._leave_out(address, info[address]["local_directory"], error)
-        for worker in read_workers(info, told, self._workers.values()):
+                why = f"{type(error).__name__}: {error}"
+                if "ModuleNotFoundError" in why and "hetero_lab" in why:
+                    why = f"hetero_lab is not installed there, or another release of it ({why})"
+                self._leave_out((address, info[address]["local_directory"]), why)
+        for worker in read_workers(info, told, self._seen):
+            self._seen.append(worker)
+            first = self._hosts.setdefault(worker.host, worker)
+            other = [name for what, name in _VERSIONS
+                     if worker.environment[what] != first.environment[what]]  # fmt: skip
+            if other:  # a row says of its host, not of its worker, which versions it has
+                why = f"the other workers of {worker.host} have another {' and '.join(other)}"
+                self._leave_out(worker.identity, why)
+                continue
             self._workers[worker.identity] = worker
-            self._welcome(worker)
+            if worker is first:
+                self._welcome(worker)
 
-    def _leave_out(self, address: str, directory: str, error: BaseException) -> None:
-        why = f"{type(error).__name__}: {error}"
-        if "ModuleNotFoundError" in why and "hetero_lab" in why:
-            why = f"hetero_lab is not installed there, or another release of it ({why})"
-        self._useless[address, directory] = why
-        _warn(f"The worker {address} is left out: {why}.")
+    def _leave_out(self, identity: tuple[str, str], why: str) -> None:
+        self._useless[identity] = why
+        self._workers.pop(identity, None)
+        _warn(f"The worker {identity[0]} is left out: {why.rstrip('.')}.")
 
     def _welcome(self, worker: FleetWorker) -> None:
         host = worker.host
-        if host in self._hosts:
-            return
-        self._hosts.add(host)
         before = known_hosts(self._records).get(host)
         own = worker.environment["openvino_version"]
         if before is not None and before["openvino_version"] != own:
@@ -239,6 +247,14 @@ class FleetRun:
                 f"{host} was measured with OpenVINO {before['openvino_version']}, now it has "
                 f"{own}. Numbers of the two are not mixed. Take another store= directory."
             )
+        now_called = dict(worker.environment["devices"])
+        for device, name in before["devices"] if before is not None else ():
+            if now_called.get(device, name) != name:
+                raise StoreError(
+                    f"{host} was measured with the {device} {name!r}, now it has "
+                    f"{now_called[device]!r}. If these are two machines, give one another name; "
+                    "or take another store= directory."
+                )
         for what, name in _VERSIONS:
             if worker.environment[what] != self._here[what]:
                 _warn(
@@ -259,8 +275,11 @@ class FleetRun:
             if chosen is None:
                 return
             worker, items, of_time = chosen
-            if not self._start(worker, items, of_time):
-                del self._workers[worker.identity]  # it is welcome again if it comes back
+            try:
+                if not self._start(worker, items, of_time):
+                    del self._workers[worker.identity]  # it is welcome again if it comes back
+            except OutputPathError as error:
+                self._leave_out(worker.identity, str(error))
 
     def _start(self, worker: FleetWorker, items: Sequence[Item], of_time: float) -> bool:
         keys = [item.key for item in items]

@@ -89,7 +89,8 @@ def read_workers(
     told
         What each said of itself, by address; an exception if it could not.
     known
-        Workers of before. Machines that call themselves alike get their address added.
+        All workers of before, also those that are gone: a machine keeps its name. Machines that
+        call themselves alike get their address added.
     """
     machine_of = {worker.host: worker.machine for worker in known}
     described = {a: d for a, d in told.items() if isinstance(d, Mapping) and a in info}
@@ -98,15 +99,18 @@ def read_workers(
     workers = []
     for address, own in described.items():
         node, machine = own["environment"]["host"], own["machine"]
-        if machines[node] > 1 or machine_of.get(node, machine) != machine:
-            node = f"{node} ({info[address]['host']})"
+        names = [node, f"{node} ({info[address]['host']})", f"{node} ({address})"]
+        before = [name for name in names if machine_of.get(name) == machine]
+        free = [name for name in names[machines[node] > 1 :] if name not in machine_of]
+        host = [*before, *free, names[-1]][0]
+        machine_of[host] = machine
         workers.append(
             FleetWorker(
                 address=address,
                 directory=info[address]["local_directory"],
-                host=node,
+                host=host,
                 machine=machine,
-                environment={**own["environment"], "host": node},
+                environment={**own["environment"], "host": host},
                 missing=frozenset(own["missing"]),
                 resources=info[address]["resources"],
             )

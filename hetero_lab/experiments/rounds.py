@@ -14,7 +14,7 @@ import os
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -110,7 +110,7 @@ class SweepRun:
             key
             for key in self._order
             if not self._entries[key]["problem"]
-            and (key not in finished or self._missing_turns(key) > 0)
+            and (key not in finished or self._missing_turns(key) > 0 or self._lacks_records(key))
         ]
 
     def measure(self, start: Callable[[], Asked]) -> None:
@@ -148,7 +148,7 @@ class SweepRun:
         target = self._plan.turns or LEAST_TURNS
         shuffle = random.Random(group)
         number = 0
-        while number < _MOST_TURNS and any(self._lacks(key, target, group) for key in alive):
+        while number < _MOST_TURNS and any(self._lacks(key, target, group, alive) for key in alive):
             round_began = now()
             if not self._round(alive, group, number, shuffle):
                 return
@@ -258,12 +258,17 @@ class SweepRun:
             self._record("counters", key, rows=rows)
 
     def _hold_all(self, alive: list[str]) -> None:
-        seconds = self._plan.sustained_s
+        """Hold each for a while, which the budget for the turns does not pay."""
+        began, seconds = now(), self._plan.sustained_s
         for key in list(alive):
             self._say(f"hold {self._entries[key]['label']}")
             medians = self._guarded(alive, key, "hold", key=key, seconds=seconds)
             if medians is not None:
                 self._record("sustained", key, medians_us=medians)
+        if self._watch.budget_s is not None:
+            budget_s = self._watch.budget_s + now() - began
+            self._watch = replace(self._watch, budget_s=budget_s)
+            self._bar.total = budget_s
 
     def _missing_turns(self, key: str) -> int:
         paired = self._turns[key]
@@ -271,16 +276,24 @@ class SweepRun:
             paired = [at for at in self._turns[key] if at in self._turns[self._reference]]
         return (self._plan.turns or LEAST_TURNS) - len(paired)
 
-    def _lacks(self, key: str, target: int, group: int) -> bool:
+    def _lacks_records(self, key: str) -> bool:
+        """Tell whether counters or a sustained run are asked for and were never made."""
+        there = {r["type"] for r in self._records if r.get("entry") == key}
+        asked = {"counters": self._plan.counters, "sustained": self._plan.sustained_s}
+        return any(wanted and kind not in there for kind, wanted in asked.items())
+
+    def _lacks(self, key: str, target: int, group: int, alive: Sequence[str]) -> bool:
         mine = self._turns[key]
         if key == self._reference:
             # The reference is done when those that are compared with it are.
             return not any(at[0] == group for at in mine) or len(mine) < target
-        if self._reference not in self._turns or not self._turns[self._reference]:
+        if self._reference not in alive:  # it failed: there will be no more pairs
             return len(mine) < target
         return sum(at in self._turns[self._reference] for at in mine) < target
 
     def _precise(self, alive: Sequence[str]) -> bool:
+        if self._reference not in alive:
+            return True
         reference = self._turns[self._reference]
         for key in alive:
             if key == self._reference:
@@ -313,7 +326,10 @@ class SweepRun:
         if key not in self._benches:
             if self._start is None:
                 raise CompileError("The sweep was not started.")
-            self._benches[key] = self._idle.pop() if self._idle else self._start()
+            try:
+                self._benches[key] = self._idle.pop()  # several threads may want the last one
+            except IndexError:
+                self._benches[key] = self._start()
         return self._benches[key]
 
     def _start_benches(self, keys: Iterable[str]) -> None:

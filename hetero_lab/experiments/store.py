@@ -117,6 +117,11 @@ class Store:
                 {**e, "asked": False} for e in old["entries"] if e["key"] not in asked
             ]
             new["environments"] = old["environments"] + new["environments"]
+        elif (self.directory / RECORDS).exists():
+            raise StoreError(
+                f"{shorten(str(self.directory))} holds turns, but no {HEADER} that tells of which "
+                "model. Take another store= directory, or delete this one."
+            )
         write_json(path, new, private=True)
         return new
 

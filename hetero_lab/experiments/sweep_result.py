@@ -171,7 +171,8 @@ def read_sweep(
 ) -> Sweep:
     """Read a stored sweep, or several into one; no device is needed.
 
-    Of several, labels get the directory's name in front; ratios stay within their own run.
+    Of several, labels get the directory's name in front; ratios stay within their own run, and
+    rows of two runs are ranked by them.
 
     Raises
     ------
@@ -191,20 +192,46 @@ def read_sweep(
     """
     if isinstance(directory, str | os.PathLike):
         return _shown(sweep_from(*read_store(directory), where=str(directory)), directory)
-    several = [(Path(d).name, read_sweep(d)) for d in directory]
+    directories = list(directory)
+    names = [Path(d).resolve().name for d in directories]
+    if len(set(names)) < len(names):
+        names = [os.fspath(d) for d in directories]
+    several = [(name, read_sweep(d)) for name, d in zip(names, directories, strict=True)]
     if not several:
         raise ArgumentError("Name at least one directory.")
     if len(several) == 1:
         return several[0][1]
+    rows: list[Row] = []
+    for name, sweep in several:
+        first_group = 1 + max((at[0] for row in rows for at in row.series.ours), default=-1)
+        rows += [_beside_others(row, name, first_group) for row in sweep.rows]
+    notes = [f"{name}: {note}" for name, sweep in several for note in sweep.notes]
+    if len({sweep.reference for _, sweep in several}) > 1:
+        notes.append(
+            "The runs have different references, so that ratios of one say nothing beside those "
+            "of another: "
+            + ", ".join(f"{name} has {shorten(sweep.reference)}" for name, sweep in several)
+            + "."
+        )
     return Sweep(
-        rows=tuple(
-            replace(row, label=f"{name}/{row.label}")
-            for name, sweep in several
-            for row in sweep.rows
-        ),
+        rows=tuple(rows),
         reference=f"{several[0][0]}/{several[0][1].reference}",
         environment=several[0][1].environment,
-        notes=tuple(f"{name}: {note}" for name, sweep in several for note in sweep.notes),
+        notes=tuple(notes),
+    )
+
+
+def _beside_others(row: Row, name: str, first_group: int) -> Row:
+    """Return a row of one run as one of several: no turn of another is in the same round."""
+    ours, reference = (
+        {(group + first_group, number): value for (group, number), value in levels.items()}
+        for levels in (row.series.ours, row.series.reference)
+    )
+    return replace(
+        row,
+        label=f"{name}/{row.label}",
+        same_as=row.same_as and f"{name}/{row.same_as}",
+        series=Series(ours, reference),
     )
 
 

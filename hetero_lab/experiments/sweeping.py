@@ -110,7 +110,8 @@ def sweep(
         How many compiled placements are alive at once, the reference included. With more, the
         machine's moods hit more of them alike, and memory and threads are needed for all.
     sustained_s
-        Hold each placement that long after its turns, to see its thermal state.
+        Hold each placement that long after its turns, to see its thermal state; the time for
+        that comes on top of ``budget_s``.
     inputs, seed
         As for :func:`hetero_lab.profile`.
     counters, reference

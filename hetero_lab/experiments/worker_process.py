@@ -18,10 +18,11 @@ from typing import Any
 
 import psutil
 
-from hetero_lab.errors import HeteroLabError
+from hetero_lab.errors import HeteroLabError, shorten
 from hetero_lab.tables import number
 
 _POLL_S = 0.2
+_END_S = 5.0  # for a process whose output has ended to end itself
 _GIB = float(1 << 30)
 
 
@@ -62,14 +63,20 @@ class WorkerProcess:
         self._limit = memory_limit_bytes or int(psutil.virtual_memory().total * 0.9)
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the process)
         environment = {**os.environ, "PYTHONPATH": _import_path(), "PYTHONUNBUFFERED": "1"}
-        self._process = subprocess.Popen(
-            list(command or [sys.executable, "-m", "hetero_lab.experiments.worker"]),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            env=environment,
-            encoding="utf-8",
-        )
+        started = list(command or [sys.executable, "-m", "hetero_lab.experiments.worker"])
+        try:
+            self._process = subprocess.Popen(
+                started,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                env=environment,
+                encoding="utf-8",
+            )
+        except OSError as error:
+            self._errors.close()
+            detail = f"the worker {shorten(str(started[0]))} cannot be started: {error}"
+            raise WorkerError("failed", detail, died=True) from error
         self.warnings: tuple[str, ...] = ()  # of the last answer
         self._lines: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
@@ -119,8 +126,13 @@ class WorkerProcess:
                     raise WorkerError(f"timed out after {timeout_s:g} s", do, died=True) from None
         if line is None:
             raise self._died()
-        reply = json.loads(line)
-        self.warnings = tuple(reply["warnings"])
+        try:
+            reply = json.loads(line)
+            self.warnings = tuple(reply["warnings"])
+        except (ValueError, TypeError, KeyError) as error:
+            self.kill()
+            detail = f"the worker said {shorten(line.strip())}, which is no answer"
+            raise WorkerError("failed", detail, died=True) from error
         if "error" in reply:
             memory = reply["kind"] == "memory"
             status = "out of memory" if memory else "failed"
@@ -161,13 +173,17 @@ class WorkerProcess:
             return 0
 
     def _died(self) -> WorkerError:
-        code = self._process.wait()
+        code = None  # of a process that hangs at its end, or only closed its output
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = self._process.wait(timeout=_END_S)
         detail = ""
         with contextlib.suppress(OSError, ValueError):
             self._errors.seek(0)
             lines = self._errors.read().decode("utf-8", "replace").strip().splitlines()
             detail = lines[-1][:400] if lines else ""
         self.kill()
+        if code is None:
+            return WorkerError("crashed (no more answers)", detail, died=True)
         if code < 0:
             name = ""
             with contextlib.suppress(ValueError):

@@ -2,17 +2,47 @@
 
 The plugin does this in rounds over the whole model. What a subgraph's cuts are depends on its
 own members and on the model's wires alone, not on how the others are cut, so here each is
-peeled by itself. ``depends`` counts, for every node, the inputs through which it depends on a
-tensor that leaves the subgraph. Nodes with a count of 0 form the calm top; the cuts lie between
-it and the rest, which then goes on as a smaller subgraph whose counts only fall. Every wire is
-thus followed a few times, not once a round.
+peeled by itself, and its cuts are kept for the next placement that has it. ``depends`` counts,
+for every node, the inputs through which it depends on a tensor that leaves the subgraph. Nodes
+with a count of 0 form the calm top; the cuts lie between it and the rest, which then goes on as
+a smaller subgraph whose counts only fall. Every wire is thus followed a few times, not once a
+round.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.wires import Topology, fall_apart
+
+_MOST_NODES = 1_000_000  # in all subgraphs whose cuts are kept
+
+
+class Peeled:
+    """The cuts of subgraphs that were peeled before, by their nodes; the oldest go first."""
+
+    def __init__(self) -> None:
+        self._cuts: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self._n_nodes = 0
+
+    @classmethod
+    def of(cls, graph: OpGraph) -> Peeled:
+        """Return those of a graph, which are kept with it."""
+        return graph.__dict__.setdefault("_peeled", cls())
+
+    def get(self, nodes: tuple[int, ...]) -> tuple[int, ...] | None:
+        """Return the wires that are cut, None if they are not known."""
+        return self._cuts.get(nodes)
+
+    def add(self, nodes: tuple[int, ...], cuts: tuple[int, ...]) -> None:
+        """Keep the cuts of a subgraph."""
+        self._cuts[nodes] = cuts
+        self._n_nodes += len(nodes)
+        while self._n_nodes > _MOST_NODES and len(self._cuts) > 1:
+            oldest = next(iter(self._cuts))
+            self._n_nodes -= len(oldest)
+            del self._cuts[oldest]
 
 
 class Peeler:
@@ -23,6 +53,8 @@ class Peeler:
         self.cut = cut  # for each wire
         self.part = part  # for each node, the subgraph that it is in now
         self.next_part = len(part)
+        self.known = Peeled.of(top.graph)
+        self.made: list[int] = []  # wires cut in the subgraph at hand
 
     def peel(self, nodes: Iterable[int]) -> None:
         """Peel every subgraph of ``nodes``, which are sorted and hold whole subgraphs."""
@@ -31,9 +63,25 @@ class Peeler:
         for node in nodes:
             if self.top.ins[node] or self.top.outs[node] or lone[node]:
                 members.setdefault(self.part[node], []).append(node)
-        todo = [nodes for nodes in members.values() if len(nodes) > 1]
-        while todo:
-            todo += self._peel_one(todo.pop())
+        for group in members.values():
+            if len(group) > 1:
+                self._peel_whole(tuple(group))
+
+    def _peel_whole(self, nodes: tuple[int, ...]) -> None:
+        cuts = self.known.get(nodes)
+        if cuts is None:
+            self.made = []
+            todo = [list(nodes)]
+            while todo:
+                todo += self._peel_one(todo.pop())
+            self.known.add(nodes, tuple(self.made))
+            return
+        for wire in cuts:
+            self.cut[wire] = 1
+
+    def _cut(self, wire: int) -> None:
+        self.cut[wire] = 1
+        self.made.append(wire)
 
     def _peel_one(self, members: list[int]) -> list[list[int]]:
         """Peel one subgraph, given sorted; return the smaller parts that it fell into."""
@@ -58,7 +106,7 @@ class Peeler:
             if not cuts:
                 return parts
             for wire, _, _ in cuts:
-                self.cut[wire] = 1
+                self._cut(wire)
             left = fall_apart(self.top.around, self.cut, cuts)
             for nodes in left:
                 self._label(nodes)
@@ -212,7 +260,7 @@ class Peeler:
         for node in nodes:
             if self.top.private[node] and self._reenters(node, own):
                 for wire in self.top.private[node]:
-                    self.cut[wire] = 1
+                    self._cut(wire)
 
 
 class _EntryBits:

@@ -277,6 +277,7 @@ class ParallelExecutor:
             if cancel:
                 for job in self._waiting:
                     job.future.cancel()
+                    job.future.set_running_or_notify_cancel()  # wakes concurrent.futures.wait
                     self._running.discard(job)
                 self._waiting.clear()
             self._idle.wait_for(lambda: not self._running)
@@ -310,7 +311,7 @@ class ParallelExecutor:
         assert job.slot is not None
         try:
             job.slot.set_inputs(job.arrays)
-        except Exception as error:
+        except BaseException as error:
             self._finish(job, error)
             return
         job.missing = list(self._wires.n_sources)
@@ -358,13 +359,14 @@ class ParallelExecutor:
     def _run(self, job: _Job, index: int, until: _Job | None = None) -> tuple[_Job, int] | None:
         """Run a subgraph; return what this thread goes on with, None after the end of ``until``."""
         assert job.slot is not None
-        error: Exception | None = None
+        error: BaseException | None = None
         started = time.perf_counter()
         if not job.failed:
             try:
                 job.slot.requests[index].infer()
-            except Exception as raised:
+            except BaseException as raised:  # Ctrl-C too: nobody else gives the device back
                 error = raised
+        interrupted = error is not None and not isinstance(error, Exception)
         ended = time.perf_counter()
         device = self._submodels[index].device
         with self._state:
@@ -381,20 +383,22 @@ class ParallelExecutor:
                 job.missing[user] -= 1
                 if not job.missing[user]:
                     self._make_ready(job, user)
-            taken = None if done and job is until else self._take()
+            taken = None if interrupted or (done and job is until) else self._take()
             self._wake.notify(self._n_possible())
         if done:
             self._finish(job, job.error)
+        if interrupted and error is not None:
+            raise error
         return taken
 
-    def _finish(self, job: _Job, error: Exception | None) -> None:
+    def _finish(self, job: _Job, error: BaseException | None) -> None:
         slot = job.slot
         assert slot is not None
         outputs: dict[str, np.ndarray] = {}
         if error is None:
             try:
                 outputs = slot.outputs(self.output_names)
-            except Exception as raised:
+            except BaseException as raised:
                 error = raised
         with self._state:
             self._free.append(slot)
@@ -426,5 +430,5 @@ class _Job:
         self.slot: Slot | None = None
         self.missing: list[int] = []
         self.left = 0
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self.failed = False

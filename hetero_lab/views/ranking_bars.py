@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import plotly.graph_objects as go
@@ -111,9 +112,9 @@ def latency_ranking(sweep: Sweep) -> go.Figure:
         hoverinfo="skip",
     )
     smallest = sweep.smallest_difference
-    seen = (
-        f"smallest difference this run could show: {smallest:.1%}" if rows else "nothing measured"
-    )
+    seen = f"smallest difference this run could show: {smallest:.1%}"
+    if not math.isfinite(smallest):
+        seen = "too little to tell placements apart" if rows else "nothing measured"
     figure.update_layout(
         **base_layout(
             "Latency ranking",

@@ -37,7 +37,8 @@ th, td { padding: .25rem .7rem .25rem 0; border-bottom: 1px solid var(--rule); t
 th { font-weight: 600; color: var(--faint); white-space: nowrap; }
 td { max-width: 26rem; overflow-wrap: break-word; }
 details { margin: .4rem 0; } summary { cursor: pointer; color: var(--faint); }
-.js-plotly-plot :is(.gtitle, .legendtext, .xtitle, .ytitle, .xtick text, .ytick text,
+.js-plotly-plot :is(.gtitle, .legendtext, .xtitle, .ytitle, .x2title, .y2title,
+  .xtick text, .ytick text, .x2tick text, .y2tick text,
   .textpoint text, .annotation-text) { fill: var(--ink) !important; }
 .js-plotly-plot .gtitle-subtitle { fill: var(--faint) !important; }
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +41,7 @@ def points_figure(exploring: SweepExploring) -> go.Figure:
             label = plain(name, 60)
         open_mark = choice.group == MOSTLY and name in styles and styles[name].emulated
         figure.add_scatter(
-            x=list(rows[choice.x]), y=list(rows[choice.y]), mode="markers", name=label,
+            x=_sent(rows[choice.x]), y=_sent(rows[choice.y]), mode="markers", name=label,
             customdata=list(rows["label"]), hoverinfo="text", error_y=_interval(rows, choice.y),
             hovertext=[_hover(row, frame, choice.x, choice.y) for _, row in rows.iterrows()],
             marker={
@@ -79,7 +80,7 @@ def rings(exploring: SweepExploring) -> dict[str, Any]:
             marks[label] = f"{marks.get(label, '')}{letter}"
     rows = frame.loc[frame["label"].isin(marks)]
     return {
-        "x": list(rows[choice.x]), "y": list(rows[choice.y]), "mode": "markers+text",
+        "x": _sent(rows[choice.x]), "y": _sent(rows[choice.y]), "mode": "markers+text",
         "text": [marks[label] for label in rows["label"]], "textposition": "top right",
         "textfont": {"size": 14, "color": TEXT}, "hoverinfo": "skip", "showlegend": False,
         "marker": {
@@ -113,9 +114,14 @@ def _interval(rows: pd.DataFrame, column: str) -> dict[str, Any] | None:
     if low not in rows or high not in rows:
         return None
     return {
-        "type": "data", "symmetric": False, "array": list(rows[high] - rows[column]),
-        "arrayminus": list(rows[column] - rows[low]),
+        "type": "data", "symmetric": False, "array": _sent(rows[high] - rows[column]),
+        "arrayminus": _sent(rows[column] - rows[low]),
     }  # fmt: skip
+
+
+def _sent(values: pd.Series) -> list[float | None]:
+    """Return numbers as JSON has them: none for what is not known or has no end."""
+    return [float(value) if math.isfinite(value) else None for value in values.astype(float)]
 
 
 def _hover(row: Any, frame: pd.DataFrame, x: str, y: str) -> str:

@@ -22,6 +22,7 @@ from hetero_lab.placement.situation import Finding
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.planned import plan
 from hetero_lab.runtime.freeze import freeze
+from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.tables import write_csv
 from hetero_lab.widgets.background import Background
 from hetero_lab.widgets.board_picture import BoardPicture
@@ -60,14 +61,15 @@ class AffinityTweaker(ipywidgets.VBox):
     device_properties
         For measuring and freezing, as in a Placement; those of ``costs`` if they are left out.
     budget_s
-        How long *Measure* may take.
+        How many seconds *Measure* may take.
     worker_command
         How to start a worker process, as in :func:`hetero_lab.sweep`.
 
     Raises
     ------
     ArgumentError
-        A device is not here, no device supports some op, or the costs are of another model.
+        A device is not here, no device supports some op, the costs are of another model, or
+        ``budget_s`` is no number above 0.
 
     Examples
     --------
@@ -93,6 +95,9 @@ class AffinityTweaker(ipywidgets.VBox):
         core: ov.Core | None = None,
     ):
         core = core or shared_core()
+        if budget_s is None:
+            raise ArgumentError("budget_s= is how many seconds Measure may take, not None.")
+        Stopwatch.start(budget_s)  # raises if it is no number above 0
         prepared = prepare(model)
         names = Priorities.parse(devices, core).devices
         if costs is not None:

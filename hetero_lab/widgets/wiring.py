@@ -24,8 +24,11 @@ def connect(tweaker: AffinityTweaker, showing: Showing) -> None:
         with showing.lock:
             try:
                 action()
-            except HeteroLabError as error:
-                controls.say(str(error), is_error=True)
+            except Exception as error:  # whatever it is: nobody sees what a callback raises
+                known = isinstance(error, HeteroLabError)
+                controls.say(
+                    str(error) if known else f"{type(error).__name__}: {error}", is_error=True
+                )
                 # A control may show what was refused: put everything back.
                 tweaker.refresh()
 
@@ -107,8 +110,11 @@ def _path(showing: Showing) -> Path:
 
 def _export(tweaker: AffinityTweaker, showing: Showing) -> None:
     kind, path = str(showing.controls.export_kind.value), _path(showing)
-    if kind in _SUFFIXES and not path.suffix:
-        path = path.with_suffix(_SUFFIXES[kind])
+    if kind in _SUFFIXES:
+        if path.name in ("", ".."):
+            raise ArgumentError(f"{path} is a directory. Add the name of a file.")
+        if not path.suffix:
+            path = path.with_suffix(_SUFFIXES[kind])
     write = {
         EXPORTS[0]: tweaker.to_json,
         EXPORTS[1]: tweaker.to_csv,

@@ -1,4 +1,4 @@
-"""A real worker that really fails at a chosen placement: by a signal, a hang or eating memory.
+"""A real worker that really fails at a chosen placement: signal, hang, memory, silence.
 
 Started in place of the usual worker; the fault is chosen by the environment of the test.
 """
@@ -28,6 +28,15 @@ def _turn(bench, args):
         elif fault == "signal once" and not os.path.exists(os.environ["FAULT_MARK"]):
             open(os.environ["FAULT_MARK"], "w").close()
             os.kill(os.getpid(), signal.SIGSEGV)
+        elif fault == "signal later":  # after as many turns, those of other workers counted too
+            with open(os.environ["FAULT_MARK"], "a") as mark:
+                mark.write("x")
+            if os.path.getsize(os.environ["FAULT_MARK"]) > int(os.environ["FAULT_AFTER"]):
+                os.kill(os.getpid(), signal.SIGSEGV)
+        elif fault == "silence":  # its output ends, the process does not
+            os.closerange(3, 256)
+            os.dup2(2, 1)
+            time.sleep(3600)
     return HANDLERS["turn"](bench, args)
 
 

@@ -269,6 +269,61 @@ def test_workers_that_cannot_or_differ(rack, model, placements, tmp_path):
 
 
 @pytest.mark.slow
+def test_workers_of_one_host_have_the_same_versions(rack, model, placements):
+    rack.start_worker()
+    with Client(rack.address) as client:
+        client.wait_for_workers(1)
+        rack.start_worker(before="import hetero_lab; hetero_lab.__version__ = '0.0.1'")
+        client.wait_for_workers(2)
+        with pytest.warns(HeteroLabWarning) as caught:
+            sweep = hl.sweep(model, placements[:2], client=client, **QUICK)
+    texts = [str(w.message) for w in caught]
+    assert any(f"the other workers of {HERE} have another hetero_lab." in t for t in texts)
+    check_right(sweep, model, placements[:2], ["cut0", "cut1", "CPU"])
+    assert len(set(sweep.summary["hetero_lab_version"])) == 1
+
+
+FULL_DISK = """
+import errno, pathlib
+def full(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+pathlib.Path.write_bytes = full
+"""
+OTHER_CPU = """
+from hetero_lab.experiments import environment
+environment._full_name = lambda core, device: "another CPU"
+"""
+
+
+@pytest.mark.slow
+def test_a_worker_without_room_for_the_model(rack, model, placements):
+    rack.start_worker(before=FULL_DISK)
+    with Client(rack.address) as client:
+        client.wait_for_workers(1)
+        options = {**QUICK, "budget_s": 4.0}
+        with pytest.warns(HeteroLabWarning, match="left out: The directory .* No space left"):
+            sweep = hl.sweep(model, placements[:2], client=client, **options)
+    assert "no worker for it" in set(sweep.summary["status"])
+
+
+@pytest.mark.slow
+def test_another_machine_of_the_same_name_does_not_go_on(rack, model, placements, tmp_path):
+    first = rack.start_worker()
+    with Client(rack.address) as client:
+        client.wait_for_workers(1)
+        hl.sweep(model, placements[:1], client=client, store=tmp_path / "s", **QUICK)
+        first.kill()
+        while client.scheduler_info()["workers"]:
+            time.sleep(0.1)
+        before = read_store(tmp_path / "s")[1]
+        rack.start_worker(before=OTHER_CPU)
+        client.wait_for_workers(1)
+        with pytest.raises(StoreError, match=f"{HERE} was measured with the CPU .*two machines"):
+            hl.sweep(model, placements, client=client, store=tmp_path / "s", **QUICK)
+    assert read_store(tmp_path / "s")[1] == before
+
+
+@pytest.mark.slow
 def test_no_workers_and_no_worker_with_the_device(rack, model, placements, tmp_path):
     with Client(rack.address) as client:
         with pytest.raises(MeasurementError, match="has no workers. Start one on each machine"):

@@ -70,6 +70,15 @@ def test_machines_that_call_themselves_alike_are_told_apart():
     assert [w.host for w in every] == ["pi"] * 3
     late = read_workers(info, {"tcp://10.0.0.3:1": own("c")}, every[:2])
     assert [w.host for w in late] == ["pi (10.0.0.3)"]
+    # A machine keeps its name, whoever else comes.
+    told = {"tcp://10.0.0.2:1": own("a"), "tcp://10.0.0.3:1": own("c")}
+    assert [w.host for w in read_workers(info, told, every[:1])] == ["pi", "pi (10.0.0.3)"]
+    again = read_workers(info, {"tcp://10.0.0.3:1": own("c")}, late)
+    assert [w.host for w in again] == ["pi (10.0.0.3)"]
+    # Behind one address, for instance through tunnels, there may be several machines.
+    info = {f"tcp://h:{port}": {**info["tcp://10.0.0.1:1"], "host": "h"} for port in (1, 2)}
+    told = dict(zip(info, (own("a"), own("b")), strict=True))
+    assert [w.host for w in read_workers(info, told)] == ["pi (h)", "pi (tcp://h:2)"]
 
 
 def rota(n=20, devices=("CPU",), host=""):

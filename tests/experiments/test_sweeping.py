@@ -203,6 +203,111 @@ def test_a_crash_that_does_not_repeat_is_overcome(model, placements, swept, monk
     assert list(sweep.summary["status"]) == ["ok"] * 3
 
 
+def faulty(model, placements, **options):
+    command = [sys.executable, str(HERE / "faulty_worker.py")]
+    return hl.sweep(
+        model, placements, baselines=False, counters=False, worker_command=command,
+        **{**QUICK, **options},
+    )  # fmt: skip
+
+
+def test_a_reference_that_fails_in_a_later_group_does_not_hold_up_the_rest(
+    model, placements, swept, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("FAULT", "signal later")
+    monkeypatch.setenv("FAULT_MARK", str(tmp_path / "turns"))
+    monkeypatch.setenv("FAULT_AFTER", "2")
+    monkeypatch.setenv("FAULT_KEY", key_of(swept[0], "auto"))
+    third = hl.Placement(hl.Affinity.uniform(model, "CPU"), "third", F32)
+    summary = faulty(model, [*placements, third], group_size=2).summary
+    assert list(summary["status"]) == ["crashed (signal 11)", "ok", "ok"]
+    assert list(summary["n_turns"]) == [2, 2, 2]
+
+
+@pytest.mark.slow
+def test_a_worker_that_falls_silent_costs_one_row(model, placements, swept, monkeypatch):
+    monkeypatch.setenv("FAULT", "silence")
+    monkeypatch.setenv("FAULT_KEY", key_of(swept[0], "fixed"))
+    summary = faulty(model, placements).summary
+    assert list(summary["status"]) == ["ok", "crashed (no more answers)"]
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [(["/nowhere/python"], "cannot be started"), (["/bin/echo", "hello"], "'hello', which is no")],
+)
+def test_what_is_no_worker_says_so_in_the_row(model, command, says):
+    sweep = hl.sweep(model, ["CPU"], counters=False, worker_command=command, **QUICK)
+    assert list(sweep.summary["status"]) == ["failed"]
+    assert says in sweep.summary["detail"].iloc[0]
+
+
+def test_the_last_idle_bench_is_given_to_one_thread_only(model, placements):
+    class Contested(list):
+        """Somebody else always takes the last one just before."""
+
+        def pop(self, *_):
+            self.clear()
+            return super().pop()
+
+    from hetero_lab.experiments.rounds import Plan, SweepRun
+    from hetero_lab.runtime.timing import Stopwatch
+
+    plan = Plan(0.02, 2, None, False, False, 1.0, 1.0)
+    run = SweepRun(
+        entries=[{"key": "a"}], reference="a", records=[], append=print, plan=plan,
+        watch=Stopwatch.start(None), progress=False,
+    )  # fmt: skip
+    fresh = object()
+    run._start, run._idle = (lambda: fresh), Contested([object()])
+    assert run._bench("a") is fresh
+
+
+def test_what_is_asked_for_later_is_measured_too(model, tmp_path):
+    options = {"store": tmp_path, "isolate": False, **QUICK}
+    hl.sweep(model, ["CPU"], counters=False, **options)
+    sweep = hl.sweep(model, ["CPU"], sustained_s=0.2, **options)
+    assert sweep.summary["sustained_us"].iloc[0] > 0
+    assert len(sweep.tables["counters"]) > 0
+
+
+@pytest.mark.slow
+def test_holding_is_not_paid_by_the_budget(model, placements):
+    sweep = hl.sweep(
+        model, [*placements, "CPU"], group_size=2, turns=2, budget_s=6.0, sustained_s=3.5,
+        counters=False, isolate=False, baselines=False, progress=False,
+    )  # fmt: skip
+    assert list(sweep.summary["status"]) == ["ok"] * 3
+
+
+def test_turns_of_two_runs_are_not_paired(model, placements, tmp_path):
+    runs = [tmp_path / name / "run" for name in ("before", "after")]
+    twice = [placements[0], hl.Placement(placements[0].affinity, "again", F32)]
+    for run in runs:
+        hl.sweep(model, twice, store=run, counters=False, isolate=False, **QUICK)
+    both = hl.read_sweep(runs)
+    assert both.summary["label"].is_unique
+    first = {row.label: row for row in both.rows}
+    one, other = (first[f"{run}/CPU"].series for run in runs)
+    assert not set(one.ours) & set(other.ours)
+    assert set(one.ours) <= set(one.reference)
+    assert first[f"{runs[0]}/again"].same_as == f"{runs[0]}/auto"
+    assert both.ranking["labels"].str.contains("again").sum() == 2
+    assert both.smallest_difference > 0.0
+    apart = tmp_path / "apart"
+    hl.sweep(model, ["CPU"], store=apart, counters=False, isolate=False, **QUICK)
+    assert not any("different references" in note for note in both.notes)
+    notes = hl.read_sweep([runs[0], apart]).notes
+    assert any("different references" in note and "'auto'" in note for note in notes)
+
+
+def test_turns_without_a_header_are_not_taken_over(swept, model, placements, tmp_path):
+    _, store = swept
+    (tmp_path / "records.jsonl").write_bytes((store / "records.jsonl").read_bytes())
+    with pytest.raises(StoreError, match=r"no sweep\.json"):
+        hl.sweep(model, placements, store=tmp_path, **QUICK)
+
+
 def test_a_finished_sweep_is_not_measured_again(swept, model, placements):
     _, store = swept
     before = (store / "records.jsonl").read_bytes()

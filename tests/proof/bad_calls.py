@@ -873,7 +873,7 @@ CLASSIFYING = [
         "classify: a model without a picture",
         _classify(model=lambda k: k.model),
         ModelError,
-        "x 1x8",
+        "'x' 1x8",
         "1x3x224x224",
     ),
     row("classify: an absent device", _classify(placement="XPU"), DeviceError, "'XPU'", "ACC, CPU"),
@@ -913,7 +913,7 @@ REPORTS = [
     ),
     row(
         "read_benchmark_app: a folder without a report",
-        _read_report(path=lambda k: k.tmp),
+        _read_report(path=Path(__file__).parent),
         StoredFileError,
         "holds no report",
         "-report_folder",

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import _thread
 import threading
+from concurrent.futures import wait
 
 import numpy as np
+import openvino as ov
+import psutil
 import pytest
+from openvino import opset13 as op
 from random_models import random_affinity, random_model
 from small_models import stateful
 
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError, InputError
 from hetero_lab.model.read import prepare
-from hetero_lab.runtime.inputs import generate_inputs
+from hetero_lab.model.samples import sample_names
+from hetero_lab.runtime.inputs import bind_inputs, generate_inputs
 from hetero_lab.runtime.parallel import ClosedError
+from hetero_lab.runtime.reference import compare_with_reference, lowest_precision
 
 F32 = {"PARACC": {"INFERENCE_PRECISION_HINT": "f32"}, "CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
 
@@ -43,8 +50,13 @@ def test_random_models_and_requests_in_flight(seed, separate):
     affinity = random_affinity(prepared.graph, ["PARACC", "CPU"], seed)
     inputs = [generate_inputs(prepared, s) for s in range(3)]
     wanted = [expected(prepared, i) for i in inputs]
+    n_requests = 4 if seed % 2 == separate else 1
     with hl.ParallelExecutor(
-        prepared, affinity, device_properties=F32, n_requests=2, separate_branches=separate
+        prepared,
+        affinity,
+        device_properties=F32,
+        n_requests=n_requests,
+        separate_branches=separate,
     ) as executor:
         futures = [executor.submit(i) for i in inputs * 2]
         for future, value in zip(futures, wanted * 2, strict=True):
@@ -84,6 +96,99 @@ def test_a_wrong_input_fails_alone():
         with pytest.raises(InputError, match="shape"):
             executor.submit([np.zeros((1, 1, 9, 9), np.float32)])
         assert set(executor([np.zeros((1, 1, 8, 8), np.float32)])) == {"digit", "parity"}
+
+
+def test_an_op_that_throws_ends_its_request_alone():
+    x, shape = op.parameter([4], np.float32, name="x"), op.parameter([2], np.int64, name="s")
+    shaped = op.reshape(op.relu(x, name="a"), shape, False, name="r")
+    total = op.reduce_sum(shaped, op.constant(np.array([0, 1], np.int64)), False, name="t")
+    outer = op.exp(x, name="b")
+    model = ov.Model([op.result(op.add(outer, total, name="y"))], [x, shape], "thrower")
+    affinity = hl.Affinity.uniform(model, "CPU").fix(patterns={"^b$": "PARACC"})
+    ones = np.ones(4, np.float32)
+    with hl.ParallelExecutor(model, affinity, n_requests=3) as executor:
+        assert executor.partition.n_subgraphs == 2
+        shapes = [[2, 2], [3, 3], [4, 1], [3, 5], [1, 4]] * 2
+        futures = [executor.submit([ones, np.array(s)]) for s in shapes]
+        for future, wanted in zip(futures, shapes, strict=True):
+            if np.prod(wanted) == 4:
+                (value,) = future.result(timeout=60).values()
+                np.testing.assert_allclose(value, np.e + 4, rtol=1e-2)
+            else:
+                assert "Reshape node with name 'r'" in str(future.exception(timeout=60))
+        with pytest.raises(RuntimeError, match="Reshape node with name 'r'"):
+            executor([ones, np.array([3, 3])])
+        assert len(executor([ones, np.array([2, 2])])) == 1
+
+
+def test_closing_cancels_what_has_not_begun():
+    model = hl.load("digits_inception")
+    executor = hl.ParallelExecutor(model, "CPU")
+    inputs = generate_inputs(prepare(model))
+    futures = [executor.submit(inputs) for _ in range(300)]
+    executor.close(cancel=True)
+    done, not_done = wait(futures, timeout=10)
+    assert not not_done
+    assert 0 < sum(future.cancelled() for future in done) < 300
+    assert all(set(f.result()) == {"digit", "parity"} for f in done if not f.cancelled())
+    assert not any(thread.is_alive() for thread in executor._threads)
+
+
+def test_ctrl_c_during_a_call_leaves_the_executor_usable():
+    x = op.parameter([800, 800], np.float32, name="x")
+    weights = op.constant(np.full((800, 800), 1e-3, np.float32))
+    y = x
+    for number in range(8):
+        y = op.matmul(y, weights, False, False, name=f"m{number}")
+    model = ov.Model([op.result(y)], [x], "long")
+    affinity = hl.Affinity.uniform(model, "CPU").fix(patterns={"^m4$": "PARACC"})
+    executor = hl.ParallelExecutor(model, affinity, device_properties=F32)
+    inputs = [np.ones((800, 800), np.float32)]
+    for _ in range(3):
+        timer = threading.Timer(0.2, _thread.interrupt_main)
+        with pytest.raises(KeyboardInterrupt):
+            timer.start()
+            while True:
+                executor(inputs)
+        assert len(executor.submit(inputs).result(timeout=30)) == 1
+    executor.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n_requests", [1, 4])
+def test_a_thousand_inferences_leave_nothing_behind(n_requests):
+    model = hl.load("digits_inception")
+    affinity = hl.Affinity.automatic(model, "CPU").fix(patterns={"^mixed2": "PARACC"})
+    inputs = generate_inputs(prepare(model))
+    process = psutil.Process()
+    with hl.ParallelExecutor(model, affinity, n_requests=n_requests) as executor:
+        for _ in range(200):
+            executor(inputs)
+        threads, memory = process.num_threads(), process.memory_info().rss
+        for _ in range(1000 // n_requests):
+            for future in [executor.submit(inputs) for _ in range(n_requests)]:
+                future.result(timeout=60)
+        assert process.num_threads() <= threads + n_requests
+        assert process.memory_info().rss < memory + (20 << 20)
+
+
+@pytest.mark.network
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", sample_names())
+def test_every_sample_equals_one_device(name):
+    prepared = prepare(hl.load(name))
+    arrays = bind_inputs(prepared, generate_inputs(prepared))
+    for n_requests in (1, 4):
+        affinity = random_affinity(prepared.graph, ["PARACC", "CPU"], n_requests)
+        with hl.ParallelExecutor(
+            prepared, affinity, device_properties=F32, n_requests=n_requests
+        ) as executor:
+            hints = [m.get_property("INFERENCE_PRECISION_HINT") for m in executor.compiled_models]
+            precision = lowest_precision((), prepared, hints)
+            allowed = {"equal", "rounding"} if precision == "i8" else {"equal"}
+            for future in [executor.submit_bound(arrays) for _ in range(n_requests + 1)]:
+                found = compare_with_reference(prepared, arrays, future.result(), precision)
+                assert {a.verdict for a in found} <= allowed, found
 
 
 def test_bad_arguments():

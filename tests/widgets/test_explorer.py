@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from hand_sweeps import ALONE, NASTY, SLOW, SPLIT, failed_row, small_sweep
 
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError
+from hetero_lab.statistics import Series
 from hetero_lab.widgets.explorer_points import points_figure
 from hetero_lab.widgets.sweep_exploring import SweepExploring, title_of
 from hetero_lab.widgets.sweep_filter import Term, matching, parse
@@ -113,6 +115,25 @@ def test_points_have_groups_and_colours_of_devices():
     assert names == ["n_subgraphs 1", "n_subgraphs 3"]
     exploring.group_by("none")
     assert len(points_figure(exploring).data) == 2
+
+
+def test_what_is_unknown_or_without_end_can_be_sent_to_the_browser():
+    sweep = small_sweep()
+    once, paired, alone, *failed = sweep.rows
+    rows = (
+        replace(once, series=Series({(0, 0): 100.0}, {(0, 0): 100.0})),
+        paired,
+        replace(alone, series=Series(alone.series.ours, {})),  # it has no ratio
+    )
+    exploring = SweepExploring(replace(sweep, rows=(*rows, *failed)))
+    exploring.group_by("none")
+    exploring.select(SLOW)
+    exploring.choose_axes("ratio", "ratio")
+    points, rings = points_figure(exploring).data
+    assert list(points.y) == [1.0, 1.5, None]
+    assert list(points.error_y.array)[::2] == [None, None]
+    assert list(rings.x) == [None]
+    json.dumps([points.to_plotly_json(), rings.to_plotly_json()], allow_nan=False)
 
 
 def test_a_and_b_are_ringed():

@@ -165,12 +165,29 @@ def test_files(tweaker, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("path", "says"),
+    [("/", "/ is a directory"), ("..", ".. is a directory"), ("a\0b", "null byte")],
+)
+def test_paths_that_cannot_be_written_are_messages(tweaker, tmp_path, monkeypatch, path, says):
+    monkeypatch.chdir(tmp_path)
+    controls = tweaker._controls
+    for kind in ("affinity, JSON", "affinity, CSV", "history, CSV"):
+        controls.export_kind.value, controls.path.value = kind, path
+        tweaker._controls.say("")
+        controls.export.click()
+        assert says in message(tweaker)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
     ("arguments", "options", "error", "says"),
     [
         ((["ACC", "NOPE"],), {}, ArgumentError, "'NOPE' is not a device here"),
         ((["ACC"],), {}, ArgumentError, "does not support"),
         ((["ACC", "CPU"], 3), {}, ArgumentError, "not int"),
         ((["CPU"],), {"device_properties": {"CPU": {"NOPE": 1}}}, PropertyError, "NOPE"),
+        ((["CPU"],), {"budget_s": None}, ArgumentError, "how many seconds Measure may take"),
+        ((["CPU"],), {"budget_s": 0}, ArgumentError, "more than 0 seconds, not 0"),
     ],
 )
 def test_what_cannot_be_opened(model, arguments, options, error, says):
