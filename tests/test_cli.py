@@ -166,7 +166,7 @@ def test_demo(tmp_path):
     out, err = start("demo", cwd=tmp_path).communicate(timeout=120)
     assert time.monotonic() - started < 60
     assert "Traceback" not in err
-    for expected in ("ACC is emulated", "8 subgraphs", "3 subgraphs", "jupyter lab"):
+    for expected in ("ACC is emulated", "8 subgraphs", "3 subgraphs", "hetero-lab devices"):
         assert expected in out
     made = tmp_path / "hetero_lab_demo"
     summary = pd.read_csv(made / "summary.csv").set_index("label")

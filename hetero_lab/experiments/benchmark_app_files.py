@@ -143,7 +143,8 @@ def _kind(path: Path) -> str:
 
 def _csv_requests(path: Path) -> tuple[tuple[Node, ...], ...]:
     requests: list[tuple[Node, ...]] = []
-    lines = iter(enumerate(_text(path).split("\n"), start=1))
+    text = _text(path)
+    lines = iter(enumerate(text.split("\n"), start=1))
     for number, line in lines:
         if not line.strip():
             continue
@@ -152,6 +153,8 @@ def _csv_requests(path: Path) -> tuple[tuple[Node, ...], ...]:
         nodes, total = _csv_nodes(path, lines)
         _check_total(path, nodes, total)
         requests.append(nodes)
+    if not text.endswith("\n"):
+        raise _broken(path, "is half written: its last line has no end")
     return tuple(requests)
 
 

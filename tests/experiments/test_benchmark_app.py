@@ -259,8 +259,11 @@ def test_what_is_no_whole_report_is_refused(tmp_path, name, text, fact):
 def test_a_report_cut_anywhere_is_refused(reports, tmp_path, run):
     (file,) = (f for f in (reports / run).iterdir() if "counters" in f.name or "none" in run)
     whole = file.read_bytes().rstrip()
-    for size in range(0, len(whole), max(1, len(whole) // 40)):
+    for size in range(0, len(whole), max(1, len(whole) // 150)):
         (tmp_path / file.name).write_bytes(whole[:size])
+        *_, last, rest = b"", *whole[:size].split(b"\n")
+        if last.startswith(b"Total") and not rest.strip():
+            continue  # between two requests nothing is missing
         with pytest.raises(StoredFileError):
             hl.read_benchmark_app(tmp_path / file.name)
 
