@@ -100,12 +100,10 @@ class WorkerProcess:
             The process died, did not answer in time, used too much memory, or answered with
             an error.
         """
-        try:
-            assert self._process.stdin is not None
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # it has ended; what it said before is read below
             self._process.stdin.write(json.dumps({"do": do, "args": args}) + "\n")
             self._process.stdin.flush()
-        except (BrokenPipeError, OSError) as error:
-            raise self._died() from error
         until = time.perf_counter() + timeout_s
         while True:
             try:

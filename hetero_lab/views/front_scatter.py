@@ -121,7 +121,14 @@ def accuracy_front(result: Recovered | Sweep) -> go.Figure:
         margin={"l": 80, "r": 40, "t": 100, "b": 60},
     )
     figure.update_xaxes(title="median latency (µs)", gridcolor=GRID, zeroline=False)
-    figure.update_yaxes(title="accuracy", gridcolor=GRID, zeroline=False, tickformat=".1%")
+    figure.update_yaxes(
+        title="accuracy",
+        gridcolor=GRID,
+        title_standoff=12,
+        automargin=True,
+        zeroline=False,
+        tickformat=".1%",
+    )
     return figure
 
 
