@@ -39,8 +39,9 @@ examples:
   hetero-lab classify model.onnx cat.jpg -d CPU --mean 123.7,116.3,103.5 --scale 58.4,57.1,57.4
 """
 _EMULATE_HELP = (
-    "register an emulated device; other parts are unsupported=, base=, faster_by=auto and "
-    "properties, KEY=VALUE; may be repeated"
+    "register an emulated device; other parts, after a colon each, are unsupported=, base=, "
+    "faster_by=auto and properties, KEY=VALUE: ACC:unsupported=Softmax:faster_by=auto; may be "
+    "repeated"
 )
 
 
@@ -54,7 +55,9 @@ def parser() -> options.OptionParser:
         dest="command", required=True, metavar="COMMAND", parser_class=options.OptionParser
     )
     demo = subparsers.add_parser("demo", help="the main job on a small bundled model")
-    demo.add_argument("--export", default="hetero_lab_demo", metavar="DIR", help="%(default)s")
+    demo.add_argument(
+        "--export", default="hetero_lab_demo", metavar="DIR", help="where to write (%(default)s)"
+    )
     demo.set_defaults(run=_demo)
     devices = subparsers.add_parser("devices", help="the devices here, and why others are not")
     devices.set_defaults(run=_devices)
@@ -164,7 +167,11 @@ def _profile(given: argparse.Namespace) -> int:
     contrast = commands.emulate(given.emulate)
     result = commands.run_profile(given, given.model, defaults=contrast)
     if not given.quiet:
-        print(result.report(), end="")
+        if len(result.partition.subgraphs) > 1:
+            _, gap, counters = result.report().partition("\n\n")
+            print(plan_commands.applied_text(result) + gap[1:] + counters, end="")
+        else:
+            print(result.report(), end="")
     return INTERRUPTED if result.interrupted else 0
 
 

@@ -29,6 +29,17 @@ class OptionParser(argparse.ArgumentParser):
         """Raise instead of printing the usage."""
         raise ArgumentError(f"{message}. {self.prog} -h shows the options.")
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuse what is unknown here, where it is known whose options it is compared with."""
+        given, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            meant = did_you_mean(unknown[0], self._option_string_actions)
+            raise ArgumentError(
+                f"unrecognized arguments: {' '.join(unknown)}.{meant} "
+                f"{self.prog} -h shows the options."
+            )
+        return given, unknown
+
 
 @dataclass(frozen=True)
 class Emulation:

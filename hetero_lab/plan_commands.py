@@ -72,17 +72,29 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=_BUDGET_S,
         metavar="SECONDS",
-        help="wall time for measuring costs, %(default)s s",
+        help="most time for measuring costs (%(default)s)",
     )
-    add("--time-limit", type=float, default=60.0, metavar="SECONDS", help="for planning")
+    add("--time-limit", type=float, default=60.0, metavar="SECONDS", help="most time for planning")
     add(
         "--costs",
         metavar="FILE",
         help="take the costs from here, or measure them and keep them here if it is missing",
     )
     add("--affinity-out", metavar="FILE", help="write the planned affinity, .json or .csv")
-    add("--property", action="append", default=[], metavar="DEVICE.KEY=VALUE", help="may repeat")
-    add("--shape", action="append", default=[], metavar="INPUT=1,3,224,224", help="static shape")
+    add(
+        "--property",
+        action="append",
+        default=[],
+        metavar="DEVICE.KEY=VALUE",
+        help="property of a device; may be repeated",
+    )
+    add(
+        "--shape",
+        action="append",
+        default=[],
+        metavar="INPUT=1,3,224,224",
+        help="static shape of an input",
+    )
     add("--input", metavar="FILE", help="inputs from an .npz file")
     add("--isolate", action="store_true", help="measure in worker processes")
     add("-q", "--quiet", action="store_true", help="show nothing")
@@ -98,8 +110,20 @@ def add_apply_options(parser: argparse.ArgumentParser) -> None:
         help="an affinity (.json or .csv), or the directory of a frozen placement",
     )
     add("-n", "--iterations", type=int, default=100, metavar="N", help="timed inferences")
-    add("--property", action="append", default=[], metavar="DEVICE.KEY=VALUE", help="may repeat")
-    add("--shape", action="append", default=[], metavar="INPUT=1,3,224,224", help="static shape")
+    add(
+        "--property",
+        action="append",
+        default=[],
+        metavar="DEVICE.KEY=VALUE",
+        help="property of a device; may be repeated",
+    )
+    add(
+        "--shape",
+        action="append",
+        default=[],
+        metavar="INPUT=1,3,224,224",
+        help="static shape of an input",
+    )
     add("--input", metavar="FILE", help="inputs from an .npz file")
     add("-q", "--quiet", action="store_true", help="show nothing")
 
@@ -366,6 +390,8 @@ def _lint(prepared: PreparedModel, plan: Plan, costs: CostModel) -> tuple[pd.Dat
 
 
 def _lines(planned: Planned) -> Iterator[str]:
+    from hetero_lab.planning.planner import GREEDY
+
     plan, costs = planned.plan, planned.costs
     yield f"Costs: {planned.source}{_measured_where(costs)}"
     if costs.validation_rows:
@@ -382,7 +408,9 @@ def _lines(planned: Planned) -> Iterator[str]:
     rows.append(["lower bound", f"{plan.lower_bound_us:.1f}", ""])
     for baseline in plan.baselines:
         ratio = baseline.predicted_us / plan.predicted_us - 1.0 if plan.predicted_us else 0.0
-        rows.append([baseline.label, f"{baseline.predicted_us:.1f}", f"{ratio:+.1%}"])
+        # In HETERO's own choice each op goes to the first device that can run it.
+        label = f"{GREEDY} (automatic)" if baseline.label == GREEDY else baseline.label
+        rows.append([label, f"{baseline.predicted_us:.1f}", f"{ratio:+.1%}"])
     yield commands.columns(rows)
     alone = {baseline.label for baseline in plan.baselines}
     for device in costs.devices:

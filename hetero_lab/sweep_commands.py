@@ -32,7 +32,8 @@ def add_sweep_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PATTERN=DEVICE",
-        help="a candidate: the first order with these ops on a device; each one is a placement",
+        help="one more placement: the order as given, but ops whose name has the regular "
+        "expression on that device; may be repeated, each is measured",
     )
     add(
         "--grid",
@@ -48,14 +49,33 @@ def add_sweep_options(parser: argparse.ArgumentParser) -> None:
         help="what runs the subgraphs: OpenVINO, all devices at the same time, or both in turn",
     )
     add("--requests", default="1", metavar="1,4", help="requests in flight")
-    add("-b", "--budget", type=float, default=60.0, metavar="SECONDS", help="%(default)s s")
-    add("--precision", type=float, default=0.02, help="of the ratios, %(default)s")
+    add(
+        "-b",
+        "--budget",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="stop measuring after that long (%(default)s)",
+    )
+    add(
+        "--precision",
+        type=float,
+        default=0.02,
+        metavar="SHARE",
+        help="stop sooner if all ratios are known that well (%(default)s)",
+    )
     add("--turns", type=int, metavar="N", help="measure that many turns, whatever they show")
     add("--sustained", type=float, metavar="SECONDS", help="hold each placement that long too")
     add("--store", metavar="DIR", help="keep every turn here; the same command goes on from it")
     add("--cache-dir", metavar="DIR", help="keep compiled models here")
     add("--input", metavar="FILE", help="inputs from an .npz file")
-    add("--shape", action="append", default=[], metavar="INPUT=1,3,224,224", help="static shape")
+    add(
+        "--shape",
+        action="append",
+        default=[],
+        metavar="INPUT=1,3,224,224",
+        help="static shape of an input",
+    )
     add("--csv", metavar="FILE", help="write the summary, one row a placement")
     add("--export", metavar="DIR", help="write all tables as CSV")
     add("--no-counters", action="store_true", help="do not measure single ops")

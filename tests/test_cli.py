@@ -30,6 +30,7 @@ def test_profile_prints_the_report(capsys):
     out, err = capsys.readouterr()
     assert err == ""
     assert "CLIACC (emulated on CPU)" in out
+    assert "SUBGRAPH  DEVICE  OPS" in out.partition("Performance counts")[0]
     assert "subgraph0: " in out
     assert "Total time: " in out
 
@@ -76,6 +77,9 @@ def test_emulated_device_that_is_faster_sets_its_base_apart(monkeypatch, capsys)
         (["profile", "digits_inception", "-d", "HETERO:"], "names no device"),
         (["profile", "digits_inception", "-d", "HETERO:CPU,CPU"], "twice"),
         (["profile", "digits_inception", "-d", "CPU,CPU"], "twice"),
+        (["profile", "digits_inception", "-d", "CPU", "--csw", "x"], "Did you mean '--csv'?"),
+        (["profile", "digits_inception", "-d", "CPU", "--csw"], "hetero-lab profile -h"),
+        (["profile", "digits_inception", "-d", "hetero:CPU"], "Write HETERO in capitals"),
         (["profile", "digits_inception", "-d", "CPU", "-n", "0"], "at least 1"),
         (["profile", "digits_inception", "-d", "CPU", "--shape", "x=1"], "no input 'x'"),
         (["profile", "digits_inception", "-d", "CPU", "--emulate", "ACC:bogus=1"], "bogus"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
+import warnings
 import weakref
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,7 +13,13 @@ import openvino as ov
 
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.emulation import EmulatedDevice, emulated_devices
-from hetero_lab.errors import DeviceError, did_you_mean, names_at_hand, shorten
+from hetero_lab.errors import (
+    DeviceError,
+    HeteroLabWarning,
+    did_you_mean,
+    names_at_hand,
+    shorten,
+)
 from hetero_lab.model.read import PreparedModel, Source, prepare
 
 if TYPE_CHECKING:
@@ -23,6 +32,7 @@ _SUPPORT_CACHE_SIZE = 256
 _support_cache: weakref.WeakKeyDictionary[ov.Core, dict[Any, frozenset[str]]] = (
     weakref.WeakKeyDictionary()
 )
+_looked_at: set[tuple[str, str, str]] = set()  # fingerprint, emulated device, op type
 
 
 def devices(*, core: ov.Core | None = None) -> pd.DataFrame:
@@ -82,9 +92,21 @@ def check_device(name: str, core: ov.Core | None = None) -> str:
         if number == "0" and kind in here and kind not in emulated_devices(core):
             return name
     raise DeviceError(
-        f"{shorten(str(name))} is not a device here.{did_you_mean(str(name), here)} "
-        f"Devices: {', '.join(here)}. Register an emulated one with hetero_lab.emulate()."
+        f"{shorten(str(name))} is not a device here.{_hint(str(name), here)} "
+        f"Devices: {', '.join(here)}. Register an emulated one with hetero_lab.emulate(), "
+        "or --emulate on the command line."
     )
+
+
+def _hint(name: str, here: list[str]) -> str:
+    kind = name.partition(".")[0]
+    if kind in _PLUGINS_OF_THE_WHEEL and kind not in {known.partition(".")[0] for known in here}:
+        return " hetero_lab.devices(), or hetero-lab devices, says why."
+    if name.startswith("HETERO:"):
+        return " This takes a list of devices, for instance ['GPU', 'CPU']."
+    if name.lower().startswith("hetero:"):
+        return " Write HETERO in capitals, and the devices as they are listed."
+    return did_you_mean(name, here)
 
 
 def why_unavailable(plugin: str, *, core: ov.Core | None = None) -> str:
@@ -179,7 +201,41 @@ def supported_ops(
         cache[key] = frozenset(answer)
     if spec is None:
         return cache[key]
+    _tell_of_misspelt_types(prepared, spec)
     return frozenset(op.name for op in prepared.graph if _allowed(spec, op.type)) & cache[key]
+
+
+def _tell_of_misspelt_types(prepared: PreparedModel, spec: EmulatedDevice) -> None:
+    """Warn once of op types of an emulated device that look like one of the model's, misspelt."""
+    here = {op.type for op in prepared.graph}
+    named = spec.unsupported | (spec.supported or frozenset())
+    for op_type in sorted(named - here):
+        key = (prepared.fingerprint, spec.name, op_type)
+        if key in _looked_at:
+            continue
+        _looked_at.add(key)
+        same_letters = op_type.lower() in {known.lower() for known in here}
+        meant = did_you_mean(op_type, sorted(here - named))
+        if meant and (same_letters or op_type.lower() not in _types_of_opsets()):
+            warnings.warn(
+                f"The emulated {spec.name} names the op type {shorten(op_type)}, which no op of "
+                f"this model has.{meant}",
+                HeteroLabWarning,
+                stacklevel=2,
+            )
+
+
+@functools.cache
+def _types_of_opsets() -> frozenset[str]:
+    """Return the op types that OpenVINO's Python opsets know, in lower case."""
+    found: set[str] = set()
+    for number in range(1, 40):
+        try:
+            opset = importlib.import_module(f"openvino.opset{number}")
+        except ImportError:
+            continue
+        found.update(name.replace("_", "").lower() for name in dir(opset))
+    return frozenset(found)
 
 
 def _allowed(spec: EmulatedDevice, op_type: str) -> bool:
@@ -224,6 +280,7 @@ def unsupported_message(device: str, ops: Sequence[tuple[str, str]]) -> str:
     shown = names_at_hand([f"{name} ({op_type})" for name, op_type in ops])
     return (
         f"{device} does not support {len(ops)} of the ops placed on it: {shown}. "
-        f"Give them to another device with affinity.fix(ops={{…}}); "
+        "Give them to another device: with affinity.fix(ops={…}), with --fix, or by naming one "
+        f"behind it, HETERO:{device},…; "
         "hetero_lab.support(model, devices) shows who can run what."
     )

@@ -127,6 +127,11 @@ def emulate(
     """
     core = core or shared_core()
     registry = _registries.setdefault(core, {})
+    if not isinstance(base, str):
+        raise DeviceError(
+            f"base= is a device's name, for instance 'CPU', not {shorten(repr(base))}. "
+            "Op types are given by name: unsupported={'Softmax'}."
+        )
     if not isinstance(name, str) or not re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
         raise DeviceError(
             f"An emulated device cannot be called {shorten(str(name))}: "

@@ -134,6 +134,11 @@ def expand(
 def _as_list(placements: Any) -> list[Any]:
     if isinstance(placements, str | Affinity | Placement | Priorities):
         placements = [placements]
+    if isinstance(placements, Mapping):
+        raise ArgumentError(
+            "placements= is a list. A name for a placement is given with "
+            "hetero_lab.Placement(affinity, 'name')."
+        )
     try:
         found = list(placements)
     except TypeError as error:

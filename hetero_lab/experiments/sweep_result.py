@@ -153,9 +153,10 @@ class Sweep:
             writers[format](target / f"{name}.{format}", frame)
 
     def __repr__(self) -> str:
-        measured = sum(row.profile is not None for row in self.rows)
+        distinct = [row for row in self.rows if not row.same_as]
+        measured = sum(row.profile is not None for row in distinct)
         return (
-            f"Sweep({len(self.rows)} placements, {measured} measured, "
+            f"Sweep({len(distinct)} placements, {measured} measured, "
             f"reference {shorten(self.reference)})"
         )
 

@@ -101,7 +101,8 @@ def _host(row: Row) -> str | None:
 def text(sweep: Sweep) -> str:
     """Return the ranking as text for a terminal."""
     ranking = sweep.ranking
-    lines = [f"{len(sweep.rows)} placements, ratios to {sweep.reference!r} (below 1 is faster)"]
+    distinct = sum(not row.same_as for row in sweep.rows)
+    lines = [f"{distinct} placements, ratios to {sweep.reference!r} (below 1 is faster)"]
     if len(ranking):
         shown = ranking[_shown(sweep)].copy()
         for column in ("median_us", "ratio", "ratio_ci95_low", "ratio_ci95_high"):

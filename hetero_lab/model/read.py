@@ -32,6 +32,7 @@ from hetero_lab.model.samples import sample_names, sample_path, sample_shapes
 Source: TypeAlias = "str | os.PathLike[str] | ov.Model | PreparedModel"
 
 _MARK = ["hetero_lab", "prepared"]
+_MODEL_FILES = (".xml", ".onnx", ".tflite", ".pb", ".pdmodel")
 _COMPRESSED = re.compile(r"^(f16|bf16|[iu][1-8]|nf4|f8\w*|f4\w*)$")
 _STRUCTURE_BYTES = 1 << 20  # more than the XML of most models
 _SAMPLED = 256  # values of each constant that tell whether a model was changed
@@ -102,7 +103,8 @@ def prepare(source: Source, shapes: Mapping[str, Sequence[int]] | None = None) -
         path, sample = _path(source)
         model = _read(path)
         known = names_of_file(model.get_ordered_ops(), path)
-        shapes = {**sample, **(shapes or {})}
+        if shapes is None or isinstance(shapes, Mapping):  # else it is refused below
+            shapes = {**sample, **(shapes or {})}
         if model.get_friendly_name().endswith("_Frontend_IR"):
             # Frontends call every model the same; the file's name tells more.
             model.set_friendly_name(Path(os.fspath(source)).stem)
@@ -198,9 +200,19 @@ def _path(source: str | os.PathLike[str]) -> tuple[Path, dict[str, Sequence[int]
         kind = "is a directory, not a model file" if os.path.isdir(text) else "does not exist"
         raise ModelError(
             f"{shorten(text)} {kind} and no sample has that name."
-            f"{did_you_mean(text, sample_names())} Samples: {names_at_hand(sample_names())}."
+            f"{did_you_mean(os.path.basename(text), [*sample_names(), *_models_beside(text)])} "
+            f"Samples: {names_at_hand(sample_names(), most=20)}."
         )
     return Path(text), {}
+
+
+def _models_beside(path: str) -> list[str]:
+    """Return the names of the model files in the directory that a path is in."""
+    try:
+        files = sorted(os.listdir(os.path.dirname(path) or "."))
+    except (OSError, ValueError):
+        return []
+    return [file for file in files if file.lower().endswith(_MODEL_FILES)]
 
 
 def _read(path: Path) -> ov.Model:
@@ -238,14 +250,20 @@ def _set_static_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> 
             new[port] = ov.PartialShape(given[index])
         elif partial.is_dynamic:
             if partial.rank.is_dynamic or any(d.is_dynamic for d in list(partial)[1:]):
-                example = ", ".join(
-                    f'"{names[i]}": {_example_shape(p.get_partial_shape())}'
+                examples = {
+                    names[i]: _example_shape(p.get_partial_shape())
                     for i, p in enumerate(model.inputs)
                     if p.get_partial_shape().is_dynamic and i not in given
+                }
+                example = ", ".join(f'"{name}": {shape}' for name, shape in examples.items())
+                options = " ".join(
+                    f"--shape {name}={','.join(map(str, shape))}"
+                    for name, shape in examples.items()
                 )
                 raise ModelError(
                     f"The model has dynamic inputs: {_describe_inputs(model)}. HETERO needs static "
-                    f"shapes. Give them, for instance load(source, shapes={{{example}}})."
+                    f"shapes. Give them, for instance load(source, shapes={{{example}}}), or on "
+                    f"the command line {options}."
                 )
             new[port] = ov.PartialShape([1, *list(partial)[1:]])
             guessed.append(names[index])

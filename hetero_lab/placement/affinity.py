@@ -451,9 +451,14 @@ class Affinity(Mapping[str, str]):
         nodes = {node.name: node for node in self._nodes}
         for name, device in ops.items():
             if name not in nodes:
+                is_type = any(node.type == name for node in self._nodes)
+                meant = (
+                    f" For an op type, types={{{shorten(str(name))}: {shorten(str(device))}}}."
+                    if is_type
+                    else did_you_mean(str(name), self.ops)
+                )
                 raise AffinityError(
-                    f"No op is called {shorten(str(name))}.{did_you_mean(str(name), self.ops)} "
-                    f"Ops: {names_at_hand(self.ops)}."
+                    f"No op is called {shorten(str(name))}.{meant} Ops: {names_at_hand(self.ops)}."
                 )
             yield [nodes[name]], device
 

@@ -88,7 +88,8 @@ def resolve(
     else:
         raise ArgumentError(
             "A placement is a hetero_lab.Placement, an Affinity, 'HETERO:GPU,CPU' or 'CPU', "
-            f"not {type(placement).__name__}."
+            f"not {type(placement).__name__}. A name for the tables: "
+            "hetero_lab.Placement(affinity, 'name')."
         )
     _check(prepared, resolved, core)
     return resolved

@@ -21,6 +21,8 @@ def sentences(difference: Difference) -> list[str]:
     """Say what differs, what is predicted and what was measured, a sentence a line."""
     a, b = difference.before, difference.after
     lines = [f"a is {shorten(a.label, 80)}, b is {shorten(b.label, 80)}."]
+    if a.label == b.label:
+        lines = [f"Both are called {shorten(a.label, 80)}: a is the first, b the second."]
     lines.append(_moved(difference))
     lines += _structure(difference)
     if difference.predicted_parts is not None:

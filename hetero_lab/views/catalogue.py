@@ -229,7 +229,7 @@ KINDS = (
     ),
     Kind(
         takes=Sweep,
-        heading=lambda sweep: f"Sweep of {len(sweep.rows)} placements",
+        heading=lambda sweep: f"Sweep of {sum(not row.same_as for row in sweep.rows)} placements",
         notes=_sweep_notes,
         views=(
             View("latency_ranking", latency_ranking, _any_measured),

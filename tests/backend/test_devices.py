@@ -12,7 +12,7 @@ from hetero_lab.backend.devices import (
     supported_ops,
     why_unavailable,
 )
-from hetero_lab.errors import DeviceError
+from hetero_lab.errors import DeviceError, HeteroLabWarning
 from hetero_lab.model.read import prepare
 
 
@@ -50,6 +50,7 @@ def test_device_names(core):
         ("HETERO", "'HETERO' is not a device here"),
         ("ACC.0", "'ACC.0' is not a device here"),
         ("CPU,ACC", "'CPU,ACC' is not a device here"),
+        ("HETERO:ACC,CPU", "This takes a list of devices"),
         (None, "'None' is not a device here"),
         (7, "'7' is not a device here"),
     ],
@@ -103,3 +104,17 @@ def test_precisions_hold_f32(core):
     assert precisions("ACC", core=core) == precisions("CPU", core=core)
     with pytest.raises(DeviceError):
         precisions("XPU", core=core)
+
+
+@pytest.mark.parametrize(("asked", "meant"), [("Reluu", "Relu"), ("relu", "Relu")])
+def test_an_op_type_that_looks_misspelt_is_told(asked, meant):
+    hl.emulate("ACC_SPELLS", unsupported={asked})
+    with pytest.warns(HeteroLabWarning, match=f"'{asked}', which no op .* Did you mean '{meant}'"):
+        found = hl.support(convolutions(), ["ACC_SPELLS"])
+    assert found["ACC_SPELLS"].all()
+
+
+def test_an_op_type_that_the_model_lacks_is_not_told(recwarn):
+    hl.emulate("ACC_SPELLS", unsupported={"PRelu", "Softmax", "Nothing"})
+    hl.support(convolutions(), ["ACC_SPELLS"])
+    assert not [w for w in recwarn if issubclass(w.category, HeteroLabWarning)]

@@ -377,11 +377,12 @@ def test_the_scheduler_goes_and_comes_back(rack, model, placements, tmp_path):
             sweep = hl.sweep(model, placements, client=client, store=store, **LONG)
         thread.join()
         assert list(sweep.summary["label"]) == LABELS
-        assert "the scheduler is gone" in set(sweep.summary["status"])
+        # Rows that have some turns are measured; what had none yet says why.
+        assert set(sweep.summary["status"]) <= {"ok", "the scheduler is gone"}
         with pytest.raises((ArgumentError, MeasurementError)):
             hl.sweep(model, placements, client=client, store=store, **QUICK)
     turns = [r for r in read_store(store)[1] if r["type"] == "turn"]
-    assert len(turns) >= 5
+    assert 5 <= len(turns) < LONG["turns"] * len(LABELS)
     rack.start_scheduler(0)
     rack.start_worker()
     with Client(rack.address) as client:

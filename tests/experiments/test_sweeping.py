@@ -493,6 +493,7 @@ def test_blobs_are_kept_and_used(model, placements, tmp_path):
     ("arguments", "kind", "message"),
     [
         ({"placements": []}, ArgumentError, "no placement to sweep"),
+        ({"placements": {"mine": "CPU"}}, ArgumentError, "name for a placement"),
         ({"placements": 3}, ArgumentError, "is a list"),
         ({"placements": ["HETERO:FOO,CPU"]}, DeviceError, "'FOO' is not a device"),
         ({"placements": ["CPU"], "grid": {"speed": [1]}}, ArgumentError, "no dimension"),

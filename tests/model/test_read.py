@@ -94,6 +94,9 @@ def test_a_missing_file_and_a_misspelt_sample(tmp_path):
     with pytest.raises(ModelError) as caught:
         hl.load("digits_inceptoin")
     assert "Did you mean 'digits_inception'" in str(caught.value)
+    (tmp_path / "mine.onnx").touch()
+    with pytest.raises(ModelError, match=r"Did you mean 'mine\.onnx'"):
+        hl.load(tmp_path / "mine")
     with pytest.raises(ModelError, match="is a directory, not a model file"):
         hl.load(tmp_path)
     with pytest.raises(ModelError, match=r"xxx…' does not exist"):

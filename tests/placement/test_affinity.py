@@ -265,6 +265,7 @@ def test_an_op_of_a_stateful_path_moves_the_path(core):
         ({"ops": {"conv": "ACC"}}, AffinityError, "No op is called 'conv'. Did you mean 'conv"),
         ({"ops": {"CONV1": "ACC"}}, AffinityError, "Did you mean 'conv1'"),
         ({"ops": {5: "ACC"}}, AffinityError, "No op is called '5'"),
+        ({"ops": {"Relu": "ACC"}}, AffinityError, "For an op type, types={'Relu': 'ACC'}"),
         ({"types": {"ReLU": "ACC"}}, AffinityError, "Did you mean 'Relu'"),
         ({"types": {"MatMul": "ACC"}}, AffinityError, "Types: 'Add', 'Constant', 'Convolution'"),
         ({"patterns": {"^block": "ACC"}}, AffinityError, "'^block' matches no op. Ops: 'conv1'"),

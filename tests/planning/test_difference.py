@@ -112,6 +112,13 @@ def test_what_moves_appears_and_vanishes():
     assert back.predicted_us == 5.3
 
 
+def test_two_placements_of_one_name_are_told_apart():
+    found = chain_difference()
+    after = dataclasses.replace(found.after, label=found.before.label)
+    alike = dataclasses.replace(found, after=after)
+    assert repr(alike).startswith("Both are called 'one': a is the first, b the second.")
+
+
 def test_sentences():
     assert repr(chain_difference()).splitlines() == [
         "a is 'one', b is 'other'.",
