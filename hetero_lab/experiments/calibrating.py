@@ -23,6 +23,7 @@ from hetero_lab.errors import (
 from hetero_lab.experiments.environment import current_environment
 from hetero_lab.experiments.isolated_units import isolated_nodes
 from hetero_lab.experiments.observing import Observer
+from hetero_lab.model.opgraph import CONSTANT
 from hetero_lab.model.read import PreparedModel, Source, prepare
 from hetero_lab.placement.affinity import Affinity, Priorities
 from hetero_lab.planning.cost_model import CostModel, ValidationRow
@@ -250,12 +251,19 @@ def _support(
     graph = prepared.graph
     placeable = [graph.ops[index].name for index in graph.placeable]
     able = {d: supported_ops(prepared, d, core=core) for d in names}
+    # What is computed from constants goes with the op that uses it.
+    with_it: dict[str, set[str]] = {op: set() for op in placeable}
+    for index in graph.constant_side:
+        leader = graph.ops[graph.leader[index]].name
+        if leader in with_it and graph.ops[index].type != CONSTANT:
+            with_it[leader].add(graph.ops[index].name)
     # A stateful path is supported where all of it is.
     paths = [{graph.ops[i].name for i in path} for path in graph.stateful_paths]
     found = {}
     for device in names:
         torn = {op for path in paths if not path <= able[device] for op in path}
-        found[device] = frozenset(op for op in placeable if op in able[device]) - torn
+        whole = (op for op in placeable if {op, *with_it[op]} <= able[device])
+        found[device] = frozenset(whole) - torn
     nobody = [op for op in placeable if not any(op in found[d] for d in names)]
     if nobody:
         raise PlanError(

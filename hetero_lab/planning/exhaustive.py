@@ -83,8 +83,13 @@ def best_of_all(
 
 def _all_choices(pairwise: Pairwise) -> np.ndarray:
     places = [np.flatnonzero(row).astype(np.int8) for row in pairwise.allowed]
-    grids = np.meshgrid(*places, indexing="ij", copy=False)
-    return np.stack([grid.ravel() for grid in grids], axis=1)
+    choices = np.array([[devices[0] for devices in places]], dtype=np.int8)
+    free = [unit for unit, devices in enumerate(places) if len(devices) > 1]
+    if free:  # only these: an array has 64 dimensions at most
+        grids = np.meshgrid(*(places[unit] for unit in free), indexing="ij", copy=False)
+        choices = np.repeat(choices, grids[0].size, axis=0)
+        choices[:, free] = np.stack([grid.ravel() for grid in grids], axis=1)
+    return choices
 
 
 def _bounds(pairwise: Pairwise, choices: np.ndarray, objective: str) -> np.ndarray:

@@ -77,6 +77,15 @@ def test_no_time_at_all_names_what_is_missing(digits):
         hl.calibrate(digits, ["ACC", "CPU"], budget_s=0.01, progress=False)
 
 
+def test_what_is_computed_from_constants_goes_with_its_op(digits):
+    """ACC can run convolutions, but not what makes f32 of compressed weights."""
+    compressed = hl.compress_weights(digits)
+    assert any(op.get_type_name() == "Convert" for op in compressed.get_ops())
+    hl.emulate("ACC", supported={"Convolution", "Add", "Relu"})
+    with pytest.raises(MeasurementError, match="budget_s=0.01"):  # and no DeviceError
+        hl.calibrate(compressed, ["ACC", "CPU"], budget_s=0.01, progress=False)
+
+
 @pytest.mark.slow
 @pytest.mark.alone
 def test_devices_without_counters_are_measured_part_by_part(digits, monkeypatch):

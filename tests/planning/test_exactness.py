@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
 import pytest
@@ -83,6 +84,20 @@ def test_twelve_units_on_three_devices(seed):
     assert ns(made.predicted_us) == min(
         costs.objective.evaluate(pairwise.devices(choice)).value_ns("latency") for choice in every
     )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_many_units_of_which_few_are_free(seed):
+    costs = random_case(seed, most_units=150, n_devices=2, n_ops=160)
+    units = tuple(
+        unit if at % 25 == 0 else dataclasses.replace(unit, time_us=(None, unit.time_us[1] or 1.0))
+        for at, unit in enumerate(costs.units)
+    )
+    costs = dataclasses.replace(costs, units=units)
+    every = list(choices(costs))
+    assert len(units) > 64 > len(every) > 1
+    made = plan_graph(costs.graph, costs)
+    assert ns(made.predicted_us) == min(latency_ns(costs, affinity_of(costs, c)) for c in every)
 
 
 @pytest.mark.parametrize("seed", range(12))
