@@ -30,28 +30,9 @@ def add_classify_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--scale", metavar="S[,S,S]", help="see --mean (a sample's own, else 1)")
     add("--bgr", action="store_true", default=None, help="the model's first channel is blue")
-    add(
-        "--shape",
-        action="append",
-        default=[],
-        metavar="INPUT=1,3,224,224",
-        help="static shape of an input",
-    )
-    add(
-        "--property",
-        action="append",
-        default=[],
-        metavar="DEVICE.KEY=VALUE",
-        help="property of a device; may be repeated",
-    )
-    add("--affinity", metavar="FILE", help="device of every op, from Affinity.to_json or to_csv")
-    add(
-        "--fix",
-        action="append",
-        default=[],
-        metavar="PATTERN=DEVICE",
-        help="put the ops whose name has the regular expression on a device; may be repeated",
-    )
+    options.add_shape_option(parser)
+    options.add_property_option(parser)
+    options.add_affinity_options(parser)
     add("--csv", metavar="FILE", help="write the classes as CSV")
     add("-q", "--quiet", action="store_true", help="show nothing")
 

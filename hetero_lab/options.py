@@ -53,6 +53,41 @@ class Emulation:
     properties: tuple[tuple[str, Value], ...] = ()
 
 
+def add_shape_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``--shape``, which :func:`shapes` reads."""
+    parser.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        metavar="INPUT=1,3,224,224",
+        help="static shape of an input; may be repeated",
+    )
+
+
+def add_property_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``--property``, which :func:`properties` reads."""
+    parser.add_argument(
+        "--property",
+        action="append",
+        default=[],
+        metavar="DEVICE.KEY=VALUE",
+        help="property of a device, CPU.INFERENCE_PRECISION_HINT=f32; may be repeated",
+    )
+
+
+def add_affinity_options(parser: argparse.ArgumentParser) -> None:
+    """Add ``--affinity`` and ``--fix``: a stored placement, and changes of one."""
+    add = parser.add_argument
+    add("--affinity", metavar="FILE", help="device of every op, from Affinity.to_json or to_csv")
+    add(
+        "--fix",
+        action="append",
+        default=[],
+        metavar="PATTERN=DEVICE",
+        help="put the ops whose name has the regular expression on a device; may be repeated",
+    )
+
+
 def add_profile_options(parser: argparse.ArgumentParser) -> None:
     """Add what ``%hetero_profile`` and ``hetero-lab profile`` have in common."""
     add = parser.add_argument
@@ -87,29 +122,10 @@ def add_profile_options(parser: argparse.ArgumentParser) -> None:
         help="with more than one, measure the time between results with N in flight too",
     )
     add("-q", "--quiet", action="store_true", help="show nothing")
-    add(
-        "--shape",
-        action="append",
-        default=[],
-        metavar="INPUT=1,3,224,224",
-        help="static shape of an input; may be repeated",
-    )
-    add(
-        "--property",
-        action="append",
-        default=[],
-        metavar="DEVICE.KEY=VALUE",
-        help="property of a device, CPU.INFERENCE_PRECISION_HINT=f32; may be repeated",
-    )
+    add_shape_option(parser)
+    add_property_option(parser)
     add("--input", metavar="FILE", help="inputs from an .npz file")
-    add("--affinity", metavar="FILE", help="device of every op, from Affinity.to_json or to_csv")
-    add(
-        "--fix",
-        action="append",
-        default=[],
-        metavar="PATTERN=DEVICE",
-        help="put the ops whose name has the regular expression on a device; may be repeated",
-    )
+    add_affinity_options(parser)
     add("--csv", metavar="FILE", help="write the summary row as CSV")
     add("--export", metavar="DIR", help="write all tables as CSV, readable by read_profile")
     add("--no-counters", action="store_true", help="do not measure single ops")

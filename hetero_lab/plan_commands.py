@@ -81,20 +81,8 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         help="take the costs from here, or measure them and keep them here if it is missing",
     )
     add("--affinity-out", metavar="FILE", help="write the planned affinity, .json or .csv")
-    add(
-        "--property",
-        action="append",
-        default=[],
-        metavar="DEVICE.KEY=VALUE",
-        help="property of a device; may be repeated",
-    )
-    add(
-        "--shape",
-        action="append",
-        default=[],
-        metavar="INPUT=1,3,224,224",
-        help="static shape of an input",
-    )
+    options.add_property_option(parser)
+    options.add_shape_option(parser)
     add("--input", metavar="FILE", help="inputs from an .npz file")
     add("--isolate", action="store_true", help="measure in worker processes")
     add("-q", "--quiet", action="store_true", help="show nothing")
@@ -110,20 +98,8 @@ def add_apply_options(parser: argparse.ArgumentParser) -> None:
         help="an affinity (.json or .csv), or the directory of a frozen placement",
     )
     add("-n", "--iterations", type=int, default=100, metavar="N", help="timed inferences")
-    add(
-        "--property",
-        action="append",
-        default=[],
-        metavar="DEVICE.KEY=VALUE",
-        help="property of a device; may be repeated",
-    )
-    add(
-        "--shape",
-        action="append",
-        default=[],
-        metavar="INPUT=1,3,224,224",
-        help="static shape of an input",
-    )
+    options.add_property_option(parser)
+    options.add_shape_option(parser)
     add("--input", metavar="FILE", help="inputs from an .npz file")
     add("-q", "--quiet", action="store_true", help="show nothing")
 

@@ -69,13 +69,7 @@ def add_sweep_options(parser: argparse.ArgumentParser) -> None:
     add("--store", metavar="DIR", help="keep every turn here; the same command goes on from it")
     add("--cache-dir", metavar="DIR", help="keep compiled models here")
     add("--input", metavar="FILE", help="inputs from an .npz file")
-    add(
-        "--shape",
-        action="append",
-        default=[],
-        metavar="INPUT=1,3,224,224",
-        help="static shape of an input",
-    )
+    options.add_shape_option(parser)
     add("--csv", metavar="FILE", help="write the summary, one row a placement")
     add("--export", metavar="DIR", help="write all tables as CSV")
     add("--no-counters", action="store_true", help="do not measure single ops")
