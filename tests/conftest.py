@@ -1,10 +1,11 @@
-"""Cores of the tests' own, so that no test sees what another one registered.
+"""What all tests share: cores of their own, and Ctrl-C that arrives.
 
-Nothing is imported up here: the GPU rig has to be set up before the runtime is loaded.
+No test sees what another one registered on a core. Nothing is imported up here: the GPU rig has to be set up before the runtime is loaded.
 """
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,12 @@ import pytest
 if TYPE_CHECKING:
     import openvino as ov
     from counting_core import CountingCore
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C arrive here and in children: a background job may ignore it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -18,10 +18,10 @@ EMULATE = "CLIACC:unsupported=Softmax,Sigmoid"
 FEW = ["-n", "10", "-w", "0", "--no-counters"]
 
 
-def start(*arguments: str, cwd=None, **more) -> subprocess.Popen:
+def start(*arguments: str, cwd=None) -> subprocess.Popen:
     command = [sys.executable, "-m", "hetero_lab", *arguments]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, cwd=cwd, encoding="utf-8", **pipes, **more)
+    return subprocess.Popen(command, cwd=cwd, encoding="utf-8", **pipes)
 
 
 def test_profile_prints_the_report(capsys):
@@ -117,9 +117,7 @@ def test_interrupted_before_the_first_turn(capsys, monkeypatch):
 @pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
 def test_ctrl_c_keeps_what_was_measured(tmp_path):
     command = ["profile", "digits_inception", "-d", "CPU", "-b", "60", "--no-counters"]
-    # A child of a background job may have been told to ignore SIGINT.
-    restore = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
-    process = start(*command, "--csv", f"{tmp_path}/row.csv", **restore)
+    process = start(*command, "--csv", f"{tmp_path}/row.csv")
     time.sleep(6)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
