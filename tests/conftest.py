@@ -1,6 +1,7 @@
 """What all tests share: cores of their own, and Ctrl-C that arrives.
 
-No test sees what another one registered on a core. Nothing is imported up here: the GPU rig has to be set up before the runtime is loaded.
+No test sees what another one registered on a core. Nothing is imported up
+here: the GPU rig has to be set up before the runtime is loaded.
 """
 
 from __future__ import annotations
