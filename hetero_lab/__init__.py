@@ -33,11 +33,12 @@ if TYPE_CHECKING:
     from hetero_lab.model.opgraph import OpGraph
     from hetero_lab.model.read import load
     from hetero_lab.model.samples import samples
-    from hetero_lab.placement.affinity import Affinity, Priorities
+    from hetero_lab.placement.affinity import Affinity
     from hetero_lab.placement.linting import lint
     from hetero_lab.placement.partition import Partition
     from hetero_lab.placement.placements import Placement
     from hetero_lab.placement.predicted import partition
+    from hetero_lab.placement.priorities import Priorities
     from hetero_lab.planning.cost_model import CostModel
     from hetero_lab.planning.planned import plan
     from hetero_lab.planning.planner import Plan

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from hetero_lab import classify_commands, commands, options, plan_commands, sweep_commands
 from hetero_lab.errors import HeteroLabError
+from hetero_lab.terminal import columns
 
 DIFFERENT, ERROR, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 
@@ -61,6 +62,8 @@ def parser() -> options.OptionParser:
     demo.set_defaults(run=_demo)
     devices = subparsers.add_parser("devices", help="the devices here, and why others are not")
     devices.set_defaults(run=_devices)
+    samples = subparsers.add_parser("samples", help="the sample models, to be used by name")
+    samples.set_defaults(run=_samples)
     profile = subparsers.add_parser(
         "profile",
         help="measure one placement of one model",
@@ -159,7 +162,18 @@ def _devices(given: argparse.Namespace) -> int:
         name = f"{row['full_name']} (emulated)" if row["emulated_on"] else row["full_name"]
         missing = f"not available: {row['problem']}"
         rows.append([row["device"], name if row["available"] else missing, row["capabilities"]])
-    print(commands.columns(rows))
+    print(columns(rows))
+    return 0
+
+
+def _samples(_: argparse.Namespace) -> int:
+    import hetero_lab as hl
+
+    rows = [["SAMPLE", "MIB", "FROM", "WHAT IT IS FOR"]]
+    for row in hl.samples().to_dict("records"):
+        here = "bundled" if row["bundled"] else f"{row['package']}{' (here)' * row['cached']}"
+        rows.append([row["name"], f"{row['n_bytes'] / (1 << 20):.1f}", here, row["task"]])
+    print(columns(rows))
     return 0
 
 
@@ -167,11 +181,7 @@ def _profile(given: argparse.Namespace) -> int:
     contrast = commands.emulate(given.emulate)
     result = commands.run_profile(given, given.model, defaults=contrast)
     if not given.quiet:
-        if len(result.partition.subgraphs) > 1:
-            _, gap, counters = result.report().partition("\n\n")
-            print(plan_commands.applied_text(result) + gap[1:] + counters, end="")
-        else:
-            print(result.report(), end="")
+        print(result.report(), end="")
     return INTERRUPTED if result.interrupted else 0
 
 
@@ -195,7 +205,7 @@ def _apply(given: argparse.Namespace) -> int:
     contrast = commands.emulate(given.emulate)
     profile = plan_commands.run_apply(given, given.model, defaults=contrast)
     if not given.quiet:
-        print(plan_commands.applied_text(profile), end="")
+        print(profile.report(counters=False), end="")
     return DIFFERENT if plan_commands.differs(profile) else 0
 
 

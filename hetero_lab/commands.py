@@ -7,7 +7,7 @@ import dataclasses
 import os
 import warnings
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from hetero_lab.model.read import PreparedModel, Source
     from hetero_lab.placement.affinity import Affinity
     from hetero_lab.placement.placements import Placement
-
-_WIDE = 80
 
 
 def run_profile(
@@ -102,11 +100,6 @@ def placement_of(
     )
 
 
-def head(result: Profile) -> str:
-    """Return the first lines of the report, those before the counters."""
-    return result.report().split("\n\n", 1)[0].rstrip()
-
-
 def emulate(texts: Iterable[str]) -> dict[str, Mapping[str, Any]]:
     """Register what ``--emulate`` says; return the properties that set each base apart."""
     contrast: dict[str, Mapping[str, Any]] = {}
@@ -172,8 +165,8 @@ def _start(
 ) -> Placement:
     """Return the placement before fixes."""
     from hetero_lab.backend.devices import device_names
-    from hetero_lab.placement.affinity import Priorities
     from hetero_lab.placement.placements import resolve
+    from hetero_lab.placement.priorities import Priorities
 
     if affinity is None:
         if given.device is None:
@@ -217,21 +210,3 @@ def _merged(*levels: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any
         for device, properties in level.items():
             merged[device] = {**merged.get(device, {}), **properties}
     return merged
-
-
-def columns(rows: Sequence[Sequence[str]]) -> str:
-    """Lay out rows of text in columns for a terminal, the first row being the heading."""
-    shown = [[_one_line(cell) for cell in row] for row in rows]
-    # A long last cell of a row must not widen the column for all others.
-    widths = [
-        max((len(row[i]) for row in shown if len(row[i]) <= _WIDE), default=0)
-        for i in range(len(shown[0]))
-    ]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in shown
-    )
-
-
-def _one_line(text: str) -> str:
-    return "".join(c if c.isprintable() else " " for c in text)

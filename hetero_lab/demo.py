@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hetero_lab as hl
-from hetero_lab.commands import check_targets, columns
+from hetero_lab.commands import check_targets
 from hetero_lab.tables import make_directory, write_csv
+from hetero_lab.terminal import columns
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,7 +14,8 @@ from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 from IPython.display import display
 
 from hetero_lab import commands, options, plan_commands, sweep_commands
-from hetero_lab.errors import ArgumentError, HeteroLabError, shorten
+from hetero_lab.errors import ArgumentError, HeteroLabError, did_you_mean, shorten
+from hetero_lab.experiments import profile_report
 
 _EXAMPLES = """
 examples:
@@ -105,7 +106,7 @@ class HeteroMagics(Magics):
                 sweep = sweep_commands.run_fixes(given, model, cell.splitlines())
                 return self._result(given, sweep, str(sweep))
             result = commands.run_profile(given, model, self._affinity(given.affinity))
-            return self._result(given, result, commands.head(result))
+            return self._result(given, result, profile_report.summary(result))
 
     hetero_profile.__doc__ = profile_parser().format_help()
 
@@ -157,14 +158,24 @@ class HeteroMagics(Magics):
         return given
 
     def _model(self, name: str) -> Any:
-        """Return the variable of that name if it can be a model, else the name itself."""
+        """Return the variable of that name if it can be a model, else the name itself.
+
+        Some other variable must not hide a sample or a file of the same name.
+        """
         from hetero_lab.model.samples import sample_names
 
         value = self._namespace.get(name)
-        if value is None or _is_model(value):
-            return name if value is None else value
-        # Some other variable must not hide a sample or a file of the same name.
-        return name if name in sample_names() or os.path.exists(name) else value
+        if _is_model(value):
+            return value
+        if name in sample_names() or os.path.exists(name):
+            return name
+        if value is None and name.isidentifier():
+            raise ArgumentError(
+                f"{shorten(name)} is no variable, no sample and no file."
+                f"{did_you_mean(name, [*self._namespace, *sample_names()])} "
+                "hetero_lab.samples() lists the samples."
+            )
+        return name if value is None else value
 
     def _affinity(self, name: str | None) -> Any:
         """Return the variable of that name if it is an affinity, else None: it is a file."""

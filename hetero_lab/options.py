@@ -31,14 +31,24 @@ class OptionParser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Refuse what is unknown here, where it is known whose options it is compared with."""
-        given, unknown = super().parse_known_args(args, namespace)
+        try:
+            given, unknown = super().parse_known_args(args, namespace)
+        except ArgumentError:
+            # An option that is missing may be there, but misspelt.
+            options = [text.partition("=")[0] for text in args or () if text.startswith("--")]
+            unknown = [name for name in options if name not in self._option_string_actions]
+            if unknown and self._subparsers is None:
+                self._refuse(unknown)
+            raise
         if unknown:
-            meant = did_you_mean(unknown[0], self._option_string_actions)
-            raise ArgumentError(
-                f"unrecognized arguments: {' '.join(unknown)}.{meant} "
-                f"{self.prog} -h shows the options."
-            )
+            self._refuse(unknown)
         return given, unknown
+
+    def _refuse(self, unknown: Sequence[str]) -> NoReturn:
+        meant = did_you_mean(unknown[0], self._option_string_actions)
+        raise ArgumentError(
+            f"unrecognized arguments: {' '.join(unknown)}.{meant} {self.prog} -h shows the options."
+        )
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import hetero_lab as hl
 from hetero_lab import commands, options
 from hetero_lab.errors import ArgumentError, DeviceError, names_at_hand, shorten
+from hetero_lab.terminal import columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 _BUDGET_S = 60.0
 _MOST_FINDINGS = 5
-_MOST_SUBGRAPHS = 20
 
 
 @dataclass(frozen=True)
@@ -217,22 +217,6 @@ def run_apply(
     )
 
 
-def applied_text(profile: Profile) -> str:
-    """Return placement, latency, outputs and subgraphs as text."""
-    rows = [["SUBGRAPH", "DEVICE", "OPS", "FROM … TO"]]
-    subgraphs = profile.partition.subgraphs
-    for subgraph in subgraphs[:_MOST_SUBGRAPHS]:
-        ops = subgraph.ops or ("",)
-        span = ops[0] if len(ops) == 1 else f"{ops[0]} … {ops[-1]}"
-        rows.append([str(subgraph.index), subgraph.device, str(len(subgraph.ops)), span])
-    lines = [commands.head(profile), "", commands.columns(rows)]
-    if len(subgraphs) > _MOST_SUBGRAPHS:
-        lines.append(f"… {len(subgraphs) - _MOST_SUBGRAPHS} more")
-    if profile.as_predicted is False:
-        lines.append("The runtime compiled other subgraphs than these, which are predicted.")
-    return "\n".join(lines) + "\n"
-
-
 def differs(profile: Profile) -> bool:
     """Return whether an output is further from the reference than rounding explains."""
     return any(a.verdict in ("different", "not a number") for a in profile.agreement)
@@ -277,7 +261,7 @@ def _check_targets(given: argparse.Namespace, costs: CostModel | None) -> None:
 
 def _devices(text: str | None, costs: CostModel | None) -> tuple[str, ...]:
     from hetero_lab.backend.devices import device_names
-    from hetero_lab.placement.affinity import Priorities
+    from hetero_lab.placement.priorities import Priorities
 
     if text is None:
         if costs is not None:
@@ -387,7 +371,7 @@ def _lines(planned: Planned) -> Iterator[str]:
         # In HETERO's own choice each op goes to the first device that can run it.
         label = f"{GREEDY} (automatic)" if baseline.label == GREEDY else baseline.label
         rows.append([label, f"{baseline.predicted_us:.1f}", f"{ratio:+.1%}"])
-    yield commands.columns(rows)
+    yield columns(rows)
     alone = {baseline.label for baseline in plan.baselines}
     for device in costs.devices:
         if device not in alone:

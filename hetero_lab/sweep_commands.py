@@ -94,7 +94,7 @@ def run_sweep(
     defaults
         Properties of devices, for instance those that set an emulated device's base apart.
     """
-    from hetero_lab.placement.affinity import Priorities
+    from hetero_lab.placement.priorities import Priorities
 
     commands.check_targets(files=[given.csv], directories=[given.export, given.store])
     loaded = hl.load(model, shapes=options.shapes(given.shape) or None)
@@ -138,7 +138,7 @@ def run_fixes(given: argparse.Namespace, model: Source, lines: Sequence[str]) ->
 
     A line is ``pattern = DEVICE``; empty lines and those that begin with ``#`` say nothing.
     """
-    from hetero_lab.placement.affinity import Priorities
+    from hetero_lab.placement.priorities import Priorities
 
     fixes = [
         _fix_line(line) for line in lines if line.strip() and not line.lstrip().startswith("#")

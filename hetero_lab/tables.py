@@ -18,7 +18,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hetero_lab.errors import OutputPathError, StoredFileError, shorten
+from hetero_lab.errors import (
+    ArgumentError,
+    OutputPathError,
+    StoredFileError,
+    did_you_mean,
+    names_at_hand,
+    shorten,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -89,6 +96,16 @@ TEXT_COLUMNS = frozenset(
         "where",
     ]
 )
+
+
+class Tables(dict[str, "pd.DataFrame"]):
+    """DataFrames by name; a name that is not there is an ArgumentError that says which are."""
+
+    def __missing__(self, name: str) -> pd.DataFrame:
+        raise ArgumentError(
+            f"There is no table {shorten(str(name))}.{did_you_mean(str(name), self)} "
+            f"Tables: {names_at_hand(self, len(self))}."
+        )
 
 
 def protect(text: str) -> str:

@@ -79,6 +79,7 @@ def test_emulated_device_that_is_faster_sets_its_base_apart(monkeypatch, capsys)
         (["profile", "digits_inception", "-d", "CPU,CPU"], "twice"),
         (["profile", "digits_inception", "-d", "CPU", "--csw", "x"], "Did you mean '--csv'?"),
         (["profile", "digits_inception", "-d", "CPU", "--csw"], "hetero-lab profile -h"),
+        (["sweep", "digits_inception", "--devcies", "CPU"], "Did you mean '--devices'?"),
         (["profile", "digits_inception", "-d", "hetero:CPU"], "Write HETERO in capitals"),
         (["profile", "digits_inception", "-d", "CPU", "-n", "0"], "at least 1"),
         (["profile", "digits_inception", "-d", "CPU", "--shape", "x=1"], "no input 'x'"),
@@ -100,6 +101,13 @@ def test_error_is_one_line_and_exit_code_2(capsys, monkeypatch, arguments, fact)
     assert err.startswith("hetero-lab: Error: ")
     assert fact in err
     assert err.count("\n") == 1
+
+
+def test_samples_are_listed(capsys):
+    assert cli.main(["samples"]) == 0
+    out = capsys.readouterr().out
+    assert [line.split()[0] for line in out.splitlines()[1:]] == list(hl.samples()["name"])
+    assert "bundled" in out
 
 
 def test_corrupt_model_is_one_line(capsys, tmp_path):

@@ -118,6 +118,7 @@ def test_properties_shape_input_and_files(run, shell, tmp_path):
         ("model -d CPU -v 1x", "name of a variable"),
         ("number -d CPU", "not int"),
         ("missing.onnx -d CPU", "does not exist"),
+        ("modle -d CPU", "no variable, no sample and no file. Did you mean 'model'?"),
         ("model --affinity number", "no Affinity"),
         ("model --affinity missing.json", "missing.json"),
         ("model --affinity x.txt", ".json or .csv"),

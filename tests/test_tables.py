@@ -16,9 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import NASTY_NAMES
 
-from hetero_lab.errors import OutputPathError, StoredFileError
+from hetero_lab.errors import ArgumentError, OutputPathError, StoredFileError
 from hetero_lab.tables import (
     SCHEMA_VERSION,
+    Tables,
     check_writable,
     html_table,
     make_directory,
@@ -327,6 +328,14 @@ def test_html_shows_the_first_rows_and_says_how_many_more():
     table = html_table(pd.DataFrame({"n": range(100)}), most=60)
     assert parse(table).cells[-1].startswith("59")
     assert "… 40 more rows" in table
+
+
+def test_a_table_that_is_not_there():
+    tables = Tables(boundaries=pd.DataFrame(), summary=pd.DataFrame())
+    with pytest.raises(ArgumentError, match="Did you mean 'boundaries'.*Tables: .*'summary'"):
+        tables["boundary"]
+    assert "boundary" not in tables
+    assert tables.get("boundary") is None
 
 
 def test_numbers_for_people():

@@ -18,12 +18,11 @@ from hetero_lab.experiments import benchmark_app_files
 from hetero_lab.experiments.benchmark_app_files import Node, Settings
 from hetero_lab.experiments.profile_tables import COUNTER_COLUMNS, counter_rows
 from hetero_lab.model.read import Source, prepare
-from hetero_lab.placement.partition import Partition, one_subgraph
+from hetero_lab.placement.partition import Partition, one_subgraph, reordered
 from hetero_lab.placement.placements import PlacementLike
 from hetero_lab.placement.predicted import partition as predicted_partition
-from hetero_lab.runtime.compiled import reordered
 from hetero_lab.runtime.counters import Counter, read_counters, unjoined
-from hetero_lab.tables import html_table, make_directory, write_csv
+from hetero_lab.tables import Tables, html_table, make_directory, write_csv
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -83,11 +82,11 @@ class BenchmarkReport:
         return self._table("summary", "-report_type and -report_folder, and name the folder")
 
     @cached_property
-    def tables(self) -> dict[str, pd.DataFrame]:
+    def tables(self) -> Tables:
         """What is there of: summary, settings, counters, and requests if each has counters."""
         import pandas as pd
 
-        tables: dict[str, pd.DataFrame] = {}
+        tables = Tables()
         if self.recorded is not None:
             tables["summary"] = pd.DataFrame([_summary(self.recorded)])
             tables["settings"] = pd.DataFrame(

@@ -25,10 +25,13 @@ from hetero_lab.experiments.isolated_units import isolated_nodes
 from hetero_lab.experiments.observing import Observer
 from hetero_lab.model.opgraph import CONSTANT
 from hetero_lab.model.read import PreparedModel, Source, prepare
-from hetero_lab.placement.affinity import Affinity, Priorities
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.priorities import Priorities
 from hetero_lab.planning.cost_model import CostModel, ValidationRow
+from hetero_lab.planning.counted import fusion_groups
 from hetero_lab.planning.design import middling_affinity, placed, segmented_affinities
-from hetero_lab.planning.fitting import Observation, fit, fusion_groups
+from hetero_lab.planning.fitting import fit
+from hetero_lab.planning.observations import Observation
 from hetero_lab.planning.units import split_into_units
 from hetero_lab.runtime.inputs import Inputs
 from hetero_lab.runtime.timing import Stopwatch

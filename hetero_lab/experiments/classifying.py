@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -12,7 +13,14 @@ import numpy as np
 
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.emulation import emulated_devices
-from hetero_lab.errors import ArgumentError, ModelError, names_at_hand, shorten
+from hetero_lab.errors import (
+    ArgumentError,
+    HeteroLabWarning,
+    ModelError,
+    SampleError,
+    names_at_hand,
+    shorten,
+)
 from hetero_lab.experiments import profile_report
 from hetero_lab.model.pictures import picture_input, read_picture, sample_preprocessing
 from hetero_lab.model.read import PreparedModel, Source, output_names, prepare
@@ -23,6 +31,7 @@ from hetero_lab.runtime.compiled import compile_placement
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.runners import Execution, measure_counters
 from hetero_lab.tables import html_table, write_csv
+from hetero_lab.terminal import one_line
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -99,17 +108,16 @@ class Classification:
         return html_table(self.table.drop(columns=["image"]), caption=self.image)
 
     def _class_lines(self) -> Iterator[str]:
-        line = profile_report.one_line
-        yield f"Model:     {line(self.model)}"
-        yield f"Placement: {line(self.placement)}, {self.partition.n_subgraphs} subgraphs"
-        yield f"Image:     {line(self.image)}"
+        yield f"Model:     {one_line(self.model)}"
+        yield f"Placement: {one_line(self.placement)}, {self.partition.n_subgraphs} subgraphs"
+        yield f"Image:     {one_line(self.image)}"
         for output in dict.fromkeys(found.output for found in self.classes):
             yield ""
-            yield f"Output {line(output)}"
+            yield f"Output {one_line(output)}"
             yield f"{'class':>7}  {'score':>12}  label"
             for found in self.classes:
                 if found.output == output:
-                    text = f"{found.class_index:>7}  {found.score:>12.6g}  {line(found.label)}"
+                    text = f"{found.class_index:>7}  {found.score:>12.6g}  {one_line(found.label)}"
                     yield text.rstrip()
 
     def _counter_lines(self) -> Iterator[str]:
@@ -193,7 +201,7 @@ def classify(
     resolved = resolve(prepared, placement, core=core)
     compiled = compile_placement(prepared, resolved, checked=True, core=core)
     answers = compiled([pixels])
-    labels = sample_labels(known) if known in sample_names() else None
+    labels = _labels(known) if known in sample_names() else None
     return Classification(
         model=prepared.graph.name,
         placement=resolved.label,
@@ -207,6 +215,14 @@ def classify(
             if name in resolved.affinity.devices
         ),
     )
+
+
+def _labels(name: str) -> tuple[str, ...] | None:
+    try:
+        return sample_labels(name)
+    except SampleError as error:  # the classes are known by number
+        warnings.warn(f"Classes have numbers only: {error}", HeteroLabWarning, stacklevel=3)
+        return None
 
 
 def _class_outputs(prepared: PreparedModel) -> list[str]:

@@ -16,7 +16,7 @@ from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import check_device, device_names, supported_ops
 from hetero_lab.errors import ArgumentError, PropertyError, names_at_hand, shorten
 from hetero_lab.model.read import PreparedModel
-from hetero_lab.placement.affinity import Affinity, Priorities
+from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placements import (
     Placement,
     PlacementLike,
@@ -24,6 +24,7 @@ from hetero_lab.placement.placements import (
     compile_properties,
     resolve,
 )
+from hetero_lab.placement.priorities import Priorities
 from hetero_lab.runtime.runners import EXECUTORS, HETERO, Execution
 
 if TYPE_CHECKING:

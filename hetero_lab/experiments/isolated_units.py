@@ -11,7 +11,7 @@ from hetero_lab.experiments.observing import Observer
 from hetero_lab.model.read import PreparedModel
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.planning.design import placed
-from hetero_lab.planning.fitting import Node
+from hetero_lab.planning.observations import Node
 from hetero_lab.runtime.inputs import bind_inputs, generate_inputs
 from hetero_lab.runtime.parallel import ParallelExecutor
 

@@ -18,7 +18,7 @@ from hetero_lab.model.read import PreparedModel
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition
 from hetero_lab.placement.placements import Placement
-from hetero_lab.planning.fitting import ENTERS, LEAVES, Conversion, Node, Observation
+from hetero_lab.planning.observations import ENTERS, LEAVES, Conversion, Node, Observation
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN, Stopwatch
 

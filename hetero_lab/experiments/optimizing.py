@@ -13,12 +13,13 @@ from hetero_lab.experiments.calibrating import Learnt, learn
 from hetero_lab.experiments.sweep_result import Row, Sweep
 from hetero_lab.experiments.sweeping import sweep
 from hetero_lab.model.read import Source, prepare
-from hetero_lab.placement.affinity import Affinity, Priorities
+from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placements import Placement
+from hetero_lab.placement.priorities import Priorities
 from hetero_lab.planning.constraints import check_constraints
 from hetero_lab.planning.cost_model import CostModel
-from hetero_lab.planning.fitting import Observation
 from hetero_lab.planning.objective import LATENCY, THROUGHPUT
+from hetero_lab.planning.observations import Observation
 from hetero_lab.planning.planner import GREEDY, Plan, keeps_limits, plan_graph
 from hetero_lab.runtime.inputs import Inputs
 from hetero_lab.runtime.timing import Stopwatch

@@ -8,22 +8,38 @@ from typing import TYPE_CHECKING
 from hetero_lab.experiments.precision_tables import executed_precisions, tally
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.runners import HETERO
+from hetero_lab.terminal import columns, one_line
 
 if TYPE_CHECKING:
     from hetero_lab.experiments.profiling import Profile
 
 _WIDTH = 30
+_MOST_SUBGRAPHS = 20
 
 
-def text(profile: Profile) -> str:
-    """Return latency and counters as text; names are cut to 30 characters as in the samples."""
+def text(profile: Profile, *, counters: bool = True) -> str:
+    """Return the summary, the subgraphs if there are several, and the counters, as text.
+
+    In the lines of counters names are cut to 30 characters as in OpenVINO's samples.
+    """
+    blocks = [summary(profile)]
+    if profile.partition.n_subgraphs > 1:
+        blocks.append(_subgraphs(profile))
+    if counters and profile.counters:
+        lines = counter_lines(profile.counters, hetero=bool(profile.partition.wiring))
+        blocks.append("\n".join(["Performance counts for 0-th infer request", *lines]))
+    return "\n\n".join(blocks) + "\n"
+
+
+def summary(profile: Profile) -> str:
+    """Return what was measured of the whole, a line each."""
     low, high = profile.latency.ci95_us
     partition = profile.partition
     emulated = [f"{name} (emulated on {base})" for name, base in profile.environment.emulated]
     real = [d for d in profile.affinity.devices if d not in dict(profile.environment.emulated)]
     lines = [
-        f"Model:     {one_line(profile.graph.name, 200)}",
-        f"Placement: {one_line(profile.label, 200)} on {', '.join([*real, *emulated])}",
+        f"Model:     {one_line(profile.graph.name)}",
+        f"Placement: {one_line(profile.label)} on {', '.join([*real, *emulated])}",
         f"Partition: {partition.n_subgraphs} subgraphs, {len(partition.boundaries)} boundaries, "
         f"{partition.boundary_bytes} bytes ({'observed' if partition.observed else 'predicted'})",
         f"Latency:   median {profile.latency.median_us:.1f} us, 95 % [{low:.1f}, {high:.1f}], "
@@ -57,11 +73,22 @@ def text(profile: Profile) -> str:
         )
     if profile.interrupted:
         lines.append("The measurement was interrupted; the numbers are of what was measured.")
-    if not profile.counters:
-        return "\n".join(lines) + "\n"
-    lines += ["", "Performance counts for 0-th infer request"]
-    lines += counter_lines(profile.counters, hetero=bool(partition.wiring))
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
+
+
+def _subgraphs(profile: Profile) -> str:
+    rows = [["SUBGRAPH", "DEVICE", "OPS", "FROM … TO"]]
+    subgraphs = profile.partition.subgraphs
+    for subgraph in subgraphs[:_MOST_SUBGRAPHS]:
+        ops = subgraph.ops or ("",)
+        span = ops[0] if len(ops) == 1 else f"{ops[0]} … {ops[-1]}"
+        rows.append([str(subgraph.index), subgraph.device, str(len(subgraph.ops)), span])
+    lines = [columns(rows)]
+    if len(subgraphs) > _MOST_SUBGRAPHS:
+        lines.append(f"… {len(subgraphs) - _MOST_SUBGRAPHS} more")
+    if profile.as_predicted is False:
+        lines.append("The runtime compiled other subgraphs than these, which are predicted.")
+    return "\n".join(lines)
 
 
 def counter_lines(counters: Sequence[Counter], *, hetero: bool) -> list[str]:
@@ -87,9 +114,3 @@ def counter_lines(counters: Sequence[Counter], *, hetero: bool) -> list[str]:
 
 def _cell(value: str, width: int = _WIDTH) -> str:
     return one_line(value, width).ljust(width)
-
-
-def one_line(value: str, width: int = 200) -> str:
-    """Return text that a terminal shows on one line of at most ``width`` characters."""
-    shown = "".join(c if c.isprintable() else " " for c in value)
-    return shown if len(shown) <= width else shown[: width - 3] + "..."

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_lab.experiments import precision_tables, timeline_tables
 from hetero_lab.runtime.counters import Counter, executed_ops_us
+from hetero_lab.tables import Tables
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -15,18 +16,20 @@ if TYPE_CHECKING:
     from hetero_lab.experiments.profiling import Profile
 
 
-def build(profile: Profile) -> dict[str, pd.DataFrame]:
+def build(profile: Profile) -> Tables:
     """Return all tables of a profile by name; the last four where they were measured."""
     emulated = dict(profile.environment.emulated)
-    tables = {
-        "summary": _frame([summary_row(profile)], SUMMARY_COLUMNS),
-        "latency": _latency(profile),
-        "subgraphs": _frame(_subgraphs(profile)),
-        "counters": _frame(counter_rows(profile.counters, emulated), COUNTER_COLUMNS),
-        "boundaries": _frame(_boundaries(profile), _BOUNDARY_COLUMNS),
-        "placement": _frame(_placement(profile)),
-        "agreement": _frame([asdict(a) for a in profile.agreement], _AGREEMENT_COLUMNS),
-    }
+    tables = Tables(
+        {
+            "summary": _frame([summary_row(profile)], SUMMARY_COLUMNS),
+            "latency": _latency(profile),
+            "subgraphs": _frame(_subgraphs(profile)),
+            "counters": _frame(counter_rows(profile.counters, emulated), COUNTER_COLUMNS),
+            "boundaries": _frame(_boundaries(profile), _BOUNDARY_COLUMNS),
+            "placement": _frame(_placement(profile)),
+            "agreement": _frame([asdict(a) for a in profile.agreement], _AGREEMENT_COLUMNS),
+        }
+    )
     if profile.counters:
         tables["transitions"] = _frame(
             precision_tables.transitions(profile), precision_tables.TRANSITION_COLUMNS

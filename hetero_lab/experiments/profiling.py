@@ -39,7 +39,7 @@ from hetero_lab.runtime.timing import (
     warm_up,
 )
 from hetero_lab.statistics import Latency
-from hetero_lab.tables import write_csv
+from hetero_lab.tables import Tables, write_csv
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -94,7 +94,7 @@ class Profile:
     throughput: tuple[Throughput, ...] = ()
 
     @cached_property
-    def tables(self) -> dict[str, pd.DataFrame]:
+    def tables(self) -> Tables:
         """DataFrames: summary, latency, subgraphs, counters, boundaries, placement, agreement.
 
         With counters also transitions, with measured spans also timeline and idle, with requests
@@ -122,9 +122,9 @@ class Profile:
             )
         return self.tables["transitions"]
 
-    def report(self) -> str:
-        """Return the counters in the form of OpenVINO's ``-pc`` output, with the totals."""
-        return profile_report.text(self)
+    def report(self, *, counters: bool = True) -> str:
+        """Return summary, subgraphs, and the counters in the form of OpenVINO's ``-pc`` output."""
+        return profile_report.text(self, counters=counters)
 
     def to_csv(self, file: str | os.PathLike[str]) -> None:
         """Write the summary row as CSV, whole or not at all."""

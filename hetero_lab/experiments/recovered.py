@@ -13,7 +13,7 @@ from hetero_lab.experiments.sweep_result import Sweep
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placements import Placement
 from hetero_lab.planning.cost_model import CostModel
-from hetero_lab.tables import html_table, write_csv
+from hetero_lab.tables import Tables, html_table, write_csv
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -140,14 +140,16 @@ class Recovered:
         return pd.DataFrame(rows)
 
     @property
-    def tables(self) -> dict[str, pd.DataFrame]:
+    def tables(self) -> Tables:
         """DataFrames by name: summary, sensitivity, front, trials."""
-        return {
-            "summary": self.summary,
-            "sensitivity": self.sensitivity,
-            "front": self.front,
-            "trials": self.trials,
-        }
+        return Tables(
+            {
+                "summary": self.summary,
+                "sensitivity": self.sensitivity,
+                "front": self.front,
+                "trials": self.trials,
+            }
+        )
 
     def to_csv(self, file: str | os.PathLike[str]) -> None:
         """Write the summary, whole or not at all."""

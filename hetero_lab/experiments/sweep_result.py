@@ -30,7 +30,7 @@ from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import partition_from_json
 from hetero_lab.runtime.runners import HETERO
 from hetero_lab.statistics import Latency, Series, turn_level
-from hetero_lab.tables import make_directory, write_csv, write_parquet
+from hetero_lab.tables import Tables, make_directory, write_csv, write_parquet
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,7 +83,7 @@ class Sweep:
     interrupted: bool = False
 
     @cached_property
-    def tables(self) -> dict[str, pd.DataFrame]:
+    def tables(self) -> Tables:
         """DataFrames: summary, ranking, samples, subgraphs, counters, boundaries, placements…"""
         return sweep_tables.build(self)
 

@@ -11,7 +11,7 @@ import numpy as np
 from hetero_lab.experiments import profile_tables
 from hetero_lab.experiments.sweep_accuracy import summary_columns
 from hetero_lab.statistics import paired_ratio, rank_groups
-from hetero_lab.tables import html_table, number
+from hetero_lab.tables import Tables, html_table, number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,30 +21,32 @@ if TYPE_CHECKING:
 _OF_EACH = ["subgraphs", "counters", "boundaries", "placement", "agreement", "transitions"]
 
 
-def build(sweep: Sweep) -> dict[str, pd.DataFrame]:
+def build(sweep: Sweep) -> Tables:
     """Return all tables of a sweep by name."""
     import pandas as pd
 
     measured = [row for row in sweep.rows if row.profile is not None]
-    tables = {
-        "summary": pd.DataFrame([_summary(row, sweep) for row in sweep.rows]),
-        "ranking": _ranking(sweep),
-        "samples": pd.DataFrame(
-            [
-                {
-                    "label": row.label,
-                    "host": _host(row),
-                    "turn": turn,
-                    "index": index,
-                    "latency_us": sample,
-                }
-                for row in measured
-                for turn, samples in enumerate(row.profile.latency.turns)  # type: ignore[union-attr]
-                for index, sample in enumerate(samples)
-            ],
-            columns=["label", "host", "turn", "index", "latency_us"],
-        ),
-    }
+    tables = Tables(
+        {
+            "summary": pd.DataFrame([_summary(row, sweep) for row in sweep.rows]),
+            "ranking": _ranking(sweep),
+            "samples": pd.DataFrame(
+                [
+                    {
+                        "label": row.label,
+                        "host": _host(row),
+                        "turn": turn,
+                        "index": index,
+                        "latency_us": sample,
+                    }
+                    for row in measured
+                    for turn, samples in enumerate(row.profile.latency.turns)  # type: ignore[union-attr]
+                    for index, sample in enumerate(samples)
+                ],
+                columns=["label", "host", "turn", "index", "latency_us"],
+            ),
+        }
+    )
     for of_each in _OF_EACH:
         frames = []
         for row in measured:

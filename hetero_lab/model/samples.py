@@ -44,7 +44,8 @@ class Sample:
 
     ``bundled`` is a file in the directory of the data sets; the others have ``wheel`` and
     ``member`` instead. ``made_by`` names what turns the fetched member into a model, whose
-    SHA-256 is then ``made_sha256``. ``n_bytes`` is the size of the model file(s).
+    SHA-256 is then ``made_sha256``. ``n_bytes`` is the size of the model file(s). ``labels`` are
+    the classes, where in the sample's own files they are, or a wheel that has a list of them.
     """
 
     name: str
@@ -52,7 +53,7 @@ class Sample:
     licence: str
     n_bytes: int
     shapes: Mapping[str, tuple[int, ...]]
-    labels: tuple[str, ...] | Mapping[str, str] | None
+    labels: tuple[str, ...] | Mapping[str, str] | Wheel | None
     dataset: str | None
     bundled: str | None = None
     wheel: Wheel | None = None
@@ -164,12 +165,16 @@ def sample_shapes(name: str) -> Mapping[str, Sequence[int]]:
 def sample_labels(name: str) -> tuple[str, ...] | None:
     """Return the names of a sample's classes in the order of its output; None if it has none.
 
-    Fetches the sample if the names are in its files. Those of ``ppocr_rec`` are its characters;
-    the CTC blank before them and the space after them are not in the file.
+    Fetches the names, or the sample if they are in its files. Those of ``ppocr_rec`` are its
+    characters; the CTC blank before them and the space after them are not in the file.
     """
     chosen = sample(name)
     if chosen.labels is None or isinstance(chosen.labels, tuple):
         return chosen.labels
+    if isinstance(chosen.labels, Wheel):
+        (listed,) = chosen.labels.members
+        lines = fetch(chosen.labels, listed).read_text("utf-8").splitlines()
+        return tuple(line.partition(" ")[2] for line in lines)  # after the synset's number
     assert chosen.wheel is not None
     file = next(m for m in chosen.wheel.members if m.file_name == chosen.labels["file"])
     content = fetch(chosen.wheel, file).read_bytes()
@@ -203,28 +208,30 @@ def _members(entry: Mapping[str, Any]) -> list[Member]:
 
 def _sample(entry: Mapping[str, Any], members: Iterable[Member]) -> Sample:
     labels, made = entry["labels"], entry.get("made", {})
-    wheel = None
-    if "wheel" in entry:
-        wheel = Wheel(
-            entry["package"],
-            entry["version"],
-            entry["wheel"],
-            entry["wheel_n_bytes"],
-            tuple(members),
-        )
+    wheel = _wheel(entry, members) if "wheel" in entry else None
+    if isinstance(labels, list):
+        labels = tuple(labels)
+    elif labels is not None and "wheel" in labels:
+        labels = _wheel(labels, _members(labels))
     return Sample(
         name=entry["name"],
         task=entry["task"],
         licence=entry["licence"],
         n_bytes=made.get("n_bytes", entry["n_bytes"]),
         shapes=MappingProxyType({name: tuple(shape) for name, shape in entry["shapes"].items()}),
-        labels=tuple(labels) if isinstance(labels, list) else labels,
+        labels=labels,
         dataset=entry["dataset"],
         bundled=entry.get("bundled"),
         wheel=wheel,
         member=_members(entry)[0] if wheel else None,
         made_by=made.get("by"),
         made_sha256=made.get("sha256", ""),
+    )
+
+
+def _wheel(entry: Mapping[str, Any], members: Iterable[Member]) -> Wheel:
+    return Wheel(
+        entry["package"], entry["version"], entry["wheel"], entry["wheel_n_bytes"], tuple(members)
     )
 
 

@@ -29,6 +29,7 @@ from hetero_lab.errors import (
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import Source, prepare
 from hetero_lab.placement.carrying import carried_devices
+from hetero_lab.placement.priorities import Priorities
 from hetero_lab.tables import SCHEMA_VERSION, html_table, read_csv, read_json, write_csv, write_json
 
 if TYPE_CHECKING:
@@ -41,69 +42,6 @@ class HasOps(Protocol):
 
     @property
     def ops(self) -> Sequence[str]: ...
-
-
-@dataclass(frozen=True)
-class Priorities:
-    """An ordered list of devices, ``HETERO:GPU,CPU``.
-
-    Examples
-    --------
-    >>> import hetero_lab as hl
-    >>> str(hl.Priorities(("ACC", "CPU")))
-    'HETERO:ACC,CPU'
-    """
-
-    devices: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return "HETERO:" + ",".join(self.devices)
-
-    @classmethod
-    def parse(cls, text: str | Sequence[str], core: ov.Core | None = None) -> Priorities:
-        """Read ``"HETERO:GPU,CPU"``, ``"GPU,CPU"`` or a list of devices.
-
-        A bare ``"HETERO"`` takes the core's MULTI_DEVICE_PRIORITIES if they are set.
-
-        Raises
-        ------
-        DeviceError
-            No device, one twice, or one that is not here.
-        """
-        if isinstance(text, str):
-            head, colon, tail = text.partition(":")
-            if head == "HETERO" and not colon:
-                tail = _core_priorities(core)
-            elif head != "HETERO":
-                tail = text
-            names = [name.strip() for name in tail.split(",")] if tail.strip() else []
-        elif isinstance(text, Iterable):
-            names = [str(name) for name in text]
-        else:
-            raise DeviceError(
-                f"{text!r} is no list of devices, for instance 'HETERO:GPU,CPU' or ['GPU', 'CPU']."
-            )
-        example = "Name the devices in order of priority, for instance 'HETERO:GPU,CPU'."
-        if not names:
-            raise DeviceError(f"{shorten(str(text))} names no device. {example}")
-        if "" in names:
-            raise DeviceError(f"{shorten(str(text))} has an empty place. {example}")
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise DeviceError(f"{shorten(str(text))} names {names_at_hand(twice)} twice. {example}")
-        for name in names:
-            check_device(name, core)
-        return cls(tuple(names))
-
-
-def _core_priorities(core: ov.Core | None) -> str:
-    from hetero_lab.backend.core import shared_core
-
-    try:
-        value = (core or shared_core()).get_property("HETERO", "MULTI_DEVICE_PRIORITIES")
-    except Exception:  # the property is absent until somebody sets it
-        return ""
-    return value if isinstance(value, str) else ",".join(value)
 
 
 @dataclass(frozen=True, slots=True)

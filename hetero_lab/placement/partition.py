@@ -10,7 +10,7 @@ copied, never cut, but one constant that two parts of a device share joins them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -302,4 +302,27 @@ def partition_from_json(data: Mapping[str, Any]) -> Partition:
             for inputs, outputs in data["wiring"]
         ),
         bool(data["observed"]),
+    )
+
+
+def reordered(predicted: Partition, order: list[int]) -> Partition:
+    """Return a partition as it was observed: its subgraphs in the order in which they ran.
+
+    Parameters
+    ----------
+    order
+        The index that each subgraph, as it ran, has in ``predicted``.
+    """
+    position = {old: new for new, old in enumerate(order)}
+    return Partition(
+        subgraphs=tuple(replace(predicted.subgraphs[old], index=i) for i, old in enumerate(order)),
+        boundaries=tuple(
+            replace(
+                b, source=position[b.source], targets=tuple(sorted(position[t] for t in b.targets))
+            )
+            for b in predicted.boundaries
+        ),
+        wiring=tuple(predicted.wiring[old] for old in order),
+        observed=True,
+        home=tuple(position.get(old, -1) for old in predicted.home),
     )

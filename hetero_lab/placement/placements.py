@@ -12,7 +12,8 @@ from hetero_lab.backend.emulation import emulated_devices, plain
 from hetero_lab.backend.properties import check_properties
 from hetero_lab.errors import ArgumentError, DeviceError
 from hetero_lab.model.read import PreparedModel
-from hetero_lab.placement.affinity import Affinity, Priorities
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.priorities import Priorities
 
 if TYPE_CHECKING:
     import openvino as ov

@@ -15,9 +15,10 @@ from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import ArgumentError, names_at_hand
 from hetero_lab.experiments.sweep_control import SweepControl
 from hetero_lab.model.read import Source, prepare
-from hetero_lab.placement.affinity import Affinity, Priorities
+from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.linting import able_ops, to_frame
 from hetero_lab.placement.placements import Placement, resolve
+from hetero_lab.placement.priorities import Priorities
 from hetero_lab.placement.situation import Finding
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.planned import plan

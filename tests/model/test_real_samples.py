@@ -97,6 +97,10 @@ def test_class_names() -> None:
     characters = samples.sample_labels("ppocr_rec") or ()
     assert len(characters) == 6623  # with blank and space: the 6625 classes
     assert set("0123456789azAZ") < set(characters)
+    classes = samples.sample_labels("efficientnet_lite0") or ()
+    assert len(classes) == 1000
+    assert classes[0] == "tench, Tinca tinca"
+    assert classes[985] == "daisy"
     assert samples.sample_labels("minilm_int8") is None
 
 

@@ -27,7 +27,8 @@ import hetero_lab as hl
 from hetero_lab.backend.devices import supported_ops
 from hetero_lab.errors import AffinityError, DeviceError, OutputPathError, StoredFileError
 from hetero_lab.model.read import prepare
-from hetero_lab.placement.affinity import Affinity, Priorities
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.priorities import Priorities
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,9 @@ from planning.random_costs import GraphMaker
 
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.planning.fitting import LEAVES, Conversion, Node, Observation, read_parts
+from hetero_lab.planning.counted import read_parts
 from hetero_lab.planning.layouts import kept_layouts
+from hetero_lab.planning.observations import LEAVES, Conversion, Node, Observation
 
 
 def hard_swish() -> OpGraph:

@@ -25,7 +25,7 @@ from hetero_lab.errors import (
     PropertyError,
     StoredFileError,
 )
-from hetero_lab.placement.affinity import Priorities
+from hetero_lab.placement.priorities import Priorities
 
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 # A CPU that has both lacks nothing that there is.

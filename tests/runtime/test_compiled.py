@@ -31,16 +31,9 @@ from hetero_lab.errors import (
 from hetero_lab.model.read import output_names, prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, Subgraph, predict
-from hetero_lab.runtime.compiled import (
-    Header,
-    _check_ports,
-    _lonely_results,
-    _observe,
-    check_cuts,
-    match_header,
-    read_header,
-)
+from hetero_lab.runtime.compiled import _check_ports, _lonely_results, check_cuts
 from hetero_lab.runtime.inputs import generate_inputs
+from hetero_lab.runtime.observed import Header, match_header, observe, read_header
 
 
 def on_cpu(model, core, **elsewhere) -> Affinity:
@@ -223,7 +216,7 @@ def test_what_the_runtime_made_wins_over_the_prediction_and_is_said_aloud(core):
     compiled = hl.compile(model, on_cpu(model, core, right="ACC"), core=core).compiled_model
     other = predict(prepare(model).graph, on_cpu(model, core))
     with pytest.warns(HeteroLabWarning, match="3 subgraphs where 1 were expected"):
-        observed, as_predicted = _observe(compiled, other)
+        observed, as_predicted = observe(compiled, other)
     assert as_predicted is False
     assert observed.observed
     assert [s.device for s in observed.subgraphs] == ["CPU", "ACC", "CPU"]

@@ -1,0 +1,76 @@
+"""Priorities: an ordered list of devices, as in ``HETERO:GPU,CPU``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hetero_lab.backend.devices import check_device
+from hetero_lab.errors import DeviceError, names_at_hand, shorten
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+
+@dataclass(frozen=True)
+class Priorities:
+    """An ordered list of devices, ``HETERO:GPU,CPU``.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> str(hl.Priorities(("ACC", "CPU")))
+    'HETERO:ACC,CPU'
+    """
+
+    devices: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "HETERO:" + ",".join(self.devices)
+
+    @classmethod
+    def parse(cls, text: str | Sequence[str], core: ov.Core | None = None) -> Priorities:
+        """Read ``"HETERO:GPU,CPU"``, ``"GPU,CPU"`` or a list of devices.
+
+        A bare ``"HETERO"`` takes the core's MULTI_DEVICE_PRIORITIES if they are set.
+
+        Raises
+        ------
+        DeviceError
+            No device, one twice, or one that is not here.
+        """
+        if isinstance(text, str):
+            head, colon, tail = text.partition(":")
+            if head == "HETERO" and not colon:
+                tail = _core_priorities(core)
+            elif head != "HETERO":
+                tail = text
+            names = [name.strip() for name in tail.split(",")] if tail.strip() else []
+        elif isinstance(text, Iterable):
+            names = [str(name) for name in text]
+        else:
+            raise DeviceError(
+                f"{text!r} is no list of devices, for instance 'HETERO:GPU,CPU' or ['GPU', 'CPU']."
+            )
+        example = "Name the devices in order of priority, for instance 'HETERO:GPU,CPU'."
+        if not names:
+            raise DeviceError(f"{shorten(str(text))} names no device. {example}")
+        if "" in names:
+            raise DeviceError(f"{shorten(str(text))} has an empty place. {example}")
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise DeviceError(f"{shorten(str(text))} names {names_at_hand(twice)} twice. {example}")
+        for name in names:
+            check_device(name, core)
+        return cls(tuple(names))
+
+
+def _core_priorities(core: ov.Core | None) -> str:
+    from hetero_lab.backend.core import shared_core
+
+    try:
+        value = (core or shared_core()).get_property("HETERO", "MULTI_DEVICE_PRIORITIES")
+    except Exception:  # the property is absent until somebody sets it
+        return ""
+    return value if isinstance(value, str) else ",".join(value)

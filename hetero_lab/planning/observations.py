@@ -1,0 +1,48 @@
+"""What a cost model is fitted to: placements that were measured, with what counters said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hetero_lab.placement.affinity import Affinity
+
+LEAVES, ENTERS = "leaves", "enters"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node that a device executed: the ops in it, the leading one first, and its time in µs."""
+
+    ops: tuple[str, ...]
+    device: str
+    us: float
+    subgraph: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """Layout conversions of a tensor at a boundary, on the device that it leaves or enters.
+
+    ``us`` is 0 where the tensor crossed without any.
+    """
+
+    op: str
+    port: int
+    device: str
+    way: str
+    us: float
+
+
+@dataclass(frozen=True)
+class Observation:
+    """A placement that was measured; nodes and conversions are empty without counters.
+
+    ``noise`` is the relative standard deviation of ``measured_us``.
+    """
+
+    label: str
+    affinity: Affinity
+    measured_us: float
+    nodes: tuple[Node, ...] = ()
+    conversions: tuple[Conversion, ...] = ()
+    noise: float = 0.02
