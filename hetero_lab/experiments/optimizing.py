@@ -36,7 +36,7 @@ _IDLE_ROUNDS = 2  # rounds without a gain after which the search ends
 _SCALES = (1.0, 0.5, 2.0, 4.0, 0.25)  # of the price of a boundary, while it is uncertain
 _CANDIDATES = 3
 _WORTH = 0.995  # a measured gain that is worth another round
-_PLAN_S = 5.0
+_LEAST_PLAN_S, _PLAN_S = 1.0, 5.0
 _PRECISION = 0.01
 _IN_FLIGHT = 4
 _ALPHA = 0.05
@@ -147,7 +147,8 @@ def optimize(
         requests in flight; devices then get ``EXCLUSIVE_ASYNC_REQUESTS: False`` unless
         ``device_properties`` says otherwise.
     budget_s
-        Wall time of the whole call, compiles included; overrun at most by one compile.
+        Wall time of the whole call, compiles included. A quarter of it is for the last
+        measurement, which is made also where what came before took longer than the rest.
     device_properties
         Properties of each device, as in a Placement.
     memory_limit, pin
@@ -273,7 +274,8 @@ class _Search:
 
     def _plan(self, scale: float) -> Plan:
         costs = self.costs if scale == 1.0 else self.costs.with_boundaries_scaled(scale)
-        return plan_graph(self.costs.graph, costs, time_limit_s=_PLAN_S, **self.constraints)
+        limit_s = min(_PLAN_S, max(_LEAST_PLAN_S, self._left_s / len(_SCALES)))
+        return plan_graph(self.costs.graph, costs, time_limit_s=limit_s, **self.constraints)
 
     def _proposals(self, number: int) -> dict[str, Affinity]:
         known = {seen.affinity for seen in self._everything if seen.nodes}
@@ -299,13 +301,16 @@ def _prove(search: _Search, objective: str, options: Mapping[str, Any], core: ov
     for number, affinity in enumerate(search.candidates(), start=1):
         if affinity not in known:
             placements[f"candidate {number}"] = observer.placement(affinity, f"candidate {number}")
-    left = float(search.watch.budget_s or 0.0) - search.watch.elapsed_s
+    whole = search.watch.budget_s
+    left = (
+        None if whole is None else max((1.0 - _SEARCHING) * whole, whole - search.watch.elapsed_s)
+    )
     made = sweep(
         observer.prepared,
         list(placements.values()),
         requests=(1 if objective == LATENCY else _IN_FLIGHT,),
         precision=_PRECISION,
-        budget_s=max(1.0, left),
+        budget_s=left,
         counters=False,
         baselines=False,
         core=core,
