@@ -78,7 +78,7 @@ def test_turns_and_not_samples_are_resampled(last):
         sizes = [10] * 11 + [last]
         return [f * rng.lognormal(0, 0.02, n) for f, n in zip(factor, sizes, strict=True)]
 
-    assert covered(draw) > 0.8
+    assert covered(draw, n=75) > 0.8
 
 
 def test_the_interval_narrows_with_more_turns():

@@ -70,7 +70,7 @@ def test_sweep_magic_stores_the_sweep(shell, capsys):
 
 def test_cell_magic_measures_fixes_against_none(shell, capsys):
     result = shell.run_cell(
-        "%%hetero_profile model -d HETERO:SWEEPACC,CPU -b 10 --no-counters -o -q\n"
+        "%%hetero_profile model -d HETERO:SWEEPACC,CPU -b 5 --no-counters -o -q\n"
         "# the blocks\n^mixed = CPU\n"
     )
     result.raise_error()

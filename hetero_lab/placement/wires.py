@@ -175,6 +175,9 @@ def fall_apart(
     cuts
         The new cuts: (wire, from, to).
     """
+    cuts = list(cuts)
+    if len(cuts) == 1:
+        return _two_sides(around, cut, *cuts[0][1:])
     group_of: dict[int, int] = {}
     members: list[list[int]] = []
     for _, producer, user in cuts:
@@ -213,3 +216,21 @@ def fall_apart(
                     active.remove(found)
         turn += 1
     return done
+
+
+def _two_sides(around: Wires, cut: Sequence[int], producer: int, user: int) -> list[list[int]]:
+    """As :func:`fall_apart` for one cut, the usual case: search from both its ends in turns."""
+    mine, theirs = [producer], [user]
+    seen, others = {producer}, {user}
+    at = other_at = 0
+    while at < len(mine):
+        for wire, node in around[mine[at]]:
+            if cut[wire] or node in seen:
+                continue
+            if node in others:
+                return []
+            seen.add(node)
+            mine.append(node)
+        mine, theirs, seen, others = theirs, mine, others, seen
+        at, other_at = other_at, at + 1
+    return [mine]

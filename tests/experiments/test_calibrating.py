@@ -27,7 +27,7 @@ def digits():
 @pytest.fixture(scope="module")
 def costs(digits):
     hl.emulate("ACC", unsupported={"Softmax"})
-    return hl.calibrate(digits, ["ACC", "CPU"], budget_s=15, device_properties=F32, progress=False)
+    return hl.calibrate(digits, ["ACC", "CPU"], budget_s=8, device_properties=F32, progress=False)
 
 
 def test_a_cost_model_holds_what_was_measured(costs, digits, tmp_path):

@@ -21,7 +21,7 @@ from hetero_lab.errors import HeteroLabWarning
 from hetero_lab.model.read import PreparedModel, output_names, prepare
 from hetero_lab.runtime.inputs import generate_inputs
 
-N_QUICK, N_GRAPHS = 50, 300
+N_QUICK, N_GRAPHS = 25, 300
 CHUNK = 25
 SIZES = [N_QUICK, pytest.param(N_GRAPHS, marks=pytest.mark.slow)]
 DEVICES = ["ACC", "CPU"]
