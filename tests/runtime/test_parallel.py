@@ -41,8 +41,17 @@ def close(got, wanted):
         np.testing.assert_allclose(got[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
+QUICK, IN_CI = 6, 30
+
+
 @pytest.mark.parametrize(
-    "seed", [s if s < 6 else pytest.param(s, marks=pytest.mark.slow) for s in range(100)]
+    "seed",
+    [
+        pytest.param(
+            s, marks=[pytest.mark.slow] * (s >= QUICK) + [pytest.mark.by_hand] * (s >= IN_CI)
+        )
+        for s in range(100)
+    ],
 )
 @pytest.mark.parametrize("separate", [False, True])
 def test_random_models_and_requests_in_flight(seed, separate):

@@ -21,9 +21,16 @@ from hetero_lab.errors import HeteroLabWarning
 from hetero_lab.model.read import PreparedModel, output_names, prepare
 from hetero_lab.runtime.inputs import generate_inputs
 
-N_QUICK, N_GRAPHS = 25, 300
+N_QUICK, N_IN_CI, N_GRAPHS = 25, 100, 300
 CHUNK = 25
-SIZES = [N_QUICK, pytest.param(N_GRAPHS, marks=pytest.mark.slow)]
+
+
+def marks(n: int) -> list[Any]:
+    """Return the marks of a test that needs the first ``n`` graphs."""
+    return [pytest.mark.slow] * (n > N_QUICK) + [pytest.mark.by_hand] * (n > N_IN_CI)
+
+
+SIZES = [pytest.param(n, marks=marks(n)) for n in (N_QUICK, N_IN_CI, N_GRAPHS)]
 DEVICES = ["ACC", "CPU"]
 SINGLE = {"CPU": F32}
 
@@ -86,10 +93,7 @@ def _outcome(
 
 def _chunks() -> list[Any]:
     chunks = [range(start, start + CHUNK) for start in range(0, N_GRAPHS, CHUNK)]
-    return [
-        pytest.param(chunk, marks=[pytest.mark.slow] if chunk[0] >= N_QUICK else [])
-        for chunk in chunks
-    ]
+    return [pytest.param(chunk, marks=marks(chunk.stop)) for chunk in chunks]
 
 
 @pytest.mark.parametrize("kind", ["by hand", "automatic"])
