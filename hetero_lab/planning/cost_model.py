@@ -29,8 +29,9 @@ from typing import TYPE_CHECKING, Any
 from hetero_lab.errors import PlanError, names_at_hand, shorten
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.planning.cost_checks import check
-from hetero_lab.planning.objective import Objective, Predictor
+from hetero_lab.planning.objective import Objective
 from hetero_lab.planning.prediction import Prediction, explain
+from hetero_lab.planning.predictor import Predictor
 
 if TYPE_CHECKING:
     import pandas as pd
