@@ -130,7 +130,7 @@ def test_random_models_equal_cpu(block):
         close(compiled(inputs), on_cpu(prepared, inputs))
 
 
-@pytest.mark.parametrize("block", range(8))
+@pytest.mark.parametrize("block", range(4))
 def test_random_models_in_parallel_equal_cpu(block):
     for seed in range(block * 10, block * 10 + 10):
         prepared = prepare(random_model(seed, n_ops=8))
