@@ -176,16 +176,15 @@ def learn(
     reference = middling_affinity(prepared.graph, support, _single_ops(prepared))
     observer = Observer(prepared, properties, reference, watch, options, core)
     limit = None if watch.budget_s is None else share * watch.budget_s
-    began = watch.elapsed_s
     observed = observer.observe(base, budget_s=limit, counters=True)
     if not observer.level_us and not watch.is_over:  # the reference failed
         observer.reference = next(iter(base.values()))
         observed = observer.observe(base, budget_s=limit, counters=True)
     _check_base(observed, base, names, support, watch)
     observed = _with_isolated(observed, observer, names, support)
-    each_s = (watch.elapsed_s - began) / len(observed) * _SAFETY
     left = math.inf if limit is None else limit - watch.elapsed_s
-    n = max(0, int(min(_MOST_FITTED + (validate or _MOST_VALIDATED), left / each_s)))
+    n_affordable = left / (_SAFETY * observer.each_s)
+    n = max(0, int(min(_MOST_FITTED + (validate or _MOST_VALIDATED), n_affordable)))
     coarse = n < _FEW
     if coarse:
         _say_coarse(watch, n)

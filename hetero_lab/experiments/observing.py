@@ -60,6 +60,13 @@ class Observer:
     core: ov.Core
     level_us: float = 0.0
     sweeps: list[Sweep] = field(default_factory=list)
+    spent_s: float = 0.0
+    n_observed: int = 0
+
+    @property
+    def each_s(self) -> float:
+        """What observing a placement took on average, compiles included."""
+        return self.spent_s / max(1, self.n_observed)
 
     def placement(self, affinity: Affinity, label: str) -> Placement:
         """Return what is compiled for an affinity."""
@@ -78,6 +85,7 @@ class Observer:
         if self.watch.budget_s is not None:
             rest = self.watch.budget_s - self.watch.elapsed_s
             left = rest if budget_s is None else min(budget_s, rest)
+        began_s = self.watch.elapsed_s
         made = sweep(
             self.prepared,
             placements,
@@ -91,6 +99,8 @@ class Observer:
             **self.options,
         )
         self.sweeps.append(made)
+        self.spent_s += self.watch.elapsed_s - began_s
+        self.n_observed += sum(row.profile is not None for row in made.rows)
         measured = [row for row in made.rows[1:] if row.profile is not None]
         first = made.rows[0]
         if first.profile is not None and not self.level_us:

@@ -36,7 +36,7 @@ _IDLE_ROUNDS = 2  # rounds without a gain after which the search ends
 _SCALES = (1.0, 0.5, 2.0, 4.0, 0.25)  # of the price of a boundary, while it is uncertain
 _CANDIDATES = 3
 _WORTH = 0.995  # a measured gain that is worth another round
-_LEAST_PLAN_S, _PLAN_S = 1.0, 5.0
+_PLANNED, _PLAN_S = 0.03, 5.0  # share of the budget for a plan, and the most that it takes
 _PRECISION = 0.01
 _IN_FLIGHT = 4
 _ALPHA = 0.05
@@ -147,8 +147,7 @@ def optimize(
         requests in flight; devices then get ``EXCLUSIVE_ASYNC_REQUESTS: False`` unless
         ``device_properties`` says otherwise.
     budget_s
-        Wall time of the whole call, compiles included. A quarter of it is for the last
-        measurement, which is made also where what came before took longer than the rest.
+        Wall time of the whole call, compiles included; overrun at most by one compile.
     device_properties
         Properties of each device, as in a Placement.
     memory_limit, pin
@@ -266,7 +265,10 @@ class _Search:
 
     @property
     def _left_s(self) -> float:
-        return _SEARCHING * float(self.watch.budget_s or math.inf) - self.watch.elapsed_s
+        """Time for the search: what comes after it compiles its placements anew."""
+        budget_s = float(self.watch.budget_s or math.inf)
+        proof_s = (len(self.plan.baselines) + _CANDIDATES) * self.learnt.observer.each_s
+        return min(_SEARCHING * budget_s, budget_s - proof_s) - self.watch.elapsed_s
 
     @property
     def _is_over(self) -> bool:
@@ -274,7 +276,7 @@ class _Search:
 
     def _plan(self, scale: float) -> Plan:
         costs = self.costs if scale == 1.0 else self.costs.with_boundaries_scaled(scale)
-        limit_s = min(_PLAN_S, max(_LEAST_PLAN_S, self._left_s / len(_SCALES)))
+        limit_s = min(_PLAN_S, _PLANNED * float(self.watch.budget_s or math.inf))
         return plan_graph(self.costs.graph, costs, time_limit_s=limit_s, **self.constraints)
 
     def _proposals(self, number: int) -> dict[str, Affinity]:
