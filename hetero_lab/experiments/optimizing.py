@@ -172,7 +172,7 @@ def optimize(
     >>> import hetero_lab as hl
     >>> model = hl.load("digits_inception")
     >>> acc = hl.emulate("ACC", unsupported={"Softmax"})
-    >>> best = hl.optimize(model, ["ACC", "CPU"], budget_s=40, progress=False)
+    >>> best = hl.optimize(model, ["ACC", "CPU"], budget_s=25, progress=False)
     >>> sorted(best.summary["label"])
     ['CPU', 'greedy', 'optimized']
     """

@@ -122,7 +122,7 @@ def recover_accuracy(
     >>> import hetero_lab as hl
     >>> model, data = hl.load("digits_inception"), hl.dataset("digits")
     >>> acc = hl.emulate("ACC", faster_by="auto")
-    >>> found = hl.recover_accuracy(model, "ACC", "CPU", data, budget_s=40, progress=False)
+    >>> found = hl.recover_accuracy(model, "ACC", "CPU", data, budget_s=25, progress=False)
     >>> found.chosen in list(found.summary["label"])
     True
     """

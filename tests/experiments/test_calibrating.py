@@ -154,7 +154,7 @@ def test_optimize_returns_what_measured_best(digits, objective):
         digits,
         ["ACC", "CPU"],
         objective=objective,
-        budget_s=40,
+        budget_s=25,
         device_properties=F32,
         progress=False,
     )
@@ -180,7 +180,7 @@ def test_optimize_keeps_to_pins(digits):
         digits,
         ["ACC", "CPU"],
         pin={"^mixed1": "ACC"},
-        budget_s=30,
+        budget_s=20,
         device_properties=F32,
         progress=False,
     )

@@ -35,7 +35,7 @@ def test_what_holds_for_every_model_and_placement(case: Case):
 
 
 @pytest.mark.slow
-@_settings(150)
+@_settings(80)
 @given(cases())
 def test_what_holds_for_larger_ones(case: Case):
     check(case, _seen)
