@@ -11,7 +11,7 @@ import numpy as np
 from hetero_lab.experiments import profile_tables
 from hetero_lab.experiments.sweep_accuracy import summary_columns
 from hetero_lab.statistics import paired_ratio, rank_groups
-from hetero_lab.tables import Tables, html_table, number
+from hetero_lab.tables import TEXT_COLUMNS, Tables, html_table, number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,7 +28,7 @@ def build(sweep: Sweep) -> Tables:
     measured = [row for row in sweep.rows if row.profile is not None]
     tables = Tables(
         {
-            "summary": pd.DataFrame([_summary(row, sweep) for row in sweep.rows]),
+            "summary": _frame([_summary(row, sweep) for row in sweep.rows]),
             "ranking": _ranking(sweep),
             "samples": pd.DataFrame(
                 [
@@ -227,8 +227,6 @@ def _summary(row: Row, sweep: Sweep) -> dict[str, Any]:
 
 
 def _ranking(sweep: Sweep) -> pd.DataFrame:
-    import pandas as pd
-
     rows, groups, _ = rank(sweep)
     columns = [*_RANKED, *(_ACCURACY if _is_labelled(sweep) else [])]
     ranks: Counter[str | None] = Counter()
@@ -253,7 +251,16 @@ def _ranking(sweep: Sweep) -> pd.DataFrame:
                 ),
             }
         )
-    return pd.DataFrame(shown, columns=["rank", "group", *columns, "labels"])
+    return _frame(shown, columns=["rank", "group", *columns, "labels"])
+
+
+def _frame(rows: list[dict[str, Any]], columns: list[str] | None = None) -> pd.DataFrame:
+    """Return rows as a table; a number that no row has is a hole of the same type as one."""
+    import pandas as pd
+
+    frame = pd.DataFrame(rows, columns=columns)
+    holes = [c for c in frame if len(frame) and c not in TEXT_COLUMNS and frame[c].isna().all()]
+    return frame.astype(dict.fromkeys(holes, float))
 
 
 _ACCURACY = [

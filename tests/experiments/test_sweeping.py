@@ -26,6 +26,8 @@ from hetero_lab.errors import (
     StoredFileError,
     StoreError,
 )
+from hetero_lab.experiments.store import read_store
+from hetero_lab.experiments.sweep_result import sweep_from
 from hetero_lab.tables import read_csv
 
 HERE = Path(__file__).parent
@@ -299,6 +301,18 @@ def test_turns_of_two_runs_are_not_paired(model, placements, tmp_path):
     assert not any("different references" in note for note in both.notes)
     notes = hl.read_sweep([runs[0], apart]).notes
     assert any("different references" in note and "'auto'" in note for note in notes)
+
+
+def test_without_the_turns_of_the_reference_there_are_no_ratios(swept):
+    header, records = read_store(swept[1])
+    turns = [r for r in records if r["type"] == "turn" and r["entry"] == header["reference"]]
+    assert turns
+    sweep = sweep_from(header, [r for r in records if r not in turns])
+    for table in (sweep.summary, sweep.ranking):
+        assert table["ratio"].dtype == float
+        assert table["ratio"].isna().all()
+    assert "fixed" in str(sweep)
+    assert "fixed" in sweep._repr_html_()
 
 
 def test_turns_without_a_header_are_not_taken_over(swept, model, placements, tmp_path):
