@@ -221,7 +221,9 @@ class _Search:
         self.constraints = constraints
         self.trials: list[Trial] = []
         self.planned: dict[Affinity, Observation] = {}
+        began_s = watch.elapsed_s
         self.plan = self._plan(1.0)
+        self.planning_s = watch.elapsed_s - began_s
 
     def run(self) -> None:
         """Plan and measure until no gain is seen, or the time for it is over."""
@@ -243,8 +245,10 @@ class _Search:
                         number, trial.label, predicted[trial.label], trial.measured_us, n_subgraphs
                     )
                 )
+            began_s = self.watch.elapsed_s
             self.learnt = self.learnt.refit(seen)
             self.plan = self._plan(1.0)
+            self.planning_s = self.watch.elapsed_s - began_s
             gained = min(o.measured_us for o in seen) < _WORTH * before
             idle = 0 if gained else idle + 1
 
@@ -265,10 +269,11 @@ class _Search:
 
     @property
     def _left_s(self) -> float:
-        """Time for the search: what comes after it compiles its placements anew."""
+        """Time for the search: after it comes a plan, and what compiles its placements anew."""
         budget_s = float(self.watch.budget_s or math.inf)
         proof_s = (len(self.plan.baselines) + _CANDIDATES) * self.learnt.observer.each_s
-        return min(_SEARCHING * budget_s, budget_s - proof_s) - self.watch.elapsed_s
+        end_s = min(_SEARCHING * budget_s, budget_s - proof_s - self.planning_s)
+        return end_s - self.watch.elapsed_s
 
     @property
     def _is_over(self) -> bool:
