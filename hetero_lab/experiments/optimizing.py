@@ -147,7 +147,8 @@ def optimize(
         requests in flight; devices then get ``EXCLUSIVE_ASYNC_REQUESTS: False`` unless
         ``device_properties`` says otherwise.
     budget_s
-        Wall time of the whole call, compiles included; overrun at most by one compile.
+        Wall time of the whole call, compiles included. The last fit and the least turns of the
+        baselines are made in any case: where compiles are slow, a small budget is overrun.
     device_properties
         Properties of each device, as in a Placement.
     memory_limit, pin

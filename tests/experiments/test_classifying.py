@@ -16,7 +16,13 @@ import pytest
 
 import hetero_lab as hl
 from hetero_lab import classify_commands, cli, commands
-from hetero_lab.errors import ArgumentError, InputError, ModelError
+from hetero_lab.errors import (
+    ArgumentError,
+    HeteroLabWarning,
+    InputError,
+    ModelError,
+    SampleError,
+)
 from hetero_lab.experiments import classifying
 from hetero_lab.model import drawn_text
 from hetero_lab.model.pictures import (
@@ -63,6 +69,20 @@ def test_digits_are_recognised(digits):
     assert set(found.table.query("output == 'parity'")["label"]) == {""}
     assert len(found.table) == 5
     assert found.table["class_index"].iloc[0] == int(repr(found).split("'")[3])
+
+
+def test_names_that_cannot_be_fetched_cost_no_answer(digits, monkeypatch):
+    # Models whose names of classes are fetched are fetched themselves: this one needs no network.
+    def gone(name):
+        raise SampleError(f"no network for {name}")
+
+    path, _, _ = digits[0]
+    named = hl.classify("digits_inception", path, "CPU").table
+    monkeypatch.setattr(classifying, "sample_labels", gone)
+    with pytest.warns(HeteroLabWarning, match="numbers only: no network for digits_inception"):
+        numbered = hl.classify("digits_inception", path, "CPU").table
+    assert set(numbered["label"]) == {""}
+    assert list(numbered["class_index"]) == list(named["class_index"])
 
 
 def test_on_the_command_line(digits, capsys, tmp_path):
