@@ -1,4 +1,4 @@
-"""What all tests share: cores of their own, and Ctrl-C that arrives.
+"""What all tests share: cores of their own, Ctrl-C that arrives, children that tell nobody.
 
 No test sees what another one registered on a core. Nothing is imported up
 here: the GPU rig has to be set up before the runtime is loaded.
@@ -6,9 +6,11 @@ here: the GPU rig has to be set up before the runtime is loaded.
 
 from __future__ import annotations
 
+import os
 import signal
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 if TYPE_CHECKING:
@@ -17,9 +19,15 @@ if TYPE_CHECKING:
 
 
 def pytest_configure() -> None:
-    """Let Ctrl-C arrive here and in children: a background job may ignore it."""
+    """Let Ctrl-C arrive here and in children: a background job may ignore it.
+
+    No `import openvino` forks to tell Google of it, here and in children: such a fork of a child
+    that is killed can live on with its pipes.
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ["CI"] = "true"
+    hypothesis.settings.load_profile("default")  # it looks for CI, too, and would repeat itself
 
 
 @pytest.fixture(scope="session")

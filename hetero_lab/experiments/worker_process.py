@@ -18,11 +18,13 @@ from typing import Any
 
 import psutil
 
+from hetero_lab.backend.processes import environment_of_a_child
 from hetero_lab.errors import HeteroLabError, shorten
 from hetero_lab.tables import number
 
 _POLL_S = 0.2
 _END_S = 5.0  # for a process whose output has ended to end itself
+_LAST_LINE_S = 1.0  # for what an ended process said to be read
 _GIB = float(1 << 30)
 
 
@@ -62,7 +64,7 @@ class WorkerProcess:
     ):
         self._limit = memory_limit_bytes or int(psutil.virtual_memory().total * 0.9)
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the process)
-        environment = {**os.environ, "PYTHONPATH": _import_path(), "PYTHONUNBUFFERED": "1"}
+        environment = environment_of_a_child(PYTHONPATH=_import_path(), PYTHONUNBUFFERED="1")
         started = list(command or [sys.executable, "-m", "hetero_lab.experiments.worker"])
         try:
             self._process = subprocess.Popen(
@@ -110,6 +112,9 @@ class WorkerProcess:
                 line = self._lines.get(timeout=_POLL_S)
                 break
             except queue.Empty:
+                if self._process.poll() is not None:
+                    line = self._last_line()
+                    break
                 used = self._resident_bytes()
                 if used > self._limit:
                     self.kill()
@@ -147,22 +152,36 @@ class WorkerProcess:
         self.kill()
 
     def kill(self) -> None:
-        """End the process at once."""
+        """End the process at once, and what it started."""
+        started: list[psutil.Process] = []
+        if self._process.poll() is None:
+            with contextlib.suppress(psutil.Error):
+                started = psutil.Process(self._process.pid).children(recursive=True)
         self._process.kill()
         self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            with contextlib.suppress(OSError):
-                if stream is not None:
-                    stream.close()
+        for child in started:
+            with contextlib.suppress(psutil.Error):
+                child.kill()
+        with contextlib.suppress(OSError):
+            if self._process.stdin is not None:
+                self._process.stdin.close()
         self._errors.close()
 
     def _read(self) -> None:
+        # The output is closed here, where it is read: closing it elsewhere would wait for its
+        # end, which a child that the process left behind can keep from coming.
         stream = self._process.stdout
         assert stream is not None
-        with contextlib.suppress(ValueError, OSError):
+        with contextlib.suppress(ValueError, OSError), stream:
             for line in stream:
                 self._lines.put(line)
         self._lines.put(None)
+
+    def _last_line(self) -> str | None:
+        """Return a line of a process that has ended; a child that it left may hold its output."""
+        with contextlib.suppress(queue.Empty):
+            return self._lines.get(timeout=_LAST_LINE_S)
+        return None
 
     def _resident_bytes(self) -> int:
         try:

@@ -8,7 +8,6 @@ directory of its own, of a model whose names need no quotes.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -22,6 +21,7 @@ import openvino as ov
 
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.emulation import emulated_devices, plugin_of
+from hetero_lab.backend.processes import environment_of_a_child
 from hetero_lab.errors import ArgumentError, CompileError, StoredFileError, shorten
 from hetero_lab.model.naming import unique
 from hetero_lab.model.read import PreparedModel, Source, prepare, save
@@ -298,8 +298,8 @@ def _rename(nodes: Iterable[Any]) -> dict[str, str]:
 
 def _compile_there(directory: Path, label: str, timeout_s: float) -> None:
     # Settings of the drawing would change the form of what is read here.
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("OV_VISUALIZE")}
-    environment["OPENVINO_HETERO_VISUALIZE"] = "1"
+    ours = environment_of_a_child(OPENVINO_HETERO_VISUALIZE="1")
+    environment = {k: v for k, v in ours.items() if not k.startswith("OV_VISUALIZE")}
     try:
         done = subprocess.run(
             [sys.executable, "-c", "import run; run.load('.')"],

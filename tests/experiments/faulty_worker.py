@@ -1,5 +1,7 @@
 """A real worker that really fails at a chosen placement: signal, hang, memory, silence.
 
+"orphan" is a signal, too, but a child of the worker lives on with its output.
+
 Started in place of the usual worker; the fault is chosen by the environment of the test.
 """
 
@@ -19,6 +21,13 @@ def _turn(bench, args):
     if key in (args["key"], "every"):
         fault = os.environ["FAULT"]
         if fault == "signal":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        elif fault == "orphan":
+            child = os.fork()
+            if not child:
+                time.sleep(3600)
+            with open(os.environ["FAULT_MARK"], "a") as mark:
+                mark.write(f"{child}\n")
             os.kill(os.getpid(), signal.SIGSEGV)
         elif fault == "hang":
             time.sleep(3600)

@@ -205,6 +205,45 @@ def test_a_crash_that_does_not_repeat_is_overcome(model, placements, swept, monk
     assert list(sweep.summary["status"]) == ["ok"] * 3
 
 
+def test_a_child_that_a_crashed_worker_left_holds_up_nobody(
+    model, placements, swept, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("FAULT", "orphan")
+    monkeypatch.setenv("FAULT_MARK", str(tmp_path / "children"))
+    monkeypatch.setenv("FAULT_KEY", key_of(swept[0], "fixed"))
+    began = time.monotonic()
+    try:
+        summary = faulty(model, placements).summary
+    finally:
+        children = [int(line) for line in (tmp_path / "children").read_text().split()]
+        alive = [child for child in children if psutil.pid_exists(child)]
+        for child in alive:
+            os.kill(child, signal.SIGKILL)
+    assert list(summary["status"]) == ["ok", "crashed (signal 11)"]
+    assert time.monotonic() - began < 50  # less than what a worker has for a turn
+    assert alive == children  # so they held the output all the time
+
+
+def test_workers_tell_nobody_that_they_import_the_runtime(model, monkeypatch, tmp_path):
+    said = tmp_path / "said"
+    spy = tmp_path / "sitecustomize.py"
+    spy.write_text(
+        "import os, sys\n"
+        "from openvino_telemetry.utils.sender import TelemetrySender\n"
+        "def send(self, backend, message):\n"
+        f"    open({str(said)!r}, 'a').write(sys.argv[0] + '\\n')\n"
+        "TelemetrySender.send = send\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))  # where nobody has declined
+    subprocess.run([sys.executable, "-c", "import openvino"], check=True)
+    assert said.read_text().strip() == "-c"  # else this test would see nothing
+    assert list(hl.sweep(model, ["CPU"], counters=False, **QUICK).summary["status"]) == ["ok"]
+    hl.hetero_dumps(model, "HETERO:ACC,CPU")
+    assert said.read_text().strip() == "-c"
+
+
 def faulty(model, placements, **options):
     command = [sys.executable, str(HERE / "faulty_worker.py")]
     return hl.sweep(
