@@ -4,20 +4,28 @@ Node after node is cut out of what is cyclic, the least in rank of all first, un
 The plugin looks at the whole model for each cut. Here ranks wait in a heap, and after a cut only
 the neighbourhood is looked at again: the smaller parts into which the subgraph fell, and what
 is no longer strongly connected with the largest.
+
+What is cut next follows from the nodes that are still tied and their wires alone. So the cuts
+are kept by such states: where a placement comes to one that an earlier placement came to, the
+rest is known.
 """
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 from collections.abc import Iterable
 
 import numpy as np
 
+from hetero_lab.placement.known_cuts import KnownCuts
 from hetero_lab.placement.wires import Topology, fall_apart, strong_labels
 
 _FEW = 16  # strongly connected components of so few are found without SciPy
+_STATES = 32  # about so many of the states that a whole graph goes through are kept
 
 _Rank = tuple[bool, bool, bool, bool, int, int]
+_Step = tuple[tuple[int, ...], bytes | None]  # wires that were cut, and the state that it led to
 
 
 class Knots:
@@ -30,10 +38,14 @@ class Knots:
         self.ids: list[int] = ids.tolist()
         # Results and private constants are not members: they are where their anchor is.
         self.members: dict[int, set[int]] = {}
+        self.tied = bytearray(top.n_nodes)
+        self.n_tied = 0
         tied = np.flatnonzero(knots[ids] >= 0).tolist()
         for node in tied:
             if top.anchor[node] == node:
                 self.members.setdefault(self.ids[node], set()).add(node)
+                self.tied[node] = 1
+                self.n_tied += 1
         self.next_id = len(knots)
         self.knot_of: dict[int, int] = {s: int(knots[s]) for s in self.members}
         self.size: dict[int, int] = {}
@@ -43,28 +55,65 @@ class Knots:
         self.rank: dict[int, _Rank] = {}
         self.heap: list[_Rank] = []
         self._rank_again(tied)
+        self.known: KnownCuts[bytes, _Step] = KnownCuts.of(top.graph, "untied")
 
     def untie(self) -> None:
         """Cut until no subgraph depends on itself through another one."""
-        ins, outs, around, cut = self.top.ins, self.top.outs, self.top.around, self.cut
-        while (node := self._first()) is not None:
-            wires = [(wire, producer, node) for wire, producer in ins[node] if not cut[wire]]
-            for wire, _ in self.top.all_ins[node]:
-                cut[wire] = 1
-            again = {node}
-            parts = fall_apart(around, cut, wires)
-            if parts:
-                subgraph = self.ids[node]
-                # Ranks change where a cut wire's ends are in other subgraphs or knots than before.
-                for part in parts:
-                    for member in part:
-                        again.update([user for wire, user in outs[member] if cut[wire]])
-                        if any(cut[wire] for wire, _ in ins[member]):
-                            again.add(member)
-                for other in self._retie(subgraph, [self._number(subgraph, p) for p in parts]):
-                    for member in self.members.pop(other):
-                        again.update([user for wire, user in outs[member] if cut[wire]])
-            self._rank_again(again)
+        each = self.top.n_nodes // _STATES + 1
+        state, at = self._state(), self.n_tied // each
+        made: list[int] = []
+        while (rest := self._rest(state)) is None:
+            while self.n_tied // each == at and (node := self._first()) is not None:
+                made += self._cut_out(node)
+            after = self._state() if self.heap else None
+            self.known.add(state, (tuple(made), after), len(made) + 1)
+            if after is None:
+                return
+            state, at, made = after, self.n_tied // each, []
+        for wire in rest:
+            self.cut[wire] = 1
+
+    def _state(self) -> bytes:
+        """Return a digest of the nodes that are tied, and of which of their wires are cut."""
+        tied, cut = np.frombuffer(self.tied, bool), np.frombuffer(self.cut, bool)
+        theirs = cut & (tied[self.top.source] | tied[self.top.target])
+        return hashlib.blake2b(tied.tobytes() + theirs.tobytes(), digest_size=16).digest()
+
+    def _rest(self, state: bytes | None) -> list[int] | None:
+        """Return all wires that are cut from a state on, None if that is not known."""
+        wires: list[int] = []
+        while state is not None:
+            step = self.known.get(state)
+            if step is None:
+                return None
+            wires += step[0]
+            state = step[1]
+        return wires
+
+    def _cut_out(self, node: int) -> list[int]:
+        """Cut what a node reads, and look again at what that changes; return the cut wires."""
+        ins, outs, cut = self.top.ins, self.top.outs, self.cut
+        wires = [(wire, producer, node) for wire, producer in ins[node] if not cut[wire]]
+        new = [wire for wire, _ in self.top.all_ins[node] if not cut[wire]]
+        for wire in new:
+            cut[wire] = 1
+        again = {node}
+        parts = fall_apart(self.top.around, cut, wires)
+        if parts:
+            subgraph = self.ids[node]
+            # Ranks change where a cut wire's ends are in other subgraphs or knots than before.
+            for part in parts:
+                for member in part:
+                    again.update([user for wire, user in outs[member] if cut[wire]])
+                    if any(cut[wire] for wire, _ in ins[member]):
+                        again.add(member)
+            for other in self._retie(subgraph, [self._number(subgraph, p) for p in parts]):
+                for member in self.members.pop(other):
+                    self.tied[member] = 0
+                    self.n_tied -= 1
+                    again.update([user for wire, user in outs[member] if cut[wire]])
+        self._rank_again(again)
+        return new
 
     def _first(self) -> int | None:
         """Return the node to cut out next."""

@@ -13,36 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.placement.known_cuts import KnownCuts
 from hetero_lab.placement.wires import Topology, fall_apart
-
-_MOST_NODES = 1_000_000  # in all subgraphs whose cuts are kept
-
-
-class Peeled:
-    """The cuts of subgraphs that were peeled before, by their nodes; the oldest go first."""
-
-    def __init__(self) -> None:
-        self._cuts: dict[tuple[int, ...], tuple[int, ...]] = {}
-        self._n_nodes = 0
-
-    @classmethod
-    def of(cls, graph: OpGraph) -> Peeled:
-        """Return those of a graph, which are kept with it."""
-        return graph.__dict__.setdefault("_peeled", cls())
-
-    def get(self, nodes: tuple[int, ...]) -> tuple[int, ...] | None:
-        """Return the wires that are cut, None if they are not known."""
-        return self._cuts.get(nodes)
-
-    def add(self, nodes: tuple[int, ...], cuts: tuple[int, ...]) -> None:
-        """Keep the cuts of a subgraph."""
-        self._cuts[nodes] = cuts
-        self._n_nodes += len(nodes)
-        while self._n_nodes > _MOST_NODES and len(self._cuts) > 1:
-            oldest = next(iter(self._cuts))
-            self._n_nodes -= len(oldest)
-            del self._cuts[oldest]
 
 
 class Peeler:
@@ -53,7 +25,7 @@ class Peeler:
         self.cut = cut  # for each wire
         self.part = part  # for each node, the subgraph that it is in now
         self.next_part = len(part)
-        self.known = Peeled.of(top.graph)
+        self.known: KnownCuts[tuple[int, ...], tuple[int, ...]] = KnownCuts.of(top.graph, "peeled")
         self.made: list[int] = []  # wires cut in the subgraph at hand
 
     def peel(self, nodes: Iterable[int]) -> None:
@@ -74,7 +46,7 @@ class Peeler:
             todo = [list(nodes)]
             while todo:
                 todo += self._peel_one(todo.pop())
-            self.known.add(nodes, tuple(self.made))
+            self.known.add(nodes, tuple(self.made), len(nodes))
             return
         for wire in cuts:
             self.cut[wire] = 1

@@ -20,6 +20,7 @@ from hetero_lab.errors import AffinityError
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.known_cuts import KnownCuts
 from hetero_lab.placement.partition import (
     Partition,
     partition_from_json,
@@ -165,6 +166,25 @@ def test_what_holds_of_every_partition(seed, choice):
     # Where every node is agrees with where the ops are.
     if partition.home:
         assert {graph.ops[i].name: h for i, h in enumerate(partition.home)}.items() >= where.items()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_known_of_other_placements_changes_nothing(seed):
+    """A walk through placements, an op at a time, with what was kept of all before and without."""
+    model = random_model(seed, 120)
+    graph = prepare(model).graph
+    affinity = random_affinity(graph, DEVICES, seed)
+    rng = np.random.default_rng(seed)
+    for _ in range(30):
+        anew = partition_to_json(predict(prepare(model).graph, affinity))
+        for _ in range(2):
+            assert partition_to_json(predict(graph, affinity)) == anew
+        devices = dict(affinity)
+        name = str(rng.choice(affinity.ops))
+        devices[name] = DEVICES[devices[name] == "ACC"]
+        affinity = Affinity.from_graph(graph, devices.__getitem__)
+    for kind in ("peeled", "untied"):
+        assert KnownCuts.of(graph, kind)._cuts
 
 
 @settings(max_examples=40, deadline=None)
