@@ -64,9 +64,9 @@ def matmul_model():
     return ov.Model([op.matmul(x, random(16, 7), False, False, name="matmul")], [x])
 
 
-def branchy_model():
+def branchy_model(size: int = 8):
     """Make conv → relu → (left, right) → concat → tail."""
-    x = f32_input(1, 3, 8, 8)
+    x = f32_input(1, 3, size, size)
     conv = op.convolution(x, random(4, 3, 3, 3), [1, 1], [1, 1], [1, 1], [1, 1], name="conv")
     relu = op.relu(conv, name="relu")
     left = op.convolution(relu, random(4, 4, 1, 1), [1, 1], [0, 0], [0, 0], [1, 1], name="left")

@@ -59,7 +59,8 @@ def test_support_and_natural_fallback():
     close(compiled(inputs), on_cpu(model, inputs))
 
 
-def test_profile_has_the_counters_of_both_devices(model):
+def test_profile_has_the_counters_of_both_devices():
+    model = hl.load(branchy_model(64))  # counters are whole microseconds
     affinity = hl.Affinity.automatic(model, "HETERO:GPU,CPU").fix(ops={"right": "CPU"})
     profile = hl.profile(model, hl.Placement(affinity, "split", F32), iterations=20, progress=False)
     assert profile.as_predicted
