@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -26,6 +26,28 @@ _STATES = 32  # about so many of the states that a whole graph goes through are 
 
 _Rank = tuple[bool, bool, bool, bool, int, int]
 _Step = tuple[tuple[int, ...], bytes | None]  # wires that were cut, and the state that it led to
+
+
+def _rank(top: Topology, node: int, inside: Sequence[int], reenters: bool) -> _Rank:
+    """Rank a node by the producers of its uncut inputs, and by whether a cycle comes in here."""
+    shared = trivial = False
+    for producer in inside:
+        if top.n_uses[producer] > 1:
+            shared = True
+        elif top.first_op[producer] and top.n_uses[producer] == 1:
+            trivial = True
+    linear = len(inside) == 1 and top.n_uses[node] <= 1
+    return (not reenters, not shared, trivial, linear, len(inside), node)
+
+
+def _ranks_of_the_whole(top: Topology) -> list[_Rank]:
+    """Return the ranks of all nodes where nothing is cut, the least first."""
+    known = top.graph.__dict__.get("_ranks_of_the_whole")
+    if known is None:
+        producers = ([producer for _, producer in ins] for ins in top.all_ins)
+        known = sorted(_rank(top, node, p, False) for node, p in enumerate(producers) if p)
+        top.graph.__dict__["_ranks_of_the_whole"] = known
+    return known
 
 
 class Knots:
@@ -54,7 +76,10 @@ class Knots:
         self.next_knot = len(knots)
         self.rank: dict[int, _Rank] = {}
         self.heap: list[_Rank] = []
-        self._rank_again(tied)
+        self.whole = _ranks_of_the_whole(top)
+        self.n_passed = 0  # of these: they read something that is cut now, or are not tied
+        reads_cut = set(top.target[np.frombuffer(cut, bool)].tolist())
+        self._rank_again(node for node in tied if node in reads_cut)
         self.known: KnownCuts[bytes, _Step] = KnownCuts.of(top.graph, "untied")
 
     def untie(self) -> None:
@@ -63,9 +88,10 @@ class Knots:
         state, at = self._state(), self.n_tied // each
         made: list[int] = []
         while (rest := self._rest(state)) is None:
+            node = None
             while self.n_tied // each == at and (node := self._first()) is not None:
                 made += self._cut_out(node)
-            after = self._state() if self.heap else None
+            after = None if node is None else self._state()
             self.known.add(state, (tuple(made), after), len(made) + 1)
             if after is None:
                 return
@@ -117,12 +143,27 @@ class Knots:
 
     def _first(self) -> int | None:
         """Return the node to cut out next."""
+        rank = None
         while self.heap:
             rank = self.heap[0]
             node = rank[-1]
             if self.rank.get(node) == rank and self._subgraph(node) in self.knot_of:
-                return node
+                break
+            rank = None
             heapq.heappop(self.heap)
+        if rank is None or rank[0]:  # it does not re-enter: one that reads nothing cut may be less
+            whole = self._first_whole()
+            rank = whole if rank is None or (whole is not None and whole < rank) else rank
+        return None if rank is None else rank[-1]
+
+    def _first_whole(self) -> _Rank | None:
+        """Return the least rank of a node that reads nothing that is cut."""
+        while self.n_tied and self.n_passed < len(self.whole):
+            rank = self.whole[self.n_passed]
+            if self._subgraph(rank[-1]) in self.knot_of:
+                if not any([self.cut[wire] for wire, _ in self.top.all_ins[rank[-1]]]):
+                    return rank
+            self.n_passed += 1
         return None
 
     def _subgraph(self, node: int) -> int:
@@ -139,22 +180,16 @@ class Knots:
 
     def _rank_of(self, node: int) -> _Rank | None:
         """Rank a node by what its uncut inputs and its cyclic neighbours are like."""
-        top, ids = self.top, self.ids
-        own = self._subgraph(node)
-        inside = 0
-        reenters = shared = trivial = False
-        for wire, producer in top.all_ins[node]:
-            if self.cut[wire]:
+        ids, own = self.ids, self._subgraph(node)
+        inside = []
+        reenters = False
+        for wire, producer in self.top.all_ins[node]:
+            if not self.cut[wire]:
+                inside.append(producer)
+            elif not reenters:
                 other = ids[producer]
-                reenters |= other != own and other in self.knot_of
-            else:
-                inside += 1
-                shared |= top.n_uses[producer] > 1
-                trivial |= top.first_op[producer] and top.n_uses[producer] == 1
-        if not inside:
-            return None
-        linear = inside == 1 and top.n_uses[node] <= 1
-        return (not reenters, not shared, trivial, linear, inside, node)
+                reenters = other != own and other in self.knot_of
+        return _rank(self.top, node, inside, reenters) if inside else None
 
     def _number(self, subgraph: int, part: list[int]) -> int:
         """Make a part of a subgraph a subgraph of the same knot."""
@@ -213,15 +248,19 @@ class Knots:
 
     def _walk(self, start: int, knot: int, upwards: bool, until: int | None) -> set[int] | None:
         """Return all above (or below) a subgraph in its knot; None if ``until`` is among them."""
+        wires = self.top.ins if upwards else self.top.outs
+        cut, ids, knot_of = self.cut, self.ids, self.knot_of
         found = {start}
         queue = [start]
         for subgraph in queue:
-            for other in self._next_to(subgraph, upwards):
-                if other not in found and self.knot_of.get(other) == knot:
-                    if other == until:
-                        return None
-                    found.add(other)
-                    queue.append(other)
+            for node in self.members[subgraph]:
+                for wire, end in wires[node]:
+                    other = ids[end]
+                    if cut[wire] and other not in found and knot_of.get(other) == knot:
+                        if other == until:
+                            return None
+                        found.add(other)
+                        queue.append(other)
         return found
 
     def _settle(self, subgraphs: set[int], knot: int) -> list[int]:

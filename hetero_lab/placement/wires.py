@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse import coo_array
+from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import connected_components
 
 from hetero_lab.model.opgraph import CONSTANT, RESULT, OpGraph
@@ -147,18 +147,18 @@ def _anchors(graph: OpGraph, private: set[int]) -> list[int]:
 
 def connected(top: Topology, cut: np.ndarray) -> np.ndarray:
     """Join nodes over every wire that is not cut; return the number of each node's part."""
-    kept = ~cut
-    return _labels(top.source[kept], top.target[kept], top.n_nodes, "weak")
+    kept, n = ~cut, top.n_nodes
+    # The wires are in order of the node that receives them: they are the rows of a matrix.
+    rows = np.zeros(n + 1, dtype=np.int32)
+    np.cumsum(np.bincount(top.target[kept], minlength=n), out=rows[1:])
+    links = csr_array((np.ones(rows[-1]), top.source[kept], rows), shape=(n, n))
+    return connected_components(links, connection="weak")[1]
 
 
 def strong_labels(source: np.ndarray, target: np.ndarray, n: int) -> np.ndarray:
     """Number the strongly connected components of ``n`` nodes with the given edges."""
-    return _labels(source, target, n, "strong")
-
-
-def _labels(source: np.ndarray, target: np.ndarray, n: int, connection: str) -> np.ndarray:
-    links = coo_array((np.ones(len(source), dtype=np.int8), (source, target)), shape=(n, n))
-    return connected_components(links.tocsr(), directed=True, connection=connection)[1]
+    links = coo_array((np.ones(len(source)), (source, target)), shape=(n, n)).tocsr()
+    return connected_components(links, connection="strong")[1]
 
 
 def fall_apart(
