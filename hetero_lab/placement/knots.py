@@ -160,9 +160,10 @@ class Knots:
         """Return the least rank of a node that reads nothing that is cut."""
         while self.n_tied and self.n_passed < len(self.whole):
             rank = self.whole[self.n_passed]
-            if self._subgraph(rank[-1]) in self.knot_of:
-                if not any([self.cut[wire] for wire, _ in self.top.all_ins[rank[-1]]]):
-                    return rank
+            node = rank[-1]
+            whole = not any(self.cut[wire] for wire, _ in self.top.all_ins[node])
+            if whole and self._subgraph(node) in self.knot_of:
+                return rank
             self.n_passed += 1
         return None
 
