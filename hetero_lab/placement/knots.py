@@ -249,19 +249,15 @@ class Knots:
 
     def _walk(self, start: int, knot: int, upwards: bool, until: int | None) -> set[int] | None:
         """Return all above (or below) a subgraph in its knot; None if ``until`` is among them."""
-        wires = self.top.ins if upwards else self.top.outs
-        cut, ids, knot_of = self.cut, self.ids, self.knot_of
         found = {start}
         queue = [start]
         for subgraph in queue:
-            for node in self.members[subgraph]:
-                for wire, end in wires[node]:
-                    other = ids[end]
-                    if cut[wire] and other not in found and knot_of.get(other) == knot:
-                        if other == until:
-                            return None
-                        found.add(other)
-                        queue.append(other)
+            for other in self._next_to(subgraph, upwards):
+                if other not in found and self.knot_of.get(other) == knot:
+                    if other == until:
+                        return None
+                    found.add(other)
+                    queue.append(other)
         return found
 
     def _settle(self, subgraphs: set[int], knot: int) -> list[int]:

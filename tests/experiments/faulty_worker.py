@@ -1,6 +1,6 @@
 """A real worker that really fails at a chosen placement: signal, hang, memory, silence.
 
-"orphan" is a signal, too, but a child of the worker lives on with its output.
+"orphan" and "family" are a signal and a hang of a worker that has a child.
 
 Started in place of the usual worker; the fault is chosen by the environment of the test.
 """
@@ -16,6 +16,14 @@ from hetero_lab.experiments.worker import HANDLERS, serve
 _eaten = []
 
 
+def _start_child():
+    child = os.fork()
+    if not child:
+        time.sleep(3600)
+    with open(os.environ["FAULT_MARK"], "a") as mark:
+        mark.write(f"{child}\n")
+
+
 def _turn(bench, args):
     key = os.environ["FAULT_KEY"]
     if key in (args["key"], "every"):
@@ -23,13 +31,12 @@ def _turn(bench, args):
         if fault == "signal":
             os.kill(os.getpid(), signal.SIGSEGV)
         elif fault == "orphan":
-            child = os.fork()
-            if not child:
-                time.sleep(3600)
-            with open(os.environ["FAULT_MARK"], "a") as mark:
-                mark.write(f"{child}\n")
+            _start_child()
             os.kill(os.getpid(), signal.SIGSEGV)
         elif fault == "hang":
+            time.sleep(3600)
+        elif fault == "family":
+            _start_child()
             time.sleep(3600)
         elif fault == "memory":
             while True:

@@ -224,11 +224,24 @@ def test_a_child_that_a_crashed_worker_left_holds_up_nobody(
     assert alive == children  # so they held the output all the time
 
 
+def test_what_a_hung_worker_started_ends_with_it(model, placements, swept, monkeypatch, tmp_path):
+    monkeypatch.setenv("FAULT", "family")
+    monkeypatch.setenv("FAULT_MARK", str(tmp_path / "children"))
+    monkeypatch.setenv("FAULT_KEY", key_of(swept[0], "fixed"))
+    summary = faulty(model, placements, timeout_s=3.0).summary
+    assert list(summary["status"]) == ["ok", "timed out after 3 s"]
+    (child,) = map(int, (tmp_path / "children").read_text().split())
+    until = time.monotonic() + 10
+    while psutil.pid_exists(child) and psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
 def test_workers_tell_nobody_that_they_import_the_runtime(model, monkeypatch, tmp_path):
     said = tmp_path / "said"
     spy = tmp_path / "sitecustomize.py"
     spy.write_text(
-        "import os, sys\n"
+        "import sys\n"
         "from openvino_telemetry.utils.sender import TelemetrySender\n"
         "def send(self, backend, message):\n"
         f"    open({str(said)!r}, 'a').write(sys.argv[0] + '\\n')\n"
