@@ -7,6 +7,8 @@ public names are imported when they are first used; ``import hetero_lab`` alone 
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,94 +16,94 @@ if TYPE_CHECKING:
     from hetero_lab.backend.devices import devices, support
     from hetero_lab.backend.emulation import EmulatedDevice, emulate
     from hetero_lab.errors import HeteroLabError, HeteroLabWarning
-    from hetero_lab.experiments.benchmark_app import BenchmarkReport, read_benchmark_app
-    from hetero_lab.experiments.calibrating import calibrate
-    from hetero_lab.experiments.classifying import Classification, classify
-    from hetero_lab.experiments.comparing import compare
-    from hetero_lab.experiments.entries import priority_orders
-    from hetero_lab.experiments.evaluating import Evaluation, evaluate
-    from hetero_lab.experiments.explaining import explain
-    from hetero_lab.experiments.optimizing import Optimized, optimize
-    from hetero_lab.experiments.profiling import Profile, profile
-    from hetero_lab.experiments.recovered import Recovered
-    from hetero_lab.experiments.recovering import recover_accuracy
-    from hetero_lab.experiments.refusals import find_refused
-    from hetero_lab.experiments.stored_profile import read_profile
-    from hetero_lab.experiments.sweep_result import Sweep, read_sweep
-    from hetero_lab.experiments.sweeping import sweep
-    from hetero_lab.model.labelled_data import dataset
+    from hetero_lab.experiments.accuracy.classify import Classification, classify
+    from hetero_lab.experiments.accuracy.evaluate import Evaluation, evaluate
+    from hetero_lab.experiments.interop.benchmark_app import BenchmarkReport, read_benchmark_app
+    from hetero_lab.experiments.interop.dot_dumps import HeteroDumps, hetero_dumps
+    from hetero_lab.experiments.profile.profile import Profile, profile
+    from hetero_lab.experiments.profile.storage import read_profile
+    from hetero_lab.experiments.search.calibrate import calibrate
+    from hetero_lab.experiments.search.explain import explain
+    from hetero_lab.experiments.search.optimize import Optimized, optimize
+    from hetero_lab.experiments.search.recover import recover_accuracy
+    from hetero_lab.experiments.search.recovered import Recovered
+    from hetero_lab.experiments.search.refusals import find_refused
+    from hetero_lab.experiments.sweep.comparison import compare
+    from hetero_lab.experiments.sweep.entries import priority_orders
+    from hetero_lab.experiments.sweep.result import Sweep, read_sweep
+    from hetero_lab.experiments.sweep.sweep import sweep
+    from hetero_lab.lint.lint import lint
     from hetero_lab.model.opgraph import OpGraph
     from hetero_lab.model.read import load
-    from hetero_lab.model.samples import samples
     from hetero_lab.placement.affinity import Affinity
-    from hetero_lab.placement.linting import lint
     from hetero_lab.placement.partition import Partition
-    from hetero_lab.placement.placements import Placement
+    from hetero_lab.placement.placement import Placement
     from hetero_lab.placement.predicted import partition
     from hetero_lab.placement.priorities import Priorities
     from hetero_lab.planning.cost_model import CostModel
     from hetero_lab.planning.planned import plan
     from hetero_lab.planning.planner import Plan
     from hetero_lab.runtime.compiled import compile_placement as compile
-    from hetero_lab.runtime.dot_dumps import HeteroDumps, hetero_dumps
     from hetero_lab.runtime.freeze import freeze
     from hetero_lab.runtime.parallel import ParallelExecutor
-    from hetero_lab.runtime.quantizing import compress_weights, quantize
-    from hetero_lab.widgets.explorer import SweepExplorer
-    from hetero_lab.widgets.tweaker import AffinityTweaker
+    from hetero_lab.runtime.quantize import compress_weights, quantize
+    from hetero_lab.samples.catalogue import samples
+    from hetero_lab.samples.datasets import dataset
+    from hetero_lab.widgets.explorer.explorer import SweepExplorer
+    from hetero_lab.widgets.tweaker.tweaker import AffinityTweaker
 
 __version__ = "0.1.0"
 
 _WHERE = {
     "Affinity": "placement.affinity",
-    "AffinityTweaker": "widgets.tweaker",
-    "BenchmarkReport": "experiments.benchmark_app",
-    "Classification": "experiments.classifying",
+    "AffinityTweaker": "widgets.tweaker.tweaker",
+    "BenchmarkReport": "experiments.interop.benchmark_app",
+    "Classification": "experiments.accuracy.classify",
     "CostModel": "planning.cost_model",
     "EmulatedDevice": "backend.emulation",
-    "Evaluation": "experiments.evaluating",
-    "HeteroDumps": "runtime.dot_dumps",
+    "Evaluation": "experiments.accuracy.evaluate",
+    "HeteroDumps": "experiments.interop.dot_dumps",
     "HeteroLabError": "errors",
     "HeteroLabWarning": "errors",
     "OpGraph": "model.opgraph",
-    "Optimized": "experiments.optimizing",
+    "Optimized": "experiments.search.optimize",
     "ParallelExecutor": "runtime.parallel",
     "Partition": "placement.partition",
-    "Placement": "placement.placements",
+    "Placement": "placement.placement",
     "Plan": "planning.planner",
     "Priorities": "placement.affinity",
-    "Recovered": "experiments.recovered",
-    "Profile": "experiments.profiling",
-    "calibrate": "experiments.calibrating",
-    "classify": "experiments.classifying",
+    "Recovered": "experiments.search.recovered",
+    "Profile": "experiments.profile.profile",
+    "calibrate": "experiments.search.calibrate",
+    "classify": "experiments.accuracy.classify",
     "compile": "runtime.compiled:compile_placement",
-    "compare": "experiments.comparing",
-    "compress_weights": "runtime.quantizing",
-    "evaluate": "experiments.evaluating",
-    "explain": "experiments.explaining",
-    "find_refused": "experiments.refusals",
-    "dataset": "model.labelled_data",
+    "compare": "experiments.sweep.comparison",
+    "compress_weights": "runtime.quantize",
+    "evaluate": "experiments.accuracy.evaluate",
+    "explain": "experiments.search.explain",
+    "find_refused": "experiments.search.refusals",
+    "dataset": "samples.datasets",
     "devices": "backend.devices",
     "emulate": "backend.emulation",
     "freeze": "runtime.freeze",
-    "hetero_dumps": "runtime.dot_dumps",
-    "lint": "placement.linting",
+    "hetero_dumps": "experiments.interop.dot_dumps",
+    "lint": "lint.lint",
     "load": "model.read",
-    "optimize": "experiments.optimizing",
+    "optimize": "experiments.search.optimize",
     "partition": "placement.predicted",
     "plan": "planning.planned",
-    "profile": "experiments.profiling",
-    "quantize": "runtime.quantizing",
-    "priority_orders": "experiments.entries",
-    "recover_accuracy": "experiments.recovering",
-    "read_benchmark_app": "experiments.benchmark_app",
-    "read_profile": "experiments.stored_profile",
-    "read_sweep": "experiments.sweep_result",
-    "samples": "model.samples",
+    "profile": "experiments.profile.profile",
+    "quantize": "runtime.quantize",
+    "priority_orders": "experiments.sweep.entries",
+    "recover_accuracy": "experiments.search.recover",
+    "read_benchmark_app": "experiments.interop.benchmark_app",
+    "read_profile": "experiments.profile.storage",
+    "read_sweep": "experiments.sweep.result",
+    "samples": "samples.catalogue",
     "support": "backend.devices",
-    "Sweep": "experiments.sweep_result",
-    "SweepExplorer": "widgets.explorer",
-    "sweep": "experiments.sweeping",
+    "Sweep": "experiments.sweep.result",
+    "SweepExplorer": "widgets.explorer.explorer",
+    "sweep": "experiments.sweep.sweep",
 }
 
 __all__ = [*sorted(_WHERE), "views"]  # pyright: ignore[reportUnsupportedDunderAll]
@@ -122,8 +124,24 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
+class _Facade(ModuleType):
+    """Public functions keep their names beside packages of the same name.
+
+    The import of ``hetero_lab.lint.lint`` sets an attribute ``lint`` here, which has to remain
+    the function.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _WHERE and isinstance(value, ModuleType):
+            return
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Facade
+
+
 def load_ipython_extension(shell: Any) -> None:
     """Register the magics: ``%load_ext hetero_lab``."""
-    from hetero_lab.magics import HeteroMagics
+    from hetero_lab.cli.magics import HeteroMagics
 
     shell.register_magics(HeteroMagics)

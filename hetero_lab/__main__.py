@@ -2,7 +2,7 @@
 
 import sys
 
-from hetero_lab.cli import main
+from hetero_lab.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 import hetero_lab as hl
-from hetero_lab import cli
-from hetero_lab.experiments import profiling
+from hetero_lab.cli import main as cli
+from hetero_lab.experiments.profile import profile as profiling
 
 EMULATE = "CLIACC:unsupported=Softmax,Sigmoid"
 FEW = ["-n", "10", "-w", "0", "--no-counters"]
@@ -156,7 +156,10 @@ def test_devices(capsys):
 
 
 def test_help_needs_no_runtime():
-    code = "import sys; from hetero_lab import cli; cli.parser(); print('openvino' in sys.modules)"
+    code = (
+        "import sys; from hetero_lab.cli import main; main.parser(); "
+        "print('openvino' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "False\n", done.stderr
 

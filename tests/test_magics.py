@@ -6,7 +6,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
 import hetero_lab as hl
-from hetero_lab.experiments import profiling
+from hetero_lab.experiments.profile import profile as profiling
 
 SETUP = """
 import hetero_lab as hl
@@ -57,7 +57,7 @@ def test_shows_head_and_repr_and_returns_nothing(run):
 
 def test_html_is_displayed(shell, monkeypatch):
     shown = []
-    monkeypatch.setattr("hetero_lab.magics.display", shown.append)
+    monkeypatch.setattr("hetero_lab.cli.magics.display", shown.append)
     shell.run_cell(f"%hetero_profile model -d CPU {FEW}").raise_error()
     assert [type(s).__name__ for s in shown] == ["Profile"]
     assert "<table" in shown[0]._repr_html_()

@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 
-from hetero_lab import options
+from hetero_lab.cli import options
 from hetero_lab.errors import ArgumentError
 
 

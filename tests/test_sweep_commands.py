@@ -7,7 +7,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
 import hetero_lab as hl
-from hetero_lab import cli
+from hetero_lab.cli import main as cli
 from hetero_lab.tables import read_csv
 
 FEW = "--turns 2 --no-counters"

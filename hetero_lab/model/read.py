@@ -27,7 +27,7 @@ from openvino import passes
 from hetero_lab.errors import HeteroLabWarning, ModelError, did_you_mean, names_at_hand, shorten
 from hetero_lab.model.naming import make_names_unique, name_the_nameless, names_of_file, unique
 from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, Op, OpGraph, Tensor
-from hetero_lab.model.samples import sample_names, sample_path, sample_shapes
+from hetero_lab.samples.catalogue import sample_names, sample_path, sample_shapes
 
 Source: TypeAlias = "str | os.PathLike[str] | ov.Model | PreparedModel"
 

@@ -28,8 +28,8 @@ from hetero_lab.errors import (
 )
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import Source, prepare
-from hetero_lab.placement.carrying import carried_devices
 from hetero_lab.placement.priorities import Priorities
+from hetero_lab.placement.variants import carried_devices
 from hetero_lab.tables import SCHEMA_VERSION, html_table, read_csv, read_json, write_csv, write_json
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ import numpy as np
 
 from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, Consumer, OpGraph
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.splitting import Split, split
-from hetero_lab.placement.wires import topology
+from hetero_lab.placement.subgraph_collector import Split, split
+from hetero_lab.placement.topology import topology
 
 if TYPE_CHECKING:
     import pandas as pd

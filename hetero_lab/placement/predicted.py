@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from hetero_lab.model.read import Source, prepare
 from hetero_lab.placement.partition import Partition, one_subgraph, predict
-from hetero_lab.placement.placements import PlacementLike, resolve
+from hetero_lab.placement.placement import PlacementLike, resolve
 
 if TYPE_CHECKING:
     import openvino as ov

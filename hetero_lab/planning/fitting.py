@@ -1,12 +1,12 @@
 """From measured placements to a cost model.
 
 The counters of each placement say how long every executed node took, alone or fused, and how
-long every layout conversion at a boundary (:mod:`hetero_lab.planning.counted`). What they do not
-show (the cost of a subgraph, of a hand-over, of a node, of memory spread over subgraphs, and by
-how much counters are off) is fitted to the latencies of the placements: a maximum a posteriori
-estimate with non-negative coefficients, Gaussian priors and Huber's weights (Huber 1964), so
-that few placements and an outlier do no harm. The prior keeps the weight of the counters near 1:
-without it, placements of much the same work leave it open.
+long every layout conversion at a boundary (:mod:`hetero_lab.planning.counter_costs`). What they
+do not show (the cost of a subgraph, of a hand-over, of a node, of memory spread over subgraphs,
+and by how much counters are off) is fitted to the latencies of the placements: a maximum a
+posteriori estimate with non-negative coefficients, Gaussian priors and Huber's weights (Huber
+1964), so that few placements and an outlier do no harm. The prior keeps the weight of the counters
+near 1: without it, placements of much the same work leave it open.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import numpy as np
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
-from hetero_lab.planning.counted import Parts, read_parts
-from hetero_lab.planning.likeness import US_PER_BYTE
+from hetero_lab.planning.counter_costs import Parts, read_parts
+from hetero_lab.planning.imputation import US_PER_BYTE
 from hetero_lab.planning.objective import Objective
 from hetero_lab.planning.observations import Observation
 from hetero_lab.planning.units import split_into_units

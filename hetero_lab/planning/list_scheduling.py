@@ -20,7 +20,7 @@ from hetero_lab.errors import PlanError
 from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, OpGraph
 from hetero_lab.placement import branches
 from hetero_lab.placement.partition import Partition, predict
-from hetero_lab.placement.wires import strong_labels
+from hetero_lab.placement.topology import strong_labels
 from hetero_lab.planning.earliest_finish import schedule_tasks
 from hetero_lab.planning.planner import Baseline, plan_graph
 from hetero_lab.planning.schedules import Schedule

@@ -19,8 +19,8 @@ import numpy as np
 from hetero_lab.errors import PlanError, names_at_hand
 from hetero_lab.model.opgraph import CONSTANT, RESULT, OpGraph
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.splitting import split
-from hetero_lab.placement.wires import Topology, topology
+from hetero_lab.placement.subgraph_collector import split
+from hetero_lab.placement.topology import Topology, topology
 
 if TYPE_CHECKING:
     from hetero_lab.planning.cost_model import CostModel

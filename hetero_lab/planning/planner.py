@@ -21,11 +21,11 @@ from hetero_lab.planning.constraints import (
     nothing_fits,
 )
 from hetero_lab.planning.exhaustive import best_of_all, small_enough
+from hetero_lab.planning.local_search import Placed, kick, place, repair, squeeze
 from hetero_lab.planning.milp import milp
 from hetero_lab.planning.min_cut import Choice, min_cut
 from hetero_lab.planning.objective import LATENCY, THROUGHPUT
 from hetero_lab.planning.pairwise import Pairwise
-from hetero_lab.planning.repair import Placed, kick, place, repair, squeeze
 
 if TYPE_CHECKING:
     import pandas as pd

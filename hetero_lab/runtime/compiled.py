@@ -21,10 +21,10 @@ from hetero_lab.errors import (
 from hetero_lab.model.read import PreparedModel, Source, op_graph, output_names, prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, one_subgraph, predict
-from hetero_lab.placement.placements import Placement, PlacementLike, compile_properties, resolve
+from hetero_lab.placement.placement import Placement, PlacementLike, compile_properties, resolve
 from hetero_lab.runtime.cut import cut
+from hetero_lab.runtime.exported import observe
 from hetero_lab.runtime.inputs import Inputs, bind_inputs
-from hetero_lab.runtime.observed import observe
 
 # Obeyed by the Core at compile; no device lists them.
 _OF_THE_CORE = frozenset({"CACHE_DIR", "CACHE_MODE"})

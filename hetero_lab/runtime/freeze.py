@@ -22,7 +22,7 @@ from hetero_lab.model.read import (
     save,
 )
 from hetero_lab.placement.partition import predict
-from hetero_lab.placement.placements import Placement, PlacementLike, compile_properties, resolve
+from hetero_lab.placement.placement import Placement, PlacementLike, compile_properties, resolve
 from hetero_lab.runtime import run_frozen
 from hetero_lab.runtime.compiled import compile_placement, labelled_clone
 from hetero_lab.runtime.inputs import bind_inputs, generate_inputs

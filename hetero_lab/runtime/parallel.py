@@ -28,13 +28,13 @@ from hetero_lab.model.read import PreparedModel, Source, output_names, prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.branches import split_branches
 from hetero_lab.placement.partition import Partition, predict
-from hetero_lab.placement.placements import Placement, PlacementLike, compile_properties, resolve
+from hetero_lab.placement.placement import Placement, PlacementLike, compile_properties, resolve
 from hetero_lab.runtime.compiled import check_cuts
 from hetero_lab.runtime.cores import cores_of_their_own, stay_on
 from hetero_lab.runtime.cut import cut
 from hetero_lab.runtime.inputs import Inputs, bind_inputs
+from hetero_lab.runtime.submodels import Slot, Wires, compile_submodels, named_rows
 from hetero_lab.runtime.timeline import Span
-from hetero_lab.runtime.wired import Slot, Wires, compile_submodels, named_rows
 
 _KEPT_SPANS = 100_000
 _RANKED_AFTER = 3  # requests after which urgency follows measured times

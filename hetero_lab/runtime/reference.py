@@ -19,7 +19,7 @@ from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import DeviceError, HeteroLabError
 from hetero_lab.model.read import PreparedModel, output_names
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.placements import Placement
+from hetero_lab.placement.placement import Placement
 from hetero_lab.runtime.compiled import CompiledPlacement, compile_placement
 from hetero_lab.runtime.counters import Counter
 

@@ -19,7 +19,7 @@ import openvino as ov
 from hetero_lab.errors import ArgumentError, HeteroLabWarning, did_you_mean, shorten
 from hetero_lab.model.read import PreparedModel
 from hetero_lab.placement.partition import Partition
-from hetero_lab.placement.placements import Placement
+from hetero_lab.placement.placement import Placement
 from hetero_lab.runtime.compiled import compile_placement
 from hetero_lab.runtime.counters import Counter, read_counters
 from hetero_lab.runtime.parallel import ParallelExecutor, cuts
@@ -140,7 +140,7 @@ def open_runner(
     Parameters
     ----------
     prepared, placement
-        The model, and a placement of it that :func:`~hetero_lab.placement.placements.resolve`
+        The model, and a placement of it that :func:`~hetero_lab.placement.placement.resolve`
         has checked.
     arrays
         The inputs, bound, in the model's order.

@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     from hetero_lab.views.catalogue import gallery
     from hetero_lab.views.difference_bars import difference
     from hetero_lab.views.front_scatter import accuracy_front
-    from hetero_lab.views.graph_drawing import placement_graph, placement_graph_of
+    from hetero_lab.views.graph.drawing import placement_graph, placement_graph_of
     from hetero_lab.views.host_dots import hosts
+    from hetero_lab.views.html_report import page
     from hetero_lab.views.latency_split import where_time_goes
     from hetero_lab.views.op_types import op_types_by_device, time_by_op_type
     from hetero_lab.views.ranking_bars import latency_ranking
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from hetero_lab.views.structure_scatter import placement_latency
     from hetero_lab.views.subgraph_bars import time_by_subgraph
     from hetero_lab.views.subgraph_lanes import schedule, timeline
-    from hetero_lab.views.whole_page import page
 
 _WHERE = {
     "accuracy_front": "front_scatter",
@@ -30,9 +30,9 @@ _WHERE = {
     "latency_ranking": "ranking_bars",
     "latency_samples": "sample_histogram",
     "op_types_by_device": "op_types",
-    "page": "whole_page",
-    "placement_graph": "graph_drawing",
-    "placement_graph_of": "graph_drawing",
+    "page": "html_report",
+    "placement_graph": "graph.drawing",
+    "placement_graph_of": "graph.drawing",
     "placement_latency": "structure_scatter",
     "predicted_measured": "accuracy_scatter",
     "time_by_op_type": "op_types",

@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hetero_lab.errors import ArgumentError
-from hetero_lab.experiments.evaluating import Evaluation
-from hetero_lab.experiments.profile_tables import headline
-from hetero_lab.experiments.profiling import Profile
-from hetero_lab.experiments.recovered import Recovered
-from hetero_lab.experiments.sweep_result import Sweep
+from hetero_lab.experiments.accuracy.evaluate import Evaluation
+from hetero_lab.experiments.profile.profile import Profile
+from hetero_lab.experiments.profile.tables import headline
+from hetero_lab.experiments.search.recovered import Recovered
+from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.difference import Difference
 from hetero_lab.planning.list_scheduling import SchedulePlan
 from hetero_lab.views.accuracy_scatter import predicted_measured
 from hetero_lab.views.difference_bars import difference
 from hetero_lab.views.front_scatter import accuracy_front
-from hetero_lab.views.graph_drawing import placement_graph
+from hetero_lab.views.graph.drawing import placement_graph
 from hetero_lab.views.host_dots import hosts
 from hetero_lab.views.latency_split import where_time_goes
 from hetero_lab.views.op_types import op_types_by_device, time_by_op_type

@@ -9,8 +9,8 @@ from typing import Any
 import plotly.graph_objects as go
 
 from hetero_lab.errors import ArgumentError
-from hetero_lab.experiments.recovered import Recovered
-from hetero_lab.experiments.sweep_result import Sweep
+from hetero_lab.experiments.search.recovered import Recovered
+from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.views.arguments import expect
 from hetero_lab.views.colours import BOUNDARY, CLEAR, GRID, LINE, spare_colours
 from hetero_lab.views.text import bytes_text, plain, time_text

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from hetero_lab.errors import ArgumentError
-from hetero_lab.experiments.sweep_result import Sweep
+from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.statistics import paired_ratio
 from hetero_lab.views.arguments import expect
 from hetero_lab.views.colours import CLEAR, GRID, LINE, TEXT

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
-from hetero_lab.experiments.profile_tables import summary_row
-from hetero_lab.experiments.profiling import Profile
-from hetero_lab.experiments.sweep_result import Sweep
-from hetero_lab.experiments.sweep_tables import row_name
+from hetero_lab.experiments.profile.profile import Profile
+from hetero_lab.experiments.profile.tables import summary_row
+from hetero_lab.experiments.sweep.result import Sweep
+from hetero_lab.experiments.sweep.tables import row_name
 from hetero_lab.views.colours import GRID, TEXT
 from hetero_lab.views.text import plain
 from hetero_lab.views.theme import base_layout

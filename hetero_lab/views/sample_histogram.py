@@ -9,7 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from hetero_lab.errors import ArgumentError
-from hetero_lab.experiments.profiling import Profile
+from hetero_lab.experiments.profile.profile import Profile
 from hetero_lab.views.colours import BOUNDARY, GRID, TEXT, device_styles
 from hetero_lab.views.text import escape, plain, time_text
 from hetero_lab.views.theme import base_layout

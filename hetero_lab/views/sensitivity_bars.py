@@ -7,9 +7,9 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from hetero_lab.experiments.evaluating import Evaluation
-from hetero_lab.experiments.recovered import Recovered
-from hetero_lab.experiments.sensitivity import Tried
+from hetero_lab.experiments.accuracy.evaluate import Evaluation
+from hetero_lab.experiments.search.recovered import Recovered
+from hetero_lab.experiments.search.sensitivity import Tried
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.views.arguments import expect
 from hetero_lab.views.colours import GRID, LINE, device_styles

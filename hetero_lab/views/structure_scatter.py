@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import plotly.graph_objects as go
 
 from hetero_lab.errors import ArgumentError, names_at_hand, shorten
-from hetero_lab.experiments.sweep_result import Sweep
-from hetero_lab.experiments.sweep_tables import row_name
+from hetero_lab.experiments.sweep.result import Sweep
+from hetero_lab.experiments.sweep.tables import row_name
 from hetero_lab.views.arguments import expect
 from hetero_lab.views.colours import GRID, device_styles
 from hetero_lab.views.text import plain

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import plotly.graph_objects as go
 
 from hetero_lab.errors import MeasurementError
-from hetero_lab.experiments.profiling import Profile
+from hetero_lab.experiments.profile.profile import Profile
 from hetero_lab.views.arguments import expect
 from hetero_lab.views.colours import GRID, device_styles
 from hetero_lab.views.text import plain, time_text

@@ -20,9 +20,9 @@ import numpy as np
 import openvino as ov
 
 import hetero_lab as hl
-from hetero_lab.model.labelled_data import Dataset
 from hetero_lab.model.read import prepare
 from hetero_lab.runtime.inputs import generate_inputs
+from hetero_lab.samples.datasets import Dataset
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from int8_kernels import COUNTED, int8_kernels

@@ -18,11 +18,11 @@ import psutil
 
 import hetero_lab as hl
 from hetero_lab.backend.core import shared_core
-from hetero_lab.experiments import worker_process
-from hetero_lab.experiments.bench import WARM_UP_S
-from hetero_lab.experiments.rounds import GROUP_SIZE
+from hetero_lab.experiments.sweep.rounds import GROUP_SIZE
+from hetero_lab.experiments.workers import process as worker_process
+from hetero_lab.experiments.workers.bench import WARM_UP_S
 from hetero_lab.model.read import prepare
-from hetero_lab.placement.placements import compile_properties
+from hetero_lab.placement.placement import compile_properties
 from hetero_lab.runtime.inputs import bind_inputs, generate_inputs
 from hetero_lab.runtime.timing import warm_up
 

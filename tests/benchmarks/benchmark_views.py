@@ -15,7 +15,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 from big_graphs import by_type, transformer_graph
 
 from hetero_lab.placement.partition import predict
-from hetero_lab.views.graph_drawing import placement_graph_of
+from hetero_lab.views.graph.drawing import placement_graph_of
 
 LIMIT_S = 3.0
 PLACEMENTS = {

@@ -11,7 +11,7 @@ import os
 import signal
 import time
 
-from hetero_lab.experiments.worker import HANDLERS, serve
+from hetero_lab.experiments.workers.worker import HANDLERS, serve
 
 _eaten = []
 

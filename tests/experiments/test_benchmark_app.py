@@ -15,7 +15,7 @@ import pytest
 
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError, HeteroLabWarning, MeasurementError, StoredFileError
-from hetero_lab.experiments import benchmark_app_files
+from hetero_lab.experiments.interop import benchmark_app_files
 
 MODEL = str(Path(__file__).parents[2] / "datasets" / "digits_inception.xml")
 RUNS = [

@@ -61,7 +61,7 @@ def test_a_plan_of_it_compiles_and_is_right(costs, digits):
 
 
 def test_little_time_makes_coarser_units_and_says_so(digits, monkeypatch):
-    from hetero_lab.experiments import calibrating
+    from hetero_lab.experiments.search import calibrate as calibrating
 
     monkeypatch.setattr(calibrating, "_FEW", 10_000)  # any number of placements is too few
     hl.emulate("ACC", unsupported={"Softmax"})
@@ -90,7 +90,7 @@ def test_what_is_computed_from_constants_goes_with_its_op(digits):
 @pytest.mark.alone
 def test_devices_without_counters_are_measured_part_by_part(digits, monkeypatch):
     """The runtime's counters are there on every device here, so their reading is cut off."""
-    from hetero_lab.experiments import observing
+    from hetero_lab.experiments.search import observer as observing
 
     real = observing.nodes_and_conversions
 

@@ -15,7 +15,9 @@ import pandas as pd
 import pytest
 
 import hetero_lab as hl
-from hetero_lab import classify_commands, cli, commands
+from hetero_lab.cli import classify as classify_commands
+from hetero_lab.cli import commands
+from hetero_lab.cli import main as cli
 from hetero_lab.errors import (
     ArgumentError,
     HeteroLabWarning,
@@ -23,16 +25,16 @@ from hetero_lab.errors import (
     ModelError,
     SampleError,
 )
-from hetero_lab.experiments import classifying
-from hetero_lab.model import drawn_text
-from hetero_lab.model.pictures import (
+from hetero_lab.experiments.accuracy import classify as classifying
+from hetero_lab.model.read import prepare
+from hetero_lab.samples import drawn_text
+from hetero_lab.samples.pictures import (
     PictureInput,
     Preprocessing,
     picture_input,
     read_picture,
     sample_preprocessing,
 )
-from hetero_lab.model.read import prepare
 
 Image = pytest.importorskip("PIL.Image")
 

@@ -9,7 +9,7 @@ import pytest
 
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError, DeviceError
-from hetero_lab.experiments.explaining import explain
+from hetero_lab.experiments.search.explain import explain
 from hetero_lab.model.read import prepare
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
 

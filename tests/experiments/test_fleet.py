@@ -24,10 +24,10 @@ from experiments.rack import REPO, Rack, can_make_hosts
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError, HeteroLabWarning, MeasurementError, StoreError
 from hetero_lab.experiments.environment import current_environment
-from hetero_lab.experiments.fleet import cluster_of
-from hetero_lab.experiments.fleet_run import FleetRun
-from hetero_lab.experiments.rounds import Plan
-from hetero_lab.experiments.store import read_store
+from hetero_lab.experiments.fleet.cluster import cluster_of
+from hetero_lab.experiments.fleet.run import FleetRun
+from hetero_lab.experiments.sweep.rounds import Plan
+from hetero_lab.experiments.sweep.store import read_store
 from hetero_lab.runtime.timing import Stopwatch
 
 F32 = {"ACC": {"INFERENCE_PRECISION_HINT": "f32"}, "CPU": {"INFERENCE_PRECISION_HINT": "f32"}}

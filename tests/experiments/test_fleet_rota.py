@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hetero_lab.experiments import fleet_rota
-from hetero_lab.experiments.fleet_rota import Item, Rota
-from hetero_lab.experiments.fleet_workers import FleetWorker, read_workers, why_not
+from hetero_lab.experiments.fleet.cluster import work_queue as fleet_rota
+from hetero_lab.experiments.fleet.work_queue import Item, Rota
+from hetero_lab.experiments.fleet.workers import FleetWorker, read_workers, why_not
 
 BASE_OF = {"ACC": "CPU", "GACC": "GPU"}
 

@@ -14,10 +14,10 @@ from openvino import opset13 as op
 from small_models import convolutions, dynamic_inside, odd_ends, stateful
 
 import hetero_lab as hl
-from hetero_lab import cli
+from hetero_lab.cli import main as cli
 from hetero_lab.errors import AffinityError, ArgumentError, HeteroLabWarning, StoredFileError
-from hetero_lab.experiments import profiling
-from hetero_lab.experiments.bench import Bench
+from hetero_lab.experiments.profile import profile as profiling
+from hetero_lab.experiments.workers.bench import Bench
 from hetero_lab.tables import read_csv
 
 QUICK = {"iterations": 20, "warmup": 0, "progress": False}

@@ -10,9 +10,9 @@ import pytest
 import hetero_lab as hl
 from hetero_lab.backend.devices import precisions
 from hetero_lab.errors import ArgumentError, DeviceError
-from hetero_lab.experiments.recovered import ALL_ACCURATE, ALL_FAST
-from hetero_lab.experiments.sensitivity import Chunk, Tried, expected_error, promising_sets
-from hetero_lab.model.labelled_data import dataset_names
+from hetero_lab.experiments.search.recovered import ALL_ACCURATE, ALL_FAST
+from hetero_lab.experiments.search.sensitivity import Chunk, Tried, expected_error, promising_sets
+from hetero_lab.samples.datasets import dataset_names
 
 BF16 = {"INFERENCE_PRECISION_HINT": "bf16"}
 

@@ -12,7 +12,7 @@ from small_models import convolutions, dynamic_inside, odd_ends
 
 import hetero_lab as hl
 from hetero_lab.errors import StoredFileError
-from hetero_lab.experiments.stored_profile import FILE_NAME, from_json, to_json
+from hetero_lab.experiments.profile.storage import FILE_NAME, from_json, to_json
 from hetero_lab.tables import read_csv
 
 QUICK = {"iterations": 20, "warmup": 0, "progress": False}

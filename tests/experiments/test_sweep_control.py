@@ -5,7 +5,7 @@ from __future__ import annotations
 from small_models import chain
 
 import hetero_lab as hl
-from hetero_lab.experiments.sweep_control import SweepControl
+from hetero_lab.experiments.sweep.control import SweepControl
 
 OPTIONS = {"isolate": False, "counters": False, "reference": False, "progress": False}
 

@@ -26,8 +26,8 @@ from hetero_lab.errors import (
     StoredFileError,
     StoreError,
 )
-from hetero_lab.experiments.store import read_store
-from hetero_lab.experiments.sweep_result import sweep_from
+from hetero_lab.experiments.sweep.result import sweep_from
+from hetero_lab.experiments.sweep.store import read_store
 from hetero_lab.tables import read_csv
 
 HERE = Path(__file__).parent
@@ -304,7 +304,7 @@ def test_the_last_idle_bench_is_given_to_one_thread_only(model, placements):
             self.clear()
             return super().pop()
 
-    from hetero_lab.experiments.rounds import Plan, SweepRun
+    from hetero_lab.experiments.sweep.rounds import Plan, SweepRun
     from hetero_lab.runtime.timing import Stopwatch
 
     plan = Plan(0.02, 2, None, False, False, 1.0, 1.0)

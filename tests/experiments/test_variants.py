@@ -9,7 +9,7 @@ import pytest
 
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError, InputError, ModelError, QuantizationError
-from hetero_lab.experiments.variants import prepare_variants
+from hetero_lab.experiments.sweep.variants import prepare_variants
 
 quick = partial(hl.sweep, turns=2, budget_s=None, isolate=False, progress=False)
 

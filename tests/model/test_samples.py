@@ -22,9 +22,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hetero_lab.errors import ArgumentError, HeteroLabError, SampleError
-from hetero_lab.model import efficientnet_lite0, googlenet_graph, onnx_wire, samples
-from hetero_lab.model.fetch import datasets_dir
-from hetero_lab.model.labelled_data import dataset_names
+from hetero_lab.samples import catalogue as samples
+from hetero_lab.samples import efficientnet_lite0, googlenet_graph, onnx_wire
+from hetero_lab.samples.datasets import dataset_names
+from hetero_lab.samples.fetch import datasets_dir
 
 LIGHT_MODEL = "onnx/backend/test/data/light/light_inception_v1.onnx"
 

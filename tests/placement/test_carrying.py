@@ -5,8 +5,8 @@ from small_models import chain, convolutions, diamond
 
 import hetero_lab as hl
 from hetero_lab.errors import AffinityError
+from hetero_lab.lint.quantized_blocks import quantized_blocks
 from hetero_lab.model.read import prepare
-from hetero_lab.placement.quantized_blocks import quantized_blocks
 
 
 @pytest.fixture(scope="module")

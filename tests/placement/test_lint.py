@@ -13,14 +13,14 @@ from small_models import chain, convolutions, diamond, odd_ends, stateful
 
 import hetero_lab as hl
 from hetero_lab.errors import AffinityError, ArgumentError, DeviceError, PlanError
+from hetero_lab.lint.context import Finding
+from hetero_lab.lint.lint import lint
+from hetero_lab.lint.remedies import find_problems, most_remedies
+from hetero_lab.lint.topology_rules import fusion_pairs
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.affinity import Affinity, Node
-from hetero_lab.placement.linting import lint
 from hetero_lab.placement.partition import predict
-from hetero_lab.placement.remedies import find_problems, most_remedies
-from hetero_lab.placement.situation import Finding
-from hetero_lab.placement.topology_rules import fusion_pairs
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, LostFusion, Unit
 
 COLUMNS = ["rule", "severity", "ops", "finding", "advice", "remedy", "n_ops"]

@@ -20,7 +20,7 @@ from hetero_lab.errors import AffinityError
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.known_cuts import KnownCuts
+from hetero_lab.placement.cut_cache import KnownCuts
 from hetero_lab.placement.partition import (
     Partition,
     partition_from_json,

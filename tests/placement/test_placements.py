@@ -10,7 +10,7 @@ from small_models import chain, convolutions, two_parts
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError, DeviceError, PropertyError
 from hetero_lab.model.read import prepare
-from hetero_lab.placement.placements import compile_properties, resolve
+from hetero_lab.placement.placement import compile_properties, resolve
 from hetero_lab.placement.priorities import Priorities
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from planning.random_costs import GraphMaker
 
+from hetero_lab.lint.quantized_blocks import quantized_blocks
+from hetero_lab.lint.remedies import find_problems
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.quantized_blocks import quantized_blocks
-from hetero_lab.placement.remedies import find_problems
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
 
 

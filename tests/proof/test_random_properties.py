@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from properties import Tally, check
 
-from hetero_lab.experiments.store import Store, read_store
+from hetero_lab.experiments.sweep.store import Store, read_store
 from hetero_lab.model.read import prepare
 
 _seen = Tally()

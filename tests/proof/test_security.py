@@ -25,10 +25,10 @@ from small_models import convolutions, diamond
 import hetero_lab as hl
 from hetero_lab import tables
 from hetero_lab.errors import HeteroLabError, SampleError, StoredFileError
-from hetero_lab.experiments.store import _line
-from hetero_lab.model import fetch
-from hetero_lab.model.fetch import Member, Wheel
+from hetero_lab.experiments.sweep.store import _line
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
+from hetero_lab.samples import fetch
+from hetero_lab.samples.fetch import Member, Wheel
 
 PACKAGE = Path(hl.__file__).parent
 
@@ -378,7 +378,7 @@ FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
 # The weights of one sample are a pickle; it is read by an unpickler that makes plain values only,
 # which ``test_a_pickle_that_runs_code_is_refused`` attacks.
-RESTRICTED = "model/efficientnet_lite0.py"
+RESTRICTED = "samples/efficientnet_lite0.py"
 
 
 def _dangerous(tree: ast.AST) -> Iterator[str]:

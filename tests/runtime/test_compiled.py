@@ -32,8 +32,8 @@ from hetero_lab.model.read import output_names, prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, Subgraph, predict
 from hetero_lab.runtime.compiled import _check_ports, _lonely_results, check_cuts
+from hetero_lab.runtime.exported import Header, match_header, observe, read_header
 from hetero_lab.runtime.inputs import generate_inputs
-from hetero_lab.runtime.observed import Header, match_header, observe, read_header
 
 
 def on_cpu(model, core, **elsewhere) -> Affinity:

@@ -17,10 +17,10 @@ from small_models import stateful
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError, InputError
 from hetero_lab.model.read import prepare
-from hetero_lab.model.samples import sample_names
 from hetero_lab.runtime.inputs import bind_inputs, generate_inputs
 from hetero_lab.runtime.parallel import ClosedError
 from hetero_lab.runtime.reference import compare_with_reference, lowest_precision
+from hetero_lab.samples.catalogue import sample_names
 
 F32 = {"PARACC": {"INFERENCE_PRECISION_HINT": "f32"}, "CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
 

@@ -11,9 +11,9 @@ from int8_kernels import COUNTED, heavy, int8_kernels
 from openvino import opset13 as op
 
 import hetero_lab as hl
+from hetero_lab.lint.quantized_blocks import quantized_blocks
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import prepare
-from hetero_lab.placement.quantized_blocks import quantized_blocks
 
 CHANNELS = 16
 

@@ -7,9 +7,9 @@ from random_models import random_affinity
 
 import hetero_lab as hl
 from hetero_lab.model.read import prepare
-from hetero_lab.model.samples import sample_names
 from hetero_lab.runtime.inputs import bind_inputs, generate_inputs
 from hetero_lab.runtime.reference import compare_with_reference, executed_precision
+from hetero_lab.samples.catalogue import sample_names
 
 F32 = {"ACC": {"INFERENCE_PRECISION_HINT": "f32"}, "CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
 TIMES = 20

@@ -9,7 +9,7 @@ from hetero_lab.errors import ArgumentError
 from hetero_lab.model.opgraph import Op, OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Boundary, Partition, Subgraph, Wiring, predict
-from hetero_lab.views.graph_data import (
+from hetero_lab.views.graph.data import (
     NO_SUBGRAPH,
     Measured,
     data_of_profile,

@@ -10,9 +10,9 @@ from hetero_lab.errors import ArgumentError
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.partition import predict
 from hetero_lab.views.colours import SEVERAL
-from hetero_lab.views.graph_data import data_of_profile, graph_data
-from hetero_lab.views.graph_folding import Shown
-from hetero_lab.views.graph_scopes import by_scope, scopes_of
+from hetero_lab.views.graph.data import data_of_profile, graph_data
+from hetero_lab.views.graph.folding import Shown
+from hetero_lab.views.graph.scopes import by_scope, scopes_of
 
 
 def small():

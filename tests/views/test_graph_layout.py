@@ -8,9 +8,9 @@ from random_models import random_affinity, random_model
 
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.partition import predict
-from hetero_lab.views.graph_data import GraphData, data_of_profile, graph_data
-from hetero_lab.views.graph_layout import DENSE, ROOMY, Strip, extent_of, lay_out
-from hetero_lab.views.graph_rows import break_into_rows, choose_cuts
+from hetero_lab.views.graph.data import GraphData, data_of_profile, graph_data
+from hetero_lab.views.graph.layout import DENSE, ROOMY, Strip, extent_of, lay_out
+from hetero_lab.views.graph.rows import break_into_rows, choose_cuts
 
 RADIUS = 6.0
 

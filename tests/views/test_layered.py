@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hetero_lab.views.layered import find_layers
+from hetero_lab.views.graph.layers import find_layers
 
 
 def random_edges(seed: int) -> tuple[int, list[tuple[int, int]]]:

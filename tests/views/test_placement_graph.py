@@ -11,9 +11,9 @@ import hetero_lab as hl
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import predict
-from hetero_lab.views import graph_words
-from hetero_lab.views.graph_data import GraphNode, data_of_profile
-from hetero_lab.views.graph_drawing import node_radius, placement_graph_of, width_level
+from hetero_lab.views.graph import labels as graph_words
+from hetero_lab.views.graph.data import GraphNode, data_of_profile
+from hetero_lab.views.graph.drawing import node_radius, placement_graph_of, width_level
 
 
 def traces(figure, name):

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from test_layered import random_edges
 
-from hetero_lab.views import spreading
-from hetero_lab.views.layered import find_layers
-from hetero_lab.views.spreading import Wire, isotonic, spread
+from hetero_lab.views.graph import coordinates as spreading
+from hetero_lab.views.graph.coordinates import Wire, isotonic, spread
+from hetero_lab.views.graph.layers import find_layers
 
 
 def spread_randomly(seed: int):

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from hand_made import NASTY, small_profile
 
-from hetero_lab.experiments.sweep_result import Row, Sweep
+from hetero_lab.experiments.sweep.result import Row, Sweep
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, Subgraph
 from hetero_lab.statistics import Latency, Series

@@ -12,9 +12,9 @@ from hand_sweeps import ALONE, NASTY, SLOW, SPLIT, failed_row, small_sweep
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError
 from hetero_lab.statistics import Series
-from hetero_lab.widgets.explorer_points import points_figure
-from hetero_lab.widgets.sweep_exploring import SweepExploring, title_of
-from hetero_lab.widgets.sweep_filter import Term, matching, parse
+from hetero_lab.widgets.explorer.filter import Term, matching, parse
+from hetero_lab.widgets.explorer.points import points_figure
+from hetero_lab.widgets.explorer.state import SweepExploring, title_of
 
 
 def labels(exploring):

@@ -9,12 +9,12 @@ from planning.random_costs import random_costs, random_graph
 from small_models import stateful
 
 from hetero_lab.errors import AffinityError, DeviceError
+from hetero_lab.lint.lint import lint, to_frame
 from hetero_lab.model.opgraph import Op, OpGraph, Tensor
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.linting import lint, to_frame
 from hetero_lab.placement.partition import predict
-from hetero_lab.widgets.tweaking import Tweaking
+from hetero_lab.widgets.tweaker.state import Tweaking
 
 TYPES = ("Parameter", "Convolution", "Relu", "MaxPool", "Softmax", "Result")
 NAMES = ("x", "conv", "relu", "pool", "soft", "out")

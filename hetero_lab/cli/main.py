@@ -1,0 +1,231 @@
+"""The command line ``hetero-lab``: parse, call, print."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from hetero_lab.cli import classify as classify_commands
+from hetero_lab.cli import commands, options
+from hetero_lab.cli import plan as plan_commands
+from hetero_lab.cli import sweep as sweep_commands
+from hetero_lab.errors import HeteroLabError
+from hetero_lab.terminal import columns
+
+DIFFERENT, ERROR, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
+
+_EXAMPLES = """
+examples:
+  hetero-lab profile digits_inception -d CPU
+  hetero-lab profile model.onnx -d HETERO:GPU,CPU --fix '^head_=CPU' --csv profile.csv
+  hetero-lab profile model.xml -d HETERO:ACC,CPU --emulate ACC:unsupported=Softmax,Concat
+"""
+_SWEEP_EXAMPLES = """
+examples:
+  hetero-lab sweep model.onnx -d GPU,CPU --orders all --store sweep --csv sweep.csv
+  hetero-lab sweep model.onnx -d GPU,CPU --fix '^head_=CPU' --fix '^block1/=CPU'
+"""
+_PLAN_EXAMPLES = """
+examples:
+  hetero-lab plan model.onnx -d GPU,CPU --costs costs.json --affinity-out plan.json
+  hetero-lab plan model.onnx --costs costs.json --memory-limit GPU=512MiB --pin '^head_=CPU'
+"""
+_APPLY_EXAMPLES = """
+examples:
+  hetero-lab apply model.onnx plan.json
+  hetero-lab apply model.onnx frozen/
+"""
+_CLASSIFY_EXAMPLES = """
+examples:
+  hetero-lab classify efficientnet_lite0 cat.jpg -d HETERO:GPU,CPU -pc
+  hetero-lab classify model.onnx cat.jpg -d CPU --mean 123.7,116.3,103.5 --scale 58.4,57.1,57.4
+"""
+_EMULATE_HELP = (
+    "register an emulated device; other parts, after a colon each, are unsupported=, base=, "
+    "faster_by=auto and properties, KEY=VALUE: ACC:unsupported=Softmax:faster_by=auto; may be "
+    "repeated"
+)
+
+
+def parser() -> options.OptionParser:
+    """Return the parser of the whole command line."""
+    top = options.OptionParser(
+        prog="hetero-lab",
+        description="A laboratory for OpenVINO's HETERO device: placement, cost, evidence.",
+    )
+    subparsers = top.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", parser_class=options.OptionParser
+    )
+    demo = subparsers.add_parser("demo", help="the main job on a small bundled model")
+    demo.add_argument(
+        "--export", default="hetero_lab_demo", metavar="DIR", help="where to write (%(default)s)"
+    )
+    demo.set_defaults(run=_demo)
+    devices = subparsers.add_parser("devices", help="the devices here, and why others are not")
+    devices.set_defaults(run=_devices)
+    samples = subparsers.add_parser("samples", help="the sample models, to be used by name")
+    samples.set_defaults(run=_samples)
+    profile = subparsers.add_parser(
+        "profile",
+        help="measure one placement of one model",
+        description="Compile a placement, measure its latency and its ops, compare its outputs.",
+        epilog=_EXAMPLES,
+    )
+    options.add_profile_options(profile)
+    profile.set_defaults(run=_profile)
+    sweep = subparsers.add_parser(
+        "sweep",
+        help="measure many placements in turn and rank them",
+        description="Measure many placements in turn and rank them with their uncertainty.",
+        epilog=_SWEEP_EXAMPLES,
+    )
+    sweep_commands.add_sweep_options(sweep)
+    sweep.set_defaults(run=_sweep)
+    plan = subparsers.add_parser(
+        "plan",
+        help="measure what each op and hand-over costs and plan the best placement",
+        description=(
+            "Measure what each op and hand-over costs, or take it from a file, and plan the best\n"
+            "placement. A plan is a prediction: hetero-lab apply or sweep measures it."
+        ),
+        epilog=_PLAN_EXAMPLES,
+    )
+    plan_commands.add_plan_options(plan)
+    plan.set_defaults(run=_plan)
+    apply = subparsers.add_parser(
+        "apply",
+        help="run a stored affinity or a frozen placement, check its outputs, time it",
+        description=(
+            "Compile a model with a stored affinity, or run a frozen directory, compare its\n"
+            "outputs with the f32 reference and measure its latency. The exit code is 1 if an\n"
+            "output differs by more than rounding."
+        ),
+        epilog=_APPLY_EXAMPLES,
+    )
+    plan_commands.add_apply_options(apply)
+    apply.set_defaults(run=_apply)
+    classify = subparsers.add_parser(
+        "classify",
+        help="run a picture through an image classifier",
+        description="A picture in, the best classes out, on any placement.",
+        epilog=_CLASSIFY_EXAMPLES,
+    )
+    classify_commands.add_classify_options(classify)
+    classify.set_defaults(run=_classify)
+    for command in (devices, profile, sweep, plan, apply, classify):
+        command.add_argument(
+            "--emulate",
+            action="append",
+            default=[],
+            metavar="NAME:supported=Convolution,MatMul",
+            help=_EMULATE_HELP,
+        )
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code.
+
+    2 is an error, 130 Ctrl-C, 1 outputs that ``apply`` found wrong.
+    """
+    _print_anything()
+    try:
+        with commands.warnings_to(_say_aside):
+            given = options.parse(parser(), sys.argv[1:] if arguments is None else arguments)
+            code = given.run(given)
+            sys.stdout.flush()
+            return code
+    except HeteroLabError as error:
+        _say_aside(f"Error: {' '.join(str(error).split())}")
+        return ERROR
+    except KeyboardInterrupt:
+        _say_aside("Interrupted.")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader has gone (`| head`); the interpreter must not try to write the rest.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+
+
+def _demo(given: argparse.Namespace) -> int:
+    from hetero_lab.cli import demo
+
+    interrupted = demo.run(given.export, say=print, progress=sys.stderr.isatty())
+    return INTERRUPTED if interrupted else 0
+
+
+def _devices(given: argparse.Namespace) -> int:
+    import hetero_lab as hl
+
+    commands.emulate(given.emulate)
+    rows = [["DEVICE", "WHAT IT IS", "CAPABILITIES"]]
+    for row in hl.devices().to_dict("records"):
+        name = f"{row['full_name']} (emulated)" if row["emulated_on"] else row["full_name"]
+        missing = f"not available: {row['problem']}"
+        rows.append([row["device"], name if row["available"] else missing, row["capabilities"]])
+    print(columns(rows))
+    return 0
+
+
+def _samples(_: argparse.Namespace) -> int:
+    import hetero_lab as hl
+
+    rows = [["SAMPLE", "MIB", "FROM", "WHAT IT IS FOR"]]
+    for row in hl.samples().to_dict("records"):
+        here = "bundled" if row["bundled"] else f"{row['package']}{' (here)' * row['cached']}"
+        rows.append([row["name"], f"{row['n_bytes'] / (1 << 20):.1f}", here, row["task"]])
+    print(columns(rows))
+    return 0
+
+
+def _profile(given: argparse.Namespace) -> int:
+    contrast = commands.emulate(given.emulate)
+    result = commands.run_profile(given, given.model, defaults=contrast)
+    if not given.quiet:
+        print(result.report(), end="")
+    return INTERRUPTED if result.interrupted else 0
+
+
+def _sweep(given: argparse.Namespace) -> int:
+    contrast = commands.emulate(given.emulate)
+    result = sweep_commands.run_sweep(given, given.model, defaults=contrast)
+    if not given.quiet:
+        print(result, end="")
+    return INTERRUPTED if result.interrupted else 0
+
+
+def _plan(given: argparse.Namespace) -> int:
+    contrast = commands.emulate(given.emulate)
+    planned = plan_commands.run_plan(given, given.model, defaults=contrast)
+    if not given.quiet:
+        print(planned, end="")
+    return 0
+
+
+def _apply(given: argparse.Namespace) -> int:
+    contrast = commands.emulate(given.emulate)
+    profile = plan_commands.run_apply(given, given.model, defaults=contrast)
+    if not given.quiet:
+        print(profile.report(counters=False), end="")
+    return DIFFERENT if plan_commands.differs(profile) else 0
+
+
+def _classify(given: argparse.Namespace) -> int:
+    contrast = commands.emulate(given.emulate)
+    result = classify_commands.run_classify(given, defaults=contrast)
+    if not given.quiet:
+        print(result.report(), end="")
+    return 0
+
+
+def _print_anything() -> None:
+    # An op's name may have characters that the terminal's encoding lacks.
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+
+
+def _say_aside(text: str) -> None:
+    print(f"hetero-lab: {text}", file=sys.stderr)

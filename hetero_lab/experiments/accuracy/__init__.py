@@ -1,0 +1,1 @@
+"""Accuracy of a placement on labelled data."""

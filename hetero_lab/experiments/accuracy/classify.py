@@ -1,0 +1,274 @@
+"""Classify: a picture in, the best classes out, on any placement, as OpenVINO's samples do."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hetero_lab.backend.core import shared_core
+from hetero_lab.backend.emulation import emulated_devices
+from hetero_lab.errors import (
+    ArgumentError,
+    HeteroLabWarning,
+    ModelError,
+    SampleError,
+    names_at_hand,
+    shorten,
+)
+from hetero_lab.experiments.profile import report as profile_report
+from hetero_lab.model.read import PreparedModel, Source, output_names, prepare
+from hetero_lab.placement.partition import Partition
+from hetero_lab.placement.placement import Placement, PlacementLike, resolve
+from hetero_lab.runtime.compiled import compile_placement
+from hetero_lab.runtime.counters import Counter
+from hetero_lab.runtime.runners import Execution, measure_counters
+from hetero_lab.samples.catalogue import sample_labels, sample_names
+from hetero_lab.samples.pictures import picture_input, read_picture, sample_preprocessing
+from hetero_lab.tables import html_table, write_csv
+from hetero_lab.terminal import one_line
+
+if TYPE_CHECKING:
+    import openvino as ov
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class ClassScore:
+    """One of the best classes of one output.
+
+    ``class_index`` counts from 0; ``label`` is empty where the classes have no known names;
+    ``score`` is what the model says, be it a probability or not.
+    """
+
+    output: str
+    rank: int
+    class_index: int
+    label: str
+    score: float
+
+
+@dataclass(frozen=True)
+class Classification:
+    """What a placement of an image classifier says about one picture.
+
+    Attributes
+    ----------
+    model, placement, image
+        Names of the model, the placement and the file.
+    classes
+        The best classes of each output that has classes, the best first.
+    partition
+        The subgraphs that ran, as observed on the runtime.
+    counters
+        OpenVINO's counters of a second compile; empty unless they were asked for.
+    emulated
+        Emulated device → its base, of those in use.
+    """
+
+    model: str
+    placement: str
+    image: str
+    classes: tuple[ClassScore, ...]
+    partition: Partition
+    counters: tuple[Counter, ...]
+    emulated: tuple[tuple[str, str], ...]
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """One row a class: image, placement, output, rank, class_index, label, score."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            [
+                {"image": self.image, "placement": self.placement, **asdict(found)}
+                for found in self.classes
+            ]
+        )
+
+    def to_csv(self, file: str | os.PathLike[str]) -> None:
+        """Write the table as CSV, whole or not at all."""
+        write_csv(file, self.table)
+
+    def report(self) -> str:
+        """Return the classes as text, and the counters subgraph by subgraph."""
+        return "\n".join([*self._class_lines(), *self._counter_lines()]) + "\n"
+
+    def __repr__(self) -> str:
+        best = next(iter(self.classes))
+        name = best.label or f"class {best.class_index}"
+        return f"Classification({shorten(self.image)}: {shorten(name)}, {best.score:.6g})"
+
+    def _repr_html_(self) -> str:
+        return html_table(self.table.drop(columns=["image"]), caption=self.image)
+
+    def _class_lines(self) -> Iterator[str]:
+        yield f"Model:     {one_line(self.model)}"
+        yield f"Placement: {one_line(self.placement)}, {self.partition.n_subgraphs} subgraphs"
+        yield f"Image:     {one_line(self.image)}"
+        for output in dict.fromkeys(found.output for found in self.classes):
+            yield ""
+            yield f"Output {one_line(output)}"
+            yield f"{'class':>7}  {'score':>12}  label"
+            for found in self.classes:
+                if found.output == output:
+                    text = f"{found.class_index:>7}  {found.score:>12.6g}  {one_line(found.label)}"
+                    yield text.rstrip()
+
+    def _counter_lines(self) -> Iterator[str]:
+        if not self.counters:
+            return
+        emulated = dict(self.emulated)
+        for subgraph in self.partition.subgraphs:
+            mine = [c for c in self.counters if c.subgraph == subgraph.index]
+            base = emulated.get(subgraph.device)
+            on = f"{subgraph.device} (emulated on {base})" if base else subgraph.device
+            yield ""
+            n_ops = len(subgraph.ops)
+            yield f"Performance counts of subgraph {subgraph.index} on {on}, {n_ops} ops"
+            yield from profile_report.counter_lines(mine, hetero=False)
+
+
+def classify(
+    model: Source,
+    image: str | os.PathLike[str],
+    placement: PlacementLike,
+    *,
+    top: int = 5,
+    sample: str | None = None,
+    mean: float | Sequence[float] | None = None,
+    scale: float | Sequence[float] | None = None,
+    bgr: bool | None = None,
+    counters: bool = False,
+    core: ov.Core | None = None,
+) -> Classification:
+    """Run a picture through an image classifier on a placement.
+
+    Parameters
+    ----------
+    model
+        Anything that :func:`hetero_lab.load` takes, with one input of batch 1 and 1 or 3
+        channels, first or last.
+    image
+        The path of a PNG, JPEG, BMP, GIF, WebP, TIFF or PPM file.
+    placement
+        A Placement, an Affinity, ``"HETERO:ACC,CPU"`` or ``"CPU"``.
+    top
+        How many classes of each output.
+    sample
+        The sample that the model is, whose preprocessing and labels are used; needed only where
+        ``model`` is not its name.
+    mean, scale
+        The input is ``(pixel - mean) / scale``, pixels being 0 to 255: a number, or one a channel
+        in the model's order. ``None``: as the sample was trained, 0 and 1 for other models.
+    bgr
+        Whether the model's first channel is blue; ``None``: as the sample, else red.
+    counters
+        Whether to compile once more for OpenVINO's counters.
+
+    Returns
+    -------
+    Classification
+        Of all outputs that have one score a class; the best class is the first.
+
+    Raises
+    ------
+    ModelError
+        The model does not take a picture, or gives no classes.
+    InputError
+        The picture cannot be read, or Pillow is missing.
+    ArgumentError
+        Anything else about the arguments.
+    CompileError
+        The runtime refused the placement.
+    """
+    if isinstance(top, bool) or not isinstance(top, int) or top < 1:
+        raise ArgumentError(f"top= is a whole number of at least 1, not {top!r}.")
+    known = sample if sample is not None else model if isinstance(model, str) else ""
+    how = sample_preprocessing(known)
+    given = {"mean": _numbers("mean", mean), "scale": _numbers("scale", scale), "bgr": bgr}
+    how = replace(how, **{name: value for name, value in given.items() if value is not None})
+    core = core or shared_core()
+    prepared = prepare(model)
+    into = picture_input(prepared.graph)
+    outputs = _class_outputs(prepared)
+    pixels = read_picture(image, into, how)
+    resolved = resolve(prepared, placement, core=core)
+    compiled = compile_placement(prepared, resolved, checked=True, core=core)
+    answers = compiled([pixels])
+    labels = _labels(known) if known in sample_names() else None
+    return Classification(
+        model=prepared.graph.name,
+        placement=resolved.label,
+        image=os.fspath(image),
+        classes=tuple(found for name in outputs for found in _best(name, answers, top, labels)),
+        partition=compiled.partition,
+        counters=_counters(prepared, resolved, pixels, core) if counters else (),
+        emulated=tuple(
+            (name, spec.base)
+            for name, spec in emulated_devices(core).items()
+            if name in resolved.affinity.devices
+        ),
+    )
+
+
+def _labels(name: str) -> tuple[str, ...] | None:
+    try:
+        return sample_labels(name)
+    except SampleError as error:  # the classes are known by number
+        warnings.warn(f"Classes have numbers only: {error}", HeteroLabWarning, stacklevel=3)
+        return None
+
+
+def _class_outputs(prepared: PreparedModel) -> list[str]:
+    """Return the outputs that have one score a class: one axis that is longer than 1."""
+    names = output_names(prepared.model)
+    shapes = [prepared.graph.ops[i].outputs[0].shape for i in prepared.graph.results]
+    found = [
+        name
+        for name, shape in zip(names, shapes, strict=True)
+        if shape is not None and len(shape) >= 1 and sum(size > 1 for size in shape) == 1
+    ]
+    if not found:
+        said = names_at_hand(
+            f"{name} {'x'.join(map(str, shape)) if shape is not None else 'of unknown shape'}"
+            for name, shape in zip(names, shapes, strict=True)
+        )
+        raise ModelError(
+            "This model is no classifier: no output is one score a class (1x1000). "
+            f"Outputs: {said}."
+        )
+    return found
+
+
+def _best(
+    output: str, answers: dict[str, np.ndarray], top: int, labels: tuple[str, ...] | None
+) -> list[ClassScore]:
+    scores = answers[output].ravel().astype(np.float64)
+    if labels is None or len(labels) != len(scores):
+        labels = ("",) * len(scores)  # of this output's classes there are no names
+    order = np.argsort(-scores, kind="stable")[:top]
+    return [
+        ClassScore(output, rank, int(index), labels[index], float(scores[index]))
+        for rank, index in enumerate(order, start=1)
+    ]
+
+
+def _counters(
+    prepared: PreparedModel, resolved: Placement, pixels: np.ndarray, core: ov.Core
+) -> tuple[Counter, ...]:
+    return measure_counters(prepared, resolved, [pixels], Execution(), core=core)
+
+
+def _numbers(name: str, given: float | Sequence[float] | None) -> tuple[float, ...] | None:
+    if given is None:
+        return None
+    try:
+        return tuple(float(v) for v in (given if isinstance(given, Sequence) else [given]))
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"{name}= is one number or three, not {given!r}.") from error

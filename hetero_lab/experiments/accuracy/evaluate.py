@@ -1,0 +1,288 @@
+"""Evaluate: how often a placement is right, and what its precision costs against f32."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tqdm.auto import tqdm
+
+from hetero_lab.backend.core import shared_core
+from hetero_lab.errors import ArgumentError, shorten
+from hetero_lab.model.read import Source, prepare
+from hetero_lab.paired_accuracy import PairedDrop, paired_drop, wilson_interval
+from hetero_lab.placement.placement import PlacementLike
+from hetero_lab.runtime.compiled import compile_placement
+from hetero_lab.runtime.scoring import Answer, Correct, F32Reference, judge
+from hetero_lab.samples.datasets import Dataset, Metric
+from hetero_lab.tables import html_table, write_csv
+
+if TYPE_CHECKING:
+    import openvino as ov
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a placement answers to labelled or plain examples, beside a single device in f32.
+
+    Shares are from 0 to 1; a drop is f32's share less the placement's, so that above 0 is worse.
+    Without labels there are output errors only.
+
+    Attributes
+    ----------
+    label
+        Of the placement.
+    metric
+        What a right answer is; empty without labels.
+    answers
+        One an example.
+    """
+
+    label: str
+    metric: str
+    answers: tuple[Answer, ...]
+
+    def __len__(self) -> int:
+        return len(self.answers)
+
+    @property
+    def is_labelled(self) -> bool:
+        """Whether there is an accuracy."""
+        return bool(self.metric)
+
+    @property
+    def accuracy(self) -> float:
+        """The share of right answers.
+
+        Raises
+        ------
+        ArgumentError
+            The examples had no labels.
+        """
+        return float(np.mean(self._right(lambda answer: answer.right)))
+
+    @property
+    def accuracy_ci95(self) -> tuple[float, float]:
+        """95 % interval of the accuracy (Wilson 1927)."""
+        right = self._right(lambda answer: answer.right)
+        return wilson_interval(sum(right), len(right))
+
+    @property
+    def reference_accuracy(self) -> float:
+        """The share of right answers of the model on one device in f32."""
+        return float(np.mean(self._right(lambda answer: answer.reference_right)))
+
+    @cached_property
+    def paired(self) -> PairedDrop:
+        """The drop of accuracy from f32, example by example, with interval and p-value."""
+        return paired_drop(
+            self._right(lambda answer: answer.reference_right),
+            self._right(lambda answer: answer.right),
+        )
+
+    @property
+    def n_nan(self) -> int:
+        """Examples with an output that is not a number; they count as wrong."""
+        return sum(answer.is_nan for answer in self.answers)
+
+    @property
+    def relative_error(self) -> float:
+        """Mean relative error of the outputs against f32; NaN if no output is a number."""
+        return self._mean("relative_error")
+
+    @property
+    def cosine(self) -> float:
+        """Mean cosine between the outputs and those in f32."""
+        return self._mean("cosine")
+
+    @property
+    def top1_agreement(self) -> float:
+        """Share of arg-max positions that are those of f32."""
+        return float(np.mean([answer.top1_agreement for answer in self.answers]))
+
+    @cached_property
+    def summary(self) -> pd.DataFrame:
+        """One row: accuracy with interval, drop with interval and p, output errors, NaNs."""
+        import pandas as pd
+
+        return pd.DataFrame([{"label": self.label, **accuracy_columns(self), **self._errors()}])
+
+    @cached_property
+    def examples(self) -> pd.DataFrame:
+        """One row an example."""
+        import pandas as pd
+
+        columns = [
+            "right", "reference_right", "is_nan", "reference_is_nan", "relative_error", "cosine",
+            "top1_agreement",
+        ]  # fmt: skip
+        if not self.is_labelled:
+            columns = columns[2:]
+        frame = pd.DataFrame([[getattr(a, c) for c in columns] for a in self.answers])
+        frame.columns = columns
+        frame.insert(0, "example", range(len(frame)))
+        return frame
+
+    def to_csv(self, file: str | os.PathLike[str]) -> None:
+        """Write the summary, whole or not at all."""
+        write_csv(file, self.summary)
+
+    def __repr__(self) -> str:
+        label, n = shorten(self.label), len(self)
+        nan = f", {self.n_nan} of them not a number" if self.n_nan else ""
+        if not self.is_labelled:
+            return (
+                f"Evaluation({label}: relative error {self.relative_error:.2g}, cosine "
+                f"{self.cosine:.5f}, top-1 agreement {self.top1_agreement:.1%} with f32; "
+                f"{n} examples{nan})"
+            )
+        low, high = self.accuracy_ci95
+        drop = self.paired
+        return (
+            f"Evaluation({label}: {self.metric} {self.accuracy:.1%} [{low:.1%}, {high:.1%}], "
+            f"f32 {self.reference_accuracy:.1%}, drop {100 * drop.drop:+.2f} points "
+            f"[{100 * drop.low:+.2f}, {100 * drop.high:+.2f}], p = {drop.p:.2g}; "
+            f"{n} examples{nan})"
+        )
+
+    def _repr_html_(self) -> str:
+        return html_table(self.summary, caption=repr(self))
+
+    def _right(self, of: Any) -> list[bool]:
+        if not self.is_labelled:
+            raise ArgumentError(
+                "The examples had no labels, so there is no accuracy. Give a labelled data set, "
+                "or (inputs, label) pairs with metric=."
+            )
+        return [bool(of(answer)) for answer in self.answers]
+
+    def _mean(self, name: str) -> float:
+        values = [getattr(a, name) for a in self.answers if not (a.is_nan or a.reference_is_nan)]
+        return float(np.mean(values)) if values else float("nan")
+
+    def _errors(self) -> dict[str, Any]:
+        return {
+            "relative_error": self.relative_error,
+            "cosine": self.cosine,
+            "top1_agreement": self.top1_agreement,
+            "n_nan": self.n_nan,
+            "n_reference_nan": sum(answer.reference_is_nan for answer in self.answers),
+        }
+
+
+def accuracy_columns(found: Evaluation | None) -> dict[str, Any]:
+    """Return the columns about accuracy; all ``None`` for what was not evaluated."""
+    if found is None or not found.is_labelled:
+        columns: dict[str, Any] = dict.fromkeys(_COLUMNS)
+        return columns if found is None else {**columns, "n_examples": len(found)}
+    drop = found.paired
+    values = (
+        found.metric, found.accuracy, *found.accuracy_ci95, found.reference_accuracy, drop.drop,
+        drop.low, drop.high, drop.p, drop.lost, drop.won, drop.n,
+    )  # fmt: skip
+    return dict(zip(_COLUMNS, values, strict=True))
+
+
+_COLUMNS = (
+    "metric", "accuracy", "accuracy_ci95_low", "accuracy_ci95_high", "reference_accuracy",
+    "accuracy_drop", "accuracy_drop_ci95_low", "accuracy_drop_ci95_high", "mcnemar_p", "n_lost",
+    "n_won", "n_examples",
+)  # fmt: skip
+
+
+def evaluate(
+    model: Source,
+    placement: PlacementLike,
+    data: Dataset | Sequence[Any],
+    *,
+    metric: Metric | Correct | None = None,
+    reference: Source | None = None,
+    progress: bool = False,
+    core: ov.Core | None = None,
+) -> Evaluation:
+    """Run a placement on examples: accuracy, and how its outputs differ from f32.
+
+    The same examples go through the model on one real device in f32; those outputs are kept, so
+    that the next placement of the process is evaluated sooner.
+
+    Parameters
+    ----------
+    model
+        Anything that :func:`hetero_lab.load` takes.
+    placement
+        A Placement, an Affinity, ``"HETERO:ACC,CPU"`` or ``"CPU"``.
+    data
+        A labelled data set (its evaluation part and its metric are used), or ``(inputs, label)``
+        pairs with ``metric=``, or inputs alone: then only output errors are found.
+    metric
+        A :class:`~hetero_lab.samples.datasets.Metric`, or a function from outputs by name and
+        a label to whether they fit.
+    reference
+        What f32 means: of a quantised model, the one that it was made from. By default the model
+        itself, so that a drop is that of its placement.
+    progress
+        Show how far it is.
+
+    Returns
+    -------
+    Evaluation
+
+    Raises
+    ------
+    ArgumentError
+        There are no examples, or labels do not fit outputs.
+    InputError
+        Inputs that do not fit the model.
+    DeviceError, AffinityError, PropertyError, CompileError
+        As for :func:`hetero_lab.compile`, or no single device can run the model in f32.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> found = hl.evaluate(model, "CPU", hl.dataset("digits"))
+    >>> len(found), found.accuracy > 0.95
+    (597, True)
+    """
+    core = core or shared_core()
+    examples, correct, name, output = read_data(data, metric)
+    prepared = prepare(model)
+    exact = F32Reference(prepared if reference is None else prepare(reference), core)
+    run = compile_placement(prepared, placement, core=core)
+    with tqdm(total=len(examples), desc="evaluate", disable=not progress, leave=False) as bar:
+        answers = judge(
+            run, exact, examples, correct=correct, output=output, step=lambda: bar.update()
+        )
+    return Evaluation(run.placement.label, name, answers)
+
+
+def read_data(
+    data: Any, metric: Metric | Correct | None = None
+) -> tuple[Sequence[Any], Correct | None, str, str]:
+    """Return examples, what tells whether one is right, its name, and the output looked at."""
+    output = ""
+    if isinstance(data, Dataset):
+        metric, output, data = metric or data.metric, data.output, data.evaluation
+    if isinstance(data, str | bytes | dict) or not isinstance(data, Iterable):
+        raise ArgumentError(
+            "data= is a labelled data set (hetero_lab.dataset('digits')), a list of (inputs, "
+            f"label) with metric=, or a list of inputs, not {type(data).__name__}."
+        )
+    examples = data if isinstance(data, Sequence) else list(data)
+    if not len(examples):
+        raise ArgumentError("data= has no examples. Give at least one; hundreds tell more.")
+    if metric is None:
+        return examples, None, "", output
+    if isinstance(metric, Metric):
+        return examples, metric.correct, metric.name, output
+    if not callable(metric):
+        raise ArgumentError(
+            "metric= is a function from outputs by name and a label to a bool, not "
+            f"{type(metric).__name__}."
+        )
+    return examples, metric, getattr(metric, "__name__", "accuracy"), output

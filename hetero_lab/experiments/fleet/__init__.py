@@ -1,0 +1,1 @@
+"""A sweep over the machines of a Dask cluster."""

@@ -1,0 +1,323 @@
+"""OpenVINO's own two .dot dumps of a placement, made out of harm's way and read into tables.
+
+``OPENVINO_HETERO_VISUALIZE`` makes HETERO write ``hetero_affinity_<model>.dot`` and
+``hetero_subgraphs_<model>.dot`` into the current directory at every compile, over whatever is
+there, and none at all if the model's name has a ``/``. So they are made by a process in a
+directory of its own, of a model whose names need no quotes.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import openvino as ov
+
+from hetero_lab.backend.core import shared_core
+from hetero_lab.backend.emulation import emulated_devices, plugin_of
+from hetero_lab.backend.processes import environment_of_a_child
+from hetero_lab.errors import ArgumentError, CompileError, StoredFileError, shorten
+from hetero_lab.model.naming import unique
+from hetero_lab.model.read import PreparedModel, Source, prepare, save
+from hetero_lab.placement.partition import predict
+from hetero_lab.placement.placement import Placement, PlacementLike, compile_properties, resolve
+from hetero_lab.runtime import run_frozen
+from hetero_lab.runtime.compiled import labelled_clone
+from hetero_lab.tables import html_table, scratch_directory, write_json
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_MODEL = "model"
+_HARMLESS = re.compile(r"[A-Za-z0-9_./:-]{1,200}")
+# The end of a label repeats the statement's own id, so a name before it may hold anything.
+_NODE = re.compile(
+    r"^    (?P<id>\w+) \[shape=[^\n]*?label=\"(?P<name>(?:(?!^    \w+ \[shape=).)*?)"
+    r"\\n(?P=id)\\n[^\"\n\\]*::(?P<type>\w+)(?P<rest>[^\n]*)\]$",
+    re.MULTILINE | re.DOTALL,
+)
+# Inputs and constants are drawn anew beside each user.
+_CLONE = re.compile(
+    r"^    (?P<id>CLONE_\d+)\[[^\n]*?label=\"(?P<name>(?:(?!^    CLONE_\d+\[).)*?)"
+    r"\\n(?P<unique>\w+)\\n[^\"\n\\]*::(?P<type>\w+)",
+    re.MULTILINE | re.DOTALL,
+)
+# A long edge is two unconnected halves; the first says where the second is.
+_SEND = re.compile(r"^    (?P<id>SEND_\d+)\[[^\n]*label=\"Send\[(?P<to>\w+)\]\"\]$", re.MULTILINE)
+_EDGE = re.compile(r"^    (?P<source>\w+) -> (?P<target>\w+)(?:\[[^\n]*\])?$", re.MULTILINE)
+_SUBGRAPH = re.compile(r"\\nsubgraph=(\d+)")
+_DEVICE = re.compile(r"\\ndevice=([^\"\\]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class DumpedNode:
+    """A node of a dump; inputs and constants have neither device nor subgraph there.
+
+    ``subgraph`` is the dump's own number: not the execution order, and with gaps.
+    """
+
+    name: str
+    type: str
+    device: str | None
+    subgraph: int | None
+
+
+@dataclass(frozen=True)
+class HeteroDumps:
+    """What OpenVINO's two .dot dumps say of a placement.
+
+    ``edges`` are (source, target) names, once for each input that is fed. ``affinity_dot`` and
+    ``subgraphs_dot`` are the files' own text, for Graphviz; names that would need quotes are
+    numbered in it.
+    """
+
+    label: str
+    dumped: tuple[DumpedNode, ...]
+    wires: tuple[tuple[str, str], ...]
+    affinity_dot: str
+    subgraphs_dot: str
+
+    @property
+    def nodes(self) -> pd.DataFrame:
+        """One row a node: ``node``, ``type``, ``device``, ``dump_subgraph``."""
+        import pandas as pd
+
+        rows = [(n.name, n.type, n.device, n.subgraph) for n in self.dumped]
+        frame = pd.DataFrame(rows, columns=["node", "type", "device", "dump_subgraph"])
+        return frame.astype({"dump_subgraph": "Int64"})
+
+    @property
+    def edges(self) -> pd.DataFrame:
+        """One row an input that is fed: ``source``, ``target``, ``crosses``.
+
+        ``crosses`` tells whether the two are in different subgraphs; inputs and constants are
+        drawn beside their users and never cross.
+        """
+        import pandas as pd
+
+        where = {n.name: n.subgraph for n in self.dumped}
+        rows = [
+            (source, target, where[source] is not None and where[source] != where[target])
+            for source, target in self.wires
+        ]
+        return pd.DataFrame(rows, columns=["source", "target", "crosses"])
+
+    @property
+    def subgraphs(self) -> pd.DataFrame:
+        """One row a subgraph: ``dump_subgraph``, ``device``, ``n_nodes``, ``nodes``."""
+        import pandas as pd
+
+        members: dict[int, list[DumpedNode]] = {}
+        for node in self.dumped:
+            if node.subgraph is not None:
+                members.setdefault(node.subgraph, []).append(node)
+        rows = [
+            (number, nodes[0].device, len(nodes), "\n".join(n.name for n in nodes))
+            for number, nodes in sorted(members.items())
+        ]
+        return pd.DataFrame(rows, columns=["dump_subgraph", "device", "n_nodes", "nodes"])
+
+    def __repr__(self) -> str:
+        parts = {n.subgraph for n in self.dumped if n.subgraph is not None}
+        return (
+            f"HeteroDumps({self.label!r}, {len(self.dumped)} nodes, {len(self.wires)} edges, "
+            f"{len(parts)} subgraphs)"
+        )
+
+    def _repr_html_(self) -> str:
+        return html_table(self.nodes, caption=repr(self))
+
+
+def hetero_dumps(
+    model: Source,
+    placement: PlacementLike,
+    *,
+    timeout_s: float = 120.0,
+    core: ov.Core | None = None,
+) -> HeteroDumps:
+    """Get OpenVINO's own two .dot dumps of a placement as tables.
+
+    They show the affinities and subgraphs as the plugin itself sees them, independent of how
+    the lab predicts or observes a partition. Nothing is written outside a temporary directory.
+
+    Parameters
+    ----------
+    model
+        Anything that :func:`hetero_lab.load` takes.
+    placement
+        A Placement, an Affinity, ``"HETERO:ACC,CPU"`` or ``"CPU"``; it is always compiled
+        through HETERO.
+    timeout_s
+        Wall time after which the compiling process is ended.
+
+    Returns
+    -------
+    HeteroDumps
+        ``.nodes``, ``.edges``, ``.subgraphs`` (DataFrames), ``.affinity_dot``,
+        ``.subgraphs_dot`` (text).
+
+    Raises
+    ------
+    ArgumentError
+        The time is no number above 0.
+    AffinityError, DeviceError, PropertyError
+        The placement does not fit the model or the devices; nothing was compiled.
+    CompileError
+        The process could not compile the placement, or wrote no dumps.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> acc = hl.emulate("ACC", unsupported={"Softmax"})
+    >>> hl.hetero_dumps(model, "HETERO:ACC,CPU")
+    HeteroDumps('HETERO:ACC,CPU', ... nodes, ... edges, 2 subgraphs)
+    """
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s > 0:
+        raise ArgumentError(f"timeout_s= is a number above 0, not {timeout_s!r}.")
+    core = core or shared_core()
+    prepared = prepare(model)
+    resolved = resolve(prepared, placement, core=core)
+    with scratch_directory() as directory:
+        names = _write(directory, prepared, resolved, core)
+        _compile_there(directory, resolved.label, timeout_s)
+        texts = []
+        for kind in ("affinity", "subgraphs"):
+            path = directory / f"hetero_{kind}_{_MODEL}.dot"
+            if not path.is_file():
+                raise CompileError(
+                    f"OpenVINO wrote no {path.name} for {shorten(resolved.label)}. Its HETERO "
+                    "plugin may no longer know OPENVINO_HETERO_VISUALIZE."
+                )
+            texts.append(path.read_text(encoding="utf-8", errors="replace"))
+    affinity_nodes, _ = read_dot(texts[0])
+    nodes, wires = read_dot(texts[1])
+    devices = {n.name: n.device for n in affinity_nodes}
+    apart = [n.name for n in nodes if n.device != devices.get(n.name)]
+    if apart:
+        raise StoredFileError(f"The two dumps do not agree on the device of {shorten(apart[0])}.")
+    return HeteroDumps(
+        resolved.label,
+        tuple(DumpedNode(names.get(n.name, n.name), n.type, n.device, n.subgraph) for n in nodes),
+        tuple((names.get(s, s), names.get(t, t)) for s, t in wires),
+        *texts,
+    )
+
+
+def read_dot(text: str) -> tuple[tuple[DumpedNode, ...], tuple[tuple[str, str], ...]]:
+    """Read a dump: its nodes in the order of the file, and its edges by the nodes' names.
+
+    Names may hold quotes and line breaks. A node that the file never describes (an output that
+    is an input or a constant of the model) keeps the runtime's own name.
+
+    Raises
+    ------
+    StoredFileError
+        The text is no dump of HETERO.
+    """
+    if not text.startswith("digraph"):
+        raise StoredFileError("This is no .dot dump of HETERO: it does not begin with 'digraph'.")
+    nodes: dict[str, DumpedNode] = {}
+    for match in _NODE.finditer(text):
+        subgraph, device = _SUBGRAPH.search(match["rest"]), _DEVICE.search(match["rest"])
+        nodes[match["id"]] = DumpedNode(
+            match["name"],
+            match["type"],
+            device[1] if device else None,
+            int(subgraph[1]) if subgraph else None,
+        )
+    of_clone: dict[str, str] = {}
+    for match in _CLONE.finditer(text):
+        of_clone[match["id"]] = match["unique"]
+        nodes.setdefault(match["unique"], DumpedNode(match["name"], match["type"], None, None))
+    sends = {match["id"]: match["to"] for match in _SEND.finditer(text)}
+    edges = list(_edges(text, of_clone, sends))
+    for unique_name in (end for edge in edges for end in edge):
+        kind = unique_name.rpartition("_")[0]
+        nodes.setdefault(unique_name, DumpedNode(unique_name, kind, None, None))
+    return tuple(nodes.values()), tuple((nodes[s].name, nodes[t].name) for s, t in edges)
+
+
+def _edges(
+    text: str, of_clone: Mapping[str, str], sends: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
+    for match in _EDGE.finditer(text):
+        source, target = match["source"], match["target"]
+        if not source.startswith("RECV_"):
+            yield of_clone.get(source, source), sends.get(target, target)
+
+
+def _write(
+    directory: Path, prepared: PreparedModel, placement: Placement, core: ov.Core
+) -> dict[str, str]:
+    """Write what ``run_frozen`` compiles; return dumped name → own name, where they differ."""
+    model, _ = labelled_clone(
+        prepared, placement.affinity, predict(prepared.graph, placement.affinity)
+    )
+    model.set_friendly_name(_MODEL)
+    names = _rename(model.get_ordered_ops())
+    specs = emulated_devices(core)
+    devices = placement.affinity.devices
+    save(model, directory / "model.xml")
+    write_json(
+        directory / "placement.json",
+        {
+            "target": "HETERO:" + ",".join(devices),
+            "properties": {"DEVICE_PROPERTIES": compile_properties(placement, core)},
+            "emulated": {d: list(plugin_of(specs[d])) for d in devices if d in specs},
+            "affinity": {
+                node.get_friendly_name(): node.get_rt_info()["affinity"].astype(str)
+                for node in model.get_ordered_ops()
+            },
+        },
+    )
+    shutil.copyfile(run_frozen.__file__, directory / "run.py")
+    return names
+
+
+def _rename(nodes: Iterable[Any]) -> dict[str, str]:
+    every = list(nodes)
+    taken = {node.get_friendly_name() for node in every}
+    names: dict[str, str] = {}
+    for index, node in enumerate(every):
+        name = node.get_friendly_name()
+        if _HARMLESS.fullmatch(name):
+            continue
+        new = unique(f"node{index}", taken)
+        taken.add(new)
+        names[new] = name
+        node.set_friendly_name(new)
+    return names
+
+
+def _compile_there(directory: Path, label: str, timeout_s: float) -> None:
+    # Settings of the drawing would change the form of what is read here.
+    ours = environment_of_a_child(OPENVINO_HETERO_VISUALIZE="1")
+    environment = {k: v for k, v in ours.items() if not k.startswith("OV_VISUALIZE")}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", "import run; run.load('.')"],
+            cwd=directory,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise CompileError(
+            f"The process that compiles {shorten(label)} for its dumps did not end within "
+            f"{timeout_s:g} s. Give it longer: timeout_s=."
+        ) from error
+    if done.returncode:
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["no word"]
+        raise CompileError(
+            f"The process that compiles {shorten(label)} for its dumps ended with code "
+            f"{done.returncode}: {shorten(lines[-1], 300)}."
+        )

@@ -1,0 +1,1 @@
+"""Profile: one placement of one model, measured."""

@@ -1,0 +1,155 @@
+"""Run a frozen placement as it lies there and measure it like any other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hetero_lab.errors import CompileError, StoredFileError, shorten
+from hetero_lab.experiments.environment import current_environment
+from hetero_lab.experiments.profile.profile import Profile
+from hetero_lab.model.read import PreparedModel, Source, prepare
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.partition import Partition, one_subgraph, predict
+from hetero_lab.placement.placement import Placement
+from hetero_lab.runtime import memory, run_frozen
+from hetero_lab.runtime.compiled import CompiledPlacement
+from hetero_lab.runtime.inputs import Inputs, bind_inputs, generate_inputs
+from hetero_lab.runtime.reference import compare_with_reference, executed_precision
+from hetero_lab.runtime.timing import latency_of, now, time_once, turns, warm_up
+from hetero_lab.tables import read_json
+
+_FILES = ("placement.json", "model.xml", "model.bin")
+
+
+def profile_frozen(
+    model: Source,
+    directory: str | os.PathLike[str],
+    *,
+    inputs: Inputs | None = None,
+    iterations: int | None = None,
+    budget_s: float | None = None,
+) -> Profile:
+    """Measure what :func:`hetero_lab.freeze` wrote, with the very code that it left there.
+
+    Parameters
+    ----------
+    model
+        The model that was frozen; its f32 outputs are the reference.
+    directory
+        What ``freeze`` wrote.
+    inputs, iterations, budget_s
+        As for :func:`hetero_lab.profile`. There are no counters.
+
+    Raises
+    ------
+    StoredFileError
+        The directory is no frozen placement, or is one of another model.
+    CompileError
+        The runtime refuses it, for instance because a device is not here.
+    """
+    prepared = prepare(model)
+    frozen = _read(directory, prepared)
+    placement = _placement(frozen, prepared, directory)
+    arrays = bind_inputs(prepared, inputs if inputs is not None else generate_inputs(prepared))
+    memory.reset_peak()
+    started = now()
+    try:
+        # The model is read again within this time.
+        compiled, _ = run_frozen.load(directory)
+    except RuntimeError as error:
+        raise CompileError(
+            f"The runtime cannot compile the frozen placement {shorten(os.fspath(directory))} on "
+            f"{frozen['target']}: {str(error).strip().splitlines()[-1]}"
+        ) from error
+    compile_ms = (now() - started) * 1e3
+    partition, as_predicted = _partition(prepared, placement)
+    whole = CompiledPlacement(prepared, placement, compiled, partition, as_predicted, compile_ms)
+    request = whole.new_request(arrays)
+    first_ms = time_once(request.infer) / 1e3
+    warm_up(request.infer)
+    limit = iterations or (100 if budget_s is None else None)
+    samples = list(turns(request.infer, limit, budget_s))
+    agreement = compare_with_reference(
+        prepared, arrays, whole.read_outputs(request), executed_precision((), whole)
+    )
+    devices = placement.affinity.devices
+    return Profile(
+        label=placement.label,
+        model_fingerprint=prepared.fingerprint,
+        graph=prepared.graph,
+        affinity=placement.affinity,
+        latency=latency_of(samples),
+        partition=partition,
+        as_predicted=as_predicted,
+        counters=(),
+        agreement=agreement,
+        compile_ms=compile_ms,
+        first_inference_ms=first_ms,
+        peak_rss_bytes=memory.peak_bytes(),
+        # It brings its own emulated devices along, whatever is registered here.
+        environment=replace(current_environment(devices), emulated=_emulated(frozen)),
+    )
+
+
+def _read(directory: str | os.PathLike[str], prepared: PreparedModel) -> dict[str, Any]:
+    name = shorten(os.fspath(directory))
+    missing = [file for file in _FILES if not (Path(directory) / file).is_file()]
+    if missing:
+        raise StoredFileError(
+            f"{name} is no frozen placement: it has no {' and no '.join(missing)}. "
+            "hetero_lab.freeze(model, placement, directory) writes one."
+        )
+    frozen = read_json(Path(directory) / "placement.json", kind="frozen placement")
+    texts = ("target", "model_fingerprint", "label")
+    maps = ("emulated", "affinity", "properties")
+    if not all(isinstance(frozen.get(key), str) for key in texts) or not all(
+        isinstance(frozen.get(key), dict) for key in maps
+    ):
+        raise StoredFileError(f"{name} is not a whole frozen placement.")
+    if frozen["model_fingerprint"] != prepared.fingerprint:
+        raise StoredFileError(
+            f"{name} was frozen from another model than {shorten(prepared.graph.name)}, or from "
+            "other weights or shapes. Freeze this model, or name the one that was frozen."
+        )
+    return frozen
+
+
+def _placement(
+    frozen: Mapping[str, Any], prepared: PreparedModel, directory: str | os.PathLike[str]
+) -> Placement:
+    by_device: Any = frozen["properties"].get("DEVICE_PROPERTIES")
+    direct = by_device is None
+    try:
+        return Placement(
+            Affinity.from_graph(prepared.graph, frozen["affinity"]),
+            label=frozen["label"] or Path(directory).name,
+            device_properties={frozen["target"]: frozen["properties"]} if direct else by_device,
+            direct=direct,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise StoredFileError(
+            f"{shorten(os.fspath(directory))} is not a whole frozen placement: {error!r}"
+        ) from error
+
+
+def _partition(prepared: PreparedModel, placement: Placement) -> tuple[Partition, bool | None]:
+    """Return the predicted partition, and whether it is what the runtime has.
+
+    Of a split it is not asked: its Core is gone with the code that compiled it, and OpenVINO
+    2026.4 crashes when a model that has lost its Core is exported.
+    """
+    predicted = predict(prepared.graph, placement.affinity)
+    if placement.direct:
+        return replace(one_subgraph(predicted, placement.affinity.devices[0]), observed=True), True
+    return predicted, None
+
+
+def _emulated(frozen: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    return tuple(
+        (device, str(internal).removeprefix(f"{device}_"))
+        for device, (_, internal) in frozen["emulated"].items()
+    )

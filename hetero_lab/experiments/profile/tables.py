@@ -1,0 +1,268 @@
+"""The tables of a Profile: one tidy DataFrame each, units in the column names."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from hetero_lab.experiments.profile import precision as precision_tables
+from hetero_lab.experiments.profile import timeline as timeline_tables
+from hetero_lab.runtime.counters import Counter, executed_ops_us
+from hetero_lab.tables import Tables
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from hetero_lab.experiments.profile.profile import Profile
+
+
+def build(profile: Profile) -> Tables:
+    """Return all tables of a profile by name; the last four where they were measured."""
+    emulated = dict(profile.environment.emulated)
+    tables = Tables(
+        {
+            "summary": _frame([summary_row(profile)], SUMMARY_COLUMNS),
+            "latency": _latency(profile),
+            "subgraphs": _frame(_subgraphs(profile)),
+            "counters": _frame(counter_rows(profile.counters, emulated), COUNTER_COLUMNS),
+            "boundaries": _frame(_boundaries(profile), _BOUNDARY_COLUMNS),
+            "placement": _frame(_placement(profile)),
+            "agreement": _frame([asdict(a) for a in profile.agreement], _AGREEMENT_COLUMNS),
+        }
+    )
+    if profile.counters:
+        tables["transitions"] = _frame(
+            precision_tables.transitions(profile), precision_tables.TRANSITION_COLUMNS
+        )
+    if profile.spans:
+        tables["timeline"] = _frame(timeline_tables.timeline(profile))
+        tables["idle"] = _frame(timeline_tables.idle(profile))
+    if profile.throughput:
+        tables["throughput"] = _frame(_throughput(profile))
+    return tables
+
+
+def headline(profile: Profile) -> pd.DataFrame:
+    """Return the few numbers of the summary that people look at first."""
+    columns = [
+        "median_us", "ci95_low_us", "ci95_high_us", "p90_us", "n_subgraphs", "boundary_bytes",
+        "compile_ms", "first_inference_ms", "verdict",
+    ]  # fmt: skip
+    return profile.tables["summary"].loc[:, columns]
+
+
+SUMMARY_COLUMNS = [
+    "label", "model", "status", "executor", "devices", "emulated", "n_ops", "n_subgraphs",
+    "n_boundaries", "boundary_bytes", "median_us", "p90_us", "p99_us", "mad_us", "ci95_low_us",
+    "ci95_high_us", "n_samples", "first_inference_ms", "compile_ms", "peak_rss_bytes", "ops_us",
+    "reorders_us", "rest_us", "counters_exceed_latency", "partition", "as_predicted", "verdict",
+    "max_relative_error", "openvino_version", "host", "measured_at", "model_fingerprint",
+]  # fmt: skip
+COUNTER_COLUMNS = [
+    "subgraph", "device", "emulated", "kind", "op", "fused_ops", "tensor", "node_name",
+    "node_type", "exec_type", "precision", "status", "real_time_us", "cpu_time_us",
+]  # fmt: skip
+_BOUNDARY_COLUMNS = [
+    "tensor", "shape", "element_type", "n_bytes", "source", "source_device", "targets",
+    "target_devices", "reorder_us",
+]  # fmt: skip
+_AGREEMENT_COLUMNS = [
+    "output", "max_abs_difference", "max_relative_difference", "relative_error", "cosine",
+    "argmax_agreement", "precision", "tolerance", "verdict",
+]  # fmt: skip
+
+
+def _frame(rows: list[dict[str, Any]], columns: list[str] | None = None) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame(rows, columns=columns)
+
+
+def summary_row(profile: Profile) -> dict[str, Any]:
+    """Return the summary of a profile, with the keys of ``SUMMARY_COLUMNS``."""
+    latency, partition, environment = profile.latency, profile.partition, profile.environment
+    low, high = latency.ci95_us
+    ops_us = _total(c for c in profile.counters if c.kind in ("op", "other"))
+    reorders_us = _total(c for c in profile.counters if c.kind == "reorder")
+    counted = bool(profile.counters)
+    rest_us = latency.median_us - ops_us - reorders_us
+    return {
+        "label": profile.label,
+        "model": profile.graph.name,
+        "status": "interrupted" if profile.interrupted else "ok",
+        "executor": profile.executor,
+        "devices": ",".join(profile.affinity.devices),
+        "emulated": ",".join(name for name, _ in environment.emulated),
+        "n_ops": len(profile.affinity.ops),
+        "n_subgraphs": partition.n_subgraphs,
+        "n_boundaries": len(partition.boundaries),
+        "boundary_bytes": partition.boundary_bytes,
+        "median_us": latency.median_us,
+        "p90_us": latency.p90_us,
+        "p99_us": latency.p99_us,
+        "mad_us": latency.mad_us,
+        "ci95_low_us": low,
+        "ci95_high_us": high,
+        "n_samples": len(latency),
+        "first_inference_ms": profile.first_inference_ms,
+        "compile_ms": profile.compile_ms,
+        "peak_rss_bytes": profile.peak_rss_bytes,
+        "ops_us": ops_us if counted else None,
+        "reorders_us": reorders_us if counted else None,
+        # Counters of a second compile may add up to more than the wall time: overlap or noise.
+        "rest_us": max(0.0, rest_us) if counted else None,
+        "counters_exceed_latency": rest_us < 0 if counted else None,
+        "partition": "observed" if partition.observed else "predicted",
+        "as_predicted": profile.as_predicted,
+        "verdict": _worst_verdict(profile),
+        "max_relative_error": max((a.relative_error for a in profile.agreement), default=None),
+        "openvino_version": environment.openvino_version,
+        "host": environment.host,
+        "measured_at": environment.measured_at,
+        "model_fingerprint": profile.model_fingerprint,
+    }
+
+
+def _worst_verdict(profile: Profile) -> str:
+    order = ["equal", "rounding", "different", "not a number"]
+    return max((a.verdict for a in profile.agreement), key=order.index, default="not compared")
+
+
+def _latency(profile: Profile) -> pd.DataFrame:
+    return _frame(
+        [
+            {"label": profile.label, "turn": number, "index": index, "latency_us": sample}
+            for number, turn in enumerate(profile.latency.turns)
+            for index, sample in enumerate(turn)
+        ]
+    )
+
+
+def _subgraphs(profile: Profile) -> list[dict[str, Any]]:
+    emulated = dict(profile.environment.emulated)
+    boundaries = profile.partition.boundaries
+    precision = precision_tables.executed_precisions(profile.counters)
+    rows = []
+    for subgraph in profile.partition.subgraphs:
+        mine = [c for c in profile.counters if c.subgraph == subgraph.index]
+        incoming = [b for b in boundaries if subgraph.index in b.targets]
+        outgoing = [b for b in boundaries if b.source == subgraph.index]
+        counted = bool(profile.counters)
+        rows.append(
+            {
+                "subgraph": subgraph.index,
+                "device": subgraph.device,
+                "emulated": subgraph.device in emulated,
+                "n_ops": len(subgraph.ops),
+                "n_executed": sum(c.status == "EXECUTED" for c in mine) if counted else None,
+                "ops_us": _total(c for c in mine if c.kind in ("op", "other")) if counted else None,
+                "reorders_us": _total(c for c in mine if c.kind == "reorder") if counted else None,
+                "n_inputs": len(incoming),
+                "input_bytes": sum(b.n_bytes or 0 for b in incoming),
+                "n_outputs": len(outgoing),
+                "output_bytes": sum(b.n_bytes or 0 for b in outgoing),
+                "precisions": precision_tables.tally(precision.get(o, "") for o in subgraph.ops),
+                "ops": "\n".join(subgraph.ops),
+            }
+        )
+    return rows
+
+
+def counter_rows(counters: Iterable[Counter], emulated: Container[str]) -> list[dict[str, Any]]:
+    """Return a row a counter, with the keys of ``COUNTER_COLUMNS``."""
+    return [
+        {
+            **asdict(counter),
+            "fused_ops": "\n".join(counter.fused_ops),
+            "emulated": counter.device in emulated,
+        }
+        for counter in counters
+    ]
+
+
+def _boundaries(profile: Profile) -> list[dict[str, Any]]:
+    graph, partition = profile.graph, profile.partition
+    device = [s.device for s in partition.subgraphs]
+    rows = []
+    for boundary in partition.boundaries:
+        index = graph.index_of.get(boundary.op)
+        tensor = graph.ops[index].outputs[boundary.port] if index is not None else None
+        touching = {boundary.source, *boundary.targets}
+        reorders = [
+            c
+            for c in profile.counters
+            if c.kind == "reorder" and c.tensor == boundary.tensor and c.subgraph in touching
+        ]
+        rows.append(
+            {
+                "tensor": boundary.tensor,
+                "shape": "x".join(map(str, tensor.shape)) if tensor and tensor.shape else "",
+                "element_type": tensor.element_type if tensor else "",
+                "n_bytes": boundary.n_bytes,
+                "source": boundary.source,
+                "source_device": device[boundary.source],
+                "targets": " ".join(map(str, boundary.targets)),
+                "target_devices": " ".join(dict.fromkeys(device[t] for t in boundary.targets)),
+                "reorder_us": _total(reorders) if profile.counters else None,
+            }
+        )
+    return rows
+
+
+def _placement(profile: Profile) -> list[dict[str, Any]]:
+    graph = profile.graph
+    where = profile.partition.subgraph_of
+    times = executed_ops_us(profile.counters)
+    group_of = {
+        op: counter.op
+        for counter in profile.counters
+        for op in (counter.op, *counter.fused_ops)
+        if counter.kind == "op"
+    }
+    precision = precision_tables.executed_precisions(profile.counters)
+    emulated = dict(profile.environment.emulated)
+    rows = []
+    for name in profile.affinity.ops:
+        op = graph.ops[graph.index_of[name]]
+        leader = group_of.get(name, "")
+        shape = op.outputs[0].shape if op.outputs else None
+        rows.append(
+            {
+                "op": name,
+                "op_type": op.type,
+                "device": profile.affinity[name],
+                "emulated": profile.affinity[name] in emulated,
+                "subgraph": where.get(name),
+                "shape": "x".join(map(str, shape)) if shape else "",
+                "output_bytes": sum(t.n_bytes or 0 for t in op.outputs),
+                "fused_with": leader if leader != name else "",
+                "precision": precision.get(name, ""),
+                # None where the counters do not tell, 0 where the time is in the group's leader.
+                "time_us": times.get(name) if profile.counters else None,
+            }
+        )
+    return rows
+
+
+def _throughput(profile: Profile) -> list[dict[str, Any]]:
+    rows = []
+    for measured in profile.throughput:
+        low, high = measured.between.ci95_us
+        rows.append(
+            {
+                "executor": measured.executor,
+                "n_requests": measured.n_requests,
+                "exclusive": measured.exclusive,
+                "time_per_result_us": measured.between.median_us,
+                "ci95_low_us": low,
+                "ci95_high_us": high,
+                "per_second": 1e6 / measured.between.median_us,
+                "latency_us": measured.latency.median_us,
+            }
+        )
+    return rows
+
+
+def _total(counters: Iterable[Counter]) -> float:
+    return float(sum(c.real_time_us for c in counters))

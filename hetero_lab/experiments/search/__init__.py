@@ -1,0 +1,1 @@
+"""Search: calibrate, optimize, recover accuracy, explain."""

@@ -1,0 +1,280 @@
+"""Explain: what differs between two placements, predicted and measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from hetero_lab.backend.core import shared_core
+from hetero_lab.backend.emulation import emulated_devices, plain
+from hetero_lab.errors import ArgumentError, shorten
+from hetero_lab.experiments.profile.profile import Profile
+from hetero_lab.experiments.sweep.result import Row, Sweep
+from hetero_lab.model.read import PreparedModel, Source, prepare
+from hetero_lab.placement.partition import Partition, one_subgraph, predict
+from hetero_lab.placement.placement import Placement, PlacementLike, resolve
+from hetero_lab.planning.cost_model import CostModel
+from hetero_lab.planning.difference import Difference, Measurement, compare_placements
+from hetero_lab.runtime.runners import HETERO
+from hetero_lab.statistics import paired_ratio, turn_level, unpaired_ratio
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+Measured: TypeAlias = "Profile | Row"
+
+
+def explain(
+    model: Source,
+    a: PlacementLike,
+    b: PlacementLike,
+    costs: CostModel | None = None,
+    *,
+    profiles: Sequence[Measured] | Sweep | None = None,
+    core: ov.Core | None = None,
+) -> Difference:
+    """Say what differs between two placements, and where a difference in latency comes from.
+
+    Parameters
+    ----------
+    model
+        Anything that :func:`hetero_lab.load` takes.
+    a, b
+        Each an Affinity, a Placement, ``"HETERO:ACC,CPU"`` or ``"CPU"``. A difference is b minus
+        a: below 0, b is faster.
+    costs
+        A cost model of the same model; with it the predicted difference is divided into parts
+        that add up to it.
+    profiles
+        What was measured: ``(profile_a, profile_b)``, two rows of a Sweep, or the Sweep that has
+        both placements. Of one sweep the turns are paired, which narrows the interval.
+
+    Returns
+    -------
+    Difference
+        Prints as sentences; tables ``summary``, ``ops``, ``devices``, ``subgraphs``,
+        ``boundaries``, with costs ``kinds`` and ``parts``, with profiles ``measured``.
+
+    Raises
+    ------
+    AffinityError, DeviceError
+        A placement is of another model, or a device cannot run what is placed on it.
+    PlanError
+        The costs are of another model or do not know a device.
+    ArgumentError
+        ``costs`` is no cost model, or a profile is not of its placement.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> acc = hl.emulate("ACC", unsupported={"Softmax"})
+    >>> print(hl.explain(model, "CPU", "HETERO:ACC,CPU"))
+    a is 'CPU', b is 'HETERO:ACC,CPU'.
+    91 of 92 ops move: 91 from CPU to ACC ...
+    """
+    if costs is not None and not isinstance(costs, CostModel):
+        raise ArgumentError(
+            "costs= is what hetero_lab.calibrate(model, devices) returns, not "
+            f"{type(costs).__name__}."
+        )
+    core = core or shared_core()
+    prepared = prepare(model)
+    before, after = (resolve(prepared, placement, core=core) for placement in (a, b))
+    measurement, measured_notes = None, []
+    if profiles is not None:
+        pair = _pair(profiles, before, after)
+        for name, placement, given in zip("ab", (before, after), pair, strict=True):
+            _check(name, placement, given, prepared)
+        measurement = _measurement(*pair)
+        measured_notes = _measured_notes(pair, costs)
+    specs = emulated_devices(core)
+    used = dict.fromkeys([*before.affinity.devices, *after.affinity.devices])
+    return compare_placements(
+        prepared.graph,
+        (_label(before), before.affinity, _partition(prepared, before)),
+        (_label(after), after.affinity, _partition(prepared, after)),
+        costs,
+        measurement=measurement,
+        emulated={device: specs[device].base for device in used if device in specs},
+        notes=(*_notes(before, after, costs), *measured_notes),
+    )
+
+
+def explain_rows(before: Row, after: Row) -> Difference:
+    """Say what differs between two measured rows of one model, as they were stored.
+
+    No device is needed: the partitions are those that were observed.
+
+    Raises
+    ------
+    ArgumentError
+        A row was not measured, or they are of different models.
+    """
+    for row in (before, after):
+        if row.profile is None:
+            raise ArgumentError(f"{shorten(row.label)} was not measured: {row.status}.")
+    a, b = _profile(before), _profile(after)
+    if a.model_fingerprint != b.model_fingerprint:
+        raise ArgumentError(
+            f"{shorten(before.label)} and {shorten(after.label)} are of different models or "
+            "weights; their placements cannot be compared."
+        )
+    notes = _measured_notes((before, after), None)
+    measurement = None
+    if before.requests == after.requests == 1:
+        measurement = _measurement(before, after)
+    else:
+        notes.append("A row with several requests in flight has no latency to compare.")
+    return compare_placements(
+        a.graph,
+        (before.label, a.affinity, a.partition),
+        (after.label, b.affinity, b.partition),
+        None,
+        measurement=measurement,
+        emulated={**dict(a.environment.emulated), **dict(b.environment.emulated)},
+        notes=tuple(notes),
+    )
+
+
+def _label(placement: Placement) -> str:
+    return placement.label or "affinity"
+
+
+def _partition(prepared: PreparedModel, placement: Placement) -> Partition:
+    predicted = predict(prepared.graph, placement.affinity)
+    if placement.direct:
+        return one_subgraph(predicted, placement.affinity.devices[0])
+    return predicted
+
+
+def _pair(
+    profiles: Sequence[Measured] | Sweep, before: Placement, after: Placement
+) -> tuple[Measured, Measured]:
+    if isinstance(profiles, Sweep):
+        return _row_of("a", profiles, before), _row_of("b", profiles, after)
+    pair = tuple(profiles) if isinstance(profiles, Sequence) else ()
+    if len(pair) == 2 and all(isinstance(given, Profile | Row) for given in pair):
+        return pair[0], pair[1]
+    raise ArgumentError(
+        "profiles= is (profile_a, profile_b), two rows of a Sweep, or a Sweep with both "
+        f"placements, not {shorten(repr(profiles))}."
+    )
+
+
+def _row_of(name: str, sweep: Sweep, placement: Placement) -> Row:
+    """Return the measured row of a placement; one of its label if there are several."""
+    found = [
+        row
+        for row in sweep.rows
+        if row.profile is not None
+        and row.requests == 1
+        and row.profile.affinity == placement.affinity
+    ]
+    if not found:
+        raise ArgumentError(
+            f"The sweep has no measured row with the affinity of {name} "
+            f"({shorten(_label(placement))}). Sweep both placements, or give two profiles."
+        )
+    return min(found, key=lambda row: (row.label != placement.label, row.executor != HETERO))
+
+
+def _profile(given: Measured) -> Profile:
+    profile = given.profile if isinstance(given, Row) else given
+    assert profile is not None  # _check has seen to it
+    return profile
+
+
+def _check(name: str, placement: Placement, given: Measured, prepared: PreparedModel) -> None:
+    if isinstance(given, Row):
+        if given.profile is None:
+            raise ArgumentError(f"The row of {name} was not measured: {given.status}.")
+        if given.requests != 1:
+            raise ArgumentError(
+                f"The row of {name} has {given.requests} requests in flight, so what it measured "
+                "is no latency. Give a row with one request."
+            )
+    profile = _profile(given)
+    if profile.model_fingerprint != prepared.fingerprint:
+        raise ArgumentError(f"The profile of {name} is of another model or of other weights.")
+    if profile.affinity != placement.affinity:
+        raise ArgumentError(
+            f"The profile of {name} ({shorten(profile.label)}) is of another placement: "
+            f"{len(profile.affinity.diff(placement.affinity))} ops are on other devices."
+        )
+
+
+def _measurement(a: Measured, b: Measured) -> Measurement:
+    before, after = _profile(a), _profile(b)
+    ratio, low, high, _ = _ratio(a, b)
+    level = before.latency.median_us
+    return Measurement(
+        before_us=level,
+        before_ci95_us=before.latency.ci95_us,
+        after_us=after.latency.median_us,
+        after_ci95_us=after.latency.ci95_us,
+        difference_us=level * (ratio - 1.0),
+        low_us=level * (low - 1.0),
+        high_us=level * (high - 1.0),
+        **_counted(before, after),
+    )
+
+
+def _ratio(a: Measured, b: Measured) -> tuple[float, float, float, float]:
+    """Return the ratio of b to a, paired if both rows are of one run."""
+    if isinstance(a, Row) and isinstance(b, Row) and a.series.reference == b.series.reference:
+        common = [at for at in b.series.ours if at in a.series.ours]
+        if common:
+            return paired_ratio(
+                [b.series.ours[at] for at in common], [a.series.ours[at] for at in common]
+            )
+    levels = [
+        [turn_level(turn) for turn in _profile(given).latency.turns if len(turn)]
+        for given in (b, a)
+    ]
+    return unpaired_ratio(levels[0], levels[1])
+
+
+def _counted(before: Profile, after: Profile) -> dict[str, float]:
+    """Return the counters of ops, if every device of both placements has some."""
+    found = {}
+    for name, profile in (("ops_before_us", before), ("ops_after_us", after)):
+        # What takes less than a microsecond counts as not run.
+        counted = {c.device for c in profile.counters}
+        if not {s.device for s in profile.partition.subgraphs} <= counted:
+            return {}
+        found[name] = float(
+            sum(c.real_time_us for c in profile.counters if c.kind in ("op", "other"))
+        )
+    return found
+
+
+def _notes(before: Placement, after: Placement, costs: CostModel | None) -> Iterator[str]:
+    """Say what a prediction does not know of."""
+    common = [d for d in before.affinity.devices if d in after.affinity.devices]
+    if any(_properties(before, d) != _properties(after, d) for d in common):
+        yield "a and b also set other device properties, which no prediction knows of."
+    if costs is None:
+        return
+    for name, placement in (("a", before), ("b", after)):
+        for device in placement.affinity.devices:
+            own, held = (
+                _properties(placement, device),
+                plain(costs.device_properties.get(device, {})),
+            )
+            if own and own != held:
+                yield f"The costs hold for other properties of {device} than {name} sets."
+
+
+def _properties(placement: Placement, device: str) -> Mapping[str, Any]:
+    return placement.device_properties.get(device, {})
+
+
+def _measured_notes(pair: Sequence[Measured], costs: CostModel | None) -> list[str]:
+    executors = [_profile(given).executor for given in pair]
+    notes = []
+    if executors[0] != executors[1]:
+        notes.append(f"a was measured with the executor {executors[0]}, b with {executors[1]}.")
+    if costs is not None and any(executor != HETERO for executor in executors):
+        notes.append("The prediction is of subgraphs that run one after the other.")
+    return notes

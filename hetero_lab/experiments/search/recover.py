@@ -1,0 +1,453 @@
+"""Recover accuracy: the fastest placement over a fast and an accurate device that stays right."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tqdm.auto import tqdm
+
+from hetero_lab.backend.core import shared_core
+from hetero_lab.backend.devices import check_device, supported_ops
+from hetero_lab.errors import (
+    ArgumentError,
+    DeviceError,
+    HeteroLabError,
+    HeteroLabWarning,
+    MeasurementError,
+    PlanError,
+    names_at_hand,
+)
+from hetero_lab.experiments.accuracy.evaluate import Evaluation, evaluate
+from hetero_lab.experiments.search.calibrate import calibrate
+from hetero_lab.experiments.search.recovered import ALL_ACCURATE, ALL_FAST, Candidate, Recovered
+from hetero_lab.experiments.search.sensitivity import (
+    Chunk,
+    Tried,
+    chunks_of,
+    expected_error,
+    measure_sensitivity,
+    promising_sets,
+)
+from hetero_lab.experiments.sweep.result import Sweep
+from hetero_lab.experiments.sweep.sweep import sweep
+from hetero_lab.model.read import PreparedModel, Source, prepare
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.placement import Placement
+from hetero_lab.planning.cost_model import CostModel
+from hetero_lab.planning.planner import plan_graph
+from hetero_lab.runtime.compiled import compile_placement
+from hetero_lab.runtime.scoring import F32Reference, judge
+from hetero_lab.runtime.timing import Stopwatch
+from hetero_lab.samples.datasets import Dataset, Examples
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+_CALIBRATED = 0.25  # share of the budget
+_SENSED, _TRIED = 0.3, 0.55  # shares of what is left then, after which these end
+_MOST_CHUNKS = 16
+_FINALISTS = 5
+_MOST_EXAMPLES = 200  # of the calibration part
+_PLAN_S = 2.0
+
+
+def recover_accuracy(
+    model: Source,
+    fast: str,
+    accurate: str,
+    data: Dataset,
+    *,
+    max_drop: float = 0.005,
+    budget_s: float = 120.0,
+    device_properties: Mapping[str, Mapping[str, Any]] | None = None,
+    costs: CostModel | None = None,
+    isolate: bool = True,
+    progress: bool = True,
+    core: ov.Core | None = None,
+) -> Recovered:
+    """Find the fastest placement that keeps the accuracy of f32 on two devices.
+
+    Which parts of the model lose accuracy on the fast device is measured first, on the
+    calibration part of the data. Sets of parts go to the accurate device, the rest is planned
+    with the cost model; the candidates that keep the accuracy there are measured beside both
+    devices alone, and the fastest of them is verified on the evaluation part. Held-out examples
+    choose nothing: they can only refuse a candidate, and then the next slower one is looked at.
+
+    Parameters
+    ----------
+    model
+        Anything that :func:`hetero_lab.load` takes.
+    fast, accurate
+        Two devices. The accurate one supports the whole model; it computes in f32 unless
+        ``device_properties`` says otherwise.
+    data
+        A labelled data set, such as :func:`hetero_lab.dataset` returns.
+    max_drop
+        How much of the share of right answers may be lost (0.005: half a point). The calibration
+        part must show no more, and the 95 % interval on the evaluation part must reach down to
+        it.
+    budget_s
+        About the wall time of the search and the measurement. The evaluation part goes through
+        each finalist after that.
+    device_properties
+        Properties of each device, as in a Placement.
+    costs
+        A cost model of the two devices with these properties; calibrated here if left out.
+    isolate, progress
+        As for :func:`hetero_lab.sweep`.
+
+    Returns
+    -------
+    Recovered
+
+    Raises
+    ------
+    ArgumentError
+        The two devices are one, ``max_drop`` is no share, the data is not labelled, or its parts
+        overlap.
+    DeviceError
+        The accurate device does not support the whole model.
+    PlanError
+        The cost model is of another model or other devices.
+    MeasurementError
+        The budget ended before both devices alone were measured.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model, data = hl.load("digits_inception"), hl.dataset("digits")
+    >>> acc = hl.emulate("ACC", faster_by="auto")
+    >>> found = hl.recover_accuracy(model, "ACC", "CPU", data, budget_s=25, progress=False)
+    >>> found.chosen in list(found.summary["label"])
+    True
+    """
+    core = core or shared_core()
+    watch = Stopwatch.start(budget_s)
+    _check(fast, accurate, data, max_drop, core)
+    prepared = prepare(model)
+    _check_supported(prepared, accurate, core)
+    properties = {device: dict(own) for device, own in (device_properties or {}).items()}
+    properties.setdefault(accurate, {}).setdefault("INFERENCE_PRECISION_HINT", "f32")
+    if costs is None:
+        costs = _calibrated(prepared, [fast, accurate], properties, budget_s, progress, core)
+    costs.check_graph(prepared.graph)
+    if not {fast, accurate} <= set(costs.devices):
+        raise PlanError(
+            f"The cost model knows {names_at_hand(costs.devices)}, not both of {fast} and "
+            f"{accurate}."
+        )
+    search = _Search(prepared, fast, accurate, data, properties, costs, watch, max_drop, core)
+    with tqdm(desc="sensitivity", disable=not progress, leave=False) as bar:
+        search.run(bar)
+    return _prove(search, isolate=isolate, progress=progress)
+
+
+def _calibrated(
+    prepared: PreparedModel,
+    devices: list[str],
+    properties: Mapping[str, Mapping[str, Any]],
+    budget_s: float,
+    progress: bool,
+    core: ov.Core,
+) -> CostModel:
+    """Calibrate in a share of the budget; in more of it on a machine that is too slow for that."""
+    options: dict[str, Any] = {"device_properties": properties, "progress": progress, "core": core}
+    with warnings.catch_warnings():
+        # A coarse cost model will do: it orders candidates, and what is chosen is measured.
+        warnings.filterwarnings("ignore", "The budget", HeteroLabWarning)
+        try:
+            return calibrate(prepared, devices, budget_s=_CALIBRATED * budget_s, **options)
+        except MeasurementError:
+            return calibrate(prepared, devices, budget_s=2 * _CALIBRATED * budget_s, **options)
+
+
+def _check(fast: str, accurate: str, data: Any, max_drop: Any, core: ov.Core) -> None:
+    for device in (fast, accurate):
+        check_device(device, core)
+    if fast == accurate:
+        raise ArgumentError(
+            f"fast= and accurate= are both {fast}. Precision is a property of a device: name two, "
+            "for instance hetero_lab.emulate('ACC', properties={'INFERENCE_PRECISION_HINT': "
+            "'bf16'}) and 'CPU'."
+        )
+    if isinstance(max_drop, bool) or not isinstance(max_drop, int | float) or not 0 <= max_drop < 1:
+        raise ArgumentError(f"max_drop= is a share from 0 to below 1, not {max_drop!r}.")
+    if not isinstance(data, Dataset):
+        raise ArgumentError(
+            "data= is a labelled data set with a calibration and an evaluation part, for instance "
+            f"hetero_lab.dataset('digits'), not {type(data).__name__}."
+        )
+    if not len(data.calibration) or not len(data.evaluation):
+        raise ArgumentError(f"{data!r} has an empty part; both need examples.")
+    parts = (data.calibration, data.evaluation)
+    if all(isinstance(part, Examples) for part in parts):
+        shared = set(parts[0].keys) & set(parts[1].keys)
+        if shared:
+            raise ArgumentError(
+                f"{len(shared)} examples are in both parts of {data.name!r}. What a placement was "
+                "chosen with cannot verify it."
+            )
+
+
+def _check_supported(prepared: PreparedModel, accurate: str, core: ov.Core) -> None:
+    able = supported_ops(prepared, accurate, core=core)
+    placeable = [prepared.graph.ops[i].name for i in prepared.graph.placeable]
+    missing = [op for op in placeable if op not in able]
+    if missing:
+        raise DeviceError(
+            f"{accurate} does not support {names_at_hand(missing)}, so it cannot stand for the "
+            "accuracy of the whole model. Name a device as accurate= that supports it all."
+        )
+
+
+class _Search:
+    """Sensitivity and candidates, on the calibration part only."""
+
+    def __init__(
+        self,
+        prepared: PreparedModel,
+        fast: str,
+        accurate: str,
+        data: Dataset,
+        properties: Mapping[str, Mapping[str, Any]],
+        costs: CostModel,
+        watch: Stopwatch,
+        max_drop: float,
+        core: ov.Core,
+    ):
+        self.prepared, self.fast, self.accurate = prepared, fast, accurate
+        self.data, self.properties, self.costs = data, properties, costs
+        self.watch, self.max_drop, self.core = watch, max_drop, core
+        self.began_s = watch.elapsed_s
+        self.examples = list(data.calibration[:_MOST_EXAMPLES])
+        self.reference = F32Reference(prepared, core)
+        self.able = supported_ops(prepared, fast, core=core)
+        self.whole = Affinity.uniform(prepared, accurate, core=core)
+        self.chunks: tuple[Chunk, ...] = chunks_of(costs, fast, accurate, _MOST_CHUNKS)
+        self.tried: tuple[Tried, ...] = ()
+        self.candidates: list[Candidate] = []
+        self._known: dict[Affinity, Candidate] = {}
+
+    def run(self, bar: Any) -> None:
+        """Measure the sensitivity of each chunk, then try what it suggests."""
+        everything = frozenset(range(len(self.chunks)))
+        self.all_fast = self._try(ALL_FAST, self.affinity(frozenset()))
+        self.all_accurate = self._try(ALL_ACCURATE, self.affinity(everything))
+
+        def try_on_accurate(name: str, chosen: frozenset[int]) -> Evaluation:
+            bar.update()
+            tried = self._try(name, self.affinity(chosen))
+            self.candidates.append(tried)
+            return tried.calibration
+
+        self.tried = measure_sensitivity(
+            self.chunks, try_on_accurate, lambda: self._has_time(_SENSED)
+        )
+        bar.set_description("candidates")
+        for name, affinity in self._proposals():
+            if not self._has_time(_TRIED):
+                break
+            bar.update()
+            try:
+                self.candidates.append(self._try(name, affinity))
+            except HeteroLabError:  # a cut that the runtime refuses is no candidate
+                continue
+
+    def affinity(self, on_accurate: frozenset[int]) -> Affinity:
+        """Return the placement with these chunks on the accurate device, the others not."""
+        return self.whole.fix(
+            ops={
+                op: self.fast
+                for chunk in self.chunks
+                if chunk.index not in on_accurate
+                for op in chunk.ops
+                if op in self.able
+            },
+            core=self.core,
+        )
+
+    def placement(self, affinity: Affinity, label: str) -> Placement:
+        """Return a placement with the properties of its devices."""
+        own = {d: p for d, p in self.properties.items() if d in affinity.devices}
+        return Placement(affinity, label, own, direct=len(affinity.devices) == 1)
+
+    def finalists(self) -> list[Candidate]:
+        """Return the fastest as predicted that keep the accuracy, and the most exact of the rest.
+
+        The other places go to those whose outputs are nearest to f32 among what is clearly
+        faster than the accurate device: calibration examples are few, and an output error tells
+        more than the answers that happened to change.
+        """
+        taken = {self.all_fast.placement.affinity, self.all_accurate.placement.affinity}
+        distinct = {c.placement.affinity: c for c in self.candidates}
+        keeps = [
+            c
+            for affinity, c in distinct.items()
+            if affinity not in taken
+            and c.calibration.paired.drop <= self.max_drop
+            and c.predicted_us < self.all_accurate.predicted_us
+        ]
+        keeps.sort(key=lambda c: c.predicted_us)
+        chosen = keeps[: _FINALISTS // 2 + 1]
+        # Further along the front: slower, but nearer to f32 than all that is faster.
+        nearest = min((c.calibration.relative_error for c in chosen), default=np.inf)
+        for candidate in keeps[len(chosen) :]:
+            if len(chosen) == _FINALISTS:
+                break
+            if candidate.calibration.relative_error < 0.7 * nearest:
+                chosen.append(candidate)
+                nearest = candidate.calibration.relative_error
+        return chosen
+
+    def _proposals(self) -> list[tuple[str, Affinity]]:
+        """Return placements that are worth a try, the best guess first."""
+        found: dict[Affinity, tuple[float, str]] = {}
+        error = self.all_fast.calibration.relative_error or 1.0
+        for name, chosen in promising_sets(self.tried).items():
+            left = expected_error(self.tried, chosen, error) / error
+            for label, affinity in self._ways(name, chosen):
+                predicted = self.costs.predict_us(affinity)
+                if predicted < self.all_accurate.predicted_us and affinity not in self._known:
+                    # Both count: what is left of the error, and of the way to all accurate.
+                    saved = predicted / self.all_accurate.predicted_us
+                    found.setdefault(affinity, (saved + left, label))
+        order = sorted(found, key=lambda affinity: found[affinity][0])
+        return [(found[affinity][1], affinity) for affinity in order]
+
+    def _ways(self, name: str, chosen: frozenset[int]) -> list[tuple[str, Affinity]]:
+        plain = self.affinity(chosen)
+        pins = {
+            rf"\A(?:{'|'.join(re.escape(op) for op in self.chunks[i].ops)})\Z": self.accurate
+            for i in sorted(chosen)
+        }
+        if not self._has_time(_TRIED):
+            return [(name, plain)]
+        try:
+            plan = plan_graph(self.prepared.graph, self.costs, pin=pins, time_limit_s=_PLAN_S)
+        except PlanError:
+            return [(name, plain)]
+        return [(name, plain), (f"{name}, planned", plan.affinity)]
+
+    def _try(self, label: str, affinity: Affinity) -> Candidate:
+        if affinity not in self._known:
+            self._known[affinity] = Candidate(
+                label,
+                self.placement(affinity, label),
+                self.costs.predict_us(affinity),
+                self._judged(label, affinity),
+            )
+        return self._known[affinity]
+
+    def _judged(self, label: str, affinity: Affinity) -> Evaluation:
+        placement = self.placement(affinity, label)
+        run = compile_placement(self.prepared, placement, core=self.core)
+        answers = judge(
+            run,
+            self.reference,
+            self.examples,
+            correct=self.data.metric.correct,
+            output=self.data.output,
+        )
+        return Evaluation(label, self.data.metric.name, answers)
+
+    def _has_time(self, share: float) -> bool:
+        left_s = float(self.watch.budget_s or np.inf) - self.began_s
+        return self.watch.elapsed_s < self.began_s + share * left_s
+
+
+def _prove(search: _Search, *, isolate: bool, progress: bool) -> Recovered:
+    """Measure the finalists beside both devices alone, and verify them on held-out examples."""
+    finalists = [search.all_accurate, search.all_fast, *search.finalists()]
+    left = float(search.watch.budget_s or 0.0) - search.watch.elapsed_s
+    made = sweep(
+        search.prepared,
+        [c.placement for c in finalists],
+        inputs=search.examples[0][0],
+        budget_s=max(1.0, left),
+        counters=False,
+        reference=False,
+        baselines=False,
+        isolate=isolate,
+        progress=progress,
+        core=search.core,
+    )
+    level = {row.label: _ratio(made, row.label) for row in made.rows if row.profile is not None}
+    if not {ALL_FAST, ALL_ACCURATE} <= set(level):
+        raise MeasurementError(
+            "The devices alone were not both measured: the budget ended or they failed. "
+            f"{next((row.detail for row in made.rows if row.detail), '')} Give more time with "
+            "budget_s=."
+        )
+    verified = tuple(
+        replace(
+            c,
+            held_out=evaluate(search.prepared, c.placement, search.data, core=search.core),
+        )
+        for c in finalists
+    )
+    chosen, refused = _choose(verified, level, search.max_drop)
+    return Recovered(
+        placement=replace(chosen.placement, label="recovered"),
+        fast=search.fast,
+        accurate=search.accurate,
+        verdict=_verdict(chosen, refused, made, search.max_drop),
+        chosen=chosen.label,
+        max_drop=search.max_drop,
+        finalists=verified,
+        candidates=(search.all_fast, search.all_accurate, *search.candidates),
+        tried=search.tried,
+        sweep=made,
+        costs=search.costs,
+    )
+
+
+def _choose(
+    verified: Sequence[Candidate], level: Mapping[str, float], max_drop: float
+) -> tuple[Candidate, list[str]]:
+    """Return the fastest that calibration examples allow and held-out ones do not refuse."""
+    refused = []
+    for candidate in sorted(
+        (c for c in verified if c.label in level), key=lambda c: level[c.label]
+    ):
+        if candidate.label == ALL_ACCURATE:
+            break
+        if candidate.calibration.paired.drop > max_drop or candidate.held_out is None:
+            continue
+        if candidate.held_out.paired.low <= max_drop:
+            return candidate, refused
+        refused.append(candidate.label)
+    return next(c for c in verified if c.label == ALL_ACCURATE), refused
+
+
+def _ratio(made: Sweep, label: str) -> float:
+    row = made.summary.set_index("label").loc[label]
+    return float(row["ratio"]) if row["ratio"] == row["ratio"] else float(row["median_us"])
+
+
+def _verdict(
+    chosen: Candidate,
+    refused: Sequence[str],
+    made: Sweep,
+    max_drop: float,
+) -> str:
+    held = chosen.held_out
+    assert held is not None  # all finalists were verified
+    said = f" Held-out examples refused {names_at_hand(refused)}." if refused else ""
+    if chosen.label == ALL_ACCURATE:
+        return (
+            f"No faster placement keeps the accuracy within {100 * max_drop:g} points; "
+            f"all accurate it stays.{said}"
+        )
+    drop, row = held.paired, made.summary.set_index("label").loc[chosen.label]
+    ratio, low, high = (float(row[c]) for c in ("ratio", "ratio_ci95_low", "ratio_ci95_high"))
+    return (
+        f"{chosen.label!r} is {1 / ratio:.2f} × as fast as all accurate (95 % interval "
+        f"{1 / high:.2f} to {1 / low:.2f}), at {held.accuracy:.1%} {held.metric}: a drop of "
+        f"{100 * drop.drop:+.2f} points from f32 (95 % interval {100 * drop.low:+.2f} to "
+        f"{100 * drop.high:+.2f}, {drop.n} held-out examples).{said}"
+    )

@@ -1,0 +1,269 @@
+"""Find the ops that a device refuses although it claims each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tqdm.auto import tqdm
+
+from hetero_lab.backend.core import shared_core
+from hetero_lab.backend.devices import check_device, device_names, supported_ops
+from hetero_lab.backend.emulation import emulated_devices
+from hetero_lab.errors import CompileError, DeviceError, names_at_hand, shorten
+from hetero_lab.experiments.workers.process import WorkerError, WorkerProcess
+from hetero_lab.model.read import PreparedModel, Source, prepare, save
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.partition import predict
+from hetero_lab.placement.placement import Placement, PlacementLike, compile_properties, resolve
+from hetero_lab.tables import scratch_directory
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+_MOST_REFUSALS = 20
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Ops that a device refuses together, and what it says.
+
+    ``ops`` is minimal: without any one of them the rest compiles.
+    """
+
+    device: str
+    ops: tuple[str, ...]
+    error: str
+
+    def __str__(self) -> str:
+        return f"{self.device} refuses {names_at_hand(self.ops)}: {self.error}"
+
+
+@dataclass(frozen=True)
+class Refusals:
+    """All refusals of a placement, and the affinity without them.
+
+    ``fix`` is ready for ``affinity.fix(ops=…)``; ``affinity`` has it applied and compiles.
+    """
+
+    refusals: tuple[Refusal, ...]
+    fix: Mapping[str, str]
+    affinity: Affinity
+
+    def __bool__(self) -> bool:
+        return bool(self.refusals)
+
+    def __str__(self) -> str:
+        if not self.refusals:
+            return "Nothing is refused."
+        return "\n".join([*map(str, self.refusals), f"fix(ops={dict(self.fix)!r})"])
+
+
+def find_refused(
+    model: Source,
+    affinity: PlacementLike,
+    *,
+    fallback: str | None = None,
+    timeout_s: float = 120.0,
+    progress: bool = True,
+    core: ov.Core | None = None,
+) -> Refusals:
+    """Bisect, in a worker process, which ops a device refuses to compile.
+
+    Parameters
+    ----------
+    model
+        Anything that :func:`hetero_lab.load` takes.
+    affinity
+        The placement that the runtime refuses.
+    fallback
+        The device that takes the refused ops; ``None`` takes one that supports all of them,
+        CPU first.
+    timeout_s
+        A compile that takes longer counts as refused.
+
+    Returns
+    -------
+    Refusals
+        Empty if the placement compiles.
+
+    Raises
+    ------
+    DeviceError
+        No other device can take the ops.
+    CompileError
+        The fallback refuses too.
+
+    Notes
+    -----
+    Minimal failing sets are found by delta debugging (Zeller and Hildebrandt 2002).
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> acc = hl.emulate("ACC", unsupported={"Softmax"})
+    >>> hl.find_refused(model, "HETERO:ACC,CPU", progress=False).fix
+    {}
+    """
+    core = core or shared_core()
+    prepared = prepare(model)
+    placement = resolve(prepared, affinity, core=core)
+    if fallback is not None:
+        check_device(fallback, core)
+    current = placement.affinity
+    found: list[Refusal] = []
+    fixes: dict[str, str] = {}
+    bar = tqdm(desc="compiles", delay=2, disable=not progress, leave=False)
+    with scratch_directory() as directory, bar:
+        path = directory / "model.xml"
+        save(prepared.model, path)
+        prober = _Prober(placement, str(path), timeout_s, bar.update, core)
+        try:
+            while (error := prober.refuses(current)) and len(found) < _MOST_REFUSALS:
+                refusal, target = _one(prepared, current, prober, fallback, error, core)
+                found.append(refusal)
+                fixes.update(dict.fromkeys(refusal.ops, target))
+                current = current.fix(ops=dict.fromkeys(refusal.ops, target), core=core)
+        finally:
+            prober.close()
+    return Refusals(tuple(found), fixes, current)
+
+
+class _Prober:
+    """Asks a worker to compile an affinity; starts a new one when that one dies."""
+
+    def __init__(
+        self,
+        placement: Placement,
+        path: str,
+        timeout_s: float,
+        count: Callable[[], object],
+        core: ov.Core,
+    ):
+        self._set_up: dict[str, Any] = {
+            "emulated": [spec.to_json() for spec in emulated_devices(core).values()],
+            "models": {"model": path},
+            "inputs": {},
+            "seed": 0,
+        }
+        self._properties = {
+            **{d: dict(p) for d, p in placement.device_properties.items()},
+            **compile_properties(placement, core),
+        }
+        self._timeout_s = timeout_s
+        self._count = count
+        self._worker: WorkerProcess | None = None
+        self._known: dict[Affinity, str] = {}
+
+    def refuses(self, affinity: Affinity) -> str:
+        """Return what the runtime says against an affinity, or an empty string."""
+        if affinity not in self._known:
+            self._known[affinity] = self._probe(affinity)
+            self._count()
+        return self._known[affinity]
+
+    def close(self) -> None:
+        if self._worker is not None:
+            self._worker.close()
+            self._worker = None
+
+    def _probe(self, affinity: Affinity) -> str:
+        if self._worker is None:
+            self._worker = WorkerProcess(self._set_up)
+        entry = {
+            "key": "probe",
+            "variant": "model",
+            "label": "probe",
+            "affinity": dict(affinity),
+            "device_properties": {
+                d: p for d, p in self._properties.items() if d in affinity.devices
+            },
+            "direct": False,
+            "requests": 1,
+            "reference": False,
+        }
+        try:
+            self._worker.ask("compile", timeout_s=self._timeout_s, entry=entry)
+        except WorkerError as error:
+            if error.died:
+                self._worker = None
+            return str(error)
+        return ""
+
+
+def _one(
+    prepared: PreparedModel,
+    affinity: Affinity,
+    prober: _Prober,
+    fallback: str | None,
+    error: str,
+    core: ov.Core,
+) -> tuple[Refusal, str]:
+    """Find one minimal set of ops that some device refuses."""
+    leaders = {node.name for node in affinity.nodes if node.leader == node.name}
+    for device in affinity.devices:
+        ops = [op for op in affinity.ops if affinity[op] == device and op in leaders]
+        target = fallback or _fallback(prepared, ops, device, core)
+        if target is None or target == device:
+            continue
+        background = affinity.fix(ops=dict.fromkeys(affinity.ops, target), core=core)
+        if prober.refuses(background):
+            continue
+
+        def fails(
+            chosen: Sequence[str], background: Affinity = background, device: str = device
+        ) -> bool:
+            probe = background.fix(ops=dict.fromkeys(chosen, device), core=core)
+            return bool(chosen) and bool(prober.refuses(probe))
+
+        if not fails(ops):
+            continue
+        # Most refusals lie within one subgraph; that is far less to search.
+        for subgraph in predict(prepared.graph, affinity).subgraphs:
+            inside = [op for op in subgraph.ops if op in leaders]
+            if subgraph.device == device and fails(inside):
+                ops = inside
+                break
+        minimal = _minimal(ops, fails)
+        said = prober.refuses(background.fix(ops=dict.fromkeys(minimal, device), core=core))
+        return Refusal(device, tuple(minimal), said), target
+    raise CompileError(
+        f"The placement is refused ({shorten(error, 300)}), and no op of it could be moved to a "
+        "device that takes it. Name one with fallback=."
+    )
+
+
+def _fallback(
+    prepared: PreparedModel, ops: Sequence[str], device: str, core: ov.Core
+) -> str | None:
+    here = [d for d in device_names(core) if d != device]
+    for other in sorted(here, key=lambda name: name != "CPU"):
+        try:
+            if set(ops) <= supported_ops(prepared, other, core=core):
+                return other
+        except DeviceError:
+            continue
+    return None
+
+
+def _minimal(ops: Sequence[str], fails: Callable[[Sequence[str]], bool]) -> list[str]:
+    """Shrink a failing list until no part of it can be left out."""
+    current, parts = list(ops), 2
+    while len(current) >= 2:
+        size = -(-len(current) // parts)
+        chunks = [current[i : i + size] for i in range(0, len(current), size)]
+        for chunk in chunks:
+            rest = [op for op in current if op not in set(chunk)]
+            if fails(chunk):
+                current, parts = chunk, 2
+                break
+            if len(chunks) > 2 and fails(rest):
+                current, parts = rest, max(parts - 1, 2)
+                break
+        else:
+            if parts >= len(current):
+                break
+            parts = min(len(current), parts * 2)
+    return current

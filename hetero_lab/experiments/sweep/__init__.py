@@ -1,0 +1,1 @@
+"""Sweep: many placements, measured in turns and ranked."""

@@ -1,0 +1,161 @@
+"""The accuracy of a sweep's rows: evaluated here after measuring, kept as records of its store."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tqdm.auto import tqdm
+
+from hetero_lab.errors import HeteroLabError, shorten
+from hetero_lab.experiments.accuracy.evaluate import Evaluation, accuracy_columns, read_data
+from hetero_lab.experiments.sweep.entries import Entry
+from hetero_lab.model.read import PreparedModel
+from hetero_lab.runtime.compiled import compile_placement
+from hetero_lab.runtime.scoring import Answer, Correct, F32Reference, check_labels, judge
+from hetero_lab.samples.datasets import Dataset, Metric
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+Record = Mapping[str, Any]
+
+_ERRORS = ("relative_error", "cosine", "top1_agreement")
+_FLAGS = ("right", "reference_right", "is_nan", "reference_is_nan")
+_OF_SUMMARY = (
+    "accuracy", "accuracy_ci95_low", "accuracy_ci95_high", "accuracy_drop",
+    "accuracy_drop_ci95_low", "accuracy_drop_ci95_high", "mcnemar_p", "n_examples",
+)  # fmt: skip
+
+
+class SweepData:
+    """The examples of a sweep, checked before something is measured.
+
+    The reference is the first variant on one real device in f32, so that the drop of a quantised
+    variant is that from the model it was made from.
+
+    Raises
+    ------
+    ArgumentError, InputError
+        There are no examples, the first one does not fit the model, or a label does not fit its
+        outputs.
+    """
+
+    def __init__(
+        self,
+        data: Dataset | Sequence[Any],
+        metric: Metric | Correct | None,
+        prepared: Mapping[str, PreparedModel],
+        core: ov.Core,
+    ):
+        self.examples, self.correct, self.metric, self.output = read_data(data, metric)
+        self.prepared, self.core = prepared, core
+        self.reference = F32Reference(next(iter(prepared.values())), core)
+        self._judge(self.reference.compiled, self.examples[:1])
+        if self.correct is not None:
+            check_labels(self.reference, self.examples, self.correct)
+
+    def evaluate(
+        self,
+        entries: Sequence[Entry],
+        records: Sequence[Record],
+        append: Callable[[dict[str, Any]], object],
+        progress: bool,
+    ) -> None:
+        """Append an ``accuracy`` record for each measured entry that has none of this data."""
+        measured = {r["entry"] for r in records if r["type"] == "turn"}
+        known = {r["entry"] for r in _found(records) if self._is_mine(r)}
+        wanted: dict[Any, list[Entry]] = {}
+        for entry in {e.key: e for e in entries}.values():
+            if entry.key in measured - known and not entry.problem:
+                # What is in flight and who executes it does not change an answer.
+                same = (entry.variant, entry.placement.affinity, _text(entry))
+                wanted.setdefault(same, []).append(entry)
+        steps = tqdm(wanted.values(), desc="accuracy", disable=not progress, leave=False)
+        for several in steps:
+            first = several[0]
+            try:
+                run = compile_placement(
+                    self.prepared[first.variant], first.placement, core=self.core
+                )
+                found = _json(self._judge(run, self.examples))
+            except HeteroLabError as error:  # another variant may have other outputs
+                found = {"problem": str(error)}
+            for entry in several:
+                append({"type": "accuracy", "entry": entry.key, **self._mark(), **found})
+
+    def _judge(self, run: Any, examples: Sequence[Any]) -> tuple[Answer, ...]:
+        return judge(run, self.reference, examples, correct=self.correct, output=self.output)
+
+    def _mark(self) -> dict[str, Any]:
+        return {"metric": self.metric, "output": self.output, "n": len(self.examples)}
+
+    def _is_mine(self, record: Record) -> bool:
+        return all(record.get(name) == value for name, value in self._mark().items())
+
+
+def evaluation_from(records: Sequence[Record], label: str) -> Evaluation | None:
+    """Read the last evaluation among the records of an entry."""
+    mine = _found(records)
+    if not mine:
+        return None
+    columns = [[_flag(c) for c in mine[-1][name]] for name in _FLAGS]
+    columns += [[math.nan if v is None else float(v) for v in mine[-1][name]] for name in _ERRORS]
+    answers = tuple(Answer(*row) for row in zip(*columns, strict=True))
+    return Evaluation(label, str(mine[-1]["metric"]), answers)
+
+
+def problem_from(records: Sequence[Record]) -> str:
+    """Return why an entry could not be evaluated; empty if it was, or was not tried."""
+    tried = [r for r in records if r["type"] == "accuracy"]
+    return str(tried[-1].get("problem", "")) if tried else ""
+
+
+def nan_notes(rows: Iterable[Any]) -> list[str]:
+    """Say which rows have outputs that are not a number."""
+    return [
+        f"{shorten(row.label)}: the outputs of {row.evaluation.n_nan} of {len(row.evaluation)} "
+        "examples are not a number; they count as wrong."
+        for row in rows
+        if row.evaluation is not None and row.evaluation.n_nan
+    ]
+
+
+def _found(records: Sequence[Record]) -> list[Record]:
+    return [r for r in records if r["type"] == "accuracy" and "problem" not in r]
+
+
+def summary_columns(found: Evaluation | None) -> dict[str, Any]:
+    """Return the columns that a sweep with data has more."""
+    columns = accuracy_columns(found)
+    errors = {
+        "output_error": None if found is None else found.relative_error,
+        "top1_agreement": None if found is None else found.top1_agreement,
+        "n_nan": None if found is None else found.n_nan,
+    }
+    return {**{name: columns[name] for name in _OF_SUMMARY}, **errors}
+
+
+def _json(answers: Sequence[Answer]) -> dict[str, Any]:
+    """One string of flags and one list of numbers a column: an example is a few bytes."""
+    flags = {n: "".join(_sign(getattr(a, n)) for a in answers) for n in _FLAGS}
+    errors = {n: [_number(getattr(a, n)) for a in answers] for n in _ERRORS}
+    return {**flags, **errors}
+
+
+def _number(value: float) -> float | None:
+    return float(f"{value:.6g}") if math.isfinite(value) else None
+
+
+def _sign(value: bool | None) -> str:
+    return "-" if value is None else str(int(value))
+
+
+def _flag(sign: str) -> bool | None:
+    return {"1": True, "0": False, "-": None}[sign]
+
+
+def _text(entry: Entry) -> str:
+    properties = {d: dict(p) for d, p in entry.placement.device_properties.items()}
+    return repr((entry.placement.direct, sorted(properties.items())))

@@ -1,0 +1,120 @@
+"""Before and after: two sweeps of the same placements, for instance around an upgrade."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from hetero_lab.errors import ArgumentError, names_at_hand
+from hetero_lab.experiments.sweep.result import Row, Sweep
+from hetero_lab.experiments.sweep.tables import row_name
+from hetero_lab.statistics import holm, unpaired_ratio
+from hetero_lab.tables import html_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two sweeps side by side.
+
+    ``table`` has one row a label that both measured: ``median_us`` of each, ``ratio`` of after to
+    before (below 1 is faster now) with its 95 % interval, ``finding``.
+    """
+
+    before: Sweep
+    after: Sweep
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """One row a label."""
+        return _table(self.before, self.after)
+
+    def __repr__(self) -> str:
+        findings = self.table["finding"].value_counts()
+        return f"Comparison({', '.join(f'{n} {finding}' for finding, n in findings.items())})"
+
+    def _repr_html_(self) -> str:
+        names = [
+            f"{sweep.environment.host}, OpenVINO {sweep.environment.openvino_version}"
+            for sweep in (self.before, self.after)
+        ]
+        notes = html.escape("; ".join([*self.before.notes, *self.after.notes]))
+        return html_table(self.table, caption=f"{names[0]} → {names[1]}") + (
+            "<p>The two were not measured in turn, so a change of the machine between them shows "
+            f"here too. {notes}</p>"
+        )
+
+
+def compare(before: Sweep, after: Sweep) -> Comparison:
+    """Compare two sweeps by label, with intervals, for instance around an OpenVINO upgrade.
+
+    Parameters
+    ----------
+    before, after
+        Sweeps, for instance from :func:`hetero_lab.read_sweep`.
+
+    Raises
+    ------
+    ArgumentError
+        Something else was passed, or no label was measured in both.
+
+    Notes
+    -----
+    The runs are not paired, so the intervals are Welch's (1947) on the logarithms of the turns.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> options = {"turns": 2, "isolate": False, "counters": False, "progress": False}
+    >>> before, after = (hl.sweep(model, ["CPU"], **options) for _ in range(2))
+    >>> hl.compare(before, after)
+    Comparison(...)
+    """
+    for name, sweep in (("before", before), ("after", after)):
+        if not isinstance(sweep, Sweep):
+            raise ArgumentError(
+                f"{name} is a Sweep, for instance hetero_lab.read_sweep(directory), "
+                f"not {type(sweep).__name__}."
+            )
+    comparison = Comparison(before, after)
+    if not len(comparison.table):
+        raise ArgumentError(
+            "No label was measured in both sweeps. Before: "
+            f"{names_at_hand([r.label for r in before.rows])}; after: "
+            f"{names_at_hand([r.label for r in after.rows])}."
+        )
+    return comparison
+
+
+def _table(before: Sweep, after: Sweep) -> pd.DataFrame:
+    import pandas as pd
+
+    first = {row_name(before, row): row for row in before.rows if row.profile is not None}
+    second = {row_name(after, row): row for row in after.rows if row.profile is not None}
+    common = [label for label in first if label in second]
+    ratios = [unpaired_ratio(_levels(second[name]), _levels(first[name])) for name in common]
+    adjusted = holm([p for *_, p in ratios]) if ratios else []
+    rows = [
+        {
+            "label": label,
+            "median_us_before": first[label].profile.latency.median_us,  # type: ignore[union-attr]
+            "median_us_after": second[label].profile.latency.median_us,  # type: ignore[union-attr]
+            "ratio": ratio,
+            "ratio_ci95_low": low,
+            "ratio_ci95_high": high,
+            "finding": "no difference seen" if p >= 0.05 else "faster" if ratio < 1 else "slower",
+            "n_subgraphs_before": first[label].profile.partition.n_subgraphs,  # type: ignore[union-attr]
+            "n_subgraphs_after": second[label].profile.partition.n_subgraphs,  # type: ignore[union-attr]
+        }
+        for label, (ratio, low, high, _), p in zip(common, ratios, adjusted, strict=True)
+    ]
+    return pd.DataFrame(rows)
+
+
+def _levels(row: Row) -> list[float]:
+    return list(row.series.ours.values())

@@ -1,0 +1,96 @@
+"""Watch a sweep from another thread, and stop it there at once."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hetero_lab.experiments.sweep.rounds import Asked
+
+
+class StoppedError(Exception):
+    """The sweep was stopped through its control."""
+
+
+class SweepControl:
+    """Tells how far a sweep is, and stops it from another thread.
+
+    Parameters
+    ----------
+    on_record
+        Called in the sweep's thread with each record as it is appended: ``type`` is
+        ``compiled``, ``turn``, ``counters``, ``failed``, ``finished``, ``accuracy`` or ``state``.
+    """
+
+    def __init__(self, on_record: Callable[[Mapping[str, Any]], object] | None = None):
+        self._on_record = on_record
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        self._benches: list[Asked] = []
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether :meth:`stop` was called."""
+        return self._stopped.is_set()
+
+    def stop(self) -> None:
+        """End the sweep: its workers are killed, and it returns what it has."""
+        self._stopped.set()
+        with self._lock:
+            benches, self._benches = self._benches, []
+        for bench in benches:
+            kill = getattr(bench, "kill", None)  # a bench of this process cannot be killed
+            if kill is not None:
+                # The sweep's own thread may be ending it just now.
+                with contextlib.suppress(OSError, ValueError):
+                    kill()
+
+    def watched(self, append: Callable[[dict[str, Any]], object]) -> Callable[[dict], object]:
+        """Return ``append``, told about and refused once the sweep is stopped."""
+
+        def tell(record: dict[str, Any]) -> None:
+            self._check()
+            append(record)
+            if self._on_record is not None:
+                self._on_record(record)
+
+        return tell
+
+    def stoppable(self, start: Callable[[], Asked]) -> Callable[[], Asked]:
+        """Return ``start`` such that the bench it starts can be stopped."""
+
+        def start_stoppable() -> Asked:
+            self._check()
+            bench = start()
+            with self._lock:
+                self._benches.append(bench)
+            if self.is_stopped:  # while it started
+                self.stop()
+            return _Stoppable(bench, self)
+
+        return start_stoppable
+
+    def _check(self) -> None:
+        if self.is_stopped:
+            raise StoppedError("The sweep was stopped.")
+
+
+class _Stoppable:
+    """A bench whose errors are those of being stopped once it is stopped."""
+
+    def __init__(self, bench: Asked, control: SweepControl):
+        self._bench = bench
+        self._control = control
+
+    def ask(self, do: str, *, timeout_s: float, **args: Any) -> Any:
+        self._control._check()
+        try:
+            return self._bench.ask(do, timeout_s=timeout_s, **args)
+        except Exception:
+            self._control._check()
+            raise
+
+    def close(self) -> None:
+        self._bench.close()

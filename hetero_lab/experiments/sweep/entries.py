@@ -1,0 +1,311 @@
+"""What a sweep measures, expanded to entries.
+
+That is models × placements × properties × executors × requests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from hetero_lab.backend.core import shared_core
+from hetero_lab.backend.devices import check_device, device_names, supported_ops
+from hetero_lab.errors import ArgumentError, PropertyError, names_at_hand, shorten
+from hetero_lab.model.read import PreparedModel
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.placement import (
+    Placement,
+    PlacementLike,
+    carried_over,
+    compile_properties,
+    resolve,
+)
+from hetero_lab.placement.priorities import Priorities
+from hetero_lab.runtime.runners import EXECUTORS, HETERO, Execution
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One row of a sweep. ``key`` identifies what is measured; rows that share it share it all."""
+
+    key: str
+    label: str
+    variant: str
+    placement: Placement
+    requests: int = 1
+    baseline: bool = False
+    problem: str = ""
+    properties: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    executor: str = HETERO
+
+    def to_json(self, prepared: PreparedModel) -> dict[str, Any]:
+        """Return the entry as plain data for header and workers."""
+        affinity = self.placement.affinity
+        return {
+            "key": self.key,
+            "label": self.label,
+            "variant": self.variant,
+            "affinity": [affinity[op.name] for op in prepared.graph],
+            "devices": list(affinity.devices),
+            "device_properties": {
+                d: {k: _plain(v) for k, v in p.items()} for d, p in self.properties.items()
+            },
+            "direct": self.placement.direct,
+            "executor": self.executor,
+            "requests": self.requests,
+            "baseline": self.baseline,
+            "problem": self.problem,
+            "asked": True,
+        }
+
+
+def priority_orders(devices: Sequence[str], *, core: ov.Core | None = None) -> list[Priorities]:
+    """Return every order of the devices: ``HETERO:A,B``, ``HETERO:B,A``, …
+
+    Raises
+    ------
+    DeviceError
+        No device, one twice, or one that is not here.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> acc = hl.emulate("ACC")
+    >>> [str(order) for order in hl.priority_orders(["ACC", "CPU"])]
+    ['HETERO:ACC,CPU', 'HETERO:CPU,ACC']
+    """
+    every = Priorities.parse(devices, core).devices
+    return [Priorities(order) for order in itertools.permutations(every)]
+
+
+def expand(
+    prepared: Mapping[str, PreparedModel],
+    placements: Iterable[PlacementLike],
+    *,
+    grid: Mapping[str, Sequence[Any]] | None,
+    executor: str | Sequence[str] = HETERO,
+    requests: Sequence[int],
+    dedupe: bool,
+    baselines: bool = True,
+    core: ov.Core | None = None,
+) -> list[Entry]:
+    """Return the entries in order, the single-device baselines last.
+
+    Raises
+    ------
+    ArgumentError
+        Nothing to measure, an unknown dimension or executor, a label twice with different
+        meaning, or something that an executor cannot run.
+    """
+    core = core or shared_core()
+    placements = _as_list(placements)
+    settings = _settings(grid or {}, core)
+    _check_requests(requests)
+    ways = [Execution(name, n) for name in _executors(executor) for n in requests]
+    entries: list[Entry] = []
+    for name, model in prepared.items():
+        for asked in placements:
+            here = carried_over(model, asked) if len(prepared) > 1 else asked
+            placement = resolve(model, here, core=core)
+            for suffix, changes in settings:
+                changed = _with_properties(placement, changes)
+                for way in ways:
+                    way.check(model, changed)
+                    extra = [name] if len(prepared) > 1 else []
+                    extra += [suffix] if suffix else []
+                    extra += [way.executor] if way.executor != HETERO else []
+                    extra += [f"{way.n_requests} requests"] if way.n_requests > 1 else []
+                    label = " · ".join([placement.label or "placement", *extra])
+                    entries.append(_entry(label, name, model, changed, way, core))
+        if baselines:
+            entries += _baselines(name, model, placements, core, many=len(prepared) > 1)
+    entries = _distinct_labels(entries)
+    if not dedupe:
+        entries = [replace(e, key=f"{e.key}-{number}") for number, e in enumerate(entries)]
+    return entries
+
+
+def _as_list(placements: Any) -> list[Any]:
+    if isinstance(placements, str | Affinity | Placement | Priorities):
+        placements = [placements]
+    if isinstance(placements, Mapping):
+        raise ArgumentError(
+            "placements= is a list. A name for a placement is given with "
+            "hetero_lab.Placement(affinity, 'name')."
+        )
+    try:
+        found = list(placements)
+    except TypeError as error:
+        raise ArgumentError(
+            "placements= is a list of placements, for instance "
+            "[*hetero_lab.priority_orders(['GPU', 'CPU']), my_affinity]."
+        ) from error
+    if not found:
+        raise ArgumentError(
+            "There is no placement to sweep. Pass for instance "
+            "hetero_lab.priority_orders(['GPU', 'CPU'])."
+        )
+    return found
+
+
+def _settings(
+    grid: Mapping[str, Sequence[Any]], core: ov.Core
+) -> list[tuple[str, dict[str, dict[str, Any]]]]:
+    """Return the cross product of the dimensions as (label, properties by device)."""
+    if not isinstance(grid, Mapping):
+        raise ArgumentError("grid= maps dimensions like 'CPU.INFERENCE_PRECISION_HINT' to values.")
+    axes: list[list[tuple[str, str, str, Any]]] = []
+    for dimension, values in grid.items():
+        device, dot, key = str(dimension).partition(".")
+        # GPU.0.NUM_STREAMS: the device's own name may have a dot.
+        number, second, rest = key.partition(".")
+        if second and number.isdigit():
+            device, key = f"{device}.{number}", rest
+        if not dot or not key:
+            raise ArgumentError(
+                f"{shorten(str(dimension))} is no dimension of a grid. Dimensions are "
+                "'DEVICE.PROPERTY' or '*.PROPERTY' (all devices), for instance "
+                "'CPU.INFERENCE_PRECISION_HINT'. Placements, models and requests have arguments "
+                "of their own."
+            )
+        if device != "*":
+            check_device(device, core)
+        if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+            raise ArgumentError(f"The dimension {dimension} needs a list of values.")
+        axes.append([(f"{dimension}={value}", device, key, value) for value in values])
+    combined: list[tuple[str, dict[str, dict[str, Any]]]] = []
+    for combination in itertools.product(*axes):
+        properties: dict[str, dict[str, Any]] = {}
+        for _, device, key, value in combination:
+            properties.setdefault(device, {})[key] = value
+        combined.append((", ".join(label for label, *_ in combination), properties))
+    return combined
+
+
+def _with_properties(placement: Placement, changes: Mapping[str, Mapping[str, Any]]) -> Placement:
+    if not changes:
+        return placement
+    used = placement.affinity.devices
+    merged = {d: dict(p) for d, p in placement.device_properties.items()}
+    for device, properties in changes.items():
+        targets = used if device == "*" else [device]
+        if device != "*" and device not in used:
+            raise PropertyError(
+                f"The placement {shorten(placement.label)} does not use {device} "
+                f"(devices: {names_at_hand(used)}), so the grid cannot set "
+                f"{names_at_hand(properties)} there."
+            )
+        for target in targets:
+            merged.setdefault(target, {}).update(properties)
+    return replace(placement, device_properties=merged)
+
+
+def _entry(
+    label: str,
+    variant: str,
+    model: PreparedModel,
+    placement: Placement,
+    way: Execution,
+    core: ov.Core,
+    baseline: bool = False,
+) -> Entry:
+    resolve(model, placement, core=core)  # properties that came from the grid are checked too
+    properties = compile_properties(placement, core)
+    identity = [
+        variant,
+        [placement.affinity[op.name] for op in model.graph],
+        {d: {k: str(v) for k, v in sorted(p.items())} for d, p in sorted(properties.items())},
+        placement.direct,
+        way.n_requests,
+    ]
+    if way.executor != HETERO:
+        identity.append(way.executor)
+    key = hashlib.blake2b(json.dumps(identity).encode(), digest_size=8).hexdigest()
+    return Entry(
+        key,
+        label,
+        variant,
+        placement,
+        way.n_requests,
+        baseline,
+        properties=properties,
+        executor=way.executor,
+    )
+
+
+def _baselines(
+    name: str, model: PreparedModel, placements: Sequence[Any], core: ov.Core, *, many: bool
+) -> list[Entry]:
+    """Return each used device alone, where it can run the whole model."""
+    used: dict[str, dict[str, Any]] = {}
+    for asked in placements:
+        for text in [str(asked)] if isinstance(asked, Priorities | str) else []:
+            for device in text.removeprefix("HETERO:").split(","):
+                if device in device_names(core):
+                    used.setdefault(device, {})
+        if isinstance(asked, Affinity):
+            for device in asked.devices:
+                used.setdefault(device, {})
+        if isinstance(asked, Placement):
+            for device in (*asked.affinity.devices, *asked.device_properties):
+                used.setdefault(device, {}).update(asked.device_properties.get(device, {}))
+    entries = []
+    for device, properties in used.items():
+        affinity = Affinity.uniform(model, device, core=core)
+        if not set(affinity.ops) <= supported_ops(model, device, core=core):
+            continue
+        label = f"{device} · {name}" if many else device
+        placement = Placement(affinity, label, {device: properties}, direct=True)
+        entries.append(_entry(label, name, model, placement, Execution(), core, baseline=True))
+    return entries
+
+
+def _distinct_labels(entries: Sequence[Entry]) -> list[Entry]:
+    """Number labels that stand for different things; drop baselines that were asked for anyway."""
+    taken: dict[str, int] = {}
+    asked = {(e.key, e.label) for e in entries if not e.baseline}
+    distinct: list[Entry] = []
+    for entry in entries:
+        if entry.baseline and (entry.key, entry.label) in asked:
+            continue
+        count = taken.get(entry.label, 0) + 1
+        taken[entry.label] = count
+        label = entry.label if count == 1 else f"{entry.label} #{count}"
+        while count > 1 and label in taken:
+            count += 1
+            label = f"{entry.label} #{count}"
+        taken.setdefault(label, 1)
+        distinct.append(replace(entry, label=label))
+    return distinct
+
+
+def _executors(executor: str | Sequence[str]) -> list[str]:
+    names = [executor] if isinstance(executor, str) else executor
+    if not isinstance(names, Sequence) or not names:
+        raise ArgumentError(
+            f"executor= is {' or '.join(map(repr, EXECUTORS))}, or a list of them, "
+            f"not {shorten(repr(executor))}."
+        )
+    return list(dict.fromkeys(names))
+
+
+def _check_requests(requests: Sequence[int]) -> None:
+    right = isinstance(requests, Sequence) and len(requests) > 0
+    if not right or not all(
+        isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in requests
+    ):
+        raise ArgumentError(
+            f"requests= is a list of whole numbers of at least 1, for instance [1, 4], "
+            f"not {requests!r}."
+        )
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, bool | int | float | str) else str(value)

@@ -1,0 +1,396 @@
+"""Sweep: many placements of one model, compiled in workers and measured in turn."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hetero_lab.backend.core import shared_core
+from hetero_lab.backend.emulation import emulated_devices
+from hetero_lab.errors import ArgumentError, HeteroLabWarning
+from hetero_lab.experiments.environment import current_environment
+from hetero_lab.experiments.profile.isolated import write_set_up
+from hetero_lab.experiments.sweep.accuracy import SweepData
+from hetero_lab.experiments.sweep.control import StoppedError, SweepControl
+from hetero_lab.experiments.sweep.entries import Entry, expand
+from hetero_lab.experiments.sweep.result import Sweep, sweep_from
+from hetero_lab.experiments.sweep.rounds import GROUP_SIZE, Plan, SweepRun
+from hetero_lab.experiments.sweep.store import Store
+from hetero_lab.experiments.sweep.variants import Variant, prepare_variants, with_problems
+from hetero_lab.experiments.workers.process import WorkerProcess
+from hetero_lab.model.opgraph import graph_to_json
+from hetero_lab.model.read import PreparedModel, Source
+from hetero_lab.placement.placement import PlacementLike
+from hetero_lab.runtime.inputs import Inputs, bind_inputs, generate_inputs
+from hetero_lab.runtime.runners import HETERO
+from hetero_lab.runtime.scoring import Correct
+from hetero_lab.runtime.timing import Stopwatch
+from hetero_lab.samples.datasets import Dataset, Metric
+from hetero_lab.tables import SCHEMA_VERSION, make_directory, scratch_directory
+
+if TYPE_CHECKING:
+    import openvino as ov
+    from distributed import Client
+
+
+def sweep(
+    model: Source | Mapping[str, Variant],
+    placements: Iterable[PlacementLike],
+    *,
+    grid: Mapping[str, Sequence[Any]] | None = None,
+    executor: str | Sequence[str] = HETERO,
+    requests: Sequence[int] = (1,),
+    precision: float = 0.02,
+    budget_s: float | None = 60.0,
+    turns: int | None = None,
+    group_size: int = GROUP_SIZE,
+    sustained_s: float | None = None,
+    inputs: Inputs | None = None,
+    seed: int = 0,
+    counters: bool = True,
+    reference: bool = True,
+    data: Dataset | Sequence[Any] | None = None,
+    metric: Metric | Correct | None = None,
+    store: str | os.PathLike[str] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    dedupe: bool = True,
+    baselines: bool = True,
+    isolate: bool = True,
+    timeout_s: float = 60.0,
+    compile_timeout_s: float = 600.0,
+    memory_limit_bytes: int | None = None,
+    worker_command: Sequence[str] | None = None,
+    client: Client | None = None,
+    every_host: bool = False,
+    progress: bool = True,
+    control: SweepControl | None = None,
+    core: ov.Core | None = None,
+) -> Sweep:
+    """Measure many placements and rank them with their uncertainty.
+
+    Placements are compiled in groups of eight or fewer, each with the reference (the first
+    placement) in it, and measured in turns of 2 discarded and 10 timed inferences; in each
+    round every placement of the group has one turn, in random order, so that a drift of the
+    machine hits all alike. The model compiled directly on each single device that can run it
+    is always there as a baseline.
+
+    Parameters
+    ----------
+    model
+        Anything that :func:`hetero_lab.load` takes, or a mapping of variant names to such. A
+        variant may be a function without arguments that makes it, for instance
+        ``functools.partial(hetero_lab.quantize, model, examples)``: if that fails, its rows say
+        so and the others are measured. An affinity is carried from one variant to the others,
+        op by op.
+    placements
+        Priorities, placements, affinities, ``"HETERO:ACC,CPU"`` or ``"CPU"``.
+    grid
+        Properties to cross with the placements: ``{"CPU.INFERENCE_PRECISION_HINT": ["f32",
+        "bf16"], "*.PERFORMANCE_HINT": [...]}``.
+    executor
+        ``"hetero"``, ``"parallel"`` for :class:`hetero_lab.ParallelExecutor`, or several to cross
+        with the placements.
+    requests
+        Requests in flight to cross with the placements; for more than one, a sample is the
+        time between results.
+    precision, budget_s, turns
+        Turns are added until every ratio is known to ``precision`` (half width of its 95 %
+        interval) or the wall time of the whole call, compiles included, reaches ``budget_s``
+        (overrun at most by one compile). Every placement gets eight turns first. ``turns`` asks
+        for that many instead.
+    group_size
+        How many compiled placements are alive at once, the reference included. With more, the
+        machine's moods hit more of them alike, and memory and threads are needed for all.
+    sustained_s
+        Hold each placement that long after its turns, to see its thermal state; the time for
+        that comes on top of ``budget_s``.
+    inputs, seed
+        As for :func:`hetero_lab.profile`.
+    counters, reference
+        Whether to compile each placement once more for its counters, and to compare its
+        outputs with a single-device f32 reference.
+    data, metric
+        Examples for :func:`hetero_lab.evaluate`: the summary then has each placement's accuracy
+        and its drop from f32. They are run here, once a distinct placement, when the turns are
+        measured and outside of ``budget_s``.
+    store
+        Directory to which each turn is appended as it ends. The same call goes on where it
+        was stopped.
+    cache_dir
+        Directory for compiled blobs, kept apart by model, affinity and properties.
+    dedupe
+        Measure placements that are the same once.
+    baselines
+        Whether to add the single devices.
+    isolate
+        Compile and run in worker processes: a crash, a hang or running out of memory costs
+        one row.
+    timeout_s, compile_timeout_s, memory_limit_bytes, worker_command
+        Limits of a worker, and how to start it.
+    client
+        A ``dask.distributed.Client``: measure on the workers of its cluster (extra ``fleet``).
+        Each row is measured on one of the hosts, beside the reference there.
+    every_host
+        With ``client``: measure each row on each host that has its devices.
+    progress
+        Show what runs now, the time left and the best so far.
+    control
+        Through which another thread watches the sweep and stops it.
+
+    Returns
+    -------
+    Sweep
+        After Ctrl-C or ``control.stop()``: what is there, with ``interrupted`` set.
+
+    Raises
+    ------
+    ArgumentError
+        Anything about the arguments, before something is compiled.
+    MeasurementError
+        The client's scheduler does not answer, or has no worker that can measure.
+    StoreError
+        The store belongs to another model or version, or another process has it.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> acc = hl.emulate("ACC", unsupported={"Softmax"})
+    >>> placements = ["CPU", "HETERO:ACC,CPU"]
+    >>> measured = hl.sweep(model, placements, turns=2, counters=False, progress=False)
+    >>> measured.summary.set_index("label").loc[placements, ["status", "n_subgraphs"]]
+                   status  n_subgraphs
+    label
+    CPU                ok            1
+    HETERO:ACC,CPU     ok            2
+    """
+    watch = Stopwatch.start(budget_s)
+    core = core or shared_core()
+    control = control or SweepControl()
+    plan = Plan(
+        precision=_positive("precision", precision),
+        turns=_whole("turns", turns),
+        group_size=_whole("group_size", group_size) or GROUP_SIZE,
+        sustained_s=None if sustained_s is None else _positive("sustained_s", sustained_s),
+        counters=counters,
+        reference=reference,
+        timeout_s=_positive("timeout_s", timeout_s),
+        compile_timeout_s=_positive("compile_timeout_s", compile_timeout_s),
+    )
+    if memory_limit_bytes is not None:
+        _positive("memory_limit_bytes", memory_limit_bytes)
+    fleet = _fleet(client, isolate, every_host, worker_command, memory_limit_bytes)
+    prepared, problems = prepare_variants(model)
+    entries = expand(
+        prepared,
+        placements,
+        grid=grid,
+        executor=executor,
+        requests=requests,
+        dedupe=dedupe,
+        baselines=baselines,
+        core=core,
+    )
+    entries = with_problems(entries, problems)
+    examples = None if data is None else SweepData(data, metric, prepared, core)
+    arrays = {
+        name: bind_inputs(p, inputs if inputs is not None else generate_inputs(p, seed))
+        for name, p in prepared.items()
+    }
+    header = _header(prepared, entries, arrays, seed, core)
+    if fleet is not None:
+        header |= {"fleet": True, "every_host": every_host}
+    blobs = _blob_directories(cache_dir, prepared, entries)
+    interrupted = False
+    with contextlib.ExitStack() as stack:
+        if store is None:
+            records: list[dict[str, Any]] = []
+            append = records.append
+        else:
+            opened = stack.enter_context(Store(store, header))
+            header, records, append = opened.header, opened.records, opened.append
+        make: Any = SweepRun if fleet is None else partial(fleet, header=header)
+        run = make(
+            # By name: a worker's graph, read from a file, may order the ops in another way.
+            entries=[
+                {
+                    **e.to_json(prepared[e.variant]),
+                    "affinity": dict(e.placement.affinity),
+                    "cache_dir": blobs.get(e.key, ""),
+                }
+                for e in entries
+            ],
+            reference=header["reference"],
+            records=records,
+            append=control.watched(append),
+            plan=plan,
+            watch=watch,
+            progress=progress,
+        )
+        try:
+            if run.pending():
+                set_up = stack.enter_context(_set_up(prepared, arrays, seed, core, isolate))
+                run.measure(
+                    control.stoppable(partial(
+                        _start, set_up, isolate, prepared, arrays, core, worker_command,
+                        memory_limit_bytes,
+                    )) if fleet is None else set_up
+                )  # fmt: skip
+            if examples is not None:
+                examples.evaluate(entries, records, control.watched(append), progress)
+        except StoppedError:
+            interrupted = True
+        except KeyboardInterrupt:
+            interrupted = True
+            warnings.warn(
+                "Interrupted; the turns that were measured are kept"
+                + (", and the same call goes on from there." if store else "."),
+                HeteroLabWarning,
+                stacklevel=2,
+            )
+        finally:
+            run.close()
+    return sweep_from(header, records, interrupted=interrupted)
+
+
+def _fleet(
+    client: Client | None,
+    isolate: bool,
+    every_host: bool,
+    command: Sequence[str] | None,
+    memory_limit_bytes: int | None,
+) -> Callable[..., Any] | None:
+    """Return what makes the run of a sweep over a fleet, ``None`` without a client."""
+    if client is None:
+        if every_host:
+            raise ArgumentError("every_host=True needs client=: the hosts are its workers.")
+        return None
+    try:
+        from hetero_lab.experiments.fleet.cluster import cluster_of
+    except ImportError as error:
+        raise ArgumentError(
+            "client= needs Dask, which is not installed: pip install 'hetero-lab[fleet]'."
+        ) from error
+    from hetero_lab.experiments.fleet.run import FleetRun
+
+    return partial(
+        FleetRun,
+        cluster_of(client, isolate=isolate),
+        every_host=every_host,
+        worker_command=command,
+        memory_limit_bytes=memory_limit_bytes,
+    )
+
+
+def _header(
+    prepared: Mapping[str, PreparedModel],
+    entries: Sequence[Entry],
+    arrays: Mapping[str, Sequence[np.ndarray]],
+    seed: int,
+    core: ov.Core,
+) -> dict[str, Any]:
+    devices = dict.fromkeys(d for e in entries for d in e.placement.affinity.devices)
+    specs = emulated_devices(core)
+    digest = hashlib.blake2b(digest_size=8)
+    for name in sorted(arrays):
+        for array in arrays[name]:
+            digest.update(repr((name, array.shape, array.dtype.str)).encode())
+            digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return {
+        "kind": "sweep",
+        "schema_version": SCHEMA_VERSION,
+        "models": {
+            name: {
+                "name": p.graph.name,
+                "fingerprint": p.fingerprint,
+                "graph": graph_to_json(p.graph),
+            }
+            for name, p in prepared.items()
+        },
+        "entries": [e.to_json(prepared[e.variant]) for e in entries],
+        "reference": next(e.key for e in entries if not e.problem),
+        "emulated": [specs[d].to_json() for d in sorted(devices) if d in specs],
+        "seed": seed,
+        "inputs_digest": digest.hexdigest(),
+        "environments": [_json(asdict(current_environment(devices, core)))],
+    }
+
+
+def _json(data: dict[str, Any]) -> dict[str, Any]:
+    """Return tuples as lists, as they come back from a file."""
+    return {
+        k: [list(v) if isinstance(v, tuple) else v for v in value]
+        if isinstance(value, tuple)
+        else value
+        for k, value in data.items()
+    }
+
+
+def _blob_directories(
+    cache_dir: str | os.PathLike[str] | None,
+    prepared: Mapping[str, PreparedModel],
+    entries: Sequence[Entry],
+) -> dict[str, str]:
+    """One directory a placement: the runtime's own key leaves per-device properties out."""
+    if cache_dir is None:
+        return {}
+    root = make_directory(cache_dir, private=True)
+    directories = {}
+    for entry in entries:
+        key = entry.key.partition("-")[0]
+        place = root / f"{prepared[entry.variant].fingerprint[:16]}-{key}"
+        place.mkdir(mode=0o700, exist_ok=True)
+        directories[entry.key] = str(place)
+    return directories
+
+
+@contextlib.contextmanager
+def _set_up(
+    prepared: Mapping[str, PreparedModel],
+    arrays: Mapping[str, Sequence[np.ndarray]],
+    seed: int,
+    core: ov.Core,
+    isolate: bool,
+) -> Iterator[dict[str, Any]]:
+    """Write models and inputs where workers can read them, for as long as the sweep lasts."""
+    if not isolate:
+        yield {}
+        return
+    with scratch_directory() as directory:
+        yield write_set_up(directory, prepared, arrays, seed, core)
+
+
+def _start(
+    set_up: Mapping[str, Any],
+    isolate: bool,
+    prepared: Mapping[str, PreparedModel],
+    arrays: Mapping[str, Sequence[np.ndarray]],
+    core: ov.Core,
+    command: Sequence[str] | None,
+    memory_limit_bytes: int | None,
+) -> WorkerProcess | Any:
+    from hetero_lab.experiments.workers.local_bench import LocalBench
+
+    if isolate:
+        return WorkerProcess(set_up, command=command, memory_limit_bytes=memory_limit_bytes)
+    return LocalBench(prepared, arrays, core)
+
+
+def _positive(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise ArgumentError(f"{name}= is a number above 0, not {value!r}.")
+    return float(value)
+
+
+def _whole(name: str, value: Any) -> int | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 2):
+        raise ArgumentError(f"{name}= is a whole number of at least 2, not {value!r}.")
+    return value

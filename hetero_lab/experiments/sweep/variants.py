@@ -1,0 +1,70 @@
+"""Variants of a model in a sweep: made already, or made when the sweep begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from hetero_lab.errors import ArgumentError, HeteroLabError, ModelError, shorten
+from hetero_lab.experiments.sweep.entries import Entry
+from hetero_lab.model.read import PreparedModel, Source, prepare
+
+Variant: TypeAlias = "Source | Callable[[], Source]"
+
+
+def prepare_variants(
+    model: Source | Mapping[str, Variant],
+) -> tuple[dict[str, PreparedModel], dict[str, str]]:
+    """Return the prepared model of each variant, and why some could not be made.
+
+    A variant that could not be made is there with the model of another one, so that its rows
+    can be named.
+
+    Raises
+    ------
+    ArgumentError
+        There is none, or an argument of one is wrong.
+    HeteroLabError
+        None of them could be made.
+    """
+    if not isinstance(model, Mapping):
+        one = prepare(model)
+        return {one.graph.name or "model": one}, {}
+    if not model:
+        raise ArgumentError("There is no model to sweep: the mapping of variants is empty.")
+    made: dict[str, PreparedModel] = {}
+    failures: dict[str, Exception] = {}
+    for name, variant in model.items():
+        if not callable(variant):
+            made[str(name)] = prepare(variant)
+            continue
+        try:
+            made[str(name)] = prepare(variant())
+        except ArgumentError as error:
+            raise type(error)(f"The variant {shorten(str(name))}: {error}") from error
+        except Exception as error:  # a recipe of the user's own may call NNCF itself
+            failures[str(name)] = error
+    if not made:
+        name, error = next(iter(failures.items()))
+        if isinstance(error, HeteroLabError):
+            raise error
+        raise ModelError(f"The variant {shorten(name)} cannot be made: {_said(error)}") from error
+    stand_in = next(iter(made.values()))
+    prepared = {str(name): made.get(str(name), stand_in) for name in model}
+    return prepared, {name: _said(error) for name, error in failures.items()}
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, HeteroLabError):
+        return str(error)
+    return f"{type(error).__name__}: {shorten(str(error), 500)}"
+
+
+def with_problems(entries: Sequence[Entry], problems: Mapping[str, str]) -> list[Entry]:
+    """Mark the entries of variants that could not be made; they are rows, but not measured."""
+    return [
+        replace(entry, problem=problems[entry.variant]) if entry.variant in problems else entry
+        for entry in entries
+        if not (entry.baseline and entry.variant in problems)
+    ]

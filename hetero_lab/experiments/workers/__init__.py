@@ -1,0 +1,1 @@
+"""Worker processes: placements compiled and measured in processes of their own."""

@@ -1,0 +1,220 @@
+"""A worker process from the caller's side: start, ask, time out, notice how it died."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from hetero_lab.backend.processes import environment_of_a_child
+from hetero_lab.errors import HeteroLabError, shorten
+from hetero_lab.tables import number
+
+_POLL_S = 0.2
+_END_S = 5.0  # for a process whose output has ended to end itself
+_LAST_LINE_S = 1.0  # for what an ended process said to be read
+_GIB = float(1 << 30)
+
+
+class WorkerError(HeteroLabError):
+    """A request that a worker could not answer.
+
+    ``status`` is what a row of a sweep says; ``died`` tells whether the process is gone.
+    """
+
+    def __init__(self, status: str, detail: str = "", *, died: bool):
+        super().__init__(f"{status}: {detail}" if detail else status)
+        self.status = status
+        self.detail = detail
+        self.died = died
+
+
+class WorkerProcess:
+    """A process that runs a :class:`~hetero_lab.experiments.workers.bench.Bench`.
+
+    Parameters
+    ----------
+    set_up
+        What :meth:`Bench.from_json` takes.
+    command
+        How to start it; for instance with ``taskset`` or a driver's wrapper in front.
+    memory_limit_bytes
+        It is ended when its resident memory exceeds this.
+    """
+
+    def __init__(
+        self,
+        set_up: Mapping[str, Any],
+        *,
+        command: Sequence[str] | None = None,
+        memory_limit_bytes: int | None = None,
+        start_timeout_s: float = 120.0,
+    ):
+        self._limit = memory_limit_bytes or int(psutil.virtual_memory().total * 0.9)
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the process)
+        environment = environment_of_a_child(PYTHONPATH=_import_path(), PYTHONUNBUFFERED="1")
+        started = list(command or [sys.executable, "-m", "hetero_lab.experiments.workers.worker"])
+        try:
+            self._process = subprocess.Popen(
+                started,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                env=environment,
+                encoding="utf-8",
+            )
+        except OSError as error:
+            self._errors.close()
+            detail = f"the worker {shorten(str(started[0]))} cannot be started: {error}"
+            raise WorkerError("failed", detail, died=True) from error
+        self.warnings: tuple[str, ...] = ()  # of the last answer
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+        try:
+            self.ask("set_up", timeout_s=start_timeout_s, **set_up)
+        except BaseException:
+            self.kill()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    def ask(self, do: str, *, timeout_s: float, **args: Any) -> Any:
+        """Send a request and wait for its answer.
+
+        Raises
+        ------
+        WorkerError
+            The process died, did not answer in time, used too much memory, or answered with
+            an error.
+        """
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # it has ended; what it said before is read below
+            self._process.stdin.write(json.dumps({"do": do, "args": args}) + "\n")
+            self._process.stdin.flush()
+        until = time.perf_counter() + timeout_s
+        while True:
+            try:
+                line = self._lines.get(timeout=_POLL_S)
+                break
+            except queue.Empty:
+                if self._process.poll() is not None:
+                    line = self._last_line()
+                    break
+                used = self._resident_bytes()
+                if used > self._limit:
+                    self.kill()
+                    raise WorkerError(
+                        "out of memory",
+                        f"it used {number(used / _GIB)} GiB, the limit is "
+                        f"{number(self._limit / _GIB)} GiB",
+                        died=True,
+                    ) from None
+                if time.perf_counter() > until:
+                    self.kill()
+                    raise WorkerError(f"timed out after {timeout_s:g} s", do, died=True) from None
+        if line is None:
+            raise self._died()
+        try:
+            reply = json.loads(line)
+            self.warnings = tuple(reply["warnings"])
+        except (ValueError, TypeError, KeyError) as error:
+            self.kill()
+            detail = f"the worker said {shorten(line.strip())}, which is no answer"
+            raise WorkerError("failed", detail, died=True) from error
+        if "error" in reply:
+            memory = reply["kind"] == "memory"
+            status = "out of memory" if memory else "failed"
+            raise WorkerError(status, reply["error"], died=False)
+        return reply["value"]
+
+    def close(self) -> None:
+        """End the process; it lets go of its models by ending."""
+        with contextlib.suppress(OSError):
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=5)
+        self.kill()
+
+    def kill(self) -> None:
+        """End the process at once, and what it started."""
+        started: list[psutil.Process] = []
+        if self._process.poll() is None:
+            with contextlib.suppress(psutil.Error):
+                started = psutil.Process(self._process.pid).children(recursive=True)
+        self._process.kill()
+        self._process.wait()
+        for child in started:
+            with contextlib.suppress(psutil.Error):
+                child.kill()
+        with contextlib.suppress(OSError):
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+        self._errors.close()
+
+    def _read(self) -> None:
+        # The output is closed here, where it is read: closing it elsewhere would wait for its
+        # end, which a child that the process left behind can keep from coming.
+        stream = self._process.stdout
+        assert stream is not None
+        with contextlib.suppress(ValueError, OSError), stream:
+            for line in stream:
+                self._lines.put(line)
+        self._lines.put(None)
+
+    def _last_line(self) -> str | None:
+        """Return a line of a process that has ended; a child that it left may hold its output."""
+        with contextlib.suppress(queue.Empty):
+            return self._lines.get(timeout=_LAST_LINE_S)
+        return None
+
+    def _resident_bytes(self) -> int:
+        try:
+            return psutil.Process(self._process.pid).memory_info().rss
+        except psutil.Error:
+            return 0
+
+    def _died(self) -> WorkerError:
+        code = None  # of a process that hangs at its end, or only closed its output
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = self._process.wait(timeout=_END_S)
+        detail = ""
+        with contextlib.suppress(OSError, ValueError):
+            self._errors.seek(0)
+            lines = self._errors.read().decode("utf-8", "replace").strip().splitlines()
+            detail = lines[-1][:400] if lines else ""
+        self.kill()
+        if code is None:
+            return WorkerError("crashed (no more answers)", detail, died=True)
+        if code < 0:
+            name = ""
+            with contextlib.suppress(ValueError):
+                name = f" {signal.Signals(-code).name}"
+            # The kernel's out-of-memory killer leaves only this trace.
+            hint = ", perhaps for lack of memory" if -code == 9 else ""
+            return WorkerError(
+                f"crashed (signal {-code})", f"{name}{hint} {detail}".strip(), died=True
+            )
+        return WorkerError(f"crashed (exit code {code})", detail, died=True)
+
+
+def _import_path() -> str:
+    """Let the worker find this very package, also in a checkout that is not installed."""
+    here = str(Path(__file__).resolve().parents[3])
+    before = os.environ.get("PYTHONPATH")
+    return os.pathsep.join([here, before]) if before else here

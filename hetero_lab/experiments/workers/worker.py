@@ -1,0 +1,76 @@
+"""The worker process: a bench behind standard input and output, one JSON object a line.
+
+Started as ``python -m hetero_lab.experiments.workers.worker``, so nothing of the caller's main
+module is imported again: scripts need no main guard and notebooks work. It ends when its input
+ends, so it cannot outlive a caller that was killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from typing import IO, Any
+
+from hetero_lab.errors import HeteroLabError
+from hetero_lab.experiments.workers.bench import Bench
+
+Handler = Callable[[Bench, Mapping[str, Any]], Any]
+
+HANDLERS: dict[str, Handler] = {
+    "compile": lambda bench, args: bench.compile(args["entry"]),
+    "warm_up": lambda bench, args: bench.warm_up(args["key"]),
+    "turn": lambda bench, args: bench.turn(args["key"]),
+    "hold": lambda bench, args: bench.hold(args["key"], args["seconds"]),
+    "counters": lambda bench, args: bench.counters(args["entry"]),
+    "profile": lambda bench, args: bench.profile(args),
+    "release": lambda bench, args: bench.release(args["key"]),
+}
+
+
+def serve(handlers: Mapping[str, Handler] = HANDLERS) -> None:
+    """Answer requests until the input ends."""
+    requests, replies = _private_streams()
+    # Ctrl-C in a terminal reaches this process too; the caller decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    bench: Bench | None = None
+    for line in requests:
+        request = json.loads(line)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                if request["do"] == "set_up":
+                    bench, value = Bench.from_json(request["args"]), None
+                elif bench is None:
+                    raise RuntimeError("the first request to a worker is set_up")
+                else:
+                    value = handlers[request["do"]](bench, request["args"])
+                reply: dict[str, Any] = {"value": value}
+            except MemoryError:
+                reply = {"error": "out of memory", "kind": "memory"}
+            except HeteroLabError as error:
+                reply = {"error": str(error), "kind": type(error).__name__}
+            except Exception as error:
+                kind = "memory" if "bad_alloc" in str(error) else type(error).__name__
+                reply = {"error": f"{type(error).__name__}: {error}", "kind": kind}
+        reply["warnings"] = [str(w.message) for w in caught]
+        replies.write(json.dumps(reply) + "\n")
+        replies.flush()
+
+
+def _private_streams() -> tuple[IO[str], IO[str]]:
+    """Keep the two pipes for the protocol; what libraries print goes to standard error."""
+    requests = os.fdopen(os.dup(0), "r", encoding="utf-8")
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    return requests, replies
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,1 @@
+"""What about a placement is awkward, and the remedy. Pure."""

@@ -1,0 +1,132 @@
+"""The check of a placement for difficult topologies, as a table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hetero_lab.backend.devices import supported_ops
+from hetero_lab.errors import ArgumentError
+from hetero_lab.lint.context import Costs, Finding
+from hetero_lab.lint.cost_rules import SLOW_DEVICE
+from hetero_lab.lint.remedies import find_problems
+from hetero_lab.model.read import PreparedModel, Source, prepare
+from hetero_lab.placement.placement import PlacementLike, resolve
+
+if TYPE_CHECKING:
+    import openvino as ov
+    import pandas as pd
+
+
+def lint(
+    model: Source,
+    affinity: PlacementLike,
+    costs: Costs | None = None,
+    *,
+    core: ov.Core | None = None,
+) -> pd.DataFrame:
+    """Look for difficult topologies in a placement: what is wrong, and what to do about it.
+
+    Parameters
+    ----------
+    model
+        Anything that :func:`hetero_lab.load` takes.
+    affinity
+        An Affinity, a Placement, ``"HETERO:ACC,CPU"`` or ``"CPU"``.
+    costs
+        A cost model of the same model. Findings are then priced, two more rules apply, and a
+        remedy may use any device of it; without costs, any device of the affinity.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row a finding, worst first (errors, then by ``cost_us`` or severity), no rows if
+        there is none:
+
+        - ``rule``: ``torn-state`` (a stateful path in several subgraphs: cannot be compiled),
+          ``cycle`` (ops that make HETERO split a neighbouring part), ``cut-fusion``,
+          ``cut-quantization`` (apart from its quantiser an op loses its int8 kernel),
+          ``ping-pong`` (A → B → A for little), ``tiny-subgraph``, ``copy-only``; with costs
+          also ``slow-device`` and ``dear-boundary``
+        - ``severity``: ``error``, ``warning``, or ``info`` where nothing can or should be done
+        - ``ops``: list of names
+        - ``finding``, ``advice``: sentences
+        - ``remedy``: dict for ``affinity.fix(ops=remedy)``, empty if there is none; it removes
+          this finding (others may come instead)
+        - ``n_ops``
+        - ``cost_us``, with costs: predicted latency now minus that after the remedy, in µs. 0
+          without a remedy; negative where the remedy is not worth it.
+
+    Raises
+    ------
+    AffinityError, DeviceError, PlanError
+        The affinity or the costs are of another model, or a device cannot run what is placed
+        on it.
+
+    Notes
+    -----
+    Each remedy is tried on the predicted partition, which takes up to 5 µs a node. So that an
+    answer takes about 0.1 s, 15,000 divided by the number of nodes are tried, at least 8 and at
+    most 200, those first on which most bytes (with costs: µs) hang. What is left has no remedy
+    and says so in its advice, but for the remedy of a ``cycle`` without costs, which needs no
+    trial; a ``dear-boundary`` that is left is not listed.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> acc = hl.emulate("ACC", unsupported={"Softmax"})
+    >>> hl.lint(model, "HETERO:ACC,CPU")[["rule", "severity"]]
+                rule severity
+    0  tiny-subgraph     info
+    """
+    prepared = prepare(model)
+    placement = resolve(prepared, affinity, core=core)
+    if costs is None:
+        able = {
+            device: able_ops(prepared, device, core) for device in placement.affinity.devices
+        }  # fmt: skip
+    elif hasattr(costs, "check_graph"):
+        able = {device: costs.supports(device) for device in costs.devices}
+    else:
+        raise ArgumentError(
+            "costs= takes a cost model, for instance of hetero_lab.calibrate(model, devices), "
+            f"not {type(costs).__name__}."
+        )
+    found = find_problems(prepared.graph, placement.affinity, able, costs)
+    if placement.direct:  # compiled as a whole: there is no partition to complain about
+        found = [finding for finding in found if finding.rule == SLOW_DEVICE]
+    return to_frame(found, priced=costs is not None)
+
+
+def able_ops(prepared: PreparedModel, device: str, core: ov.Core | None) -> frozenset[str]:
+    """Return the ops that can go to a device with all that follows them there."""
+    graph, supported = prepared.graph, supported_ops(prepared, device, core=core)
+    refused = {
+        graph.leader[op.index]
+        for op in graph
+        if op.type not in ("Parameter", "Constant", "Result") and op.name not in supported
+    }
+    return frozenset(graph.ops[i].name for i in graph.placeable if graph.leader[i] not in refused)
+
+
+def to_frame(found: list[Finding], *, priced: bool) -> pd.DataFrame:
+    """Return one row a finding."""
+    import pandas as pd
+
+    rows = [
+        {
+            "rule": f.rule,
+            "severity": f.severity,
+            "ops": list(f.ops),
+            "finding": f.finding,
+            "advice": f.advice,
+            "remedy": dict(f.remedy),
+            "n_ops": len(f.ops),
+            "cost_us": f.cost_us,
+        }
+        for f in found
+    ]
+    columns = ["rule", "severity", "ops", "finding", "advice", "remedy", "n_ops"]
+    texts = dict.fromkeys(("rule", "severity", "finding", "advice"), "str")
+    frame = pd.DataFrame(rows, columns=[*columns, *(["cost_us"] if priced else [])])
+    return frame.astype({**texts, "n_ops": "int64", **({"cost_us": float} if priced else {})})

@@ -1,0 +1,207 @@
+"""Quantised blocks: which ops run in int8, thanks to which quantisers, and what undoes that.
+
+A device runs a convolution or matmul in int8 if it sees in one subgraph where its input was
+quantised. Across a boundary a FakeQuantize hands over f32: the values are those of int8, but the
+other side does not know that, and takes its f32 or bf16 kernel. An int8 tensor may cross, if the
+other side has some FakeQuantize of its own: without one OpenVINO's CPU plugin takes a model for
+one that is not quantised. The tests check all of this on the runtime.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hetero_lab.lint.context import WARNING, Draft, Situation, count_of, together
+from hetero_lab.lint.topology_rules import HEAVY, fusion_pairs
+from hetero_lab.model.opgraph import CONSTANT, OpGraph
+
+CUT_QUANTIZATION = "cut-quantization"
+FAKE_QUANTIZE = "FakeQuantize"
+
+_SMALL = re.compile(r"^([iu][1-8]|nf4|f8\w*|f4\w*)$")
+# These hand on int8 values as they are, or as OpenVINO's low-precision passes make them do.
+_CARRIERS = frozenset(
+    [
+        "AvgPool", "BatchToSpace", "Broadcast", "Concat", "DepthToSpace", "Gather", "MaxPool",
+        "Pad", "ReduceMax", "ReduceMin", "Relu", "Reshape", "ShuffleChannels", "Slice",
+        "SpaceToBatch", "Split", "Squeeze", "StridedSlice", "Transpose", "Unsqueeze",
+        "VariadicSplit",
+    ]
+)  # fmt: skip
+_SHIFTS = frozenset(["Subtract", "Multiply"])
+
+
+@dataclass(frozen=True)
+class Block:
+    """A convolution or matmul with quantised operands.
+
+    ``quantizers`` are the FakeQuantize ops that its inputs come from, or where the inputs are
+    stored as int8 the ops that dequantise them; ``between`` are the ops on the way, ``origins``
+    the FakeQuantize ops before a dequantisation with what turns their output into int8. All in
+    topological order.
+    """
+
+    op: int
+    quantizers: tuple[int, ...]
+    between: tuple[int, ...]
+    origins: tuple[int, ...] = ()
+
+    @property
+    def above(self) -> tuple[int, ...]:
+        """All that must be in one subgraph with the op."""
+        return tuple(sorted((*self.quantizers, *self.between)))
+
+
+def quantized_blocks(graph: OpGraph) -> tuple[Block, ...]:
+    """Find the convolutions and matmuls that a device can run in int8."""
+    found = []
+    for op in graph:
+        if op.type not in HEAVY or op.index in graph.constant_side:
+            continue
+        found_in: tuple[set[int], set[int], set[int]] = (set(), set(), set())
+        fed = [
+            has_small_weights(graph, producer)
+            if producer in graph.constant_side
+            else _trace(graph, producer, *found_in)
+            for producer, _ in op.inputs[:2]
+        ]
+        if found_in[0] and all(fed):
+            found.append(Block(op.index, *(tuple(sorted(part)) for part in found_in)))
+    return tuple(found)
+
+
+def has_small_weights(graph: OpGraph, index: int) -> bool:
+    """Whether a node of the constant side is made from values of at most 8 bits."""
+    queue = [index]
+    while queue:
+        op = graph.ops[queue.pop()]
+        if op.type == FAKE_QUANTIZE or (op.type == CONSTANT and is_small(graph, op.index)):
+            return True
+        queue += [producer for producer, _ in op.inputs]
+    return False
+
+
+def is_small(graph: OpGraph, index: int, port: int = 0) -> bool:
+    """Whether a tensor has elements of at most 8 bits, booleans aside."""
+    return _SMALL.match(graph.ops[index].outputs[port].element_type) is not None
+
+
+def _trace(
+    graph: OpGraph, index: int, quantizers: set[int], between: set[int], origins: set[int]
+) -> bool:
+    """Collect what lies between a tensor and its quantisers; ``False`` if it is not quantised."""
+    queue, seen = [index], {index}
+    while queue:
+        op = graph.ops[queue.pop()]
+        if op.type == FAKE_QUANTIZE:
+            quantizers.add(op.index)
+            continue
+        chain = _dequantizing(graph, op.index)
+        if chain:
+            quantizers.update(chain)
+            origins.update(_origin(graph, graph.ops[chain[-1]].inputs[0][0]))
+            continue
+        data = [p for p, _ in op.inputs if p not in graph.constant_side]
+        if op.type not in _CARRIERS or not data:
+            return False
+        between.add(op.index)
+        queue += [producer for producer in data if producer not in seen]
+        seen.update(data)
+    return True
+
+
+def _dequantizing(graph: OpGraph, index: int) -> tuple[int, ...]:
+    """Return the ops from a conversion of small integers up to here, if that is what it is."""
+    chain: list[int] = []
+    while True:
+        op = graph.ops[index]
+        chain.append(index)
+        if op.type == "Convert":
+            producer, port = op.inputs[0]
+            return tuple(chain) if is_small(graph, producer, port) else ()
+        data = [p for p, _ in op.inputs if p not in graph.constant_side]
+        if op.type not in _SHIFTS or len(data) != 1:
+            return ()
+        index = data[0]
+
+
+def _origin(graph: OpGraph, index: int) -> tuple[int, ...]:
+    """Return the FakeQuantize that made an int8 tensor, with the Convert after it."""
+    op = graph.ops[index]
+    if op.type == "Convert" and graph.ops[op.inputs[0][0]].type == FAKE_QUANTIZE:
+        return (op.inputs[0][0], index)
+    return ()
+
+
+def cut_quantization(at: Situation) -> Iterator[Draft]:
+    """Find boundaries between a quantiser and the ops that would run in int8 thanks to it."""
+    home = at.partition.home
+    blocks = quantized_blocks(at.graph)
+    quantizing = {home[op.index] for op in at.graph if op.type == FAKE_QUANTIZE}
+    cut: dict[tuple[tuple[int, ...], int], list[int]] = {}
+    users: dict[int, list[int]] = {}
+    for block in blocks:
+        for index in (*block.origins, *block.above):
+            users.setdefault(index, []).append(block.op)
+        needed = block.above
+        # Without any FakeQuantize the runtime takes a subgraph for one that is not quantised.
+        if home[block.op] not in quantizing:
+            needed = (*block.origins, *needed)
+        away = tuple(index for index in needed if home[index] != home[block.op])
+        if away:
+            cut.setdefault((away, home[block.op]), []).append(block.op)
+    if not cut:
+        return
+    groups = {index: group for group in fusion_pairs(at.graph).values() for index in group}
+    loses = _other_blocks_lost(blocks, np.array(home))
+    for (away, subgraph), ops in cut.items():
+        device = at.partition.subgraphs[subgraph].device
+        others = tuple(dict.fromkeys(at.device_of[index] for index in away))
+        where = f"on {' and '.join(others)}" if device not in others else "in another subgraph"
+        n_bytes = sum(
+            at.graph.ops[index].outputs[0].n_bytes or 0
+            for index in away
+            if any(home[use.index] != home[index] for use in at.graph.consumers[index])
+        )
+        sharing = sorted({op for index in away for op in users[index]})
+        whole, every = (
+            sorted({index for op in some for index in groups.get(op, (op,))})
+            for some in (ops, sharing)
+        )
+        yield Draft(
+            rule=CUT_QUANTIZATION,
+            severity=WARNING,
+            nodes=tuple(sorted((*away, *ops))),
+            finding=(
+                f"{count_of(len(ops), 'op')} of {device} ({at.named(ops)}) would run in int8, but "
+                f"what quantises the input ({at.named(away)}) is {where}: {n_bytes:,} bytes are "
+                "handed over, and the int8 kernel is lost."
+            ),
+            options=(
+                *at.moves(away, [device]),
+                *at.moves(whole, others),
+                *at.moves((*away, *every), [device]),
+            ),
+            gone=_mended(together((*away, *ops)), loses),
+            slack=None,
+            weight=sum(at.overhead_us[s] for s in {home[i] for i in (*away, *ops)})
+            if at.costs
+            else float(n_bytes),
+        )
+
+
+def _other_blocks_lost(blocks: Sequence[Block], home: np.ndarray) -> Callable[[np.ndarray], bool]:
+    """Return the test whether blocks that are whole now are cut after a remedy."""
+    pairs = np.array([(index, block.op) for block in blocks for index in block.above])
+    kept = pairs[home[pairs[:, 0]] == home[pairs[:, 1]]]
+    return lambda ids: bool((ids[kept[:, 0]] != ids[kept[:, 1]]).any())
+
+
+def _mended(
+    whole: Callable[[np.ndarray], bool], loses: Callable[[np.ndarray], bool]
+) -> Callable[[np.ndarray], bool]:
+    return lambda ids: whole(ids) and not loses(ids)

@@ -1,0 +1,188 @@
+"""Try the remedies of drafts: does the finding go away, and what does that save?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from hetero_lab.errors import names_at_hand, shorten
+from hetero_lab.lint.context import ERROR, INFO, Costs, Draft, Finding, Situation
+from hetero_lab.lint.cost_rules import dear_boundaries, slow_devices
+from hetero_lab.lint.quantized_blocks import cut_quantization
+from hetero_lab.lint.topology_rules import TOPOLOGY_RULES
+from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.subgraph_collector import split
+from hetero_lab.placement.topology import topology
+
+_RANK = {ERROR: 0, "warning": 1, INFO: 2}
+_NODES_TRIED = 15_000  # nodes times remedies: a trial takes 1 to 4 µs a node
+_LEAST, _MOST = 8, 200
+
+
+def most_remedies(n_nodes: int) -> int:
+    """Return how many remedies are tried on a model: 8 of one with 1,800 nodes."""
+    return max(_LEAST, min(_MOST, _NODES_TRIED // max(1, n_nodes)))
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a remedy leads to."""
+
+    ids: np.ndarray  # the subgraph of every node
+    n_subgraphs: int
+    n_crossings: int
+    predicted_us: float | None
+
+    @property
+    def size(self) -> int:
+        """Subgraphs and crossings together."""
+        return self.n_subgraphs + self.n_crossings
+
+
+@dataclass(eq=False)
+class Bench:
+    """Tries remedies, each once, as long as there are tries left."""
+
+    at: Situation
+    left: int
+    done: dict[frozenset[tuple[str, str]], Trial] = field(default_factory=dict)
+
+    def try_out(self, remedy: Mapping[str, str]) -> Trial | None:
+        """Return what a remedy leads to, or None if no tries are left."""
+        key = frozenset(remedy.items())
+        if key not in self.done:
+            if not self.left:
+                return None
+            self.left -= 1
+            self.done[key] = _trial(self.at, remedy)
+        return self.done[key]
+
+
+def _trial(at: Situation, remedy: Mapping[str, str]) -> Trial:
+    graph, top, affinity = at.graph, topology(at.graph), at.after(remedy)
+    if at.costs:
+        predictor = at.costs.predictor(affinity)
+        predicted_us, ids = predictor.predicted_us, predictor.evaluation.ids
+    else:
+        number = {device: n for n, device in enumerate(at.device_names)}
+        predicted_us = None
+        ids = split(top, np.array([number[affinity[op.name]] for op in graph])).ids
+    wires = np.flatnonzero((ids[top.source] != ids[top.target]) & ~top.from_constant)
+    receivers = ids[top.target[wires]]
+    n_crossings = len(np.unique(top.tensor[wires] * (len(graph) + 1) + receivers))
+    sinks = [op.index for op in graph if op.type == "Assign"]
+    ends = ids[[*graph.parameters, *graph.results, *sinks]]
+    real = np.unique(np.concatenate([ends, receivers, ids[top.source[wires]]]))
+    return Trial(ids, len(real), n_crossings, predicted_us)
+
+
+def find_problems(
+    graph: OpGraph,
+    affinity: Affinity,
+    able: Mapping[str, frozenset[str]],
+    costs: Costs | None = None,
+) -> list[Finding]:
+    """Apply every rule to a placement.
+
+    Parameters
+    ----------
+    graph, affinity
+        The model and the device of every node.
+    able
+        For each device that a remedy may use, the placeable ops that it can run.
+    costs
+        A cost model of the same graph.
+
+    Returns
+    -------
+    list of Finding
+        Errors first, then what saves most; without costs by severity.
+
+    Raises
+    ------
+    AffinityError, PlanError
+        The affinity or the costs are of another model.
+    """
+    affinity.check_model(graph)
+    if costs:
+        costs.check_graph(graph)
+    at = Situation(graph, affinity, able, costs)
+    drafts = [draft for rule in (*TOPOLOGY_RULES, cut_quantization) for draft in rule(at)]
+    if costs:
+        drafts += slow_devices(at)
+        drafts += dear_boundaries(at, {draft.nodes for draft in drafts})
+    bench = Bench(at, most_remedies(len(graph)) + 1)
+    now = bench.try_out({})
+    assert now is not None
+    drafts.sort(key=lambda draft: (_RANK[draft.severity], -draft.weight))
+    found = [finding for draft in drafts if (finding := _finding(bench, now, draft))]
+    found.sort(key=lambda f: (f.severity != ERROR, -(f.cost_us or 0.0), _RANK[f.severity]))
+    return found
+
+
+def _finding(bench: Bench, now: Trial, draft: Draft) -> Finding | None:
+    """Choose the best remedy of a draft."""
+    at = bench.at
+    names = tuple(at.graph.ops[index].name for index in draft.nodes)
+    found = Finding(draft.rule, draft.severity, names, draft.finding, "")
+    good: list[tuple[float, dict[str, str], Trial | None]] = []
+    untried = False
+    for remedy in draft.options:
+        trial = bench.try_out(remedy)
+        if trial is None:
+            untried = True
+            if draft.gone is None and not at.costs:
+                good.append((0.0, remedy, None))
+                break
+        elif draft.gone is None or draft.gone(trial.ids):
+            if now.predicted_us is not None and trial.predicted_us is not None:
+                good.append((now.predicted_us - trial.predicted_us, remedy, trial))
+            elif draft.slack is None or trial.size <= now.size + draft.slack:
+                good.append((0.0, remedy, trial))
+                break
+    saved, remedy, trial = max(good, key=lambda entry: entry[0], default=(0.0, {}, now))
+    if draft.must_save and saved <= 0.0:
+        return None
+    cost_us = saved if at.costs else None
+    if not remedy:
+        return replace(found, **_without_remedy(draft, untried), cost_us=cost_us)
+    advice = _advice(remedy, now, trial)
+    severity = draft.severity
+    if at.costs and saved > 0.0:
+        advice += f" Predicted to save {saved:.1f} µs."
+    elif at.costs and draft.severity == ERROR:
+        advice += f" Predicted to take {-saved:.1f} µs longer."
+    elif at.costs:
+        severity = INFO
+        advice = f"Leave it: the prediction is {-saved:.1f} µs higher after this. {advice}"
+    return replace(found, severity=severity, advice=advice, remedy=remedy, cost_us=cost_us)
+
+
+def _without_remedy(draft: Draft, untried: bool) -> dict[str, str]:
+    if draft.stuck:
+        why = draft.stuck
+    elif untried:
+        why = "Not worked out: there is more to do in front of it. Follow that advice, look again."
+    elif draft.options:
+        why = "None: on a neighbour's device they stay apart, or others are apart instead."
+    else:
+        why = "None: no other device here supports all of these ops."
+    keep = draft.severity == ERROR or untried
+    return {"advice": why, "severity": draft.severity if keep else INFO}
+
+
+def _advice(remedy: Mapping[str, str], now: Trial, after: Trial | None) -> str:
+    (device,) = set(remedy.values())
+    names = list(remedy)
+    shown = f"{{{', '.join(f'{shorten(n, 60)}: {device!r}' for n in names)}}}"
+    move = f"Move {names_at_hand(names, 3)} to {device}"
+    how = f"affinity.fix(ops={shown if len(names) <= 3 else '…'})"
+    if after is None:
+        return f"{move}, {how}. What that does to the rest was not tried."
+    return (
+        f"{move}, {how}: subgraphs {now.n_subgraphs} → {after.n_subgraphs}, "
+        f"hand-overs {now.n_crossings} → {after.n_crossings}."
+    )

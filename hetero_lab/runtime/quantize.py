@@ -1,0 +1,396 @@
+"""Quantised variants of a model, made by NNCF.
+
+A variant is a prepared model like any other: it can be placed, swept and frozen. What NNCF
+prints stays out of the way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from openvino import passes
+from tqdm.auto import tqdm
+
+from hetero_lab.errors import (
+    ArgumentError,
+    HeteroLabError,
+    InputError,
+    QuantizationError,
+    did_you_mean,
+    names_at_hand,
+    shorten,
+)
+from hetero_lab.lint.quantized_blocks import FAKE_QUANTIZE, has_small_weights, is_small
+from hetero_lab.lint.topology_rules import HEAVY
+from hetero_lab.model.opgraph import CONSTANT, OpGraph
+from hetero_lab.model.read import PreparedModel, Source, prepare
+from hetero_lab.runtime.inputs import bind_inputs
+
+PRESETS = ("mixed", "performance")
+TARGETS = ("ANY", "CPU", "GPU", "NPU")
+# Codebooks need parameters of their own.
+MODES = (
+    "int8_sym", "int8_asym", "int4_sym", "int4_asym", "nf4", "mxfp4", "mxfp8_e4m3", "fp8_e4m3",
+)  # fmt: skip
+_lock = threading.Lock()  # NNCF's logger and progress bars are the process's
+
+
+def quantize(
+    model: Source,
+    calibration: Iterable[Any],
+    *,
+    preset: str = "mixed",
+    target_device: str = "ANY",
+    ignored: str | Sequence[str] = (),
+    subset_size: int = 300,
+    fast_bias_correction: bool = True,
+    progress: bool = True,
+) -> ov.Model:
+    """Quantise weights and activations to int8, after training, with NNCF.
+
+    Parameters
+    ----------
+    model
+        Anything that :func:`hetero_lab.load` takes; it is not changed.
+    calibration
+        Examples that are like what the model will see: ``hl.dataset(name).calibration``, or
+        any sequence of inputs or pairs (inputs, label). Inputs are as for
+        :func:`hetero_lab.compile`: a dict by name, a list, or an array. The labels are not used.
+    preset
+        ``"mixed"`` quantises activations asymmetrically, which is more accurate where they are
+        not centred; ``"performance"`` quantises everything symmetrically.
+    target_device
+        The device whose int8 kernels to quantise for: ``"CPU"``, ``"GPU"``, ``"NPU"``, or
+        ``"ANY"`` for what all of them can run.
+    ignored
+        What to leave as it is: names of ops, types of ops, or regular expressions
+        (``re.search`` in the name).
+    subset_size
+        How many examples to use at most.
+    fast_bias_correction
+        ``False`` corrects each bias from the quantised outputs before it: slower, at times more
+        accurate.
+    progress
+        Show NNCF's progress.
+
+    Returns
+    -------
+    openvino.Model
+        A prepared model with FakeQuantize ops in front of what runs in int8.
+
+    Raises
+    ------
+    ArgumentError
+        An unknown preset or target device, or something in ``ignored`` that matches no op.
+    InputError
+        No examples, or one that does not fit the inputs or holds NaN or infinity.
+    ModelError
+        The model cannot be read.
+    QuantizationError
+        It is quantised already, NNCF refused it, or found nothing to quantise in it.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> small = hl.quantize(model, hl.dataset("digits").calibration[:20], progress=False)
+    >>> "FakeQuantize" in {op.get_type_name() for op in small.get_ops()}
+    True
+    """
+    preset = _choice("preset", preset, PRESETS)
+    target_device = _choice("target_device", target_device, TARGETS)
+    subset_size = _positive("subset_size", subset_size)
+    prepared = prepare(model)
+    names = _ignored_ops(prepared.graph, ignored)
+    _check_not_quantized(prepared.graph)
+    examples = _examples(prepared, calibration, subset_size)
+
+    def run(nncf: Any) -> ov.Model:
+        return nncf.quantize(
+            _with_plain_weights(prepared.model),
+            nncf.Dataset(examples),
+            preset=nncf.QuantizationPreset(preset),
+            target_device=nncf.TargetDevice(target_device),
+            subset_size=len(examples),
+            fast_bias_correction=fast_bias_correction,
+            ignored_scope=nncf.IgnoredScope(names=names, validate=False),
+        )
+
+    made = _run(run, prepared, "quantise", progress)
+    _check_gained(prepared, made, "no op that it can quantise", names)
+    return made.model
+
+
+def compress_weights(
+    model: Source,
+    mode: str = "int8_sym",
+    *,
+    ignored: str | Sequence[str] = (),
+    ratio: float | None = None,
+    group_size: int | None = None,
+    progress: bool = True,
+) -> ov.Model:
+    """Store weights with few bits, with NNCF; activations and arithmetic stay as they are.
+
+    Parameters
+    ----------
+    model
+        Anything that :func:`hetero_lab.load` takes; it is not changed.
+    mode
+        ``"int8_sym"``, ``"int8_asym"``; or with fewer bits ``"int4_sym"``, ``"int4_asym"``,
+        ``"nf4"``, ``"mxfp4"``, ``"mxfp8_e4m3"``, ``"fp8_e4m3"``, meant for large matmuls.
+    ignored
+        What to leave as it is, as for :func:`quantize`.
+    ratio, group_size
+        For the modes with fewer than 8 bits: the share of weights in that mode, the others are
+        in int8; and how many weights share a scale.
+    progress
+        Show NNCF's progress.
+
+    Returns
+    -------
+    openvino.Model
+        A prepared model whose weights are small constants that are decompressed where they are
+        used.
+
+    Raises
+    ------
+    ArgumentError
+        An unknown mode, or something in ``ignored`` that matches no op.
+    ModelError
+        The model cannot be read.
+    QuantizationError
+        NNCF refused it, or found no weights to compress.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> small = hl.compress_weights(model, progress=False)
+    >>> "i8" in {op.get_element_type().get_type_name() for op in small.get_ops()}
+    True
+    """
+    mode = _choice("mode", mode, MODES)
+    prepared = prepare(model)
+    names = _ignored_ops(prepared.graph, ignored)
+
+    def run(nncf: Any) -> ov.Model:
+        return nncf.compress_weights(
+            _with_plain_weights(prepared.model),
+            mode=nncf.CompressWeightsMode(mode),
+            ratio=ratio,
+            group_size=group_size,
+            ignored_scope=nncf.IgnoredScope(names=names, validate=False),
+        )
+
+    made = _run(run, prepared, "compress the weights of", progress)
+    _check_gained(prepared, made, "no weights to compress", names)
+    return made.model
+
+
+def _run(
+    run: Callable[[Any], ov.Model], prepared: PreparedModel, verb: str, progress: bool
+) -> PreparedModel:
+    """Let NNCF work and prepare what it made; its errors become ours."""
+    name = shorten(prepared.graph.name or "the model")
+    with _lock, _kept_quiet(progress) as nncf:
+        try:
+            return prepare(run(nncf))
+        except HeteroLabError:
+            raise
+        except Exception as error:
+            why = (str(error).strip().splitlines() or [""])[0][:300].rstrip(".")
+            raise QuantizationError(
+                f"NNCF cannot {verb} {name}: {type(error).__name__}: {why}. Leave out the ops "
+                "that it cannot take with ignored=, or use the model as it is."
+            ) from error
+
+
+@contextlib.contextmanager
+def _kept_quiet(progress: bool) -> Iterator[Any]:
+    """Import NNCF, silence what it prints, show its progress as ours."""
+    import nncf
+    from nncf.common.logging import nncf_logger, track_progress
+
+    track = track_progress.track
+    start, steps = track.__init__, track.__iter__
+    level, filters = nncf_logger.level, list(nncf_logger.filters)
+
+    def silent_start(self: Any, *args: Any, **options: Any) -> None:
+        silent = {"disable": True, "console": track_progress.Console(quiet=True)}
+        start(self, *args, **{**options, **silent})
+
+    def shown_steps(self: Any) -> Iterator[Any]:
+        total = self.total
+        if self.weights is not None or total is None:
+            total = len(self.sequence) if hasattr(self.sequence, "__len__") else None
+        yield from tqdm(
+            steps(self), desc=self.description, total=total, disable=not progress, leave=False
+        )
+
+    track.__init__, track.__iter__ = silent_start, shown_steps
+    nncf_logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield nncf
+    finally:
+        track.__init__, track.__iter__ = start, steps
+        nncf_logger.setLevel(level)
+        nncf_logger.filters = filters
+
+
+def _with_plain_weights(model: ov.Model) -> ov.Model:
+    """Return a copy whose f16 weights are f32.
+
+    Where more than a Convert lies between weights and op, as in TFLite models, NNCF would
+    quantise in f32 what is stored in f16, and the int8 weights would not be stored at all.
+    """
+    copy = model.clone()
+    halves = (ov.Type.f16, ov.Type.bf16)
+    for node in copy.get_ordered_ops():
+        if node.get_type_name() != CONSTANT or node.get_element_type() not in halves:
+            continue
+        for use in node.output(0).get_target_inputs():
+            convert = use.get_node()
+            if convert.get_type_name() == "Convert" and (
+                convert.get_output_element_type(0) == ov.Type.f32
+            ):
+                plain = ov.opset13.constant(node.get_data(dtype=np.float32))
+                plain.set_friendly_name(convert.get_friendly_name())
+                convert.output(0).replace(plain.output(0))
+    manager = passes.Manager()
+    manager.register_pass(passes.ConstantFolding())
+    manager.run_passes(copy)
+    return copy
+
+
+def _examples(
+    prepared: PreparedModel, calibration: Iterable[Any], most: int
+) -> list[list[np.ndarray]]:
+    """Return the inputs of the first examples, checked."""
+    form = (
+        "Calibration data are a sequence of inputs or of pairs (inputs, label), for instance "
+        "hetero_lab.dataset('digits').calibration"
+    )
+    if hasattr(calibration, "calibration"):
+        raise ArgumentError(f"{form}; this is a whole data set: pass its .calibration.")
+    if isinstance(calibration, str | bytes | Mapping) or not isinstance(
+        calibration, Iterable | Sequence
+    ):
+        raise ArgumentError(f"{form}, not {type(calibration).__name__}.")
+    bound: list[list[np.ndarray]] = []
+    for number, example in enumerate(islice(iter(calibration), most)):
+        inputs = _without_label(example, len(prepared.model.inputs))
+        try:
+            arrays = bind_inputs(prepared, inputs)
+        except InputError as error:
+            raise InputError(f"Calibration example {number}: {error}") from error
+        for port, array in zip(prepared.graph.parameters, arrays, strict=True):
+            if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
+                name = prepared.graph.ops[port].outputs[0].name or prepared.graph.ops[port].name
+                raise InputError(
+                    f"Calibration example {number}: input {shorten(name)} holds NaN or infinity. "
+                    "The ranges of int8 cannot be found from that; leave the example out."
+                )
+        bound.append(arrays)
+    if not bound:
+        raise InputError(f"There is no example to calibrate with. {form}.")
+    return bound
+
+
+def _without_label(example: Any, n_inputs: int) -> Any:
+    """Return the inputs of an example; a pair is (inputs, label) where it can be one."""
+    if not isinstance(example, tuple) or len(example) != 2:
+        return example
+    is_pair = n_inputs == 1 or isinstance(example[0], Mapping | list | tuple)
+    return example[0] if is_pair else example
+
+
+def _ignored_ops(graph: OpGraph, ignored: str | Sequence[str]) -> list[str]:
+    """Return the names of the ops that names, types or patterns stand for."""
+    wanted = [ignored] if isinstance(ignored, str) else ignored
+    if not isinstance(wanted, Iterable) or not all(isinstance(w, str) for w in wanted):
+        raise ArgumentError(
+            "ignored= lists names of ops, types of ops or regular expressions, for instance "
+            f"['Softmax', '^head_'], not {shorten(repr(ignored))}."
+        )
+    ops = [graph.ops[index] for index in graph.placeable]
+    names, types = {op.name for op in ops}, {op.type for op in ops}
+    found: dict[str, None] = {}
+    for text in wanted:
+        if text in names:
+            found[text] = None
+            continue
+        if text in types:
+            found.update((op.name, None) for op in ops if op.type == text)
+            continue
+        try:
+            search = re.compile(text).search
+        except re.error as error:
+            raise ArgumentError(
+                f"{shorten(text)} in ignored= is no op, no type and no regular expression: {error}."
+            ) from error
+        matched = [op.name for op in ops if search(op.name)]
+        if not matched or not text:
+            raise ArgumentError(
+                f"{shorten(text)} in ignored= matches no op."
+                f"{did_you_mean(text, [*types, *names])} Types: "
+                f"{names_at_hand(sorted(types), 40)}. Ops: {names_at_hand(op.name for op in ops)}."
+            )
+        found.update(dict.fromkeys(matched))
+    return list(found)
+
+
+def _check_not_quantized(graph: OpGraph) -> None:
+    for op in graph:
+        weights = op.inputs[1][0] if op.type in HEAVY else None
+        small = weights in graph.constant_side and has_small_weights(graph, weights)
+        if op.type == FAKE_QUANTIZE or small:
+            raise QuantizationError(
+                f"The model is quantised already (see {shorten(op.name)}). "
+                "Start from the original model, in f32 or f16."
+            )
+
+
+def _check_gained(before: PreparedModel, after: PreparedModel, what: str, names: list[str]) -> None:
+    """Raise if nothing was quantised: NNCF itself says nothing then."""
+    if _n_quantized(after.graph) > _n_quantized(before.graph):
+        return
+    without = f" outside the {len(names)} ignored ops" if names else ""
+    raise QuantizationError(
+        f"NNCF found {what} in {shorten(before.graph.name or 'the model')}{without}. "
+        "It looks for convolutions, matmuls and what goes with them."
+    )
+
+
+def _n_quantized(graph: OpGraph) -> int:
+    """Count the FakeQuantize ops and the constants of at most 8 bits."""
+    return sum(
+        op.type == FAKE_QUANTIZE or (op.type == CONSTANT and is_small(graph, op.index))
+        for op in graph
+    )
+
+
+def _choice(name: str, value: Any, known: Sequence[str]) -> str:
+    if value not in known:
+        raise ArgumentError(
+            f"{name}= is {' or '.join(map(repr, known))}, not {shorten(str(value))}."
+            f"{did_you_mean(str(value), known)}"
+        )
+    return value
+
+
+def _positive(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ArgumentError(f"{name}= is a whole number of at least 1, not {value!r}.")
+    return value

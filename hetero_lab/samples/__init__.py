@@ -1,0 +1,1 @@
+"""Sample models and labelled data: bundled, or fetched when first asked for."""

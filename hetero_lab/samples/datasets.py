@@ -1,0 +1,295 @@
+"""Labelled data for the sample models: what to calibrate with and what to measure accuracy on.
+
+All of it is drawn, or comes with packages that are installed. It is the same every time as long
+as those are, and no example is in both parts of a set.
+"""
+
+from __future__ import annotations
+
+import functools
+import html
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from hetero_lab.errors import ArgumentError, SampleError, did_you_mean, names_at_hand, shorten
+from hetero_lab.samples import drawn_text, faces, file_types
+from hetero_lab.samples.catalogue import sample_labels
+from hetero_lab.samples.fetch import datasets_dir
+
+Inputs: TypeAlias = dict[str, np.ndarray]
+Outputs: TypeAlias = Mapping[str, np.ndarray]
+Example: TypeAlias = tuple[Inputs, Any]
+
+N_DRAWN_CALIBRATION, N_DRAWN_EVALUATION = 100, 200
+N_FILES = 600
+
+
+@dataclass(frozen=True)
+class Examples(Sequence[Example]):
+    """A sequence of examples, each made when it is asked for.
+
+    An example is the inputs of the model by name, fresh arrays, and the label.
+    """
+
+    keys: tuple[Any, ...]
+    make: Callable[[Any], Example]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return Examples(self.keys[index], self.make)
+        return self.make(self.keys[index])
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} examples>"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """The share of right answers.
+
+    Attributes
+    ----------
+    name
+        What a right answer is.
+    correct
+        Whether one answer is right: from the model's outputs and the label, to a bool.
+    """
+
+    name: str
+    correct: Callable[[Outputs, Any], bool]
+
+    def __call__(self, outputs: Sequence[Outputs], labels: Sequence[Any]) -> float:
+        """Return the share of right answers, 0 to 1.
+
+        Parameters
+        ----------
+        outputs
+            What the model made of each example: arrays by output name.
+        labels
+            The label of each example.
+
+        Raises
+        ------
+        ArgumentError
+            There are none, or not as many of one as of the other.
+        """
+        if not len(outputs) or len(outputs) != len(labels):
+            raise ArgumentError(
+                f"A share of right answers needs as many outputs as labels, at least one of "
+                f"each. Given: {len(outputs)} outputs, {len(labels)} labels."
+            )
+        right = [self.correct(o, label) for o, label in zip(outputs, labels, strict=True)]
+        return sum(right) / len(right)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Labelled data that goes with a sample model.
+
+    Attributes
+    ----------
+    name
+        The name for :func:`dataset`.
+    calibration, evaluation
+        Examples to quantize with and to measure accuracy on: none is in both.
+    metric
+        From outputs and labels to a share of right answers.
+    output
+        The output of the model that is looked at.
+    """
+
+    name: str
+    calibration: Examples
+    evaluation: Examples
+    metric: Metric
+    output: str
+
+    def __repr__(self) -> str:
+        return (
+            f"Dataset({self.name!r}: {len(self.calibration)} examples to calibrate with, "
+            f"{len(self.evaluation)} to evaluate; {self.metric.name} of output {self.output!r})"
+        )
+
+    def _repr_html_(self) -> str:
+        return f"<code>{html.escape(repr(self))}</code>"
+
+
+def dataset(name: str) -> Dataset:
+    """Return a labelled data set.
+
+    Parameters
+    ----------
+    name
+        A name of :func:`dataset_names`; :func:`hetero_lab.samples` tells which one goes with
+        which model.
+
+    Raises
+    ------
+    ArgumentError
+        There is no such data set.
+    SampleError
+        A package or file that it needs is missing; the message says how to get it.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> hl.dataset("digits")
+    Dataset('digits': 200 examples to calibrate with, 597 to evaluate; accuracy of output 'digit')
+    """
+    if name not in _DATASETS:
+        raise ArgumentError(
+            f"{shorten(str(name))} is not a data set.{did_you_mean(str(name), _DATASETS)} "
+            f"Data sets: {names_at_hand(_DATASETS, len(_DATASETS))}."
+        )
+    return _DATASETS[name]()
+
+
+def dataset_names() -> tuple[str, ...]:
+    """Return the names of the labelled data sets."""
+    return tuple(_DATASETS)
+
+
+def _digits() -> Dataset:
+    """Handwritten digits of scikit-learn, split as they were to train `digits_inception`."""
+    _digit_images()  # an error about a missing package belongs here, not to the first example
+    path = datasets_dir() / "digits_split.json"
+    try:
+        split = json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise SampleError(f"The file {path} is missing. Install hetero_lab anew.") from error
+    parts = (tuple(split[part]) for part in ("calibration", "evaluation"))
+    calibration, evaluation = (Examples(part, _digit) for part in parts)
+    return _classes("digits", calibration, evaluation, "digit")
+
+
+@functools.lru_cache(maxsize=1)
+def _digit_images() -> tuple[np.ndarray, np.ndarray]:
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise SampleError(
+            "The data set 'digits' is that of scikit-learn. "
+            "Install it: python -m pip install scikit-learn"
+        ) from error
+    digits: Any = load_digits()
+    return digits.images.astype(np.float32), digits.target
+
+
+def _digit(index: int) -> Example:
+    images, labels = _digit_images()
+    return {"image": images[index][np.newaxis, np.newaxis].copy()}, int(labels[index])
+
+
+def _magika() -> Dataset:
+    """Files of the Python installation; the label is the type that the extension tells."""
+    classes = sample_labels("magika") or ()
+    files = tuple(
+        (path, classes.index(kind))
+        for path, kind in file_types.find_files(N_FILES)
+        if kind in classes
+    )
+    calibration, evaluation = _every_sixth(files)
+    return _classes(
+        "magika", Examples(calibration, _file), Examples(evaluation, _file), "target_label"
+    )
+
+
+def _file(key: tuple[Any, int]) -> Example:
+    path, label = key
+    return {"bytes": file_types.read_features(path)}, label
+
+
+def _blazeface() -> Dataset:
+    """Faces and patches without a face, of scikit-image."""
+    calibration, evaluation = _every_sixth(tuple(range(faces.n_faces_and_others())))
+    make = faces.face_example
+    output = "classificators"
+    metric = Metric("accuracy", functools.partial(_face_correct, output=output))
+    name = "blazeface"
+    return Dataset(name, Examples(calibration, make), Examples(evaluation, make), metric, output)
+
+
+def _page_orientation() -> Dataset:
+    parts = _drawn("page_orientation", drawn_text.page_example)
+    return _classes("page_orientation", *parts, "fetch_name_0")
+
+
+def _ppocr_cls() -> Dataset:
+    parts = _drawn("ppocr_cls", drawn_text.direction_example)
+    return _classes("ppocr_cls", *parts, "save_infer_model/scale_0.tmp_1")
+
+
+def _ppocr_rec() -> Dataset:
+    parts = _drawn("ppocr_rec", drawn_text.line_example)
+    output = "softmax_11.tmp_0"
+    characters = sample_labels("ppocr_rec") or ()
+    correct = functools.partial(_text_correct, output=output, characters=characters)
+    metric = Metric("share of lines read without error", correct)
+    return Dataset("ppocr_rec", *parts, metric, output)
+
+
+def _drawn(name: str, make: Callable[[str], Example]) -> tuple[Examples, Examples]:
+    drawn_text.check()
+    sizes = {"calibration": N_DRAWN_CALIBRATION, "evaluation": N_DRAWN_EVALUATION}
+    parts = [tuple(f"{name}/{part}/{i}" for i in range(n)) for part, n in sizes.items()]
+    calibration, evaluation = (Examples(part, make) for part in parts)
+    return calibration, evaluation
+
+
+def _every_sixth(keys: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Return every sixth key, to calibrate with, and the others."""
+    return keys[::6], tuple(key for i, key in enumerate(keys) if i % 6)
+
+
+def _classes(name: str, calibration: Examples, evaluation: Examples, output: str) -> Dataset:
+    metric = Metric("accuracy", functools.partial(_class_correct, output=output))
+    return Dataset(name, calibration, evaluation, metric, output)
+
+
+def _class_correct(outputs: Outputs, label: int, output: str) -> bool:
+    scores = _chosen(outputs, output)
+    fits = isinstance(label, int | np.integer) and 0 <= label < scores.size
+    _check_label(fits, label, f"a class of the output {output!r}, 0 to {scores.size - 1}")
+    return int(np.argmax(scores)) == label
+
+
+def _face_correct(outputs: Outputs, label: bool, output: str) -> bool:
+    _check_label(isinstance(label, bool | np.bool_), label, "True (a face) or False")
+    return faces.is_face(_chosen(outputs, output)) == label
+
+
+def _text_correct(outputs: Outputs, label: str, output: str, characters: tuple[str, ...]) -> bool:
+    _check_label(isinstance(label, str), label, "the text of a line")
+    # What is drawn has no space at its ends; a space read there is the margin.
+    return drawn_text.read_ctc(_chosen(outputs, output), characters).strip() == label
+
+
+def _check_label(fits: bool, label: Any, what: str) -> None:
+    if not fits:
+        raise ArgumentError(f"The label {shorten(str(label), 60)} does not fit: it must be {what}.")
+
+
+def _chosen(outputs: Outputs, output: str) -> np.ndarray:
+    if output not in outputs:
+        raise ArgumentError(
+            f"The data set looks at the output {output!r}, which is not there. "
+            f"Outputs: {names_at_hand(outputs)}. Does it belong to another model?"
+        )
+    return outputs[output]
+
+
+_DATASETS: dict[str, Callable[[], Dataset]] = {
+    "digits": _digits,
+    "magika": _magika,
+    "page_orientation": _page_orientation,
+    "blazeface": _blazeface,
+    "ppocr_cls": _ppocr_cls,
+    "ppocr_rec": _ppocr_rec,
+}

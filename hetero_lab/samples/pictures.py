@@ -1,0 +1,270 @@
+"""Pictures as inputs of image classifiers: files → arrays, as each sample or as an option says.
+
+A picture is untrusted: only formats that Pillow reads by itself are tried, and a huge one is
+refused by its header, before it is decoded.
+"""
+
+# pyright: reportMissingImports=false
+# Pillow is an extra.
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hetero_lab.errors import ArgumentError, InputError, ModelError, names_at_hand, shorten
+from hetero_lab.samples.drawn_text import IMAGENET_DEVIATION, IMAGENET_MEAN
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from hetero_lab.model.opgraph import OpGraph
+
+MOST_PIXELS = 64_000_000
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+_DTYPES = {"f32": np.float32, "f16": np.float16, "f64": np.float64, "u8": np.uint8}
+_DEEP_MODES = ("I", "I;16", "I;16B", "I;16L", "I;16N")  # 16 bits a pixel
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """What is done to the pixels of a picture, which are from 0 to 255.
+
+    Attributes
+    ----------
+    mean, scale
+        The input is ``(pixel - mean) / scale``: one number, or one a channel in the order of the
+        model's channels.
+    bgr
+        Whether the model's first channel is blue.
+    fit
+        ``"stretch"`` the picture to the input; ``"average"`` does so by the mean of what each
+        pixel covers; ``"crop"`` takes the middle after the shorter side was resized to 8/7 of the
+        input's; ``"line"`` keeps the sides' ratio, at the left of zeros.
+    """
+
+    mean: tuple[float, ...] = (0.0,)
+    scale: tuple[float, ...] = (1.0,)
+    bgr: bool = False
+    fit: str = "stretch"
+
+    def __post_init__(self) -> None:
+        for name, values in (("mean", self.mean), ("scale", self.scale)):
+            if len(values) not in (1, 3) or not all(math.isfinite(value) for value in values):
+                raise ArgumentError(
+                    f"{name}= is one number or three, one a channel, not "
+                    f"{', '.join(map(str, values)) or 'none'}."
+                )
+        if not all(self.scale):
+            raise ArgumentError("scale= divides the pixels: 0 is no scale.")
+
+
+@dataclass(frozen=True)
+class PictureInput:
+    """The one input of an image classifier: batch 1, 1 or 3 channels first or last."""
+
+    name: str
+    element_type: str
+    height: int
+    width: int
+    n_channels: int
+    channels_last: bool
+
+
+# Samples that classify pictures, and what they were trained on.
+_OF_SAMPLES = {
+    # Bright ink on a dark ground from 0 to 16: how many of 4x4 dots were inked (UCI, 1998).
+    "digits_inception": Preprocessing(scale=(255 / 16,), fit="average"),
+    "ppocr_cls": Preprocessing(mean=(127.5,), scale=(127.5,), fit="line"),
+    "page_orientation": Preprocessing(
+        mean=tuple(float(255 * m) for m in IMAGENET_MEAN),
+        scale=tuple(float(255 * d) for d in IMAGENET_DEVIATION),
+        fit="crop",
+    ),
+    "efficientnet_lite0": Preprocessing(mean=(127.0,), scale=(128.0,), fit="crop"),
+}
+
+
+def sample_preprocessing(sample: str) -> Preprocessing:
+    """Return what a sample was trained with; pixels as they are, RGB, for any other model."""
+    return _OF_SAMPLES.get(sample, Preprocessing())
+
+
+def picture_input(graph: OpGraph) -> PictureInput:
+    """Find out how a model takes pictures, from the shape of its input.
+
+    Raises
+    ------
+    ModelError
+        It has several inputs, or one that is no picture.
+    """
+    inputs = [graph.ops[i] for i in graph.parameters]
+    said = ", ".join(f"{shorten(op.name)} {_shape(op.outputs[0].shape)}" for op in inputs[:4])
+    wanted = "An image classifier has one input, 1x3x224x224 or 1x224x224x3 (or 1 channel)"
+    if len(inputs) != 1:
+        raise ModelError(f"{wanted}; this model has {len(inputs)}: {said}.")
+    tensor = inputs[0].outputs[0]
+    shape = tensor.shape
+    if shape is None or len(shape) != 4 or not {shape[1], shape[3]} & {1, 3}:
+        raise ModelError(f"{wanted}; this model's is {said}.")
+    if shape[0] != 1:
+        raise ModelError(
+            f"{wanted}; this model takes {shape[0]} pictures at once ({said}). Give its input "
+            "another shape: --shape INPUT=1,… or hetero_lab.load(model, shapes={…})."
+        )
+    if tensor.element_type not in _DTYPES:
+        raise ModelError(
+            f"Pictures are made for inputs of {names_at_hand(_DTYPES)}; this model's is of "
+            f"{tensor.element_type}: {said}."
+        )
+    channels_last = shape[1] not in (1, 3)
+    height, width, n_channels = shape[1:] if channels_last else (*shape[2:], shape[1])
+    return PictureInput(
+        inputs[0].name, tensor.element_type, height, width, n_channels, channels_last
+    )
+
+
+def read_picture(
+    path: str | os.PathLike[str], into: PictureInput, how: Preprocessing
+) -> np.ndarray:
+    """Read a picture as the input of a model.
+
+    Parameters
+    ----------
+    path
+        A PNG, JPEG, BMP, GIF (its first frame), WebP, TIFF or PPM file.
+    into
+        The input.
+    how
+        What is done to the pixels.
+
+    Returns
+    -------
+    numpy.ndarray
+        Of the input's shape and element type.
+
+    Raises
+    ------
+    InputError
+        No such file, no picture, a broken or a huge one, or Pillow is missing.
+    ArgumentError
+        Three values of ``mean`` or ``scale`` for one channel.
+    """
+    given = max(len(how.mean), len(how.scale))
+    if given > into.n_channels:
+        raise ArgumentError(
+            f"mean= or scale= has {given} values, but the input {shorten(into.name)} has one "
+            "channel: give one."
+        )
+    image = _opened(path).convert("L" if into.n_channels == 1 else "RGB")
+    pixels = np.asarray(_FITS[how.fit](image, into), np.float32).reshape(
+        -1, _fitted_width(image, into, how), into.n_channels
+    )
+    if how.bgr:
+        pixels = pixels[..., ::-1]
+    dtype = _DTYPES[into.element_type]
+    values = (pixels - np.array(how.mean, np.float32)) / np.array(how.scale, np.float32)
+    if into.element_type == "u8":
+        values = np.clip(np.rint(values), 0, 255)
+    whole = np.zeros((into.height, into.width, into.n_channels), dtype)
+    whole[:, : values.shape[1]] = values
+    return np.ascontiguousarray(whole if into.channels_last else whole.transpose(2, 0, 1))[None]
+
+
+def _fitted_width(image: Image, into: PictureInput, how: Preprocessing) -> int:
+    if how.fit != "line":
+        return into.width
+    return min(into.width, max(1, math.ceil(into.height * image.width / image.height)))
+
+
+def _stretched(image: Image, into: PictureInput) -> Image:
+    return image.resize((into.width, into.height), _pillow().Resampling.BILINEAR)
+
+
+def _averaged(image: Image, into: PictureInput) -> Image:
+    return image.resize((into.width, into.height), _pillow().Resampling.BOX)
+
+
+def _cropped(image: Image, into: PictureInput) -> Image:
+    scale = max(into.width / image.width, into.height / image.height) * 8 / 7
+    # As if the whole were resized and then cropped, but a thin picture would grow huge meanwhile.
+    box = []
+    for whole, kept in ((image.width, into.width), (image.height, into.height)):
+        resized = round(whole * scale)
+        begin = (resized - kept) // 2
+        box += [begin * whole / resized, (begin + kept) * whole / resized]
+    left, right, top, bottom = box
+    return image.resize(
+        (into.width, into.height), _pillow().Resampling.LANCZOS, box=(left, top, right, bottom)
+    )
+
+
+def _as_line(image: Image, into: PictureInput) -> Image:
+    width = min(into.width, max(1, math.ceil(into.height * image.width / image.height)))
+    return image.resize((width, into.height), _pillow().Resampling.BILINEAR)
+
+
+_FITS = {"stretch": _stretched, "average": _averaged, "crop": _cropped, "line": _as_line}
+
+
+def _opened(path: str | os.PathLike[str]) -> Image:
+    """Return a decoded picture, upright, of 8 bits a channel."""
+    name = shorten(os.fspath(path))
+    pillow = _pillow()
+    if not os.path.isfile(path):
+        there = "is not a file" if os.path.exists(path) else "does not exist"
+        raise InputError(f"The picture {name} {there}.")
+    try:
+        with warnings.catch_warnings():
+            # Its size is checked below, and a broken EXIF block does no harm.
+            warnings.simplefilter("ignore")
+            with pillow.open(path, formats=_FORMATS) as image:
+                if image.width * image.height > MOST_PIXELS:
+                    raise _too_big(name, f"{image.width}x{image.height}")
+                return _upright(image)
+    except pillow.DecompressionBombError as error:
+        raise _too_big(name, "over 170 million") from error
+    except pillow.UnidentifiedImageError as error:
+        raise InputError(f"{name} is not a picture. Known are {', '.join(_FORMATS)}.") from error
+    except InputError:
+        raise
+    except (OSError, SyntaxError, ValueError, EOFError, MemoryError) as error:
+        raise InputError(f"The picture {name} cannot be decoded: {error}") from error
+
+
+def _upright(image: Any) -> Image:
+    import PIL.ImageOps
+
+    image.load()
+    if image.mode in _DEEP_MODES:
+        return _pillow().fromarray((np.clip(np.asarray(image) / 257, 0, 255)).astype(np.uint8))
+    return PIL.ImageOps.exif_transpose(image)
+
+
+def _too_big(name: str, size: str) -> InputError:
+    return InputError(
+        f"The picture {name} has {size} pixels; more than {MOST_PIXELS / 1e6:.0f} million are not "
+        "read. Make it smaller: a classifier looks at some hundred by some hundred."
+    )
+
+
+def _pillow() -> ModuleType:
+    try:
+        import PIL.Image
+    except ImportError as error:
+        raise InputError(
+            "Pictures are read with Pillow, which is not installed. "
+            "Install it: python -m pip install pillow"
+        ) from error
+    return PIL.Image
+
+
+def _shape(shape: Sequence[int] | None) -> str:
+    return "x".join(map(str, shape)) if shape is not None else "of unknown shape"

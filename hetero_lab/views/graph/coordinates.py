@@ -1,0 +1,298 @@
+"""Positions across the flow in a layered layout of vertices that have a size.
+
+The order within each rank is improved by sweeps in which each rank is sorted by where its
+neighbours are. Then each rank is moved as near to its neighbours as its order allows, by
+isotonic regression (Barlow et al. 1972), again and again: that is balanced, but no line is quite
+straight. A linear program straightens lines without branches with as little movement as possible
+(after Gansner et al. 1993, "A technique for drawing directed graphs", section 4).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from hetero_lab.views.graph.layers import Layers
+
+_SORTING_SWEEPS = 12
+_MOVING_SWEEPS = 12
+_NUMBERED_IS_NICER = 0.97  # the numbers' order wins if its wires are hardly longer
+_MOST_IDS_TO_STRAIGHTEN = 4000
+_SIDE_BY_SIDE = 0.2  # share of the gap that two passing wires keep
+_LINE, _BRANCH = 8.0, 1.0  # how much a link of a line without branches weighs, and another one
+# What it costs to bend a line and to move a place in straightening; wires that pass are softer.
+_BEND, _BEND_PASSING, _STAY, _STAY_PASSING = 60.0, 3.0, 1.0, 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """A connection of two vertices, with the points across the flow where it touches them.
+
+    The points are offsets from the middle of the vertex.
+    """
+
+    source: int
+    target: int
+    source_offset: float = 0.0
+    target_offset: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A part of a wire from one rank to the next: ``b`` should be at ``a`` plus ``shift``."""
+
+    a: int
+    b: int
+    shift: float
+    weight: float
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The order within each rank, and the middle across the flow of everything."""
+
+    layers: Layers
+    middle: Sequence[float]
+
+
+def spread(
+    layers: Layers,
+    breadth: Sequence[float],
+    wires: Sequence[Wire],
+    gap: float,
+    lane: float,
+    ignored: Collection[int] = (),
+) -> Spread:
+    """Find the order within each rank and the positions across the flow.
+
+    Parameters
+    ----------
+    breadth
+        Size across the flow of each vertex.
+    gap, lane
+        Free space beside vertices, and how much a passing wire takes.
+    ignored
+        Vertices that nothing has to be near to.
+    """
+    work = _Spreading(layers, breadth, find_links(layers, wires, ignored), gap, lane)
+    work.pack()
+    if max(map(len, layers.ranks), default=0) > 1:
+        work.sort()
+        work.settle()
+        if layers.n_ids <= _MOST_IDS_TO_STRAIGHTEN:
+            work.straighten()
+        else:
+            work.pull_straight(wires)
+    else:
+        work.sweep(forward=True)
+    return Spread(replace(layers, ranks=tuple(map(tuple, work.ranks))), work.middle)
+
+
+def find_links(layers: Layers, wires: Sequence[Wire], ignored: Collection[int]) -> list[Link]:
+    """Cut wires into their parts between ranks; one wire of many at a vertex weighs less."""
+    leaving = Counter((wire.source, wire.source_offset) for wire in wires)
+    entering = Counter((wire.target, wire.target_offset) for wire in wires)
+    links: dict[tuple[int, int, float], float] = {}
+    for wire in wires:
+        for a, b in pairwise(layers.chain(wire.source, wire.target)):
+            if a in ignored or b in ignored:
+                continue
+            shift = (wire.source_offset if a == wire.source else 0.0) - (
+                wire.target_offset if b == wire.target else 0.0
+            )
+            alone = (a != wire.source or leaving[a, wire.source_offset] == 1) and (
+                b != wire.target or entering[b, wire.target_offset] == 1
+            )
+            key = (a, b, shift)
+            links[key] = max(links.get(key, 0.0), _LINE if alone else _BRANCH)
+    return [Link(a, b, shift, weight) for (a, b, shift), weight in links.items()]
+
+
+class _Spreading:
+    """The positions while they are being found."""
+
+    def __init__(
+        self,
+        layers: Layers,
+        breadth: Sequence[float],
+        links: Sequence[Link],
+        gap: float,
+        lane: float,
+    ):
+        self.layers, self.links, self.gap = layers, links, gap
+        self.n = layers.n_vertices
+        self.size = [*breadth, *[lane] * (layers.n_ids - self.n)]
+        self.ranks = [list(rank) for rank in layers.ranks]
+        self.middle = [0.0] * layers.n_ids
+        self.before: list[list[Link]] = [[] for _ in self.size]
+        self.after: list[list[Link]] = [[] for _ in self.size]
+        for link in links:
+            self.before[link.b].append(link)
+            self.after[link.a].append(link)
+
+    def pack(self) -> None:
+        """Put the vertices of each rank side by side."""
+        for rank in self.ranks:
+            offsets = self.offsets(rank)
+            for vertex, offset in zip(rank, offsets, strict=True):
+                self.middle[vertex] = offset - offsets[-1] / 2
+
+    def distance(self, a: int, b: int) -> float:
+        """Return the least distance of the middles of two neighbours."""
+        both_pass = a >= self.n and b >= self.n
+        return (self.size[a] + self.size[b]) / 2 + self.gap * (_SIDE_BY_SIDE if both_pass else 1)
+
+    def offsets(self, rank: Sequence[int]) -> list[float]:
+        """Return the least distance of each vertex from the first one of its rank."""
+        offsets = [0.0]
+        for a, b in pairwise(rank):
+            offsets.append(offsets[-1] + self.distance(a, b))
+        return offsets
+
+    def sort(self) -> None:
+        """Sort ranks by where their neighbours are; keep the order with the shortest wires.
+
+        That is tried from the order as it came and from that of the vertices' numbers, which is
+        taken if it is about as good.
+        """
+        best: tuple[float, list[list[int]]] | None = None
+        for ranks, handicap in ((self.ranks, 1.0), (self.numbered(), _NUMBERED_IS_NICER)):
+            self.ranks = [list(rank) for rank in ranks]
+            self.pack()
+            for sweep in range(_SORTING_SWEEPS + 1):
+                if sweep:
+                    self.sweep(forward=sweep % 2 == 1, sort=True)
+                length = handicap * self.wire_length()
+                if best is None or length < best[0] - 1e-6:
+                    best = (length, [list(rank) for rank in self.ranks])
+        assert best is not None
+        self.ranks = best[1]
+        self.pack()
+
+    def numbered(self) -> list[list[int]]:
+        """Return the ranks in the order of the vertices' numbers, wires with their source."""
+        key: dict[int, tuple[int, int]] = {v: (v, 0) for v in range(self.n)}
+        for (source, target), points in self.layers.passing.items():
+            key.update((point, (source, target)) for point in points)
+        return [sorted(rank, key=key.__getitem__) for rank in self.ranks]
+
+    def settle(self) -> None:
+        """Move ranks to and fro until wires are short."""
+        for sweep in range(_MOVING_SWEEPS):
+            self.sweep(forward=sweep % 2 == 0, both=sweep >= _MOVING_SWEEPS // 2)
+
+    def sweep(self, forward: bool, sort: bool = False, both: bool = False) -> None:
+        """Move each rank near to the one before it, or after it, or to both."""
+        for rank in self.ranks if forward else reversed(self.ranks):
+            wanted, weight = {}, {}
+            for vertex in rank:
+                near = [
+                    (self.middle[link.a] + link.shift, link.weight)
+                    for link in (self.before[vertex] if forward or both else ())
+                ]
+                near += [
+                    (self.middle[link.b] - link.shift, link.weight)
+                    for link in (self.after[vertex] if both or not forward else ())
+                ]
+                weight[vertex] = sum(pull for _, pull in near) or 0.1
+                wanted[vertex] = (
+                    sum(level * pull for level, pull in near) / weight[vertex]
+                    if near
+                    else self.middle[vertex]
+                )
+            if sort:
+                rank.sort(key=wanted.__getitem__)
+            offsets = self.offsets(rank)
+            free = [wanted[v] - offset for v, offset in zip(rank, offsets, strict=True)]
+            placed = isotonic(free, [weight[v] for v in rank])
+            for vertex, start, offset in zip(rank, placed, offsets, strict=True):
+                self.middle[vertex] = start + offset
+
+    def wire_length(self) -> float:
+        """Return how far all wires run across the flow."""
+        return sum(
+            abs(self.middle[link.a] + link.shift - self.middle[link.b]) for link in self.links
+        )
+
+    def straighten(self) -> None:
+        """Make lines without branches straight, and move everything as little as possible."""
+        from scipy.optimize import linprog
+        from scipy.sparse import coo_array
+
+        n = len(self.middle)
+        lines = [link for link in self.links if link.weight == _LINE]
+        rows: list[tuple[int, int, float]] = []  # row, column, coefficient
+        limits: list[float] = []
+        for k, link in enumerate(lines):  # bend_k >= |a + shift - b|
+            for sign in (1.0, -1.0):
+                row = len(limits)
+                rows += [(row, link.a, sign), (row, link.b, -sign), (row, 2 * n + k, -1.0)]
+                limits.append(-sign * link.shift)
+        for vertex, at in enumerate(self.middle):  # moved_v >= |middle_v - at|
+            for sign in (1.0, -1.0):
+                rows += [(len(limits), vertex, sign), (len(limits), n + vertex, -1.0)]
+                limits.append(sign * at)
+        for rank in self.ranks:
+            for a, b in pairwise(rank):
+                rows += [(len(limits), a, 1.0), (len(limits), b, -1.0)]
+                limits.append(-self.distance(a, b))
+        row, column, value = (np.array(part) for part in zip(*rows, strict=True))
+        shape = (len(limits), 2 * n + len(lines))
+        stay = [_STAY if vertex < self.n else _STAY_PASSING for vertex in range(n)]
+        bend = [_BEND_PASSING if max(k.a, k.b) >= self.n else _BEND for k in lines]
+        found = linprog(
+            c=[0.0] * n + stay + bend,
+            A_ub=coo_array((value, (row, column)), shape=shape).tocsr(),
+            b_ub=limits,
+            bounds=[(None, None)] * n + [(0, None)] * (n + len(lines)),
+            method="highs",
+        )
+        if found.x is not None:  # it has a solution, but a solver may give up
+            self.middle = [float(x) for x in found.x[:n]]
+
+    def pull_straight(self, wires: Sequence[Wire]) -> None:
+        """Let each long wire change its lane as seldom as the space that it has allows."""
+        place = {v: (rank, k) for rank in self.ranks for k, v in enumerate(rank)}
+        for wire in wires:
+            points = self.layers.chain(wire.source, wire.target)[1:-1]
+            room = [self.room(*place[point]) for point in points]
+            at = self.middle[wire.source] + wire.source_offset
+            k = 0
+            while k < len(points):
+                low, high = room[k]
+                end = k + 1
+                while end < len(points) and max(low, room[end][0]) <= min(high, room[end][1]):
+                    low, high = max(low, room[end][0]), min(high, room[end][1])
+                    end += 1
+                at = min(max(at, low), high)
+                for point in points[k:end]:
+                    self.middle[point] = at
+                k = end
+
+    def room(self, rank: Sequence[int], k: int) -> tuple[float, float]:
+        """Return the least and the greatest position of a place in a rank."""
+        vertex = rank[k]
+        low, high = float("-inf"), float("inf")
+        if k > 0:
+            low = self.middle[rank[k - 1]] + self.distance(rank[k - 1], vertex)
+        if k + 1 < len(rank):
+            high = self.middle[rank[k + 1]] - self.distance(vertex, rank[k + 1])
+        # Where it is now is always allowed, also when rounding says otherwise.
+        return min(low, self.middle[vertex]), max(high, self.middle[vertex])
+
+
+def isotonic(values: Sequence[float], weights: Sequence[float]) -> list[float]:
+    """Return the nearest non-decreasing sequence by weighted least squares."""
+    blocks: list[tuple[float, float, int]] = []  # mean, weight, count
+    for value, weight in zip(values, weights, strict=True):
+        mean, total, count = value, weight, 1
+        while blocks and blocks[-1][0] > mean:
+            other, other_weight, other_count = blocks.pop()
+            mean = (mean * total + other * other_weight) / (total + other_weight)
+            total, count = total + other_weight, count + other_count
+        blocks.append((mean, total, count))
+    return [mean for mean, _, count in blocks for _ in range(count)]

@@ -1,0 +1,347 @@
+"""What a placement graph shows, as plain data: nodes, edges and subgraphs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from hetero_lab.errors import ArgumentError
+from hetero_lab.experiments.profile.profile import Profile
+from hetero_lab.model.opgraph import PARAMETER, RESULT, Op, OpGraph, Tensor
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.partition import Boundary, Partition, Subgraph
+from hetero_lab.runtime.counters import Counter, executed_ops_us
+from hetero_lab.views.text import bytes_text, squeeze, time_text
+
+NO_SUBGRAPH = -1
+_TANGLED = 3  # wires for each node
+
+
+@dataclass(frozen=True, slots=True)
+class GraphNode:
+    """An ``op``, a ``group`` of folded ones, or a model ``input`` or ``output`` (``kind``).
+
+    ``subgraph`` is ``NO_SUBGRAPH`` for inputs and outputs. ``time_us`` is ``None`` where it is
+    not known, and 0 where the op runs inside the node of ``leader``; ``fused`` are the ops that
+    run inside this one's node. ``ops`` are the names of folded ops, ``types`` and ``devices`` how
+    many are of each; ``n_unseen`` are the neighbours that are left out of the picture.
+    """
+
+    index: int
+    kind: str
+    name: str
+    type: str
+    device: str
+    subgraph: int
+    tensors: tuple[Tensor, ...]
+    time_us: float | None = None
+    precision: str = ""
+    leader: str = ""
+    fused: tuple[str, ...] = ()
+    ops: tuple[str, ...] = ()
+    types: tuple[tuple[str, int], ...] = ()
+    devices: tuple[tuple[str, int], ...] = ()
+    n_unseen: int = 0
+
+    @property
+    def is_port(self) -> bool:
+        """Whether it is a model input or output."""
+        return self.kind in ("input", "output")
+
+    @property
+    def n_ops(self) -> int:
+        """How many ops it stands for."""
+        return 0 if self.is_port else len(self.ops) or 1
+
+
+@dataclass(frozen=True, slots=True)
+class GraphEdge:
+    """All tensors that one node reads from another.
+
+    ``sizes`` are their bytes, ``None`` where they are not known. ``reorder_us`` is the time of
+    the layout conversions at a boundary, ``None`` if it was not measured.
+    """
+
+    source: int
+    target: int
+    tensors: tuple[str, ...]
+    sizes: tuple[int | None, ...]
+    is_boundary: bool
+    reorder_us: float | None = None
+
+    @property
+    def n_bytes(self) -> int | None:
+        """Bytes of all tensors, ``None`` if one is not known."""
+        return None if None in self.sizes else sum(size or 0 for size in self.sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class GraphBox:
+    """A subgraph, or several that follow each other from ``index`` on.
+
+    ``nodes`` are node indices, ``n_unseen`` how many ops of it are left out.
+    """
+
+    index: int
+    device: str
+    nodes: tuple[int, ...]
+    n_unseen: int = 0
+    n_subgraphs: int = 1
+
+
+@dataclass(frozen=True)
+class GraphData:
+    """Everything that a placement graph shows.
+
+    A node's ``index`` is that of its op; after folding it is a number of its own. Sources come
+    before targets in either case. ``marked`` are the nodes that were searched for, ``notes``
+    say what is folded or left out, ``whole_us`` is the time of all ops, also of those left out.
+    """
+
+    title: str
+    nodes: tuple[GraphNode, ...]
+    edges: tuple[GraphEdge, ...]
+    boxes: tuple[GraphBox, ...]
+    emulated: Mapping[str, str] = field(default_factory=dict)
+    marked: frozenset[int] = frozenset()
+    notes: tuple[str, ...] = ()
+    whole_us: float | None = None
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Devices in order of their first subgraph."""
+        return tuple(dict.fromkeys(box.device for box in self.boxes))
+
+    @cached_property
+    def is_timed(self) -> bool:
+        """Whether the ops' times are known."""
+        return any(node.time_us is not None for node in self.nodes)
+
+    @cached_property
+    def total_us(self) -> float:
+        """Sum of the ops' known times in µs."""
+        if self.whole_us is not None:
+            return self.whole_us
+        return float(sum(node.time_us or 0.0 for node in self.nodes))
+
+    @property
+    def is_tangled(self) -> bool:
+        """Whether there are so many wires that none can be followed."""
+        return len(self.edges) > _TANGLED * len(self.nodes)
+
+    @property
+    def n_ops(self) -> int:
+        """Number of ops, folded ones included."""
+        return sum(node.n_ops for node in self.nodes)
+
+    @cached_property
+    def node_of(self) -> dict[int, GraphNode]:
+        """Node by index."""
+        return {node.index: node for node in self.nodes}
+
+    def box_us(self, box: GraphBox) -> float | None:
+        """Return the time of a subgraph's ops in µs, ``None`` if of none it is known."""
+        times = [self.node_of[index].time_us for index in box.nodes]
+        known = [time for time in times if time is not None]
+        return float(sum(known)) if known and not box.n_unseen else None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What counters tell about ops: empty for a placement that was only predicted."""
+
+    times_us: Mapping[str, float] = field(default_factory=dict)
+    precisions: Mapping[str, str] = field(default_factory=dict)
+    leaders: Mapping[str, str] = field(default_factory=dict)
+    fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    reorders: tuple[Counter, ...] | None = None
+
+
+def data_of_profile(profile: Profile) -> GraphData:
+    """Build the data from what was measured."""
+    median = time_text(profile.latency.median_us)
+    what = f"{squeeze(profile.graph.name, 50)} on {squeeze(profile.label, 50)}"
+    return graph_data(
+        profile.graph,
+        profile.affinity,
+        profile.partition,
+        emulated=dict(profile.environment.emulated),
+        measured=measured_of(profile.counters),
+        title=f"{what}: {median}, {structure(profile.partition)}",
+    )
+
+
+def structure(partition: Partition) -> str:
+    """Say in words what a partition is made of."""
+    n, crossing = partition.n_subgraphs, len(partition.boundaries)
+    subgraphs = f"{n} subgraph{'s' if n != 1 else ''}"
+    if not crossing:
+        return subgraphs
+    boundaries = f"{crossing} boundar{'ies' if crossing != 1 else 'y'}"
+    return f"{subgraphs}, {boundaries} of {bytes_text(partition.boundary_bytes)}"
+
+
+def measured_of(counters: tuple[Counter, ...]) -> Measured:
+    """Sort counters by op."""
+    if not counters:
+        return Measured()
+    leading = [c for c in counters if c.kind == "op"]
+    fused: dict[str, tuple[str, ...]] = {}
+    for counter in leading:
+        fused[counter.op] = fused.get(counter.op, ()) + counter.fused_ops
+    return Measured(
+        times_us=executed_ops_us(counters),
+        precisions={c.op: c.precision for c in leading},
+        leaders={op: leader for leader, ops in fused.items() for op in ops},
+        fused=fused,
+        reorders=tuple(c for c in counters if c.kind == "reorder"),
+    )
+
+
+def graph_data(
+    graph: OpGraph,
+    affinity: Affinity,
+    partition: Partition,
+    *,
+    emulated: Mapping[str, str] | None = None,
+    measured: Measured | None = None,
+    title: str = "",
+) -> GraphData:
+    """Build the data of any placement; constants and what is computed from them are left out.
+
+    Raises
+    ------
+    ArgumentError
+        The partition is of another model.
+    """
+    affinity.check_model(graph)
+    measured = measured or Measured()
+    named = [op for s in partition.subgraphs for op in s.ops]
+    named += [boundary.op for boundary in partition.boundaries]
+    strange = [name for name in named if name not in graph.index_of]
+    if strange:
+        raise ArgumentError(
+            f"The partition is of another model: {graph.name!r} has no op {strange[0][:80]!r}."
+        )
+    members = _members(graph, partition)
+    where = {op: subgraph for subgraph in partition.subgraphs for op in members[subgraph.index]}
+    how = "observed" if partition.observed else "predicted"
+    nodes = tuple(
+        _node(op, graph, affinity, where.get(op.index), measured)
+        for op in graph
+        if op.index in where or op.index not in graph.constant_side
+    )
+    return GraphData(
+        title=title or f"{squeeze(graph.name, 50)}: {structure(partition)} ({how})",
+        nodes=nodes,
+        edges=_edges(graph, {node.index: node for node in nodes}, partition, measured),
+        boxes=tuple(GraphBox(s.index, s.device, members[s.index]) for s in partition.subgraphs),
+        emulated=dict(emulated or {}),
+    )
+
+
+def _members(graph: OpGraph, partition: Partition) -> dict[int, tuple[int, ...]]:
+    """Return what is drawn inside each subgraph.
+
+    That is its ops, what it hands over (computed weights too), and the model inputs and outputs
+    of a subgraph that only copies.
+    """
+    members: dict[int, set[int]] = {
+        s.index: {graph.index_of[op] for op in s.ops} for s in partition.subgraphs
+    }
+    for boundary in partition.boundaries:
+        index = graph.index_of[boundary.op]
+        if index in graph.constant_side:
+            members[boundary.source].add(index)
+    for subgraph, wiring in zip(partition.subgraphs, partition.wiring, strict=False):
+        if not members[subgraph.index]:
+            ports = [graph.parameters[int(e[1])] for e in wiring.inputs if e[0] == "model"]
+            ports += [graph.results[int(e[1])] for e in wiring.outputs if e[0] == "model"]
+            members[subgraph.index] = set(ports)
+    return {index: tuple(sorted(ops)) for index, ops in members.items()}
+
+
+def _node(
+    op: Op, graph: OpGraph, affinity: Affinity, subgraph: Subgraph | None, measured: Measured
+) -> GraphNode:
+    kind = {PARAMETER: "input", RESULT: "output"}.get(op.type, "op")
+    tensors = op.outputs
+    name = op.name
+    if kind == "output":
+        producer, port = op.inputs[0]
+        tensors = (graph.ops[producer].outputs[port],)
+    if kind != "op":
+        name = tensors[0].name or op.name
+    leader = measured.leaders.get(op.name, "")
+    return GraphNode(
+        index=op.index,
+        kind=kind,
+        name=name,
+        type=op.type,
+        device=subgraph.device if subgraph else affinity[op.name],
+        subgraph=subgraph.index if subgraph else NO_SUBGRAPH,
+        tensors=tensors,
+        time_us=measured.times_us.get(op.name),
+        precision=measured.precisions.get(leader or op.name, ""),
+        leader=leader,
+        fused=measured.fused.get(op.name, ()),
+    )
+
+
+def _edges(
+    graph: OpGraph, drawn: Mapping[int, GraphNode], partition: Partition, measured: Measured
+) -> tuple[GraphEdge, ...]:
+    boundaries = {(b.op, b.port): b for b in partition.boundaries}
+    reorders: dict[str, list[Counter]] | None = None
+    if measured.reorders is not None:
+        reorders = {}
+        for counter in measured.reorders:
+            reorders.setdefault(counter.tensor, []).append(counter)
+    edges = []
+    for node in drawn.values():
+        by_producer: dict[int, set[int]] = {}
+        for producer, port in graph.ops[node.index].inputs:
+            if producer in drawn:
+                by_producer.setdefault(producer, set()).add(port)
+        for producer, ports in by_producer.items():
+            source = drawn[producer]
+            crosses = source.subgraph != node.subgraph and NO_SUBGRAPH not in (
+                source.subgraph,
+                node.subgraph,
+            )
+            found = [boundaries.get((graph.ops[producer].name, port)) for port in sorted(ports)]
+            edges.append(
+                GraphEdge(
+                    source=producer,
+                    target=node.index,
+                    tensors=tuple(
+                        b.tensor if b else _tensor_name(graph.ops[producer], port)
+                        for b, port in zip(found, sorted(ports), strict=True)
+                    ),
+                    sizes=tuple(graph.ops[producer].outputs[p].n_bytes for p in sorted(ports)),
+                    is_boundary=crosses,
+                    reorder_us=_reorder_us(found, reorders) if crosses else None,
+                )
+            )
+    return tuple(edges)
+
+
+def _tensor_name(op: Op, port: int) -> str:
+    return op.name if len(op.outputs) == 1 else f"{op.name}:{port}"
+
+
+def _reorder_us(
+    found: list[Boundary | None], reorders: Mapping[str, list[Counter]] | None
+) -> float | None:
+    if reorders is None:
+        return None
+    return float(
+        sum(
+            counter.real_time_us
+            for boundary in found
+            if boundary is not None
+            for counter in reorders.get(boundary.tensor, ())
+            if counter.subgraph in (boundary.source, *boundary.targets)
+        )
+    )

@@ -1,0 +1,412 @@
+"""The placement graph: which op runs where, what it costs, and what crosses between subgraphs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+
+from hetero_lab.experiments.profile.profile import Profile
+from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.partition import Partition
+from hetero_lab.views.arguments import expect
+from hetero_lab.views.colours import BOUNDARY, LINE, TEXT, DeviceStyle, device_styles
+from hetero_lab.views.graph import labels as graph_words
+from hetero_lab.views.graph.data import (
+    GraphData,
+    GraphEdge,
+    GraphNode,
+    Measured,
+    data_of_profile,
+    graph_data,
+)
+from hetero_lab.views.graph.folding import AUTO, Fold, Shown
+from hetero_lab.views.graph.layout import CROWDED, DENSE, ROOMY, TITLE_CHARACTER, Spacing, lay_out
+from hetero_lab.views.graph.rows import FramePiece, Page, Point, break_into_rows
+from hetero_lab.views.text import bytes_text, escape, plain
+from hetero_lab.views.theme import base_layout
+
+WIDTH = 1160
+_BOUNDARY_WIDTHS = (1.8, 2.4, 3.2, 4.4, 6.0)
+_CROWDED = 150  # with more boundaries than this they are drawn thinner
+_FUSED, _SMALLEST, _LARGEST, _UNTIMED, _PORT = 2.6, 3.6, 16.0, 6.0, 3.5  # radii
+_TOP, _MARGIN = 104, 12
+# In an op that computes in less than f32 there is a white mark.
+_MARKS = {"bf16": "circle", "f16": "diamond", "i8": "square", "u8": "triangle-up"}
+_MARK, _SMALLEST_MARK = 0.8, 3.0  # diameter in radii, and its least
+
+
+def placement_graph(
+    profile: Profile,
+    *,
+    width: int = WIDTH,
+    fold: Fold = AUTO,
+    unfold: Sequence[str] = (),
+    around: str | None = None,
+    hops: int = 2,
+    find: str = "",
+) -> go.Figure:
+    """Draw what was measured of a placement: ops in their subgraphs, boundaries between them.
+
+    Colour is the device, a node's area its time, a white mark in it a precision below f32, a
+    boundary's width its bytes; hovering tells the rest. The flow goes from left to right and on
+    in the next row, like text.
+
+    Parameters
+    ----------
+    profile
+        What :func:`hetero_lab.profile` returned.
+    width
+        About how wide a row may be, in pixels.
+    fold, unfold, around, hops, find
+        What of a big graph is drawn: see :class:`hetero_lab.views.graph.folding.Shown`. Several
+        hundred ops are folded into groups; ``unfold`` opens some, ``around`` shows what is near
+        to an op, ``find`` marks the ops that have a text in their name.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+
+    Raises
+    ------
+    ArgumentError
+        There is no such way to fold, no such op or group, or nothing is found.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> measured = hl.profile(model, "CPU", iterations=20, progress=False)
+    >>> whole = hl.views.placement_graph(measured)
+    >>> near = hl.views.placement_graph(measured, around="head_digit/matmul", hops=1)
+    >>> near.layout.height < whole.layout.height
+    True
+    """
+    expect(profile, Profile)
+    shown = Shown(fold, unfold, around, hops, find)
+    return draw(shown.of(data_of_profile(profile)), width)
+
+
+def placement_graph_of(
+    graph: OpGraph,
+    affinity: Affinity,
+    partition: Partition,
+    *,
+    emulated: Mapping[str, str] | None = None,
+    times_us: Mapping[str, float] | None = None,
+    title: str = "",
+    width: int = WIDTH,
+    fold: Fold = AUTO,
+    unfold: Sequence[str] = (),
+    around: str | None = None,
+    hops: int = 2,
+    find: str = "",
+) -> go.Figure:
+    """Draw a placement that need not have been measured.
+
+    Parameters
+    ----------
+    graph, affinity, partition
+        A model's graph, the device of every node of it, and the subgraphs that this makes.
+    emulated
+        Emulated device → the device that really runs it.
+    times_us
+        Op → time in µs, as far as it is known.
+    title, width
+        Title of the figure, and about how wide a row may be in pixels.
+    fold, unfold, around, hops, find
+        What of a big graph is drawn, as in :func:`placement_graph`.
+
+    Raises
+    ------
+    ArgumentError
+        Affinity or partition are of another model.
+    """
+    data = graph_data(
+        graph,
+        affinity,
+        partition,
+        emulated=emulated,
+        measured=Measured(times_us=dict(times_us or {})),
+        title=title,
+    )
+    return draw(Shown(fold, unfold, around, hops, find).of(data), width)
+
+
+def draw(data: GraphData, width: int = WIDTH) -> go.Figure:
+    """Draw the data of a placement graph."""
+    longest = max((n.time_us or 0.0 for n in data.nodes), default=0.0) if data.is_timed else None
+    radii = {node.index: node_radius(node, longest) for node in data.nodes}
+    labels = graph_words.node_labels(data)
+    exits = graph_words.exit_labels(data)
+    titles = graph_words.box_titles(data)
+    strip = lay_out(
+        data,
+        radii,
+        labels,
+        exits,
+        {index: options[-1] for index, options in titles.items()},
+        _spacing(data),
+    )
+    page = break_into_rows(strip, width)
+    styles = device_styles(data.devices, data.emulated)
+    figure = go.Figure(layout=_layout(data, page, width))
+    for style in styles.values():
+        _draw_boxes(figure, data, page, style)
+    _draw_inner_edges(figure, data, page)
+    _draw_boundaries(figure, data, page)
+    for style in styles.values():
+        _draw_ops(figure, data, page, style, radii, labels)
+    _draw_precisions(figure, data, page, radii)
+    _draw_ports(figure, data, page, labels)
+    _draw_marks(figure, data, page, radii)
+    _draw_titles(figure, data, page, titles)
+    _write(figure, [(page.exits[op], text) for op, text in exits.items() if op in page.exits])
+    return figure
+
+
+def _spacing(data: GraphData) -> Spacing:
+    if data.is_tangled:
+        return CROWDED
+    return DENSE if graph_words.is_big(data) else ROOMY
+
+
+def node_radius(node: GraphNode, longest_us: float | None) -> float:
+    """Return a node's radius: its area is in proportion to its time, where times are known."""
+    if node.is_port:
+        return _PORT
+    if longest_us is None:
+        return min(_LARGEST, _UNTIMED * node.n_ops**0.25)
+    share = (node.time_us or 0.0) / longest_us if longest_us > 0 else 0.0
+    return max(_FUSED if node.leader else _SMALLEST, _LARGEST * share**0.5)
+
+
+def _layout(data: GraphData, page: Page, width: int) -> go.Layout:
+    span = max(page.width, 0.7 * width)
+    left = (page.width - span) / 2
+    hints = [escape(note) for note in data.notes]
+    hints += ["area of a node: its time, none in a small dot"] if data.is_timed else []
+    if any(edge.is_boundary for edge in data.edges):
+        hints.append("width of a boundary: its bytes")
+    if page.n_rows > 1:
+        hints.append("the flow goes on in the next row")
+    axis = {"visible": False}
+    return go.Layout(
+        **base_layout(plain(data.title, 150), " · ".join(hints)),
+        width=None if page.width <= 1.3 * width else int(page.width) + 2 * _MARGIN,
+        height=int(page.height) + _TOP + _MARGIN,
+        margin={"l": _MARGIN, "r": _MARGIN, "t": _TOP, "b": _MARGIN},
+        xaxis={**axis, "range": [left - 12, left + span + 12]},
+        yaxis={**axis, "range": [page.height + 2, -2]},
+        hovermode="closest",
+        dragmode="pan",
+    )
+
+
+def _draw_boxes(figure: go.Figure, data: GraphData, page: Page, style: DeviceStyle) -> None:
+    devices = {box.index: box.device for box in data.boxes}
+    mine = [piece for piece in page.frames if devices[piece.frame.index] == style.device]
+    _draw_lines(
+        figure, [_corners(piece) for piece in mine], {"width": 0}, legendgroup=style.device,
+        fill="toself", fillcolor=style.faded(0.11),
+    )  # fmt: skip
+    _draw_lines(
+        figure, [line for piece in mine for line in _outline(piece)],
+        {"width": 1.2, "color": style.faded(0.8), "dash": style.dash}, legendgroup=style.device,
+    )  # fmt: skip
+
+
+def _corners(piece: FramePiece) -> list[Point]:
+    f = piece.frame
+    return [(f.left, f.top), (f.right, f.top), (f.right, f.bottom), (f.left, f.bottom),
+            (f.left, f.top)]  # fmt: skip
+
+
+def _outline(piece: FramePiece) -> list[list[Point]]:
+    """Return the border of a subgraph, without the sides on which it goes on."""
+    top_left, top_right, bottom_right, bottom_left, _ = _corners(piece)
+    if piece.opens_left and piece.opens_right:
+        return [[top_left, top_right], [bottom_left, bottom_right]]
+    if piece.opens_left:
+        return [[top_left, top_right, bottom_right, bottom_left]]
+    if piece.opens_right:
+        return [[top_right, top_left, bottom_left, bottom_right]]
+    return [_corners(piece)]
+
+
+def _draw_inner_edges(figure: go.Figure, data: GraphData, page: Page) -> None:
+    inner = [edge for edge in data.edges if not edge.is_boundary]
+    _draw_lines(figure, _routes(inner, page), {"width": 1, "color": LINE})
+
+
+def _draw_boundaries(figure: go.Figure, data: GraphData, page: Page) -> None:
+    boundaries = [edge for edge in data.edges if edge.is_boundary]
+    if not boundaries:
+        return
+    largest = max(edge.n_bytes or 0 for edge in boundaries)
+    scale = 0.6 if len(boundaries) > _CROWDED else 1.0
+    for level, thickness in enumerate(_BOUNDARY_WIDTHS):
+        some = [edge for edge in boundaries if width_level(edge.n_bytes, largest) == level]
+        line = {"width": max(_BOUNDARY_WIDTHS[0], scale * thickness), "color": BOUNDARY}
+        _draw_lines(figure, _routes(some, page), line, legendgroup="boundary")
+    figure.add_scatter(
+        x=[None], y=[None], mode="lines", line={"width": 4, "color": BOUNDARY},
+        name=f"boundary (the largest: {bytes_text(largest)})", legendgroup="boundary",
+        legendrank=1001,
+    )  # fmt: skip
+    nodes = {node.index: node for node in data.nodes}
+    spots = [(edge, _spot(page.routes.get((edge.source, edge.target), ()))) for edge in boundaries]
+    known = [(edge, spot) for edge, spot in spots if spot]
+    figure.add_scatter(
+        x=[spot[0] for _, spot in known], y=[spot[1] for _, spot in known], mode="markers",
+        marker={"size": 14, "color": BOUNDARY, "opacity": 0}, hoverinfo="text",
+        hovertext=[graph_words.boundary_hover(edge, nodes, data) for edge, _ in known],
+        showlegend=False, legendgroup="boundary",
+    )  # fmt: skip
+
+
+def width_level(n_bytes: int | None, largest: int) -> int:
+    """Return which of the widths a boundary has: the square root of bytes, in steps."""
+    share = (n_bytes or 0) / largest if largest else 0.0
+    return min(len(_BOUNDARY_WIDTHS) - 1, int(len(_BOUNDARY_WIDTHS) * share**0.5))
+
+
+def _routes(edges: Iterable[GraphEdge], page: Page) -> list[Sequence[Point]]:
+    return [line for e in edges for line in page.routes.get((e.source, e.target), ())]
+
+
+def _spot(lines: Sequence[Sequence[Point]]) -> Point | None:
+    """Return where to hover over a wire: before its end, where it is alone most often."""
+    if not lines:
+        return None
+    (x0, y0), (x1, y1) = lines[-1][-2:] if len(lines[-1]) > 1 else (lines[-1][0],) * 2
+    return (x0 + x1) / 2, (y0 + y1) / 2
+
+
+def _draw_ops(
+    figure: go.Figure,
+    data: GraphData,
+    page: Page,
+    style: DeviceStyle,
+    radii: Mapping[int, float],
+    labels: Mapping[int, str],
+) -> None:
+    ops = [n for n in data.nodes if not n.is_port and n.device == style.device]
+    marker: dict[str, Any] = {
+        "size": [2 * radii[n.index] for n in ops], "color": style.colour, "opacity": 1,
+    }  # fmt: skip
+    if any(n.kind == "group" for n in ops):
+        marker["symbol"] = ["hexagon2" if n.kind == "group" else "circle" for n in ops]
+    _draw_nodes(
+        figure, ops, page, labels, marker, ["bottom center"] * len(ops),
+        [graph_words.op_hover(n, data) for n in ops], name=style.label, legendgroup=style.device,
+    )  # fmt: skip
+
+
+def _draw_precisions(
+    figure: go.Figure, data: GraphData, page: Page, radii: Mapping[int, float]
+) -> None:
+    for precision, symbol in _MARKS.items():
+        # What is fused runs as its leader does; a folded group may have several precisions.
+        mine = [n for n in data.nodes if not n.leader and precision in n.precision.split(", ")]
+        if mine:
+            figure.add_scatter(
+                x=[page.spots[n.index][0] for n in mine], y=[page.spots[n.index][1] for n in mine],
+                mode="markers", name=f"computes in {precision}", hoverinfo="skip",
+                legendrank=1003,
+                marker={
+                    "size": [max(_SMALLEST_MARK, _MARK * radii[n.index]) for n in mine],
+                    "symbol": symbol, "color": "#ffffff", "opacity": 1,
+                    "line": {"width": 0.8, "color": TEXT},
+                },
+            )  # fmt: skip
+
+
+def _draw_ports(figure: go.Figure, data: GraphData, page: Page, labels: Mapping[int, str]) -> None:
+    ports = [n for n in data.nodes if n.is_port]
+    _draw_nodes(
+        figure, ports, page, labels, {"size": 2 * _PORT, "color": TEXT, "symbol": "square"},
+        ["middle left" if n.kind == "input" else "middle right" for n in ports],
+        [graph_words.port_hover(n) for n in ports], name="model input or output",
+        legendrank=1002,
+    )  # fmt: skip
+
+
+def _draw_marks(figure: go.Figure, data: GraphData, page: Page, radii: Mapping[int, float]) -> None:
+    marked = sorted(data.marked)
+    if marked:
+        figure.add_scatter(
+            x=[page.spots[i][0] for i in marked], y=[page.spots[i][1] for i in marked],
+            mode="markers", name="searched for", hoverinfo="skip", legendrank=1004,
+            marker={
+                "size": [2 * radii[i] + 9 for i in marked], "symbol": "circle-open",
+                "color": TEXT, "line": {"width": 2.5},
+            },
+        )  # fmt: skip
+
+
+def _draw_nodes(
+    figure: go.Figure,
+    nodes: Sequence[GraphNode],
+    page: Page,
+    labels: Mapping[int, str],
+    marker: Mapping[str, Any],
+    positions: Sequence[str],
+    hover: Sequence[str],
+    **legend: Any,
+) -> None:
+    texts = [escape(labels.get(n.index, "")).replace("\n", "<br>") for n in nodes]
+    figure.add_scatter(
+        x=[page.spots[n.index][0] for n in nodes], y=[page.spots[n.index][1] for n in nodes],
+        mode="markers+text" if labels else "markers", marker={**marker, "line": {"width": 0}},
+        text=texts if labels else None, textposition=list(positions),
+        textfont={"size": 9, "color": TEXT}, hovertext=list(hover), hoverinfo="text",
+        customdata=[n.index for n in nodes], **legend,
+    )  # fmt: skip
+
+
+def _draw_titles(
+    figure: go.Figure, data: GraphData, page: Page, titles: Mapping[int, tuple[str, ...]]
+) -> None:
+    boxes = {box.index: box for box in data.boxes}
+    places, texts, hover = [], [], []
+    for piece in page.frames:
+        f = piece.frame
+        room = (f.right - f.left) / TITLE_CHARACTER - 1
+        options = [*titles[f.index], str(f.index)]
+        if piece.opens_left:
+            options = [f"{options[0]} (goes on)", *options]
+        places.append((f.left + 4 + 8 * piece.opens_left, f.top + 9))
+        texts.append(escape(next((o for o in options if len(o) <= room), options[-1])))
+        hover.append(graph_words.box_hover(boxes[f.index], data))
+    figure.add_scatter(
+        x=[x for x, _ in places], y=[y for _, y in places], mode="text", text=texts,
+        textposition="middle right", textfont={"size": 10, "color": TEXT}, hovertext=hover,
+        hoverinfo="text", showlegend=False,
+    )  # fmt: skip
+
+
+def _write(figure: go.Figure, texts: Sequence[tuple[Point, str]]) -> None:
+    """Write bytes just above the wires, where they leave a subgraph."""
+    figure.add_scatter(
+        x=[x + 3 for (x, _), _ in texts], y=[y - 2.5 for (_, y), _ in texts], mode="text",
+        text=[text for _, text in texts], textposition="top right", hoverinfo="skip",
+        textfont={"size": 9, "color": TEXT}, showlegend=False,
+    )  # fmt: skip
+
+
+def _draw_lines(
+    figure: go.Figure, lines: Iterable[Sequence[Point]], line: Mapping[str, Any], **more: Any
+) -> None:
+    """Put many lines into one trace, with gaps between them."""
+    xs: list[float | None] = []
+    ys: list[float | None] = []
+    for points in lines:
+        xs += [*(round(x, 1) for x, _ in points), None]
+        ys += [*(round(y, 1) for _, y in points), None]
+    if xs:
+        figure.add_scatter(
+            x=xs, y=ys, mode="lines", line=dict(line), hoverinfo="skip", showlegend=False, **more
+        )

@@ -1,0 +1,194 @@
+"""A big graph made small enough to read: ops folded into groups, or only what is near to an op."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from hetero_lab.errors import ArgumentError, did_you_mean, names_at_hand, shorten
+from hetero_lab.views.graph import scopes as graph_scopes
+from hetero_lab.views.graph.contraction import bundled, contracted, run_name, runs_of
+from hetero_lab.views.graph.data import GraphBox, GraphData, GraphNode
+from hetero_lab.views.graph.search import find_ops, neighbourhood
+from hetero_lab.views.text import squeeze
+
+AUTO, FUSION, SCOPE, SUBGRAPH, NONE = "auto", "fusion", "scope", "subgraph", "none"
+FOLDS = (AUTO, FUSION, SCOPE, SUBGRAPH, NONE)
+MOST = 300  # with up to so many ops nothing is folded unless it is asked for
+MOST_BOXES = 160  # more subgraphs than this are drawn as runs of subgraphs
+MOST_PORTS = 60  # so many model inputs, or outputs, are drawn one by one
+_FEW = 12  # what was found in so many groups is unfolded
+
+Fold: TypeAlias = "str | Mapping[str, str]"
+
+
+@dataclass(frozen=True)
+class Grain:
+    """About how many runs of subgraphs, and of ops, a graph without scopes is folded into."""
+
+    n_runs: int
+    n_places: int
+
+
+FINE, COARSE = Grain(80, 150), Grain(30, 40)  # coarse where wires lead from all to all
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What of a graph is drawn, and how.
+
+    Parameters
+    ----------
+    fold
+        ``"fusion"`` (what a device runs as one node, by the counters), ``"scope"`` (by names),
+        ``"subgraph"``, ``"none"``, a mapping op → name of its group, or ``"auto"``: nothing in
+        a graph of up to 300 ops, else the first of fusion, scope, and runs of neighbours that
+        makes it as small.
+    unfold
+        Groups, or ops in them, that are not folded. A scope opens by one level.
+    around, hops
+        An op, and how many wires from it everything else may be.
+    find
+        Part of names, in any case: these ops are marked, and unfolded if they are in few groups.
+    """
+
+    fold: Fold = AUTO
+    unfold: Sequence[str] = ()
+    around: str | None = None
+    hops: int = 2
+    find: str = ""
+
+    def of(self, data: GraphData) -> GraphData:
+        """Return what is drawn.
+
+        Raises
+        ------
+        ArgumentError
+            There is no such fold, op or group; nothing has that in its name.
+        """
+        if isinstance(self.unfold, str):
+            return replace(self, unfold=(self.unfold,)).of(data)
+        if isinstance(self.fold, str) and self.fold not in FOLDS:
+            raise ArgumentError(
+                f"fold= is one of {', '.join(FOLDS)} or a mapping op → group, "
+                f"not {shorten(self.fold)}."
+            )
+        if self.around is not None:
+            data = neighbourhood(data, self.around, self.hops)
+        found = find_ops(data, self.find) if self.find else ()
+        if found:
+            how_many = f"{len(found)} op{'s' * (len(found) != 1)}"
+            note = f"{how_many} with {squeeze(self.find, 30)!r} in the name"
+            data = replace(data, marked=frozenset(found), notes=(*data.notes, note))
+        grain = COARSE if self._drawn(data, (), (), FINE).is_tangled else FINE
+        return self._drawn(data, self.unfold, found, grain)
+
+    def _drawn(
+        self, data: GraphData, unfold: Collection[str], found: Iterable[int], grain: Grain
+    ) -> GraphData:
+        """Fold all but what is to be unfolded, and what was found if it is in few groups."""
+        if self.fold == NONE:
+            return data
+        runs = {run_name(run): run for run in self._runs(data, grain)}
+        bundles = {i: name for name, run in runs.items() for box in run for i in box.nodes}
+        opened = {name for i, name in bundles.items() if data.node_of[i].name in unfold}
+        opened |= (set(unfold) & set(runs)) | _of_few(bundles, found)
+        bundles = {index: name for index, name in bundles.items() if name not in opened}
+        loose = [node for node in _foldable(data) if node.index not in bundles]
+        groups = _fold(loose, self.fold, unfold, grain)
+        opened = _opened(data, groups, set(unfold) - set(runs), self.fold)
+        opened |= _of_few(groups, found)
+        groups = {index: name for index, name in groups.items() if name not in opened}
+        closed = set(bundles.values())
+        data = bundled(data, [run for name, run in runs.items() if name in closed])
+        return contracted(data, {**groups, **bundles, **_ports(data)})
+
+    def _runs(self, data: GraphData, grain: Grain) -> list[tuple[GraphBox, ...]]:
+        """Return the runs of subgraphs that are drawn as one, where there are too many."""
+        if not isinstance(self.fold, str) or len(data.boxes) <= MOST_BOXES:
+            return []
+        return [run for run in runs_of(data.boxes, grain.n_runs) if len(run) > 1]
+
+
+def _of_few(groups: Mapping[int, str], found: Iterable[int]) -> set[str]:
+    """Return the groups that hold what was found, if they are few."""
+    hit = {groups[index] for index in found if index in groups}
+    return hit if len(hit) <= _FEW else set()
+
+
+def _foldable(data: GraphData) -> list[GraphNode]:
+    """Return the ops in the order of their subgraphs, which is topological too."""
+    return [
+        data.node_of[index]
+        for box in data.boxes
+        for index in box.nodes
+        if data.node_of[index].kind == "op"
+    ]
+
+
+def _ports(data: GraphData) -> dict[int, str]:
+    """Put inputs, and outputs, together where there are many."""
+    groups: dict[int, str] = {}
+    for kind in ("input", "output"):
+        alike = [node.index for node in data.nodes if node.kind == kind]
+        if len(alike) > MOST_PORTS:
+            groups.update(dict.fromkeys(alike, f"{len(alike):,} {kind}s"))
+    return groups
+
+
+def _fold(
+    nodes: Sequence[GraphNode], fold: Fold, unfold: Collection[str], grain: Grain
+) -> dict[int, str]:
+    """Return the group of each op that is in one."""
+    if not isinstance(fold, str):
+        return graph_scopes.by_mapping(nodes, fold)
+    if fold == FUSION:
+        return graph_scopes.by_fusion(nodes)
+    if fold == SCOPE:
+        return graph_scopes.by_scope(nodes, min(MOST, max(2, len(nodes) // 4)), unfold)
+    if fold == SUBGRAPH:
+        return graph_scopes.by_subgraph(nodes)
+    if len(nodes) <= MOST:
+        return {}
+    groups = graph_scopes.by_fusion(nodes)
+    if _n_left(nodes, groups) <= MOST:
+        return groups
+    groups = graph_scopes.by_scope(nodes, MOST, unfold)
+    if _FEW <= _n_left(nodes, groups) <= 2 * MOST:
+        return groups
+    return graph_scopes.by_place(nodes, grain.n_places)
+
+
+def _n_left(nodes: Sequence[GraphNode], groups: Mapping[int, str]) -> int:
+    """Count what is drawn of ops if each group is one node in each subgraph."""
+    return len({(node.subgraph, groups.get(node.index, node.index)) for node in nodes})
+
+
+def _opened(
+    data: GraphData, groups: Mapping[int, str], unfold: Iterable[str], fold: Fold
+) -> set[str]:
+    """Return the groups that are named, or that hold an op that is named."""
+    names = set(groups.values())
+    members = {node.name: node.index for node in data.nodes}
+    gone: set[str] = set()
+    for name in unfold:
+        if name in names:
+            gone.add(name)
+        elif name in members:
+            gone.update({groups[members[name]]} if members[name] in groups else ())
+        elif not _is_open_scope(data, name, fold):
+            raise ArgumentError(
+                f"There is no group {shorten(str(name))} to unfold, and no such op."
+                f"{did_you_mean(str(name), [*names, *members])} "
+                f"Groups: {names_at_hand(sorted(names), 8)}."
+            )
+    return gone
+
+
+def _is_open_scope(data: GraphData, name: str, fold: Fold) -> bool:
+    by_name = fold in (SCOPE, AUTO)
+    return by_name and any(
+        node.name.startswith(name) and name in graph_scopes.scopes_of(node.name)
+        for node in data.nodes
+    )

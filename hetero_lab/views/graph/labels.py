@@ -1,0 +1,178 @@
+"""What a placement graph says: labels and hover texts, safe to show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hetero_lab.model.opgraph import Tensor
+from hetero_lab.views.colours import device_label
+from hetero_lab.views.graph.data import GraphBox, GraphData, GraphEdge, GraphNode
+from hetero_lab.views.text import bytes_text, plain, squeeze, time_text
+
+BIG = 160  # a graph of more ops than this has labels beside slow nodes only
+EXIT_LABEL_LIMIT = 60  # more boundaries than this have no bytes beside them
+_SLOW = 0.03  # an op with more than this share of the time has it in its label
+_MOST_MARKED = 40  # more ops than this that were searched for are not all named
+_MOST = 4  # tensors or names that are listed
+
+
+def is_big(data: GraphData) -> bool:
+    """Whether a graph has so many ops that it is drawn densely, without most labels."""
+    return sum(not node.is_port for node in data.nodes) > BIG
+
+
+def node_labels(data: GraphData) -> dict[int, str]:
+    """Return what is written beside nodes, in lines."""
+    labels = {}
+    big = is_big(data)
+    for node in data.nodes:
+        slow = bool(node.time_us) and (node.time_us or 0.0) > _SLOW * data.total_us
+        if node.kind == "group":
+            labels[node.index] = "\n".join(_group_label(node, slow))
+        elif node.index in data.marked and len(data.marked) <= _MOST_MARKED:
+            labels[node.index] = squeeze(node.name, 24)
+        elif slow or not big:
+            label = squeeze(node.type if node.kind == "op" else node.name, 18)
+            labels[node.index] = f"{label}\n{time_text(node.time_us or 0.0)}" if slow else label
+    return labels
+
+
+def _group_label(node: GraphNode, slow: bool) -> list[str]:
+    name = node.name if len(node.name) <= 20 else f"…{squeeze(node.name[-40:], 40)[-19:]}"
+    lines = [squeeze(name, 20), f"{node.n_ops} ops"]
+    if len(node.devices) > 1:
+        lines[1:] = [f"{n} on {squeeze(device, 14)}" for device, n in node.devices[:3]]
+    return [*lines, *([time_text(node.time_us or 0.0)] if slow else [])]
+
+
+def exit_labels(data: GraphData) -> dict[int, str]:
+    """Return the bytes of what leaves a subgraph, by the op that makes it."""
+    sizes: dict[int, dict[str, int | None]] = {}
+    for edge in data.edges:
+        if edge.is_boundary:
+            found = sizes.setdefault(edge.source, {})
+            found.update(zip(edge.tensors, edge.sizes, strict=True))
+    if len(sizes) > EXIT_LABEL_LIMIT:
+        return {}
+    return {
+        op: bytes_text(sum(size or 0 for size in each.values()))
+        for op, each in sizes.items()
+        if None not in each.values()
+    }
+
+
+def box_titles(data: GraphData) -> dict[int, tuple[str, ...]]:
+    """Return titles of each subgraph, from long to the shortest that must fit."""
+    big = is_big(data)
+    titles = {}
+    for box in data.boxes:
+        device = squeeze(box.device, 24)
+        took = data.box_us(box)
+        if box.n_unseen:
+            device += f", {box.n_unseen} more op{'s' * (box.n_unseen != 1)}"
+        options = [f"subgraph {box.index} · {device}", f"{box.index} · {device}"]
+        if box.n_subgraphs > 1:
+            options = [f"{box.n_subgraphs} subgraphs", str(box.index)]
+        if took is not None:
+            timed = [f"{option} · {time_text(took)}" for option in options]
+            options = [*timed, options[1]] if big else timed
+        titles[box.index] = tuple(options)
+    return titles
+
+
+def box_hover(box: GraphBox, data: GraphData) -> str:
+    """Describe a subgraph."""
+    n_ops = sum(data.node_of[index].n_ops for index in box.nodes)
+    if box.n_subgraphs > 1:
+        lines = [f"<b>{box.n_subgraphs} subgraphs</b> from subgraph {box.index} on"]
+    else:
+        lines = [f"<b>subgraph {box.index}</b> on {device_label(box.device, data.emulated)}"]
+    lines.append(f"{n_ops} op{'s' if n_ops != 1 else ''}" if n_ops else "it only copies")
+    if box.n_unseen:
+        lines.append(f"and {box.n_unseen} that are not shown")
+    took = data.box_us(box)
+    if took is not None:
+        lines.append(f"its ops take {time_text(took)}{_share(took, data)}")
+    return "<br>".join(lines)
+
+
+def group_hover(node: GraphNode, data: GraphData) -> str:
+    """Describe ops that are drawn as one."""
+    devices = ", ".join(
+        f"{n} on {device_label(device, data.emulated)}" for device, n in node.devices[:_MOST]
+    )
+    types = ", ".join(f"{plain(name, 30)} × {n}" for name, n in node.types[:_MOST])
+    more = f" and {len(node.types) - _MOST} more types" if len(node.types) > _MOST else ""
+    lines = [f"<b>{plain(node.name)}</b>", f"{node.n_ops} ops folded: {devices}", types + more]
+    if node.time_us is not None:
+        lines.append(f"{time_text(node.time_us)}{_share(node.time_us, data)}")
+    if node.precision:
+        lines.append(f"runs in {plain(node.precision)}")
+    return "<br>".join([*lines, *_unseen(node)])
+
+
+def op_hover(node: GraphNode, data: GraphData) -> str:
+    """Describe an op."""
+    if node.kind == "group":
+        return group_hover(node, data)
+    lines = [
+        f"<b>{plain(node.name)}</b>",
+        f"{plain(node.type)} on {device_label(node.device, data.emulated)}, "
+        f"subgraph {node.subgraph}",
+        *_tensors(node.tensors),
+    ]
+    if node.leader:
+        lines.append(f"runs inside {plain(node.leader, 60)}, which has its time")
+    elif node.time_us is not None:
+        lines.append(f"{time_text(node.time_us)}{_share(node.time_us, data)}")
+    elif data.is_timed:
+        lines.append("the counters do not tell its time")
+    if node.precision:
+        lines.append(f"runs in {plain(node.precision)}")
+    if node.fused:
+        names = ", ".join(plain(name, 40) for name in node.fused[:_MOST])
+        more = f" and {len(node.fused) - _MOST} more" if len(node.fused) > _MOST else ""
+        lines.append(f"inside it run {names}{more}")
+    return "<br>".join([*lines, *_unseen(node)])
+
+
+def _unseen(node: GraphNode) -> list[str]:
+    return [f"neighbours that are not shown: {node.n_unseen}"] if node.n_unseen else []
+
+
+def port_hover(node: GraphNode) -> str:
+    """Describe a model input or output."""
+    lines = [f"<b>{plain(node.name)}</b>", f"model {node.kind}", *_tensors(node.tensors)]
+    return "<br>".join(lines)
+
+
+def boundary_hover(edge: GraphEdge, nodes: Mapping[int, GraphNode], data: GraphData) -> str:
+    """Describe what crosses from one subgraph into another."""
+    source, target = nodes[edge.source], nodes[edge.target]
+    more = f" and {len(edge.tensors) - _MOST} more" if len(edge.tensors) > _MOST else ""
+    lines = [
+        f"<b>boundary</b> {', '.join(plain(name, 60) for name in edge.tensors[:_MOST])}{more}",
+        bytes_text(edge.n_bytes),
+        f"from subgraph {source.subgraph} on {device_label(source.device, data.emulated)}",
+        f"to subgraph {target.subgraph} on {device_label(target.device, data.emulated)}",
+        f"read by {plain(target.name, 60)}",
+    ]
+    if edge.reorder_us is not None:
+        lines.append(f"reorders at it take {time_text(edge.reorder_us)}")
+    return "<br>".join(lines)
+
+
+def _share(time_us: float, data: GraphData) -> str:
+    return f", {time_us / data.total_us:.1%} of all ops" if data.total_us else ""
+
+
+def _tensors(tensors: tuple[Tensor, ...]) -> list[str]:
+    lines = []
+    for tensor in tensors[:_MOST]:
+        shape = "shape not known"
+        if tensor.shape is not None:
+            shape = "×".join(map(str, tensor.shape)) or "scalar"
+        lines.append(f"{shape} {plain(tensor.element_type, 20)}, {bytes_text(tensor.n_bytes)}")
+    if len(tensors) > _MOST:
+        lines.append(f"and {len(tensors) - _MOST} more outputs")
+    return lines

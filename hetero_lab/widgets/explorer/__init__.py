@@ -1,0 +1,1 @@
+"""SweepExplorer: the rows of a sweep as points."""

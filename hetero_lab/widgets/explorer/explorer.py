@@ -1,0 +1,265 @@
+"""SweepExplorer: the rows of a sweep as points; a click shows that placement, two compare."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable
+from typing import Any
+
+import ipywidgets as ipw
+
+from hetero_lab.errors import HeteroLabError
+from hetero_lab.experiments.profile.profile import Profile
+from hetero_lab.experiments.sweep.result import Sweep
+from hetero_lab.tables import html_table
+from hetero_lab.views.difference_bars import difference
+from hetero_lab.views.op_types import time_by_op_type
+from hetero_lab.views.subgraph_lanes import timeline
+from hetero_lab.views.text import squeeze
+from hetero_lab.widgets.explorer.figure import figure_widget
+from hetero_lab.widgets.explorer.graph import GraphPane
+from hetero_lab.widgets.explorer.look import CLASS, Look, message, table
+from hetero_lab.widgets.explorer.points import points_widget, rings
+from hetero_lab.widgets.explorer.state import SweepExploring, title_of
+
+_TABS = ("Graph", "Timeline", "Counters", "Compare A and B", "Rows")
+_WIDE = {"description_width": "80px"}
+_COUNTERS = [
+    "subgraph", "device", "kind", "op", "node_type", "exec_type", "precision", "real_time_us",
+    "fused_ops",
+]  # fmt: skip
+_ROWS = [
+    "label", "n_subgraphs", "boundary_bytes", "median_us", "p90_us", "ratio", "ratio_ci95_low",
+    "ratio_ci95_high", "devices", "same_as",
+]  # fmt: skip
+
+
+class SweepExplorer(ipw.VBox):
+    """Look through a sweep: filter, group, choose axes, see a placement, compare two.
+
+    It needs no device: a sweep that :func:`hetero_lab.read_sweep` returned will do.
+
+    Parameters
+    ----------
+    sweep
+        A Sweep. Rows that were not measured, or not evaluated, are listed with their cause.
+
+    Attributes
+    ----------
+    exploring
+        What is chosen, readable and settable from Python through :meth:`select` and the rest.
+
+    Raises
+    ------
+    ArgumentError
+        ``sweep`` is something else.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> measured = hl.sweep(model, ["CPU"], turns=2, isolate=False, counters=False, progress=False)
+    >>> explorer = hl.SweepExplorer(measured)
+    >>> explorer.filter("n_subgraphs<4")
+    >>> list(explorer.exploring.shown["label"])
+    ['CPU']
+    """
+
+    def __init__(self, sweep: Sweep):
+        self.exploring = SweepExploring(sweep)
+        self._said = ipw.HTML(message(self.exploring.message))
+        children: list[ipw.Widget] = [Look(), self._heading(), self._said]
+        self._quiet = False
+        if self.exploring.measured:
+            children += self._browser()
+        for said, rows in (
+            ("Not measured", self.exploring.failed),
+            ("Measured, but without accuracy", self.exploring.incomplete),
+        ):
+            if len(rows):
+                listed = html_table(rows, caption=f"{said}: {len(rows)}", most=200)
+                children.append(ipw.HTML(table(listed)))
+        super().__init__(children)
+        self.add_class(CLASS)
+
+    def select(self, label: str) -> None:
+        """Show a row as the placement A."""
+        self._try(lambda: self.exploring.select(label), self._chosen)
+
+    def compare_with(self, label: str) -> None:
+        """Compare A with this row, the placement B; with none if the label is empty."""
+        self._try(lambda: self.exploring.compare_with(label), self._chosen)
+
+    def choose_axes(self, x: str, y: str) -> None:
+        """Draw one column of numbers over another."""
+        self._try(lambda: self.exploring.choose_axes(x, y), self._points_changed)
+
+    def group_by(self, name: str) -> None:
+        """Colour the points by a column."""
+        self._try(lambda: self.exploring.group_by(name), self._points_changed)
+
+    def filter(self, text: str) -> None:
+        """Show the rows that match: words of the label, comparisons as ``n_subgraphs<4``."""
+        self._try(lambda: self.exploring.filter(text), self._points_changed)
+
+    @property
+    def message(self) -> str:
+        """What the widget says, as HTML; empty if nothing is wrong."""
+        return self._said.value
+
+    def _heading(self) -> ipw.HTML:
+        sweep = self.exploring.sweep
+        notes = [f"{name} is emulated on {base}" for name, base in sweep.environment.emulated]
+        said = html.escape(" · ".join([repr(sweep), *notes, *sweep.notes]))
+        return ipw.HTML(f"<div><b>{said}</b></div>")
+
+    def _browser(self) -> list[ipw.Widget]:
+        state = self.exploring
+        axes = [(title_of(name), name) for name in state.axes]
+        labels = [(squeeze(label, 90), label) for label in state.measured]
+        self._filter = ipw.Text(
+            description="filter", placeholder="words, n_subgraphs<4, ratio<1; then Enter",
+            continuous_update=False, layout={"width": "330px"}, style=_WIDE,
+        )  # fmt: skip
+        self._x = _dropdown("across", axes, state.choice.x)
+        self._y = _dropdown("up", axes, state.choice.y)
+        self._group = _dropdown("group by", state.groupings, state.choice.group)
+        self._a = _dropdown("A", labels, state.choice.a, "420px")
+        self._b = _dropdown("compare B", [("nothing", ""), *labels], "", "420px")
+        self._click = ipw.ToggleButtons(
+            options=[("a click chooses A", "a"), ("chooses B", "b")],
+            style={"button_width": "140px"},
+        )
+        self._points = ipw.VBox()
+        self._graph = GraphPane()
+        self._panes = [ipw.VBox() for _ in _TABS]
+        self._panes[0].children = (self._graph.widget,)
+        self._tab = ipw.Tab(self._panes)
+        for place, name in enumerate(_TABS):
+            self._tab.set_title(place, name)
+        self._stale = set(range(len(_TABS)))
+        self._filter.observe(lambda c: self._from_control(self.filter, c["new"]), "value")
+        for control in (self._x, self._y):
+            control.observe(
+                lambda _: self._from_control(self.choose_axes, self._x.value, self._y.value),
+                "value",
+            )
+        self._group.observe(lambda c: self._from_control(self.group_by, c["new"]), "value")
+        self._a.observe(lambda c: self._from_control(self.select, c["new"]), "value")
+        self._b.observe(lambda c: self._from_control(self.compare_with, c["new"]), "value")
+        self._tab.observe(lambda _: self._draw_pane(), "selected_index")
+        self._redraw_points()
+        self._tab.selected_index = 0
+        self._draw_pane()
+        wrap = {"flex_flow": "row wrap"}
+        return [
+            ipw.HBox([self._filter, self._x, self._y, self._group], layout=wrap),
+            self._points,
+            ipw.HBox([self._a, self._b, self._click], layout=wrap),
+            self._tab,
+        ]
+
+    def _from_control(self, call: Callable[..., None], *values: Any) -> None:
+        if not self._quiet:
+            call(*values)
+
+    def _clicked(self, label: str) -> None:
+        (self.select if self._click.value == "a" else self.compare_with)(str(label))
+
+    def _try(self, change: Callable[[], None], then: Callable[[], None]) -> None:
+        """Change what is chosen; if that is wrong say so, and put the controls back."""
+        try:
+            change()
+            self._said.value = message(self.exploring.message)
+        except HeteroLabError as error:
+            self._said.value = message(str(error))
+            if self.exploring.measured:
+                self._put_controls(keep_filter=True)
+            return
+        if self.exploring.measured:
+            self._put_controls()
+            then()
+
+    def _put_controls(self, keep_filter: bool = False) -> None:
+        choice = self.exploring.choice
+        self._quiet = True
+        try:
+            self._x.value, self._y.value, self._group.value = choice.x, choice.y, choice.group
+            self._a.value, self._b.value = choice.a, choice.b
+            if not keep_filter:  # a filter that is wrong stays, to be mended
+                self._filter.value = choice.filter
+        finally:
+            self._quiet = False
+
+    def _points_changed(self) -> None:
+        self._redraw_points()
+        self._stale.add(len(_TABS) - 1)
+        self._draw_pane()
+
+    def _chosen(self) -> None:
+        (figure,) = self._points.children
+        figure.data[-1].update(rings(self.exploring))
+        self._stale = set(range(len(_TABS)))
+        self._draw_pane()
+
+    def _redraw_points(self) -> None:
+        self._points.children = (points_widget(self.exploring, self._clicked),)
+
+    def _draw_pane(self) -> None:
+        """Draw the tab that is open, if what is chosen has changed since."""
+        place = self._tab.selected_index
+        row = self.exploring.selected
+        if place is None or place not in self._stale or row is None or row.profile is None:
+            return
+        self._stale.discard(place)
+        name = _TABS[place]
+        if name == "Graph":
+            self._graph.draw(row.profile)
+        elif name == "Rows":
+            shown = self.exploring.shown
+            rows = shown.loc[:, [column for column in _ROWS if column in shown]]
+            self._panes[place].children = (ipw.HTML(table(html_table(rows, most=500))),)
+        else:
+            profile = row.profile
+            draws: dict[str, Callable[[], list[ipw.Widget]]] = {
+                "Timeline": lambda: [figure_widget(timeline(profile))],
+                "Counters": lambda: _counters(profile),
+                "Compare A and B": self._comparison,
+            }
+            self._panes[place].children = _drawn(draws[name])
+
+    def _comparison(self) -> list[ipw.Widget]:
+        found = self.exploring.difference()
+        if found is None:
+            return [ipw.HTML(message("Choose two different placements A and B to compare."))]
+        words = "<br>".join(html.escape(line) for line in repr(found).splitlines())
+        moved = html_table(found.ops, caption=f"Ops that move: {len(found.ops)}", most=200)
+        return [
+            ipw.HTML(f"<div>{words}</div>"),
+            figure_widget(difference(found)),
+            ipw.HTML(table(html_table(found.summary))),
+            ipw.HTML(table(moved)),
+        ]
+
+
+def _dropdown(label: str, options: Any, value: str, width: str = "280px") -> ipw.Dropdown:
+    return ipw.Dropdown(
+        description=label, options=options, value=value, layout={"width": width}, style=_WIDE
+    )
+
+
+def _drawn(draw: Callable[[], list[ipw.Widget]]) -> list[ipw.Widget]:
+    """Draw a pane, or say why there is nothing to draw."""
+    try:
+        return draw()
+    except HeteroLabError as error:
+        return [ipw.HTML(message(str(error)))]
+
+
+def _counters(profile: Profile) -> list[ipw.Widget]:
+    figure = figure_widget(time_by_op_type(profile))
+    frame = profile.tables["counters"]
+    frame = frame.loc[frame["status"] == "EXECUTED"]
+    frame = frame.sort_values("real_time_us", ascending=False, kind="stable")
+    slowest = frame.loc[:, [column for column in _COUNTERS if column in frame]]
+    return [figure, ipw.HTML(table(html_table(slowest, caption="Slowest nodes", most=60)))]

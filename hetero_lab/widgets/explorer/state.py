@@ -1,0 +1,234 @@
+"""What a SweepExplorer shows, without a browser: rows, axes, groups and the chosen placements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from hetero_lab.errors import ArgumentError, did_you_mean, names_at_hand, shorten
+from hetero_lab.experiments.search.explain import explain_rows
+from hetero_lab.experiments.sweep.result import Row, Sweep
+from hetero_lab.experiments.sweep.tables import row_name
+from hetero_lab.planning.difference import Difference
+from hetero_lab.widgets.explorer.filter import matching
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NO_GROUP = "none"
+MOSTLY = "mostly on"
+_GROUPINGS = (
+    MOSTLY,
+    "variant",
+    "executor",
+    "requests",
+    "devices",
+    "n_subgraphs",
+    "host",
+    "baseline",
+)
+_FIRST_AXES = ("n_subgraphs", "median_us")
+_UNITS = {"us": "µs", "ms": "ms", "bytes": "bytes", "s": "s", "mhz": "MHz"}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is chosen in an explorer: axes, grouping, filter and the placements A and B."""
+
+    x: str = ""
+    y: str = ""
+    group: str = NO_GROUP
+    filter: str = ""
+    a: str = ""
+    b: str = ""
+
+
+class SweepExploring:
+    """The rows of a sweep and what is chosen of them; a wrong choice raises and changes nothing.
+
+    Attributes
+    ----------
+    choice
+        What is chosen now.
+    frame
+        The summary of all rows, and the share of the ops of each device as ``share <device>``.
+    """
+
+    def __init__(self, sweep: Sweep):
+        if not isinstance(sweep, Sweep):
+            raise ArgumentError(
+                "Give what hetero_lab.sweep or hetero_lab.read_sweep returns, not "
+                f"{type(sweep).__name__}."
+            )
+        self.sweep = sweep
+        self.rows: dict[str, Row] = {row_name(sweep, row): row for row in sweep.rows}
+        self.frame = _frame(sweep)
+        x, y = (self._axis_or_first(name) for name in _FIRST_AXES)
+        labels = self.measured
+        group = MOSTLY if MOSTLY in self.groupings else NO_GROUP
+        self.choice = Choice(x=x, y=y, group=group, a=labels[0] if labels else "")
+
+    @property
+    def measured(self) -> list[str]:
+        """Labels of the rows that were measured."""
+        return [label for label, row in self.rows.items() if row.profile is not None]
+
+    @property
+    def axes(self) -> list[str]:
+        """The columns that hold numbers of some measured row."""
+        import pandas as pd
+
+        found = []
+        for name in self.frame.columns:
+            column = self.frame.loc[self.frame["label"].isin(self.measured), name]
+            number = pd.api.types.is_numeric_dtype(column)
+            if number and not pd.api.types.is_bool_dtype(column) and column.notna().any():
+                found.append(str(name))
+        return found
+
+    @property
+    def groupings(self) -> list[str]:
+        """What rows can be grouped by: columns in which they differ."""
+        rows = self.frame.loc[self.frame["label"].isin(self.measured)]
+        found = [n for n in _GROUPINGS if n in rows and rows[n].nunique(dropna=False) > 1]
+        return [NO_GROUP, *([MOSTLY] if MOSTLY in rows and MOSTLY not in found else []), *found]
+
+    @property
+    def message(self) -> str:
+        """What a reader must know before anything else; empty if nothing."""
+        if not self.rows:
+            return "This sweep has no rows."
+        if not self.measured:
+            return f"None of the {len(self.rows)} placements was measured; below is why."
+        return ""
+
+    @property
+    def failed(self) -> pd.DataFrame:
+        """The rows that were not measured: ``label``, ``status`` and ``detail``."""
+        return self._troubled(measured=False)
+
+    @property
+    def incomplete(self) -> pd.DataFrame:
+        """The rows that were measured but not evaluated; the same columns."""
+        return self._troubled(measured=True)
+
+    @property
+    def shown(self) -> pd.DataFrame:
+        """The measured rows that pass the filter, sorted by group and then as measured."""
+        frame = matching(
+            self.frame.loc[self.frame["label"].isin(self.measured)], self.choice.filter
+        )
+        if self.choice.group != NO_GROUP:
+            frame = frame.sort_values(self.choice.group, kind="stable", key=lambda c: c.astype(str))
+        return frame
+
+    def choose_axes(self, x: str, y: str) -> None:
+        """Draw ``y`` over ``x``."""
+        for name in (x, y):
+            _check(name, self.axes, "axis")
+        self.choice = replace(self.choice, x=x, y=y)
+
+    def group_by(self, name: str) -> None:
+        """Give rows that agree in a column one colour and mark."""
+        _check(name, self.groupings, "grouping")
+        self.choice = replace(self.choice, group=name)
+
+    def filter(self, text: str) -> None:
+        """Show the rows that match, at least one."""
+        if self.measured and not len(matching(self._measured_frame(), text)):
+            raise ArgumentError(f"No measured row matches {shorten(text)}; all are still shown.")
+        self.choice = replace(self.choice, filter=text)
+
+    def select(self, label: str) -> None:
+        """Make a row the placement A."""
+        self._check_row(label)
+        self.choice = replace(self.choice, a=label)
+
+    def compare_with(self, label: str) -> None:
+        """Make a row the placement B, or none with an empty label."""
+        if label:
+            self._check_row(label)
+        self.choice = replace(self.choice, b=label)
+
+    @property
+    def selected(self) -> Row | None:
+        """The row A."""
+        return self.rows.get(self.choice.a)
+
+    def difference(self) -> Difference | None:
+        """Return what sets B apart from A, ``None`` without a B or if they are the same row.
+
+        Raises
+        ------
+        ArgumentError
+            They are of different models.
+        """
+        a, b = self.choice.a, self.choice.b
+        if not a or not b or a == b:
+            return None
+        return explain_rows(self.rows[a], self.rows[b])
+
+    def _measured_frame(self) -> pd.DataFrame:
+        return self.frame.loc[self.frame["label"].isin(self.measured)]
+
+    def _troubled(self, measured: bool) -> pd.DataFrame:
+        here = self.frame["label"].isin(self.measured) == measured
+        wrong = here & (self.frame["status"] != "ok")
+        return self.frame.loc[wrong, ["label", "status", "detail"]]
+
+    def _axis_or_first(self, name: str) -> str:
+        axes = self.axes
+        return name if name in axes else next(iter(axes), "")
+
+    def _check_row(self, label: str) -> None:
+        _check(label, list(self.rows), "row")
+        row = self.rows[label]
+        if row.profile is None:
+            raise ArgumentError(f"{shorten(label)} was not measured: {row.status}.")
+
+
+def title_of(column: str) -> str:
+    """Return an axis title with its unit: ``median_us`` is ``median (µs)``."""
+    if column.startswith("share "):
+        return f"share of the ops on {column.removeprefix('share ')} (%)"
+    if column == "throughput_per_s":
+        return "throughput (1/s)"
+    name, _, unit = column.rpartition("_")
+    if name and unit in _UNITS:
+        return f"{name.replace('_', ' ')} ({_UNITS[unit]})"
+    if column.startswith("n_"):
+        return f"number of {column.removeprefix('n_').replace('_', ' ')}"
+    if column.startswith("ratio"):
+        return f"{column.replace('_', ' ')} to the reference"
+    return column.replace("_", " ")
+
+
+def _frame(sweep: Sweep) -> pd.DataFrame:
+    import pandas as pd
+
+    frame = sweep.summary.copy()
+    if not len(frame):
+        return pd.DataFrame({name: [] for name in ("label", "status", "detail")})
+    frame["label"] = [row_name(sweep, row) for row in sweep.rows]
+    # A column with gaps may hold numbers as objects.
+    for name in frame.columns:
+        filled = [value for value in frame[name] if value is not None and value == value]
+        if filled and all(isinstance(v, int | float) and not isinstance(v, bool) for v in filled):
+            frame[name] = pd.to_numeric(frame[name])
+    counts = [row.profile.affinity.counts() if row.profile else {} for row in sweep.rows]
+    devices = list(dict.fromkeys(device for each in counts for device in each))
+    for device in devices:
+        frame[f"share {device}"] = [
+            100.0 * each.get(device, 0) / (sum(each.values()) or 1) if each else float("nan")
+            for each in counts
+        ]
+    frame[MOSTLY] = [max(each, key=lambda d: each[d]) if each else "" for each in counts]
+    return frame
+
+
+def _check(name: str, known: list[str], what: str) -> None:
+    if name not in known:
+        raise ArgumentError(
+            f"There is no {what} {shorten(str(name))}.{did_you_mean(str(name), known)} "
+            f"Known: {names_at_hand(known, 30)}."
+        )

@@ -1,0 +1,1 @@
+"""AffinityTweaker: change affinities with the mouse."""

@@ -1,0 +1,182 @@
+"""The picture of a model that the tweaker's board shows: where each op and wire is.
+
+It is laid out once, as one subgraph, so that nothing moves while devices change; the board then
+only recolours. Everything is plain data, indices are places in the list of nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.partition import Partition, one_subgraph, predict
+from hetero_lab.views.colours import device_styles
+from hetero_lab.views.graph.data import GraphData, GraphNode, graph_data
+from hetero_lab.views.graph.labels import is_big, node_labels
+from hetero_lab.views.graph.layout import DENSE, ROOMY, Strip, lay_out
+from hetero_lab.views.graph.rows import Page, break_into_rows
+from hetero_lab.views.text import squeeze
+
+if TYPE_CHECKING:
+    from hetero_lab.planning.cost_model import CostModel
+
+PANE = (760.0, 360.0)  # about the room for the graph
+_WIDTHS = (900, 1500, 2500, 4000)  # about how wide a row may be, in the graph's own pixels
+_RADIUS, _PORT_RADIUS = 6.0, 3.5
+_LONGEST_NAME = 200
+_SHAPES = ("circle", "square", "diamond", "triangle", "hexagon")
+
+
+class BoardPicture:
+    """Nodes and wires of a graph with their places.
+
+    Parameters
+    ----------
+    graph
+        The model.
+    devices
+        The devices that ops may be on.
+    emulated
+        Emulated device → the device that really runs it.
+    """
+
+    def __init__(self, graph: OpGraph, devices: Sequence[str], emulated: Mapping[str, str]):
+        self._graph = graph
+        self._devices = tuple(devices)
+        self._emulated = dict(emulated)
+
+    @cached_property
+    def _data(self) -> GraphData:
+        affinity = Affinity.from_graph(self._graph, lambda _name: self._devices[0])
+        whole = one_subgraph(predict(self._graph, affinity), self._devices[0])
+        return graph_data(self._graph, affinity, whole)
+
+    @cached_property
+    def nodes(self) -> tuple[GraphNode, ...]:
+        """What is drawn: ops, model inputs and outputs, in topological order."""
+        return self._data.nodes
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The name in the graph of each node that is drawn."""
+        return tuple(self._graph.ops[node.index].name for node in self.nodes)
+
+    @cached_property
+    def place_of(self) -> dict[str, int]:
+        """Name of an op → its place in the list of nodes."""
+        return {name: place for place, name in enumerate(self.names)}
+
+    @cached_property
+    def _indices(self) -> np.ndarray:
+        return np.array([node.index for node in self.nodes], dtype=np.int64)
+
+    @property
+    def palette(self) -> list[dict[str, str]]:
+        """How each device looks: ``device, label, colour, shape, dash``."""
+        styles = device_styles(self._devices, self._emulated)
+        labels = {
+            d: f"{squeeze(d, 30)} (emulated on {squeeze(self._emulated[d], 30)})"
+            if d in self._emulated
+            else squeeze(d, 30)
+            for d in self._devices
+        }
+        return [
+            {
+                "device": device,
+                "label": labels[device],
+                "colour": styles[device].colour,
+                "shape": _SHAPES[number % len(_SHAPES)],
+                "dash": styles[device].dash,
+            }
+            for number, device in enumerate(self._devices)
+        ]
+
+    def to_json(
+        self, able: Mapping[str, frozenset[str]], costs: CostModel | None = None
+    ) -> dict[str, Any]:
+        """Return the picture as plain data for the board.
+
+        Names are shown as text by the board, so they are not escaped here.
+        """
+        data = self._data
+        labels = node_labels(data)
+        radii = {n.index: _RADIUS if n.kind == "op" else _PORT_RADIUS for n in data.nodes}
+        spacing = DENSE if is_big(data) else ROOMY
+        page = _largest(lay_out(data, radii, labels, {}, {0: ""}, spacing))
+        times = _times(costs, self._devices)
+        nodes = []
+        for name, node in zip(self.names, data.nodes, strict=True):
+            x, y = page.spots[node.index]
+            nodes.append(
+                {
+                    "x": round(x, 1),
+                    "y": round(y, 1),
+                    "kind": node.kind,
+                    "name": squeeze(node.name, _LONGEST_NAME),
+                    "type": squeeze(node.type, 60),
+                    "label": labels.get(node.index, ""),
+                    "able": [d for d, device in enumerate(self._devices) if name in able[device]],
+                    "us": times.get(name, []),
+                }
+            )
+        place = {node.index: number for number, node in enumerate(data.nodes)}
+        wires = [
+            {
+                "from": place[edge.source],
+                "to": place[edge.target],
+                "path": "".join(map(_path, page.routes.get((edge.source, edge.target), ()))),
+            }
+            for edge in data.edges
+        ]
+        return {
+            "width": round(page.width, 1),
+            "height": round(page.height, 1),
+            "timed": bool(times),
+            "nodes": nodes,
+            "wires": wires,
+        }
+
+    def devices_of(self, affinity: Affinity) -> list[int]:
+        """Return the number of the device of each node."""
+        number = {device: n for n, device in enumerate(self._devices)}
+        return [number[affinity[name]] for name in self.names]
+
+    def subgraphs_of(self, partition: Partition) -> list[int]:
+        """Return the subgraph of each node."""
+        return np.array(partition.home, dtype=np.int64)[self._indices].tolist()
+
+
+def _largest(strip: Strip) -> Page:
+    """Break a strip into rows so that the whole is as large as it can be in the pane."""
+    best, best_scale = None, 0.0
+    for width in _WIDTHS:
+        page = break_into_rows(strip, width)
+        scale = min(PANE[0] / page.width, PANE[1] / page.height)
+        if best is not None and scale <= best_scale:
+            break
+        best, best_scale = page, scale
+    assert best is not None
+    return best
+
+
+def _path(points: Sequence[tuple[float, float]]) -> str:
+    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+
+
+def _times(costs: CostModel | None, devices: Sequence[str]) -> dict[str, list[float | None]]:
+    """Return the time of each op on each device, as far as the cost model knows."""
+    if costs is None:
+        return {}
+    columns = [costs.devices.index(d) if d in costs.devices else None for d in devices]
+    times: dict[str, list[float | None]] = {}
+    for unit in costs.units:
+        shares = unit.shares or [1 / len(unit.ops)] * len(unit.ops)
+        for op, share in zip(unit.ops, shares, strict=True):
+            known = [None if c is None else unit.time_us[c] for c in columns]
+            times[op] = [None if us is None else round(us * share, 2) for us in known]
+    return times

@@ -1,0 +1,155 @@
+"""Measure a placement beside the automatic one, in worker processes, and keep a history of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from hetero_lab.errors import MeasurementError
+from hetero_lab.experiments.sweep.control import SweepControl
+from hetero_lab.experiments.sweep.sweep import sweep
+from hetero_lab.model.read import PreparedModel
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.placement import Placement
+from hetero_lab.runtime.timing import Stopwatch
+
+if TYPE_CHECKING:
+    import openvino as ov
+    import pandas as pd
+
+AUTOMATIC = "automatic"
+_LEAST_TURNS = 8  # of each placement, before a measurement may end
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A placement that was measured, or could not be.
+
+    ``status`` is ``ok`` or the cause, and ``detail`` what the runtime said. ``ratio`` is to the
+    automatic placement in the same run; below 1 is faster.
+    """
+
+    label: str
+    affinity: Affinity
+    status: str = "ok"
+    detail: str = ""
+    n_subgraphs: int | None = None
+    boundary_bytes: int | None = None
+    predicted_us: float | None = None
+    median_us: float | None = None
+    ci95_low_us: float | None = None
+    ci95_high_us: float | None = None
+    ratio: float | None = None
+    ratio_ci95_low: float | None = None
+    ratio_ci95_high: float | None = None
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a measurement needs besides the placement."""
+
+    prepared: PreparedModel
+    automatic: Affinity
+    device_properties: Mapping[str, Mapping[str, Any]]
+    budget_s: float
+    worker_command: Sequence[str] | None
+    core: ov.Core
+
+
+class Progress:
+    """Turns the records of a sweep into a share of 0 to 1 and a line of text."""
+
+    def __init__(self, n_placements: int, budget_s: float, tell: Callable[[float, str], object]):
+        self._n = n_placements
+        self._watch = Stopwatch.start(budget_s)
+        self._budget_s = budget_s
+        self._tell = tell
+        self._compiled = 0
+        self._turns = 0
+
+    def __call__(self, record: Mapping[str, Any]) -> None:
+        """Take a record of the sweep into account."""
+        self._compiled += record["type"] == "compiled"
+        self._turns += record["type"] == "turn"
+        if self._turns:
+            text = f"measuring: turn {self._turns} of at least {_LEAST_TURNS * self._n}"
+        else:
+            text = f"compiled {self._compiled} of {self._n}"
+        self._tell(min(1.0, self._watch.elapsed_s / self._budget_s), text)
+
+
+def control_of(
+    trial: Trial, affinity: Affinity, tell: Callable[[float, str], object]
+) -> SweepControl:
+    """Return what stops a measurement; ``tell`` hears how far it is, from 0 to 1, and a text."""
+    n_placements = 1 if affinity == trial.automatic else 2
+    return SweepControl(Progress(n_placements, trial.budget_s, tell))
+
+
+def measure(trial: Trial, affinity: Affinity, label: str, control: SweepControl) -> list[Tried]:
+    """Measure an affinity in turns with the automatic one.
+
+    Returns
+    -------
+    list of Tried
+        The automatic placement and the one asked for, where that is another one. Empty if it
+        was stopped.
+    """
+    affinities = {AUTOMATIC: trial.automatic}
+    if affinity != trial.automatic:
+        affinities[label] = affinity
+    properties = trial.device_properties
+    placements = [
+        Placement(a, name, {d: properties[d] for d in a.devices if d in properties})
+        for name, a in affinities.items()
+    ]
+    measured = sweep(
+        trial.prepared,
+        placements,
+        budget_s=trial.budget_s,
+        baselines=False,
+        counters=False,
+        reference=False,
+        isolate=True,
+        worker_command=trial.worker_command,
+        progress=False,
+        control=control,
+        core=trial.core,
+    )
+    if control.is_stopped:
+        return []
+    rows = measured.summary.to_dict("records")
+    if len(rows) != len(affinities):
+        raise MeasurementError(f"The sweep has {len(rows)} rows for {len(affinities)} placements.")
+    details = {row.label: row.detail for row in measured.rows}
+    # A placement cannot have the label of the automatic one, so rows keep the order.
+    return [
+        _tried(row, a, details[row["label"]])
+        for row, a in zip(rows, affinities.values(), strict=True)
+    ]
+
+
+def _tried(row: Mapping[Any, Any], affinity: Affinity, detail: str) -> Tried:
+    if row["status"] != "ok":
+        return Tried(row["label"], affinity, str(row["status"]), detail)
+    numbers = {name: row[name] for name in _NUMBERS if name != "predicted_us"}
+    known: dict[str, Any] = {n: None if v != v else v for n, v in numbers.items()}
+    return Tried(row["label"], affinity, **known)
+
+
+_NUMBERS = tuple(f.name for f in fields(Tried))[4:]
+
+
+def history_frame(history: Sequence[Tried]) -> pd.DataFrame:
+    """Return one row a measurement: label, status, structure, latency, ratio to automatic."""
+    import pandas as pd
+
+    columns = ["label", "status", *_NUMBERS, "detail"]
+    rows = [{name: getattr(tried, name) for name in columns} for tried in history]
+    frame = pd.DataFrame(rows, columns=columns)
+    kinds = dict.fromkeys(_NUMBERS, "float64") | {
+        "label": "str", "status": "str", "detail": "str",
+        "n_subgraphs": "Int64", "boundary_bytes": "Int64",
+    }  # fmt: skip
+    return frame.astype(kinds)

@@ -1,0 +1,386 @@
+"""What the affinity tweaker does, without a browser: selection, changes, undo, what-if numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
+
+from hetero_lab.errors import (
+    AffinityError,
+    DeviceError,
+    HeteroLabError,
+    did_you_mean,
+    names_at_hand,
+    shorten,
+)
+from hetero_lab.lint.context import Finding
+from hetero_lab.lint.remedies import find_problems
+from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.partition import Partition, partition_of_split, predict
+
+if TYPE_CHECKING:
+    from hetero_lab.planning.cost_model import CostModel
+
+_REMEMBERED = 8  # affinities whose numbers are kept, so that undo is instant
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """What is known about a placement without compiling it.
+
+    ``predicted_us`` is ``None`` without a cost model, and where ``problem`` says why the cost
+    model does not hold.
+    """
+
+    partition: Partition
+    predicted_us: float | None = None
+    problem: str = ""
+
+    @property
+    def n_subgraphs(self) -> int:
+        """Number of subgraphs."""
+        return self.partition.n_subgraphs
+
+    @property
+    def n_boundaries(self) -> int:
+        """Number of tensors that cross."""
+        return len(self.partition.boundaries)
+
+    @property
+    def boundary_bytes(self) -> int:
+        """Bytes that cross, as far as they are known."""
+        return self.partition.boundary_bytes
+
+    def __repr__(self) -> str:
+        time = f", {self.predicted_us:.1f} µs predicted" if self.predicted_us is not None else ""
+        return (
+            f"WhatIf({self.n_subgraphs} subgraphs, {self.n_boundaries} boundaries, "
+            f"{self.boundary_bytes} bytes{time})"
+        )
+
+
+@dataclass(frozen=True)
+class Step:
+    """One state of the affinity: how it came about, and where the cut is if that made it."""
+
+    affinity: Affinity
+    label: str
+    cut: int | None = None
+
+
+class Tweaking:
+    """An affinity that is changed step by step, and what each change would do.
+
+    Every method that changes something raises before it does; the state is then as it was.
+
+    Parameters
+    ----------
+    graph
+        The model.
+    automatic
+        Where to start, and what to compare with.
+    able
+        Device → the ops that it can run, with all that must go with them.
+    costs
+        A cost model of the same graph that knows these devices.
+    """
+
+    def __init__(
+        self,
+        graph: OpGraph,
+        automatic: Affinity,
+        able: Mapping[str, frozenset[str]],
+        costs: CostModel | None = None,
+    ):
+        self.graph = graph
+        self.able = {device: frozenset(ops) for device, ops in able.items()}
+        self.devices = tuple(able)
+        self.costs = costs
+        self.automatic = automatic
+        self._steps = [Step(automatic, "automatic")]
+        self._at = 0
+        self._selected: frozenset[str] = frozenset()
+        self._what_if = lru_cache(_REMEMBERED)(self._find_what_if)
+        self._problems = lru_cache(_REMEMBERED)(self._find_problems)
+
+    @cached_property
+    def ops(self) -> tuple[str, ...]:
+        """Names of the ops whose device can be chosen, in topological order."""
+        return tuple(self.graph.ops[index].name for index in self.graph.placeable)
+
+    @cached_property
+    def op_types(self) -> tuple[str, ...]:
+        """The types of these ops."""
+        return tuple(sorted({self.graph.ops[index].type for index in self.graph.placeable}))
+
+    @property
+    def step(self) -> Step:
+        """The present state."""
+        return self._steps[self._at]
+
+    @property
+    def affinity(self) -> Affinity:
+        """The present affinity."""
+        return self.step.affinity
+
+    @property
+    def what_if(self) -> WhatIf:
+        """The numbers of the present affinity."""
+        return self._what_if(self.affinity)
+
+    @property
+    def what_if_automatic(self) -> WhatIf:
+        """The numbers of the automatic affinity."""
+        return self._automatic
+
+    @cached_property
+    def _automatic(self) -> WhatIf:
+        return self._find_what_if(self.automatic)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Difficult topologies of the present affinity, worst first."""
+        return self.findings_of(self.affinity)
+
+    def findings_of(self, affinity: Affinity) -> list[Finding]:
+        """Return difficult topologies of any affinity of this graph, worst first."""
+        return self._problems(affinity)
+
+    @property
+    def selection(self) -> tuple[str, ...]:
+        """Names of the selected ops, in topological order."""
+        return tuple(name for name in self.ops if name in self._selected)
+
+    # Selecting
+
+    def select(self, names: Iterable[str], *, add: bool = False) -> None:
+        """Select ops by name; none clears the selection."""
+        wanted = list(names)
+        known = set(self.ops)
+        for name in wanted:
+            if name not in known:
+                raise AffinityError(
+                    f"No op whose device can be chosen is called {shorten(str(name))}."
+                    f"{did_you_mean(str(name), self.ops)}"
+                )
+        self._selected = frozenset(wanted) | (self._selected if add else frozenset())
+
+    def select_pattern(self, pattern: str, *, add: bool = False) -> None:
+        """Select the ops in whose name a regular expression is found."""
+        try:
+            search = re.compile(pattern).search
+        except (re.error, TypeError) as error:
+            raise AffinityError(
+                f"{shorten(str(pattern))} is not a regular expression: {error}."
+            ) from error
+        if not pattern:
+            raise AffinityError("Write a part of a name, or a regular expression.")
+        found = [name for name in self.ops if search(name)]
+        if not found:
+            raise AffinityError(
+                f"The pattern {shorten(pattern)} matches no op. Ops: {names_at_hand(self.ops, 5)}."
+            )
+        self.select(found, add=add)
+
+    def select_type(self, op_type: str, *, add: bool = False) -> None:
+        """Select the ops of a type."""
+        placeable = (self.graph.ops[index] for index in self.graph.placeable)
+        found = [op.name for op in placeable if op.type == op_type]
+        if not found:
+            raise AffinityError(
+                f"No op has the type {shorten(str(op_type))}."
+                f"{did_you_mean(str(op_type), self.op_types)} "
+                f"Types: {names_at_hand(self.op_types, 40)}."
+            )
+        self.select(found, add=add)
+
+    def select_subgraph(self, index: int, *, add: bool = False) -> None:
+        """Select the ops of a subgraph of the present partition."""
+        subgraphs = self.what_if.partition.subgraphs
+        if not 0 <= index < len(subgraphs):
+            raise AffinityError(
+                f"There is no subgraph {index}; they are numbered from 0 to {len(subgraphs) - 1}."
+            )
+        if not subgraphs[index].ops:
+            raise AffinityError(f"Subgraph {index} only copies: it has no op.")
+        self.select(subgraphs[index].ops, add=add)
+
+    def select_after(self, name: str, *, add: bool = False) -> None:
+        """Select everything that needs the result of an op, directly or not."""
+        if name not in set(self.ops):
+            self.select([name])  # says what is wrong
+        reached = {self.graph.index_of[name]}
+        for op in self.graph.ops:  # in topological order
+            if any(producer in reached for producer, _ in op.inputs):
+                reached.add(op.index)
+        found = [self.graph.ops[index].name for index in sorted(reached)]
+        found = [other for other in found if other != name and other in set(self.ops)]
+        if not found:
+            raise AffinityError(f"Nothing comes after {shorten(name)}.")
+        self.select(found, add=add)
+
+    # Changing
+
+    def refused(self, device: str) -> tuple[str, ...]:
+        """Return the selected ops that a device cannot run."""
+        able = self.able[device]
+        return tuple(name for name in self.selection if name not in able)
+
+    @property
+    def possible(self) -> tuple[str, ...]:
+        """The devices that can run the whole selection."""
+        return tuple(device for device in self.devices if not self.refused(device))
+
+    def assign(self, device: str) -> None:
+        """Move the selection to a device.
+
+        Raises
+        ------
+        AffinityError
+            Nothing is selected.
+        DeviceError
+            The device is not one of the tweaker's, or cannot run the whole selection.
+        """
+        if not self._selected:
+            raise AffinityError("Nothing is selected. Click an op, or select some by name.")
+        self._check_device(device)
+        if self.refused(device):
+            raise DeviceError(self.why_not(device))
+        n = len(self._selected)
+        self._move(dict.fromkeys(self._selected, device), f"{n} op{'s' * (n > 1)} to {device}")
+
+    def why_not(self, device: str | None = None) -> str:
+        """Say which selected ops a device refuses; without one, why no device can run all."""
+        n = len(self._selected)
+        if device is not None:
+            refused = self.refused(device)
+            ready = " or ".join(self.possible)
+            way = f"{ready} can run them all." if ready else "Select fewer ops."
+            return (
+                f"{device} does not support {len(refused)} of the {n} selected ops: "
+                f"{names_at_hand(refused, 4)}. {way}"
+            )
+        lacks = "; ".join(f"{d} lacks {names_at_hand(self.refused(d), 2)}" for d in self.devices)
+        return f"No device supports all of the {n} selected ops: {lacks}. Select fewer ops."
+
+    def cut(self, position: int, before: str, after: str) -> None:
+        """Put the first ``position`` ops on one device and the others on another one.
+
+        Ops that their new device does not support stay where they are. Cuts that follow each
+        other are one step of undo.
+        """
+        self._check_device(before)
+        self._check_device(after)
+        if not 0 <= position <= len(self.ops):
+            raise AffinityError(
+                f"The cut is between 0 and {len(self.ops)} ops, not {shorten(str(position))}."
+            )
+        goal: dict[str, str] = {}
+        for number, name in enumerate(self.ops):
+            device = before if number < position else after
+            # A stateful path follows its first op.
+            goal.setdefault(self._leader(name), device)
+        moves = {n: d for n, d in goal.items() if n in self.able[d]}
+        label = f"cut before op {position}: {before}, then {after}"
+        if position in (0, len(self.ops)):
+            label = f"all that can to {before if position else after}"
+        self._move(moves, label, cut=position)
+
+    def apply(self, remedy: Mapping[str, str], label: str) -> None:
+        """Put single ops on single devices, as a finding proposes it."""
+        for name, device in remedy.items():
+            self._check_device(device)
+            if name not in self.able[device]:
+                raise DeviceError(f"{device} does not support {shorten(name)}.")
+        self._move(remedy, label)
+
+    def replace(self, affinity: Affinity, label: str) -> None:
+        """Take over a whole affinity.
+
+        Raises
+        ------
+        AffinityError
+            It is of another model.
+        DeviceError
+            It uses a device that the tweaker does not know, or that does not support an op.
+        """
+        if not isinstance(affinity, Affinity):
+            raise AffinityError(
+                f"An affinity is an hetero_lab.Affinity, not {type(affinity).__name__}."
+            )
+        affinity.check_model(self.graph)
+        for device in affinity.devices:
+            self._check_device(device)
+        refused = [name for name in self.ops if name not in self.able[affinity[name]]]
+        if refused:
+            device = affinity[refused[0]]
+            same = [name for name in refused if affinity[name] == device]
+            raise DeviceError(f"{device} does not support {names_at_hand(same, 4)}.")
+        self._push(Step(Affinity.from_graph(self.graph, affinity), label))
+
+    @property
+    def can_undo(self) -> bool:
+        """Whether there is an earlier state."""
+        return self._at > 0
+
+    @property
+    def can_redo(self) -> bool:
+        """Whether there is a state that was undone."""
+        return self._at + 1 < len(self._steps)
+
+    def undo(self) -> None:
+        """Go back one step."""
+        if not self.can_undo:
+            raise AffinityError("There is nothing to undo.")
+        self._at -= 1
+
+    def redo(self) -> None:
+        """Go forward one step that was undone."""
+        if not self.can_redo:
+            raise AffinityError("There is nothing to redo.")
+        self._at += 1
+
+    def _leader(self, name: str) -> str:
+        graph = self.graph
+        return graph.ops[graph.leader[graph.index_of[name]]].name
+
+    def _move(self, moves: Mapping[str, str], label: str, cut: int | None = None) -> None:
+        now = self.affinity
+        devices = {self._leader(name): device for name, device in moves.items()}
+        get: Callable[[str], str] = lambda leader: devices.get(leader, now[leader])  # noqa: E731
+        self._push(Step(Affinity.from_graph(self.graph, get), label, cut))
+
+    def _push(self, step: Step) -> None:
+        drags_on = step.cut is not None and self.step.cut is not None and not self.can_redo
+        if step.affinity == self.affinity and not drags_on:
+            return
+        keep = self._at if drags_on else self._at + 1
+        self._steps[keep:] = [step]
+        self._at = keep
+
+    def _check_device(self, device: str) -> None:
+        if device not in self.able:
+            raise DeviceError(
+                f"The tweaker does not know {shorten(str(device))}."
+                f"{did_you_mean(str(device), self.devices)} "
+                f"It was made for {', '.join(self.devices)}."
+            )
+
+    def _find_what_if(self, affinity: Affinity) -> WhatIf:
+        if self.costs is None:
+            return WhatIf(predict(self.graph, affinity))
+        try:
+            predictor = self.costs.predictor(affinity)
+        except HeteroLabError as error:
+            return WhatIf(predict(self.graph, affinity), problem=str(error))
+        # The prediction has split the model already, which is what takes long.
+        partition = partition_of_split(self.graph, affinity, predictor.evaluation.ids)
+        return WhatIf(partition, predictor.predicted_us)
+
+    def _find_problems(self, affinity: Affinity) -> list[Finding]:
+        costs = self.costs if not self._what_if(affinity).problem else None
+        return find_problems(self.graph, affinity, self.able, costs)
