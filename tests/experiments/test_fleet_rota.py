@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hetero_lab.experiments.fleet.cluster import work_queue as fleet_rota
+from hetero_lab.experiments.fleet import work_queue as fleet_rota
 from hetero_lab.experiments.fleet.work_queue import Item, Rota
 from hetero_lab.experiments.fleet.workers import FleetWorker, read_workers, why_not
 
