@@ -1,6 +1,6 @@
 """What happens when something breaks: a full disk, a store that goes away, a clock, a kernel.
 
-Each fault is a real one. Workers that crash, hang or eat all memory are in ``test_sweeping`` and
+Each fault is a real one. Workers that crash, hang or eat all memory are in ``test_sweep`` and
 ``test_isolated``.
 """
 

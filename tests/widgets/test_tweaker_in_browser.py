@@ -18,7 +18,7 @@ CELLS = (
     "costs = hl.calibrate(model, ['ACC', 'CPU'], budget_s=12, progress=False)",
     "tweaker = hl.AffinityTweaker(model, ['ACC', 'CPU'], costs, budget_s=6)\ntweaker",
 )
-FAULTY = Path(__file__).parents[1] / "experiments" / "faulty_worker.py"
+FAULTY = Path(__file__).parents[1] / "experiments" / "workers" / "faulty_worker.py"
 
 
 class Tweaker:

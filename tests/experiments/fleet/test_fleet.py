@@ -19,7 +19,7 @@ import pytest
 pytest.importorskip("distributed")
 
 from distributed import Client
-from experiments.rack import REPO, Rack, can_make_hosts
+from rack import REPO, Rack, can_make_hosts
 
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError, HeteroLabWarning, MeasurementError, StoreError

@@ -30,7 +30,8 @@ from hetero_lab.experiments.sweep.result import sweep_from
 from hetero_lab.experiments.sweep.store import read_store
 from hetero_lab.tables import read_csv
 
-HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[3]
+FAULTY = Path(__file__).parents[1] / "workers" / "faulty_worker.py"
 F32 = {"ACC": {"INFERENCE_PRECISION_HINT": "f32"}, "CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
 QUICK = {"turns": 2, "budget_s": None, "progress": False}
 
@@ -178,7 +179,7 @@ def test_a_failing_worker_costs_one_row(
         model,
         placements,
         counters=False,
-        worker_command=[sys.executable, str(HERE / "faulty_worker.py")],
+        worker_command=[sys.executable, str(FAULTY)],
         **QUICK,
         **extra,
     )
@@ -198,7 +199,7 @@ def test_a_crash_that_does_not_repeat_is_overcome(model, placements, swept, monk
         model,
         placements,
         counters=False,
-        worker_command=[sys.executable, str(HERE / "faulty_worker.py")],
+        worker_command=[sys.executable, str(FAULTY)],
         **QUICK,
     )
     assert (tmp_path / "crashed").exists()
@@ -258,7 +259,7 @@ def test_workers_tell_nobody_that_they_import_the_runtime(model, monkeypatch, tm
 
 
 def faulty(model, placements, **options):
-    command = [sys.executable, str(HERE / "faulty_worker.py")]
+    command = [sys.executable, str(FAULTY)]
     return hl.sweep(
         model, placements, baselines=False, counters=False, worker_command=command,
         **{**QUICK, **options},
@@ -409,8 +410,7 @@ hl.sweep(model, placements, store={store!r}, turns={turns}, budget_s=None, progr
 
 
 def run_script(store, turns=2):
-    root = str(HERE.parents[1])
-    text = SCRIPT.format(root=root, f32=F32, store=str(store), turns=turns)
+    text = SCRIPT.format(root=str(ROOT), f32=F32, store=str(store), turns=turns)
     return subprocess.Popen([sys.executable, "-c", textwrap.dedent(text)], stderr=subprocess.PIPE)
 
 

@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-REPO = Path(__file__).parents[2]
+REPO = Path(__file__).parents[3]
 _SCHEDULER = "from distributed.cli.dask_scheduler import main; main()"
 _WORKER = "from distributed.cli.dask_worker import main; main()"
 _subnets = itertools.count(os.getpid() % 200)

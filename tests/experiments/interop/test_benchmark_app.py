@@ -17,7 +17,7 @@ import hetero_lab as hl
 from hetero_lab.errors import ArgumentError, HeteroLabWarning, MeasurementError, StoredFileError
 from hetero_lab.experiments.interop import benchmark_app_files
 
-MODEL = str(Path(__file__).parents[2] / "datasets" / "digits_inception.xml")
+MODEL = str(Path(__file__).parents[3] / "datasets" / "digits_inception.xml")
 RUNS = [
     "cpu_none_csv", "cpu_none_json", "cpu_average_csv", "cpu_average_json", "cpu_detailed_csv",
     "cpu_detailed_json", "hetero_average_csv", "hetero_detailed_json", "split_average_csv",

@@ -19,7 +19,7 @@ from hetero_lab.model.read import prepare
 from hetero_lab.placement.partition import predict
 from hetero_lab.runtime.compiled import labelled_clone
 
-MODEL = str(Path(__file__).parents[2] / "datasets" / "digits_inception.xml")
+MODEL = str(Path(__file__).parents[3] / "datasets" / "digits_inception.xml")
 TYPES = {"none": "no_counters", "average": "average_counters", "detailed": "detailed_counters"}
 
 
