@@ -13,10 +13,13 @@ import html
 import json
 import math
 import os
+import secrets
+import shutil
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from hetero_lab.errors import (
     ArgumentError,
@@ -221,26 +224,55 @@ def write_text(path: str | os.PathLike[str], text: str, *, private: bool = False
 
 @contextlib.contextmanager
 def whole_file(path: str | os.PathLike[str], private: bool = False) -> Iterator[Path]:
-    """Give a temporary path beside ``path`` that takes its place if the block succeeds.
+    """Give a temporary path whose content goes to ``path`` if the block succeeds.
 
-    The file has the usual mode, or is for the user alone if ``private``.
+    An ordinary file is replaced as a whole, through symbolic links. What is no ordinary file (a
+    terminal, a pipe, ``/dev/null``) cannot be replaced and gets the content written to it. A new
+    file has the usual mode, or is for the user alone if ``private``.
     """
     target = Path(path)
     check_writable(target)
-    handle, name = tempfile.mkstemp(prefix=".hetero_lab-", suffix=".part", dir=target.parent)
-    os.close(handle)
-    temporary = Path(name)
     try:
-        yield temporary
-        if os.name == "posix" and not private:
-            umask = os.umask(0)
-            os.umask(umask)
-            temporary.chmod(0o666 & ~umask)
-        os.replace(temporary, target)
+        if _is_special(target):
+            with scratch_directory() as directory:
+                temporary = directory / "content"
+                yield temporary
+                with open(temporary, "rb") as content, _opened_special(target) as through:
+                    shutil.copyfileobj(content, through)
+        else:
+            target = Path(os.path.realpath(target))
+            temporary = target.with_name(f".hetero_lab-{secrets.token_hex(8)}.part")
+            try:
+                # Made by hand, as tempfile makes files for the user alone and the mode that
+                # is usual here cannot be asked for without changing it for all threads.
+                mode = 0o600 if private else 0o666
+                os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
+                yield temporary
+                os.replace(temporary, target)
+            finally:
+                temporary.unlink(missing_ok=True)
     except OSError as error:
-        raise OutputPathError(f"{shorten(str(target))} cannot be written: {error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+        raise OutputPathError(f"{shorten(str(path))} cannot be written: {error}") from error
+
+
+def _is_special(target: Path) -> bool:
+    """Tell whether a file is a device, a pipe, or a stream of this process such as /dev/stdout."""
+    # By its name too: the stream behind /dev/stdout may be an ordinary file that is open.
+    streams = ("/dev/", "/proc/")
+    return os.path.exists(target) and (
+        not os.path.isfile(target) or os.path.abspath(target).startswith(streams)
+    )
+
+
+def _opened_special(target: Path) -> IO[bytes]:
+    """Open what cannot be replaced; a stream of this process goes on where it is."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            descriptor = stream.fileno()
+            if os.path.samestat(os.fstat(descriptor), os.stat(target)):
+                stream.flush()
+                return os.fdopen(os.dup(descriptor), "wb")
+    return open(target, "ab")
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
@@ -249,9 +281,14 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     # os.path says False where Path raises, for instance of a name that is too long.
     if os.path.isdir(target):
         raise OutputPathError(f"{shorten(str(target))} is a directory; name a file.")
-    if not os.path.isdir(target.parent):
-        raise OutputPathError(f"The directory {shorten(str(target.parent))} does not exist.")
-    _try_to_write(target.parent)
+    if _is_special(target):
+        if not os.access(target, os.W_OK):
+            raise OutputPathError(f"{shorten(str(target))} cannot be written.")
+        return
+    parent = Path(os.path.realpath(target)).parent
+    if not os.path.isdir(parent):
+        raise OutputPathError(f"The directory {shorten(str(parent))} does not exist.")
+    _try_to_write(parent)
 
 
 def make_directory(path: str | os.PathLike[str], *, private: bool = False) -> Path:
@@ -334,7 +371,7 @@ def _cell(value: Any) -> str:
 
 
 def number(value: float) -> str:
-    """Write a number with four significant digits and no exponent where people read it."""
+    """Write a number for people: no exponent, three significant digits or all of its whole part."""
     if value != value:
         return ""
     if math.isinf(value):

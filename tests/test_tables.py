@@ -4,6 +4,7 @@ import json
 import math
 import os
 import stat
+import subprocess
 import sys
 import threading
 from html.parser import HTMLParser
@@ -31,6 +32,7 @@ from hetero_lab.tables import (
     whole_file,
     write_csv,
     write_json,
+    write_parquet,
     write_text,
 )
 
@@ -229,11 +231,84 @@ def test_readers_never_see_half_a_file(tmp_path):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="file modes of POSIX")
-def test_a_written_file_has_the_usual_mode(tmp_path):
-    umask = os.umask(0)
-    os.umask(umask)
-    write_text(tmp_path / "t.txt", "x")
+@pytest.mark.parametrize("umask", [0o022, 0o027])
+def test_a_written_file_has_the_usual_mode(tmp_path, umask):
+    # Asking for the mask means changing it, for all threads, so nothing here may ask.
+    code = (
+        f"import os, sys; os.umask({umask}); os.umask = None\n"
+        "from hetero_lab.tables import write_json, write_text\n"
+        "write_text('t.txt', 'x'); write_json('own.json', {}, private=True)"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
     assert stat.S_IMODE((tmp_path / "t.txt").stat().st_mode) == 0o666 & ~umask
+    assert stat.S_IMODE((tmp_path / "own.json").stat().st_mode) == 0o600
+
+
+# -- what is no ordinary file ------------------------------------------------------------------
+
+TABLE = pd.DataFrame({"op": ["conv1", "=cmd"], "n": [1, 2]})
+TABLE_TEXT = '"op","n"\n"conv1",1\n"\'=cmd",2\n'
+
+
+@pytest.mark.skipif(os.name != "posix", reason="special files of POSIX")
+def test_a_pipe_is_written_through_and_stays(tmp_path):
+    pipe, read = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    check_writable(pipe)  # without waiting for a reader
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
+    reader.start()
+    write_csv(pipe, TABLE)
+    reader.join()
+    assert read == [TABLE_TEXT]
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert left_over(tmp_path) == []
+
+
+@pytest.mark.skipif(os.name != "posix", reason="special files of POSIX")
+def test_a_device_is_written_through_and_stays():
+    write_csv("/dev/null", TABLE)
+    write_parquet("/dev/null", TABLE)
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/stdout"), reason="streams as files")
+@pytest.mark.parametrize("to_file", [False, True])
+def test_a_table_on_standard_output(tmp_path, to_file):
+    code = (
+        "import pandas as pd\nfrom hetero_lab.tables import write_csv\n"
+        "print('before')\n"
+        "write_csv('/dev/stdout', pd.DataFrame({'op': ['conv1', '=cmd'], 'n': [1, 2]}))\n"
+        "print('after')"
+    )
+    with open(tmp_path / "out.txt", "w+") as file:
+        stdout = file if to_file else subprocess.PIPE
+        done = subprocess.run(
+            [sys.executable, "-c", code], stdout=stdout, text=True, check=True, cwd=tmp_path
+        )
+        text = (tmp_path / "out.txt").read_text() if to_file else done.stdout
+    assert text == f"before\n{TABLE_TEXT}after\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["out.txt"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="symbolic links")
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_is_followed_and_stays(tmp_path, there):
+    (tmp_path / "elsewhere").mkdir()
+    target, link = tmp_path / "elsewhere" / "t.csv", tmp_path / "link.csv"
+    if there:
+        target.write_text("old")
+    link.symlink_to(Path("elsewhere") / "t.csv")
+    write_csv(link, TABLE)
+    assert link.is_symlink()
+    assert target.read_text() == TABLE_TEXT
+    assert left_over(tmp_path) == []
+
+
+@pytest.mark.skipif(os.name != "posix", reason="symbolic links")
+def test_a_link_to_nowhere_is_refused(tmp_path):
+    (tmp_path / "link.csv").symlink_to(tmp_path / "missing" / "t.csv")
+    with pytest.raises(OutputPathError, match="does not exist"):
+        write_csv(tmp_path / "link.csv", TABLE)
 
 
 def unwritable(tmp_path: Path) -> list[tuple[Path, str]]:
