@@ -75,7 +75,7 @@ class CompiledPlacement:
         """
         request = self._request()
         bind(request, bind_inputs(self.prepared, inputs))
-        request.infer()
+        request.infer(share_outputs=True)  # copied once, below
         return self.read_outputs(request)
 
     def read_outputs(self, request: ov.InferRequest) -> dict[str, np.ndarray]:

@@ -363,7 +363,7 @@ class ParallelExecutor:
         started = time.perf_counter()
         if not job.failed:
             try:
-                job.slot.requests[index].infer()
+                job.slot.requests[index].infer(share_outputs=True)  # without a copy
             except BaseException as raised:  # Ctrl-C too: nobody else gives the device back
                 error = raised
         interrupted = error is not None and not isinstance(error, Exception)
