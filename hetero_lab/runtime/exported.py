@@ -6,6 +6,7 @@ matches the predicted partition.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import warnings
 import xml.etree.ElementTree as ET
@@ -17,6 +18,8 @@ import openvino as ov
 
 from hetero_lab.errors import HeteroLabWarning
 from hetero_lab.placement.partition import Boundary, Partition, Subgraph, Wiring, reordered
+
+_BEGIN, _END = b"<hetero", b"</hetero>"
 
 
 @dataclass(frozen=True)
@@ -58,16 +61,16 @@ def observe(compiled: ov.CompiledModel, predicted: Partition) -> tuple[Partition
 
 def read_header(compiled: ov.CompiledModel) -> Header | None:
     """Read the header of an exported HETERO model; ``None`` if it cannot be exported."""
-    try:
-        exported = compiled.export_model()
-    except Exception:  # a device without EXPORT_IMPORT
-        return None
-    raw = exported.getvalue() if isinstance(exported, io.BytesIO) else bytes(exported)
-    start = raw.find(b"<hetero")
-    end = raw.find(b"</hetero>")
+    header = _HeaderOnly()
+    # The export ends in an error where the stream takes no more, or, without a header, where the
+    # device does not have EXPORT_IMPORT.
+    with contextlib.suppress(Exception):
+        compiled.export_model(header)
+    raw = header.getvalue()
+    start, end = raw.find(_BEGIN), raw.find(_END)
     if start < 0 or end < 0:
         return None
-    root = ET.fromstring(raw[start : end + len(b"</hetero>")])
+    root = ET.fromstring(raw[start : end + len(_END)])
 
     def pairs(tag: str) -> tuple[tuple[int, int], ...]:
         return tuple(
@@ -90,6 +93,15 @@ def read_header(compiled: ov.CompiledModel) -> Header | None:
         outputs=pairs("outputs_to_submodels_outputs"),
         edges=edges,
     )
+
+
+class _HeaderOnly(io.BytesIO):
+    """Takes an export up to the end of its header and refuses the weights that follow."""
+
+    def write(self, data: Any) -> int:
+        if _END in self.getvalue():
+            raise BufferError("the header is whole")
+        return super().write(data)
 
 
 def match_header(header: Header, predicted: Partition) -> list[int] | None:

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import concurrent.futures
+import tracemalloc
 import warnings
 
 import numpy as np
 import openvino as ov
 import pytest
 from counting_core import F32, core_with_acc, in_f32
+from openvino import opset13 as op
 from random_models import random_affinity, random_model
 from small_models import (
     NASTY_NAMES,
@@ -177,6 +179,23 @@ def test_the_header_tells_devices_ports_and_edges(core):
         (1, 0), (2, 0), (2, 1),
     }  # fmt: skip
     assert read_header(core.compile_model(chain("r"), "CPU")) is None
+
+
+def test_the_header_is_read_without_the_weights(core):
+    weights = np.ones((1024, 2048), np.float32)  # 8 MiB
+    x = op.parameter([1, 1024], np.float32, name="x")
+    wide = op.matmul(x, op.constant(weights), False, False, name="wide")
+    model = hl.load(ov.Model([op.relu(wide, name="relu")], [x], "heavy"))
+    compiled = hl.compile(model, on_cpu(model, core, relu="ACC"), core=core).compiled_model
+    tracemalloc.start()
+    try:
+        header = read_header(compiled)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert header is not None
+    assert header.devices == ("CPU", "ACC")
+    assert peak_bytes < weights.nbytes / 8
 
 
 def test_a_header_of_another_partition_does_not_match(core):
