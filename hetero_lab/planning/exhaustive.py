@@ -8,12 +8,12 @@ best prediction (branch and bound, Land and Doig 1960, with the whole tree in on
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from hetero_lab.clock import now
 from hetero_lab.planning.constraints import fits
 from hetero_lab.planning.objective import LATENCY
 from hetero_lab.planning.pairwise import Pairwise
@@ -56,7 +56,7 @@ def best_of_all(
     limits
         Bytes by number of the device.
     deadline
-        As ``time.monotonic()`` tells it.
+        As ``clock.now()`` tells it.
     """
     choices = _all_choices(pairwise)
     for device, limit in limits.items():
@@ -69,7 +69,7 @@ def best_of_all(
         bound = int(bounds[at])
         if best is not None and bound >= value:
             return Best(best, value, value, rank, in_time=True)
-        if time.monotonic() > deadline and rank:
+        if now() > deadline and rank:
             return Best(best, value, bound, rank, in_time=False)
         devices = pairwise.devices(choices[at])
         evaluation = pairwise.objective.evaluate(devices)

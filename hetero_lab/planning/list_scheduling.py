@@ -9,13 +9,13 @@ improved by moving subgraphs, branches and units; the best of all is the plan.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hetero_lab.clock import now
 from hetero_lab.errors import PlanError
 from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, OpGraph
 from hetero_lab.placement import branches
@@ -139,7 +139,7 @@ def list_scheduling(
     number: Any = time_limit_s
     if not isinstance(number, int | float) or not math.isfinite(number) or number <= 0:
         raise PlanError(f"time_limit_s is a number of seconds above 0, not {number!r}.")
-    deadline = time.monotonic() + time_limit_s
+    deadline = now() + time_limit_s
     latency = plan_graph(graph, costs, time_limit_s=time_limit_s / 2)
     units = schedule_tasks(unit_tasks(costs), rank=rank)
     candidates = [("list scheduling", _placed(costs, units))]
@@ -240,7 +240,7 @@ class _Climb:
         left = _MOST_MOVES
         while True:
             for units, device in self._moves(devices, best, partition):
-                if not left or time.monotonic() > self.deadline:
+                if not left or now() > self.deadline:
                     return best, devices
                 left -= 1
                 moved = devices.copy()

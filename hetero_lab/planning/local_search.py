@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import itertools
 import random
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from hetero_lab.clock import now
 from hetero_lab.planning.constraints import excess_bytes, fits
 from hetero_lab.planning.objective import LATENCY, Evaluation
 from hetero_lab.planning.pairwise import PairTerm, Pairwise, TensorTerm
@@ -59,7 +59,7 @@ def repair(
     limits
         Bytes by number of the device.
     deadline
-        When to stop, as ``time.monotonic()`` tells it.
+        When to stop, as ``clock.now()`` tells it.
     patience
         How many moves to try that promise nothing.
     """
@@ -68,13 +68,13 @@ def repair(
     while True:
         for units, device in moves.promising(best):
             better = _try(pairwise, best, units, device, objective, limits)
-            if better is not None or time.monotonic() > deadline:
+            if better is not None or now() > deadline:
                 break
         else:
             for units, device in moves.all_small(best):
                 better = _try(pairwise, best, units, device, objective, limits)
                 patience -= 1
-                if better is not None or patience <= 0 or time.monotonic() > deadline:
+                if better is not None or patience <= 0 or now() > deadline:
                     break
             else:
                 return best
@@ -99,7 +99,7 @@ def kick(
     rng = random.Random(0)
     best = start
     for _ in range(kicks):
-        if time.monotonic() > deadline:
+        if now() > deadline:
             break
         device, size = rng.randrange(n_devices), rng.randint(2, max(3, n_units // 4))
         patch = _patch(pairwise, rng.randrange(n_units), size)
@@ -153,7 +153,7 @@ def squeeze(
         if left == 0:
             return best
         since += 1
-        if since > len(moves) or time.monotonic() > deadline:
+        if since > len(moves) or now() > deadline:
             return None
         if (best.choice[units] != device).any():
             choice = best.choice.copy()

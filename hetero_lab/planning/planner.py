@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hetero_lab.clock import now
 from hetero_lab.errors import PlanError, names_at_hand, shorten
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.planning.constraints import (
@@ -171,7 +171,7 @@ def plan_graph(
         pairwise=apply_pins(whole, pin or {}),
         objective=objective,
         limits=limits,
-        deadline=time.monotonic() + time_limit_s,
+        deadline=now() + time_limit_s,
     )
     best, bound_ns, method = search.run()
     evaluation = best.evaluation
@@ -305,7 +305,7 @@ class _Search:
         limits = dict(self.limits)
         first: Choice | None = None
         for _ in range(_TIGHTENINGS):
-            left = max(0.1, (self.deadline - time.monotonic()) * 0.6)
+            left = max(0.1, (self.deadline - now()) * 0.6)
             try:
                 choice = milp(self.pairwise, self.objective, memory_limit=limits, time_limit_s=left)
             except PlanError:
@@ -339,7 +339,7 @@ class _Search:
             if self.pairwise.n_devices > 2 or self.objective != LATENCY:
                 surcharges.add(0)
             for surcharge in sorted(surcharges):
-                if time.monotonic() < self.deadline:
+                if now() < self.deadline:
                     yield np.array(min_cut(self.pairwise, pair, surcharge).devices)
 
     def _away(self) -> np.ndarray:
@@ -380,7 +380,7 @@ class _Search:
             f"{self.pairwise.objective.devices[d]} {bytes_text(n)}" for d, n in self.limits.items()
         )
         limit = f" that keeps within memory_limit ({said})" if said else ""
-        if time.monotonic() > self.deadline:
+        if now() > self.deadline:
             return PlanError(
                 f"No placement{limit} was found within time_limit_s. Give more time"
                 f"{' or raise a limit' if said else ''}."

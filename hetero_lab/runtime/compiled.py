@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +11,7 @@ import openvino as ov
 
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.properties import check_properties
+from hetero_lab.clock import now
 from hetero_lab.errors import (
     AffinityError,
     CompileError,
@@ -173,7 +173,7 @@ def compile_placement(
         check_properties(device, of_devices, core=core)
     if counters:
         config["PERF_COUNT"] = True
-    started = time.perf_counter()
+    started = now()
     try:
         if resolved.direct:
             (device,) = by_device
@@ -189,7 +189,7 @@ def compile_placement(
             f"{names_at_hand(by_device)}: {_said(error)}."
             + _who_refused(prepared, predicted, by_device, core)
         ) from error
-    compile_ms = (time.perf_counter() - started) * 1e3
+    compile_ms = (now() - started) * 1e3
     if resolved.direct:
         observed, same = replace(predicted, observed=True), True
     else:

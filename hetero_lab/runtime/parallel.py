@@ -12,7 +12,6 @@ from __future__ import annotations
 import heapq
 import itertools
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -22,6 +21,7 @@ import numpy as np
 import openvino as ov
 
 from hetero_lab.backend.core import shared_core
+from hetero_lab.clock import now
 from hetero_lab.errors import ArgumentError, HeteroLabError
 from hetero_lab.model.opgraph import PARAMETER
 from hetero_lab.model.read import PreparedModel, Source, output_names, prepare
@@ -155,9 +155,9 @@ class ParallelExecutor:
             device: {**own, **(properties or {})}
             for device, own in compile_properties(placement, core).items()
         }
-        started = time.perf_counter()
+        started = now()
         self.compiled_models = compile_submodels(self._submodels, by_device, core)
-        self.compile_ms = (time.perf_counter() - started) * 1e3
+        self.compile_ms = (now() - started) * 1e3
         self._wires = Wires(
             self._submodels,
             {
@@ -360,14 +360,14 @@ class ParallelExecutor:
         """Run a subgraph; return what this thread goes on with, None after the end of ``until``."""
         assert job.slot is not None
         error: BaseException | None = None
-        started = time.perf_counter()
+        started = now()
         if not job.failed:
             try:
                 job.slot.requests[index].infer(share_outputs=True)  # without a copy
             except BaseException as raised:  # Ctrl-C too: nobody else gives the device back
                 error = raised
         interrupted = error is not None and not isinstance(error, Exception)
-        ended = time.perf_counter()
+        ended = now()
         device = self._submodels[index].device
         with self._state:
             self._resting.add(device)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import openvino as ov
 
+from hetero_lab import clock
 from hetero_lab.runtime.compiled import CompiledPlacement
 from hetero_lab.runtime.parallel import ParallelExecutor
 from hetero_lab.runtime.timing import TIMED_PER_TURN
@@ -70,7 +70,6 @@ def _between_results(
     run: Callable[[int, Callable[[], None]], Any], requests: int
 ) -> tuple[float, ...]:
     finished: list[int] = []
-    clock = time.perf_counter_ns
-    run((TIMED_PER_TURN + 1) * requests, lambda: finished.append(clock()))
+    run((TIMED_PER_TURN + 1) * requests, lambda: finished.append(clock.now_ns()))
     marks = np.sort(np.array(finished, dtype=np.int64))[requests - 1 :: requests]
     return tuple(float(gap) / 1e3 / requests for gap in np.diff(marks))

@@ -1,4 +1,4 @@
-"""Steady-state latency. The only clock of the project.
+"""Steady-state latency.
 
 A turn is a few discarded inferences and then the timed ones, all in a row: a compiled model
 that is visited for one inference at a time finds cold caches and looks up to 40 % slower.
@@ -7,12 +7,13 @@ that is visited for one inference at a time finds cold caches and looks up to 40
 from __future__ import annotations
 
 import gc
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
+from hetero_lab import clock
+from hetero_lab.clock import now
 from hetero_lab.errors import ArgumentError
 from hetero_lab.statistics import Latency
 
@@ -23,11 +24,6 @@ _MAX_WARMUP_S = 2.0
 _MIN_WARMUP_TURNS = 3
 
 Run = Callable[[], object]
-
-
-def now() -> float:
-    """Return a monotonic time in seconds."""
-    return time.perf_counter()
 
 
 @dataclass(frozen=True)
@@ -58,16 +54,16 @@ class Stopwatch:
 
 def time_once(run: Run) -> float:
     """Time one call in microseconds."""
-    started = time.perf_counter_ns()
+    started = clock.now_ns()
     run()
-    return (time.perf_counter_ns() - started) / 1e3
+    return (clock.now_ns() - started) / 1e3
 
 
 def run_turn(
     run: Run, timed: int = TIMED_PER_TURN, discarded: int = DISCARDED_PER_TURN
 ) -> tuple[float, ...]:
     """Run one turn and return the timed durations in microseconds."""
-    clock = time.perf_counter_ns
+    now_ns = clock.now_ns
     samples = [0] * timed
     collecting = gc.isenabled()
     gc.disable()  # a collection in the middle would be counted as the model's time
@@ -75,9 +71,9 @@ def run_turn(
         for _ in range(discarded):
             run()
         for index in range(timed):
-            started = clock()
+            started = now_ns()
             run()
-            samples[index] = clock() - started
+            samples[index] = now_ns() - started
     finally:
         if collecting:
             gc.enable()

@@ -19,10 +19,10 @@ from typing import Any
 
 from distributed import Client, Future, get_worker
 
+from hetero_lab.clock import now
 from hetero_lab.errors import ArgumentError
 from hetero_lab.experiments.fleet.host import describe, keep, measure_share
 from hetero_lab.experiments.fleet.workers import FleetWorker, SchedulerGoneError, TaskLostError
-from hetero_lab.runtime.timing import now
 
 _RECONNECT_S = 10.0
 

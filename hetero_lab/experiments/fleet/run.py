@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm.auto import tqdm
 
+from hetero_lab.clock import now
 from hetero_lab.errors import HeteroLabWarning, MeasurementError, OutputPathError, StoreError
 from hetero_lab.experiments.fleet.host import set_up_files
 from hetero_lab.experiments.fleet.work_queue import MOST_LOSSES, PATIENCE_S, Item, Rota
@@ -28,7 +29,7 @@ from hetero_lab.experiments.fleet.workers import (
 )
 from hetero_lab.experiments.sweep.hosts import is_done, known_hosts
 from hetero_lab.experiments.sweep.rounds import Plan
-from hetero_lab.runtime.timing import Stopwatch, now
+from hetero_lab.runtime.timing import Stopwatch
 
 if TYPE_CHECKING:
     from hetero_lab.experiments.fleet.cluster import Cluster

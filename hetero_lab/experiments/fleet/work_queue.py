@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from hetero_lab.clock import now
 from hetero_lab.experiments.fleet.workers import FleetWorker
-from hetero_lab.runtime.timing import now
 
 MOST_LOSSES = 3
 PATIENCE_S = 10.0  # a nanny needs some seconds to start its worker again

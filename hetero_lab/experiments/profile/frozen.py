@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hetero_lab.clock import now
 from hetero_lab.errors import CompileError, StoredFileError, shorten
 from hetero_lab.experiments.environment import current_environment
 from hetero_lab.experiments.profile.profile import Profile
@@ -19,7 +20,7 @@ from hetero_lab.runtime import memory, run_frozen
 from hetero_lab.runtime.compiled import CompiledPlacement
 from hetero_lab.runtime.inputs import Inputs, bind_inputs, generate_inputs
 from hetero_lab.runtime.reference import compare_with_reference, executed_precision
-from hetero_lab.runtime.timing import latency_of, now, time_once, turns, warm_up
+from hetero_lab.runtime.timing import latency_of, time_once, turns, warm_up
 from hetero_lab.tables import read_json
 
 _FILES = ("placement.json", "model.xml", "model.bin")

@@ -21,10 +21,11 @@ import numpy as np
 import psutil
 from tqdm.auto import tqdm
 
+from hetero_lab.clock import now
 from hetero_lab.errors import CompileError
 from hetero_lab.experiments.environment import machine_state
 from hetero_lab.experiments.workers.process import WorkerError
-from hetero_lab.runtime.timing import Stopwatch, now
+from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.statistics import compile_spread, paired_ratio, turn_level
 
 GROUP_SIZE = 8

@@ -6,7 +6,6 @@ own. Everything that goes in and out is plain data, so that both are the same.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ import numpy as np
 
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.emulation import EmulatedDevice, register
+from hetero_lab.clock import now
 from hetero_lab.errors import MeasurementError
 from hetero_lab.experiments.profile.profile import profile
 from hetero_lab.experiments.profile.storage import agreement_to_json, spans_to_json, to_json
@@ -118,9 +118,9 @@ class Bench:
 
     def hold(self, key: str, seconds: float) -> list[float]:
         """Run turn after turn for some seconds; return the median of each in µs."""
-        until = time.perf_counter() + seconds
+        until = now() + seconds
         medians: list[float] = []
-        while time.perf_counter() < until or not medians:
+        while now() < until or not medians:
             medians.append(float(np.median(self.turn(key))))
         return medians
 

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import psutil
 
 from hetero_lab.backend.processes import environment_of_a_child
+from hetero_lab.clock import now
 from hetero_lab.errors import HeteroLabError, shorten
 from hetero_lab.tables import number
 
@@ -106,7 +106,7 @@ class WorkerProcess:
         with contextlib.suppress(OSError):  # it has ended; what it said before is read below
             self._process.stdin.write(json.dumps({"do": do, "args": args}) + "\n")
             self._process.stdin.flush()
-        until = time.perf_counter() + timeout_s
+        until = now() + timeout_s
         while True:
             try:
                 line = self._lines.get(timeout=_POLL_S)
@@ -124,7 +124,7 @@ class WorkerProcess:
                         f"{number(self._limit / _GIB)} GiB",
                         died=True,
                     ) from None
-                if time.perf_counter() > until:
+                if now() > until:
                     self.kill()
                     raise WorkerError(f"timed out after {timeout_s:g} s", do, died=True) from None
         if line is None:
