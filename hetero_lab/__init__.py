@@ -36,9 +36,8 @@ if TYPE_CHECKING:
     from hetero_lab.model.opgraph import OpGraph
     from hetero_lab.model.read import load
     from hetero_lab.placement.affinity import Affinity
-    from hetero_lab.placement.partition import Partition
+    from hetero_lab.placement.partition import Partition, partition
     from hetero_lab.placement.placement import Placement
-    from hetero_lab.placement.predicted import partition
     from hetero_lab.placement.priorities import Priorities
     from hetero_lab.planning.cost_model import CostModel
     from hetero_lab.planning.planned import plan
@@ -71,7 +70,7 @@ _WHERE = {
     "Partition": "placement.partition",
     "Placement": "placement.placement",
     "Plan": "planning.planner",
-    "Priorities": "placement.affinity",
+    "Priorities": "placement.priorities",
     "Recovered": "experiments.search.recovered",
     "Profile": "experiments.profile.profile",
     "calibrate": "experiments.search.calibrate",
@@ -90,7 +89,7 @@ _WHERE = {
     "lint": "lint.lint",
     "load": "model.read",
     "optimize": "experiments.search.optimize",
-    "partition": "placement.predicted",
+    "partition": "placement.partition",
     "plan": "planning.planned",
     "profile": "experiments.profile.profile",
     "quantize": "runtime.quantize",

@@ -1,18 +1,19 @@
-"""A placement with all that the rules of :func:`hetero_lab.lint` ask about it."""
+"""Lint context: a placement with everything that the rules of :func:`hetero_lab.lint` ask of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
+from scipy.cluster.hierarchy import DisjointSet
 
 from hetero_lab.errors import shorten
 from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, OpGraph
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.partition import Partition, predict
+from hetero_lab.placement.partition import Partition, Subgraph, predict
 
 INFO, WARNING, ERROR = "info", "warning", "error"
 
@@ -100,8 +101,8 @@ class Link:
 
 
 @dataclass(frozen=True, eq=False)
-class Situation:
-    """A graph, an affinity, which ops each device is able to run, and perhaps costs."""
+class LintContext:
+    """A graph, an affinity, the ops that each device can run (``able``), and perhaps costs."""
 
     graph: OpGraph
     affinity: Affinity
@@ -110,7 +111,7 @@ class Situation:
 
     @cached_property
     def explained(self) -> Any:
-        """The prediction part by part; only with costs."""
+        """The predicted latency by part; only with costs."""
         assert self.costs is not None
         return self.costs.explain(self.affinity)
 
@@ -139,9 +140,13 @@ class Situation:
         index_of = self.graph.index_of
         return tuple(tuple(index_of[op] for op in s.ops) for s in self.partition.subgraphs)
 
+    def subgraphs(self) -> Iterator[tuple[Subgraph, tuple[int, ...], Link]]:
+        """Yield each subgraph with its placeable ops and what it exchanges."""
+        return zip(self.partition.subgraphs, self.members, self.links, strict=True)
+
     @cached_property
     def links(self) -> tuple[Link, ...]:
-        """For each subgraph, what it exchanges."""
+        """For each subgraph, what it exchanges with others."""
         subgraphs = self.partition.subgraphs
         feeds: list[set[int]] = [set() for _ in subgraphs]
         fed_by: list[set[int]] = [set() for _ in subgraphs]
@@ -163,7 +168,7 @@ class Situation:
 
     @cached_property
     def overhead_us(self) -> tuple[float, ...]:
-        """For each subgraph, its own cost and that of its boundaries and lost fusion."""
+        """For each subgraph, its fixed cost with that of its boundaries and of lost fusion."""
         where = self.partition.home
         index_of = self.graph.index_of
         total = [share.us for share in self.explained.subgraphs]
@@ -196,14 +201,8 @@ class Situation:
 
     @cached_property
     def _bundles(self) -> dict[int, tuple[int, ...]]:
-        """For each op that can be moved, all that a move takes along or has to."""
-        group = {index: index for index in self.graph.placeable}
-
-        def find(index: int) -> int:
-            while group[index] != index:
-                index = group[index]
-            return index
-
+        """For each op that can be moved, all ops that have to move with it."""
+        group = DisjointSet(self.graph.placeable)
         # An affinity from a file may name other leaders than the graph does.
         leaders = ((n.name, n.leader) for n in self.affinity.nodes)
         index_of = self.graph.index_of
@@ -211,17 +210,13 @@ class Situation:
         ties += [(path[0], other) for path in self.graph.stateful_paths for other in path]
         for first, second in ties:
             if first in group and second in group:
-                a, b = find(first), find(second)
-                group[max(a, b)] = min(a, b)
-        members: dict[int, list[int]] = {}
-        for index in self.graph.placeable:
-            members.setdefault(find(index), []).append(index)
+                group.merge(first, second)
         free = set(self.affinity.ops)
-        found: dict[int, tuple[int, ...]] = {}
-        for nodes in members.values():
+        bundles: dict[int, tuple[int, ...]] = {}
+        for nodes in group.subsets():
             if all(self.graph.ops[index].name in free for index in nodes):
-                found.update(dict.fromkeys(nodes, tuple(nodes)))
-        return found
+                bundles.update(dict.fromkeys(nodes, tuple(sorted(nodes))))
+        return bundles
 
     def move(self, nodes: Iterable[int], device: str) -> dict[str, str]:
         """Return the remedy that brings ops to a device; empty if there is none."""
@@ -243,7 +238,7 @@ class Situation:
         return tuple(option for option in options if option)
 
     def after(self, remedy: Mapping[str, str]) -> Affinity:
-        """Return what ``affinity.fix(ops=remedy)`` is, without asking the runtime for devices."""
+        """Return ``affinity.fix(ops=remedy)``, without asking the runtime for devices."""
         nodes = self.affinity.nodes
         leader_of = {node.name: node.leader for node in nodes}
         devices = {node.leader: self.affinity[node.leader] for node in nodes}
@@ -251,13 +246,13 @@ class Situation:
         return Affinity(nodes, devices)
 
     def merged(self, nodes: Sequence[int]) -> Callable[[np.ndarray], bool]:
-        """Return the test whether some ops are no subgraph of their own."""
+        """Return a test for whether some ops are no longer a subgraph of their own."""
         wanted, placeable = list(nodes), self.is_placeable
 
         def gone(ids: np.ndarray) -> bool:
-            mine = ids[wanted]
-            alone = np.count_nonzero(ids[placeable] == mine[0]) == len(wanted)
-            return not (alone and (mine == mine[0]).all())
+            subgraph = ids[wanted[0]]
+            alone = np.count_nonzero(ids[placeable] == subgraph) == len(wanted)
+            return not (alone and (ids[wanted] == subgraph).all())
 
         return gone
 
@@ -278,7 +273,7 @@ class Situation:
 
 
 def together(nodes: Sequence[int]) -> Callable[[np.ndarray], bool]:
-    """Return the test whether some ops are in one subgraph."""
+    """Return a test for whether some ops share one subgraph."""
     wanted = list(nodes)
     return lambda ids: bool((ids[wanted] == ids[wanted[0]]).all())
 

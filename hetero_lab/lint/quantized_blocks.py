@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hetero_lab.lint.context import WARNING, Draft, Situation, count_of, together
+from hetero_lab.lint.context import WARNING, Draft, LintContext, count_of, together
 from hetero_lab.lint.topology_rules import HEAVY, fusion_pairs
 from hetero_lab.model.opgraph import CONSTANT, OpGraph
 
@@ -137,11 +137,11 @@ def _origin(graph: OpGraph, index: int) -> tuple[int, ...]:
     return ()
 
 
-def cut_quantization(at: Situation) -> Iterator[Draft]:
+def cut_quantization(context: LintContext) -> Iterator[Draft]:
     """Find boundaries between a quantiser and the ops that would run in int8 thanks to it."""
-    home = at.partition.home
-    blocks = quantized_blocks(at.graph)
-    quantizing = {home[op.index] for op in at.graph if op.type == FAKE_QUANTIZE}
+    home = context.partition.home
+    blocks = quantized_blocks(context.graph)
+    quantizing = {home[op.index] for op in context.graph if op.type == FAKE_QUANTIZE}
     cut: dict[tuple[tuple[int, ...], int], list[int]] = {}
     users: dict[int, list[int]] = {}
     for block in blocks:
@@ -156,16 +156,16 @@ def cut_quantization(at: Situation) -> Iterator[Draft]:
             cut.setdefault((away, home[block.op]), []).append(block.op)
     if not cut:
         return
-    groups = {index: group for group in fusion_pairs(at.graph).values() for index in group}
+    groups = {index: group for group in fusion_pairs(context.graph).values() for index in group}
     loses = _other_blocks_lost(blocks, np.array(home))
     for (away, subgraph), ops in cut.items():
-        device = at.partition.subgraphs[subgraph].device
-        others = tuple(dict.fromkeys(at.device_of[index] for index in away))
+        device = context.partition.subgraphs[subgraph].device
+        others = tuple(dict.fromkeys(context.device_of[index] for index in away))
         where = f"on {' and '.join(others)}" if device not in others else "in another subgraph"
         n_bytes = sum(
-            at.graph.ops[index].outputs[0].n_bytes or 0
+            context.graph.ops[index].outputs[0].n_bytes or 0
             for index in away
-            if any(home[use.index] != home[index] for use in at.graph.consumers[index])
+            if any(home[use.index] != home[index] for use in context.graph.consumers[index])
         )
         sharing = sorted({op for index in away for op in users[index]})
         whole, every = (
@@ -177,19 +177,19 @@ def cut_quantization(at: Situation) -> Iterator[Draft]:
             severity=WARNING,
             nodes=tuple(sorted((*away, *ops))),
             finding=(
-                f"{count_of(len(ops), 'op')} of {device} ({at.named(ops)}) would run in int8, but "
-                f"what quantises the input ({at.named(away)}) is {where}: {n_bytes:,} bytes are "
-                "handed over, and the int8 kernel is lost."
+                f"{count_of(len(ops), 'op')} of {device} ({context.named(ops)}) would run in int8, "
+                f"but what quantises the input ({context.named(away)}) is {where}: {n_bytes:,} "
+                "bytes are handed over, and the int8 kernel is lost."
             ),
             options=(
-                *at.moves(away, [device]),
-                *at.moves(whole, others),
-                *at.moves((*away, *every), [device]),
+                *context.moves(away, [device]),
+                *context.moves(whole, others),
+                *context.moves((*away, *every), [device]),
             ),
             gone=_mended(together((*away, *ops)), loses),
             slack=None,
-            weight=sum(at.overhead_us[s] for s in {home[i] for i in (*away, *ops)})
-            if at.costs
+            weight=sum(context.overhead_us[s] for s in {home[i] for i in (*away, *ops)})
+            if context.costs
             else float(n_bytes),
         )
 
@@ -205,3 +205,6 @@ def _mended(
     whole: Callable[[np.ndarray], bool], loses: Callable[[np.ndarray], bool]
 ) -> Callable[[np.ndarray], bool]:
     return lambda ids: whole(ids) and not loses(ids)
+
+
+QUANTIZATION_RULES = (cut_quantization,)

@@ -1,4 +1,4 @@
-"""Try the remedies of drafts: does the finding go away, and what does that save?"""
+"""Apply the rules, and try the remedies: does a finding go away, and what does that save?"""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from hetero_lab.errors import names_at_hand, shorten
-from hetero_lab.lint.context import ERROR, INFO, Costs, Draft, Finding, Situation
-from hetero_lab.lint.cost_rules import dear_boundaries, slow_devices
-from hetero_lab.lint.quantized_blocks import cut_quantization
+from hetero_lab.lint.context import ERROR, INFO, Costs, Draft, Finding, LintContext
+from hetero_lab.lint.cost_rules import COST_RULES
+from hetero_lab.lint.quantized_blocks import QUANTIZATION_RULES
 from hetero_lab.lint.topology_rules import TOPOLOGY_RULES
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.subgraph_collector import split
+from hetero_lab.placement.subgraph_collector import SubgraphCollector
 from hetero_lab.placement.topology import topology
+
+RULES = (*TOPOLOGY_RULES, *QUANTIZATION_RULES, *COST_RULES)
 
 _RANK = {ERROR: 0, "warning": 1, INFO: 2}
 _NODES_TRIED = 15_000  # nodes times remedies: a trial takes 1 to 4 µs a node
@@ -28,7 +30,7 @@ def most_remedies(n_nodes: int) -> int:
 
 
 @dataclass(frozen=True)
-class Trial:
+class Outcome:
     """What a remedy leads to."""
 
     ids: np.ndarray  # the subgraph of every node
@@ -43,40 +45,41 @@ class Trial:
 
 
 @dataclass(eq=False)
-class Bench:
-    """Tries remedies, each once, as long as there are tries left."""
+class Trials:
+    """Tries remedies, each once, until none of the allowed number is left."""
 
-    at: Situation
+    context: LintContext
     left: int
-    done: dict[frozenset[tuple[str, str]], Trial] = field(default_factory=dict)
+    done: dict[frozenset[tuple[str, str]], Outcome] = field(default_factory=dict)
 
-    def try_out(self, remedy: Mapping[str, str]) -> Trial | None:
-        """Return what a remedy leads to, or None if no tries are left."""
+    def outcome(self, remedy: Mapping[str, str]) -> Outcome | None:
+        """Return what a remedy leads to, or None if no trial is left."""
         key = frozenset(remedy.items())
         if key not in self.done:
             if not self.left:
                 return None
             self.left -= 1
-            self.done[key] = _trial(self.at, remedy)
+            self.done[key] = _outcome(self.context, remedy)
         return self.done[key]
 
 
-def _trial(at: Situation, remedy: Mapping[str, str]) -> Trial:
-    graph, top, affinity = at.graph, topology(at.graph), at.after(remedy)
-    if at.costs:
-        predictor = at.costs.predictor(affinity)
+def _outcome(context: LintContext, remedy: Mapping[str, str]) -> Outcome:
+    graph, top, affinity = context.graph, topology(context.graph), context.after(remedy)
+    if context.costs:
+        predictor = context.costs.predictor(affinity)
         predicted_us, ids = predictor.predicted_us, predictor.evaluation.ids
     else:
-        number = {device: n for n, device in enumerate(at.device_names)}
+        number = {device: n for n, device in enumerate(context.device_names)}
         predicted_us = None
-        ids = split(top, np.array([number[affinity[op.name]] for op in graph])).ids
+        devices = np.array([number[affinity[op.name]] for op in graph])
+        ids = SubgraphCollector.of(graph).split(devices).ids
     wires = np.flatnonzero((ids[top.source] != ids[top.target]) & ~top.from_constant)
     receivers = ids[top.target[wires]]
     n_crossings = len(np.unique(top.tensor[wires] * (len(graph) + 1) + receivers))
     sinks = [op.index for op in graph if op.type == "Assign"]
     ends = ids[[*graph.parameters, *graph.results, *sinks]]
     real = np.unique(np.concatenate([ends, receivers, ids[top.source[wires]]]))
-    return Trial(ids, len(real), n_crossings, predicted_us)
+    return Outcome(ids, len(real), n_crossings, predicted_us)
 
 
 def find_problems(
@@ -109,32 +112,31 @@ def find_problems(
     affinity.check_model(graph)
     if costs:
         costs.check_graph(graph)
-    at = Situation(graph, affinity, able, costs)
-    drafts = [draft for rule in (*TOPOLOGY_RULES, cut_quantization) for draft in rule(at)]
-    if costs:
-        drafts += slow_devices(at)
-        drafts += dear_boundaries(at, {draft.nodes for draft in drafts})
-    bench = Bench(at, most_remedies(len(graph)) + 1)
-    now = bench.try_out({})
+    context = LintContext(graph, affinity, able, costs)
+    drafts = [draft for rule in RULES for draft in rule(context)]
+    certain = {draft.nodes for draft in drafts if not draft.must_save}
+    drafts = [draft for draft in drafts if not (draft.must_save and draft.nodes in certain)]
+    trials = Trials(context, most_remedies(len(graph)) + 1)
+    now = trials.outcome({})
     assert now is not None
     drafts.sort(key=lambda draft: (_RANK[draft.severity], -draft.weight))
-    found = [finding for draft in drafts if (finding := _finding(bench, now, draft))]
+    found = [finding for draft in drafts if (finding := _finding(trials, now, draft))]
     found.sort(key=lambda f: (f.severity != ERROR, -(f.cost_us or 0.0), _RANK[f.severity]))
     return found
 
 
-def _finding(bench: Bench, now: Trial, draft: Draft) -> Finding | None:
+def _finding(trials: Trials, now: Outcome, draft: Draft) -> Finding | None:
     """Choose the best remedy of a draft."""
-    at = bench.at
-    names = tuple(at.graph.ops[index].name for index in draft.nodes)
+    context = trials.context
+    names = tuple(context.graph.ops[index].name for index in draft.nodes)
     found = Finding(draft.rule, draft.severity, names, draft.finding, "")
-    good: list[tuple[float, dict[str, str], Trial | None]] = []
+    good: list[tuple[float, dict[str, str], Outcome | None]] = []
     untried = False
     for remedy in draft.options:
-        trial = bench.try_out(remedy)
+        trial = trials.outcome(remedy)
         if trial is None:
             untried = True
-            if draft.gone is None and not at.costs:
+            if draft.gone is None and not context.costs:
                 good.append((0.0, remedy, None))
                 break
         elif draft.gone is None or draft.gone(trial.ids):
@@ -146,16 +148,16 @@ def _finding(bench: Bench, now: Trial, draft: Draft) -> Finding | None:
     saved, remedy, trial = max(good, key=lambda entry: entry[0], default=(0.0, {}, now))
     if draft.must_save and saved <= 0.0:
         return None
-    cost_us = saved if at.costs else None
+    cost_us = saved if context.costs else None
     if not remedy:
         return replace(found, **_without_remedy(draft, untried), cost_us=cost_us)
     advice = _advice(remedy, now, trial)
     severity = draft.severity
-    if at.costs and saved > 0.0:
+    if context.costs and saved > 0.0:
         advice += f" Predicted to save {saved:.1f} µs."
-    elif at.costs and draft.severity == ERROR:
+    elif context.costs and draft.severity == ERROR:
         advice += f" Predicted to take {-saved:.1f} µs longer."
-    elif at.costs:
+    elif context.costs:
         severity = INFO
         advice = f"Leave it: the prediction is {-saved:.1f} µs higher after this. {advice}"
     return replace(found, severity=severity, advice=advice, remedy=remedy, cost_us=cost_us)
@@ -174,7 +176,7 @@ def _without_remedy(draft: Draft, untried: bool) -> dict[str, str]:
     return {"advice": why, "severity": draft.severity if keep else INFO}
 
 
-def _advice(remedy: Mapping[str, str], now: Trial, after: Trial | None) -> str:
+def _advice(remedy: Mapping[str, str], now: Outcome, after: Outcome | None) -> str:
     (device,) = set(remedy.values())
     names = list(remedy)
     shown = f"{{{', '.join(f'{shorten(n, 60)}: {device!r}' for n in names)}}}"

@@ -6,13 +6,15 @@ picture; none of it needs the runtime.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 PARAMETER, CONSTANT, RESULT = "Parameter", "Constant", "Result"
 _NOT_CONSTANT_SOURCES = {"RandomUniform", "Multinomial", "RandomPoisson", "ReadValue"}
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +161,19 @@ class OpGraph:
                 paths.remove(other)
             paths.append(path)
         return tuple(tuple(sorted(path)) for path in paths)
+
+    @cached_property
+    def _derived(self) -> dict[Callable[[OpGraph], Any], Any]:
+        return {}
+
+    def derived(self, make: Callable[[OpGraph], T]) -> T:
+        """Return ``make(self)``, made once and kept with the graph.
+
+        This is where other rooms keep what follows from a graph alone and is costly to make.
+        """
+        if make not in self._derived:
+            self._derived[make] = make(self)
+        return self._derived[make]
 
     def _reach(self, start: list[int], *, forward: bool) -> set[int]:
         seen, queue = set(start), list(start)

@@ -29,12 +29,14 @@ from hetero_lab.errors import (
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import Source, prepare
 from hetero_lab.placement.priorities import Priorities
-from hetero_lab.placement.variants import carried_devices
 from hetero_lab.tables import SCHEMA_VERSION, html_table, read_csv, read_json, write_csv, write_json
 
 if TYPE_CHECKING:
     import openvino as ov
     import pandas as pd
+
+_MIN_SHARE = 0.5  # of the ops of a variant that must be known; below, it is another model
+_QUANTIZER_TYPES = frozenset(["FakeQuantize", "Convert", "Multiply", "Subtract"])
 
 
 class HasOps(Protocol):
@@ -284,7 +286,7 @@ class Affinity(Mapping[str, str]):
             Fewer than half of the variant's ops are known here: it is of another model.
         """
         graph = prepare(variant).graph
-        return Affinity.from_graph(graph, carried_devices(self._devices, graph))
+        return Affinity.from_graph(graph, _carried_devices(self._devices, graph))
 
     def diff(self, before: Affinity) -> pd.DataFrame:
         """List the ops on another device than in ``before``: ``op``, ``before``, ``after``."""
@@ -451,12 +453,61 @@ def _members(graph: OpGraph) -> dict[int, list[int]]:
 
 
 def _other_model(names: Iterable[str], expected: Iterable[str]) -> str:
-    mine, model = set(names), set(expected)
+    given, model = set(names), set(expected)
     return (
         "This affinity belongs to another model: "
-        f"{len(mine - model)} of its nodes are not in the model"
-        + (f" ({names_at_hand(sorted(mine - model), 3)})" if mine - model else "")
-        + f", {len(model - mine)} of the model's are not in it"
-        + (f" ({names_at_hand(sorted(model - mine), 3)})" if model - mine else "")
+        f"{len(given - model)} of its nodes are not in the model"
+        + (f" ({names_at_hand(sorted(given - model), 3)})" if given - model else "")
+        + f", {len(model - given)} of the model's are not in it"
+        + (f" ({names_at_hand(sorted(model - given), 3)})" if model - given else "")
         + ". Make one with hetero_lab.Affinity.automatic(model, 'HETERO:…')."
     )
+
+
+def _carried_devices(devices: Mapping[str, str], graph: OpGraph) -> dict[str, str]:
+    """Return the device of each leader of a variant's graph, from those of the original's nodes.
+
+    An op of the same name keeps its device. A new one goes where its output is used first: so
+    a FakeQuantize stays with the op that runs in int8 thanks to it. One whose output no known
+    op uses goes with what it reads.
+
+    Parameters
+    ----------
+    devices
+        Node of the original model → device.
+    graph
+        The variant.
+
+    Raises
+    ------
+    AffinityError
+        Fewer than half of the variant's ops are known: it is of another model.
+    """
+    placeable = graph.placeable
+    known = [index for index in placeable if graph.ops[index].name in devices]
+    found = {index: devices[graph.ops[index].name] for index in known}
+    # Quantisers are always new; what they quantise is not.
+    old = [i for i in placeable if i in found or graph.ops[i].type not in _QUANTIZER_TYPES]
+    if len(known) < _MIN_SHARE * len(old) or not known:
+        missing = names_at_hand([graph.ops[i].name for i in old if i not in known], 3)
+        raise AffinityError(
+            f"This affinity belongs to another model: it knows {len(known)} of {len(old)} ops, "
+            f"not {missing}. Make one with hetero_lab.Affinity.automatic(model, 'HETERO:…')."
+        )
+    free = set(placeable)
+    for index in reversed(placeable):
+        if index not in found:
+            users = (use.index for use in graph.consumers[index] if use.index in found)
+            first = next(users, None)
+            if first is not None:
+                found[index] = found[first]
+    for index in placeable:
+        if index not in found:
+            above = (producer for producer, _ in graph.ops[index].inputs if producer in found)
+            first = next(above, None)
+            found[index] = found[first] if first is not None else found[known[0]]
+    leaders = dict.fromkeys(graph.leader)
+    return {
+        graph.ops[index].name: found[index] if index in free else found[known[0]]
+        for index in leaders
+    }

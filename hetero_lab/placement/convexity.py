@@ -1,35 +1,38 @@
-"""The first half of HETERO's rule: cut each subgraph at the inputs that close a cycle.
+"""Convexity repair, the first half of HETERO's rule: cut subgraphs at inputs that close a cycle.
 
-The plugin does this in rounds over the whole model. What a subgraph's cuts are depends on its
-own members and on the model's wires alone, not on how the others are cut, so here each is
-peeled by itself, and its cuts are kept for the next placement that has it. ``depends`` counts,
-for every node, the inputs through which it depends on a tensor that leaves the subgraph. Nodes
-with a count of 0 form the calm top; the cuts lie between it and the rest, which then goes on as
-a smaller subgraph whose counts only fall. Every wire is thus followed a few times, not once a
-round.
+The plugin does this in rounds over the whole model. The cuts of a subgraph depend only on its
+own members and on the model's edges, not on how other subgraphs are cut, so here each subgraph
+is repaired by itself, and its cuts are memoised for the next placement that has it. ``depends``
+counts, for every node, the inputs through which it depends on a tensor that leaves the subgraph.
+Nodes with a count of 0 are independent; the cuts lie between them and the rest, which then goes
+on as a smaller subgraph whose counts only fall. Every edge is thus followed a few times, not
+once a round.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
-from hetero_lab.placement.cut_cache import KnownCuts
-from hetero_lab.placement.topology import Topology, fall_apart
+from hetero_lab.placement.cut_cache import CutCache
+from hetero_lab.placement.topology import Topology, separated_parts
+
+Memo: TypeAlias = CutCache[tuple[int, ...], tuple[int, ...]]  # nodes of a subgraph → cut edges
 
 
-class Peeler:
-    """Cut subgraphs at the inputs that close a cycle, each from its calm top downwards."""
+class ConvexityRepair:
+    """Cut subgraphs at the inputs that close a cycle, each from its independent nodes downwards."""
 
-    def __init__(self, top: Topology, cut: bytearray, part: list[int]):
+    def __init__(self, top: Topology, cut: bytearray, part: list[int], memo: Memo):
         self.top = top
-        self.cut = cut  # for each wire
-        self.part = part  # for each node, the subgraph that it is in now
+        self.cut = cut  # for each edge
+        self.part = part  # for each node, its present subgraph
         self.next_part = len(part)
-        self.known: KnownCuts[tuple[int, ...], tuple[int, ...]] = KnownCuts.of(top.graph, "peeled")
-        self.made: list[int] = []  # wires cut in the subgraph at hand
+        self.memo = memo
+        self.made: list[int] = []  # edges cut in the subgraph at hand
 
-    def peel(self, nodes: Iterable[int]) -> None:
-        """Peel every subgraph of ``nodes``, which are sorted and hold whole subgraphs."""
+    def repair(self, nodes: Iterable[int]) -> None:
+        """Repair every subgraph of ``nodes``, which are sorted and hold whole subgraphs."""
         members: dict[int, list[int]] = {}
         lone = self.top.private
         for node in nodes:
@@ -37,31 +40,31 @@ class Peeler:
                 members.setdefault(self.part[node], []).append(node)
         for group in members.values():
             if len(group) > 1:
-                self._peel_whole(tuple(group))
+                self._repair_whole(tuple(group))
 
-    def _peel_whole(self, nodes: tuple[int, ...]) -> None:
-        cuts = self.known.get(nodes)
+    def _repair_whole(self, nodes: tuple[int, ...]) -> None:
+        cuts = self.memo.get(nodes)
         if cuts is None:
             self.made = []
             todo = [list(nodes)]
             while todo:
-                todo += self._peel_one(todo.pop())
-            self.known.add(nodes, tuple(self.made), len(nodes))
+                todo += self._repair_one(todo.pop())
+            self.memo.add(nodes, tuple(self.made), len(nodes))
             return
-        for wire in cuts:
-            self.cut[wire] = 1
+        for edge in cuts:
+            self.cut[edge] = 1
 
-    def _cut(self, wire: int) -> None:
-        self.cut[wire] = 1
-        self.made.append(wire)
+    def _cut(self, edge: int) -> None:
+        self.cut[edge] = 1
+        self.made.append(edge)
 
-    def _peel_one(self, members: list[int]) -> list[list[int]]:
-        """Peel one subgraph, given sorted; return the smaller parts that it fell into."""
+    def _repair_one(self, members: list[int]) -> list[list[int]]:
+        """Repair one subgraph, given sorted; return the smaller parts that were cut off."""
         part = self.part
         self._label(members)
         own = part[members[0]]
         depends = self._count(members)
-        calm: list[int] = []
+        independent: list[int] = []
         fresh = [node for node in members if node not in depends]
         if len(fresh) == len(members):
             return []
@@ -70,22 +73,22 @@ class Peeler:
         parts: list[list[int]] = []
         last = members[-1]
         while True:
-            if not calm:
+            if not independent:
                 bits.restart()
             bits.add(sorted(fresh))
-            calm += fresh
-            cuts = self._closing(calm, depends, bits, own, last)
+            independent += fresh
+            cuts = self._closing(independent, depends, bits, own, last)
             if not cuts:
                 return parts
-            for wire, _, _ in cuts:
-                self._cut(wire)
-            left = fall_apart(self.top.around, self.cut, cuts)
+            for edge, _, _ in cuts:
+                self._cut(edge)
+            left = separated_parts(self.top.around, self.cut, cuts)
             for nodes in left:
                 self._label(nodes)
                 if any(node in depends for node in nodes):
                     parts.append(sorted(nodes))
             fresh = self._recount(depends, cuts, left, own, last)
-            calm = [node for node in calm if part[node] == own]
+            independent = [node for node in independent if part[node] == own]
             self._cut_constants(
                 (w for _, v, w in cuts if part[w] == own != part[v] and w in depends), own
             )
@@ -103,17 +106,17 @@ class Peeler:
         outs, cut, last = self.top.outs, self.cut, members[-1]
         depends: dict[int, int] = {}
         for node in members:
-            for wire, user in outs[node]:
-                if cut[wire] and user <= last:
+            for edge, user in outs[node]:
+                if cut[edge] and user <= last:
                     depends[user] = depends.get(user, 0) + 1
         part, own = self.part, self.part[last]
         stack = list(depends)
         while stack:
             node = stack.pop()
             inside = part[node] == own
-            for wire, user in outs[node]:
-                # A wire that leaves the subgraph is counted already.
-                if user <= last and not (inside and cut[wire]):
+            for edge, user in outs[node]:
+                # An edge that leaves the subgraph is counted already.
+                if user <= last and not (inside and cut[edge]):
                     if user in depends:
                         depends[user] += 1
                     else:
@@ -129,9 +132,9 @@ class Peeler:
         own: int,
         last: int,
     ) -> list[int]:
-        """Update the counts after parts have left; return the members that became calm."""
+        """Update the counts after parts have left; return the members that became independent."""
         outs, cut, part = self.top.outs, self.cut, self.part
-        new = {wire for wire, _, _ in cuts}
+        new = {edge for edge, _, _ in cuts}
         for _, producer, user in cuts:
             if part[producer] == own:
                 depends[user] += 1
@@ -147,73 +150,75 @@ class Peeler:
             if part[user] == own:
                 fresh.append(user)
 
-        # Listed first: what turns calm only now is dropped from the stack below.
+        # A list, because nodes that become independent only now are handled by the stack below.
         for node in [node for nodes in left for node in nodes if node not in depends]:
-            for wire, user in outs[node]:
-                if cut[wire] and user <= last and wire not in new:
+            for edge, user in outs[node]:
+                if cut[edge] and user <= last and edge not in new:
                     drop(user)
         while stack:
             node = stack.pop()
             inside = part[node] == own
-            for wire, user in outs[node]:
-                if user <= last and not (inside and cut[wire]):
+            for edge, user in outs[node]:
+                if user <= last and not (inside and cut[edge]):
                     drop(user)
         return fresh
 
     def _closing(
         self,
-        calm: list[int],
+        independent: list[int],
         depends: dict[int, int],
         bits: _EntryBits,
         own: int,
         last: int,
     ) -> list[tuple[int, int, int]]:
-        """Return the wires (number, from, to) out of the calm top that have to be cut."""
+        """Return the edges (number, from, to) out of the independent nodes that have to be cut."""
         top, cut, outs = self.top, self.cut, self.top.outs
-        common = -1  # entries above every calm node whose tensors leave the subgraph
+        common = -1  # entries above every independent node whose tensor leaves the subgraph
         frontier: list[tuple[int, int, int]] = []
-        for node in calm:
-            for wire, user in outs[node]:
-                if cut[wire]:
+        for node in independent:
+            for edge, user in outs[node]:
+                if cut[edge]:
                     if user <= last:
                         common &= bits.above[node]
                 elif user in depends:
-                    frontier.append((wire, node, user))
+                    frontier.append((edge, node, user))
         cuts: list[tuple[int, int, int]] = []
         unsure: list[tuple[int, int, int]] = []
-        for edge in frontier:
-            wire, node, user = edge
-            leaf = top.single_use[wire] and bits.plain[node] and not top.graph_input[node]
+        for crossing in frontier:
+            edge, node, user = crossing
+            leaf = top.single_use[edge] and bits.plain[node] and not top.graph_input[node]
             if leaf:
                 continue
             if bits.above[node] & common or self._reenters(user, own):
-                cuts.append(edge)
+                cuts.append(crossing)
             else:
-                unsure.append(edge)
+                unsure.append(crossing)
         if unsure:
-            closing = self._closing_bits(calm, depends, bits, own, max(u for _, _, u in unsure))
+            closing = self._closing_bits(
+                independent, depends, bits, own, max(u for _, _, u in unsure)
+            )
             cuts += [e for e in unsure if bits.above[e[1]] & closing.get(e[2], 0)]
         return cuts
 
     def _closing_bits(
-        self, calm: list[int], depends: dict[int, int], bits: _EntryBits, own: int, last: int
+        self, independent: list[int], depends: dict[int, int], bits: _EntryBits, own: int, last: int
     ) -> dict[int, int]:
-        """Return, for each node, the entries above something that left and came back above it."""
+        """Return, for each node, the entries that reach it by way of other subgraphs."""
         ins, cut, part = self.top.ins, self.cut, self.part
         reached: dict[int, int] = {}
         closing: dict[int, int] = {}
-        for node in range(min(calm), last + 1):
+        for node in range(min(independent), last + 1):
             here = closed = 0
             if part[node] == own and node not in depends:
                 here = bits.above[node]
                 for _, producer in ins[node]:
                     closed |= closing.get(producer, 0)
             else:
-                for wire, producer in ins[node]:
+                for edge, producer in ins[node]:
                     from_above = reached.get(producer, 0)
                     here |= from_above
                     closed |= closing.get(producer, 0)
-                    if cut[wire] and part[producer] == own:
+                    if cut[edge] and part[producer] == own:
                         closed |= from_above
             if here:
                 reached[node] = here
@@ -225,20 +230,20 @@ class Peeler:
 
     def _reenters(self, node: int, own: int) -> bool:
         cut, part = self.cut, self.part
-        return any(cut[wire] and part[producer] != own for wire, producer in self.top.ins[node])
+        return any(cut[edge] and part[producer] != own for edge, producer in self.top.ins[node])
 
     def _cut_constants(self, nodes: Iterable[int], own: int) -> None:
-        """Cut private constants off where the cycle comes in, as HETERO does."""
+        """Cut off private constants where the cycle re-enters, as HETERO does."""
         for node in nodes:
             if self.top.private[node] and self._reenters(node, own):
-                for wire in self.top.private[node]:
-                    self._cut(wire)
+                for edge in self.top.private[node]:
+                    self._cut(edge)
 
 
 class _EntryBits:
-    """For each calm node, the entries of its subgraph above it, as bits of an integer.
+    """For each independent node, the entries of its subgraph above it, as bits of an integer.
 
-    ``plain`` tells whether all of them come straight from parameters and constants.
+    ``plain`` tells whether all of them come directly from parameters and constants.
     """
 
     def __init__(self, top: Topology, cut: bytearray):
@@ -252,13 +257,13 @@ class _EntryBits:
         self.next_bit = 1
 
     def add(self, nodes: Sequence[int]) -> None:
-        """Add nodes in topological order; what is above them must be there already."""
+        """Add nodes in topological order, after everything above them."""
         for node in nodes:
             above, plain = 0, True
             if self.top.graph_input[node]:
                 above, self.next_bit = self.next_bit, self.next_bit << 1
-            for wire, producer in self.top.ins[node]:
-                if self.cut[wire]:
+            for edge, producer in self.top.ins[node]:
+                if self.cut[edge]:
                     above |= self.next_bit
                     self.next_bit <<= 1
                     plain &= self.top.graph_input[producer]

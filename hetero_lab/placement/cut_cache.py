@@ -1,40 +1,36 @@
-"""Cuts that were found before, kept with their graph: most placements differ little from others."""
+"""FIFO cache of cut sets: most placements of a graph differ little from earlier ones."""
 
 from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from hetero_lab.model.opgraph import OpGraph
-
 Key = TypeVar("Key")
 Cuts = TypeVar("Cuts")
 
-_MOST = 1_000_000  # nodes and wires in all that is kept
+_CAPACITY = 1_000_000  # nodes and edges over all entries
 
 
-class KnownCuts(Generic[Key, Cuts]):
-    """What was cut, by what that follows from; the oldest go first."""
+class CutCache(Generic[Key, Cuts]):
+    """Cut sets by what determines them; the oldest are evicted first."""
 
     def __init__(self) -> None:
         self._cuts: dict[Key, tuple[Cuts, int]] = {}
         self._size = 0
 
-    @classmethod
-    def of(cls, graph: OpGraph, kind: str) -> KnownCuts[Key, Cuts]:
-        """Return those of one kind of a graph."""
-        return graph.__dict__.setdefault(f"_known_cuts_{kind}", cls())
+    def __len__(self) -> int:
+        return len(self._cuts)
 
     def get(self, key: Key) -> Cuts | None:
-        """Return what was cut, None if that is not known."""
-        found = self._cuts.get(key)
-        return None if found is None else found[0]
+        """Return a cut set, None if it is not cached."""
+        entry = self._cuts.get(key)
+        return None if entry is None else entry[0]
 
     def add(self, key: Key, cuts: Cuts, size: int) -> None:
-        """Keep what was cut; ``size`` is how many nodes and wires that takes to keep."""
+        """Cache a cut set that takes up ``size`` nodes and edges."""
         if key in self._cuts:
             return
         self._cuts[key] = cuts, size
         self._size += size
-        while self._size > _MOST and len(self._cuts) > 1:
+        while self._size > _CAPACITY and len(self._cuts) > 1:
             oldest = next(iter(self._cuts))
             self._size -= self._cuts.pop(oldest)[1]

@@ -3,8 +3,8 @@
 The rule is that of OpenVINO's HETERO plugin (``SubgraphCollector``, 2026.4; Apache-2.0, see
 NOTICE), written anew: neighbours of equal affinity merge; while some subgraph depends on itself
 through another one, it is split at the inputs that close the cycle; what is still cyclic is
-split node by node inside the strongly connected components (``splitting``). Constants are
-copied, never cut, but one constant that two parts of a device share joins them.
+split node by node inside the strongly connected components (``subgraph_collector``). Constants
+are copied, never cut, but one constant that two parts of a device share joins them.
 """
 
 from __future__ import annotations
@@ -16,12 +16,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, Consumer, OpGraph
+from hetero_lab.model.read import Source, prepare
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.subgraph_collector import Split, split
+from hetero_lab.placement.placement import PlacementLike, resolve
+from hetero_lab.placement.subgraph_collector import Split, SubgraphCollector
 from hetero_lab.placement.topology import topology
 
 if TYPE_CHECKING:
+    import openvino as ov
     import pandas as pd
+
+_GROUP_MARK = "\x00"  # between a device and the number of a group of its ops
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +124,45 @@ class Partition:
         return html_table(self.to_frame(), caption=repr(self))
 
 
+def partition(model: Source, placement: PlacementLike, *, core: ov.Core | None = None) -> Partition:
+    """Predict the subgraphs and boundaries that HETERO will make, without compiling.
+
+    Parameters
+    ----------
+    model
+        Anything that :func:`hetero_lab.load` takes.
+    placement
+        An Affinity, a Placement, ``"HETERO:ACC,CPU"`` or ``"CPU"``.
+
+    Returns
+    -------
+    Partition
+        ``.subgraphs``, ``.boundaries``, ``.n_subgraphs``, ``.boundary_bytes``.
+
+    Raises
+    ------
+    AffinityError, DeviceError
+        The affinity is of another model, or a device cannot run what is placed on it.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> acc = hl.emulate("ACC", unsupported={"Softmax"})
+    >>> found = hl.partition(model, "HETERO:ACC,CPU")
+    >>> [(subgraph.device, len(subgraph.ops)) for subgraph in found.subgraphs]
+    [('ACC', 91), ('CPU', 1)]
+    >>> found.boundary_bytes
+    40
+    """
+    prepared = prepare(model)
+    resolved = resolve(prepared, placement, core=core)
+    predicted = predict(prepared.graph, resolved.affinity)
+    if resolved.direct:
+        return one_subgraph(predicted, resolved.affinity.devices[0])
+    return predicted
+
+
 def predict(graph: OpGraph, affinity: Affinity) -> Partition:
     """Predict the partition without compiling.
 
@@ -137,11 +181,11 @@ def predict(graph: OpGraph, affinity: Affinity) -> Partition:
     devices = _devices(graph, affinity)
     numbers: dict[str, int] = {}
     numbered = [numbers.setdefault(device, len(numbers)) for device in devices]
-    return _collect(graph, devices, split(topology(graph), np.array(numbered)))
+    return _collect(graph, devices, SubgraphCollector.of(graph).split(np.array(numbered)))
 
 
 def partition_of_split(graph: OpGraph, affinity: Affinity, ids: np.ndarray) -> Partition:
-    """Return what :func:`predict` does, where the subgraph number of every node is known."""
+    """Do what :func:`predict` does, given the subgraph number of every node."""
     top = topology(graph)
     cut = ids[top.source] != ids[top.target]
     return _collect(graph, _devices(graph, affinity), Split(cut, ids))
@@ -159,7 +203,7 @@ def _devices(graph: OpGraph, affinity: Affinity) -> list[str]:
 
 
 def one_subgraph(predicted: Partition, device: str) -> Partition:
-    """Return what a compile on one device makes of a model, without HETERO in between."""
+    """Return the partition of a model that is compiled on one device, without HETERO."""
     ops = [op for subgraph in predicted.subgraphs for op in subgraph.ops]
     return Partition((Subgraph(0, device, tuple(ops)),), ())
 
@@ -168,8 +212,8 @@ def _collect(graph: OpGraph, devices: Sequence[str], parts: Split) -> Partition:
     """Order the subgraphs as they run and list what crosses between them."""
     top, ids = topology(graph), parts.ids.tolist()
     crossing: dict[tuple[int, int], list[int]] = {}  # tensor → receiving subgraphs
-    for wire in np.flatnonzero(parts.cut & ~top.from_constant).tolist():
-        producer, source_port = int(top.source[wire]), top.source_port[wire]
+    for edge in np.flatnonzero(parts.cut & ~top.from_constant).tolist():
+        producer, source_port = int(top.source[edge]), top.source_port[edge]
         if (producer, source_port) not in crossing:
             users = _other_users(graph, ids, producer, source_port)
             crossing[producer, source_port] = list(dict.fromkeys(ids[u.index] for u in users))
@@ -238,7 +282,7 @@ def _feeds(crossing: dict[tuple[int, int], list[int]], ids: Sequence[int]) -> di
 def _execution_order(
     subgraphs: list[int], feeds: dict[int, set[int]], members: dict[int, list[int]]
 ) -> list[int]:
-    """Order in waves, as the runtime does: first what needs nothing, then what needs only that."""
+    """Order in waves, as the runtime does: a subgraph follows the last one that it reads from."""
     waiting = dict.fromkeys(subgraphs, 0)
     for receivers in feeds.values():
         for receiver in receivers:
@@ -258,7 +302,7 @@ def _execution_order(
 
 
 def _device(graph: OpGraph, devices: Sequence[str], members: Sequence[int]) -> str:
-    """Return a submodel's device; constants do not count, parameters only where nothing else is."""
+    """Return a submodel's device: of its ops, else of its parameters, else of its constants."""
     for kinds in ((CONSTANT, PARAMETER), (CONSTANT,), ()):
         for index in members:
             if graph.ops[index].type not in kinds:
@@ -287,7 +331,7 @@ def partition_to_json(partition: Partition) -> dict[str, Any]:
 
 
 def partition_from_json(data: Mapping[str, Any]) -> Partition:
-    """Build the partition that :func:`partition_to_json` described."""
+    """Build the partition that :func:`partition_to_json` wrote."""
     return Partition(
         tuple(
             Subgraph(index, str(device), tuple(map(str, ops)))
@@ -325,4 +369,56 @@ def reordered(predicted: Partition, order: list[int]) -> Partition:
         wiring=tuple(predicted.wiring[old] for old in order),
         observed=True,
         home=tuple(position.get(old, -1) for old in predicted.home),
+    )
+
+
+def predict_by_branch(graph: OpGraph, affinity: Affinity) -> Partition:
+    """Predict the partition with every subgraph split into its independent branches.
+
+    Two ops of a subgraph stay together if they wait for the same boundaries and the same
+    boundaries and model outputs wait for them. Such groups are convex, so that the finer
+    partition has no cycles.
+
+    Raises
+    ------
+    AffinityError
+        The affinity is of another model.
+    """
+    coarse = predict(graph, affinity)
+    home = coarse.home
+    stateful = {index for path in graph.stateful_paths for index in path}
+    waits = [0] * len(graph.ops)
+    feeds = [0] * len(graph.ops)
+    numbers: dict[tuple[int, int], int] = {}
+    for op in graph.ops:
+        for producer, port in op.inputs:
+            if home[producer] != home[op.index] and home[producer] >= 0:
+                waits[op.index] |= 1 << numbers.setdefault((producer, port), len(numbers))
+            elif home[producer] == home[op.index]:
+                waits[op.index] |= waits[producer]
+    for op in reversed(graph.ops):
+        for use in graph.consumers[op.index]:
+            if home[use.index] != home[op.index] or graph.ops[use.index].type == "Result":
+                feeds[op.index] |= 1 << numbers.setdefault((-1 - use.index, 0), len(numbers))
+            else:
+                feeds[op.index] |= feeds[use.index]
+    groups: dict[tuple[int, int, int], int] = {}
+    labels: dict[str, str] = {}
+    for op in graph.ops:
+        leader = graph.leader[op.index]
+        if leader != op.index:
+            continue
+        signature = (
+            (home[op.index], 0, 0)
+            if op.index in stateful
+            else (home[op.index], waits[op.index], feeds[op.index])
+        )
+        number = groups.setdefault(signature, len(groups))
+        labels[op.name] = f"{affinity[op.name]}{_GROUP_MARK}{number}"
+    fine = predict(graph, Affinity.from_graph(graph, labels))
+    return replace(
+        fine,
+        subgraphs=tuple(
+            replace(s, device=s.device.partition(_GROUP_MARK)[0]) for s in fine.subgraphs
+        ),
     )

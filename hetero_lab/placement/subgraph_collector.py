@@ -1,61 +1,81 @@
-"""Where HETERO cuts a model: the rule of ``partition`` on arrays, close to linear time.
+"""SubgraphCollector: where HETERO cuts a model, computed on arrays in close to linear time.
 
-The rule (OpenVINO's ``SubgraphCollector``, see NOTICE): neighbours on one device merge; each
+The rule (OpenVINO's class of the same name, see NOTICE): neighbours on one device merge; each
 subgraph that depends on itself through another one is cut at the inputs that close the cycle
-(``peeling``); what is still cyclic is cut node by node (``knots``).
+(``convexity``); what is still cyclic is cut node by node (``cycle_breaking``).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from hetero_lab.placement.convexity import Peeler
-from hetero_lab.placement.cycle_breaking import Knots
-from hetero_lab.placement.topology import Topology, connected, strong_labels
+from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.placement import convexity, cycle_breaking
+from hetero_lab.placement.topology import connected, strong_components, topology
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Which wires are cut, and the subgraph number of every node."""
+    """Which edges are cut, and the subgraph number of every node."""
 
     cut: np.ndarray
     ids: np.ndarray
 
 
-def split(top: Topology, devices: np.ndarray) -> Split:
-    """Cut a model where HETERO cuts it.
+class SubgraphCollector:
+    """Splits one graph for any placement, and remembers what placements have in common."""
 
-    Parameters
-    ----------
-    top
-        The wires.
-    devices
-        Number of the device of each node, shape ``[n_nodes]``. A constant is where its leader
-        is; a result's own device is not looked at.
-    """
-    cut = (devices[top.source] != devices[top.target]) & ~top.to_result
-    ids = connected(top, cut)
-    knots = _knots(top, cut, ids)
-    if knots is None:
-        return Split(cut, ids)
-    flags = bytearray(cut.tobytes())
-    Peeler(top, flags, ids.tolist()).peel(np.flatnonzero(knots[ids] >= 0).tolist())
-    cut = np.frombuffer(flags, dtype=bool)
-    ids = connected(top, cut)
-    knots = _knots(top, cut, ids)
-    if knots is not None:
-        flags = bytearray(flags)
-        Knots(top, flags, ids, knots).untie()
+    def __init__(self, graph: OpGraph):
+        self.topology = topology(graph)
+        self.convexity_memo: convexity.Memo = convexity.Memo()
+        self.cycle_memo: cycle_breaking.Memo = cycle_breaking.Memo()
+
+    @classmethod
+    def of(cls, graph: OpGraph) -> SubgraphCollector:
+        """Return the collector that is kept with a graph."""
+        return graph.derived(cls)
+
+    @cached_property
+    def _uncut_ranks(self) -> list[cycle_breaking.Rank]:
+        return cycle_breaking.uncut_ranks(self.topology)
+
+    def split(self, devices: np.ndarray) -> Split:
+        """Cut the graph where HETERO cuts it.
+
+        Parameters
+        ----------
+        devices
+            Number of the device of each node, shape ``[n_nodes]``. A constant is where its
+            leader is; the device of a result is ignored.
+        """
+        top = self.topology
+        cut = (devices[top.source] != devices[top.target]) & ~top.to_result
+        ids = connected(top, cut)
+        components = self._cyclic_components(cut, ids)
+        if components is None:
+            return Split(cut, ids)
+        flags = bytearray(cut.tobytes())
+        repair = convexity.ConvexityRepair(top, flags, ids.tolist(), self.convexity_memo)
+        repair.repair(np.flatnonzero(components[ids] >= 0).tolist())
         cut = np.frombuffer(flags, dtype=bool)
         ids = connected(top, cut)
-    return Split(cut, ids)
+        components = self._cyclic_components(cut, ids)
+        if components is not None:
+            flags = bytearray(flags)
+            cycle_breaking.CycleBreaking(
+                top, flags, ids, components, self._uncut_ranks, self.cycle_memo
+            ).break_cycles()
+            cut = np.frombuffer(flags, dtype=bool)
+            ids = connected(top, cut)
+        return Split(cut, ids)
 
-
-def _knots(top: Topology, cut: np.ndarray, ids: np.ndarray) -> np.ndarray | None:
-    """Number the strongly connected components of several subgraphs; -1 for who is in none."""
-    n = int(ids.max()) + 1 if len(ids) else 0
-    labels = strong_labels(ids[top.source[cut]], ids[top.target[cut]], n)
-    tied = np.bincount(labels, minlength=n)[labels] > 1
-    return np.where(tied, labels, -1) if tied.any() else None
+    def _cyclic_components(self, cut: np.ndarray, ids: np.ndarray) -> np.ndarray | None:
+        """Number the strongly connected components of several subgraphs; -1 for the others."""
+        top = self.topology
+        n = int(ids.max()) + 1 if len(ids) else 0
+        labels = strong_components(ids[top.source[cut]], ids[top.target[cut]], n)
+        cyclic = np.bincount(labels, minlength=n)[labels] > 1
+        return np.where(cyclic, labels, -1) if cyclic.any() else None

@@ -1,10 +1,11 @@
-"""The wires of a graph as arrays and lists of neighbours, and how parts hang together."""
+"""Topology of a graph: its edges as arrays and adjacency lists, and connected components."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from scipy.sparse import coo_array, csr_array
@@ -12,34 +13,33 @@ from scipy.sparse.csgraph import connected_components
 
 from hetero_lab.model.opgraph import CONSTANT, RESULT, OpGraph
 
-Wires = tuple[tuple[tuple[int, int], ...], ...]  # for each node: (wire, node at its other end)
+Adjacency: TypeAlias = tuple[tuple[tuple[int, int], ...], ...]  # node → (edge, other end)
 
 
 @dataclass(frozen=True, eq=False)
 class Topology:
-    """The wires of a graph as arrays, in order of receiving node and input port.
+    """The edges of a graph, in order of receiving node and input port.
 
-    ``ins`` and ``outs`` leave out results and private constants: those with one use, which go
-    wherever that use goes. ``private`` lists, for each node, the wires from such constants.
+    ``ins`` and ``outs`` leave out results and private constants: those with a single use, which
+    always follow it. ``private`` lists, for each node, the edges from such constants.
     """
 
-    graph: OpGraph
     source: np.ndarray
     target: np.ndarray
     source_port: tuple[int, ...]
-    tensor: np.ndarray  # number of the tensor on each wire
+    tensor: np.ndarray  # number of the tensor on each edge
     to_result: np.ndarray
     from_constant: np.ndarray
-    ins: Wires
-    outs: Wires
+    ins: Adjacency
+    outs: Adjacency
     private: tuple[tuple[int, ...], ...]
-    single_use: tuple[bool, ...]  # for each wire: it is the only use of its tensor
+    single_use: tuple[bool, ...]  # for each edge: it is the only use of its tensor
     graph_input: tuple[bool, ...]
     n_uses: tuple[int, ...]  # for each node: uses of its outputs, results not counted
     first_op: tuple[bool, ...]  # for each node: an op whose inputs are parameters or constants
-    around: Wires  # ins and outs together
-    all_ins: Wires  # with results and private constants
-    anchor: tuple[int, ...]  # for each node: itself, or the node that it always goes with
+    around: Adjacency  # ins and outs together
+    all_ins: Adjacency  # with results and private constants
+    anchor: tuple[int, ...]  # for each node: itself, or the node that it always follows
 
     @property
     def n_nodes(self) -> int:
@@ -48,20 +48,17 @@ class Topology:
 
 
 def topology(graph: OpGraph) -> Topology:
-    """Return the wires of a graph; they are made once and kept with it."""
-    known = graph.__dict__.get("_topology")
-    if known is None:
-        known = graph.__dict__["_topology"] = _topology(graph)
-    return known
+    """Return the topology of a graph, made once and kept with it."""
+    return graph.derived(_topology)
 
 
 def _topology(graph: OpGraph) -> Topology:
-    wires = [(p, op.index, port) for op in graph for p, port in op.inputs]
-    source = np.array([w[0] for w in wires], dtype=np.int32)
-    target = np.array([w[1] for w in wires], dtype=np.int32)
+    edges = [(p, op.index, port) for op in graph for p, port in op.inputs]
+    source = np.array([w[0] for w in edges], dtype=np.int32)
+    target = np.array([w[1] for w in edges], dtype=np.int32)
     first_port = np.zeros(len(graph) + 1, dtype=np.int64)
     np.cumsum([len(op.outputs) for op in graph], out=first_port[1:])
-    tensor = first_port[source] + np.array([w[2] for w in wires], dtype=np.int64)
+    tensor = first_port[source] + np.array([w[2] for w in edges], dtype=np.int64)
     types = [op.type for op in graph]
     result = np.array([t == RESULT for t in types], dtype=bool)
     constant = np.array([t == CONSTANT for t in types], dtype=bool)
@@ -74,20 +71,19 @@ def _topology(graph: OpGraph) -> Topology:
     outs: list[list[tuple[int, int]]] = [[] for _ in types]
     all_ins: list[list[tuple[int, int]]] = [[] for _ in types]
     private: list[list[int]] = [[] for _ in types]
-    for wire, (producer, user, _) in enumerate(wires):
-        all_ins[user].append((wire, producer))
+    for edge, (producer, user, _) in enumerate(edges):
+        all_ins[user].append((edge, producer))
         if types[user] == RESULT or user in private_nodes:
             continue
         if producer not in private_nodes:
-            ins[user].append((wire, producer))
-            outs[producer].append((wire, user))
+            ins[user].append((edge, producer))
+            outs[producer].append((edge, user))
         elif types[producer] == CONSTANT:
-            private[user].append(wire)
+            private[user].append(edge)
     return Topology(
-        graph=graph,
         source=source,
         target=target,
-        source_port=tuple(w[2] for w in wires),
+        source_port=tuple(w[2] for w in edges),
         tensor=tensor,
         to_result=to_result,
         from_constant=constant[source],
@@ -108,9 +104,9 @@ def _topology(graph: OpGraph) -> Topology:
 
 
 def _private_nodes(graph: OpGraph, n_uses: np.ndarray) -> set[int]:
-    """Find constants, and ops computed from such alone, that have one use by another op.
+    """Find constants, and ops computed from these alone, with a single use by another op.
 
-    That op must have another input too: they then never change where something is cut.
+    That op must have another input too: then they never change where anything is cut.
     """
     private: set[int] = set()
     for op in graph:
@@ -146,34 +142,34 @@ def _anchors(graph: OpGraph, private: set[int]) -> list[int]:
 
 
 def connected(top: Topology, cut: np.ndarray) -> np.ndarray:
-    """Join nodes over every wire that is not cut; return the number of each node's part."""
+    """Number the weakly connected components that remain when ``cut`` edges are removed."""
     kept, n = ~cut, top.n_nodes
-    # The wires are in order of the node that receives them: they are the rows of a matrix.
+    # Edges are ordered by receiving node, so they are the rows of a CSR matrix already.
     rows = np.zeros(n + 1, dtype=np.int32)
     np.cumsum(np.bincount(top.target[kept], minlength=n), out=rows[1:])
     links = csr_array((np.ones(rows[-1]), top.source[kept], rows), shape=(n, n))
     return connected_components(links, connection="weak")[1]
 
 
-def strong_labels(source: np.ndarray, target: np.ndarray, n: int) -> np.ndarray:
+def strong_components(source: np.ndarray, target: np.ndarray, n: int) -> np.ndarray:
     """Number the strongly connected components of ``n`` nodes with the given edges."""
     links = coo_array((np.ones(len(source)), (source, target)), shape=(n, n)).tocsr()
     return connected_components(links, connection="strong")[1]
 
 
-def fall_apart(
-    around: Wires, cut: Sequence[int], cuts: Iterable[tuple[int, int, int]]
+def separated_parts(
+    around: Adjacency, cut: Sequence[int], cuts: Iterable[tuple[int, int, int]]
 ) -> list[list[int]]:
-    """Return the parts into which ``cuts`` separate a subgraph, all but the one found last.
+    """Return the parts into which ``cuts`` separate a subgraph, except the one found last.
 
-    The parts are searched in turns, a node each, so that the largest is not walked through.
+    The parts are searched in turn, one node at a time, so that the largest is never traversed.
 
     Parameters
     ----------
     around
-        The wires of each node; those that are ``cut`` are not followed.
+        The edges of each node; those that are ``cut`` are not followed.
     cuts
-        The new cuts: (wire, from, to).
+        The new cuts: (edge, from, to).
     """
     cuts = list(cuts)
     if len(cuts) == 1:
@@ -198,8 +194,8 @@ def fall_apart(
             del active[turn]
             done.append(members[group])
             continue
-        for wire, other in around[queue.popleft()]:
-            if cut[wire]:
+        for edge, other in around[queue.popleft()]:
+            if cut[edge]:
                 continue
             found = group_of.get(other)
             if found is None:
@@ -218,19 +214,19 @@ def fall_apart(
     return done
 
 
-def _two_sides(around: Wires, cut: Sequence[int], producer: int, user: int) -> list[list[int]]:
-    """As :func:`fall_apart` for one cut, the usual case: search from both its ends in turns."""
-    mine, theirs = [producer], [user]
-    seen, others = {producer}, {user}
+def _two_sides(around: Adjacency, cut: Sequence[int], producer: int, user: int) -> list[list[int]]:
+    """Do what :func:`separated_parts` does for one cut, the usual case: search from both ends."""
+    side, other_side = [producer], [user]
+    seen, other_seen = {producer}, {user}
     at = other_at = 0
-    while at < len(mine):
-        for wire, node in around[mine[at]]:
-            if cut[wire] or node in seen:
+    while at < len(side):
+        for edge, node in around[side[at]]:
+            if cut[edge] or node in seen:
                 continue
-            if node in others:
+            if node in other_seen:
                 return []
             seen.add(node)
-            mine.append(node)
-        mine, theirs, seen, others = theirs, mine, others, seen
+            side.append(node)
+        side, other_side, seen, other_seen = other_side, side, other_seen, seen
         at, other_at = other_at, at + 1
-    return [mine]
+    return [side]

@@ -18,9 +18,8 @@ import numpy as np
 from hetero_lab.clock import now
 from hetero_lab.errors import PlanError
 from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, OpGraph
-from hetero_lab.placement import branches
-from hetero_lab.placement.partition import Partition, predict
-from hetero_lab.placement.topology import strong_labels
+from hetero_lab.placement.partition import Partition, predict, predict_by_branch
+from hetero_lab.placement.topology import strong_components
 from hetero_lab.planning.earliest_finish import schedule_tasks
 from hetero_lab.planning.planner import Baseline, plan_graph
 from hetero_lab.planning.schedules import Schedule
@@ -175,7 +174,7 @@ def unit_tasks(costs: CostModel) -> TaskGraph:
     objective, units = costs.objective, costs.units
     between = _edges(costs)
     pairs = np.array(list(between), dtype=np.int64).reshape(-1, 2)
-    knot = strong_labels(pairs[:, 0], pairs[:, 1], len(units))
+    knot = strong_components(pairs[:, 0], pairs[:, 1], len(units))
     first = [min(costs.graph.index_of[op] for op in unit.ops) for unit in units]
     lost: dict[tuple[int, int], np.ndarray] = {}
     for row, ends in enumerate(objective.fused.tolist()):
@@ -253,7 +252,7 @@ class _Climb:
                 return best, devices
 
     def _simulated(self, devices: np.ndarray) -> tuple[Schedule, Partition]:
-        make = branches.split_branches if self.split_branches else predict
+        make = predict_by_branch if self.split_branches else predict
         partition = make(self.costs.graph, self.costs.objective.affinity(devices))
         return run_partition(self.costs, devices, partition), partition
 
@@ -267,7 +266,7 @@ class _Climb:
         if not self.split_branches:
             # One branch of a subgraph can go where the rest stays.
             affinity = self.costs.objective.affinity(devices)
-            homes.append(branches.split_branches(self.costs.graph, affinity))
+            homes.append(predict_by_branch(self.costs.graph, affinity))
         groups: dict[tuple[int, ...], None] = {}
         for one in homes:
             members: dict[int, list[int]] = {}

@@ -19,7 +19,7 @@ import numpy as np
 from hetero_lab.errors import PlanError, names_at_hand
 from hetero_lab.model.opgraph import CONSTANT, RESULT, OpGraph
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.subgraph_collector import split
+from hetero_lab.placement.subgraph_collector import SubgraphCollector
 from hetero_lab.placement.topology import Topology, topology
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ class Objective:
             Number of the device of every node, shape ``[nodes]``.
         """
         top, n_devices = self.top, len(self.devices)
-        ids = split(top, devices).ids
+        ids = SubgraphCollector.of(self.graph).split(devices).ids
         n_ids = int(ids.max()) + 1
         device_of_id = np.zeros(n_ids, dtype=np.int64)
         device_of_id[ids] = devices

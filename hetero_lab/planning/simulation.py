@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hetero_lab.model.opgraph import PARAMETER
-from hetero_lab.placement import branches
-from hetero_lab.placement.partition import Partition, predict
+from hetero_lab.placement.partition import Partition, predict, predict_by_branch
 from hetero_lab.planning.schedules import Schedule, ScheduledTask, arranged
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ def simulate(costs: CostModel, affinity: Affinity, *, split_branches: bool = Fal
     an emulated device and the CPU beneath it, slow each other down by more than this says.
     """
     numbers = costs.objective.device_numbers(affinity)
-    make = branches.split_branches if split_branches else predict
+    make = predict_by_branch if split_branches else predict
     return run_partition(costs, numbers, make(costs.graph, affinity))
 
 

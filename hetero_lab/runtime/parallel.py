@@ -26,8 +26,7 @@ from hetero_lab.errors import ArgumentError, HeteroLabError
 from hetero_lab.model.opgraph import PARAMETER
 from hetero_lab.model.read import PreparedModel, Source, output_names, prepare
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.branches import split_branches
-from hetero_lab.placement.partition import Partition, predict
+from hetero_lab.placement.partition import Partition, predict, predict_by_branch
 from hetero_lab.placement.placement import Placement, PlacementLike, compile_properties, resolve
 from hetero_lab.runtime.compiled import check_cuts
 from hetero_lab.runtime.cores import cores_of_their_own, stay_on
@@ -68,7 +67,7 @@ def cuts(
             "A model with states has them in its request: several in flight would mix them. "
             "Use n_requests=1."
         )
-    cut_up = split_branches if separate_branches else predict
+    cut_up = predict_by_branch if separate_branches else predict
     partition = cut_up(graph, affinity)
     check_cuts(prepared, partition)
     return partition

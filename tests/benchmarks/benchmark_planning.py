@@ -22,6 +22,7 @@ import numpy as np
 from hetero_lab.model.opgraph import Op, OpGraph, Tensor
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import predict
+from hetero_lab.placement.subgraph_collector import SubgraphCollector
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, LostFusion, Unit
 from hetero_lab.planning.min_cut import min_cut
 from hetero_lab.planning.pairwise import Pairwise
@@ -217,9 +218,10 @@ def one_size(n_ops: int, with_plan: bool) -> list[dict[str, object]]:
 
 
 def partition_anew(graph: OpGraph, affinity: Affinity) -> None:
-    """Predict without what is known of other placements."""
-    for name in [name for name in vars(graph) if name.startswith("_known_cuts")]:
-        del vars(graph)[name]
+    """Predict without cuts memoised from other placements."""
+    collector = SubgraphCollector.of(graph)
+    collector.convexity_memo = type(collector.convexity_memo)()
+    collector.cycle_memo = type(collector.cycle_memo)()
     predict(graph, affinity)
 
 

@@ -14,8 +14,7 @@ from planning.random_costs import GraphMaker, affinity_of, random_case
 
 from hetero_lab.errors import AffinityError, PlanError
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.branches import split_branches
-from hetero_lab.placement.partition import predict
+from hetero_lab.placement.partition import predict, predict_by_branch
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, LostFusion, Unit
 from hetero_lab.planning.earliest_finish import schedule_tasks
 from hetero_lab.planning.list_scheduling import list_scheduling, unit_tasks
@@ -358,7 +357,7 @@ def test_a_simulated_schedule_can_be_run(seed, split):
     rng = random.Random(seed)
     places = [[n for n, t in enumerate(unit.time_us) if t is not None] for unit in costs.units]
     affinity = affinity_of(costs, [rng.choice(every) for every in places])
-    partition = (split_branches if split else predict)(costs.graph, affinity)
+    partition = (predict_by_branch if split else predict)(costs.graph, affinity)
     schedule = simulate(costs, affinity, split_branches=split)
     run_of = {e.index: e for e in schedule.entries}
     assert [run_of[s.index].device for s in partition.subgraphs] == [
