@@ -1,15 +1,18 @@
 """hetero_lab: a laboratory for OpenVINO's HETERO device.
 
 See which op runs where and what every hand-over costs, change it, and measure the change. The
-public names are imported when they are first used; ``import hetero_lab`` alone is quick.
+public names are imported when they are first used; ``import hetero_lab`` alone is quick. Every
+public function ends in ``KeyboardInterrupt`` after Ctrl-C (:mod:`hetero_lab.interrupts`).
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
+
+from hetero_lab import interrupts
 
 if TYPE_CHECKING:
     from hetero_lab import views
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from hetero_lab.experiments.sweep.entries import priority_orders
     from hetero_lab.experiments.sweep.result import Sweep, read_sweep
     from hetero_lab.experiments.sweep.sweep import sweep
+    from hetero_lab.interrupts import last_interrupted
     from hetero_lab.lint.lint import lint
     from hetero_lab.model.opgraph import OpGraph
     from hetero_lab.model.read import load
@@ -86,6 +90,7 @@ _WHERE = {
     "emulate": "backend.emulation",
     "freeze": "runtime.freeze",
     "hetero_dumps": "experiments.interop.dot_dumps",
+    "last_interrupted": "interrupts",
     "lint": "lint.lint",
     "load": "model.read",
     "optimize": "experiments.search.optimize",
@@ -115,6 +120,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'hetero_lab' has no attribute {name!r}")
     module, _, attribute = _WHERE[name].partition(":")
     value = getattr(importlib.import_module(f"hetero_lab.{module}"), attribute or name)
+    if isinstance(value, FunctionType):
+        value = interrupts.guarded(value)
     globals()[name] = value
     return value
 

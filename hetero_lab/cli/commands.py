@@ -9,7 +9,7 @@ import warnings
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import hetero_lab as hl
 from hetero_lab.cli import options
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from hetero_lab.model.read import PreparedModel, Source
     from hetero_lab.placement.affinity import Affinity
     from hetero_lab.placement.placement import Placement
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 def run_profile(
@@ -57,7 +60,8 @@ def run_profile(
 
     check_targets(files=[given.csv], directories=[given.export])
     prepared = prepare(model, options.shapes(given.shape))
-    result = hl.profile(
+    result = until_interrupted(
+        hl.profile,
         prepared,
         placement_of(given, prepared, affinity, defaults),
         executor=given.executor,
@@ -75,6 +79,23 @@ def run_profile(
     if given.export is not None:
         result.export(given.export)
     return result
+
+
+def until_interrupted(call: Callable[_P, _T], *args: _P.args, **options: _P.kwargs) -> _T:
+    """Return what a public function returns; after Ctrl-C what it had done by then.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        It had done nothing yet.
+    """
+    try:
+        return call(*args, **options)
+    except KeyboardInterrupt:
+        kept = hl.last_interrupted()
+        if kept is None:
+            raise
+        return kept
 
 
 def placement_of(

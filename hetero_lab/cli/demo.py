@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hetero_lab as hl
-from hetero_lab.cli.commands import check_targets
+from hetero_lab.cli.commands import check_targets, until_interrupted
 from hetero_lab.tables import make_directory, write_csv
 from hetero_lab.terminal import columns
 
@@ -76,7 +76,8 @@ def run(directory: str, say: Say, progress: bool = True) -> bool:
     say(f"\n5. Measured in turn, at most {BUDGET_S:g} s: a drift of the machine hits all alike")
     properties = {"CPU": acc.contrast}
     alone = hl.Affinity.uniform(model, "CPU")
-    sweep = hl.sweep(
+    sweep = until_interrupted(
+        hl.sweep,
         model,
         [
             hl.Placement(alone, ALONE, properties, direct=True),

@@ -141,6 +141,8 @@ class HeteroMagics(Magics):
         if not given.quiet:
             print(text)
             display(result)
+        if getattr(result, "interrupted", False):
+            raise KeyboardInterrupt("The measurement was interrupted; its result is kept.")
         return result if given.output else None
 
     @property

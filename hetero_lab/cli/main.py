@@ -209,6 +209,8 @@ def _apply(given: argparse.Namespace) -> int:
     profile = plan_commands.run_apply(given, given.model, defaults=contrast)
     if not given.quiet:
         print(profile.report(counters=False), end="")
+    if profile.interrupted:
+        return INTERRUPTED
     return DIFFERENT if plan_commands.differs(profile) else 0
 
 

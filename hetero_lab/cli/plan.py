@@ -203,7 +203,8 @@ def run_apply(
         )
     affinity = commands.read_affinity(given.stored)
     affinity.check_model(prepared.graph)
-    return hl.profile(
+    return commands.until_interrupted(
+        hl.profile,
         prepared,
         hl.Placement(
             affinity,

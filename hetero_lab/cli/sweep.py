@@ -108,7 +108,8 @@ def run_sweep(
     for text in given.fix:
         fixed = automatic.fix(patterns=options.fixes([text]))
         placements.append(hl.Placement(fixed, f"{first} with {text}", defaults or {}))
-    sweep = hl.sweep(
+    sweep = commands.until_interrupted(
+        hl.sweep,
         loaded,
         placements,
         grid=_grid(given.grid),
@@ -153,7 +154,8 @@ def run_fixes(given: argparse.Namespace, model: Source, lines: Sequence[str]) ->
     own = options.properties(given.property)
     automatic = hl.Affinity.automatic(loaded, priorities.devices)
     fixed = automatic.fix(patterns=options.fixes(fixes))
-    sweep = hl.sweep(
+    sweep = commands.until_interrupted(
+        hl.sweep,
         loaded,
         [hl.Placement(automatic, str(priorities), own), hl.Placement(fixed, "with the fixes", own)],
         executor=given.executor,

@@ -1,5 +1,7 @@
 """%hetero_profile in a real IPython shell."""
 
+import signal
+
 import numpy as np
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
@@ -159,11 +161,12 @@ def test_help(run):
 def test_interrupted_run_keeps_what_it_has(run, shell, monkeypatch):
     def one_turn(run, iterations, budget_s=None):
         yield (1.0, 2.0, 3.0)
-        raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(profiling, "turns", one_turn)
-    result, out, err = run("%hetero_profile model -d CPU -v kept")
-    assert result.success
+    result, out, err = run("%hetero_profile model -d CPU -v kept\nwent_on = True")
+    assert isinstance(result.error_in_exec, KeyboardInterrupt)
+    assert "went_on" not in shell.user_ns
     kept = shell.user_ns["kept"]
     assert kept.interrupted
     assert kept.latency.median_us == 2.0
@@ -174,11 +177,11 @@ def test_interrupted_run_keeps_what_it_has(run, shell, monkeypatch):
 @pytest.mark.parametrize("stage", ["_measure_counters", "compare_with_reference"])
 def test_interrupted_after_the_timing_keeps_the_latency(run, shell, monkeypatch, stage):
     def interrupted(*_, **__):
-        raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(profiling, stage, interrupted)
     result, _, err = run("%hetero_profile model -d CPU -v kept -n 10 -w 0")
-    assert result.success
+    assert isinstance(result.error_in_exec, KeyboardInterrupt)
     assert shell.user_ns["kept"].interrupted
     assert len(shell.user_ns["kept"].latency) == 10
     assert err.startswith("Note: Interrupted after the timing")

@@ -117,7 +117,7 @@ def test_corrupt_model_is_one_line(capsys, tmp_path):
 
 
 def test_interrupted_before_the_first_turn(capsys, monkeypatch):
-    monkeypatch.setattr(hl, "profile", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(profiling, "open_runner", lambda *_, **__: signal.raise_signal(2))
     assert cli.main(["profile", "digits_inception", "-d", "CPU"]) == 130
     assert capsys.readouterr().err == "hetero-lab: Interrupted.\n"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
 
 import numpy as np
@@ -264,14 +265,16 @@ def test_a_budget_holds_for_both_parts(core):
 
 def test_interrupted_in_flight_keeps_the_latency(core, monkeypatch):
     def interrupted(*_, **__):
-        raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(profiling, "measure_throughput", interrupted)
     model, placement = branchy(core)
-    with pytest.warns(HeteroLabWarning, match="Interrupted after the timing"):
-        profile = hl.profile(
-            model, placement, executor="parallel", n_requests=2, core=core, **QUICK
-        )
+    with (
+        pytest.warns(HeteroLabWarning, match="Interrupted after the timing"),
+        pytest.raises(KeyboardInterrupt, match="returns the Profile of what was done"),
+    ):
+        hl.profile(model, placement, executor="parallel", n_requests=2, core=core, **QUICK)
+    profile = hl.last_interrupted()
     assert profile.interrupted
     assert len(profile.latency) == 20
     assert profile.tables["timeline"]["request"].nunique() == 10

@@ -295,10 +295,11 @@ def test_an_interrupt_keeps_what_is_there(core):
     timer.start()
     said = r"Interrupted after \d+ inferences; they are kept"
     try:
-        with pytest.warns(HeteroLabWarning, match=said):
-            result = profile(diamond(), "CPU", core, iterations=10**9, counters=False)
+        with pytest.warns(HeteroLabWarning, match=said), pytest.raises(KeyboardInterrupt):
+            profile(diamond(), "CPU", core, iterations=10**9, counters=False)
     finally:
         timer.join()
+    result = hl.last_interrupted()
     assert result.interrupted
     assert len(result.latency) >= 10
     assert result.tables["summary"]["status"].tolist() == ["interrupted"]

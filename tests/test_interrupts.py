@@ -1,0 +1,115 @@
+"""Ctrl-C always ends a public call in KeyboardInterrupt, and what it had done is kept."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import warnings
+
+import pytest
+
+import hetero_lab as hl
+from hetero_lab.interrupts import guarded
+
+
+@pytest.fixture(autouse=True)
+def handler_is_left_as_it_was():
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def press_ctrl_c() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+@guarded
+def partial(result: object) -> object:
+    try:
+        press_ctrl_c()
+    except KeyboardInterrupt:
+        return result
+    return "whole"
+
+
+@guarded
+def nothing_yet() -> None:
+    press_ctrl_c()
+
+
+@guarded
+def swallowing() -> str:
+    class Dropped:
+        def __del__(self) -> None:
+            press_ctrl_c()  # Python prints and drops what a destructor raises
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        Dropped()
+    return "whole"
+
+
+def test_what_was_done_is_kept_and_the_interrupt_goes_on():
+    with pytest.raises(KeyboardInterrupt, match="partial was interrupted.*returns the list"):
+        partial([1, 2])
+    assert hl.last_interrupted() == [1, 2]
+
+
+def test_nothing_done_is_not_the_result_of_an_earlier_call():
+    with pytest.raises(KeyboardInterrupt):
+        partial([1, 2])
+    with pytest.raises(KeyboardInterrupt):
+        nothing_yet()
+    assert hl.last_interrupted() is None
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_that_python_drops_is_not_lost():
+    with pytest.raises(KeyboardInterrupt, match="returns the str"):
+        swallowing()
+    assert hl.last_interrupted() == "whole"
+
+
+def test_a_call_within_a_call_ends_the_outer_one():
+    @guarded
+    def outer() -> str:
+        try:
+            partial("inner")
+        except KeyboardInterrupt:
+            return "outer"
+        return "whole"
+
+    with pytest.raises(KeyboardInterrupt, match="outer was interrupted"):
+        outer()
+    assert hl.last_interrupted() == "outer"
+
+
+def test_no_interrupt_no_change():
+    assert guarded(lambda a, b=2: (a, b))(1) == (1, 2)
+    with pytest.raises(ZeroDivisionError):
+        guarded(lambda: 1 / 0)()
+
+
+def test_a_handler_of_somebody_else_decides():
+    heard = []
+    before = signal.signal(signal.SIGINT, lambda *_: heard.append("theirs"))
+    try:
+        assert partial("result") == "whole"
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert heard == ["theirs"]
+
+
+def test_another_thread_hears_no_signals():
+    found = []
+    thread = threading.Thread(target=lambda: found.append(guarded(lambda: "whole")()))
+    thread.start()
+    thread.join()
+    assert found == ["whole"]
+
+
+def test_public_functions_are_guarded_and_keep_their_faces():
+    assert hl.sweep.__wrapped__.__module__ == "hetero_lab.experiments.sweep.sweep"
+    assert hl.sweep.__doc__.startswith("Measure many placements")
+    names = [n for n in hl.__all__ if callable(getattr(hl, n)) and n[0].islower() and n != "views"]
+    assert [n for n in names if not hasattr(getattr(hl, n), "__wrapped__")] == []
