@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import queue
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import psutil
 
-from hetero_lab.backend.processes import environment_of_a_child
 from hetero_lab.clock import now
 from hetero_lab.errors import HeteroLabError, shorten
+from hetero_lab.experiments.workers.launch import launch
 from hetero_lab.tables import number
 
 _POLL_S = 0.2
@@ -49,7 +46,8 @@ class WorkerProcess:
     set_up
         What :meth:`Bench.from_json` takes.
     command
-        How to start it; for instance with ``taskset`` or a driver's wrapper in front.
+        How to start it, for instance with ``taskset`` or a driver's wrapper in front, instead of
+        forking it from a process that has imported the runtime.
     memory_limit_bytes
         It is ended when its resident memory exceeds this.
     """
@@ -64,20 +62,12 @@ class WorkerProcess:
     ):
         self._limit = memory_limit_bytes or int(psutil.virtual_memory().total * 0.9)
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the process)
-        environment = environment_of_a_child(PYTHONPATH=_import_path(), PYTHONUNBUFFERED="1")
-        started = list(command or [sys.executable, "-m", "hetero_lab.experiments.workers.worker"])
         try:
-            self._process = subprocess.Popen(
-                started,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._errors,
-                env=environment,
-                encoding="utf-8",
-            )
+            self._process = launch(command, self._errors, start_timeout_s)
         except OSError as error:
             self._errors.close()
-            detail = f"the worker {shorten(str(started[0]))} cannot be started: {error}"
+            name = shorten(str(command[0])) if command else "process"
+            detail = f"the worker {name} cannot be started: {error}"
             raise WorkerError("failed", detail, died=True) from error
         self.warnings: tuple[str, ...] = ()  # of the last answer
         self._lines: queue.Queue[str | None] = queue.Queue()
@@ -158,7 +148,8 @@ class WorkerProcess:
             with contextlib.suppress(psutil.Error):
                 started = psutil.Process(self._process.pid).children(recursive=True)
         self._process.kill()
-        self._process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # of one that nobody watches
+            self._process.wait(timeout=_END_S)
         for child in started:
             with contextlib.suppress(psutil.Error):
                 child.kill()
@@ -211,10 +202,3 @@ class WorkerProcess:
                 f"crashed (signal {-code})", f"{name}{hint} {detail}".strip(), died=True
             )
         return WorkerError(f"crashed (exit code {code})", detail, died=True)
-
-
-def _import_path() -> str:
-    """Let the worker find this very package, also in a checkout that is not installed."""
-    here = str(Path(__file__).resolve().parents[3])
-    before = os.environ.get("PYTHONPATH")
-    return os.pathsep.join([here, before]) if before else here

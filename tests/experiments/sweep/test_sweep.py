@@ -11,10 +11,14 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import openvino as ov
 import pandas as pd
 import psutil
 import pytest
+from openvino import opset13 as op
 
 import hetero_lab as hl
 from hetero_lab.errors import (
@@ -375,6 +379,22 @@ def test_turns_without_a_header_are_not_taken_over(swept, model, placements, tmp
         hl.sweep(model, placements, store=tmp_path, **QUICK)
 
 
+def test_the_peak_of_memory_leaves_the_reference_out(model):
+    weights = np.ones((2048, 2048), np.float32)
+    x = op.parameter([1, 2048], np.float32, name="x")
+    y: Any = x
+    for number in range(6):
+        y = op.matmul(y, op.constant(weights + number), False, False, name=f"m{number}")
+    big = ov.Model([y], [x], "big")
+    peaks = [
+        hl.sweep(big, ["CPU"], counters=False, reference=reference, **QUICK)
+        .summary["peak_rss_bytes"]
+        .iloc[0]
+        for reference in (True, False)
+    ]
+    assert abs(peaks[0] - peaks[1]) < 2 * weights.nbytes
+
+
 def test_a_finished_sweep_is_not_measured_again(swept, model, placements):
     _, store = swept
     before = (store / "records.jsonl").read_bytes()
@@ -582,10 +602,6 @@ def test_bad_input_is_refused_before_anything_runs(model, tmp_path, arguments, k
 
 
 def test_an_affinity_of_another_model_is_refused(model):
-    import numpy as np
-    import openvino as ov
-    from openvino import opset13 as op
-
     x = op.parameter([1, 2], np.float32, name="x")
     other = ov.Model([op.relu(x, name="r")], [x], "other")
     with pytest.raises(AffinityError, match="another model"):
