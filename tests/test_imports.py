@@ -134,17 +134,14 @@ def run(code: str) -> str:
     ).stdout.strip()
 
 
-def test_import_is_quick_and_pulls_in_nothing_heavy():
+def test_import_pulls_in_nothing_heavy():
     code = (
-        "import sys, time; started = time.perf_counter(); import hetero_lab\n"
-        "took = time.perf_counter() - started\n"
+        "import sys, hetero_lab\n"
         "heavy = ('openvino', 'nncf', 'plotly', 'pandas', 'numpy', 'scipy', 'ipywidgets',"
         " 'IPython', 'dask')\n"
-        "print(took, [name for name in heavy if name in sys.modules])"
+        "print([name for name in heavy if name in sys.modules])"
     )
-    runs = [run(code).partition(" ") for _ in range(5)]
-    assert {found for _, _, found in runs} == {"[]"}
-    assert min(float(took) for took, _, _ in runs) < 0.2
+    assert run(code) == "[]"
 
 
 def test_every_public_name_is_there():

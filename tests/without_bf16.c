@@ -49,7 +49,8 @@ static void on_fault(int number, siginfo_t *info, void *context) {
     } else if (of_the_program.sa_handler != SIG_DFL && of_the_program.sa_handler != SIG_IGN) {
         of_the_program.sa_handler(number);
     } else {
-        real_sigaction()(SIGSEGV, &of_the_program, NULL); /* the instruction faults once more */
+        real_sigaction()(SIGSEGV, &of_the_program, NULL); /* the instruction faults once more, */
+        if (info->si_code <= 0) raise(number);            /* but what was sent does not */
     }
 }
 
@@ -67,7 +68,7 @@ sighandler_t signal(int number, sighandler_t handler) {
 }
 
 __attribute__((constructor)) static void hide(void) {
-    struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK};
+    struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER};
     sigemptyset(&action.sa_mask);
     if (real_sigaction()(SIGSEGV, &action, &of_the_program) ||
         syscall(SYS_arch_prctl, ARCH_SET_CPUID, 0L)) {

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from planning.brute_force import choices, held_bytes, interval_ns, latency_ns, ns, pairwise_ns
 from planning.random_costs import affinity_of, random_case, scaled
+from slices import sliced
 
 from hetero_lab.errors import PlanError
 from hetero_lab.placement.affinity import Affinity
@@ -49,18 +49,12 @@ def check_against_all_choices(costs: CostModel) -> None:
     assert made.gap == 0.0
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", sliced(range(60), quick=15))
 def test_planners_equal_brute_force(seed):
     check_against_all_choices(random_case(seed, most_units=7, state=seed % 4 == 3))
 
 
-def some_by_hand(values: range, n: int) -> list:
-    """Return parameters of which CI runs the first ``n``."""
-    return [pytest.param(v, marks=[pytest.mark.by_hand] * (i >= n)) for i, v in enumerate(values)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("first", some_by_hand(range(1000, 1500, 50), 3))
+@pytest.mark.parametrize("first", sliced(range(1000, 1500, 50), quick=0, in_ci=3))
 def test_planners_equal_brute_force_on_many(first):
     for seed in range(first, first + 50):
         # All choices of 12 units on three devices would be half a million predictions.
@@ -71,8 +65,7 @@ def test_planners_equal_brute_force_on_many(first):
         )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", some_by_hand(range(6), 2))
+@pytest.mark.parametrize("seed", sliced(range(6), quick=0, in_ci=2))
 def test_twelve_units_on_three_devices(seed):
     costs = random_case(seed, most_units=12, n_devices=3, n_ops=16)
     pairwise = pairwise_of(costs)
@@ -133,7 +126,7 @@ def check_between_bound_and_baselines(costs: CostModel, objective: str) -> None:
     assert frame["regret_us"].drop(["plan", "lower bound"]).to_dict() == made.regret
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", sliced([4, *range(4)], quick=2))
 @pytest.mark.parametrize("n_devices", [2, 3])
 def test_a_plan_is_between_its_bound_and_every_baseline(seed, n_devices):
     # Every other model supports everything everywhere, so that there are single devices.
@@ -141,10 +134,9 @@ def test_a_plan_is_between_its_bound_and_every_baseline(seed, n_devices):
     check_between_bound_and_baselines(costs, "latency")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["latency", "throughput"])
 @pytest.mark.parametrize("n_devices", [2, 3])
-@pytest.mark.parametrize("seed", some_by_hand(range(12), 4))
+@pytest.mark.parametrize("seed", sliced(range(12), quick=0, in_ci=4))
 def test_large_plans_are_between_their_bounds_and_every_baseline(seed, n_devices, objective):
     costs = random_case(seed, most_units=150, n_devices=n_devices, n_ops=40 + 10 * seed)
     check_between_bound_and_baselines(costs, objective)
@@ -152,7 +144,7 @@ def test_large_plans_are_between_their_bounds_and_every_baseline(seed, n_devices
 
 @pytest.mark.parametrize("limited", [False, True])
 @pytest.mark.parametrize("objective", ["latency", "throughput"])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", sliced(range(12), quick=4))
 def test_the_bound_of_the_large_method_holds(monkeypatch, seed, objective, limited):
     monkeypatch.setattr(planner, "_SMALL", 0)
     costs = random_case(seed, most_units=6)
@@ -169,7 +161,7 @@ def test_the_bound_of_the_large_method_holds(monkeypatch, seed, objective, limit
     assert not limit or held_bytes(costs, made.affinity)["A"] <= limit["A"]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", sliced(range(12), quick=3))
 def test_two_devices_that_can_do_everything_are_not_worse_than_either(seed):
     costs = random_case(seed, most_units=30, n_devices=2, n_ops=30)
     free = CostModel(
@@ -242,7 +234,7 @@ def pairwise_array(choice: tuple[int, ...]):
     return np.array([choice])
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", sliced(range(30), quick=10))
 def test_throughput_is_the_least_time_of_the_busiest_device(seed):
     costs = random_case(seed, most_units=7, state=seed % 5 == 4)
     made = plan_graph(costs.graph, costs, objective="throughput")
@@ -291,14 +283,12 @@ def test_a_limit_that_nothing_fits_is_named(seed):
 @pytest.mark.parametrize("n_devices", [2, 3])
 def test_a_large_plan_keeps_a_tight_limit(n_devices):
     costs = random_case(2, most_units=60, n_devices=n_devices, n_ops=60)
-    free = plan_graph(costs.graph, costs, time_limit_s=5)
     away = [max(i for i, us in enumerate(u.time_us) if us is not None) for u in costs.units]
     limit = held_bytes(costs, affinity_of(costs, away))["A"] * 5 // 4
-    started = time.monotonic()
-    made = plan_graph(costs.graph, costs, memory_limit={"A": limit}, time_limit_s=5)
-    assert time.monotonic() - started < 15
+    made = plan_graph(costs.graph, costs, memory_limit={"A": limit}, time_limit_s=1)
     assert made.memory_bytes == held_bytes(costs, made.affinity)
-    assert made.memory_bytes["A"] <= limit < free.memory_bytes["A"]
+    greedy = made.baselines[0].affinity
+    assert made.memory_bytes["A"] <= limit < held_bytes(costs, greedy)["A"]
     assert ns(made.predicted_us) == latency_ns(costs, made.affinity)
     assert made.lower_bound_us <= made.predicted_us
 
@@ -336,8 +326,6 @@ def test_a_large_plan_keeps_its_pins(n_devices):
 
 def test_a_plan_without_time_is_still_a_plan():
     costs = random_case(5, most_units=150, n_devices=3, n_ops=150)
-    started = time.monotonic()
-    made = plan_graph(costs.graph, costs, time_limit_s=0.05)
-    assert time.monotonic() - started < 10
+    made = plan_graph(costs.graph, costs, time_limit_s=1e-6)
     assert made.lower_bound_us <= made.predicted_us
     assert all(regret >= 0 for regret in made.regret.values())

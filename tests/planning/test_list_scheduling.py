@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from planning.random_costs import GraphMaker, affinity_of, random_case
+from slices import sliced
 
 from hetero_lab.errors import AffinityError, PlanError
 from hetero_lab.placement.affinity import Affinity
@@ -351,7 +352,7 @@ def test_the_most_urgent_subgraph_goes_first():
 
 
 @pytest.mark.parametrize("split", [False, True])
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", sliced(range(60), quick=20))
 def test_a_simulated_schedule_can_be_run(seed, split):
     costs = random_case(seed, n_ops=25)
     rng = random.Random(seed)
@@ -397,7 +398,7 @@ def test_a_simulated_schedule_can_be_run(seed, split):
 
 @pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize("rank", ["heft", "heterogeneous"])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", sliced(range(12), quick=4))
 def test_the_plan_is_no_worse_than_what_it_is_compared_with(seed, rank, split):
     costs = random_case(seed, n_ops=30)
     made = list_scheduling(costs.graph, costs, rank=rank, split_branches=split)

@@ -12,6 +12,7 @@ import psutil
 import pytest
 from openvino import opset13 as op
 from random_models import random_affinity, random_model
+from slices import sliced
 from small_models import stateful
 
 import hetero_lab as hl
@@ -41,18 +42,7 @@ def close(got, wanted):
         np.testing.assert_allclose(got[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
-QUICK, IN_CI = 6, 30
-
-
-@pytest.mark.parametrize(
-    "seed",
-    [
-        pytest.param(
-            s, marks=[pytest.mark.slow] * (s >= QUICK) + [pytest.mark.by_hand] * (s >= IN_CI)
-        )
-        for s in range(100)
-    ],
-)
+@pytest.mark.parametrize("seed", sliced(range(100), quick=3, in_ci=30))
 @pytest.mark.parametrize("separate", [False, True])
 def test_random_models_and_requests_in_flight(seed, separate):
     prepared = prepare(random_model(seed))

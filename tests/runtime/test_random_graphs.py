@@ -8,12 +8,12 @@ from __future__ import annotations
 import functools
 import warnings
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytest
 from counting_core import F32, core_with_acc, in_f32
 from random_models import random_affinity, random_model
+from slices import sliced
 from small_models import two_parts
 
 import hetero_lab as hl
@@ -21,16 +21,8 @@ from hetero_lab.errors import HeteroLabWarning
 from hetero_lab.model.read import PreparedModel, output_names, prepare
 from hetero_lab.runtime.inputs import generate_inputs
 
-N_QUICK, N_IN_CI, N_GRAPHS = 25, 100, 300
-CHUNK = 25
-
-
-def marks(n: int) -> list[Any]:
-    """Return the marks of a test that needs the first ``n`` graphs."""
-    return [pytest.mark.slow] * (n > N_QUICK) + [pytest.mark.by_hand] * (n > N_IN_CI)
-
-
-SIZES = [pytest.param(n, marks=marks(n)) for n in (N_QUICK, N_IN_CI, N_GRAPHS)]
+CHUNKS = [range(10), *(range(start, start + 25) for start in range(10, 310, 25))]
+SIZES = sliced((10, 110, 310), quick=1, in_ci=2)
 DEVICES = ["ACC", "CPU"]
 SINGLE = {"CPU": F32}
 
@@ -91,13 +83,8 @@ def _outcome(
     return Outcome(seed, right, compiled.as_predicted is True, compiled.partition.n_subgraphs)
 
 
-def _chunks() -> list[Any]:
-    chunks = [range(start, start + CHUNK) for start in range(0, N_GRAPHS, CHUNK)]
-    return [pytest.param(chunk, marks=marks(chunk.stop)) for chunk in chunks]
-
-
 @pytest.mark.parametrize("kind", ["by hand", "automatic"])
-@pytest.mark.parametrize("seeds", _chunks(), ids=str)
+@pytest.mark.parametrize("seeds", sliced(CHUNKS, quick=1, in_ci=5), ids=str)
 def test_outputs_are_those_of_one_device(seeds: range, kind: str):
     wrong = [seed for seed in seeds if not outcomes(seed)[kind].right]
     assert wrong == []

@@ -42,7 +42,14 @@ def data(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Dat
     return dataset(request.param)
 
 
-every_data_set = pytest.mark.parametrize("data", labelled_data.dataset_names(), indirect=True)
+every_data_set = pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name == "page_orientation"))
+        for name in labelled_data.dataset_names()
+    ],
+    indirect=True,
+)
 
 
 def content(examples: labelled_data.Examples) -> list[bytes]:

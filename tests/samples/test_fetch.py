@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 import zipfile
 from collections.abc import Iterator
@@ -371,10 +370,14 @@ def test_a_second_process_waits_for_the_first_one(
 
 
 @pytest.mark.parametrize("progress", [True, False])
-def test_a_bar_shows_what_takes_longer_than_two_seconds(
-    cache: Path, wheel: Wheel, index: SlowIndex, capfd: pytest.CaptureFixture[str], progress: bool
+def test_a_bar_shows_what_takes_long(
+    cache: Path,
+    wheel: Wheel,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    progress: bool,
 ) -> None:
-    threading.Timer(3.5, index.go_on.set).start()
+    monkeypatch.setattr(fetching, "QUIET_S", 0.0)
     fetch(wheel, wheel.members[0], progress)
     output, errors = capfd.readouterr()
     assert output == ""
@@ -382,7 +385,11 @@ def test_a_bar_shows_what_takes_longer_than_two_seconds(
 
 
 def test_what_is_quick_shows_nothing(
-    cache: Path, wheel: Wheel, capfd: pytest.CaptureFixture[str]
+    cache: Path,
+    wheel: Wheel,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(fetching, "QUIET_S", 3600.0)
     fetch(wheel, wheel.members[0])
     assert capfd.readouterr() == ("", "")
