@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hetero_lab import views
     from hetero_lab.backend.devices import devices, support
     from hetero_lab.backend.emulation import EmulatedDevice, emulate
-    from hetero_lab.errors import HeteroLabError, HeteroLabWarning
+    from hetero_lab.errors import BudgetWarning, HeteroLabError, HeteroLabWarning
     from hetero_lab.experiments.accuracy.classify import Classification, classify
     from hetero_lab.experiments.accuracy.evaluate import Evaluation, evaluate
     from hetero_lab.experiments.interop.benchmark_app import BenchmarkReport, read_benchmark_app
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from hetero_lab.experiments.profile.storage import read_profile
     from hetero_lab.experiments.search.calibrate import calibrate
     from hetero_lab.experiments.search.explain import explain
-    from hetero_lab.experiments.search.optimize import Optimized, optimize
+    from hetero_lab.experiments.search.optimize import optimize
+    from hetero_lab.experiments.search.optimized import Optimized
     from hetero_lab.experiments.search.recover import recover_accuracy
     from hetero_lab.experiments.search.recovered import Recovered
     from hetero_lab.experiments.search.refusals import find_refused
@@ -67,9 +68,10 @@ _WHERE = {
     "Evaluation": "experiments.accuracy.evaluate",
     "HeteroDumps": "experiments.interop.dot_dumps",
     "HeteroLabError": "errors",
+    "BudgetWarning": "errors",
     "HeteroLabWarning": "errors",
     "OpGraph": "model.opgraph",
-    "Optimized": "experiments.search.optimize",
+    "Optimized": "experiments.search.optimized",
     "ParallelExecutor": "runtime.parallel",
     "Partition": "placement.partition",
     "Placement": "placement.placement",

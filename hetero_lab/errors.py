@@ -74,6 +74,10 @@ class HeteroLabWarning(UserWarning):
     """Something was assumed or differs from what was asked for."""
 
 
+class BudgetWarning(HeteroLabWarning):
+    """A time budget did not allow all that was asked for; the result says what is missing."""
+
+
 def shorten(name: str, limit: int = 120) -> str:
     """Quote a name for a message: one line, at most ``limit`` characters."""
     text = repr(name)

@@ -20,13 +20,12 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from hetero_lab.errors import PlanError, names_at_hand, shorten
+from hetero_lab.errors import ArgumentError, PlanError, names_at_hand, shorten
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.planning.cost_checks import check
 from hetero_lab.planning.objective import Objective
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from hetero_lab.placement.affinity import Affinity
-
-_EMULATED = re.compile(r"\(emulated on (.+)\)$")  # as calibrate marks a device's full name
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +140,10 @@ class CostModel:
     spread_us
         What an inference takes longer when its memory is spread over many subgraphs: each has
         its own, so that caches hold less of it. With n subgraphs (n − 1)/(n + 4) of it is paid.
+    emulated
+        What each emulated device ran on when it was measured.
+    notes
+        What the time for measuring did not allow.
 
     Raises
     ------
@@ -167,6 +168,8 @@ class CostModel:
     fingerprint: str = ""
     validation_rows: tuple[ValidationRow, ...] = ()
     spread_us: float = 0.0
+    emulated: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check(self)
@@ -287,12 +290,6 @@ class CostModel:
         columns = ["unit", "ops", "n_ops", *(f"{device}_us" for device in self.devices)]
         return pd.DataFrame(rows, columns=columns)
 
-    @property
-    def emulated(self) -> dict[str, str]:
-        """What each emulated device was run on when it was measured."""
-        found = {d: _EMULATED.search(self.environment.get(d, "")) for d in self.devices}
-        return {device: mark[1] for device, mark in found.items() if mark}
-
     def check_graph(self, graph: OpGraph) -> None:
         """Raise PlanError unless this is the cost model of ``graph``."""
         mine, theirs = _signature(self.graph), _signature(graph)
@@ -324,6 +321,33 @@ class CostModel:
                 "hetero_lab.calibrate(model, devices)."
             )
 
+    def check_conditions(
+        self, devices: tuple[str, ...], properties: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        """Raise PlanError unless it holds for these devices with these properties."""
+        if devices != self.devices:
+            raise PlanError(
+                f"This cost model holds for {', '.join(self.devices)}, in this order, not for "
+                f"{', '.join(devices)}."
+            )
+        for device in devices:
+            own, other = self.device_properties.get(device, {}), properties.get(device, {})
+            if {k: str(v) for k, v in own.items()} != {k: str(v) for k, v in other.items()}:
+                raise PlanError(
+                    f"This cost model holds for {device} with {dict(own)!r}, not {dict(other)!r}. "
+                    "Leave device_properties= out, or calibrate with these."
+                )
+
+    def check_support(self, support: Mapping[str, Collection[str]]) -> None:
+        """Raise PlanError if it places ops on a device that does not support them now."""
+        for device in self.devices:
+            gone = sorted(self.supports(device) - set(support[device]))
+            if gone:
+                raise PlanError(
+                    f"This cost model places {names_at_hand(gone)} on {device}, which does not "
+                    "support that now. Calibrate again."
+                )
+
     def to_json(self, path: str | os.PathLike[str]) -> None:
         """Write a JSON file, whole or not at all."""
         from hetero_lab.planning.stored_costs import write_cost_model
@@ -342,6 +366,16 @@ class CostModel:
         from hetero_lab.planning.stored_costs import read_cost_model
 
         return read_cost_model(path)
+
+
+def expect_costs(given: object) -> CostModel:
+    """Return what was given as ``costs=``, or raise ArgumentError."""
+    if not isinstance(given, CostModel):
+        raise ArgumentError(
+            "costs= is what hetero_lab.calibrate(model, devices) returns, not "
+            f"{type(given).__name__}."
+        )
+    return given
 
 
 def _signature(graph: OpGraph) -> dict[str, Any]:

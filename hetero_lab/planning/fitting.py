@@ -226,25 +226,103 @@ def _estimate(
     weight_spread: float,
 ) -> np.ndarray:
     """Fit the coefficients; each row is weighted by its latency: relative errors count."""
-    from scipy.optimize import lsq_linear
-
     n = len(devices)
-    y = np.array([seen.measured_us for seen in observations])
-    noise = np.array([seen.noise for seen in observations]) * y
+    least = min(seen.measured_us for seen in observations)
     expected = [1.0] * n + [0.3] * n + [3.0] * n
     expected += [1.5] * (n * n) + [US_PER_BYTE] * (n * n) + [0.0, 5.0]
     spread = [weight_spread] * n + [0.5] * n + [6.0] * n
     spread += [5.0] * (n * n) + [2.0 * US_PER_BYTE] * (n * n)
-    spread += [0.3 * float(y.min()), 0.02 * float(y.min()) + 10.0]
-    prior, scale = np.array(expected), np.array(spread)
+    spread += [0.3 * least, 0.02 * least + 10.0]
+    return _most_probable(table, observations, np.array(expected), np.array(spread))
+
+
+def _most_probable(
+    table: np.ndarray, observations: Sequence[Observation], prior: np.ndarray, spread: np.ndarray
+) -> np.ndarray:
+    """Return the non-negative coefficients that are most probable, outliers counted less."""
+    from scipy.optimize import lsq_linear
+
+    y = np.array([seen.measured_us for seen in observations])
+    noise = np.array([seen.noise for seen in observations]) * y
     huber = np.ones(len(y))
     x = prior
     for _ in range(_ROUNDS):
         weight = np.sqrt(huber) / noise
         # In units of the priors' spread, so that the solver sees numbers of one size.
-        left = np.vstack([table * scale * weight[:, None], np.eye(len(prior))])
-        right = np.concatenate([y * weight, prior / scale])
-        x = lsq_linear(left, right, bounds=(0.0, np.inf)).x * scale
+        left = np.vstack([table * spread * weight[:, None], np.eye(len(prior))])
+        right = np.concatenate([y * weight, prior / spread])
+        x = lsq_linear(left, right, bounds=(0.0, np.inf)).x * spread
         residual = np.abs(table @ x - y) / noise
         huber = np.minimum(1.0, _HUBER / np.maximum(residual, 1e-9))
     return x
+
+
+def adjust(costs: CostModel, observations: Sequence[Observation]) -> CostModel:
+    """Scale a cost model, kind by kind, to placements that were measured later.
+
+    The costs as they are, times how fast the machine is now, are the prior; counters are not
+    needed.
+
+    Parameters
+    ----------
+    costs
+        Learnt before, perhaps in another process.
+    observations
+        At least one placement.
+    """
+    objective, n = costs.objective, len(costs.devices)
+    rows = []
+    for seen in observations:
+        devices = objective.device_numbers(seen.affinity)
+        found = objective.evaluate(devices)
+        subgraphs = np.bincount(found.device_of_id[found.real], minlength=n)
+        own = subgraphs * objective.subgraph_ns
+        crossing = found.crossing
+        target = found.device_of_id[found.ids[crossing.user]]
+        wire = objective.wire_ns(crossing.tensor, devices[crossing.producer], target)
+        work = found.busy_ns - own - np.bincount(target, weights=wire, minlength=n)
+        rows.append([*work, own.sum(), wire.sum(), found.constant_ns, found.spread_ns])
+    table = np.array(rows, dtype=np.float64) / 1e3
+    measured = np.array([seen.measured_us for seen in observations])
+    now = float(np.median(measured / table.sum(axis=1)))
+    prior = np.full(n + 4, now)
+    spread = now * np.array([0.2] * n + [0.5, 1.0, 0.5, 0.5])
+    scale = _most_probable(table, observations, prior, spread)
+    own, wire, constant, memory = scale[n:].tolist()
+
+    def scaled(us: tuple[float, ...]) -> tuple[float, ...]:
+        return tuple((np.array(us) * scale[:n]).tolist())
+
+    return dataclasses.replace(
+        costs,
+        units=tuple(
+            dataclasses.replace(
+                unit,
+                time_us=tuple(
+                    None if us is None else us * float(factor)
+                    for us, factor in zip(unit.time_us, scale, strict=False)
+                ),
+            )
+            for unit in costs.units
+        ),
+        lost_fusion=tuple(
+            dataclasses.replace(
+                term, first_us=scaled(term.first_us), second_us=scaled(term.second_us)
+            )
+            for term in costs.lost_fusion
+        ),
+        reorders=tuple(
+            dataclasses.replace(
+                term, leave_us=scaled(term.leave_us), enter_us=scaled(term.enter_us)
+            )
+            for term in costs.reorders
+        ),
+        boundaries={
+            pair: BoundaryCost(cost.fixed_us * wire, cost.us_per_byte * wire)
+            for pair, cost in costs.boundaries.items()
+        },
+        subgraph_us={device: us * own for device, us in costs.subgraph_us.items()},
+        constant_us=costs.constant_us * constant,
+        spread_us=costs.spread_us * memory,
+        validation_rows=(),
+    )

@@ -154,12 +154,16 @@ class Objective:
 
     def hand_over_ns(self, tensor: np.ndarray, source: np.ndarray, target: np.ndarray):
         """Return the price of each tensor from device ``source`` to ``target``, and of leaving."""
-        wire = (
-            self.fixed_ns[source, target]
-            + self.ns_per_byte[source, target] * (self.n_bytes[tensor])
-        )
         leave = self.leave_ns[tensor, source]
-        return np.rint(wire).astype(np.int64) + leave + self.enter_ns[tensor, target], leave
+        wire = self.wire_ns(tensor, source, target)
+        return wire + leave + self.enter_ns[tensor, target], leave
+
+    def wire_ns(self, tensor: np.ndarray, source: np.ndarray, target: np.ndarray) -> np.ndarray:
+        """Return the price of handing each tensor over, conversions of its layout aside."""
+        price = self.fixed_ns[source, target] + (
+            self.ns_per_byte[source, target] * self.n_bytes[tensor]
+        )
+        return np.rint(price).astype(np.int64)
 
     def all_hand_overs_ns(
         self, tensor: np.ndarray, source: np.ndarray, target: np.ndarray, home: np.ndarray

@@ -7,7 +7,7 @@ from typing import Literal, overload
 
 from hetero_lab.errors import ArgumentError
 from hetero_lab.model.read import Source, prepare
-from hetero_lab.planning.cost_model import CostModel
+from hetero_lab.planning.cost_model import CostModel, expect_costs
 from hetero_lab.planning.list_scheduling import SchedulePlan, list_scheduling
 from hetero_lab.planning.objective import LATENCY
 from hetero_lab.planning.planner import Plan, plan_graph
@@ -115,11 +115,7 @@ def plan(
     >>> best.lower_bound_us <= best.predicted_us
     True
     """
-    if not isinstance(costs, CostModel):
-        raise ArgumentError(
-            "costs= is what hetero_lab.calibrate(model, devices) returns, not "
-            f"{type(costs).__name__}."
-        )
+    expect_costs(costs)
     if executor not in (_HETERO, _PARALLEL):
         raise ArgumentError(f"executor= is {_HETERO!r} or {_PARALLEL!r}, not {executor!r}.")
     graph = prepare(model).graph

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab.errors import PlanError, StoredFileError, shorten
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from hetero_lab.planning.cost_model import CostModel
 
 _KIND = "cost model"
+_EMULATED = re.compile(r"\(emulated on (.+)\)$")
 
 
 def write_cost_model(costs: CostModel, path: str | os.PathLike[str]) -> None:
@@ -26,6 +29,8 @@ def write_cost_model(costs: CostModel, path: str | os.PathLike[str]) -> None:
             "devices": list(costs.devices),
             "device_properties": {d: dict(p) for d, p in costs.device_properties.items()},
             "environment": dict(costs.environment),
+            "emulated": dict(costs.emulated),
+            "notes": list(costs.notes),
             "fingerprint": costs.fingerprint,
             "units": [[list(u.ops), list(u.time_us), list(u.shares)] for u in costs.units],
             "boundaries": [
@@ -80,6 +85,8 @@ def _from_data(data: dict[str, Any]) -> CostModel:
 
     graph = graph_from_json(data["graph"])
     _check_graph(graph)
+    environment = {str(k): str(v) for k, v in data["environment"].items()}
+    emulated = data["emulated"] if "emulated" in data else _marked_emulated(environment)
     return CostModel(
         graph=graph,
         devices=tuple(map(str, data["devices"])),
@@ -107,13 +114,21 @@ def _from_data(data: dict[str, Any]) -> CostModel:
             for op, port, leave, enter, layout_of in data["reorders"]
         ),
         device_properties={str(d): dict(p) for d, p in data["device_properties"].items()},
-        environment={str(k): str(v) for k, v in data["environment"].items()},
+        environment=environment,
+        emulated={str(k): str(v) for k, v in emulated.items()},
+        notes=tuple(map(str, data.get("notes", ()))),
         fingerprint=str(data["fingerprint"]),
         validation_rows=tuple(
             ValidationRow(str(label), float(predicted), float(measured), int(n))
             for label, predicted, measured, n in data["validation"]
         ),
     )
+
+
+def _marked_emulated(environment: Mapping[str, str]) -> dict[str, str]:
+    """Read what files of version 0.1 say only in the full names of devices."""
+    marks = {device: _EMULATED.search(name) for device, name in environment.items()}
+    return {device: mark[1] for device, mark in marks.items() if mark}
 
 
 def _check_graph(graph: OpGraph) -> None:

@@ -37,8 +37,10 @@ class Stopwatch:
     def start(cls, budget_s: float | None) -> Stopwatch:
         """Start one; ``None`` never runs out."""
         number = isinstance(budget_s, int | float) and not isinstance(budget_s, bool)
-        if budget_s is not None and not (number and budget_s > 0):
-            raise ArgumentError(f"A time budget is more than 0 seconds, not {budget_s!r}.")
+        if budget_s is not None and not (number and 0 < budget_s < float("inf")):
+            raise ArgumentError(
+                f"A time budget is more than 0 seconds, or None for no limit, not {budget_s!r}."
+            )
         return cls(budget_s, now())
 
     @property

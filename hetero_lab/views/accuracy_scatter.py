@@ -30,18 +30,14 @@ class Accuracy:
 
 
 def accuracy(costs: CostModel) -> Accuracy:
-    """Return the validation placements of a cost model.
-
-    Raises
-    ------
-    PlanError
-        It was not validated.
-    """
-    _ = costs.mape  # says what is missing
+    """Return the validation placements of a cost model; none if it was not validated."""
     rows = costs.validation_rows
     predicted = tuple(row.predicted_us for row in rows)
     measured = tuple(row.measured_us for row in rows)
-    least, most = min(*predicted, *measured), max(*predicted, *measured)
+    least, most = (
+        min((*predicted, *measured), default=0.0),
+        max((*predicted, *measured), default=1.0),
+    )
     room = 0.08 * (most - least) or 0.08 * most or 1.0
     return Accuracy(
         labels=tuple(row.label for row in rows),
@@ -55,12 +51,8 @@ def accuracy(costs: CostModel) -> Accuracy:
 def predicted_measured(costs: CostModel) -> go.Figure:
     """Draw predicted over measured latency of the placements that the fit has not seen.
 
-    Points on the diagonal are predicted exactly; above it the prediction is too high.
-
-    Raises
-    ------
-    PlanError
-        The cost model was not validated.
+    Points on the diagonal are predicted exactly; above it the prediction is too high. Of a cost
+    model that was not validated the figure has no points and says so.
     """
     expect(costs, CostModel)
     found = accuracy(costs)
@@ -95,7 +87,7 @@ def predicted_measured(costs: CostModel) -> go.Figure:
     n = len(found.labels)
     figure.update_layout(
         **base_layout(
-            f"Predicted, measured: {_errors(costs)}",
+            f"Predicted, measured: {_errors(costs) if n else 'not validated'}",
             f"{plain(costs.graph.name, 60)} on {plain(', '.join(costs.devices), 60)} · "
             f"{n} placement{'s' * (n != 1)} that the fit has not seen",
         ),
@@ -103,6 +95,11 @@ def predicted_measured(costs: CostModel) -> go.Figure:
         height=660,
         margin={"l": 80, "r": 30, "t": 100, "b": 60},
     )
+    if not n:
+        figure.add_annotation(
+            text="Not validated: calibrate with a larger budget_s", showarrow=False,
+            x=0.5, y=0.5, xref="paper", yref="paper",
+        )  # fmt: skip
     axis = {"gridcolor": GRID, "zeroline": False, "range": ends}
     figure.update_xaxes(**axis, title="measured latency (µs)")
     figure.update_yaxes(**axis, title="predicted latency (µs)", automargin=True)

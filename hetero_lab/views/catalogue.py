@@ -160,8 +160,11 @@ def _sweep_notes(sweep: Sweep) -> list[str]:
 
 def _costs_notes(costs: CostModel) -> list[str]:
     if costs.validation_rows:
-        return []
-    return ["Not validated: no placement was kept out of the fit. Calibrate with more time."]
+        return list(costs.notes)
+    return [
+        *costs.notes,
+        "Not validated: no placement was kept out of the fit. Calibrate with more time.",
+    ]
 
 
 def _difference_notes(difference: Difference) -> list[str]:
@@ -249,7 +252,7 @@ KINDS = (
         notes=_costs_notes,
         views=(
             View("op_types_by_device", op_types_by_device),
-            View("predicted_measured", predicted_measured, lambda costs: costs.validation_rows),
+            View("predicted_measured", predicted_measured),
         ),
         listings=(
             Listing("Validation", lambda costs: costs.validation),

@@ -40,7 +40,7 @@ def costs(model):
         ),
         boundaries=dict.fromkeys(pairs, BoundaryCost(fixed_us=5.0)),
         subgraph_us={"ACC": 1.0, "CPU": 1.0},
-        environment={"ACC": "Intel(R) Xeon(R) (emulated on CPU)"},
+        emulated={"ACC": "CPU"},
     )
 
 

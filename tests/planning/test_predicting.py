@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from planning.random_costs import GraphMaker, affinity_of, random_case
 import hetero_lab as hl
 from hetero_lab.errors import AffinityError, PlanError, StoredFileError
 from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.model.read import prepare
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Reorder, Unit, ValidationRow
 from hetero_lab.planning.planner import plan_graph
 from hetero_lab.planning.units import fused_pairs, split_into_units
@@ -266,3 +268,25 @@ def test_a_unit_is_the_part_of_a_fusion_group_with_equal_support():
     assert coarse == (("conv", "add", "relu"), ("softmax",))
     with pytest.raises(PlanError, match="softmax"):
         split_into_units(graph, {"A": {"conv", "add", "relu"}}, groups)
+
+
+STORED = Path(__file__).parent / "stored" / "costs_0_1.json"
+
+
+def test_costs_that_version_0_1_wrote_are_read(tmp_path):
+    """Made by ``calibrate`` of 0.1.0; the predictions are what that version printed."""
+    costs = CostModel.from_json(STORED)
+    model = hl.load("digits_inception")
+    costs.check_graph(prepare(model).graph)
+    softmax = {"head_digit/softmax"}
+    fixed = hl.Affinity.uniform(model, "CPU")
+    assert round(costs.predict_us(fixed), 3) == 280.972
+    on_acc = dict.fromkeys(costs.supports("ACC"), "ACC")
+    assert costs.supports("CPU") - costs.supports("ACC") == softmax
+    automatic = hl.Affinity.from_graph(costs.graph, lambda name: on_acc.get(name, "CPU"))
+    assert round(costs.predict_us(automatic), 3) == 353.646
+    assert len(costs.validation) == 3
+    assert dict(costs.emulated) == {"ACC": "CPU"}
+    assert costs.notes == ()
+    costs.to_json(tmp_path / "again.json")
+    assert CostModel.from_json(tmp_path / "again.json") == costs

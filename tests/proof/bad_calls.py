@@ -745,6 +745,9 @@ PLANNING = [
         "'fun'",
         "latency",
     ),
+    row("optimize: no costs", _optimize(costs="fast"), ArgumentError, "not str", "calibrate("),
+    row("recover_accuracy: no costs", _recover(costs=3), ArgumentError, "not int", "calibrate("),
+    row("recover_accuracy: endless", _recover(budget_s=float("inf")), ArgumentError, "None", "inf"),
     row("optimize: no budget", _optimize(budget_s=0), ArgumentError, "time budget", "not 0"),
     row(
         "optimize: a pin that matches nothing",

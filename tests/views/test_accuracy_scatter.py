@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-import pytest
 from planning.test_difference import chain_costs
 
 import hetero_lab as hl
-from hetero_lab.errors import PlanError
 from hetero_lab.planning.cost_model import CostModel, ValidationRow
 from hetero_lab.views.accuracy_scatter import accuracy
 
@@ -49,8 +47,11 @@ def test_r2_is_left_out_where_it_is_not_defined():
     assert "R²" not in figure.layout.title.text
 
 
-def test_what_was_not_validated_has_no_figure():
-    with pytest.raises(PlanError, match="not validated"):
-        hl.views.predicted_measured(chain_costs())
-    assert "predicted_measured" not in hl.views.gallery(chain_costs())
-    assert "predicted_measured" in hl.views.gallery(COSTS)
+def test_what_was_not_validated_is_drawn_and_says_so():
+    figure = hl.views.predicted_measured(chain_costs())
+    assert "not validated" in figure.layout.title.text
+    assert [note.text for note in figure.layout.annotations] == [
+        "Not validated: calibrate with a larger budget_s"
+    ]
+    assert len(figure.data[-1].x) == 0
+    assert "predicted_measured" in hl.views.gallery(chain_costs())

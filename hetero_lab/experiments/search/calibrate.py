@@ -5,32 +5,35 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import supported_ops
+from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.backend.properties import check_properties
 from hetero_lab.errors import (
     ArgumentError,
+    BudgetWarning,
     DeviceError,
-    HeteroLabWarning,
     MeasurementError,
     PlanError,
     names_at_hand,
+    shorten,
 )
 from hetero_lab.experiments.environment import current_environment
 from hetero_lab.experiments.search.isolated_units import isolated_nodes
-from hetero_lab.experiments.search.observer import Observer
-from hetero_lab.model.opgraph import CONSTANT
+from hetero_lab.experiments.search.observer import Conditions, Observer
+from hetero_lab.experiments.search.progress import Progress
+from hetero_lab.model.opgraph import CONSTANT, OpGraph
 from hetero_lab.model.read import PreparedModel, Source, prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.priorities import Priorities
 from hetero_lab.planning.cost_model import CostModel, ValidationRow
 from hetero_lab.planning.counter_costs import fusion_groups
 from hetero_lab.planning.design import middling_affinity, placed, segmented_affinities
-from hetero_lab.planning.fitting import fit
+from hetero_lab.planning.fitting import adjust, fit
 from hetero_lab.planning.observations import Observation
 from hetero_lab.planning.units import split_into_units
 from hetero_lab.runtime.inputs import Inputs
@@ -43,7 +46,7 @@ _MOST_FITTED = 72
 _MOST_VALIDATED = 16
 _VALIDATED = 0.25  # of the placements that are measured besides the base
 _FEW = 6  # fewer placements than this besides the base: coarser units
-_SAFETY = 1.2  # placements of many subgraphs take longer than those of the base
+_AT_ONCE = 0.8  # of what is affordable; then it is known better what placements take
 _SLOW_COMPILE_S = 0.2  # of a subgraph; with slower compiles placements have fewer subgraphs
 _MOST_SWITCHES = 80
 
@@ -63,11 +66,13 @@ def calibrate(
 ) -> CostModel:
     """Learn what every part of a placement of a model costs on some devices.
 
-    Measured are each device alone and each device first in a greedy order, then placements that
-    are designed to spread the work of the devices, the number of subgraphs and the places of
-    the cuts (:func:`~hetero_lab.planning.design.segmented_affinities`); all interleaved with a
-    reference. Their counters and latencies are fitted (:mod:`hetero_lab.planning.fitting`), and
-    a quarter of the designed ones, kept out of the fit, validates the result.
+    First a reference is measured that uses all devices; how long that takes tells what the
+    budget allows. Then come each device alone and each device first in a greedy order, then
+    placements that are designed to spread the work of the devices, the number of subgraphs and
+    the places of the cuts (:func:`~hetero_lab.planning.design.segmented_affinities`); all
+    interleaved with the reference. Their counters and latencies are fitted
+    (:mod:`hetero_lab.planning.fitting`), and a quarter of the designed ones, kept out of the
+    fit, validates the result.
 
     Parameters
     ----------
@@ -76,9 +81,9 @@ def calibrate(
     devices
         In order of priority: names, or ``"HETERO:ACC,CPU"``.
     budget_s
-        Wall time of the whole call, compiles included; overrun at most by one compile. With
-        too little for a few placements the units are coarser, and a warning says so. ``None``
-        measures all that is designed.
+        Wall time of the whole call, compiles included; overrun at most by one compile. The
+        reference is measured in any case. What the budget did not allow is in the notes of the
+        cost model, and a warning says it. ``None`` measures all that is designed.
     device_properties
         Properties of each device, as in a Placement.
     inputs, seed
@@ -93,7 +98,7 @@ def calibrate(
     Returns
     -------
     CostModel
-        ``predict_us``, ``validation``, ``mape``, ``r2``; ``to_json`` stores it.
+        ``predict_us``, ``validation``, ``mape``, ``r2``, ``notes``; ``to_json`` stores it.
 
     Raises
     ------
@@ -102,7 +107,7 @@ def calibrate(
     PlanError
         Fewer than two devices, or no device supports some op.
     MeasurementError
-        The budget ended before each device was measured, or no placement ran.
+        No placement ran, or all that used some device failed.
 
     Examples
     --------
@@ -115,124 +120,41 @@ def calibrate(
     >>> costs.predict_us(hl.Affinity.uniform(model, "CPU")) > 0
     True
     """
-    learnt = learn(
-        model,
-        devices,
-        watch=Stopwatch.start(budget_s),
-        share=1.0,
-        validate=validate,
-        device_properties=device_properties,
-        options={"inputs": inputs, "seed": seed, "isolate": isolate, "progress": progress},
-        core=core or shared_core(),
-    )
-    return learnt.costs
-
-
-@dataclass(frozen=True)
-class Learnt:
-    """A cost model, the placements that it was fitted to, and what measures more of them."""
-
-    costs: CostModel
-    support: Mapping[str, frozenset[str]]
-    fitted: tuple[Observation, ...]
-    validated: tuple[Observation, ...]
-    observer: Observer
-    coarse: bool
-
-    def refit(self, more: Iterable[Observation]) -> Learnt:
-        """Fit again with more observations."""
-        known = {seen.affinity for seen in self.fitted}
-        fitted = (*self.fitted, *(seen for seen in more if seen.affinity not in known))
-        found = fit(self.costs.graph, self.support, fitted, coarse=self.coarse)
-        return dataclasses.replace(
-            self, fitted=fitted, costs=_described(found, self.costs, self.validated)
-        )
-
-
-def learn(
-    model: Source,
-    devices: Sequence[str] | str,
-    *,
-    watch: Stopwatch,
-    share: float,
-    validate: int | None = None,
-    device_properties: Mapping[str, Mapping[str, Any]] | None,
-    options: Mapping[str, Any],
-    core: ov.Core,
-) -> Learnt:
-    """Calibrate within a share of a budget and keep what more can be learnt from."""
-    names = Priorities.parse(devices, core).devices
+    watch = Stopwatch.start(budget_s)
+    core = core or shared_core()
+    names = check_devices(devices, core)
     if not (validate is None or (type(validate) is int and validate >= 0)):
         raise ArgumentError(f"validate= is a whole number of at least 0, not {validate!r}.")
+    properties = check_device_properties(device_properties, names, core)
+    prepared = prepare(model)
+    with Progress(watch, show=progress) as bar:
+        calibration = Calibration.begin(
+            prepared, names, properties, Conditions(inputs, seed, isolate), watch, bar, core
+        )
+        calibration.run(math.inf if budget_s is None else budget_s, validate)
+    costs = calibration.fit()
+    for note in costs.notes:
+        warnings.warn(note, BudgetWarning, stacklevel=2)
+    return costs
+
+
+def check_devices(devices: Sequence[str] | str, core: ov.Core) -> tuple[str, ...]:
+    """Return the names of two devices or more."""
+    names = Priorities.parse(devices, core).devices
     if len(names) < 2:
         raise PlanError(
             f"A cost model is about two devices or more, not {names_at_hand(names)} only. Add one, "
             "for instance an emulated one: hetero_lab.emulate('ACC')."
         )
-    properties = _checked(device_properties or {}, names, core)
-    prepared = prepare(model)
-    support = _support(prepared, names, core)
-    base = _base(prepared, names, support, core)
-    reference = middling_affinity(prepared.graph, support, _single_ops(prepared))
-    observer = Observer(prepared, properties, reference, watch, options, core)
-    limit = None if watch.budget_s is None else share * watch.budget_s
-    observed = observer.observe(base, budget_s=limit, counters=True)
-    if not observer.level_us and not watch.is_over:  # the reference failed
-        observer.reference = next(iter(base.values()))
-        observed = observer.observe(base, budget_s=limit, counters=True)
-    _check_base(observed, base, names, support, watch)
-    observed = _with_isolated(observed, observer, names, support)
-    left = math.inf if limit is None else limit - watch.elapsed_s
-    n_affordable = left / (_SAFETY * observer.each_s)
-    n = max(0, int(min(_MOST_FITTED + (validate or _MOST_VALIDATED), n_affordable)))
-    coarse = n < _FEW
-    if coarse:
-        _say_coarse(watch, n)
-    n_validated = 0 if coarse else _n_validated(n, validate)
-    designed, kept = _design(prepared, support, observed, observer, n, n_validated, coarse)
-    left = None if limit is None else limit - watch.elapsed_s
-    after: list[Observation] = []
-    if designed and (left is None or left > 0.0):
-        # Each device alone is measured again, beside the others: a machine has its moods.
-        after = observer.observe({**base, **designed}, budget_s=left, counters=True)
-    validated = [seen for seen in after if seen.label in kept]
-    everything = (
-        *(_measured_again(seen, after) for seen in observed),
-        *(seen for seen in after if seen.label in designed and seen.label not in kept),
-    )
-    found = fit(prepared.graph, support, everything, coarse=coarse)
-    about = dataclasses.replace(
-        found,
-        device_properties=properties,
-        environment=_environment(names, core),
-        fingerprint=prepared.fingerprint,
-    )
-    costs = _described(found, about, validated)
-    return Learnt(costs, support, everything, tuple(validated), observer, coarse)
+    return names
 
 
-def _described(found: CostModel, about: CostModel, validated: Iterable[Observation]) -> CostModel:
-    """Return a fit with its validation, and with what ``about`` says it holds for."""
-    return dataclasses.replace(
-        found,
-        device_properties=about.device_properties,
-        environment=about.environment,
-        fingerprint=about.fingerprint,
-        validation_rows=tuple(
-            ValidationRow(
-                seen.label,
-                found.predict_us(seen.affinity),
-                seen.measured_us,
-                found.predictor(seen.affinity).n_subgraphs,
-            )
-            for seen in validated
-        ),
-    )
-
-
-def _checked(
-    given: Mapping[str, Mapping[str, Any]], names: Sequence[str], core: ov.Core
+def check_device_properties(
+    given: Mapping[str, Mapping[str, Any]] | None, names: Sequence[str], core: ov.Core
 ) -> dict[str, dict[str, Any]]:
+    """Return the properties of each device, checked."""
+    if given is None:
+        return {}
     if not isinstance(given, Mapping):
         raise ArgumentError(
             "device_properties= maps devices to properties, for instance "
@@ -245,6 +167,204 @@ def _checked(
             )
         check_properties(device, properties, core=core)
     return {device: dict(properties) for device, properties in given.items()}
+
+
+@dataclass
+class Calibration:
+    """What is measured of a model so far, and the costs that follow from it.
+
+    Attributes
+    ----------
+    observed
+        Placements that costs are fitted to.
+    validating
+        Placements that are kept out of the fit.
+    prior
+        Costs that were learnt before: they are adjusted, and no placement is designed.
+    """
+
+    observer: Observer
+    support: Mapping[str, frozenset[str]]
+    base: Mapping[str, Affinity]
+    observed: list[Observation]
+    validating: list[Observation] = field(default_factory=list)
+    prior: CostModel | None = None
+
+    @classmethod
+    def begin(
+        cls,
+        prepared: PreparedModel,
+        names: Sequence[str],
+        properties: Mapping[str, Mapping[str, Any]],
+        conditions: Conditions,
+        watch: Stopwatch,
+        progress: Progress,
+        core: ov.Core,
+        *,
+        prior: CostModel | None = None,
+    ) -> Calibration:
+        """Measure the reference."""
+        progress.step("calibrate")
+        support = _support(prepared, names, core)
+        base = _base(prepared, names, support, core)
+        reference = middling_affinity(prepared.graph, support, _single_ops(prepared.graph))
+        observer = Observer(prepared, properties, reference, watch, conditions, progress, core)
+        if prior is not None:
+            prior.check_support(support)
+        first = observer.observe_reference(base, counters=prior is None)
+        return cls(observer, support, base, [first], prior=prior)
+
+    def run(self, until_s: float, validate: int | None = None) -> None:
+        """Measure each device by itself, then what is designed, until ``until_s`` on the watch."""
+        queue = {label: a for label, a in self.base.items() if a != self.observer.reference}
+        kept: set[str] = set()
+        is_designed = False
+        counters = self.prior is None
+        while not self.observer.interrupted:
+            n_affordable = self.observer.affordable(until_s)
+            if not queue and not is_designed:
+                self._check_devices()
+                if self.prior is None:
+                    queue, kept = self._design(n_affordable, validate)
+                is_designed = True
+            if not queue or not n_affordable:
+                break
+            batch = list(queue)[: max(1, math.ceil(_AT_ONCE * n_affordable))]
+            affinities = {label: queue.pop(label) for label in batch}
+            for seen in self.observer.observe(affinities, until_s, counters=counters):
+                (self.validating if seen.label in kept else self.observed).append(seen)
+        if counters:
+            self._add_isolated()
+
+    def learn(self, more: Iterable[Observation]) -> None:
+        """Take more placements into the fit."""
+        known = self.known
+        self.observed += [seen for seen in more if seen.affinity not in known]
+
+    @property
+    def known(self) -> set[Affinity]:
+        """Placements that the fit has seen."""
+        return {seen.affinity for seen in self.observed}
+
+    def fit(self) -> CostModel:
+        """Return the costs that follow from all that was observed."""
+        if self.prior is not None:
+            return adjust(self.prior, self.observed)
+        prepared = self.observer.prepared
+        names, core = tuple(self.support), self.observer.core
+        found = fit(prepared.graph, self.support, self.observed, coarse=self._is_coarse)
+        specs = emulated_devices(core)
+        return dataclasses.replace(
+            found,
+            device_properties=self.observer.device_properties,
+            environment=_environment(names, core),
+            emulated={device: specs[device].base for device in names if device in specs},
+            fingerprint=prepared.fingerprint,
+            notes=tuple(self._notes()),
+            validation_rows=tuple(
+                ValidationRow(
+                    seen.label,
+                    found.predict_us(seen.affinity),
+                    seen.measured_us,
+                    found.predictor(seen.affinity).n_subgraphs,
+                )
+                for seen in self.validating
+            ),
+        )
+
+    @property
+    def _is_coarse(self) -> bool:
+        base = {*self.base.values(), self.observer.reference}
+        return sum(seen.affinity not in base for seen in self.observed) < _FEW
+
+    def _notes(self) -> Iterator[str]:
+        """Say what the time did not allow."""
+        budget_s = self.observer.watch.budget_s
+        of = "" if budget_s is None else f" of {budget_s:g} s"
+        seen = {device for o in self.observed for device in o.affinity.devices}
+        for device in self.support:
+            if device not in seen and self.support[device]:
+                yield (
+                    f"The budget{of} did not reach {device}: its ops are assumed to take as long "
+                    "as on the other devices."
+                )
+        if self._is_coarse:
+            yield (
+                f"The budget{of} allowed {len(self.observed)} placements: ops that any device "
+                "fuses are one unit, what a hand-over costs is mostly assumed, and nothing "
+                "validates the predictions. A larger budget_s makes the cost model finer."
+            )
+
+    def _check_devices(self) -> None:
+        """Raise MeasurementError if all placements that use some device failed."""
+        seen = {device for o in self.observed for device in o.affinity.devices}
+        for label, why in self.observer.failed.items():
+            missing = [d for d in self.base[label].devices if d not in seen]
+            if missing:
+                raise MeasurementError(
+                    f"{names_at_hand(missing)} could not be measured: {shorten(label)} failed "
+                    f"({why}). Try hetero_lab.profile on it."
+                )
+
+    def _add_isolated(self) -> None:
+        """Add the times of isolated units for devices that have no counters."""
+        counted = {node.device for o in self.observed for node in o.nodes}
+        used = {device for o in self.observed for device in o.affinity.devices}
+        nodes = [node for o in self.observed for node in o.nodes]
+        extra = [
+            node
+            for device in self.support
+            if device in used and device not in counted
+            for node in isolated_nodes(self.observer, device, self.support, nodes)
+        ]
+        first = self.observed[0]
+        self.observed[0] = dataclasses.replace(first, nodes=(*first.nodes, *extra))
+
+    def _design(
+        self, n_affordable: int, validate: int | None
+    ) -> tuple[dict[str, Affinity], set[str]]:
+        """Return placements to measure by label, and the labels of those that validate."""
+        n = min(_MOST_FITTED + (validate or _MOST_VALIDATED), n_affordable)
+        if not n:
+            return {}, set()
+        is_coarse = n < _FEW
+        if is_coarse:
+            n_validated = 0
+        elif validate is None:
+            n_validated = min(_MOST_VALIDATED, round(_VALIDATED * n))
+        else:
+            n_validated = max(0, min(validate, n - _FEW))
+        graph, seed = self.observer.prepared.graph, self.observer.conditions.seed
+        groups = fusion_groups(self.observed, list(self.support))
+        units = split_into_units(graph, self.support, groups, coarse=is_coarse)
+        most = self._most_switches()
+        n_fitted = min(_MOST_FITTED, n - n_validated)
+        # Every third keeps units whole; the others cut through fusion groups, as planners may.
+        whole = segmented_affinities(
+            graph, self.support, units, n_fitted // 3, most_switches=most, seed=seed + 1
+        )
+        torn = segmented_affinities(
+            graph,
+            self.support,
+            units if is_coarse else _single_ops(graph),
+            n_fitted - len(whole) + n_validated,
+            most_switches=most,
+            seed=seed + 2,
+        )
+        known = self.known
+        designed = [a for a in dict.fromkeys(_mixed(whole, torn)) if a not in known]
+        labelled = {f"designed {i + 1}": affinity for i, affinity in enumerate(designed)}
+        # Spread over the whole design, so that both parts see few and many subgraphs.
+        every = len(labelled) / n_validated if n_validated else math.inf
+        chosen = {int((k + 0.5) * every) for k in range(n_validated)}
+        return labelled, {label for i, label in enumerate(labelled) if i in chosen}
+
+    def _most_switches(self) -> int:
+        """Return how many subgraphs a placement may have where compiles are slow."""
+        slowest_s = self.observer.slowest_subgraph_s
+        if slowest_s <= _SLOW_COMPILE_S:
+            return _MOST_SWITCHES
+        return max(2, int(_MOST_SWITCHES * _SLOW_COMPILE_S / slowest_s))
 
 
 def _support(
@@ -304,132 +424,12 @@ def _base(
     return {label: affinity for affinity, label in distinct.items()}
 
 
-def _check_base(
-    observed: Sequence[Observation],
-    base: Mapping[str, Affinity],
-    names: Sequence[str],
-    support: Mapping[str, frozenset[str]],
-    watch: Stopwatch,
-) -> None:
-    seen = {device for o in observed for device in o.affinity.devices}
-    missing = [device for device in names if device not in seen and support[device]]
-    if not missing:
-        return
-    why = "failed"
-    if watch.is_over or watch.budget_s is not None:
-        why = f"did not all finish within budget_s={watch.budget_s:g}"
-    raise MeasurementError(
-        f"{names_at_hand(missing)} was not measured: the first placements "
-        f"({names_at_hand(base)}) {why}. Give more time, or try hetero_lab.profile on one of them."
-    )
-
-
-def _with_isolated(
-    observed: list[Observation],
-    observer: Observer,
-    names: Sequence[str],
-    support: Mapping[str, frozenset[str]],
-) -> list[Observation]:
-    """Add the times of isolated units for devices that have no counters."""
-    counted = {node.device for o in observed for node in o.nodes}
-    silent = [device for device in names if support[device] and device not in counted]
-    if not silent:
-        return observed
-    nodes = [node for o in observed for node in o.nodes]
-    extra = {
-        device: isolated_nodes(observer.prepared, device, support, nodes, observer)
-        for device in silent
-    }
-    added = tuple(node for found in extra.values() for node in found)
-    return [dataclasses.replace(observed[0], nodes=observed[0].nodes + added), *observed[1:]]
-
-
-def _say_coarse(watch: Stopwatch, n: int) -> None:
-    budget = "" if watch.budget_s is None else f" of {watch.budget_s:g} s"
-    warnings.warn(
-        f"The budget{budget} allows {n} more placements only: ops that any device fuses are one "
-        "unit, and what a hand-over costs is mostly assumed. A larger budget_s makes the cost "
-        "model finer and validates it.",
-        HeteroLabWarning,
-        stacklevel=4,
-    )
-
-
-def _n_validated(n: int, wanted: int | None) -> int:
-    """Return how many of ``n`` placements are kept out of the fit."""
-    if wanted is None:
-        return min(_MOST_VALIDATED, round(_VALIDATED * n))
-    return max(0, min(wanted, n - _FEW))
-
-
-def _design(
-    prepared: PreparedModel,
-    support: Mapping[str, frozenset[str]],
-    observed: Sequence[Observation],
-    observer: Observer,
-    n: int,
-    n_validated: int,
-    coarse: bool,
-) -> tuple[dict[str, Affinity], set[str]]:
-    """Return placements to measure by label, and the labels of those that validate."""
-    if not n:
-        return {}, set()
-    graph = prepared.graph
-    groups = fusion_groups(observed, list(support))
-    units = split_into_units(graph, support, groups, coarse=coarse)
-    single = _single_ops(prepared)
-    most = _most_switches(observer)
-    n_fitted = min(_MOST_FITTED, n - n_validated)
-    # Every third keeps units whole; the others cut through fusion groups, as planners may.
-    whole = segmented_affinities(
-        graph, support, units, n_fitted // 3, most_switches=most, seed=observer.options["seed"] + 1
-    )
-    torn = segmented_affinities(
-        graph,
-        support,
-        units if coarse else single,
-        n_fitted - len(whole) + n_validated,
-        most_switches=most,
-        seed=observer.options["seed"] + 2,
-    )
-    known = {seen.affinity for seen in observed}
-    designed = [a for a in dict.fromkeys(_mixed(whole, torn)) if a not in known]
-    labelled = {f"designed {i + 1}": affinity for i, affinity in enumerate(designed)}
-    # Spread over the whole design, so that both parts see few and many subgraphs.
-    every = len(labelled) / n_validated if n_validated else math.inf
-    chosen = {int((k + 0.5) * every) for k in range(n_validated)}
-    return labelled, {label for i, label in enumerate(labelled) if i in chosen}
-
-
-def _measured_again(before: Observation, after: Sequence[Observation]) -> Observation:
-    """Return an observation with the latency that it had beside the designed placements."""
-    for seen in after:
-        if seen.affinity == before.affinity:
-            return dataclasses.replace(before, measured_us=seen.measured_us, noise=seen.noise)
-    return before
-
-
-def _single_ops(prepared: PreparedModel) -> list[tuple[str, ...]]:
+def _single_ops(graph: OpGraph) -> list[tuple[str, ...]]:
     """Return every op by itself, but stateful paths whole."""
-    graph = prepared.graph
     members: dict[int, list[str]] = {}
     for index in graph.placeable:
         members.setdefault(graph.leader[index], []).append(graph.ops[index].name)
     return [tuple(ops) for ops in members.values()]
-
-
-def _most_switches(observer: Observer) -> int:
-    """Return how many subgraphs a placement may have where compiles are slow."""
-    per_subgraph = [
-        row.profile.compile_ms / 1e3 / max(1, row.profile.partition.n_subgraphs)
-        for made in observer.sweeps
-        for row in made.rows
-        if row.profile is not None and row.profile.partition.n_subgraphs > 1
-    ]
-    slowest = max(per_subgraph, default=0.0)
-    if slowest <= _SLOW_COMPILE_S:
-        return _MOST_SWITCHES
-    return max(2, int(_MOST_SWITCHES * _SLOW_COMPILE_S / slowest))
 
 
 def _mixed(first: Sequence[Affinity], second: Sequence[Affinity]) -> list[Affinity]:

@@ -13,7 +13,7 @@ from hetero_lab.experiments.sweep.result import Row, Sweep
 from hetero_lab.model.read import PreparedModel, Source, prepare
 from hetero_lab.placement.partition import Partition, one_subgraph, predict
 from hetero_lab.placement.placement import Placement, PlacementLike, resolve
-from hetero_lab.planning.cost_model import CostModel
+from hetero_lab.planning.cost_model import CostModel, expect_costs
 from hetero_lab.planning.difference import Difference, Measurement, compare_placements
 from hetero_lab.runtime.runners import HETERO
 from hetero_lab.statistics import paired_ratio, turn_level, unpaired_ratio
@@ -73,11 +73,8 @@ def explain(
     a is 'CPU', b is 'HETERO:ACC,CPU'.
     91 of 92 ops move: 91 from CPU to ACC ...
     """
-    if costs is not None and not isinstance(costs, CostModel):
-        raise ArgumentError(
-            "costs= is what hetero_lab.calibrate(model, devices) returns, not "
-            f"{type(costs).__name__}."
-        )
+    if costs is not None:
+        expect_costs(costs)
     core = core or shared_core()
     prepared = prepare(model)
     before, after = (resolve(prepared, placement, core=core) for placement in (a, b))

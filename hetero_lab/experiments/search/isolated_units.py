@@ -21,11 +21,7 @@ _DISCARDED = 2
 
 
 def isolated_nodes(
-    prepared: PreparedModel,
-    device: str,
-    support: Mapping[str, frozenset[str]],
-    known: Sequence[Node],
-    observer: Observer,
+    observer: Observer, device: str, support: Mapping[str, frozenset[str]], known: Sequence[Node]
 ) -> tuple[Node, ...]:
     """Return a node for each op that a device supports, from timed subgraphs.
 
@@ -33,11 +29,12 @@ def isolated_nodes(
     rest, so that two compiles show all of them apart. The time of a subgraph is divided among
     its ops as another device's counters divide theirs, or by the bytes that they make.
     """
+    prepared, conditions = observer.prepared, observer.conditions
     weights = _weights(prepared, known)
-    if observer.options.get("inputs") is not None:
-        arrays = bind_inputs(prepared, observer.options["inputs"])
-    else:
-        arrays = bind_inputs(prepared, generate_inputs(prepared, observer.options["seed"]))
+    inputs = conditions.inputs
+    if inputs is None:
+        inputs = generate_inputs(prepared, conditions.seed)
+    arrays = bind_inputs(prepared, inputs)
     found: list[Node] = []
     for affinity in _halves(prepared, device, support):
         executor = ParallelExecutor(

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hetero_lab.errors import MeasurementError
+from hetero_lab.experiments.search.progress import Progress
 from hetero_lab.experiments.sweep.result import Row, Sweep
 from hetero_lab.experiments.sweep.rounds import GROUP_SIZE
 from hetero_lab.experiments.sweep.sweep import sweep
@@ -20,17 +22,32 @@ from hetero_lab.placement.partition import Partition
 from hetero_lab.placement.placement import Placement
 from hetero_lab.planning.observations import ENTERS, LEAVES, Conversion, Node, Observation
 from hetero_lab.runtime.counters import Counter
+from hetero_lab.runtime.inputs import Inputs
 from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN, Stopwatch
 
 if TYPE_CHECKING:
     import openvino as ov
 
 _ROUNDED_DOWN_US = 0.5  # on average, where a device counts whole microseconds
-_LEAST_BUDGET_S = 0.1
 _LEAST_NOISE = 0.02  # what the model's form leaves open, whatever the number of turns
-_MOST_ALIVE, _ALIVE_BYTES = 16, 2 << 30  # compiled at once, so that they share the same moods
-_LEAST_TURNS, _MOST_TURNS = 6, 12
-_ENOUGH_S = 0.5  # of turns for one placement: another placement tells more than more turns
+_MOST_ALIVE, _ALIVE_BYTES = 16, 2 << 30  # compiled at once, so that a drift hits all alike
+_FIRST_TURNS, _LEAST_TURNS, _MOST_TURNS = 2, 4, 12
+_ENOUGH_S = 0.3  # of turns for one placement: another placement tells more than more turns
+_SAFETY = 1.2  # placements of many subgraphs take longer than the first ones
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """How placements are measured, as :func:`hetero_lab.sweep` takes it."""
+
+    inputs: Inputs | None = None
+    seed: int = 0
+    isolate: bool = False
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Keyword arguments for a sweep."""
+        return {"inputs": self.inputs, "seed": self.seed, "isolate": self.isolate}
 
 
 @dataclass
@@ -48,80 +65,115 @@ class Observer:
         The affinity that is measured every time.
     watch
         The budget of the whole call.
-    options
-        More arguments for :func:`hetero_lab.sweep`: inputs, isolate, progress, requests.
     """
 
     prepared: PreparedModel
     device_properties: Mapping[str, Mapping[str, Any]]
     reference: Affinity
     watch: Stopwatch
-    options: Mapping[str, Any]
+    conditions: Conditions
+    progress: Progress
     core: ov.Core
     level_us: float = 0.0
-    sweeps: list[Sweep] = field(default_factory=list)
-    spent_s: float = 0.0
-    n_observed: int = 0
-
-    @property
-    def each_s(self) -> float:
-        """What observing a placement took on average, compiles included."""
-        return self.spent_s / max(1, self.n_observed)
+    interrupted: bool = False
+    each_s: float = 0.0  # what the latest placements took on average, compiles included
+    slowest_subgraph_s: float = 0.0  # compile time of a subgraph
+    failed: dict[str, str] = field(default_factory=dict)  # label of what does not run: why
 
     def placement(self, affinity: Affinity, label: str) -> Placement:
         """Return what is compiled for an affinity."""
         return Placement(affinity, label, self.device_properties)
 
-    def observe(
-        self, affinities: Mapping[str, Affinity], *, budget_s: float | None, counters: bool
-    ) -> list[Observation]:
-        """Measure placements; return those for which the budget sufficed.
+    def observe_reference(self, others: Mapping[str, Affinity], *, counters: bool) -> Observation:
+        """Measure the reference, or the first of the others if it fails, whatever the budget.
 
-        The first time the reference is returned, too.
+        Raises
+        ------
+        MeasurementError
+            None of them runs.
         """
-        placements = [self.placement(self.reference, "reference")]
-        placements += [self.placement(affinity, label) for label, affinity in affinities.items()]
-        left = budget_s
-        if self.watch.budget_s is not None:
-            rest = self.watch.budget_s - self.watch.elapsed_s
-            left = rest if budget_s is None else min(budget_s, rest)
+        for affinity in (self.reference, *others.values()):
+            made = self._sweep({"reference": affinity}, _FIRST_TURNS, None, counters=counters)
+            first = made.rows[0]
+            if first.profile is not None:
+                self.reference = affinity
+                self.level_us = first.profile.latency.median_us
+                # Later ones have more turns.
+                self.each_s += (self._turns - _FIRST_TURNS) * self._turn_s
+                return observation(first, self.level_us)
+            if self.interrupted:
+                break
+        raise MeasurementError(f"No placement ran: {first.status}. {first.detail}")
+
+    def affordable(self, until_s: float) -> int:
+        """Return how many more placements can be observed before the watch shows ``until_s``."""
+        left_s = until_s - self.watch.elapsed_s
+        return int(min(max(0.0, left_s / (_SAFETY * self.each_s)), 10_000))
+
+    def observe(
+        self, affinities: Mapping[str, Affinity], until_s: float, *, counters: bool
+    ) -> list[Observation]:
+        """Measure placements; return those for which the time sufficed and that ran."""
+        left_s = until_s - self.watch.elapsed_s
+        if left_s <= 0.0:
+            return []
+        budget_s = None if math.isinf(left_s) else left_s
+        every = {"reference": self.reference, **affinities}
+        made = self._sweep(every, self._turns, budget_s, counters=counters)
+        return [
+            observation(row, self.level_us)
+            for row in made.rows[1:]
+            if row.profile is not None and row.series.log_ratios
+        ]
+
+    def _sweep(
+        self,
+        affinities: Mapping[str, Affinity],
+        turns: int,
+        budget_s: float | None,
+        *,
+        counters: bool,
+    ) -> Sweep:
         began_s = self.watch.elapsed_s
         made = sweep(
             self.prepared,
-            placements,
-            turns=self._turns,
+            [self.placement(affinity, label) for label, affinity in affinities.items()],
+            turns=turns,
             group_size=self._group_size,
-            budget_s=None if left is None else max(_LEAST_BUDGET_S, left),
+            budget_s=budget_s,
             counters=counters,
             reference=False,
             baselines=False,
+            progress=False,
+            control=self.progress.control(),
             core=self.core,
-            **self.options,
+            **self.conditions.arguments,
         )
-        self.sweeps.append(made)
-        self.spent_s += self.watch.elapsed_s - began_s
-        self.n_observed += sum(row.profile is not None for row in made.rows)
-        measured = [row for row in made.rows[1:] if row.profile is not None]
-        first = made.rows[0]
-        if first.profile is not None and not self.level_us:
-            self.level_us = first.profile.latency.median_us
-            measured.insert(0, first)
-        return [observation(row, self.level_us) for row in measured if self.level_us]
+        self.interrupted |= made.interrupted
+        self.failed |= {row.label: row.detail for row in made.rows if row.detail}
+        for row in made.rows:
+            if row.profile is not None and row.profile.partition.n_subgraphs > 1:
+                each_s = row.profile.compile_ms / 1e3 / row.profile.partition.n_subgraphs
+                self.slowest_subgraph_s = max(self.slowest_subgraph_s, each_s)
+        n_measured = sum(row.profile is not None for row in made.rows)
+        self.each_s = (self.watch.elapsed_s - began_s) / max(1, n_measured)
+        return made
 
     @property
     def _group_size(self) -> int:
-        if self.options.get("isolate"):
+        if self.conditions.isolate:
             return GROUP_SIZE  # each has a process
         graph = self.prepared.graph
         weights = sum(t.n_bytes or 0 for op in graph if op.type == CONSTANT for t in op.outputs)
         return int(np.clip(_ALIVE_BYTES // max(1, weights), 2, _MOST_ALIVE))
 
     @property
+    def _turn_s(self) -> float:
+        return (DISCARDED_PER_TURN + TIMED_PER_TURN) * self.level_us / 1e6
+
+    @property
     def _turns(self) -> int:
-        if not self.level_us:
-            return _MOST_TURNS
-        turn_s = (DISCARDED_PER_TURN + TIMED_PER_TURN) * self.level_us / 1e6
-        return int(np.clip(_ENOUGH_S / turn_s, _LEAST_TURNS, _MOST_TURNS))
+        return int(np.clip(_ENOUGH_S / self._turn_s, _LEAST_TURNS, _MOST_TURNS))
 
 
 def observation(row: Row, level_us: float) -> Observation:

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab.backend.core import shared_core
-from hetero_lab.errors import MeasurementError, PlanError
-from hetero_lab.experiments.search.calibrate import Learnt, learn
+from hetero_lab.errors import MeasurementError, PlanError, names_at_hand
+from hetero_lab.experiments.search.calibrate import (
+    Calibration,
+    check_device_properties,
+    check_devices,
+)
+from hetero_lab.experiments.search.observer import Conditions
+from hetero_lab.experiments.search.optimized import OPTIMIZED, Optimized, Proposal
+from hetero_lab.experiments.search.progress import Progress
 from hetero_lab.experiments.sweep.result import Row, Sweep
 from hetero_lab.experiments.sweep.sweep import sweep
 from hetero_lab.model.read import Source, prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement
-from hetero_lab.placement.priorities import Priorities
 from hetero_lab.planning.constraints import check_constraints
-from hetero_lab.planning.cost_model import CostModel
+from hetero_lab.planning.cost_model import CostModel, expect_costs
 from hetero_lab.planning.objective import LATENCY, THROUGHPUT
 from hetero_lab.planning.observations import Observation
 from hetero_lab.planning.planner import GREEDY, Plan, keeps_limits, plan_graph
@@ -27,9 +33,7 @@ from hetero_lab.statistics import holm, paired_ratio
 
 if TYPE_CHECKING:
     import openvino as ov
-    import pandas as pd
 
-OPTIMIZED = "optimized"
 _LEARNING, _SEARCHING = 0.4, 0.75  # shares of the budget after which these end
 _ROUNDS = 8
 _IDLE_ROUNDS = 2  # rounds without a gain after which the search ends
@@ -42,86 +46,16 @@ _IN_FLIGHT = 4
 _ALPHA = 0.05
 
 
-@dataclass(frozen=True)
-class Trial:
-    """A placement that was planned and measured on the way; latencies in µs."""
-
-    round: int
-    label: str
-    predicted_us: float
-    measured_us: float
-    n_subgraphs: int
-
-
-@dataclass(frozen=True)
-class Optimized:
-    """The best placement that was found and proven by measurement.
-
-    Attributes
-    ----------
-    placement
-        What to compile: a planned placement, or the best baseline where none was faster.
-    objective
-        ``"latency"`` or ``"throughput"``.
-    verdict
-        In a sentence, how it compares with the best baseline.
-    improved
-        Whether it is faster than every baseline beyond the uncertainty.
-    costs, plan
-        The cost model with all that was learnt, and its plan.
-    sweep
-        The last measurement: rows ``optimized``, ``greedy`` and one a feasible single device.
-    trials
-        What was planned and measured on the way.
-    """
-
-    placement: Placement
-    objective: str
-    verdict: str
-    improved: bool
-    costs: CostModel
-    plan: Plan
-    sweep: Sweep
-    trials: tuple[Trial, ...]
-
-    @property
-    def affinity(self) -> Affinity:
-        """The affinity of the placement."""
-        return self.placement.affinity
-
-    @property
-    def summary(self) -> pd.DataFrame:
-        """Columns as in ``sweep.summary``; ratios are to ``greedy``."""
-        return self.sweep.summary
-
-    @property
-    def history(self) -> pd.DataFrame:
-        """One row a planned placement that was measured on the way."""
-        import pandas as pd
-
-        columns = ["round", "label", "predicted_us", "measured_us", "n_subgraphs"]
-        return pd.DataFrame(
-            [[getattr(t, c) for c in columns] for t in self.trials], columns=columns
-        )
-
-    def __repr__(self) -> str:
-        return f"Optimized({self.placement.affinity!r}: {self.verdict})"
-
-    def _repr_html_(self) -> str:
-        from hetero_lab.tables import html_table
-
-        return html_table(self.summary, caption=self.verdict)
-
-
 def optimize(
     model: Source,
     devices: Sequence[str] | str,
     *,
     objective: str = LATENCY,
-    budget_s: float = 120.0,
+    budget_s: float | None = 120.0,
     device_properties: Mapping[str, Mapping[str, Any]] | None = None,
     memory_limit: Mapping[str, int | str] | None = None,
     pin: Mapping[str, str] | None = None,
+    costs: CostModel | None = None,
     inputs: Inputs | None = None,
     seed: int = 0,
     isolate: bool = True,
@@ -147,26 +81,33 @@ def optimize(
         requests in flight; devices then get ``EXCLUSIVE_ASYNC_REQUESTS: False`` unless
         ``device_properties`` says otherwise.
     budget_s
-        Wall time of the whole call, compiles included. The last fit and the least turns of the
-        baselines are made in any case: where compiles are slow, a small budget is overrun.
+        Wall time of the whole call, compiles included. A reference is measured in any case, and
+        so is the greedy choice: where compiles are slow, a small budget is overrun. What the
+        budget did not allow is in the notes of the result. ``None`` goes on until no gain is
+        seen.
     device_properties
         Properties of each device, as in a Placement.
     memory_limit, pin
         As for :func:`hetero_lab.plan`. A baseline that breaks them is measured, but not returned.
+    costs
+        What :func:`hetero_lab.calibrate` returned for this model and these devices, perhaps in
+        another process; its device properties are taken. It is adjusted to what is measured
+        instead of learnt anew, and each placement is compiled once.
     inputs, seed, isolate, progress
         As for :func:`hetero_lab.sweep`.
 
     Returns
     -------
     Optimized
-        ``.placement``, ``.summary``, ``.verdict``.
+        ``.placement``, ``.summary``, ``.verdict``, ``.notes``.
 
     Raises
     ------
     DeviceError, PropertyError, PlanError
-        As for :func:`hetero_lab.calibrate` and :func:`hetero_lab.plan`.
+        As for :func:`hetero_lab.calibrate` and :func:`hetero_lab.plan`; or ``costs`` hold for
+        another model, other devices or other properties.
     MeasurementError
-        The budget ended before the baselines were measured.
+        No baseline runs.
 
     Examples
     --------
@@ -179,219 +120,264 @@ def optimize(
     """
     if objective not in (LATENCY, THROUGHPUT):
         raise PlanError(f"{objective!r} is no objective. Objectives: {LATENCY!r}, {THROUGHPUT!r}.")
-    core = core or shared_core()
     watch = Stopwatch.start(budget_s)
-    options = {"inputs": inputs, "seed": seed, "isolate": isolate, "progress": progress}
+    core = core or shared_core()
+    names = check_devices(devices, core)
+    properties = check_device_properties(device_properties, names, core)
+    if costs is not None:
+        expect_costs(costs)
+        if device_properties is None:
+            properties = {d: dict(p) for d, p in costs.device_properties.items()}
+        costs.check_conditions(names, properties)
+    elif objective == THROUGHPUT:
+        for device in names:  # a split forbids requests to overlap unless told otherwise
+            properties.setdefault(device, {}).setdefault("EXCLUSIVE_ASYNC_REQUESTS", False)
     prepared = prepare(model)
-    check_constraints(prepared.graph, Priorities.parse(devices, core).devices, memory_limit, pin)
-    learnt = learn(
-        prepared,
-        devices,
-        watch=watch,
-        share=_LEARNING,
-        device_properties=(
-            device_properties if objective == LATENCY else _pipelined(device_properties, devices)
-        ),
-        options=options,
-        core=core,
-    )
-    search = _Search(
-        learnt, watch, {"objective": objective, "memory_limit": memory_limit, "pin": pin}
-    )
-    search.run()
-    return _prove(search, objective, options, core)
+    if costs is not None:
+        costs.check_graph(prepared.graph)
+    check_constraints(prepared.graph, names, memory_limit, pin)
+    conditions = Conditions(inputs, seed, isolate)
+    with Progress(watch, show=progress) as bar:
+        calibration = Calibration.begin(
+            prepared, names, properties, conditions, watch, bar, core, prior=costs
+        )
+        search = _Search(calibration, watch, bar, objective, memory_limit, pin)
+        search.run()
+        return _prove(search)
 
 
-def _pipelined(
-    given: Mapping[str, Mapping[str, Any]] | None, devices: Sequence[str] | str
-) -> dict[str, dict[str, Any]]:
-    """Let requests overlap: a split forbids it unless told otherwise."""
-    properties = {device: dict(p) for device, p in (given or {}).items()}
-    names = devices.removeprefix("HETERO:").split(",") if isinstance(devices, str) else devices
-    for device in names:
-        properties.setdefault(device.strip(), {}).setdefault("EXCLUSIVE_ASYNC_REQUESTS", False)
-    return properties
-
-
+@dataclass
 class _Search:
     """Rounds of planning and measuring; keeps what was learnt and tried."""
 
-    def __init__(self, learnt: Learnt, watch: Stopwatch, constraints: Mapping[str, Any]):
-        self.learnt = learnt
-        self.watch = watch
-        self.constraints = constraints
-        self.trials: list[Trial] = []
-        self.planned: dict[Affinity, Observation] = {}
-        began_s = watch.elapsed_s
-        self.plan = self._plan(1.0)
-        self.planning_s = watch.elapsed_s - began_s
+    calibration: Calibration
+    watch: Stopwatch
+    progress: Progress
+    objective: str
+    memory_limit: Mapping[str, int | str] | None
+    pin: Mapping[str, str] | None
+    trials: list[Proposal] = field(default_factory=list)
+    planned: dict[Affinity, Observation] = field(default_factory=dict)
 
     def run(self) -> None:
-        """Plan and measure until no gain is seen, or the time for it is over."""
+        """Learn, then plan and measure until no gain is seen or the time for it is over."""
+        observer = self.calibration.observer
+        self.calibration.run(_LEARNING * self._budget_s)
+        self._plan()
         idle = 0
         for number in range(1, _ROUNDS + 1):
-            proposals = self._proposals(number)
-            if not proposals or idle >= _IDLE_ROUNDS or self._is_over:
+            if idle >= _IDLE_ROUNDS or observer.interrupted:
                 return
-            before = min((o.measured_us for o in self._everything), default=math.inf)
-            predicted = {label: self.costs.predict_us(a) for label, a in proposals.items()}
-            seen = self.learnt.observer.observe(proposals, budget_s=self._left_s, counters=True)
-            if not seen:
+            until_s = self._until_s
+            proposals = self._proposals(number, observer.affordable(until_s))
+            if not proposals:
                 return
-            for trial in seen:
-                self.planned[trial.affinity] = trial
-                n_subgraphs = self.costs.predictor(trial.affinity).n_subgraphs
+            self.progress.step(f"round {number}")
+            before_us = min(seen.measured_us for seen in self.calibration.observed)
+            predicted = {label: self.costs.predictor(a) for label, a in proposals.items()}
+            counters = self.calibration.prior is None  # which the fit reads, and not the adjusting
+            found = observer.observe(proposals, until_s, counters=counters)
+            if not found:
+                return
+            for seen in found:
+                self.planned[seen.affinity] = seen
+                guess = predicted[seen.label]
                 self.trials.append(
-                    Trial(
-                        number, trial.label, predicted[trial.label], trial.measured_us, n_subgraphs
+                    Proposal(
+                        number, seen.label, guess.predicted_us, seen.measured_us, guess.n_subgraphs
                     )
                 )
-            began_s = self.watch.elapsed_s
-            self.learnt = self.learnt.refit(seen)
-            self.plan = self._plan(1.0)
-            self.planning_s = self.watch.elapsed_s - began_s
-            gained = min(o.measured_us for o in seen) < _WORTH * before
+            self.calibration.learn(found)
+            self._plan()
+            gained = min(seen.measured_us for seen in found) < _WORTH * before_us
             idle = 0 if gained else idle + 1
-
-    @property
-    def costs(self) -> CostModel:
-        """The cost model with all that was learnt."""
-        return self.learnt.costs
 
     def candidates(self) -> list[Affinity]:
         """Return the placements that measured best, and the plan if nothing was measured."""
-        ordered = sorted(self.planned.values(), key=lambda o: o.measured_us)
-        found = [seen.affinity for seen in ordered[:_CANDIDATES]]
-        return found or [self.plan.affinity]
+        ordered = sorted(self.planned.values(), key=lambda seen: seen.measured_us)
+        return [seen.affinity for seen in ordered[:_CANDIDATES]] or [self.plan.affinity]
 
     @property
-    def _everything(self) -> Iterator[Observation]:
-        return iter(self.learnt.fitted)
+    def _budget_s(self) -> float:
+        return math.inf if self.watch.budget_s is None else self.watch.budget_s
 
     @property
-    def _left_s(self) -> float:
-        """Time for the search: after it comes a plan, and what compiles its placements anew."""
-        budget_s = float(self.watch.budget_s or math.inf)
-        proof_s = (len(self.plan.baselines) + _CANDIDATES) * self.learnt.observer.each_s
-        end_s = min(_SEARCHING * budget_s, budget_s - proof_s - self.planning_s)
-        return end_s - self.watch.elapsed_s
+    def _until_s(self) -> float:
+        """When the search ends: after it come a plan and what compiles its placements anew."""
+        proof_s = (len(self.plan.baselines) + _CANDIDATES) * self.calibration.observer.each_s
+        return min(_SEARCHING * self._budget_s, self._budget_s - proof_s - self.planning_s)
 
-    @property
-    def _is_over(self) -> bool:
-        return self._left_s <= 0.0
+    def _plan(self) -> None:
+        """Fit the costs to what was observed, and plan with them."""
+        began_s = self.watch.elapsed_s
+        self.costs = self.calibration.fit()
+        self.plan = self._planned(self.costs)
+        self.planning_s = self.watch.elapsed_s - began_s
 
-    def _plan(self, scale: float) -> Plan:
-        costs = self.costs if scale == 1.0 else self.costs.with_boundaries_scaled(scale)
-        limit_s = min(_PLAN_S, _PLANNED * float(self.watch.budget_s or math.inf))
-        return plan_graph(self.costs.graph, costs, time_limit_s=limit_s, **self.constraints)
+    def _planned(self, costs: CostModel) -> Plan:
+        return plan_graph(
+            costs.graph,
+            costs,
+            objective=self.objective,
+            memory_limit=self.memory_limit,
+            pin=self.pin,
+            time_limit_s=min(_PLAN_S, _PLANNED * self._budget_s),
+        )
 
-    def _proposals(self, number: int) -> dict[str, Affinity]:
-        known = {seen.affinity for seen in self._everything if seen.nodes}
+    def _proposals(self, number: int, most: int) -> dict[str, Affinity]:
+        """Return up to ``most`` placements that were not measured before."""
+        known = self.calibration.known
         found: dict[Affinity, str] = {}
-        for scale in _SCALES:
-            affinity = self.plan.affinity if scale == 1.0 else self._plan(scale).affinity
-            if affinity not in known and len(affinity.devices) > 1:
-                found.setdefault(affinity, f"plan {number}.{len(found) + 1}")
+        for scale in _SCALES[:most]:
+            plan = self.plan
+            if scale != 1.0:
+                plan = self._planned(self.costs.with_boundaries_scaled(scale))
+            if plan.affinity not in known and len(plan.affinity.devices) > 1:
+                found.setdefault(plan.affinity, f"plan {number}.{len(found) + 1}")
         return {label: affinity for affinity, label in found.items()}
 
 
-def _prove(search: _Search, objective: str, options: Mapping[str, Any], core: ov.Core) -> Optimized:
+def _prove(search: _Search) -> Optimized:
     """Measure the best few beside the baselines and decide."""
-    observer, costs = search.learnt.observer, search.costs
+    search.progress.step("prove")
+    observer, watch = search.calibration.observer, search.watch
     baselines = {
-        GREEDY if len(b.affinity.devices) > 1 or b.label == GREEDY else b.label: b
+        GREEDY if len(b.affinity.devices) > 1 or b.label == GREEDY else b.label: b.affinity
         for b in search.plan.baselines
     }
     placements = {
-        label: _as_placement(b.affinity, label, observer) for label, b in baselines.items()
+        # A single device is compiled directly, without HETERO in between.
+        label: replace(observer.placement(affinity, label), direct=label != GREEDY)
+        for label, affinity in baselines.items()
     }
-    known = {p.affinity for p in placements.values()}
     for number, affinity in enumerate(search.candidates(), start=1):
-        if affinity not in known:
+        if affinity not in baselines.values():
             placements[f"candidate {number}"] = observer.placement(affinity, f"candidate {number}")
-    whole = search.watch.budget_s
-    left = (
-        None if whole is None else max((1.0 - _SEARCHING) * whole, whole - search.watch.elapsed_s)
-    )
-    made = sweep(
-        observer.prepared,
-        list(placements.values()),
-        requests=(1 if objective == LATENCY else _IN_FLIGHT,),
-        precision=_PRECISION,
-        budget_s=left,
-        counters=False,
-        baselines=False,
-        core=core,
-        **options,
-    )
+    left_s = None
+    if watch.budget_s is not None:
+        left_s = max((1.0 - _SEARCHING) * watch.budget_s, watch.budget_s - watch.elapsed_s)
+    made = _measured(search, placements, precision=_PRECISION, budget_s=left_s)
+    if all(row.profile is None and not row.detail for row in made.rows):  # no time for any
+        first = _measured(search, dict([next(iter(placements.items()))]), turns=2, budget_s=None)
+        made = replace(first, rows=(*first.rows, *made.rows[1:]))
     rows = dict(zip(placements, made.rows, strict=True))
     measured = {label: row for label, row in rows.items() if row.profile is not None}
+    if not any(label in baselines for label in measured):
+        first = next(iter(rows.values()))
+        raise MeasurementError(f"No baseline was measured: {first.status}. {first.detail}")
+    limits = {"memory_limit": search.memory_limit, "pin": search.pin}
     allowed = [
         label
-        for label in measured
-        if label not in baselines or _keeps_limits(search, baselines[label].affinity)
+        for label in rows
+        if label not in baselines or keeps_limits(search.costs, baselines[label], **limits)
     ]
-    if not any(label in baselines for label in measured):
-        raise MeasurementError(
-            "No baseline was measured: the budget ended or they failed. "
-            f"{next(iter(rows.values())).detail or 'Give more time with budget_s=.'}"
-        )
-    chosen, verdict, improved = _decide(measured, [x for x in allowed if x in baselines], allowed)
-    shown = [replace(measured[chosen], label=OPTIMIZED)]
+    decision = decide(rows, [label for label in allowed if label in baselines], allowed)
+    chosen = decision.label
+    shown = [replace(rows[chosen], label=OPTIMIZED)]
     shown += [replace(row, label=label) for label, row in rows.items() if label in baselines]
     return Optimized(
         placement=replace(placements[chosen], label=OPTIMIZED),
-        objective=objective,
-        verdict=verdict,
-        improved=improved,
-        costs=costs,
+        objective=search.objective,
+        verdict=decision.verdict,
+        improved=decision.improved,
+        costs=search.costs,
         plan=search.plan,
         sweep=replace(made, rows=tuple(shown), reference=GREEDY),
         trials=tuple(search.trials),
+        notes=(*search.costs.notes, *_notes(search, rows)),
     )
 
 
-def _as_placement(affinity: Affinity, label: str, observer: Any) -> Placement:
-    """A single device is compiled directly, without HETERO in between."""
-    made = observer.placement(affinity, label)
-    return replace(made, direct=True) if label != GREEDY and len(affinity.devices) == 1 else made
+def _measured(search: _Search, placements: Mapping[str, Placement], **options: Any) -> Sweep:
+    observer = search.calibration.observer
+    return sweep(
+        observer.prepared,
+        list(placements.values()),
+        requests=(1 if search.objective == LATENCY else _IN_FLIGHT,),
+        counters=False,
+        baselines=False,
+        progress=False,
+        control=search.progress.control(),
+        core=observer.core,
+        **options,
+        **observer.conditions.arguments,
+    )
 
 
-def _keeps_limits(search: _Search, affinity: Affinity) -> bool:
-    limits, pin = search.constraints["memory_limit"], search.constraints["pin"]
-    return keeps_limits(search.costs, affinity, memory_limit=limits, pin=pin)
+def _notes(search: _Search, rows: Mapping[str, Row]) -> Iterator[str]:
+    """Say what the budget did not allow."""
+    if not search.planned:
+        yield "The budget ended before a planned placement was measured and learnt from."
+    missing = [label for label, row in rows.items() if row.profile is None and not row.detail]
+    if missing:
+        yield f"The budget ended before {names_at_hand(missing)} was measured in the proof."
 
 
-def _decide(
-    measured: Mapping[str, Row], baselines: Sequence[str], allowed: Sequence[str]
-) -> tuple[str, str, bool]:
-    """Return the label to take, a sentence about it, and whether it beats every baseline."""
-    candidates = [label for label in allowed if label not in baselines]
-    if not baselines:
-        chosen = min(candidates, key=lambda label: _level(measured[label]))
-        return chosen, "no baseline keeps to the limits; this is the fastest plan that does", True
-    best = min(baselines, key=lambda label: _level(measured[label]))
-    tests = [_ratio(measured[label], measured[best]) for label in candidates]
+@dataclass(frozen=True)
+class Decision:
+    """Which row to take, why, and whether it beats every baseline."""
+
+    label: str
+    verdict: str
+    improved: bool
+
+
+def decide(rows: Mapping[str, Row], baselines: Sequence[str], allowed: Sequence[str]) -> Decision:
+    """Decide between planned placements and baselines, as they were measured in turns.
+
+    A planned placement is taken if it is faster than the best baseline by a Holm-corrected
+    test. Where the evidence is thin, the baseline is.
+
+    Parameters
+    ----------
+    rows
+        By label, measured or not.
+    baselines, allowed
+        The baselines that may be taken, and all that may be taken.
+    """
+    planned = [label for label in allowed if label not in baselines]
+    known = [label for label in baselines if rows[label].series.log_ratios]
+    tried = [label for label in planned if rows[label].series.log_ratios]
+    if not known:
+        if not tried:
+            return Decision(
+                (planned or list(baselines))[0],
+                "Nothing that keeps to the limits was measured: this is the plan.",
+                False,
+            )
+        chosen = min(tried, key=lambda label: _ratio_to_reference(rows[label]))
+        return Decision(
+            chosen, "No baseline keeps to the limits; this is the fastest plan that does.", True
+        )
+    best = min(known, key=lambda label: _ratio_to_reference(rows[label]))
+    tests = [_ratio(rows[label], rows[best]) for label in tried]
     for label, (ratio, low, high, _), p in sorted(
-        zip(candidates, tests, holm([t[3] for t in tests]), strict=True), key=lambda t: t[1][0]
+        zip(tried, tests, holm([test[3] for test in tests]), strict=True), key=lambda t: t[1][0]
     ):
         if ratio < 1.0 and p < _ALPHA:
-            return (
+            return Decision(
                 label,
-                f"{1 - ratio:.1%} faster than {best}, the best baseline "
-                f"(95 % interval {1 - high:.1%} to {1 - low:.1%})",
+                f"{1 - ratio:.1%} faster than {best}, the best baseline (95 % interval "
+                f"{1 - high:.1%} to {1 - low:.1%}).",
                 True,
             )
-    return best, f"{best} is as good: no planned placement was measurably faster", False
+    if tried or not planned:
+        return Decision(best, f"No plan was measurably faster than {best}.", False)
+    return Decision(best, f"No plan was measured beside {best}, the best baseline.", False)
 
 
-def _level(row: Row) -> float:
-    ratios = list(row.series.log_ratios.values())
-    return float(sum(ratios) / len(ratios)) if ratios else 0.0
+def _ratio_to_reference(row: Row) -> float:
+    series = row.series
+    common = list(series.log_ratios)
+    return paired_ratio(
+        [series.ours[at] for at in common], [series.reference[at] for at in common]
+    )[0]
 
 
 def _ratio(row: Row, other: Row) -> tuple[float, float, float, float]:
     common = [at for at in row.series.ours if at in other.series.ours]
+    if not common:
+        return 1.0, 0.0, math.inf, 1.0
     return paired_ratio(
         [row.series.ours[at] for at in common], [other.series.ours[at] for at in common]
     )

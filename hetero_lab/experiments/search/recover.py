@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tqdm.auto import tqdm
 
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import check_device, supported_ops
@@ -17,13 +16,14 @@ from hetero_lab.errors import (
     ArgumentError,
     DeviceError,
     HeteroLabError,
-    HeteroLabWarning,
     MeasurementError,
     PlanError,
     names_at_hand,
 )
 from hetero_lab.experiments.accuracy.evaluate import Evaluation, evaluate
-from hetero_lab.experiments.search.calibrate import calibrate
+from hetero_lab.experiments.search.calibrate import Calibration, check_device_properties
+from hetero_lab.experiments.search.observer import Conditions
+from hetero_lab.experiments.search.progress import Progress
 from hetero_lab.experiments.search.recovered import ALL_ACCURATE, ALL_FAST, Candidate, Recovered
 from hetero_lab.experiments.search.sensitivity import (
     Chunk,
@@ -33,12 +33,12 @@ from hetero_lab.experiments.search.sensitivity import (
     measure_sensitivity,
     promising_sets,
 )
-from hetero_lab.experiments.sweep.result import Sweep
+from hetero_lab.experiments.sweep.result import Row, Sweep
 from hetero_lab.experiments.sweep.sweep import sweep
 from hetero_lab.model.read import PreparedModel, Source, prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement
-from hetero_lab.planning.cost_model import CostModel
+from hetero_lab.planning.cost_model import CostModel, expect_costs
 from hetero_lab.planning.planner import plan_graph
 from hetero_lab.runtime.compiled import compile_placement
 from hetero_lab.runtime.scoring import F32Reference, judge
@@ -63,7 +63,7 @@ def recover_accuracy(
     data: Dataset,
     *,
     max_drop: float = 0.005,
-    budget_s: float = 120.0,
+    budget_s: float | None = 120.0,
     device_properties: Mapping[str, Mapping[str, Any]] | None = None,
     costs: CostModel | None = None,
     isolate: bool = True,
@@ -92,8 +92,10 @@ def recover_accuracy(
         part must show no more, and the 95 % interval on the evaluation part must reach down to
         it.
     budget_s
-        About the wall time of the search and the measurement. The evaluation part goes through
-        each finalist after that.
+        About the wall time of the search and the measurement; ``None`` tries all that is
+        promising. Each device alone is tried and measured in any case, and the evaluation part
+        goes through each finalist after that. What the budget did not allow is in the notes of
+        the result.
     device_properties
         Properties of each device, as in a Placement.
     costs
@@ -115,7 +117,7 @@ def recover_accuracy(
     PlanError
         The cost model is of another model or other devices.
     MeasurementError
-        The budget ended before both devices alone were measured.
+        The accurate device fails.
 
     Examples
     --------
@@ -126,44 +128,34 @@ def recover_accuracy(
     >>> found.chosen in list(found.summary["label"])
     True
     """
-    core = core or shared_core()
     watch = Stopwatch.start(budget_s)
+    core = core or shared_core()
     _check(fast, accurate, data, max_drop, core)
+    names = (fast, accurate)
+    properties = check_device_properties(device_properties, names, core)
+    properties.setdefault(accurate, {}).setdefault("INFERENCE_PRECISION_HINT", "f32")
     prepared = prepare(model)
     _check_supported(prepared, accurate, core)
-    properties = {device: dict(own) for device, own in (device_properties or {}).items()}
-    properties.setdefault(accurate, {}).setdefault("INFERENCE_PRECISION_HINT", "f32")
-    if costs is None:
-        costs = _calibrated(prepared, [fast, accurate], properties, budget_s, progress, core)
-    costs.check_graph(prepared.graph)
-    if not {fast, accurate} <= set(costs.devices):
-        raise PlanError(
-            f"The cost model knows {names_at_hand(costs.devices)}, not both of {fast} and "
-            f"{accurate}."
+    if costs is not None:
+        expect_costs(costs).check_graph(prepared.graph)
+        costs.check_devices(names)
+    with Progress(watch, show=progress) as bar:
+        if costs is None:
+            conditions = Conditions(data.calibration[0][0])
+            calibration = Calibration.begin(
+                prepared, names, properties, conditions, watch, bar, core
+            )
+            calibration.run(_CALIBRATED * _budget_s(watch))
+            costs = calibration.fit()
+        search = _Search(
+            prepared, fast, accurate, data, properties, costs, watch, bar, max_drop, core
         )
-    search = _Search(prepared, fast, accurate, data, properties, costs, watch, max_drop, core)
-    with tqdm(desc="sensitivity", disable=not progress, leave=False) as bar:
-        search.run(bar)
-    return _prove(search, isolate=isolate, progress=progress)
+        search.run()
+        return _prove(search, isolate=isolate)
 
 
-def _calibrated(
-    prepared: PreparedModel,
-    devices: list[str],
-    properties: Mapping[str, Mapping[str, Any]],
-    budget_s: float,
-    progress: bool,
-    core: ov.Core,
-) -> CostModel:
-    """Calibrate in a share of the budget; in more of it on a machine that is too slow for that."""
-    options: dict[str, Any] = {"device_properties": properties, "progress": progress, "core": core}
-    with warnings.catch_warnings():
-        # A coarse cost model will do: it orders candidates, and what is chosen is measured.
-        warnings.filterwarnings("ignore", "The budget", HeteroLabWarning)
-        try:
-            return calibrate(prepared, devices, budget_s=_CALIBRATED * budget_s, **options)
-        except MeasurementError:
-            return calibrate(prepared, devices, budget_s=2 * _CALIBRATED * budget_s, **options)
+def _budget_s(watch: Stopwatch) -> float:
+    return math.inf if watch.budget_s is None else watch.budget_s
 
 
 def _check(fast: str, accurate: str, data: Any, max_drop: Any, core: ov.Core) -> None:
@@ -217,12 +209,14 @@ class _Search:
         properties: Mapping[str, Mapping[str, Any]],
         costs: CostModel,
         watch: Stopwatch,
+        progress: Progress,
         max_drop: float,
         core: ov.Core,
     ):
         self.prepared, self.fast, self.accurate = prepared, fast, accurate
         self.data, self.properties, self.costs = data, properties, costs
-        self.watch, self.max_drop, self.core = watch, max_drop, core
+        self.watch, self.progress = watch, progress
+        self.max_drop, self.core = max_drop, core
         self.began_s = watch.elapsed_s
         self.examples = list(data.calibration[:_MOST_EXAMPLES])
         self.reference = F32Reference(prepared, core)
@@ -231,16 +225,17 @@ class _Search:
         self.chunks: tuple[Chunk, ...] = chunks_of(costs, fast, accurate, _MOST_CHUNKS)
         self.tried: tuple[Tried, ...] = ()
         self.candidates: list[Candidate] = []
+        self.is_cut_short = False
         self._known: dict[Affinity, Candidate] = {}
 
-    def run(self, bar: Any) -> None:
+    def run(self) -> None:
         """Measure the sensitivity of each chunk, then try what it suggests."""
+        self.progress.step("sensitivity")
         everything = frozenset(range(len(self.chunks)))
         self.all_fast = self._try(ALL_FAST, self.affinity(frozenset()))
         self.all_accurate = self._try(ALL_ACCURATE, self.affinity(everything))
 
         def try_on_accurate(name: str, chosen: frozenset[int]) -> Evaluation:
-            bar.update()
             tried = self._try(name, self.affinity(chosen))
             self.candidates.append(tried)
             return tried.calibration
@@ -248,11 +243,11 @@ class _Search:
         self.tried = measure_sensitivity(
             self.chunks, try_on_accurate, lambda: self._has_time(_SENSED)
         )
-        bar.set_description("candidates")
+        self.progress.step("candidates")
         for name, affinity in self._proposals():
             if not self._has_time(_TRIED):
+                self.is_cut_short = True
                 break
-            bar.update()
             try:
                 self.candidates.append(self._try(name, affinity))
             except HeteroLabError:  # a cut that the runtime refuses is no candidate
@@ -341,6 +336,7 @@ class _Search:
                 self.costs.predict_us(affinity),
                 self._judged(label, affinity),
             )
+            self.progress.measured()
         return self._known[affinity]
 
     def _judged(self, label: str, affinity: Affinity) -> Evaluation:
@@ -356,33 +352,35 @@ class _Search:
         return Evaluation(label, self.data.metric.name, answers)
 
     def _has_time(self, share: float) -> bool:
-        left_s = float(self.watch.budget_s or np.inf) - self.began_s
-        return self.watch.elapsed_s < self.began_s + share * left_s
+        """Tell whether less than a share of what was left when the search began is used."""
+        left_s = _budget_s(self.watch) - self.began_s
+        return self.watch.elapsed_s < self.began_s + share * max(0.0, left_s)
 
 
-def _prove(search: _Search, *, isolate: bool, progress: bool) -> Recovered:
+def _prove(search: _Search, *, isolate: bool) -> Recovered:
     """Measure the finalists beside both devices alone, and verify them on held-out examples."""
+    search.progress.step("prove")
     finalists = [search.all_accurate, search.all_fast, *search.finalists()]
-    left = float(search.watch.budget_s or 0.0) - search.watch.elapsed_s
+    left_s = None
+    if search.watch.budget_s is not None:
+        left_s = max(1.0, search.watch.budget_s - search.watch.elapsed_s)
     made = sweep(
         search.prepared,
         [c.placement for c in finalists],
         inputs=search.examples[0][0],
-        budget_s=max(1.0, left),
+        budget_s=left_s,
         counters=False,
         reference=False,
         baselines=False,
         isolate=isolate,
-        progress=progress,
+        progress=False,
+        control=search.progress.control(),
         core=search.core,
     )
-    level = {row.label: _ratio(made, row.label) for row in made.rows if row.profile is not None}
-    if not {ALL_FAST, ALL_ACCURATE} <= set(level):
-        raise MeasurementError(
-            "The devices alone were not both measured: the budget ended or they failed. "
-            f"{next((row.detail for row in made.rows if row.detail), '')} Give more time with "
-            "budget_s=."
-        )
+    rows = {row.label: row for row in made.rows}
+    if rows[ALL_ACCURATE].detail:
+        raise MeasurementError(f"{search.accurate} failed: {rows[ALL_ACCURATE].detail}")
+    search.progress.step("verify")
     verified = tuple(
         replace(
             c,
@@ -390,7 +388,8 @@ def _prove(search: _Search, *, isolate: bool, progress: bool) -> Recovered:
         )
         for c in finalists
     )
-    chosen, refused = _choose(verified, level, search.max_drop)
+    ratios = made.summary.set_index("label")["ratio"].dropna().to_dict()
+    chosen, refused = choose(verified, ratios, search.max_drop)
     return Recovered(
         placement=replace(chosen.placement, label="recovered"),
         fast=search.fast,
@@ -403,18 +402,38 @@ def _prove(search: _Search, *, isolate: bool, progress: bool) -> Recovered:
         tried=search.tried,
         sweep=made,
         costs=search.costs,
+        notes=(*search.costs.notes, *_notes(search, rows)),
     )
 
 
-def _choose(
-    verified: Sequence[Candidate], level: Mapping[str, float], max_drop: float
+def _notes(search: _Search, rows: Mapping[str, Row]) -> Iterator[str]:
+    """Say what the budget did not allow."""
+    unseen = sum(t.only_fast is None or t.only_accurate is None for t in search.tried)
+    if unseen:
+        yield (
+            f"The sensitivity of {unseen} of {len(search.tried)} parts is not fully known: time "
+            "ended or the runtime refused a cut."
+        )
+    if search.is_cut_short:
+        yield "The budget ended before all promising placements were tried."
+    missing = [label for label, row in rows.items() if row.profile is None and not row.detail]
+    if missing:
+        yield f"The budget ended before {names_at_hand(missing)} was measured."
+
+
+def choose(
+    verified: Sequence[Candidate], ratios: Mapping[str, float], max_drop: float
 ) -> tuple[Candidate, list[str]]:
-    """Return the fastest that calibration examples allow and held-out ones do not refuse."""
+    """Return the fastest that calibration examples allow and held-out ones do not refuse.
+
+    ``ratios`` are latencies as shares of that of all accurate, of what was measured beside it:
+    nothing else can be known to be faster.
+    """
     refused = []
     for candidate in sorted(
-        (c for c in verified if c.label in level), key=lambda c: level[c.label]
+        (c for c in verified if c.label in ratios), key=lambda c: ratios[c.label]
     ):
-        if candidate.label == ALL_ACCURATE:
+        if candidate.label == ALL_ACCURATE or ratios[candidate.label] >= 1.0:
             break
         if candidate.calibration.paired.drop > max_drop or candidate.held_out is None:
             continue
@@ -422,11 +441,6 @@ def _choose(
             return candidate, refused
         refused.append(candidate.label)
     return next(c for c in verified if c.label == ALL_ACCURATE), refused
-
-
-def _ratio(made: Sweep, label: str) -> float:
-    row = made.summary.set_index("label").loc[label]
-    return float(row["ratio"]) if row["ratio"] == row["ratio"] else float(row["median_us"])
 
 
 def _verdict(
@@ -440,8 +454,8 @@ def _verdict(
     said = f" Held-out examples refused {names_at_hand(refused)}." if refused else ""
     if chosen.label == ALL_ACCURATE:
         return (
-            f"No faster placement keeps the accuracy within {100 * max_drop:g} points; "
-            f"all accurate it stays.{said}"
+            f"No placement was both measured to be faster and accurate within {100 * max_drop:g} "
+            f"points: keep the whole model on the accurate device.{said}"
         )
     drop, row = held.paired, made.summary.set_index("label").loc[chosen.label]
     ratio, low, high = (float(row[c]) for c in ("ratio", "ratio_ci95_low", "ratio_ci95_high"))

@@ -58,6 +58,8 @@ class Recovered:
         The latencies.
     costs
         The cost model that candidates were planned with.
+    notes
+        What the budget did not allow.
     """
 
     placement: Placement
@@ -71,6 +73,7 @@ class Recovered:
     tried: tuple[Tried, ...]
     sweep: Sweep
     costs: CostModel
+    notes: tuple[str, ...] = ()
 
     @property
     def affinity(self) -> Affinity:
@@ -163,4 +166,4 @@ class Recovered:
             "label", "median_us", "ratio", "accuracy", "accuracy_ci95_low", "accuracy_ci95_high",
             "accuracy_drop", "accuracy_drop_ci95_low", "accuracy_drop_ci95_high", "chosen",
         ]  # fmt: skip
-        return html_table(self.summary.loc[:, shown], caption=self.verdict)
+        return html_table(self.summary.loc[:, shown], caption=" ".join([self.verdict, *self.notes]))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import pytest
 import hetero_lab as hl
 from hetero_lab.backend.devices import precisions
 from hetero_lab.errors import ArgumentError, DeviceError
+from hetero_lab.experiments.search.recover import choose
 from hetero_lab.experiments.search.recovered import ALL_ACCURATE, ALL_FAST
 from hetero_lab.experiments.search.sensitivity import Chunk, Tried, expected_error, promising_sets
 from hetero_lab.samples.datasets import dataset_names
@@ -48,7 +51,7 @@ def test_both_devices_are_in_the_summary_and_one_row_is_chosen(found):
     assert accurate["accuracy_drop"] == 0.0  # it is f32 itself
     row = summary.loc[summary["chosen"]].iloc[0]
     assert row["accuracy_drop_ci95_low"] <= found.max_drop
-    assert found.chosen in repr(found) or "stays" in found.verdict
+    assert found.chosen in repr(found) or "keep the whole model" in found.verdict
 
 
 @pytest.mark.slow
@@ -139,6 +142,45 @@ def test_bad_arguments(digits, own_core, changes, error, message):
     given = {"fast": "ACC", "accurate": "CPU", "data": digits[1], **changes}
     with pytest.raises(error, match=message):
         hl.recover_accuracy(digits[0], **given, progress=False, core=own_core)
+
+
+def test_without_time_both_devices_are_compared_and_the_rest_is_named(digits, own_core):
+    model, data = digits
+    few = replace(data, calibration=data.calibration[:4], evaluation=data.evaluation[:4])
+    hl.emulate("ACC", core=own_core)
+    found = hl.recover_accuracy(
+        *(model, "ACC", "CPU", few), budget_s=1e-3, isolate=False, progress=False, core=own_core
+    )
+    assert found.chosen in (ALL_FAST, ALL_ACCURATE)
+    assert [c.label for c in found.finalists] == [ALL_ACCURATE, ALL_FAST]
+    assert any("sensitivity" in note for note in found.notes)
+    assert len(found.front) >= 1
+
+
+@dataclass(frozen=True)
+class Judged:
+    label: str
+    calibration: Any
+    held_out: Any
+
+
+def judged(label: str, drop: float, low: float) -> Any:
+    paired = SimpleNamespace(drop=drop, low=low)
+    return Judged(label, SimpleNamespace(paired=paired), SimpleNamespace(paired=paired))
+
+
+def test_only_what_was_measured_to_be_faster_is_chosen():
+    accurate = judged(ALL_ACCURATE, 0.0, 0.0)
+    finalists = [accurate, judged("a", 0.0, 0.0), judged("b", 0.02, 0.02), judged("c", 0.0, 0.02)]
+
+    def chosen(**ratios: float) -> tuple[str, list[str]]:
+        candidate, refused = choose(finalists, {ALL_ACCURATE: 1.0, **ratios}, 0.01)
+        return candidate.label, refused
+
+    assert chosen(a=0.8, b=0.5) == ("a", [])
+    assert chosen(a=0.8, c=0.7) == ("a", ["c"])
+    assert chosen(a=1.1) == (ALL_ACCURATE, [])
+    assert chosen() == (ALL_ACCURATE, [])  # nothing but the accurate device was measured
 
 
 def test_data_that_overlaps_is_refused(digits, own_core):
