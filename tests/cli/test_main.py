@@ -1,6 +1,7 @@
 """hetero-lab on the command line."""
 
 import os
+import signal
 import subprocess
 import sys
 from html.parser import HTMLParser
