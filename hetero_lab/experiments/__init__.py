@@ -1,1 +1,1 @@
-"""Questions asked of the runtime: profile, and what is stored of the answers."""
+"""Questions asked of the runtime, a room each; what they all record about the machine."""

@@ -1,1 +1,1 @@
-"""What about a placement is awkward, and the remedy. Pure."""
+"""What is awkward about a placement, and the remedy. Pure: no runtime."""

@@ -1,1 +1,1 @@
-"""What a model is: its graph, how it is read and prepared, and sample models and data."""
+"""What a model is: how it is read and prepared, its names, its graph."""

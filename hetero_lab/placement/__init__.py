@@ -1,1 +1,1 @@
-"""Where each op goes: affinities, the partition they lead to, and what is awkward in it."""
+"""Where each op goes: priorities, affinity, placement, the partition that HETERO will make."""

@@ -1,1 +1,1 @@
-"""Sample models and labelled data: bundled, or fetched when first asked for."""
+"""Sample models and labelled data: bundled, drawn, or fetched when first asked for."""
