@@ -13,6 +13,7 @@ import functools
 import signal
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
@@ -81,3 +82,23 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
     global _seen
     _seen = True
     signal.default_int_handler(number, frame)
+
+
+def interruptible(function: Callable[_P, _T], *args: _P.args, **options: _P.kwargs) -> _T:
+    """Call a library that hears of Ctrl-C only when it returns, such that Ctrl-C ends the call.
+
+    The library has to release the interpreter's lock. It goes on in a thread of its own, so it
+    also needs a limit of its own, after which it ends.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return function(*args, **options)
+    done: Future[_T] = Future()
+
+    def work() -> None:
+        try:
+            done.set_result(function(*args, **options))
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=work, name=f"hetero_lab {function.__name__}", daemon=True).start()
+    return done.result()

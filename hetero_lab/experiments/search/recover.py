@@ -349,7 +349,7 @@ class _Search:
             correct=self.data.metric.correct,
             output=self.data.output,
         )
-        return Evaluation(label, self.data.metric.name, answers)
+        return Evaluation(label, self.data.metric.name, tuple(answers))
 
     def _has_time(self, share: float) -> bool:
         """Tell whether less than a share of what was left when the search began is used."""
@@ -384,7 +384,9 @@ def _prove(search: _Search, *, isolate: bool) -> Recovered:
     verified = tuple(
         replace(
             c,
-            held_out=evaluate(search.prepared, c.placement, search.data, core=search.core),
+            held_out=evaluate(
+                search.prepared, c.placement, search.data, progress=progress, core=search.core
+            ),
         )
         for c in finalists
     )
