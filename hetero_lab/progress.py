@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import threading
 from types import TracebackType
+from typing import TypeVar
 
 from tqdm.auto import tqdm
 
 from hetero_lab.clock import now
 
+_Self = TypeVar("_Self", bound="Progress")
 _APPEARS_S = 2.0
 _EVERY_S = 0.5
 _STUCK_S = 1.5  # without a step, after which the other thread draws
@@ -87,7 +89,7 @@ class Progress:
         with self._lock:
             self._bar.close()
 
-    def __enter__(self) -> Progress:
+    def __enter__(self: _Self) -> _Self:
         return self
 
     def __exit__(

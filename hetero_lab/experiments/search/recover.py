@@ -35,6 +35,7 @@ from hetero_lab.experiments.search.sensitivity import (
 )
 from hetero_lab.experiments.sweep.result import Row, Sweep
 from hetero_lab.experiments.sweep.sweep import sweep
+from hetero_lab.interrupts import set_aside
 from hetero_lab.model.read import PreparedModel, Source, prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement
@@ -106,6 +107,8 @@ def recover_accuracy(
     Returns
     -------
     Recovered
+        After Ctrl-C (:func:`hetero_lab.last_interrupted`): the costs that were measured, to go on
+        with ``costs=``.
 
     Raises
     ------
@@ -147,6 +150,9 @@ def recover_accuracy(
             )
             calibration.run(_CALIBRATED * _budget_s(watch))
             costs = calibration.fit()
+            set_aside(costs)
+            if costs.interrupted:
+                raise KeyboardInterrupt
         search = _Search(
             prepared, fast, accurate, data, properties, costs, watch, bar, max_drop, core
         )
@@ -230,7 +236,7 @@ class _Search:
 
     def run(self) -> None:
         """Measure the sensitivity of each chunk, then try what it suggests."""
-        self.progress.step("sensitivity")
+        self.progress.begin("sensitivity")
         everything = frozenset(range(len(self.chunks)))
         self.all_fast = self._try(ALL_FAST, self.affinity(frozenset()))
         self.all_accurate = self._try(ALL_ACCURATE, self.affinity(everything))
@@ -243,7 +249,7 @@ class _Search:
         self.tried = measure_sensitivity(
             self.chunks, try_on_accurate, lambda: self._has_time(_SENSED)
         )
-        self.progress.step("candidates")
+        self.progress.begin("candidates")
         for name, affinity in self._proposals():
             if not self._has_time(_TRIED):
                 self.is_cut_short = True
@@ -359,7 +365,7 @@ class _Search:
 
 def _prove(search: _Search, *, isolate: bool) -> Recovered:
     """Measure the finalists beside both devices alone, and verify them on held-out examples."""
-    search.progress.step("prove")
+    search.progress.begin("prove")
     finalists = [search.all_accurate, search.all_fast, *search.finalists()]
     left_s = None
     if search.watch.budget_s is not None:
@@ -377,19 +383,13 @@ def _prove(search: _Search, *, isolate: bool) -> Recovered:
         control=search.progress.control(),
         core=search.core,
     )
+    if made.interrupted:
+        raise KeyboardInterrupt
     rows = {row.label: row for row in made.rows}
     if rows[ALL_ACCURATE].detail:
         raise MeasurementError(f"{search.accurate} failed: {rows[ALL_ACCURATE].detail}")
-    search.progress.step("verify")
-    verified = tuple(
-        replace(
-            c,
-            held_out=evaluate(
-                search.prepared, c.placement, search.data, progress=progress, core=search.core
-            ),
-        )
-        for c in finalists
-    )
+    search.progress.begin("verify")
+    verified = tuple(replace(c, held_out=_verified(search, c)) for c in finalists)
     ratios = made.summary.set_index("label")["ratio"].dropna().to_dict()
     chosen, refused = choose(verified, ratios, search.max_drop)
     return Recovered(
@@ -406,6 +406,15 @@ def _prove(search: _Search, *, isolate: bool) -> Recovered:
         costs=search.costs,
         notes=(*search.costs.notes, *_notes(search, rows)),
     )
+
+
+def _verified(search: _Search, candidate: Candidate) -> Evaluation:
+    found = evaluate(
+        search.prepared, candidate.placement, search.data, progress=False, core=search.core
+    )
+    if found.interrupted:
+        raise KeyboardInterrupt
+    return found
 
 
 def _notes(search: _Search, rows: Mapping[str, Row]) -> Iterator[str]:
