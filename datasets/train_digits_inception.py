@@ -22,8 +22,7 @@ from pathlib import Path
 import numpy as np
 import openvino as ov
 import torch
-from openvino import opset1 as op
-from openvino import opset11
+from openvino import opset1 as op, opset11
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import nn

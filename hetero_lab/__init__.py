@@ -15,48 +15,69 @@ from typing import TYPE_CHECKING, Any
 from hetero_lab import interrupts
 
 if TYPE_CHECKING:
-    from hetero_lab import views
-    from hetero_lab.backend.devices import devices, support
-    from hetero_lab.backend.emulation import EmulatedDevice, emulate
-    from hetero_lab.errors import BudgetWarning, HeteroLabError, HeteroLabWarning
-    from hetero_lab.experiments.accuracy.classify import Classification, classify
-    from hetero_lab.experiments.accuracy.evaluate import Evaluation, evaluate
-    from hetero_lab.experiments.interop.benchmark_app import BenchmarkReport, read_benchmark_app
-    from hetero_lab.experiments.interop.dot_dumps import HeteroDumps, hetero_dumps
-    from hetero_lab.experiments.profile.profile import Profile, profile
-    from hetero_lab.experiments.profile.storage import read_profile
-    from hetero_lab.experiments.search.calibrate import calibrate
-    from hetero_lab.experiments.search.explain import explain
-    from hetero_lab.experiments.search.optimize import optimize
-    from hetero_lab.experiments.search.optimized import Optimized
-    from hetero_lab.experiments.search.recover import recover_accuracy
-    from hetero_lab.experiments.search.recovered import Recovered
-    from hetero_lab.experiments.search.refusals import find_refused
-    from hetero_lab.experiments.sweep.comparison import compare
-    from hetero_lab.experiments.sweep.entries import priority_orders
-    from hetero_lab.experiments.sweep.result import Sweep, read_sweep
-    from hetero_lab.experiments.sweep.sweep import sweep
-    from hetero_lab.interrupts import last_interrupted
-    from hetero_lab.lint.lint import lint
-    from hetero_lab.model.opgraph import OpGraph
-    from hetero_lab.model.read import load
-    from hetero_lab.placement.affinity import Affinity
-    from hetero_lab.placement.partition import Partition, partition
-    from hetero_lab.placement.placement import Placement
-    from hetero_lab.placement.priorities import Priorities
-    from hetero_lab.planning.cost_model import CostModel
-    from hetero_lab.planning.planned import plan
-    from hetero_lab.planning.planner import Plan
-    from hetero_lab.runtime.compiled import compile_placement as compile
-    from hetero_lab.runtime.freeze import freeze
-    from hetero_lab.runtime.parallel import ParallelExecutor
-    from hetero_lab.runtime.quantize import compress_weights, quantize
-    from hetero_lab.samples.catalogue import samples
-    from hetero_lab.samples.datasets import dataset
-    from hetero_lab.widgets.explorer.explorer import SweepExplorer
-    from hetero_lab.widgets.tweaker.tweaker import AffinityTweaker
+    from hetero_lab import views as views
+    from hetero_lab.backend.devices import devices as devices, support as support
+    from hetero_lab.backend.emulation import EmulatedDevice as EmulatedDevice, emulate as emulate
+    from hetero_lab.errors import (
+        BudgetWarning as BudgetWarning,
+        HeteroLabError as HeteroLabError,
+        HeteroLabWarning as HeteroLabWarning,
+    )
+    from hetero_lab.experiments.accuracy.classify import (
+        Classification as Classification,
+        classify as classify,
+    )
+    from hetero_lab.experiments.accuracy.evaluate import (
+        Evaluation as Evaluation,
+        evaluate as evaluate,
+    )
+    from hetero_lab.experiments.interop.benchmark_app import (
+        BenchmarkReport as BenchmarkReport,
+        read_benchmark_app as read_benchmark_app,
+    )
+    from hetero_lab.experiments.interop.dot_dumps import (
+        HeteroDumps as HeteroDumps,
+        hetero_dumps as hetero_dumps,
+    )
+    from hetero_lab.experiments.profile.profile import Profile as Profile, profile as profile
+    from hetero_lab.experiments.profile.storage import read_profile as read_profile
+    from hetero_lab.experiments.search.calibrate import calibrate as calibrate
+    from hetero_lab.experiments.search.explain import explain as explain
+    from hetero_lab.experiments.search.optimize import optimize as optimize
+    from hetero_lab.experiments.search.optimized import Optimized as Optimized
+    from hetero_lab.experiments.search.recover import recover_accuracy as recover_accuracy
+    from hetero_lab.experiments.search.recovered import Recovered as Recovered
+    from hetero_lab.experiments.search.refusals import find_refused as find_refused
+    from hetero_lab.experiments.sweep.comparison import compare as compare
+    from hetero_lab.experiments.sweep.entries import priority_orders as priority_orders
+    from hetero_lab.experiments.sweep.result import Sweep as Sweep, read_sweep as read_sweep
+    from hetero_lab.experiments.sweep.sweep import sweep as sweep
+    from hetero_lab.interrupts import last_interrupted as last_interrupted
+    from hetero_lab.lint.lint import lint as lint
+    from hetero_lab.model.opgraph import OpGraph as OpGraph
+    from hetero_lab.model.read import load as load
+    from hetero_lab.placement.affinity import Affinity as Affinity
+    from hetero_lab.placement.partition import Partition as Partition, partition as partition
+    from hetero_lab.placement.placement import Placement as Placement
+    from hetero_lab.placement.priorities import Priorities as Priorities
+    from hetero_lab.planning.cost_model import CostModel as CostModel
+    from hetero_lab.planning.planned import plan as plan
+    from hetero_lab.planning.planner import Plan as Plan
+    from hetero_lab.runtime.compiled import compile_placement
+    from hetero_lab.runtime.freeze import freeze as freeze
+    from hetero_lab.runtime.parallel import ParallelExecutor as ParallelExecutor
+    from hetero_lab.runtime.quantize import (
+        compress_weights as compress_weights,
+        quantize as quantize,
+    )
+    from hetero_lab.samples.catalogue import samples as samples
+    from hetero_lab.samples.datasets import dataset as dataset
+    from hetero_lab.widgets.explorer.explorer import SweepExplorer as SweepExplorer
+    from hetero_lab.widgets.tweaker.tweaker import AffinityTweaker as AffinityTweaker
 
-__version__ = "0.1.0"
+    compile = compile_placement
+
+__version__ = "0.2.0"
 
 _WHERE = {
     "Affinity": "placement.affinity",

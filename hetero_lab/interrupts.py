@@ -13,7 +13,6 @@ import functools
 import signal
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
@@ -21,7 +20,6 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 _last: Any = None
-_set_aside: Any = None  # by the guarded call that runs now
 _seen = False  # whether Ctrl-C came since the outermost guarded call began
 
 
@@ -31,14 +29,14 @@ def last_interrupted() -> Any:
     Returns
     -------
     object
-        What the function returns otherwise, with ``interrupted`` set; or the ``CostModel`` that it
-        had measured, with which it goes on when that is given as ``costs=``. ``None`` if it had
-        nothing yet, or if no call was interrupted.
+        What the function returns otherwise, with ``interrupted`` set; ``None`` if it had nothing
+        yet, or if no call was interrupted.
 
     Examples
     --------
     >>> import hetero_lab as hl
-    >>> kept = hl.last_interrupted()  # None, if no call was interrupted
+    >>> hl.last_interrupted() is None
+    True
     """
     return _last
 
@@ -53,8 +51,7 @@ def guarded(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
     @functools.wraps(function)
     def call(*args: _P.args, **options: _P.kwargs) -> _T:
-        global _last, _seen, _set_aside
-        _set_aside = None
+        global _last, _seen
         handler = signal.getsignal(signal.SIGINT)
         in_main = threading.current_thread() is threading.main_thread()
         listening = in_main and handler in (signal.default_int_handler, _on_signal)
@@ -64,7 +61,7 @@ def guarded(function: Callable[_P, _T]) -> Callable[_P, _T]:
         try:
             result = function(*args, **options)
         except KeyboardInterrupt:
-            _last = _set_aside
+            _last = None
             raise
         finally:
             if listening:
@@ -80,36 +77,7 @@ def guarded(function: Callable[_P, _T]) -> Callable[_P, _T]:
     return call
 
 
-def set_aside(result: object) -> None:
-    """Keep something from which the call that runs now can go on, if it is interrupted.
-
-    For what has no result of its own kind yet: costs that were measured for a search, say.
-    """
-    global _set_aside
-    _set_aside = result
-
-
 def _on_signal(number: int, frame: FrameType | None) -> None:
     global _seen
     _seen = True
     signal.default_int_handler(number, frame)
-
-
-def interruptible(function: Callable[_P, _T], *args: _P.args, **options: _P.kwargs) -> _T:
-    """Call a library that hears of Ctrl-C only when it returns, such that Ctrl-C ends the call.
-
-    The library has to release the interpreter's lock. It goes on in a thread of its own, so it
-    also needs a limit of its own, after which it ends.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        return function(*args, **options)
-    done: Future[_T] = Future()
-
-    def work() -> None:
-        try:
-            done.set_result(function(*args, **options))
-        except BaseException as error:
-            done.set_exception(error)
-
-    threading.Thread(target=work, name=f"hetero_lab {function.__name__}", daemon=True).start()
-    return done.result()

@@ -19,7 +19,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 from hetero_lab.errors import (
     ArgumentError,
@@ -386,5 +386,5 @@ def _is_text(column: pd.Series) -> bool:
     return pd.api.types.is_string_dtype(column.dtype) or column.dtype == object
 
 
-def _quoting(frame: pd.DataFrame) -> int:
+def _quoting(frame: pd.DataFrame) -> Literal[0, 2]:
     return csv.QUOTE_NONNUMERIC if any(_is_text(frame[c]) for c in frame) else csv.QUOTE_MINIMAL

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import openvino as ov
-from openvino import opset13 as op
-from openvino import opset16
+from openvino import opset13 as op, opset16
 from openvino.op.util import Variable, VariableInfo
 
 # Names of ops that break what does not quote, escape or bound them.

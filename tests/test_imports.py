@@ -13,15 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "hetero_lab"
 
 # A module may import what stands before it, and its own layer.
 LAYERS = [
-    {
-        "clock",
-        "errors",
-        "interrupts",
-        "progress",
-        "statistics",
-        "tables",
-        "terminal",
-    },
+    {"clock", "errors", "interrupts", "statistics", "paired_accuracy", "tables", "terminal"},
     {"samples"},
     {"model"},
     {"backend"},

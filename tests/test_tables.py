@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from small_models import NASTY_NAMES
 
 from hetero_lab.errors import ArgumentError, OutputPathError, StoredFileError

@@ -13,9 +13,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 from IPython.display import display
 
-from hetero_lab.cli import commands, options
-from hetero_lab.cli import plan as plan_commands
-from hetero_lab.cli import sweep as sweep_commands
+from hetero_lab.cli import commands, options, plan as plan_commands, sweep as sweep_commands
 from hetero_lab.errors import ArgumentError, HeteroLabError, did_you_mean, shorten
 from hetero_lab.experiments.profile import report as profile_report
 

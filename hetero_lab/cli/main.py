@@ -7,10 +7,13 @@ import os
 import sys
 from collections.abc import Sequence
 
-from hetero_lab.cli import classify as classify_commands
-from hetero_lab.cli import commands, options
-from hetero_lab.cli import plan as plan_commands
-from hetero_lab.cli import sweep as sweep_commands
+from hetero_lab.cli import (
+    classify as classify_commands,
+    commands,
+    options,
+    plan as plan_commands,
+    sweep as sweep_commands,
+)
 from hetero_lab.errors import HeteroLabError
 from hetero_lab.terminal import columns
 

@@ -52,7 +52,7 @@ def current_environment(devices: Iterable[str], core: ov.Core | None = None) -> 
         system=platform.platform(),
         host=platform.node(),
         n_cpus=os.cpu_count() or 1,
-        measured_at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        measured_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         governor=_governor(),
         on_battery=_on_battery(),
         devices=tuple((name, _full_name(core, name)) for name in used),

@@ -58,7 +58,7 @@ class Block:
 
 def quantized_blocks(graph: OpGraph) -> tuple[Block, ...]:
     """Find the convolutions and matmuls that a device can run in int8."""
-    found = []
+    found: list[Block] = []
     for op in graph:
         if op.type not in HEAVY or op.index in graph.constant_side:
             continue

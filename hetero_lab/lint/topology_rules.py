@@ -8,7 +8,7 @@ and not experience.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -361,7 +361,7 @@ def _placed_users(graph: OpGraph, nodes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _has_op(context: LintContext, node: int):
+def _has_op(context: LintContext, node: int) -> Callable[[np.ndarray], bool]:
     return lambda ids: bool((ids[context.is_placeable] == ids[node]).any())
 
 

@@ -27,7 +27,7 @@ class ConvexityRepair:
         self.top = top
         self.cut = cut  # for each edge
         self.part = part  # for each node, its present subgraph
-        self.next_part = len(part)
+        self.next_part: int = len(part)
         self.memo = memo
         self.made: list[int] = []  # edges cut in the subgraph at hand
 

@@ -76,24 +76,24 @@ class CycleBreaking:
         self.ids: list[int] = ids.tolist()
         # Results and private constants are not members: they follow their anchor.
         self.members: dict[int, set[int]] = {}
-        self.cyclic = bytearray(top.n_nodes)
-        self.n_cyclic = 0
+        self.cyclic: bytearray = bytearray(top.n_nodes)
+        self.n_cyclic: int = 0
         cyclic = np.flatnonzero(components[ids] >= 0).tolist()
         for node in cyclic:
             if top.anchor[node] == node:
                 self.members.setdefault(self.ids[node], set()).add(node)
                 self.cyclic[node] = 1
                 self.n_cyclic += 1
-        self.next_id = len(components)
+        self.next_id: int = len(components)
         self.component_of: dict[int, int] = {s: int(components[s]) for s in self.members}
         self.size: dict[int, int] = {}
         for component in self.component_of.values():
             self.size[component] = self.size.get(component, 0) + 1
-        self.next_component = len(components)
+        self.next_component: int = len(components)
         self.rank: dict[int, Rank] = {}
         self.heap: list[Rank] = []
         self.uncut_ranks = ranks
-        self.n_passed = 0  # of these: their nodes read a cut edge by now, or are not cyclic
+        self.n_passed: int = 0  # of these: their nodes read a cut edge by now, or are not cyclic
         reads_cut = set(top.target[np.frombuffer(cut, bool)].tolist())
         self._rank_again(node for node in cyclic if node in reads_cut)
         self.memo = memo
@@ -200,7 +200,7 @@ class CycleBreaking:
     def _rank_of(self, node: int) -> Rank | None:
         """Rank a node by its uncut inputs and its cyclic neighbours."""
         ids, own = self.ids, self._subgraph(node)
-        inside = []
+        inside: list[int] = []
         reenters = False
         for edge, producer in self.top.all_ins[node]:
             if not self.cut[edge]:

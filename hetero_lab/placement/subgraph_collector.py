@@ -14,7 +14,7 @@ import numpy as np
 
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement import convexity, cycle_breaking
-from hetero_lab.placement.topology import connected, strong_components, topology
+from hetero_lab.placement.topology import Topology, connected, strong_components, topology
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ class SubgraphCollector:
     """Splits one graph for any placement, and remembers what placements have in common."""
 
     def __init__(self, graph: OpGraph):
-        self.topology = topology(graph)
+        self.topology: Topology = topology(graph)
         self.convexity_memo: convexity.Memo = convexity.Memo()
         self.cycle_memo: cycle_breaking.Memo = cycle_breaking.Memo()
 

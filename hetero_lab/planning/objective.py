@@ -152,7 +152,9 @@ class Objective:
         more = np.maximum(np.asarray(n_subgraphs) - 1, 0)
         return self.most_spread_ns * more // (more + _HALF_SPREAD)
 
-    def hand_over_ns(self, tensor: np.ndarray, source: np.ndarray, target: np.ndarray):
+    def hand_over_ns(
+        self, tensor: np.ndarray, source: np.ndarray, target: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return the price of each tensor from device ``source`` to ``target``, and of leaving."""
         leave = self.leave_ns[tensor, source]
         wire = self.wire_ns(tensor, source, target)
@@ -167,7 +169,7 @@ class Objective:
 
     def all_hand_overs_ns(
         self, tensor: np.ndarray, source: np.ndarray, target: np.ndarray, home: np.ndarray
-    ):
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Like :meth:`hand_over_ns` for all hand-overs of a placement.
 
         A tensor is converted once, however many subgraphs read it: its leaving is paid for each

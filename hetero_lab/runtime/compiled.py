@@ -62,7 +62,7 @@ class CompiledPlacement:
         self.partition = partition
         self.as_predicted = as_predicted
         self.compile_ms = compile_ms
-        self.output_names = tuple(output_names(prepared.model))
+        self.output_names: tuple[str, ...] = tuple(output_names(prepared.model))
         self._local = threading.local()
 
     def __call__(self, inputs: Inputs) -> dict[str, np.ndarray]:

@@ -142,21 +142,23 @@ class ParallelExecutor:
             placement = resolve(self._prepared, placement, core=core)
         graph = self._prepared.graph
         self.placement = placement
-        self.partition = cuts(
+        self.partition: Partition = cuts(
             self._prepared,
             placement.affinity,
             n_requests=n_requests,
             separate_branches=separate_branches,
         )
-        self.output_names = tuple(output_names(self._prepared.model))
+        self.output_names: tuple[str, ...] = tuple(output_names(self._prepared.model))
         self._submodels = cut(self._prepared, self.partition)
         by_device = {
             device: {**own, **(properties or {})}
             for device, own in compile_properties(placement, core).items()
         }
         started = now()
-        self.compiled_models = compile_submodels(self._submodels, by_device, core)
-        self.compile_ms = (now() - started) * 1e3
+        self.compiled_models: list[ov.CompiledModel] = compile_submodels(
+            self._submodels, by_device, core
+        )
+        self.compile_ms: float = (now() - started) * 1e3
         self._wires = Wires(
             self._submodels,
             {

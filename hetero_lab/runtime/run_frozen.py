@@ -1,14 +1,19 @@
 """Run a frozen placement: python run.py [inputs.npz [outputs.npz]]. Needs openvino and numpy."""
 
+from __future__ import annotations
+
 import json
+import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import openvino as ov
 
 
-def load(directory):
+def load(directory: str | os.PathLike[str]) -> tuple[ov.CompiledModel, dict[str, Any]]:
     """Compile the frozen placement; return it with what placement.json says."""
     plan = json.loads((Path(directory) / "placement.json").read_text(encoding="utf-8"))
     core = ov.Core()
@@ -23,18 +28,22 @@ def load(directory):
     return core.compile_model(model, plan["target"], plan["properties"]), plan
 
 
-def run(directory, inputs):
+def run(directory: str | os.PathLike[str], inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Infer once: input name → array in, output name → array out."""
     compiled, plan = load(directory)
     results = compiled([np.asarray(inputs[name]) for name in plan["inputs"]])
     return {name: np.array(results[index]) for index, name in enumerate(plan["outputs"])}
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Run on the inputs of the first argument; write the outputs to the second."""
     here = Path(__file__).parent
-    given = np.load(sys.argv[1] if len(sys.argv) > 1 else here / "inputs.npz")
-    outputs: dict = run(here, given)
+    outputs = run(here, np.load(sys.argv[1] if len(sys.argv) > 1 else here / "inputs.npz"))
     for name, value in outputs.items():
         print(name, value.shape, value.dtype, value.ravel()[:5])
     if len(sys.argv) > 2:
-        np.savez(sys.argv[2], **outputs)
+        np.savez(sys.argv[2], **outputs)  # pyright: ignore[reportArgumentType]
+
+
+if __name__ == "__main__":
+    main()

@@ -22,7 +22,7 @@ class Wires:
         made_at = {
             entry: (s.index, port) for s in submodels for port, entry in enumerate(s.outputs)
         }
-        self.n_inputs = len(parameters)
+        self.n_inputs: int = len(parameters)
         # (subgraph, port, model input) and (subgraph, port, producing subgraph, its port).
         self.from_model: list[tuple[int, int, int]] = []
         self.from_others: list[tuple[int, int, int, int]] = []
@@ -35,7 +35,7 @@ class Wires:
                     self.from_model.append((submodel.index, port, parameters[str(entry[1])]))
                 else:
                     self.from_others.append((submodel.index, port, *made_at[entry]))
-        self.to_model = sorted(
+        self.to_model: list[tuple[int, int, int]] = sorted(
             (int(entry[1]), s.index, port)
             for s in submodels
             for port, entry in enumerate(s.outputs)
@@ -47,8 +47,8 @@ class Wires:
             if source not in sources[target]:
                 sources[target].add(source)
                 self.users[source].append(target)
-        self.n_sources = [len(s) for s in sources]
-        self.first = [index for index, n in enumerate(self.n_sources) if not n]
+        self.n_sources: list[int] = [len(s) for s in sources]
+        self.first: list[int] = [index for index, n in enumerate(self.n_sources) if not n]
 
     def urgency(self, spent: list[float]) -> list[float]:
         """Return the time of the longest path from each subgraph to the end (upward rank)."""
@@ -62,7 +62,7 @@ class Slot:
     """The infer requests of one request in flight, chained by shared tensors."""
 
     def __init__(self, compiled: list[ov.CompiledModel], wires: Wires):
-        self.requests = [model.create_infer_request() for model in compiled]
+        self.requests: list[ov.InferRequest] = [model.create_infer_request() for model in compiled]
         self._wires = wires
         for target, port, source, source_port in wires.from_others:
             tensor = self.requests[source].get_output_tensor(source_port)

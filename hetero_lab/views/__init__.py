@@ -6,21 +6,27 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hetero_lab.views.accuracy_scatter import predicted_measured
-    from hetero_lab.views.catalogue import gallery
-    from hetero_lab.views.difference_bars import difference
-    from hetero_lab.views.front_scatter import accuracy_front
-    from hetero_lab.views.graph.drawing import placement_graph, placement_graph_of
-    from hetero_lab.views.host_dots import hosts
-    from hetero_lab.views.html_report import page
-    from hetero_lab.views.latency_split import where_time_goes
-    from hetero_lab.views.op_types import op_types_by_device, time_by_op_type
-    from hetero_lab.views.ranking_bars import latency_ranking
-    from hetero_lab.views.sample_histogram import latency_samples
-    from hetero_lab.views.sensitivity_bars import sensitivity
-    from hetero_lab.views.structure_scatter import placement_latency
-    from hetero_lab.views.subgraph_bars import time_by_subgraph
-    from hetero_lab.views.subgraph_lanes import schedule, timeline
+    from hetero_lab.views.accuracy_scatter import predicted_measured as predicted_measured
+    from hetero_lab.views.catalogue import gallery as gallery
+    from hetero_lab.views.difference_bars import difference as difference
+    from hetero_lab.views.front_scatter import accuracy_front as accuracy_front
+    from hetero_lab.views.graph.drawing import (
+        placement_graph as placement_graph,
+        placement_graph_of as placement_graph_of,
+    )
+    from hetero_lab.views.host_dots import hosts as hosts
+    from hetero_lab.views.html_report import page as page
+    from hetero_lab.views.latency_split import where_time_goes as where_time_goes
+    from hetero_lab.views.op_types import (
+        op_types_by_device as op_types_by_device,
+        time_by_op_type as time_by_op_type,
+    )
+    from hetero_lab.views.ranking_bars import latency_ranking as latency_ranking
+    from hetero_lab.views.sample_histogram import latency_samples as latency_samples
+    from hetero_lab.views.sensitivity_bars import sensitivity as sensitivity
+    from hetero_lab.views.structure_scatter import placement_latency as placement_latency
+    from hetero_lab.views.subgraph_bars import time_by_subgraph as time_by_subgraph
+    from hetero_lab.views.subgraph_lanes import schedule as schedule, timeline as timeline
 
 _WHERE = {
     "accuracy_front": "front_scatter",

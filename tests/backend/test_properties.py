@@ -3,8 +3,7 @@ from __future__ import annotations
 import numpy as np
 import openvino as ov
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from small_models import chain
 
 import hetero_lab as hl

@@ -12,9 +12,7 @@ from small_models import chain
 from traitlets.config import Config
 
 import hetero_lab as hl
-from hetero_lab.cli import main as cli
-from hetero_lab.cli import options
-from hetero_lab.cli import plan as plan_commands
+from hetero_lab.cli import main as cli, options, plan as plan_commands
 from hetero_lab.errors import ArgumentError
 from hetero_lab.model.read import prepare
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit

@@ -7,8 +7,7 @@ import pickle
 import numpy as np
 import openvino as ov
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from openvino import opset13 as op
 from random_models import random_model
 from small_models import (

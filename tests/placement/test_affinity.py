@@ -7,8 +7,7 @@ import numpy as np
 import openvino as ov
 import pytest
 from counting_core import core_with_acc
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from openvino import opset13 as op
 from random_models import random_affinity, random_model
 from small_models import (

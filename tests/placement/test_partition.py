@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import openvino as ov
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from openvino import opset13 as op
 from random_models import random_affinity, random_model
 from slices import sliced

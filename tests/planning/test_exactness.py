@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from planning.brute_force import choices, held_bytes, interval_ns, latency_ns, ns, pairwise_ns
 from planning.random_costs import affinity_of, random_case, scaled
 from slices import sliced

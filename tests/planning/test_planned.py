@@ -14,8 +14,7 @@ DEVICES = ("ACC", "CPU")
 @pytest.fixture(scope="module")
 def model():
     """Two equal matmuls that both read the input, added up."""
-    from openvino import Model
-    from openvino import opset13 as op
+    from openvino import Model, opset13 as op
 
     x = op.parameter([8, 8], name="x")
     one = op.matmul(x, op.constant([[1.0] * 8] * 8, dtype="f4"), False, False, name="one")

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 from graphs import Case, build, cases, inputs_of
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from properties import Tally, check
 
 from hetero_lab.experiments.sweep.store import Store, read_store

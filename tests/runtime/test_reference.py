@@ -5,8 +5,7 @@ import math
 import numpy as np
 import pytest
 from counting_core import F32, core_with_acc, in_f32
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from small_models import chain, convolutions, two_parts
 
 import hetero_lab as hl

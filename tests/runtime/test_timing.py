@@ -5,8 +5,7 @@ from __future__ import annotations
 import gc
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from hetero_lab.errors import ArgumentError
 from hetero_lab.runtime.timing import (

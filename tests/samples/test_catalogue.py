@@ -18,12 +18,10 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from hetero_lab.errors import ArgumentError, HeteroLabError, SampleError
-from hetero_lab.samples import catalogue as samples
-from hetero_lab.samples import efficientnet_lite0, googlenet_graph, onnx_wire
+from hetero_lab.samples import catalogue as samples, efficientnet_lite0, googlenet_graph, onnx_wire
 from hetero_lab.samples.datasets import dataset_names
 from hetero_lab.samples.fetch import datasets_dir
 

@@ -9,13 +9,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from hetero_lab.errors import ArgumentError, SampleError
-from hetero_lab.samples import catalogue as samples
-from hetero_lab.samples import datasets as labelled_data
-from hetero_lab.samples import drawn_text, faces, file_types
+from hetero_lab.samples import (
+    catalogue as samples,
+    datasets as labelled_data,
+    drawn_text,
+    faces,
+    file_types,
+)
 from hetero_lab.samples.datasets import Dataset, dataset
 from hetero_lab.samples.fetch import datasets_dir
 

@@ -18,8 +18,12 @@ from hetero_lab.experiments.interop import benchmark_app_files
 from hetero_lab.experiments.interop.benchmark_app_files import Node, Settings
 from hetero_lab.experiments.profile.tables import COUNTER_COLUMNS, counter_rows
 from hetero_lab.model.read import Source, prepare
-from hetero_lab.placement.partition import Partition, one_subgraph, reordered
-from hetero_lab.placement.partition import partition as predicted_partition
+from hetero_lab.placement.partition import (
+    Partition,
+    one_subgraph,
+    partition as predicted_partition,
+    reordered,
+)
 from hetero_lab.placement.placement import PlacementLike
 from hetero_lab.runtime.counters import Counter, read_counters, unjoined
 from hetero_lab.tables import Tables, html_table, make_directory, write_csv

@@ -6,8 +6,10 @@ from collections.abc import Container, Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from hetero_lab.experiments.profile import precision as precision_tables
-from hetero_lab.experiments.profile import timeline as timeline_tables
+from hetero_lab.experiments.profile import (
+    precision as precision_tables,
+    timeline as timeline_tables,
+)
 from hetero_lab.runtime.counters import Counter, executed_ops_us
 from hetero_lab.tables import Tables
 

@@ -35,7 +35,6 @@ from hetero_lab.experiments.search.sensitivity import (
 )
 from hetero_lab.experiments.sweep.result import Row, Sweep
 from hetero_lab.experiments.sweep.sweep import sweep
-from hetero_lab.interrupts import set_aside
 from hetero_lab.model.read import PreparedModel, Source, prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement
@@ -107,8 +106,6 @@ def recover_accuracy(
     Returns
     -------
     Recovered
-        After Ctrl-C (:func:`hetero_lab.last_interrupted`): the costs that were measured, to go on
-        with ``costs=``.
 
     Raises
     ------
@@ -150,9 +147,6 @@ def recover_accuracy(
             )
             calibration.run(_CALIBRATED * _budget_s(watch))
             costs = calibration.fit()
-            set_aside(costs)
-            if costs.interrupted:
-                raise KeyboardInterrupt
         search = _Search(
             prepared, fast, accurate, data, properties, costs, watch, bar, max_drop, core
         )
@@ -236,7 +230,7 @@ class _Search:
 
     def run(self) -> None:
         """Measure the sensitivity of each chunk, then try what it suggests."""
-        self.progress.begin("sensitivity")
+        self.progress.step("sensitivity")
         everything = frozenset(range(len(self.chunks)))
         self.all_fast = self._try(ALL_FAST, self.affinity(frozenset()))
         self.all_accurate = self._try(ALL_ACCURATE, self.affinity(everything))
@@ -249,7 +243,7 @@ class _Search:
         self.tried = measure_sensitivity(
             self.chunks, try_on_accurate, lambda: self._has_time(_SENSED)
         )
-        self.progress.begin("candidates")
+        self.progress.step("candidates")
         for name, affinity in self._proposals():
             if not self._has_time(_TRIED):
                 self.is_cut_short = True
@@ -355,7 +349,7 @@ class _Search:
             correct=self.data.metric.correct,
             output=self.data.output,
         )
-        return Evaluation(label, self.data.metric.name, tuple(answers))
+        return Evaluation(label, self.data.metric.name, answers)
 
     def _has_time(self, share: float) -> bool:
         """Tell whether less than a share of what was left when the search began is used."""
@@ -365,7 +359,7 @@ class _Search:
 
 def _prove(search: _Search, *, isolate: bool) -> Recovered:
     """Measure the finalists beside both devices alone, and verify them on held-out examples."""
-    search.progress.begin("prove")
+    search.progress.step("prove")
     finalists = [search.all_accurate, search.all_fast, *search.finalists()]
     left_s = None
     if search.watch.budget_s is not None:
@@ -383,14 +377,19 @@ def _prove(search: _Search, *, isolate: bool) -> Recovered:
         control=search.progress.control(),
         core=search.core,
     )
-    if made.interrupted:
-        raise KeyboardInterrupt
     rows = {row.label: row for row in made.rows}
     if rows[ALL_ACCURATE].detail:
         raise MeasurementError(f"{search.accurate} failed: {rows[ALL_ACCURATE].detail}")
-    search.progress.begin("verify")
-    verified = tuple(replace(c, held_out=_verified(search, c)) for c in finalists)
-    ratios = made.summary.set_index("label")["ratio"].dropna().to_dict()
+    search.progress.step("verify")
+    verified = tuple(
+        replace(
+            c,
+            held_out=evaluate(search.prepared, c.placement, search.data, core=search.core),
+        )
+        for c in finalists
+    )
+    known = made.summary.dropna(subset="ratio")
+    ratios = dict(zip(known["label"], known["ratio"], strict=True))
     chosen, refused = choose(verified, ratios, search.max_drop)
     return Recovered(
         placement=replace(chosen.placement, label="recovered"),
@@ -406,15 +405,6 @@ def _prove(search: _Search, *, isolate: bool) -> Recovered:
         costs=search.costs,
         notes=(*search.costs.notes, *_notes(search, rows)),
     )
-
-
-def _verified(search: _Search, candidate: Candidate) -> Evaluation:
-    found = evaluate(
-        search.prepared, candidate.placement, search.data, progress=False, core=search.core
-    )
-    if found.interrupted:
-        raise KeyboardInterrupt
-    return found
 
 
 def _notes(search: _Search, rows: Mapping[str, Row]) -> Iterator[str]:
@@ -468,8 +458,10 @@ def _verdict(
             f"No placement was both measured to be faster and accurate within {100 * max_drop:g} "
             f"points: keep the whole model on the accurate device.{said}"
         )
-    drop, row = held.paired, made.summary.set_index("label").loc[chosen.label]
-    ratio, low, high = (float(row[c]) for c in ("ratio", "ratio_ci95_low", "ratio_ci95_high"))
+    drop, rows = held.paired, made.summary.set_index("label")
+    ratio, low, high = (
+        float(rows[c][chosen.label]) for c in ("ratio", "ratio_ci95_low", "ratio_ci95_high")
+    )
     return (
         f"{chosen.label!r} is {1 / ratio:.2f} × as fast as all accurate (95 % interval "
         f"{1 / high:.2f} to {1 / low:.2f}), at {held.accuracy:.1%} {held.metric}: a drop of "

@@ -15,9 +15,7 @@ import pandas as pd
 import pytest
 
 import hetero_lab as hl
-from hetero_lab.cli import classify as classify_commands
-from hetero_lab.cli import commands
-from hetero_lab.cli import main as cli
+from hetero_lab.cli import classify as classify_commands, commands, main as cli
 from hetero_lab.errors import (
     ArgumentError,
     HeteroLabWarning,
