@@ -14,6 +14,7 @@ from hetero_lab.errors import (
     PropertyError,
 )
 from hetero_lab.experiments.search import calibrate as calibrating
+from hetero_lab.experiments.search import optimize as optimizing
 
 F32 = {"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
 
@@ -24,14 +25,21 @@ def digits():
 
 
 @pytest.fixture(scope="module")
-def costs(digits):
-    hl.emulate("ACC", unsupported={"Softmax"})
+def few_placements():
+    """Without a budget, measure a few placements only."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(calibrating, "_MOST_FITTED", 6)
         patch.setattr(calibrating, "_MOST_VALIDATED", 2)
-        return hl.calibrate(
-            digits, ["ACC", "CPU"], budget_s=None, device_properties=F32, progress=False
-        )
+        patch.setattr(optimizing, "_ROUNDS", 2)
+        yield
+
+
+@pytest.fixture(scope="module")
+def costs(digits, few_placements):
+    hl.emulate("ACC", unsupported={"Softmax"})
+    return hl.calibrate(
+        digits, ["ACC", "CPU"], budget_s=None, device_properties=F32, progress=False
+    )
 
 
 def test_a_cost_model_holds_what_was_measured(costs, digits, tmp_path):
@@ -133,8 +141,7 @@ def test_optimize_goes_on_from_stored_costs(costs, digits, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.alone
-def test_devices_without_counters_are_measured_part_by_part(digits, monkeypatch):
+def test_devices_without_counters_are_measured_part_by_part(digits, few_placements, monkeypatch):
     """The runtime's counters are there on every device here, so their reading is cut off."""
     from hetero_lab.experiments.search import observer as observing
 
@@ -146,7 +153,9 @@ def test_devices_without_counters_are_measured_part_by_part(digits, monkeypatch)
 
     monkeypatch.setattr(observing, "nodes_and_conversions", without_acc)
     hl.emulate("ACC", unsupported={"Softmax"})
-    found = hl.calibrate(digits, ["ACC", "CPU"], budget_s=20, device_properties=F32, progress=False)
+    found = hl.calibrate(
+        digits, ["ACC", "CPU"], budget_s=None, device_properties=F32, progress=False
+    )
     on_acc = sum(unit.time_us[0] or 0.0 for unit in found.units)
     on_cpu = sum(unit.time_us[1] or 0.0 for unit in found.units)
     assert on_acc > 0.05 * on_cpu
@@ -191,16 +200,14 @@ def test_a_cost_model_of_something_else_is_refused(costs):
 
 
 @pytest.mark.slow
-@pytest.mark.alone
-@pytest.mark.filterwarnings("ignore:The budget of")  # a coarse model is enough here
 @pytest.mark.parametrize("objective", ["latency", "throughput"])
-def test_optimize_returns_what_measured_best(digits, objective):
+def test_optimize_returns_what_measured_best(digits, few_placements, objective):
     hl.emulate("ACC", unsupported={"Softmax", "Concat"})
     best = hl.optimize(
         digits,
         ["ACC", "CPU"],
         objective=objective,
-        budget_s=25,
+        budget_s=None,
         device_properties=F32,
         progress=False,
     )
@@ -218,15 +225,13 @@ def test_optimize_returns_what_measured_best(digits, objective):
 
 
 @pytest.mark.slow
-@pytest.mark.alone
-@pytest.mark.filterwarnings("ignore:The budget of")
-def test_optimize_keeps_to_pins(digits):
+def test_optimize_keeps_to_pins(digits, few_placements):
     hl.emulate("ACC", unsupported={"Softmax"})
     best = hl.optimize(
         digits,
         ["ACC", "CPU"],
         pin={"^mixed1": "ACC"},
-        budget_s=20,
+        budget_s=None,
         device_properties=F32,
         progress=False,
     )
