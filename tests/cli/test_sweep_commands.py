@@ -8,6 +8,7 @@ from traitlets.config import Config
 
 import hetero_lab as hl
 from hetero_lab.cli import main as cli
+from hetero_lab.experiments.sweep import rounds
 from hetero_lab.tables import read_csv
 
 FEW = "--turns 2 --no-counters"
@@ -68,9 +69,10 @@ def test_sweep_magic_stores_the_sweep(shell, capsys):
     assert list(shell.user_ns["found"].summary["label"]) == ["HETERO:SWEEPACC,CPU", "CPU"]
 
 
-def test_cell_magic_measures_fixes_against_none(shell, capsys):
+def test_cell_magic_measures_fixes_against_none(shell, capsys, monkeypatch):
+    monkeypatch.setattr(rounds, "_MOST_TURNS", 8)
     result = shell.run_cell(
-        "%%hetero_profile model -d HETERO:SWEEPACC,CPU -b 5 --no-counters -o -q\n"
+        "%%hetero_profile model -d HETERO:SWEEPACC,CPU -b 3600 --no-counters -o -q\n"
         "# the blocks\n^mixed = CPU\n"
     )
     result.raise_error()
