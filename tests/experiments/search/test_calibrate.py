@@ -13,8 +13,7 @@ from hetero_lab.errors import (
     PlanError,
     PropertyError,
 )
-from hetero_lab.experiments.search import calibrate as calibrating
-from hetero_lab.experiments.search import optimize as optimizing
+from hetero_lab.experiments.search import calibrate as calibrating, optimize as optimizing
 
 F32 = {"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
 
