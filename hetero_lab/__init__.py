@@ -50,7 +50,8 @@ if TYPE_CHECKING:
     from hetero_lab.experiments.search.refusals import find_refused as find_refused
     from hetero_lab.experiments.sweep.comparison import compare as compare
     from hetero_lab.experiments.sweep.entries import priority_orders as priority_orders
-    from hetero_lab.experiments.sweep.result import Sweep as Sweep, read_sweep as read_sweep
+    from hetero_lab.experiments.sweep.reading import read_sweep as read_sweep
+    from hetero_lab.experiments.sweep.result import Sweep as Sweep
     from hetero_lab.experiments.sweep.sweep import sweep as sweep
     from hetero_lab.interrupts import last_interrupted as last_interrupted
     from hetero_lab.lint.lint import lint as lint
@@ -125,7 +126,7 @@ _WHERE = {
     "recover_accuracy": "experiments.search.recover",
     "read_benchmark_app": "experiments.interop.benchmark_app",
     "read_profile": "experiments.profile.storage",
-    "read_sweep": "experiments.sweep.result",
+    "read_sweep": "experiments.sweep.reading",
     "samples": "samples.catalogue",
     "support": "backend.devices",
     "Sweep": "experiments.sweep.result",

@@ -6,25 +6,80 @@ bootstrapped over turns (Efron 1979) where there are several.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 _TRIMMED = 0.2
 _BATCHES = 10
-# A placement and itself, compiled in another process: memory and cores fall differently, and no
-# number of turns averages that out. Standard deviation of the log ratio, and of the latency.
-_COMPILE_SPREAD = 0.005
-_COMPILE_SPREAD_US = 1.9
 _RESAMPLES = 2000
 _LEAST_RESAMPLES = 200
 _MOST_DRAWN = 40_000_000  # values drawn in all resamples together
 _DRAWN_AT_ONCE = 1_000_000
 _SEED = 20260101
 _FEW = 5  # fewer turns than this say little; then single samples are resampled
+
+
+@dataclass(frozen=True)
+class Noise:
+    """How much two compiles of one placement differ: memory and cores fall differently.
+
+    No number of turns averages that out. The default was seen on a few CPUs; what
+    :func:`hetero_lab.measure_noise` measured on this host takes its place.
+
+    Attributes
+    ----------
+    relative, absolute_us
+        Standard deviation of the ratio of the two latencies, and of their difference in µs.
+    n_compiles
+        How many compiles that was measured on; 0 if it is assumed.
+    measured_at
+        When, in ISO 8601; empty if it is assumed.
+    """
+
+    relative: float = 0.005
+    absolute_us: float = 1.9
+    n_compiles: int = 0
+    measured_at: str = ""
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether it was measured here rather than assumed."""
+        return self.n_compiles > 0
+
+    def spread(self, latency_us: float) -> float:
+        """Return the standard deviation of the log ratio of two compiles that take so long."""
+        return float(np.hypot(self.relative, self.absolute_us / latency_us))
+
+    def __str__(self) -> str:
+        how = f"measured on {self.n_compiles} compiles" if self.is_measured else "assumed"
+        return f"{self.relative:.2%} and {self.absolute_us:.2g} µs ({how})"
+
+
+ASSUMED_NOISE = Noise()
+
+
+def largest_noise(noises: Iterable[Noise]) -> Noise:
+    """Return a noise that none of these exceeds; without any, what is assumed."""
+    several = list(noises) or [ASSUMED_NOISE]
+    return Noise(
+        max(noise.relative for noise in several),
+        max(noise.absolute_us for noise in several),
+        min(noise.n_compiles for noise in several),
+        min(noise.measured_at for noise in several),
+    )
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A latency in µs with its 95 % interval."""
+
+    us: float
+    low_us: float
+    high_us: float
 
 
 @dataclass(frozen=True)
@@ -62,6 +117,11 @@ class Latency:
     def ci95_us(self) -> tuple[float, float]:
         """95 % bootstrap confidence interval of the median in µs."""
         return median_interval(self.turns)
+
+    @cached_property
+    def estimate(self) -> Estimate:
+        """The median with its interval."""
+        return Estimate(self.median_us, *self.ci95_us)
 
     def __len__(self) -> int:
         return len(self.samples_us)
@@ -103,21 +163,29 @@ def median_interval(turns: Sequence[Sequence[float]]) -> tuple[float, float]:
     return min(float(low), middle), max(float(high), middle)
 
 
+def centred(levels_us: Sequence[float], us: float) -> list[float]:
+    """Return levels scaled so that their geometric mean is ``us``."""
+    logs = np.log(np.asarray(levels_us, dtype=np.float64))
+    return (us * np.exp(logs - logs.mean())).tolist()
+
+
 def turn_level(samples: Sequence[float]) -> float:
     """Return what stands for a turn when turns are compared: its median in µs."""
     return float(np.median(np.asarray(samples, dtype=np.float64)))
 
 
 def paired_ratio(
-    ours: Sequence[float], reference: Sequence[float]
+    ours: Sequence[float], reference: Sequence[float], noise: Noise = ASSUMED_NOISE
 ) -> tuple[float, float, float, float]:
     """Return ratio of ours to the reference, its 95 % interval, and the p-value of no difference.
 
     Parameters
     ----------
     ours, reference
-        Turn levels, paired by round. The test is a trimmed t on the logarithms of the paired
-        ratios: a drift of the machine hits both of a pair.
+        Turn levels in µs, paired by round. The test is a trimmed t on the logarithms of the
+        paired ratios: a drift of the machine hits both of a pair.
+    noise
+        How much two compiles differ there.
 
     Returns
     -------
@@ -125,42 +193,56 @@ def paired_ratio(
         ``(ratio, low, high, p)``; the interval is infinite and p is 1 with fewer than two pairs.
     """
     logs = np.log(np.asarray(ours, dtype=np.float64) / np.asarray(reference, dtype=np.float64))
-    middle, half, p = _mean_interval(logs, compile_spread(ours, reference))
+    middle, half, p = _mean_interval(logs, compile_spread(ours, reference, noise))
     return float(np.exp(middle)), float(np.exp(middle - half)), float(np.exp(middle + half)), p
 
 
 def unpaired_ratio(
-    ours: Sequence[float], reference: Sequence[float]
+    ours: Sequence[float], reference: Sequence[float], noise: Noise = ASSUMED_NOISE
 ) -> tuple[float, float, float, float]:
-    """Like :func:`paired_ratio` for turns that were not measured beside each other (Welch 1947)."""
-    spread = compile_spread(ours, reference)
-    middle, half, p = _welch(np.log(np.asarray(ours)), np.log(np.asarray(reference)), spread)
+    """Like :func:`paired_ratio` for turns that were not measured beside each other.
+
+    Welch (1947) on the logarithms, widened by how far the machine drifted within each of the two
+    runs: each is one draw of what it drifts through. A drift from run to run that is larger than
+    that within a run remains unseen.
+    """
+    first, second = (np.log(np.asarray(x, dtype=np.float64)) for x in (ours, reference))
+    spread = math.hypot(compile_spread(ours, reference, noise), _drift(first), _drift(second))
+    middle, half, p = _welch(first, second, spread)
     return float(np.exp(middle)), float(np.exp(middle - half)), float(np.exp(middle + half)), p
 
 
-def compile_spread(ours: Sequence[float], theirs: Sequence[float]) -> float:
+def _drift(logs: np.ndarray) -> float:
+    """Return the standard deviation of the level from one part of a run to the next."""
+    parts = np.array_split(logs, min(_BATCHES, len(logs)))
+    return float(np.std([np.median(part) for part in parts], ddof=1)) if len(parts) > 1 else 0.0
+
+
+def compile_spread(
+    ours: Sequence[float], theirs: Sequence[float], noise: Noise = ASSUMED_NOISE
+) -> float:
     """Return by how much the log ratio of two placements varies from compile to compile.
 
     Parameters
     ----------
     ours, theirs
         Turn levels of each in µs.
+    noise
+        How much two compiles differ there.
     """
-    level_us = min(float(np.median(levels)) if len(levels) else 1.0 for levels in (ours, theirs))
-    return float(np.hypot(_COMPILE_SPREAD, _COMPILE_SPREAD_US / level_us))
+    levels = [float(np.median(levels)) for levels in (ours, theirs) if len(levels)]
+    return noise.spread(min(levels, default=1.0))
 
 
 def _welch(first: np.ndarray, second: np.ndarray, spread: float) -> tuple[float, float, float]:
     """Return the difference of two means, half width of its 95 % interval, p of none."""
-    from scipy import stats
-
     middle = float(first.mean() - second.mean())
     if min(len(first), len(second)) < 2:
         return middle, float("inf"), 1.0
-    test: Any = stats.ttest_ind(first, second, equal_var=False)
-    interval, freedom = test.confidence_interval(0.95), float(test.df)
-    error = float(interval.high - interval.low) / 2 / float(stats.t.ppf(0.975, freedom))
-    return _between_compiles(middle, error, freedom, spread)
+    parts = [float(values.var(ddof=1)) / len(values) for values in (first, second)]
+    each = [part**2 / (len(v) - 1) for part, v in zip(parts, (first, second), strict=True)]
+    freedom = sum(parts) ** 2 / sum(each) if any(each) else len(first) + len(second) - 2
+    return _between_compiles(middle, math.sqrt(sum(parts)), freedom, spread)
 
 
 def _between_compiles(
@@ -211,10 +293,29 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class Series:
-    """Turn levels of one placement and of the reference beside it, by (group, round)."""
+    """Turn levels in µs of one placement and of the reference beside it, by (group, round).
+
+    ``noise`` is how much two compiles differ on the devices of the two.
+    """
 
     ours: dict[tuple[int, int], float]
     reference: dict[tuple[int, int], float]
+    noise: Noise = ASSUMED_NOISE
+
+    @cached_property
+    def ratio(self) -> tuple[float, float, float, float] | None:
+        """Ratio to the reference as of :func:`paired_ratio`; ``None`` without a common round."""
+        common = [at for at in self.ours if at in self.reference]
+        if not common:
+            return None
+        return paired_ratio(
+            [self.ours[at] for at in common], [self.reference[at] for at in common], self.noise
+        )
+
+    @cached_property
+    def spread(self) -> float:
+        """By how much the log ratio of two compiles of this placement varies."""
+        return compile_spread(list(self.ours.values()), [], self.noise)
 
     @cached_property
     def log_ratios(self) -> dict[tuple[int, int], float]:
@@ -232,7 +333,8 @@ def difference_p_value(a: Series, b: Series) -> tuple[float, float]:
     Rounds that both were in are paired; otherwise their ratios to the reference are compared
     (Welch 1947).
     """
-    spread = compile_spread(list(a.ours.values()), list(b.ours.values()))
+    noise = largest_noise((a.noise, b.noise))
+    spread = compile_spread(list(a.ours.values()), list(b.ours.values()), noise)
     common = [at for at in a.ours if at in b.ours]
     if len(common) >= 2:
         logs = np.array([np.log(a.ours[at] / b.ours[at]) for at in common])

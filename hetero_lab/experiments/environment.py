@@ -6,16 +6,18 @@ import contextlib
 import datetime
 import os
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from hetero_lab import __version__
 from hetero_lab.backend.core import runtime_version, shared_core
 from hetero_lab.backend.emulation import emulated_devices
+from hetero_lab.experiments.noise import full_name, known_noise
+from hetero_lab.statistics import ASSUMED_NOISE, Noise, largest_noise
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
 class Environment:
     """Host, versions and devices of a measurement.
 
-    ``devices`` holds the full name of each device, ``emulated`` the base of each that is emulated.
+    ``devices`` holds the full name of each device, ``emulated`` the base of each that is emulated,
+    ``noise`` how much two compiles differ on each device where that was measured.
     """
 
     openvino_version: str
@@ -38,7 +41,9 @@ class Environment:
     on_battery: bool | None
     devices: tuple[tuple[str, str], ...]
     emulated: tuple[tuple[str, str], ...]
-    hetero_lab_version: str = ""  # what was stored before fleets has none
+    # What was stored by older versions has none of these.
+    hetero_lab_version: str = ""
+    noise: tuple[tuple[str, Noise], ...] = ()
 
 
 def current_environment(devices: Iterable[str], core: ov.Core | None = None) -> Environment:
@@ -55,9 +60,42 @@ def current_environment(devices: Iterable[str], core: ov.Core | None = None) -> 
         measured_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         governor=_governor(),
         on_battery=_on_battery(),
-        devices=tuple((name, _full_name(core, name)) for name in used),
+        devices=tuple((name, full_name(core, name)) for name in used),
         emulated=tuple((name, specs[name].base) for name in used if name in specs),
         hetero_lab_version=__version__,
+        noise=tuple(
+            (name, noise) for name in used if (noise := known_noise(name, core)) is not None
+        ),
+    )
+
+
+def environment_from_json(data: Mapping[str, Any]) -> Environment:
+    """Build an environment from plain data."""
+    return Environment(
+        **{
+            **data,
+            "devices": tuple(map(tuple, data["devices"])),
+            "emulated": tuple(map(tuple, data["emulated"])),
+            "noise": tuple((name, Noise(**noise)) for name, noise in data.get("noise", ())),
+        }
+    )
+
+
+def noise_of(environment: Environment, devices: Iterable[str]) -> Noise:
+    """Return how much two compiles on these devices differ, as far as was known there."""
+    known = dict(environment.noise)
+    return largest_noise(known.get(device, ASSUMED_NOISE) for device in devices)
+
+
+def noise_sentence(environment: Environment) -> str:
+    """Say how much two compiles of one placement differ, and whether that was measured."""
+    devices: dict[Noise, list[str]] = {}
+    for name, _ in environment.devices:
+        devices.setdefault(noise_of(environment, [name]), []).append(name)
+    parts = [f"{noise} on {', '.join(names)}" for noise, names in devices.items()]
+    assumed = next((names for noise, names in devices.items() if not noise.is_measured), None)
+    return f"Two compiles of one placement differ by {'; '.join(parts)}." + (
+        f" hetero_lab.measure_noise({assumed[0]!r}) measures it." if assumed else ""
     )
 
 
@@ -99,10 +137,3 @@ def _on_battery() -> bool | None:
         battery = psutil.sensors_battery()
         return None if battery is None else not battery.power_plugged
     return None
-
-
-def _full_name(core: ov.Core, device: str) -> str:
-    try:
-        return str(core.get_property(device, "FULL_DEVICE_NAME"))
-    except Exception:  # not every plugin tells
-        return ""

@@ -31,6 +31,7 @@ from hetero_lab.views.sensitivity_bars import sensitivity
 from hetero_lab.views.structure_scatter import placement_latency
 from hetero_lab.views.subgraph_bars import time_by_subgraph
 from hetero_lab.views.subgraph_lanes import schedule, timeline
+from hetero_lab.views.text import NOT_IN_TURN
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,6 +74,7 @@ class Kind:
     listings: tuple[Listing, ...]
     several_views: tuple[View, ...] = ()
     several_listings: tuple[Listing, ...] = ()
+    several_note: str = ""
 
 
 def gallery(result: Result) -> dict[str, go.Figure]:
@@ -229,6 +231,7 @@ KINDS = (
         ),
         several_views=(View("latency_samples", latency_samples),),
         several_listings=(Listing("Summary", _rows, is_detail=False),),
+        several_note=f"These were {NOT_IN_TURN}.",
     ),
     Kind(
         takes=Sweep,

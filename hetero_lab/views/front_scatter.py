@@ -11,9 +11,11 @@ import plotly.graph_objects as go
 from hetero_lab.errors import ArgumentError
 from hetero_lab.experiments.search.recovered import Recovered
 from hetero_lab.experiments.sweep.result import Sweep
+from hetero_lab.statistics import Estimate
 from hetero_lab.views.arguments import expect
 from hetero_lab.views.colours import BOUNDARY, CLEAR, GRID, LINE, spare_colours
-from hetero_lab.views.text import bytes_text, plain, time_text
+from hetero_lab.views.intervals import error_bars, latency_bars, latency_text
+from hetero_lab.views.text import bytes_text, plain
 from hetero_lab.views.theme import base_layout
 
 _COLOUR, _CHOSEN = "#0072B2", "#D55E00"  # no device has a point for itself
@@ -23,14 +25,14 @@ _MOST_SIZES = 6  # more different sizes than this have one colour
 
 @dataclass(frozen=True)
 class FrontPoint:
-    """One placement: latency in µs and accuracy from 0 to 1, with 95 % intervals.
+    """One placement: latency and accuracy from 0 to 1, with 95 % intervals.
 
     It is on the front if no other one is as good in latency, accuracy and bytes of weights and
     better in one of them.
     """
 
     label: str
-    latency_us: tuple[float, float, float]
+    latency: Estimate
     accuracy: tuple[float, float, float]
     weight_bytes: float
     is_chosen: bool
@@ -91,7 +93,7 @@ def accuracy_front(result: Recovered | Sweep) -> go.Figure:
         if all(p.accuracy[0] > before.accuracy[0] for before in points[:i])
     ]
     figure.add_scatter(
-        x=[p.latency_us[0] for p in steps], y=[p.accuracy[0] for p in steps],
+        x=[p.latency.us for p in steps], y=[p.accuracy[0] for p in steps],
         mode="lines", name="front of latency and accuracy", hoverinfo="skip",
         line={"color": LINE, "width": 2, "shape": "hv"}, showlegend=len(steps) > 1,
     )  # fmt: skip
@@ -120,7 +122,7 @@ def accuracy_front(result: Recovered | Sweep) -> go.Figure:
         showlegend=True,
         margin={"l": 80, "r": 40, "t": 100, "b": 60},
     )
-    figure.update_xaxes(title="median latency (µs)", gridcolor=GRID, zeroline=False)
+    figure.update_xaxes(title="latency (µs)", gridcolor=GRID, zeroline=False)
     figure.update_yaxes(
         title="accuracy",
         gridcolor=GRID,
@@ -133,19 +135,13 @@ def accuracy_front(result: Recovered | Sweep) -> go.Figure:
 
 
 def _markers(points: list[FrontPoint], name: str, largest: float, colour: str) -> dict:
-    def error(triples: list[tuple[float, float, float]]) -> dict:
-        return {
-            "type": "data", "symmetric": False, "thickness": 0.8, "width": 3, "color": colour,
-            "array": [high - middle for middle, _, high in triples],
-            "arrayminus": [middle - low for middle, low, _ in triples],
-        }  # fmt: skip
-
+    style = {"thickness": 0.8, "width": 3, "color": colour}
     sizes = [_LEAST + (_MOST - _LEAST) * (p.weight_bytes / largest) ** 0.5 for p in points]
     return {
-        "x": [p.latency_us[0] for p in points],
+        "x": [p.latency.us for p in points],
         "y": [p.accuracy[0] for p in points],
-        "error_x": error([p.latency_us for p in points]),
-        "error_y": error([p.accuracy for p in points]),
+        "error_x": latency_bars([p.latency for p in points], **style),
+        "error_y": error_bars([p.accuracy for p in points], **style),
         "mode": "markers",
         "name": name,
         "marker": {
@@ -164,10 +160,9 @@ def _markers(points: list[FrontPoint], name: str, largest: float, colour: str) -
 
 
 def _hover(point: FrontPoint) -> str:
-    latency, accuracy = point.latency_us, point.accuracy
+    accuracy = point.accuracy
     return (
-        f"<b>{plain(point.label, 200)}</b><br>{time_text(latency[0])} "
-        f"[{time_text(latency[1])}, {time_text(latency[2])}]<br>"
+        f"<b>{plain(point.label, 200)}</b><br>{latency_text(point.latency)}<br>"
         f"{accuracy[0]:.1%} right [{accuracy[1]:.1%}, {accuracy[2]:.1%}]<br>"
         f"weights {bytes_text(int(point.weight_bytes))}"
     )
@@ -180,7 +175,7 @@ def _point(row: Mapping[Any, Any], is_on_front: bool) -> FrontPoint:
 
     return FrontPoint(
         label=str(row["label"]),
-        latency_us=triple("median_us", "ci95_low_us", "ci95_high_us"),
+        latency=Estimate(*triple("median_us", "ci95_low_us", "ci95_high_us")),
         accuracy=triple("accuracy", "accuracy_ci95_low", "accuracy_ci95_high"),
         weight_bytes=float(row["weight_bytes"]),
         is_chosen=bool(row.get("chosen", False)),

@@ -9,9 +9,10 @@ from plotly.subplots import make_subplots
 
 from hetero_lab.errors import ArgumentError
 from hetero_lab.experiments.sweep.result import Sweep
-from hetero_lab.statistics import paired_ratio
+from hetero_lab.statistics import Estimate
 from hetero_lab.views.arguments import expect
 from hetero_lab.views.colours import CLEAR, GRID, LINE, TEXT
+from hetero_lab.views.intervals import error_bars, latency_bars, latency_end_us, latency_text
 from hetero_lab.views.text import plain
 from hetero_lab.views.theme import base_layout
 
@@ -20,6 +21,7 @@ _SYMBOLS = (
     "circle", "diamond-open", "square", "triangle-up-open", "cross", "star-open", "pentagon",
     "hexagon-open",
 )  # fmt: skip
+_WHISKERS = {"color": TEXT, "thickness": 1.2, "width": 3}
 _ROW_PX = 22
 _SPREAD = 0.56  # of a row, over which the hosts of one placement are spread
 
@@ -30,12 +32,8 @@ class HostRow:
 
     label: str
     host: str
-    median_us: float
-    low_us: float
-    high_us: float
-    ratio: float | None
-    ratio_low: float | None
-    ratio_high: float | None
+    latency: Estimate
+    ratio: tuple[float, float, float] | None
     emulated: str
 
 
@@ -43,26 +41,14 @@ def host_rows(sweep: Sweep) -> list[HostRow]:
     """Return each measured row, in the order of the sweep."""
     found = []
     for row in sweep.rows:
-        if row.profile is None or row.same_as:
+        if row.profile is None or row.latency is None or row.same_as:
             continue
-        series = row.series
-        common = [at for at in series.ours if at in series.reference]
-        ratio = low = high = None
-        if common:
-            ratio, low, high, _ = paired_ratio(
-                [series.ours[at] for at in common], [series.reference[at] for at in common]
-            )
-        latency = row.profile.latency
-        host = row.profile.environment.host
         found.append(
             HostRow(
                 row.label,
-                host,
-                latency.median_us,
-                *latency.ci95_us,
-                ratio,
-                low,
-                high,
+                row.profile.environment.host,
+                row.latency,
+                row.series.ratio[:3] if row.series.ratio else None,
                 emulated=", ".join(name for name, _ in row.profile.environment.emulated),
             )
         )
@@ -99,24 +85,24 @@ def hosts(sweep: Sweep) -> go.Figure:
         figure.add_scatter(
             col=1, row=1, mode="markers", marker=marker,
             name=plain(host, 40), legendgroup=str(number),
-            x=[row.median_us for row in mine],
+            x=[row.latency.us for row in mine],
             y=places,
-            error_x=_whiskers([(row.low_us, row.median_us, row.high_us) for row in mine]),
+            error_x=latency_bars([row.latency for row in mine], **_WHISKERS),
             hovertext=[_hover(row) for row in mine],
             hoverinfo="text",
         )  # fmt: skip
         paired = [
-            (place, row, row.ratio, row.ratio_low, row.ratio_high)
+            (place, row, row.ratio)
             for place, row in zip(places, mine, strict=True)
-            if row.ratio is not None and row.ratio_low is not None and row.ratio_high is not None
+            if row.ratio is not None
         ]
         figure.add_scatter(
             col=2, row=1, mode="markers", marker=marker,
             name=plain(host, 40), legendgroup=str(number), showlegend=False,
-            x=[ratio for _, _, ratio, _, _ in paired],
-            y=[place for place, *_ in paired],
-            error_x=_whiskers([(low, ratio, high) for _, _, ratio, low, high in paired]),
-            hovertext=[_hover(row) for _, row, *_ in paired],
+            x=[ratio[0] for _, _, ratio in paired],
+            y=[place for place, _, _ in paired],
+            error_x=error_bars([ratio for _, _, ratio in paired], **_WHISKERS),
+            hovertext=[_hover(row) for _, row, _ in paired],
             hoverinfo="text",
         )  # fmt: skip
     figure.add_vline(x=1, col=2, line={"color": LINE, "width": 1, "dash": "dot"})  # type: ignore[arg-type]
@@ -130,7 +116,9 @@ def hosts(sweep: Sweep) -> go.Figure:
         margin={"l": 20, "r": 30, "t": 110, "b": 60},
     )
     figure.update_xaxes(gridcolor=GRID, zeroline=False)
-    figure.update_xaxes(title="median latency (µs)", rangemode="tozero", col=1)
+    figure.update_xaxes(
+        title="latency (µs)", range=[0, latency_end_us([r.latency for r in rows])], col=1
+    )
     figure.update_xaxes(title="ratio to the reference on the same host", col=2)
     for number in range(1, len(labels)):
         figure.add_hline(y=number - 0.5, line={"color": GRID, "width": 1})
@@ -142,30 +130,10 @@ def hosts(sweep: Sweep) -> go.Figure:
     return figure
 
 
-def _whiskers(intervals: list[tuple[float, float, float]]) -> dict[str, object]:
-    """Return error bars; an interval without end, of too few turns, has none."""
-    finite = [high < float("inf") for _, _, high in intervals]
-    return {
-        "type": "data",
-        "symmetric": False,
-        "array": [
-            high - middle if ok else 0
-            for (_, middle, high), ok in zip(intervals, finite, strict=True)
-        ],
-        "arrayminus": [
-            middle - low if ok else 0
-            for (low, middle, _), ok in zip(intervals, finite, strict=True)
-        ],
-        "color": TEXT,
-        "thickness": 1.2,
-        "width": 3,
-    }
-
-
 def _hover(row: HostRow) -> str:
-    ratio = "" if row.ratio is None else f"<br>{row.ratio:.3f} of the reference there"
+    ratio = "" if row.ratio is None else f"<br>{row.ratio[0]:.3f} of the reference there"
     emulated = f"<br>emulated: {plain(row.emulated, 80)}" if row.emulated else ""
     return (
-        f"<b>{plain(row.label, 200)}</b><br>{plain(row.host, 80)}<br>median {row.median_us:,.1f} "
-        f"µs [{row.low_us:,.1f}, {row.high_us:,.1f}]{ratio}{emulated}"
+        f"<b>{plain(row.label, 200)}</b><br>{plain(row.host, 80)}<br>"
+        f"{latency_text(row.latency)}{ratio}{emulated}"
     )

@@ -113,6 +113,8 @@ class _Figures:
 
 def _comparison(kind: Kind, results: Sequence[Any], figures: _Figures) -> Iterator[str]:
     yield "<section><h2>Side by side</h2>\n"
+    if kind.several_note:
+        yield f'<p class="note">{html.escape(kind.several_note)}</p>\n'
     yield from _content(kind.several_listings, kind.several_views, results, figures)
     yield "</section>\n"
 

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import plotly.graph_objects as go
 
 from hetero_lab.experiments.profile.profile import Profile
-from hetero_lab.experiments.profile.tables import summary_row
+from hetero_lab.experiments.profile.tables import time_parts
 from hetero_lab.experiments.sweep.result import Sweep
-from hetero_lab.experiments.sweep.tables import row_name
 from hetero_lab.views.colours import GRID, TEXT
-from hetero_lab.views.text import plain
+from hetero_lab.views.text import NOT_IN_TURN, plain
 from hetero_lab.views.theme import base_layout
 
 # Not colours that stand for devices.
@@ -28,7 +27,7 @@ class Split:
     """One latency in parts, in µs; ``exceeds`` where the counters add up to more than it."""
 
     label: str
-    median_us: float
+    latency_us: float
     ops_us: float
     reorders_us: float
     rest_us: float
@@ -39,20 +38,25 @@ def splits(results: Sweep | Profile | Sequence[Profile]) -> list[Split]:
     """Return the parts of each profile that has counters."""
     if isinstance(results, Sweep):
         named = [
-            (row_name(results, row), row.profile)
+            (results.name_of(row), row.profile, row.latency.us)
             for row in results.rows
-            if row.profile and not row.same_as
+            if row.profile and row.latency and not row.same_as
         ]
     else:
         profiles = [results] if isinstance(results, Profile) else list(results)
-        named = [(profile.label, profile) for profile in profiles]
+        named = [(profile.label, profile, profile.latency.median_us) for profile in profiles]
     found = []
-    for label, profile in named:
+    for label, profile, latency_us in named:
         if profile.counters:
-            row = summary_row(profile)
-            parts = (row["ops_us"], row["reorders_us"], row["rest_us"])
-            found.append(Split(label, row["median_us"], *parts, row["counters_exceed_latency"]))
+            parts = time_parts(profile.counters, latency_us)
+            exceeds = parts.pop("counters_exceed_latency")
+            found.append(Split(label, latency_us, **parts, exceeds=exceeds))
     return found
+
+
+def _subtitle(results: Sweep | Profile | Sequence[Profile]) -> str:
+    apart = not isinstance(results, Sweep | Profile) and len(results) > 1
+    return "counters of a compile of their own" + (f" · {NOT_IN_TURN}" if apart else "")
 
 
 def where_time_goes(results: Sweep | Profile | Sequence[Profile]) -> go.Figure:
@@ -75,14 +79,14 @@ def where_time_goes(results: Sweep | Profile | Sequence[Profile]) -> go.Figure:
             marker={"color": colour},
             hovertext=[
                 f"<b>{plain(split.label, 200)}</b><br>{name}: {value:,.1f} µs of "
-                f"{split.median_us:,.1f} µs"
+                f"{split.latency_us:,.1f} µs"
                 + ("<br>the counters add up to more than the latency" if split.exceeds else "")
                 for split, value in zip(found, values, strict=True)
             ],
             hoverinfo="text",
         )
     figure.add_scatter(
-        x=[split.median_us for split in found],
+        x=[split.latency_us for split in found],
         y=places,
         mode="markers",
         name="wall-clock latency",
@@ -90,7 +94,7 @@ def where_time_goes(results: Sweep | Profile | Sequence[Profile]) -> go.Figure:
         hoverinfo="skip",
     )
     figure.update_layout(
-        **base_layout("Where the latency goes", "counters of a compile of their own"),
+        **base_layout("Where the latency goes", _subtitle(results)),
         barmode="stack",
         height=150 + 36 * max(1, len(found)),
         margin={"l": 20, "r": 30, "t": 100, "b": 50},

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import plotly.graph_objects as go
 
 from hetero_lab.experiments.sweep.result import Sweep
-from hetero_lab.experiments.sweep.tables import rank, row_name
+from hetero_lab.statistics import Estimate
 from hetero_lab.views.arguments import expect
 from hetero_lab.views.colours import GRID, TEXT
+from hetero_lab.views.intervals import latency_bars, latency_end_us, latency_text
 from hetero_lab.views.text import plain
 from hetero_lab.views.theme import base_layout
 
@@ -26,9 +27,7 @@ class RankedRow:
 
     label: str
     group: int
-    median_us: float
-    low_us: float
-    high_us: float
+    latency: Estimate
     n_subgraphs: int
     baseline: bool
     emulated: str
@@ -37,18 +36,15 @@ class RankedRow:
 
 def ranked_rows(sweep: Sweep) -> list[RankedRow]:
     """Return the measured rows from fast to slow, host by host."""
-    rows, groups, _ = rank(sweep)
     ranked = []
-    for row, group in zip(rows, groups, strict=True):
+    for row, group in zip(sweep.ranked.rows, sweep.ranked.groups, strict=True):
         assert row.profile is not None
-        low, high = row.profile.latency.ci95_us
+        assert row.latency is not None
         ranked.append(
             RankedRow(
-                label=row_name(sweep, row),
+                label=sweep.name_of(row),
                 group=group,
-                median_us=row.profile.latency.median_us,
-                low_us=low,
-                high_us=high,
+                latency=row.latency,
                 n_subgraphs=row.profile.partition.n_subgraphs,
                 baseline=row.baseline,
                 emulated=", ".join(device for device, _ in row.profile.environment.emulated),
@@ -59,19 +55,20 @@ def ranked_rows(sweep: Sweep) -> list[RankedRow]:
 
 
 def latency_ranking(sweep: Sweep) -> go.Figure:
-    """Draw the ranking: bars of median latency with 95 % intervals, fastest on top.
+    """Draw the ranking: bars of latency with 95 % intervals, fastest on top.
 
     Neighbours of one shade cannot be told apart by this run. Several hosts follow each other.
     """
     expect(sweep, Sweep)
     rows = ranked_rows(sweep)
     groups = list(dict.fromkeys((r.host, r.group) for r in rows))
+    end_us = latency_end_us([r.latency for r in rows])
     names = [f"{plain(r.label, 48)}{' ⌂' if r.baseline else ''}" for r in rows]
     figure = go.Figure(
         go.Bar(
             orientation="h",
             y=list(range(len(rows))),
-            x=[r.median_us for r in rows],
+            x=[r.latency.us for r in rows],
             marker={
                 "color": [_SHADES[groups.index((r.host, r.group)) % 2] for r in rows],
                 "pattern": {
@@ -80,17 +77,9 @@ def latency_ranking(sweep: Sweep) -> go.Figure:
                     "fillmode": "overlay",
                 },
             },
-            error_x={
-                "type": "data",
-                "symmetric": False,
-                "array": [r.high_us - r.median_us for r in rows],
-                "arrayminus": [r.median_us - r.low_us for r in rows],
-                "color": TEXT,
-                "thickness": 1.5,
-            },
+            error_x=latency_bars([r.latency for r in rows], color=TEXT, thickness=1.5),
             hovertext=[
-                f"<b>{plain(r.label, 200)}</b><br>median {r.median_us:,.1f} µs "
-                f"[{r.low_us:,.1f}, {r.high_us:,.1f}]<br>group {r.group}, "
+                f"<b>{plain(r.label, 200)}</b><br>{latency_text(r.latency)}<br>group {r.group}, "
                 f"{r.n_subgraphs} subgraphs"
                 + (f"<br>emulated: {plain(r.emulated, 80)}" if r.emulated else "")
                 for r in rows
@@ -99,7 +88,7 @@ def latency_ranking(sweep: Sweep) -> go.Figure:
         )
     )
     figure.add_scatter(
-        x=[r.high_us for r in rows],
+        x=[min(r.latency.high_us, end_us) for r in rows],
         y=list(range(len(rows))),
         mode="text",
         text=[
@@ -125,7 +114,7 @@ def latency_ranking(sweep: Sweep) -> go.Figure:
         bargap=0.3,
         showlegend=False,
     )
-    figure.update_xaxes(title="median latency (µs)", rangemode="tozero", gridcolor=GRID)
+    figure.update_xaxes(title="latency (µs)", range=[0, end_us], gridcolor=GRID)
     figure.update_yaxes(
         tickvals=list(range(len(rows))), ticktext=names, autorange="reversed", automargin=True,
         showgrid=False, zeroline=False,

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from hetero_lab.errors import ArgumentError
 from hetero_lab.experiments.profile.profile import Profile
 from hetero_lab.views.colours import BOUNDARY, GRID, TEXT, device_styles
-from hetero_lab.views.text import escape, plain, time_text
+from hetero_lab.views.text import NOT_IN_TURN, escape, plain, time_text
 from hetero_lab.views.theme import base_layout
 
 _BINS = 60
@@ -96,7 +96,8 @@ def latency_samples(profiles: Profile | Iterable[Profile]) -> go.Figure:
     Parameters
     ----------
     profiles
-        A Profile, or several to compare on one scale.
+        A Profile, or several on one scale. An interval is that of its own run: profiles are not
+        measured in turn, so that it does not tell which placement is faster.
 
     Raises
     ------
@@ -151,7 +152,9 @@ def latency_samples(profiles: Profile | Iterable[Profile]) -> go.Figure:
             )  # fmt: skip
     figure.update_layout(
         **base_layout(
-            "Latency samples", "line: median · band: its 95 % interval · height: share of samples"
+            "Latency samples",
+            "line: median · band: its 95 % interval in this run · height: share of samples"
+            + (f" · {NOT_IN_TURN}" if len(data.rows) > 1 else ""),
         ),
         height=_ROW_PX * len(data.rows) + 134,
         margin={"l": 16, "r": 16, "t": 84, "b": 50},

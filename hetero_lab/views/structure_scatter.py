@@ -8,9 +8,10 @@ import plotly.graph_objects as go
 
 from hetero_lab.errors import ArgumentError, names_at_hand, shorten
 from hetero_lab.experiments.sweep.result import Sweep
-from hetero_lab.experiments.sweep.tables import row_name
+from hetero_lab.statistics import Estimate
 from hetero_lab.views.arguments import expect
 from hetero_lab.views.colours import GRID, device_styles
+from hetero_lab.views.intervals import latency_bars, latency_end_us, latency_text
 from hetero_lab.views.text import plain
 from hetero_lab.views.theme import base_layout
 
@@ -23,9 +24,7 @@ class Point:
     n_subgraphs: int
     boundary_bytes: int
     shares: tuple[tuple[str, float], ...]
-    median_us: float
-    low_us: float
-    high_us: float
+    latency: Estimate
 
     def share(self, device: str) -> float:
         """Share of the ops that this device has, from 0 to 1."""
@@ -36,20 +35,17 @@ def points(sweep: Sweep) -> list[Point]:
     """Return one point a measured row."""
     found = []
     for row in sweep.rows:
-        if row.profile is None or row.same_as:
+        if row.profile is None or row.latency is None or row.same_as:
             continue
         counts = row.profile.affinity.counts()
         total = sum(counts.values()) or 1
-        low, high = row.profile.latency.ci95_us
         found.append(
             Point(
-                label=row_name(sweep, row),
+                label=sweep.name_of(row),
                 n_subgraphs=row.profile.partition.n_subgraphs,
                 boundary_bytes=row.profile.partition.boundary_bytes,
                 shares=tuple((device, n / total) for device, n in counts.items()),
-                median_us=row.profile.latency.median_us,
-                low_us=low,
-                high_us=high,
+                latency=row.latency,
             )
         )
     return found
@@ -89,7 +85,7 @@ def placement_latency(sweep: Sweep, x: str = "subgraphs") -> go.Figure:
         mine = [i for i, p in enumerate(found) if max(p.shares, key=lambda s: s[1])[0] == device]
         figure.add_scatter(
             x=[values[i] for i in mine],
-            y=[found[i].median_us for i in mine],
+            y=[found[i].latency.us for i in mine],
             mode="markers",
             name=f"mostly {styles[device].label}",
             marker={
@@ -98,14 +94,9 @@ def placement_latency(sweep: Sweep, x: str = "subgraphs") -> go.Figure:
                 "symbol": "circle-open-dot" if styles[device].emulated else "circle",
                 "line": {"width": 2},
             },
-            error_y={
-                "type": "data",
-                "symmetric": False,
-                "array": [found[i].high_us - found[i].median_us for i in mine],
-                "arrayminus": [found[i].median_us - found[i].low_us for i in mine],
-            },
+            error_y=latency_bars([found[i].latency for i in mine]),
             hovertext=[
-                f"<b>{plain(found[i].label, 200)}</b><br>{found[i].median_us:,.1f} µs<br>"
+                f"<b>{plain(found[i].label, 200)}</b><br>{latency_text(found[i].latency)}<br>"
                 f"{found[i].n_subgraphs} subgraphs, {found[i].boundary_bytes:,} boundary bytes<br>"
                 + ", ".join(f"{plain(d, 30)} {share:.0%}" for d, share in found[i].shares)
                 for i in mine
@@ -121,5 +112,7 @@ def placement_latency(sweep: Sweep, x: str = "subgraphs") -> go.Figure:
         title=title, gridcolor=GRID, zeroline=False,
         tickformat=".0%" if x in devices else None,
     )  # fmt: skip
-    figure.update_yaxes(title="median latency (µs)", gridcolor=GRID, rangemode="tozero")
+    figure.update_yaxes(
+        title="latency (µs)", gridcolor=GRID, range=[0, latency_end_us([p.latency for p in found])]
+    )
     return figure

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import html
 
+# Under what sets profiles side by side: their intervals say nothing about the time between them.
+NOT_IN_TURN = "not measured in turn: compare placements with hetero_lab.sweep()"
+
 
 def plain(text: str, most: int = 80) -> str:
     """Return a name as text that plotly shows literally: one line, at most ``most`` characters.

@@ -12,7 +12,8 @@ from dataclasses import replace
 
 from hand_made import NASTY, small_profile
 
-from hetero_lab.experiments.sweep.result import Row, Sweep
+from hetero_lab.experiments.sweep.result import Sweep
+from hetero_lab.experiments.sweep.row import Row
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, Subgraph
 from hetero_lab.statistics import Latency, Series
@@ -30,14 +31,23 @@ __all__ = [
 SPLIT, ALONE, SLOW = "HETERO:ACC,CPU", "CPU", "slow"
 
 
+LEVELS = (100.0, 102.0, 101.0)
+
+
+def turns(factor: float) -> Latency:
+    return Latency(tuple(tuple(factor * level + i for i in range(4)) for level in LEVELS))
+
+
 def measured_row(label: str, profile, factor: float = 1.0) -> Row:
-    ours = {(0, turn): factor * level for turn, level in enumerate((100.0, 102.0, 101.0))}
-    turns = tuple(tuple(factor * level + i for i in range(4)) for level in (100.0, 102.0, 101.0))
+    """Make a row that takes ``factor`` times the reference's 102.5 µs."""
     return Row(
         label=label, key=label, variant="", requests=1, baseline=False, status="ok", detail="",
-        same_as="", profile=replace(profile, label=label, latency=Latency(turns)),
-        series=Series(ours, {(0, turn): v for turn, v in enumerate((100.0, 102.0, 101.0))}),
-        sustained_us=(),
+        same_as="", profile=replace(profile, label=label, latency=turns(factor)),
+        series=Series(
+            {(0, turn): factor * level for turn, level in enumerate(LEVELS)},
+            {(0, turn): level for turn, level in enumerate(LEVELS)},
+        ),
+        sustained_us=(), reference_latency=turns(1.0),
     )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from hetero_lab.model.opgraph import Op, OpGraph, Tensor
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import predict
+from hetero_lab.widgets.tweaker.measurement import Tried, history_frame, new_rows
 from hetero_lab.widgets.tweaker.state import Tweaking
 
 TYPES = ("Parameter", "Convolution", "Relu", "MaxPool", "Softmax", "Result")
@@ -228,3 +229,37 @@ def test_the_numbers_with_costs_are_those_of_predict(seed):
     what_if = Tweaking(graph, automatic, able, costs).what_if
     assert what_if.partition == predict(graph, automatic)
     assert what_if.predicted_us == costs.predict_us(automatic)
+
+
+def tried(label: str, median_us: float, ratio: float, affinity: Affinity) -> Tried:
+    return Tried(
+        label, affinity, median_us=median_us, ci95_low_us=0.9 * median_us,
+        ci95_high_us=1.1 * median_us, ratio=ratio, raw_median_us=median_us + 1.0,
+    )  # fmt: skip
+
+
+def test_rows_of_the_history_can_be_compared_however_the_machine_drifts(chain):
+    affinity = Affinity.from_graph(chain, lambda _: "CPU")
+    history: list[Tried] = []
+    # The machine takes twice as long in the second run, and half as long in the third.
+    for label, level_us, ratio in (("1.", 100.0, 1.1), ("2.", 200.0, 0.9), ("3.", 50.0, 1.2)):
+        run = [
+            tried("automatic", level_us, 1.0, affinity),
+            tried(label, ratio * level_us, ratio, affinity),
+        ]
+        history += new_rows(history, run)
+    history += new_rows(history, [tried("automatic", 70.0, 1.0, affinity)])
+    frame = history_frame(history)
+    assert list(frame["label"]) == ["automatic", "1.", "2.", "3.", "automatic"]
+    assert list(frame["median_us"]) == pytest.approx([100.0, 110.0, 90.0, 120.0, 100.0])
+    assert list(frame["ratio"] * 100.0) == pytest.approx(list(frame["median_us"]))
+    assert list(frame["ci95_high_us"]) == pytest.approx(list(1.1 * frame["median_us"]))
+    assert list(frame["raw_median_us"]) == pytest.approx([101.0, 111.0, 181.0, 61.0, 71.0])
+
+
+def test_a_failed_first_run_leaves_no_scale(chain):
+    affinity = Affinity.from_graph(chain, lambda _: "CPU")
+    failed = Tried("automatic", affinity, "crashed (signal 11)", "")
+    own = tried("1.", 80.0, 1.0, affinity)
+    assert new_rows([], [failed, own]) == [failed, own]
+    assert new_rows([failed], [tried("automatic", 70.0, 1.0, affinity), own])[1] == own

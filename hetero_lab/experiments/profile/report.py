@@ -43,7 +43,7 @@ def summary(profile: Profile) -> str:
         f"Partition: {partition.n_subgraphs} subgraphs, {len(partition.boundaries)} boundaries, "
         f"{partition.boundary_bytes} bytes ({'observed' if partition.observed else 'predicted'})",
         f"Latency:   median {profile.latency.median_us:.1f} us, 95 % [{low:.1f}, {high:.1f}], "
-        f"p90 {profile.latency.p90_us:.1f} us, {len(profile.latency)} inferences",
+        f"p90 {profile.latency.p90_us:.1f} us, {len(profile.latency)} inferences in this run",
         f"Start:     compile {profile.compile_ms:.1f} ms, "
         f"first inference {profile.first_inference_ms:.3f} ms",
     ]

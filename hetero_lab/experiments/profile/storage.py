@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero_lab.errors import HeteroLabError, StoredFileError, shorten
-from hetero_lab.experiments.environment import Environment
+from hetero_lab.experiments.environment import environment_from_json
 from hetero_lab.experiments.profile.profile import Profile
 from hetero_lab.experiments.profile.throughput import Throughput
 from hetero_lab.model.opgraph import graph_from_json, graph_to_json
@@ -175,14 +175,3 @@ def agreement_from_json(rows: Sequence[Mapping[str, Any]]) -> tuple[Agreement, .
         {k: (nan if v is None else v) for k, v in row.items()} for row in rows
     ]
     return tuple(Agreement(**row) for row in whole)
-
-
-def environment_from_json(data: Mapping[str, Any]) -> Environment:
-    """Build an environment from plain data."""
-    return Environment(
-        **{
-            **data,
-            "devices": tuple(map(tuple, data["devices"])),
-            "emulated": tuple(map(tuple, data["emulated"])),
-        }
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -85,10 +85,6 @@ def summary_row(profile: Profile) -> dict[str, Any]:
     """Return the summary of a profile, with the keys of ``SUMMARY_COLUMNS``."""
     latency, partition, environment = profile.latency, profile.partition, profile.environment
     low, high = latency.ci95_us
-    ops_us = _total(c for c in profile.counters if c.kind in ("op", "other"))
-    reorders_us = _total(c for c in profile.counters if c.kind == "reorder")
-    counted = bool(profile.counters)
-    rest_us = latency.median_us - ops_us - reorders_us
     return {
         "label": profile.label,
         "model": profile.graph.name,
@@ -110,11 +106,7 @@ def summary_row(profile: Profile) -> dict[str, Any]:
         "first_inference_ms": profile.first_inference_ms,
         "compile_ms": profile.compile_ms,
         "peak_rss_bytes": profile.peak_rss_bytes,
-        "ops_us": ops_us if counted else None,
-        "reorders_us": reorders_us if counted else None,
-        # Counters of a second compile may add up to more than the wall time: overlap or noise.
-        "rest_us": max(0.0, rest_us) if counted else None,
-        "counters_exceed_latency": rest_us < 0 if counted else None,
+        **time_parts(profile.counters, latency.median_us),
         "partition": "observed" if partition.observed else "predicted",
         "as_predicted": profile.as_predicted,
         "verdict": _worst_verdict(profile),
@@ -123,6 +115,22 @@ def summary_row(profile: Profile) -> dict[str, Any]:
         "host": environment.host,
         "measured_at": environment.measured_at,
         "model_fingerprint": profile.model_fingerprint,
+    }
+
+
+def time_parts(counters: Sequence[Counter], latency_us: float) -> dict[str, Any]:
+    """Divide a latency among ops, reorders, and the rest that counters do not see."""
+    if not counters:
+        return dict.fromkeys(["ops_us", "reorders_us", "rest_us", "counters_exceed_latency"])
+    ops_us = _total(c for c in counters if c.kind in ("op", "other"))
+    reorders_us = _total(c for c in counters if c.kind == "reorder")
+    rest_us = latency_us - ops_us - reorders_us
+    return {
+        "ops_us": ops_us,
+        "reorders_us": reorders_us,
+        # Counters of a second compile may add up to more than the wall time: overlap or noise.
+        "rest_us": max(0.0, rest_us),
+        "counters_exceed_latency": rest_us < 0,
     }
 
 

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.emulation import emulated_devices, plain
 from hetero_lab.errors import ArgumentError, shorten
+from hetero_lab.experiments.environment import noise_of
 from hetero_lab.experiments.profile.profile import Profile
-from hetero_lab.experiments.sweep.result import Row, Sweep
+from hetero_lab.experiments.sweep.result import Sweep
+from hetero_lab.experiments.sweep.row import Row
 from hetero_lab.model.read import PreparedModel, Source, prepare
 from hetero_lab.placement.partition import Partition, one_subgraph, predict
 from hetero_lab.placement.placement import Placement, PlacementLike, resolve
 from hetero_lab.planning.cost_model import CostModel, expect_costs
 from hetero_lab.planning.difference import Difference, Measurement, compare_placements
 from hetero_lab.runtime.runners import HETERO
-from hetero_lab.statistics import paired_ratio, turn_level, unpaired_ratio
+from hetero_lab.statistics import (
+    Estimate,
+    centred,
+    largest_noise,
+    paired_ratio,
+    turn_level,
+    unpaired_ratio,
+)
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -202,34 +212,54 @@ def _check(name: str, placement: Placement, given: Measured, prepared: PreparedM
 
 
 def _measurement(a: Measured, b: Measured) -> Measurement:
-    before, after = _profile(a), _profile(b)
-    ratio, low, high, _ = _ratio(a, b)
-    level = before.latency.median_us
+    before, after = _latency(a), _latency(b)
+    low, high = _ratio_interval(a, b)
     return Measurement(
-        before_us=level,
-        before_ci95_us=before.latency.ci95_us,
-        after_us=after.latency.median_us,
-        after_ci95_us=after.latency.ci95_us,
-        difference_us=level * (ratio - 1.0),
-        low_us=level * (low - 1.0),
-        high_us=level * (high - 1.0),
-        **_counted(before, after),
+        before_us=before.us,
+        before_ci95_us=(before.low_us, before.high_us),
+        after_us=after.us,
+        after_ci95_us=(after.low_us, after.high_us),
+        difference_us=after.us - before.us,
+        low_us=before.us * (low - 1.0),
+        high_us=before.us * (high - 1.0),
+        **_counted(_profile(a), _profile(b)),
     )
 
 
-def _ratio(a: Measured, b: Measured) -> tuple[float, float, float, float]:
-    """Return the ratio of b to a, paired if both rows are of one run."""
-    if isinstance(a, Row) and isinstance(b, Row) and a.series.reference == b.series.reference:
+def _latency(given: Measured) -> Estimate:
+    """Return the latency of a profile, or of a row on the scale of its sweep."""
+    known = given.latency if isinstance(given, Row) else given.latency.estimate
+    assert known is not None  # _check has seen to it
+    return known
+
+
+def _ratio_interval(a: Measured, b: Measured) -> tuple[float, float]:
+    """Return the interval of the ratio of b to a, paired if both were measured in turn."""
+    noise = largest_noise(
+        noise_of(_profile(given).environment, _profile(given).affinity.devices) for given in (a, b)
+    )
+    ratio = _latency(b).us / _latency(a).us
+    common: list[tuple[int, int]] = []
+    levels = [[turn_level(turn) for turn in _profile(given).latency.turns] for given in (b, a)]
+    if isinstance(a, Row) and isinstance(b, Row) and _has_one_reference(a, b):
         common = [at for at in b.series.ours if at in a.series.ours]
+        levels = [
+            centred([math.exp(x) for x in row.series.log_ratios.values()], _latency(row).us)
+            for row in (b, a)
+        ]
         if common:
-            return paired_ratio(
-                [b.series.ours[at] for at in common], [a.series.ours[at] for at in common]
-            )
-    levels = [
-        [turn_level(turn) for turn in _profile(given).latency.turns if len(turn)]
-        for given in (b, a)
-    ]
-    return unpaired_ratio(levels[0], levels[1])
+            levels = [[row.series.ours[at] for at in common] for row in (b, a)]
+    measured, low, high, _ = (paired_ratio if common else unpaired_ratio)(
+        levels[0], levels[1], noise
+    )
+    return low * ratio / measured, high * ratio / measured
+
+
+def _has_one_reference(a: Measured, b: Measured) -> bool:
+    """Tell whether both are rows of one run, beside the same turns of the reference."""
+    if not (isinstance(a, Row) and isinstance(b, Row)):
+        return False
+    return bool(a.series.log_ratios) and a.series.reference == b.series.reference
 
 
 def _counted(before: Profile, after: Profile) -> dict[str, float]:
@@ -270,6 +300,11 @@ def _properties(placement: Placement, device: str) -> Mapping[str, Any]:
 def _measured_notes(pair: Sequence[Measured], costs: CostModel | None) -> list[str]:
     executors = [_profile(given).executor for given in pair]
     notes = []
+    if not _has_one_reference(*pair):
+        notes.append(
+            "a and b were not measured in turn: what changed on the machine between them shows as "
+            "a difference too."
+        )
     if executors[0] != executors[1]:
         notes.append(f"a was measured with the executor {executors[0]}, b with {executors[1]}.")
     if costs is not None and any(executor != HETERO for executor in executors):

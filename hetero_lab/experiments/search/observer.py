@@ -12,8 +12,9 @@ import numpy as np
 
 from hetero_lab.errors import MeasurementError
 from hetero_lab.experiments.search.progress import Progress
-from hetero_lab.experiments.sweep.result import Row, Sweep
+from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.experiments.sweep.rounds import GROUP_SIZE
+from hetero_lab.experiments.sweep.row import Row
 from hetero_lab.experiments.sweep.sweep import sweep
 from hetero_lab.model.opgraph import CONSTANT, OpGraph
 from hetero_lab.model.read import PreparedModel

@@ -17,7 +17,8 @@ from hetero_lab.experiments.search.calibrate import (
 from hetero_lab.experiments.search.observer import Conditions
 from hetero_lab.experiments.search.optimized import OPTIMIZED, Optimized, Proposal
 from hetero_lab.experiments.search.progress import Progress
-from hetero_lab.experiments.sweep.result import Row, Sweep
+from hetero_lab.experiments.sweep.result import Sweep
+from hetero_lab.experiments.sweep.row import Row
 from hetero_lab.experiments.sweep.sweep import sweep
 from hetero_lab.model.read import Source, prepare
 from hetero_lab.placement.affinity import Affinity

@@ -33,7 +33,8 @@ from hetero_lab.experiments.search.sensitivity import (
     measure_sensitivity,
     promising_sets,
 )
-from hetero_lab.experiments.sweep.result import Row, Sweep
+from hetero_lab.experiments.sweep.result import Sweep
+from hetero_lab.experiments.sweep.row import Row
 from hetero_lab.experiments.sweep.sweep import sweep
 from hetero_lab.model.read import PreparedModel, Source, prepare
 from hetero_lab.placement.affinity import Affinity

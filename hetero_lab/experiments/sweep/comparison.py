@@ -8,13 +8,19 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from hetero_lab.errors import ArgumentError, names_at_hand
-from hetero_lab.experiments.sweep.result import Row, Sweep
-from hetero_lab.experiments.sweep.tables import row_name
-from hetero_lab.statistics import holm, unpaired_ratio
+from hetero_lab.experiments.sweep.result import Sweep
+from hetero_lab.experiments.sweep.row import Row
+from hetero_lab.statistics import holm, largest_noise, unpaired_ratio
 from hetero_lab.tables import html_table
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+_APART = (
+    "The two were not measured in turn. The intervals include how far the machine drifted within "
+    "each run; what changed between the runs besides shows as a difference here."
+)
 
 
 @dataclass(frozen=True)
@@ -44,8 +50,7 @@ class Comparison:
         ]
         notes = html.escape("; ".join([*self.before.notes, *self.after.notes]))
         return html_table(self.table, caption=f"{names[0]} → {names[1]}") + (
-            "<p>The two were not measured in turn, so a change of the machine between them shows "
-            f"here too. {notes}</p>"
+            f"<p>{_APART} {notes}</p>"
         )
 
 
@@ -64,7 +69,10 @@ def compare(before: Sweep, after: Sweep) -> Comparison:
 
     Notes
     -----
-    The runs are not paired, so the intervals are Welch's (1947) on the logarithms of the turns.
+    The runs are not paired, so the intervals are Welch's (1947) on the logarithms of the turns,
+    widened by what differs from compile to compile and by how far the machine drifted within each
+    run. A machine that drifts further from one run to the next than within one shows that as a
+    difference.
 
     Examples
     --------
@@ -94,16 +102,18 @@ def compare(before: Sweep, after: Sweep) -> Comparison:
 def _table(before: Sweep, after: Sweep) -> pd.DataFrame:
     import pandas as pd
 
-    first = {row_name(before, row): row for row in before.rows if row.profile is not None}
-    second = {row_name(after, row): row for row in after.rows if row.profile is not None}
+    first, second = (
+        {made.name_of(row): row for row in made.rows if row.latency is not None}
+        for made in (before, after)
+    )
     common = [label for label in first if label in second]
-    ratios = [unpaired_ratio(_levels(second[name]), _levels(first[name])) for name in common]
+    ratios = [_ratio(first[label], second[label]) for label in common]
     adjusted = holm([p for *_, p in ratios]) if ratios else []
     rows = [
         {
             "label": label,
-            "median_us_before": first[label].profile.latency.median_us,  # type: ignore[union-attr]
-            "median_us_after": second[label].profile.latency.median_us,  # type: ignore[union-attr]
+            "median_us_before": first[label].latency.us,  # type: ignore[union-attr]
+            "median_us_after": second[label].latency.us,  # type: ignore[union-attr]
             "ratio": ratio,
             "ratio_ci95_low": low,
             "ratio_ci95_high": high,
@@ -116,5 +126,6 @@ def _table(before: Sweep, after: Sweep) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _levels(row: Row) -> list[float]:
-    return list(row.series.ours.values())
+def _ratio(before: Row, after: Row) -> tuple[float, float, float, float]:
+    noise = largest_noise((before.series.noise, after.series.noise))
+    return unpaired_ratio(after.levels_us, before.levels_us, noise)

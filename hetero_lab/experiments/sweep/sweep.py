@@ -21,7 +21,8 @@ from hetero_lab.experiments.profile.isolated import write_set_up
 from hetero_lab.experiments.sweep.accuracy import SweepData
 from hetero_lab.experiments.sweep.control import StoppedError, SweepControl
 from hetero_lab.experiments.sweep.entries import Entry, expand
-from hetero_lab.experiments.sweep.result import Sweep, sweep_from
+from hetero_lab.experiments.sweep.reading import sweep_from
+from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.experiments.sweep.rounds import GROUP_SIZE, Plan, SweepRun
 from hetero_lab.experiments.sweep.store import Store
 from hetero_lab.experiments.sweep.variants import Variant, prepare_variants, with_problems

@@ -3,44 +3,44 @@
 from __future__ import annotations
 
 import html
-from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hetero_lab.experiments.profile import tables as profile_tables
 from hetero_lab.experiments.sweep.accuracy import summary_columns
-from hetero_lab.statistics import paired_ratio, rank_groups
+from hetero_lab.experiments.sweep.row import Ranking, Row
 from hetero_lab.tables import TEXT_COLUMNS, Tables, html_table, number
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from hetero_lab.experiments.sweep.result import Row, Sweep
-
 _OF_EACH = ["subgraphs", "counters", "boundaries", "placement", "agreement", "transitions"]
 
 
-def build(sweep: Sweep) -> Tables:
-    """Return all tables of a sweep by name."""
+def build(rows: Sequence[Row], ranking: Ranking, reference: str, notes: Sequence[str]) -> Tables:
+    """Return all tables of a sweep by name; ``reference`` is the label that ratios are to."""
     import pandas as pd
 
-    measured = [row for row in sweep.rows if row.profile is not None]
+    measured = [(row, row.profile) for row in rows if row.profile is not None]
+    evaluated = any(row.evaluation is not None for row in rows)
+    summary = [_summary(row, reference, evaluated=evaluated) for row in rows]
     tables = Tables(
         {
-            "summary": _frame([_summary(row, sweep) for row in sweep.rows]),
-            "ranking": _ranking(sweep),
+            "summary": _frame(summary),
+            "ranking": _ranking(rows, summary, ranking),
             "samples": pd.DataFrame(
                 [
                     {
                         "label": row.label,
-                        "host": _host(row),
+                        "host": row.measured_on,
                         "turn": turn,
                         "index": index,
                         "latency_us": sample,
                     }
-                    for row in measured
-                    for turn, samples in enumerate(row.profile.latency.turns)  # type: ignore[union-attr]
+                    for row, profile in measured
+                    for turn, samples in enumerate(profile.latency.turns)
                     for index, sample in enumerate(samples)
                 ],
                 columns=["label", "host", "turn", "index", "latency_us"],
@@ -49,64 +49,26 @@ def build(sweep: Sweep) -> Tables:
     )
     for of_each in _OF_EACH:
         frames = []
-        for row in measured:
-            tables_of_row = row.profile.tables  # type: ignore[union-attr]
-            if of_each not in tables_of_row:  # without counters there are no transitions
+        for row, profile in measured:
+            if of_each not in profile.tables:  # without counters there are no transitions
                 continue
-            frame = tables_of_row[of_each].copy()
+            frame = profile.tables[of_each].copy()
             frame.insert(0, "label", row.label)
-            frame.insert(1, "host", _host(row))
+            frame.insert(1, "host", row.measured_on)
             if len(frame):
                 frames.append(frame)
         key = "placements" if of_each == "placement" else of_each
         tables[key] = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
-    tables["notes"] = pd.DataFrame({"finding": list(sweep.notes)}, dtype="str")
+    tables["notes"] = pd.DataFrame({"finding": list(notes)}, dtype="str")
     return tables
 
 
-def rank(sweep: Sweep) -> tuple[list[Row], list[int], float]:
-    """Return the distinct measured rows from fast to slow, their groups, and what could be seen.
-
-    Host by host: rows of two hosts are never ranked against each other, so groups begin at 1 on
-    each.
-    """
-    every: list[Row] = []
-    groups: list[int] = []
-    could_be_seen: list[float] = []
-    for host in sweep.hosts:
-        rows = [
-            row
-            for row in sweep.rows
-            if row.profile is not None
-            and _host(row) == host
-            and not row.same_as
-            and row.series.ours
-        ]
-        if rows:
-            rows.sort(key=_speed)
-            of_host, smallest = rank_groups([row.series for row in rows])
-            every += rows
-            groups += of_host
-            could_be_seen.append(smallest)
-    return every, groups, max(could_be_seen, default=float("inf"))
-
-
-def row_name(sweep: Sweep, row: Row) -> str:
-    """Return what a row is called where its host is not told beside it."""
-    return f"{row.label} @ {row.host}" if row.host and len(sweep.hosts) > 1 else row.label
-
-
-def _host(row: Row) -> str | None:
-    return row.profile.environment.host if row.profile else row.host or None
-
-
-def text(sweep: Sweep) -> str:
-    """Return the ranking as text for a terminal."""
-    ranking = sweep.ranking
-    distinct = sum(not row.same_as for row in sweep.rows)
-    lines = [f"{distinct} placements, ratios to {sweep.reference!r} (below 1 is faster)"]
+def text(tables: Tables, heading: str, remarks: Sequence[str]) -> str:
+    """Return the ranking and what went wrong as text for a terminal."""
+    lines = [heading]
+    ranking = tables["ranking"]
     if len(ranking):
-        shown = ranking[_shown(sweep)].copy()
+        shown = ranking[_shown(tables)].copy()
         for column in ("median_us", "ratio", "ratio_ci95_low", "ratio_ci95_high"):
             shown[column] = [number(v) for v in shown[column]]
         for column in shown.columns.intersection(["accuracy", "accuracy_drop"]):
@@ -115,32 +77,25 @@ def text(sweep: Sweep) -> str:
             label if len(label) <= 60 else label[:59] + "…" for label in shown["label"]
         ]
         lines.append(shown.to_string(index=False))
-        lines.append(_what_could_be_seen(sweep))
-    lines += [
-        f"{row_name(sweep, row)}: {row.status}{': ' + row.detail[:200] if row.detail else ''}"
-        for row in sweep.rows
-        if row.status != "ok"
-    ]
-    return "\n".join([*lines, *sweep.notes]) + "\n"
+    failed = _failed(tables)
+    names = failed["label"]
+    if "host" in failed:
+        hosts = [f" @ {host}" if isinstance(host, str) else "" for host in failed["host"]]
+        names = [name + host for name, host in zip(names, hosts, strict=True)]
+    for name, status, detail in zip(names, failed["status"], failed["detail"], strict=True):
+        lines.append(f"{name}: {status}{': ' + detail[:200] if detail else ''}")
+    return "\n".join([*lines, *remarks]) + "\n"
 
 
-def as_html(sweep: Sweep) -> str:
+def as_html(tables: Tables, caption: str, remarks: Sequence[str]) -> str:
     """Return the ranking and what went wrong as escaped HTML."""
-    parts = [
-        html_table(
-            sweep.ranking.loc[:, _shown(sweep)] if len(sweep.ranking) else sweep.summary,
-            repr(sweep),
-        )
-    ]
-    if len(sweep.ranking):
-        parts.append(f"<p>{html.escape(_what_could_be_seen(sweep))}</p>")
-    failed = sweep.summary.loc[
-        sweep.summary["status"] != "ok",
-        [*(["host"] if len(sweep.hosts) > 1 else []), "label", "status", "detail"],
-    ]
+    ranking = tables["ranking"]
+    main = ranking.loc[:, _shown(tables)] if len(ranking) else tables["summary"]
+    parts = [html_table(main, caption)]
+    failed = _failed(tables)
     if len(failed):
         parts.append(html_table(failed, caption="What went wrong"))
-    parts += [f"<p>{html.escape(note)}</p>" for note in sweep.notes]
+    parts += [f"<p>{html.escape(remark)}</p>" for remark in remarks]
     return "".join(parts)
 
 
@@ -150,53 +105,61 @@ _SHOWN = [
 ]  # fmt: skip
 
 
-def _shown(sweep: Sweep) -> list[str]:
-    accuracy = ["accuracy", "accuracy_drop"] if _is_labelled(sweep) else []
-    return [*(["host"] if len(sweep.hosts) > 1 else []), *_SHOWN, *accuracy]
+def _shown(tables: Tables) -> list[str]:
+    columns = [*_host_column(tables), *_SHOWN, "accuracy", "accuracy_drop"]
+    return [column for column in columns if column in tables["ranking"]]
 
 
-def _is_labelled(sweep: Sweep) -> bool:
-    return any(row.evaluation is not None and row.evaluation.is_labelled for row in sweep.rows)
+def _failed(tables: Tables) -> pd.DataFrame:
+    summary = tables["summary"]
+    columns = [*_host_column(tables), "label", "status", "detail"]
+    return summary.loc[summary["status"] != "ok", columns]
 
 
-def _what_could_be_seen(sweep: Sweep) -> str:
-    smallest = sweep.smallest_difference
-    if not np.isfinite(smallest):
+def _host_column(tables: Tables) -> list[str]:
+    return ["host"] if tables["summary"]["host"].nunique() > 1 else []
+
+
+def could_be_seen(ranking: Ranking) -> str:
+    """Say which differences a run could have shown."""
+    if not np.isfinite(ranking.smallest_difference):
         return "Too few turns to tell placements apart; give it more time with budget_s=."
     return (
         "Placements of one group cannot be told apart; the smallest difference that this run "
-        f"could have shown is {smallest:.1%}."
+        f"could have shown is {ranking.smallest_difference:.1%}."
     )
 
 
-def _speed(row: Row) -> float:
-    logs = list(row.series.log_ratios.values())
-    if logs:
-        return float(np.mean(logs))
-    assert row.profile is not None
-    return float(np.log(row.profile.latency.median_us))
+# The latency columns of a profile that a sweep puts on the scale of its reference.
+_RAW = ["median_us", "p90_us", "ci95_low_us", "ci95_high_us"]
 
 
-def _ratio(row: Row) -> tuple[float | None, float | None, float | None]:
-    common = [at for at in row.series.ours if at in row.series.reference]
-    if not common:
-        return None, None, None
-    ours = [row.series.ours[at] for at in common]
-    ratio, low, high, _ = paired_ratio(ours, [row.series.reference[at] for at in common])
-    return ratio, low, high
+def _measured(row: Row) -> dict[str, Any]:
+    """Return what a profile says, its latency on the scale of the reference."""
+    if row.profile is None or row.latency is None:
+        return {}
+    own = profile_tables.summary_row(row.profile)
+    raw = {f"raw_{name}": own[name] for name in _RAW}
+    scale = row.latency.us / own["median_us"]
+    scaled = {name: scale * own[name] for name in ("p90_us", "p99_us", "mad_us")}
+    return {
+        **own,
+        **scaled,
+        **raw,
+        "median_us": row.latency.us,
+        "ci95_low_us": row.latency.low_us,
+        "ci95_high_us": row.latency.high_us,
+        **profile_tables.time_parts(row.profile.counters, row.latency.us),
+        "compile_spread": row.series.spread,
+        "noise_measured": row.series.noise.is_measured,
+    }
 
 
-def _summary(row: Row, sweep: Sweep) -> dict[str, Any]:
-    own: dict[str, Any] = {"label": row.label, "status": row.status}
-    if row.profile is not None:
-        own = {**profile_tables.summary_row(row.profile), **own}
-    ratio, low, high = _ratio(row) if row.profile is not None else (None, None, None)
+def _summary(row: Row, reference: str, *, evaluated: bool) -> dict[str, Any]:
+    own = {**_measured(row), "label": row.label, "status": row.status}
+    ratio, low, high, _ = row.series.ratio if row.profile and row.series.ratio else [None] * 4
     median = own.get("median_us")
-    sustained = (
-        float(np.median(row.sustained_us[-len(row.sustained_us) // 3 :]))
-        if (row.sustained_us)
-        else None
-    )
+    settled = row.sustained_us[-len(row.sustained_us) // 3 :]
     columns = {
         **dict.fromkeys(profile_tables.SUMMARY_COLUMNS),
         **own,
@@ -210,47 +173,45 @@ def _summary(row: Row, sweep: Sweep) -> dict[str, Any]:
         "ratio_ci95_low": low,
         "ratio_ci95_high": high,
         "n_turns": len(row.series.ours),
-        "sustained_us": sustained,
+        "sustained_us": float(np.median(settled)) if settled else None,
         "same_as": row.same_as,
         "baseline": row.baseline,
-        "reference": row.label == sweep.reference,
-        "host": _host(row),
+        "reference": row.label == reference,
+        "host": row.measured_on,
         "hetero_lab_version": row.profile.environment.hetero_lab_version if row.profile else None,
     }
-    if any(other.evaluation is not None for other in sweep.rows):
+    last = [*(f"raw_{name}" for name in _RAW), "compile_spread", "noise_measured"]
+    columns |= {name: own.get(name) for name in last}
+    if evaluated:
         columns |= summary_columns(row.evaluation)
     first = [
         "label", "status", "n_subgraphs", "boundary_bytes", "median_us", "p90_us", "ci95_low_us",
         "ci95_high_us", "ratio", "ratio_ci95_low", "ratio_ci95_high",
     ]  # fmt: skip
-    return {name: columns[name] for name in [*first, *(c for c in columns if c not in first)]}
+    return {
+        name: columns[name]
+        for name in [*first, *(c for c in columns if c not in [*first, *last]), *last]
+    }
 
 
-def _ranking(sweep: Sweep) -> pd.DataFrame:
-    rows, groups, _ = rank(sweep)
-    columns = [*_RANKED, *(_ACCURACY if _is_labelled(sweep) else [])]
-    ranks: Counter[str | None] = Counter()
-    shown = []
-    for row, group in zip(rows, groups, strict=True):
-        ranks[_host(row)] += 1
-        summary = _summary(row, sweep)
-        shown.append(
-            {
-                "rank": ranks[_host(row)],
-                "group": group,
-                **{k: summary[k] for k in columns},
-                "labels": "\n".join(
-                    [
-                        row.label,
-                        *(
-                            r.label
-                            for r in sweep.rows
-                            if r.same_as == row.label and r.host == row.host
-                        ),
-                    ]
-                ),
-            }
-        )
+def _ranking(
+    rows: Sequence[Row], summary: Sequence[dict[str, Any]], ranking: Ranking
+) -> pd.DataFrame:
+    summaries = {id(row): own for row, own in zip(rows, summary, strict=True)}
+    is_labelled = any(row.evaluation is not None and row.evaluation.is_labelled for row in rows)
+    columns = [*_RANKED, *(_ACCURACY if is_labelled else [])]
+    labels: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        labels.setdefault((row.same_as or row.label, row.host), []).append(row.label)
+    shown = [
+        {
+            "rank": number,
+            "group": group,
+            **{name: summaries[id(row)][name] for name in columns},
+            "labels": "\n".join(labels[row.label, row.host]),
+        }
+        for row, number, group in zip(ranking.rows, ranking.ranks, ranking.groups, strict=True)
+    ]
     return _frame(shown, columns=["rank", "group", *columns, "labels"])
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from hetero_lab.errors import ArgumentError, did_you_mean, names_at_hand, shorten
 from hetero_lab.experiments.search.explain import explain_rows
-from hetero_lab.experiments.sweep.result import Row, Sweep
-from hetero_lab.experiments.sweep.tables import row_name
+from hetero_lab.experiments.sweep.result import Sweep
+from hetero_lab.experiments.sweep.row import Row
 from hetero_lab.planning.difference import Difference
 from hetero_lab.widgets.explorer.filter import matching
 
@@ -61,7 +61,7 @@ class SweepExploring:
                 f"{type(sweep).__name__}."
             )
         self.sweep = sweep
-        self.rows: dict[str, Row] = {row_name(sweep, row): row for row in sweep.rows}
+        self.rows: dict[str, Row] = {sweep.name_of(row): row for row in sweep.rows}
         self.frame = _frame(sweep)
         x, y = (self._axis_or_first(name) for name in _FIRST_AXES)
         labels = self.measured
@@ -209,7 +209,7 @@ def _frame(sweep: Sweep) -> pd.DataFrame:
     frame = sweep.summary.copy()
     if not len(frame):
         return pd.DataFrame({name: [] for name in ("label", "status", "detail")})
-    frame["label"] = [row_name(sweep, row) for row in sweep.rows]
+    frame["label"] = [sweep.name_of(row) for row in sweep.rows]
     # A column with gaps may hold numbers as objects.
     for name in frame.columns:
         filled = [value for value in frame[name] if value is not None and value == value]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab.errors import MeasurementError
@@ -27,7 +27,9 @@ class Tried:
     """A placement that was measured, or could not be.
 
     ``status`` is ``ok`` or the cause, and ``detail`` what the runtime said. ``ratio`` is to the
-    automatic placement in the same run; below 1 is faster.
+    automatic placement in the same run; below 1 is faster. ``median_us`` is that ratio times what
+    the automatic placement took when it was measured first, so that rows of several runs can be
+    compared; ``raw_median_us`` is the median of the row's own turns.
     """
 
     label: str
@@ -43,6 +45,7 @@ class Tried:
     ratio: float | None = None
     ratio_ci95_low: float | None = None
     ratio_ci95_high: float | None = None
+    raw_median_us: float | None = None
 
 
 @dataclass(frozen=True)
@@ -136,6 +139,24 @@ def _tried(row: Mapping[Any, Any], affinity: Affinity, detail: str) -> Tried:
     numbers = {name: row[name] for name in _NUMBERS if name != "predicted_us"}
     known: dict[str, Any] = {n: None if v != v else v for n, v in numbers.items()}
     return Tried(row["label"], affinity, **known)
+
+
+def new_rows(history: Sequence[Tried], rows: Sequence[Tried]) -> list[Tried]:
+    """Return what a run adds to the history, on the scale of what is there.
+
+    A run begins with the automatic placement. Where it only serves to compare, its first row
+    stays the only one.
+    """
+    first = next((t for t in history if t.label == AUTOMATIC and t.median_us), None)
+    if first is None or first.median_us is None or rows[0].median_us is None:
+        return list(rows)
+    scale = first.median_us / rows[0].median_us
+    return [_scaled(row, scale) for row in rows if row.label != AUTOMATIC or len(rows) == 1]
+
+
+def _scaled(tried: Tried, scale: float) -> Tried:
+    known = {name: getattr(tried, name) for name in ("median_us", "ci95_low_us", "ci95_high_us")}
+    return replace(tried, **{name: scale * us for name, us in known.items() if us is not None})
 
 
 _NUMBERS = tuple(f.name for f in fields(Tried))[4:]

@@ -35,6 +35,7 @@ from hetero_lab.widgets.tweaker.measurement import (
     control_of,
     history_frame,
     measure,
+    new_rows,
 )
 from hetero_lab.widgets.tweaker.state import Tweaking, WhatIf
 from hetero_lab.widgets.tweaker.view import Showing
@@ -392,11 +393,8 @@ class AffinityTweaker(ipywidgets.VBox):
             return
         automatic = self._tweaking.what_if_automatic
         with self._showing.lock:
-            for row in rows:
+            for row in new_rows(self._history, rows):
                 numbers = automatic if row.label == AUTOMATIC else what_if
-                again = row.label == AUTOMATIC and len(rows) > 1
-                if again and any(tried.label == AUTOMATIC for tried in self._history):
-                    continue  # it only serves to compare; its first row stays
                 self._history.append(replace(row, predicted_us=numbers.predicted_us))
             self.refresh()
             failed = [row for row in rows if row.status != "ok"]

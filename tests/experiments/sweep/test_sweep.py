@@ -33,7 +33,7 @@ from hetero_lab.errors import (
     StoredFileError,
     StoreError,
 )
-from hetero_lab.experiments.sweep.result import sweep_from
+from hetero_lab.experiments.sweep.reading import sweep_from
 from hetero_lab.experiments.sweep.store import read_store
 from hetero_lab.tables import read_csv
 

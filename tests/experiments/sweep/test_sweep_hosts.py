@@ -9,7 +9,7 @@ import pytest
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError
 from hetero_lab.experiments.sweep.hosts import is_done
-from hetero_lab.experiments.sweep.result import sweep_from
+from hetero_lab.experiments.sweep.reading import sweep_from
 from hetero_lab.experiments.sweep.store import read_store
 from hetero_lab.views.host_dots import host_rows
 

@@ -1,0 +1,106 @@
+"""How much two compiles differ on the devices of this host: what an A/A run measured, kept.
+
+One file in the cache directory holds what was measured, by what it depends on: host, processors,
+device with its own properties, OpenVINO's version.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock
+
+from hetero_lab.backend.core import runtime_version
+from hetero_lab.backend.emulation import emulated_devices
+from hetero_lab.errors import HeteroLabWarning, StoredFileError
+from hetero_lab.samples.fetch import cache_dir
+from hetero_lab.statistics import Noise
+from hetero_lab.tables import SCHEMA_VERSION, make_directory, read_json, write_json
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+KIND, FILE_NAME = "noise", "noise.json"
+
+
+def known_noise(device: str, core: ov.Core) -> Noise | None:
+    """Return what was measured of a device on this host, ``None`` if nothing was.
+
+    An emulated device that was not measured itself has the noise of the device that runs it.
+    """
+    measured = _read()
+    specs = emulated_devices(core)
+    found = measured.get(_key(device, core))
+    if found is None and device in specs:
+        found = measured.get(_key(specs[device].base, core))
+    return found
+
+
+def keep_noise(device: str, noise: Noise, core: ov.Core) -> Path:
+    """Keep what was measured of a device, in place of what was known; return the file.
+
+    Raises
+    ------
+    OutputPathError
+        The cache directory cannot be written.
+    """
+    path = make_directory(cache_dir()) / FILE_NAME
+    with FileLock(path.with_suffix(".lock")):
+        measured = {**_read(), _key(device, core): noise}
+        rows = [{**dict(key), **asdict(noise)} for key, noise in measured.items()]
+        write_json(path, {"kind": KIND, "schema_version": SCHEMA_VERSION, "measured": rows})
+    return path
+
+
+_Key = tuple[tuple[str, Any], ...]
+_KEY_FIELDS = ("host", "n_cpus", "openvino_version", "device", "properties")
+
+
+def _key(device: str, core: ov.Core) -> _Key:
+    spec = emulated_devices(core).get(device)
+    return _as_key(
+        {
+            "host": platform.node(),
+            "n_cpus": os.cpu_count() or 1,
+            "openvino_version": runtime_version(),
+            "device": full_name(core, device),
+            "properties": str(sorted((spec.properties if spec else {}).items())),
+        }
+    )
+
+
+def _as_key(row: Mapping[str, Any]) -> _Key:
+    return tuple((name, row[name]) for name in _KEY_FIELDS)
+
+
+def _read() -> dict[_Key, Noise]:
+    path = cache_dir() / FILE_NAME
+    if not path.exists():
+        return {}
+    try:
+        return {
+            _as_key(row): Noise(**{k: v for k, v in row.items() if k not in _KEY_FIELDS})
+            for row in read_json(path, KIND)["measured"]
+        }
+    except (StoredFileError, KeyError, TypeError) as error:
+        warnings.warn(
+            f"{path} cannot be read, so that the noise of this machine is assumed: {error} "
+            "hetero_lab.measure_noise() writes it anew.",
+            HeteroLabWarning,
+            stacklevel=2,
+        )
+        return {}
+
+
+def full_name(core: ov.Core, device: str) -> str:
+    """Return what a device calls itself; empty where its plugin does not tell."""
+    try:
+        return str(core.get_property(device, "FULL_DEVICE_NAME"))
+    except Exception:
+        return ""
