@@ -13,6 +13,7 @@ import functools
 import signal
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
@@ -20,6 +21,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 _last: Any = None
+_set_aside: Any = None  # by the guarded call that runs now
 _seen = False  # whether Ctrl-C came since the outermost guarded call began
 
 
@@ -29,14 +31,14 @@ def last_interrupted() -> Any:
     Returns
     -------
     object
-        What the function returns otherwise, with ``interrupted`` set; ``None`` if it had nothing
-        yet, or if no call was interrupted.
+        What the function returns otherwise, with ``interrupted`` set; or the ``CostModel`` that it
+        had measured, with which it goes on when that is given as ``costs=``. ``None`` if it had
+        nothing yet, or if no call was interrupted.
 
     Examples
     --------
     >>> import hetero_lab as hl
-    >>> hl.last_interrupted() is None
-    True
+    >>> kept = hl.last_interrupted()  # None, if no call was interrupted
     """
     return _last
 
@@ -51,7 +53,8 @@ def guarded(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
     @functools.wraps(function)
     def call(*args: _P.args, **options: _P.kwargs) -> _T:
-        global _last, _seen
+        global _last, _seen, _set_aside
+        _set_aside = None
         handler = signal.getsignal(signal.SIGINT)
         in_main = threading.current_thread() is threading.main_thread()
         listening = in_main and handler in (signal.default_int_handler, _on_signal)
@@ -61,7 +64,7 @@ def guarded(function: Callable[_P, _T]) -> Callable[_P, _T]:
         try:
             result = function(*args, **options)
         except KeyboardInterrupt:
-            _last = None
+            _last = _set_aside
             raise
         finally:
             if listening:
@@ -77,7 +80,36 @@ def guarded(function: Callable[_P, _T]) -> Callable[_P, _T]:
     return call
 
 
+def set_aside(result: object) -> None:
+    """Keep something from which the call that runs now can go on, if it is interrupted.
+
+    For what has no result of its own kind yet: costs that were measured for a search, say.
+    """
+    global _set_aside
+    _set_aside = result
+
+
 def _on_signal(number: int, frame: FrameType | None) -> None:
     global _seen
     _seen = True
     signal.default_int_handler(number, frame)
+
+
+def interruptible(function: Callable[_P, _T], *args: _P.args, **options: _P.kwargs) -> _T:
+    """Call a library that hears of Ctrl-C only when it returns, such that Ctrl-C ends the call.
+
+    The library has to release the interpreter's lock. It goes on in a thread of its own, so it
+    also needs a limit of its own, after which it ends.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return function(*args, **options)
+    done: Future[_T] = Future()
+
+    def work() -> None:
+        try:
+            done.set_result(function(*args, **options))
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=work, name=f"hetero_lab {function.__name__}", daemon=True).start()
+    return done.result()

@@ -13,7 +13,15 @@ PACKAGE = Path(__file__).parents[1] / "hetero_lab"
 
 # A module may import what stands before it, and its own layer.
 LAYERS = [
-    {"clock", "errors", "interrupts", "statistics", "paired_accuracy", "tables", "terminal"},
+    {
+        "clock",
+        "errors",
+        "interrupts",
+        "progress",
+        "statistics",
+        "tables",
+        "terminal",
+    },
     {"samples"},
     {"model"},
     {"backend"},

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
+import time
 import warnings
 
+import numpy as np
 import pytest
+from scipy.optimize import Bounds, LinearConstraint, milp
 
 import hetero_lab as hl
-from hetero_lab.interrupts import guarded
+from hetero_lab.interrupts import guarded, interruptible
 
 
 @pytest.fixture(autouse=True)
@@ -113,3 +117,33 @@ def test_public_functions_are_guarded_and_keep_their_faces():
     assert hl.sweep.__doc__.startswith("Measure many placements")
     names = [n for n in hl.__all__ if callable(getattr(hl, n)) and n[0].islower() and n != "views"]
     assert [n for n in names if not hasattr(getattr(hl, n), "__wrapped__")] == []
+
+
+@pytest.mark.timeout(60)
+def test_a_library_that_hears_nothing_is_left_behind():
+    """HiGHS ends at its time limit only, whatever signals come."""
+    random = np.random.default_rng(0)
+    rows, columns = 150, 600
+    weights = random.integers(1, 60, (rows, columns))
+    limits = LinearConstraint(weights, -np.inf, weights.sum(1) // 3)
+    timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    began = time.perf_counter()
+    with pytest.raises(KeyboardInterrupt):
+        interruptible(
+            milp,
+            -random.random(columns),
+            constraints=limits,
+            integrality=np.ones(columns),
+            bounds=Bounds(0, 1),
+            options={"time_limit": 20},
+        )
+    # Far from the limit, so that this tells nothing of the machine's speed.
+    assert time.perf_counter() - began < 15
+    timer.join()
+
+
+def test_interruptible_returns_and_raises_as_the_function_does():
+    assert interruptible(divmod, 7, 2) == (3, 1)
+    with pytest.raises(ZeroDivisionError):
+        interruptible(divmod, 7, 0)

@@ -160,6 +160,7 @@ def run_plan(
         memory_limit=limits,
         pin=pins,
         time_limit_s=given.time_limit,
+        progress=not given.quiet,
     )
     findings, unchecked = _lint(prepared, plan, costs)
     if given.affinity_out is not None:

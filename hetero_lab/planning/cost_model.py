@@ -144,6 +144,8 @@ class CostModel:
         What each emulated device ran on when it was measured.
     notes
         What the time for measuring did not allow.
+    interrupted
+        Whether Ctrl-C ended the measuring.
 
     Raises
     ------
@@ -170,6 +172,7 @@ class CostModel:
     spread_us: float = 0.0
     emulated: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    interrupted: bool = False
 
     def __post_init__(self) -> None:
         check(self)

@@ -17,6 +17,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp as solve
 from scipy.sparse import csr_array
 
 from hetero_lab.errors import PlanError
+from hetero_lab.interrupts import interruptible
 from hetero_lab.planning.min_cut import Choice
 from hetero_lab.planning.objective import LATENCY, THROUGHPUT
 from hetero_lab.planning.pairwise import Pairwise
@@ -229,7 +230,8 @@ class _Program:
         whole[self.on.ravel()] = 1
         low, high, upper = (np.concatenate(p) for p in (self.low, self.high, self.upper))
         limits: Any = (LinearConstraint, Bounds)  # SciPy's stubs know single numbers only
-        return solve(
+        return interruptible(
+            solve,
             self.costs,
             integrality=whole,
             constraints=limits[0](matrix, low, high),

@@ -12,6 +12,7 @@ from hetero_lab.planning.list_scheduling import SchedulePlan, list_scheduling
 from hetero_lab.planning.objective import LATENCY
 from hetero_lab.planning.planner import Plan, plan_graph
 from hetero_lab.planning.task_graph import HEFT
+from hetero_lab.progress import Progress
 
 _HETERO, _PARALLEL = "hetero", "parallel"  # as in profile() and sweep()
 
@@ -26,6 +27,7 @@ def plan(
     pin: Mapping[str, str] | None = ...,
     time_limit_s: float = ...,
     executor: Literal["hetero"] = ...,
+    progress: bool = ...,
 ) -> Plan: ...
 
 
@@ -38,6 +40,7 @@ def plan(
     executor: Literal["parallel"],
     rank: str = ...,
     split_branches: bool = ...,
+    progress: bool = ...,
 ) -> SchedulePlan: ...
 
 
@@ -52,6 +55,7 @@ def plan(
     executor: str = _HETERO,
     rank: str = HEFT,
     split_branches: bool = False,
+    progress: bool = True,
 ) -> Plan | SchedulePlan:
     """Compute the best placement of a model for its cost model.
 
@@ -86,6 +90,8 @@ def plan(
         Samsung ONE.
     split_branches
         Whether the parallel executor separates independent branches on one device.
+    progress
+        Show how long it takes, if it takes more than two seconds.
 
     Returns
     -------
@@ -125,16 +131,18 @@ def plan(
                 "A plan for the parallel executor is for the latency of one request; leave "
                 "objective=, memory_limit= and pin= out, or plan with executor='hetero'."
             )
-        return list_scheduling(
-            graph, costs, rank=rank, split_branches=split_branches, time_limit_s=time_limit_s
-        )
+        with Progress("plan", show=progress):
+            return list_scheduling(
+                graph, costs, rank=rank, split_branches=split_branches, time_limit_s=time_limit_s
+            )
     if rank != HEFT or split_branches:
         raise ArgumentError("rank= and split_branches= are for executor='parallel'.")
-    return plan_graph(
-        graph,
-        costs,
-        objective=objective,
-        memory_limit=memory_limit,
-        pin=pin,
-        time_limit_s=time_limit_s,
-    )
+    with Progress("plan", show=progress):
+        return plan_graph(
+            graph,
+            costs,
+            objective=objective,
+            memory_limit=memory_limit,
+            pin=pin,
+            time_limit_s=time_limit_s,
+        )

@@ -31,6 +31,7 @@ def write_cost_model(costs: CostModel, path: str | os.PathLike[str]) -> None:
             "environment": dict(costs.environment),
             "emulated": dict(costs.emulated),
             "notes": list(costs.notes),
+            "interrupted": costs.interrupted,
             "fingerprint": costs.fingerprint,
             "units": [[list(u.ops), list(u.time_us), list(u.shares)] for u in costs.units],
             "boundaries": [
@@ -117,6 +118,7 @@ def _from_data(data: dict[str, Any]) -> CostModel:
         environment=environment,
         emulated={str(k): str(v) for k, v in emulated.items()},
         notes=tuple(map(str, data.get("notes", ()))),
+        interrupted=bool(data.get("interrupted", False)),
         fingerprint=str(data["fingerprint"]),
         validation_rows=tuple(
             ValidationRow(str(label), float(predicted), float(measured), int(n))

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import openvino as ov
 from openvino import passes
-from tqdm.auto import tqdm
 
 from hetero_lab.errors import (
     ArgumentError,
@@ -33,6 +32,7 @@ from hetero_lab.lint.quantized_blocks import FAKE_QUANTIZE, has_small_weights, i
 from hetero_lab.lint.topology_rules import HEAVY
 from hetero_lab.model.opgraph import CONSTANT, OpGraph
 from hetero_lab.model.read import PreparedModel, Source, prepare
+from hetero_lab.progress import Progress
 from hetero_lab.runtime.inputs import bind_inputs
 
 PRESETS = ("mixed", "performance")
@@ -202,7 +202,7 @@ def _run(
 ) -> PreparedModel:
     """Let NNCF work and prepare what it made; its errors become ours."""
     name = shorten(prepared.graph.name or "the model")
-    with _lock, _kept_quiet(progress) as nncf:
+    with _lock, Progress(f"{verb} {name}", show=progress) as bar, _kept_quiet(bar) as nncf:
         try:
             return prepare(run(nncf))
         except HeteroLabError:
@@ -216,7 +216,7 @@ def _run(
 
 
 @contextlib.contextmanager
-def _kept_quiet(progress: bool) -> Iterator[Any]:
+def _kept_quiet(bar: Progress) -> Iterator[Any]:
     """Import NNCF, silence what it prints, show its progress as ours."""
     import nncf
     from nncf.common.logging import nncf_logger, track_progress
@@ -233,9 +233,10 @@ def _kept_quiet(progress: bool) -> Iterator[Any]:
         total = self.total
         if self.weights is not None or total is None:
             total = len(self.sequence) if hasattr(self.sequence, "__len__") else None
-        yield from tqdm(
-            steps(self), desc=self.description, total=total, disable=not progress, leave=False
-        )
+        bar.step(self.description, total)
+        for step in steps(self):
+            yield step
+            bar.advance()
 
     track.__init__, track.__iter__ = silent_start, shown_steps
     nncf_logger.setLevel(logging.CRITICAL)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -98,9 +98,8 @@ def judge(
     *,
     correct: Correct | None,
     output: str = "",
-    step: Callable[[], object] = lambda: None,
-) -> tuple[Answer, ...]:
-    """Run every example and judge what comes out.
+) -> Iterator[Answer]:
+    """Run example by example and judge what comes out.
 
     Parameters
     ----------
@@ -112,8 +111,6 @@ def judge(
         From outputs and label to whether they fit.
     output
         The only output to look at; all of them if empty.
-    step
-        Called after each example.
 
     Raises
     ------
@@ -122,14 +119,11 @@ def judge(
     ArgumentError
         Labels that do not fit, an output that is not there.
     """
-    answers = []
     for number, example in enumerate(examples):
         inputs, label = _parts(example, number, correct is not None)
         arrays = bind_inputs(run.prepared, inputs)
         expected, found = reference(arrays), run(arrays)
-        answers.append(_judge_one(found, expected, label, correct, output, number))
-        step()
-    return tuple(answers)
+        yield _judge_one(found, expected, label, correct, output, number)
 
 
 def check_labels(reference: F32Reference, examples: Sequence[Any], correct: Correct) -> None:

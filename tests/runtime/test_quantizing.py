@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import math
 
@@ -12,6 +13,7 @@ from openvino import opset13 as op
 from small_models import chain
 
 import hetero_lab as hl
+from hetero_lab import clock
 from hetero_lab.errors import (
     ArgumentError,
     HeteroLabError,
@@ -235,7 +237,7 @@ def test_what_nncf_refuses_keeps_its_own_words():
 # --- quiet --------------------------------------------------------------------------------
 
 
-def test_nothing_is_printed(capfd, recwarn):
+def test_nothing_is_printed(capfd, recwarn, monkeypatch):
     from nncf.common.logging import nncf_logger, track_progress
 
     before = nncf_logger.level, track_progress.track.__init__, track_progress.track.__iter__
@@ -243,7 +245,11 @@ def test_nothing_is_printed(capfd, recwarn):
     hl.compress_weights(matmul(), progress=False)
     assert capfd.readouterr() == ("", "")
     assert not recwarn.list
-    hl.quantize(matmul(), some())
+    # Progress is shown after two seconds: on a clock on which every look takes one.
+    seconds = itertools.count()
+    with monkeypatch.context() as patched:
+        patched.setattr(clock, "now_ns", lambda: next(seconds) * 10**9)
+        hl.quantize(matmul(), some())
     out, err = capfd.readouterr()
     assert out == ""
     assert "Statistics collection" in err

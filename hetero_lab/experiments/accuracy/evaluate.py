@@ -9,13 +9,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tqdm.auto import tqdm
 
 from hetero_lab.backend.core import shared_core
 from hetero_lab.errors import ArgumentError, shorten
+from hetero_lab.experiments.accuracy.paired import PairedDrop, paired_drop, wilson_interval
 from hetero_lab.model.read import Source, prepare
-from hetero_lab.paired_accuracy import PairedDrop, paired_drop, wilson_interval
 from hetero_lab.placement.placement import PlacementLike
+from hetero_lab.progress import Progress
 from hetero_lab.runtime.compiled import compile_placement
 from hetero_lab.runtime.scoring import Answer, Correct, F32Reference, judge
 from hetero_lab.samples.datasets import Dataset, Metric
@@ -41,11 +41,14 @@ class Evaluation:
         What a right answer is; empty without labels.
     answers
         One an example.
+    interrupted
+        Whether Ctrl-C ended it before the last example.
     """
 
     label: str
     metric: str
     answers: tuple[Answer, ...]
+    interrupted: bool = False
 
     def __len__(self) -> int:
         return len(self.answers)
@@ -135,6 +138,7 @@ class Evaluation:
     def __repr__(self) -> str:
         label, n = shorten(self.label), len(self)
         nan = f", {self.n_nan} of them not a number" if self.n_nan else ""
+        nan += "; interrupted" if self.interrupted else ""
         if not self.is_labelled:
             return (
                 f"Evaluation({label}: relative error {self.relative_error:.2g}, cosine "
@@ -202,7 +206,7 @@ def evaluate(
     *,
     metric: Metric | Correct | None = None,
     reference: Source | None = None,
-    progress: bool = False,
+    progress: bool = True,
     core: ov.Core | None = None,
 ) -> Evaluation:
     """Run a placement on examples: accuracy, and how its outputs differ from f32.
@@ -226,11 +230,12 @@ def evaluate(
         What f32 means: of a quantised model, the one that it was made from. By default the model
         itself, so that a drop is that of its placement.
     progress
-        Show how far it is.
+        Show how far it is, if it takes more than two seconds.
 
     Returns
     -------
     Evaluation
+        After Ctrl-C (:func:`hetero_lab.last_interrupted`): of the examples until then.
 
     Raises
     ------
@@ -254,11 +259,18 @@ def evaluate(
     prepared = prepare(model)
     exact = F32Reference(prepared if reference is None else prepare(reference), core)
     run = compile_placement(prepared, placement, core=core)
-    with tqdm(total=len(examples), desc="evaluate", disable=not progress, leave=False) as bar:
-        answers = judge(
-            run, exact, examples, correct=correct, output=output, step=lambda: bar.update()
-        )
-    return Evaluation(run.placement.label, name, answers)
+    answers: list[Answer] = []
+    interrupted = False
+    with Progress("evaluate", show=progress, total=len(examples), unit="examples") as bar:
+        try:
+            for answer in judge(run, exact, examples, correct=correct, output=output):
+                answers.append(answer)
+                bar.advance()
+        except KeyboardInterrupt:
+            if not answers:
+                raise
+            interrupted = True
+    return Evaluation(run.placement.label, name, tuple(answers), interrupted)
 
 
 def read_data(

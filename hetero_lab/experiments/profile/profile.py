@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tqdm.auto import tqdm
 
 from hetero_lab.backend.core import shared_core
 from hetero_lab.errors import ArgumentError, HeteroLabWarning, MeasurementError
@@ -24,6 +23,7 @@ from hetero_lab.model.read import PreparedModel, Source, prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition
 from hetero_lab.placement.placement import Placement, PlacementLike, resolve
+from hetero_lab.progress import Progress
 from hetero_lab.runtime import memory
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.inputs import Inputs, bind_inputs, generate_inputs
@@ -276,9 +276,7 @@ def profile(
     memory.reset_peak()
     in_flight = n_requests > 1
     stages = 2 + in_flight + counters + reference
-    bar = tqdm(
-        total=stages, desc=f"compile {resolved.label}", delay=2, disable=not progress, leave=False
-    )
+    bar = Progress(f"compile {resolved.label}", show=progress, total=stages, unit="steps")
     with (
         bar,
         contextlib.closing(open_runner(prepared, resolved, arrays, execution, core=core)) as runner,
@@ -291,6 +289,7 @@ def profile(
             warm_up(runner.infer, warmup)
             for turn in turns(runner.infer, iterations, _left_s(watch, 1 + in_flight)):
                 samples.append(turn)
+                bar.note(f"{sum(map(len, samples))} inferences")
         except KeyboardInterrupt:
             if not samples:
                 raise
@@ -420,6 +419,6 @@ def _problems(result: Profile) -> Iterator[str]:
         )
 
 
-def _next(bar: tqdm, description: str) -> None:
-    bar.update()
-    bar.set_description(description, refresh=False)
+def _next(bar: Progress, description: str) -> None:
+    bar.advance()
+    bar.step(description)

@@ -98,7 +98,8 @@ def calibrate(
     Returns
     -------
     CostModel
-        ``predict_us``, ``validation``, ``mape``, ``r2``, ``notes``; ``to_json`` stores it.
+        ``predict_us``, ``validation``, ``mape``, ``r2``, ``notes``; ``to_json`` stores it. After
+        Ctrl-C (:func:`hetero_lab.last_interrupted`): of the placements that were measured.
 
     Raises
     ------
@@ -132,9 +133,10 @@ def calibrate(
             prepared, names, properties, Conditions(inputs, seed, isolate), watch, bar, core
         )
         calibration.run(math.inf if budget_s is None else budget_s, validate)
-    costs = calibration.fit()
-    for note in costs.notes:
-        warnings.warn(note, BudgetWarning, stacklevel=2)
+        costs = calibration.fit()
+    if not costs.interrupted:
+        for note in costs.notes:
+            warnings.warn(note, BudgetWarning, stacklevel=2)
     return costs
 
 
@@ -204,7 +206,7 @@ class Calibration:
         prior: CostModel | None = None,
     ) -> Calibration:
         """Measure the reference."""
-        progress.step("calibrate")
+        progress.begin("calibrate")
         support = _support(prepared, names, core)
         base = _base(prepared, names, support, core)
         reference = middling_affinity(prepared.graph, support, _single_ops(prepared.graph))
@@ -215,7 +217,16 @@ class Calibration:
         return cls(observer, support, base, [first], prior=prior)
 
     def run(self, until_s: float, validate: int | None = None) -> None:
-        """Measure each device by itself, then what is designed, until ``until_s`` on the watch."""
+        """Measure each device by itself, then what is designed, until ``until_s`` on the watch.
+
+        Ctrl-C ends it, too: the observer is ``interrupted`` then.
+        """
+        try:
+            self._run(until_s, validate)
+        except KeyboardInterrupt:
+            self.observer.interrupted = True
+
+    def _run(self, until_s: float, validate: int | None) -> None:
         queue = {label: a for label, a in self.base.items() if a != self.observer.reference}
         kept: set[str] = set()
         is_designed = False
@@ -233,7 +244,7 @@ class Calibration:
             affinities = {label: queue.pop(label) for label in batch}
             for seen in self.observer.observe(affinities, until_s, counters=counters):
                 (self.validating if seen.label in kept else self.observed).append(seen)
-        if counters:
+        if counters and not self.observer.interrupted:
             self._add_isolated()
 
     def learn(self, more: Iterable[Observation]) -> None:
@@ -248,6 +259,13 @@ class Calibration:
 
     def fit(self) -> CostModel:
         """Return the costs that follow from all that was observed."""
+        try:
+            return self._fit()
+        except KeyboardInterrupt:  # what was measured is worth the time to be fitted
+            self.observer.interrupted = True
+            return self._fit()
+
+    def _fit(self) -> CostModel:
         if self.prior is not None:
             return adjust(self.prior, self.observed)
         prepared = self.observer.prepared
@@ -261,6 +279,7 @@ class Calibration:
             emulated={device: specs[device].base for device in names if device in specs},
             fingerprint=prepared.fingerprint,
             notes=tuple(self._notes()),
+            interrupted=self.observer.interrupted,
             validation_rows=tuple(
                 ValidationRow(
                     seen.label,
@@ -280,17 +299,19 @@ class Calibration:
     def _notes(self) -> Iterator[str]:
         """Say what the time did not allow."""
         budget_s = self.observer.watch.budget_s
-        of = "" if budget_s is None else f" of {budget_s:g} s"
+        limit = "The time" if budget_s is None else f"The budget of {budget_s:g} s"
+        if self.observer.interrupted:
+            limit = "The time until Ctrl-C"
         seen = {device for o in self.observed for device in o.affinity.devices}
         for device in self.support:
             if device not in seen and self.support[device]:
                 yield (
-                    f"The budget{of} did not reach {device}: its ops are assumed to take as long "
+                    f"{limit} did not reach {device}: its ops are assumed to take as long "
                     "as on the other devices."
                 )
         if self._is_coarse:
             yield (
-                f"The budget{of} allowed {len(self.observed)} placements: ops that any device "
+                f"{limit} allowed {len(self.observed)} placements: ops that any device "
                 "fuses are one unit, what a hand-over costs is mostly assumed, and nothing "
                 "validates the predictions. A larger budget_s makes the cost model finer."
             )

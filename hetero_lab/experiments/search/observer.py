@@ -103,7 +103,7 @@ class Observer:
                 self.each_s += (self._turns - _FIRST_TURNS) * self._turn_s
                 return observation(first, self.level_us)
             if self.interrupted:
-                break
+                raise KeyboardInterrupt
         raise MeasurementError(f"No placement ran: {first.status}. {first.detail}")
 
     def affordable(self, until_s: float) -> int:

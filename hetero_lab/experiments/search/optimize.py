@@ -20,6 +20,7 @@ from hetero_lab.experiments.search.progress import Progress
 from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.experiments.sweep.row import Row
 from hetero_lab.experiments.sweep.sweep import sweep
+from hetero_lab.interrupts import set_aside
 from hetero_lab.model.read import Source, prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement
@@ -100,6 +101,8 @@ def optimize(
     Returns
     -------
     Optimized
+        After Ctrl-C (:func:`hetero_lab.last_interrupted`): the costs that were learnt, to go on
+        with ``costs=``; in the proof, what is known of it.
         ``.placement``, ``.summary``, ``.verdict``, ``.notes``.
 
     Raises
@@ -142,9 +145,14 @@ def optimize(
         calibration = Calibration.begin(
             prepared, names, properties, conditions, watch, bar, core, prior=costs
         )
-        search = _Search(calibration, watch, bar, objective, memory_limit, pin)
-        search.run()
-        return _prove(search)
+        try:
+            search = _Search(calibration, watch, bar, objective, memory_limit, pin)
+            search.run()
+            return _prove(search)
+        except KeyboardInterrupt:
+            calibration.observer.interrupted = True
+            set_aside(calibration.fit())
+            raise
 
 
 @dataclass
@@ -164,16 +172,18 @@ class _Search:
         """Learn, then plan and measure until no gain is seen or the time for it is over."""
         observer = self.calibration.observer
         self.calibration.run(_LEARNING * self._budget_s)
+        if observer.interrupted:
+            raise KeyboardInterrupt
         self._plan()
         idle = 0
         for number in range(1, _ROUNDS + 1):
-            if idle >= _IDLE_ROUNDS or observer.interrupted:
+            if idle >= _IDLE_ROUNDS:
                 return
             until_s = self._until_s
             proposals = self._proposals(number, observer.affordable(until_s))
             if not proposals:
                 return
-            self.progress.step(f"round {number}")
+            self.progress.begin(f"round {number}")
             before_us = min(seen.measured_us for seen in self.calibration.observed)
             predicted = {label: self.costs.predictor(a) for label, a in proposals.items()}
             counters = self.calibration.prior is None  # which the fit reads, and not the adjusting
@@ -189,6 +199,8 @@ class _Search:
                     )
                 )
             self.calibration.learn(found)
+            if observer.interrupted:
+                raise KeyboardInterrupt
             self._plan()
             gained = min(seen.measured_us for seen in found) < _WORTH * before_us
             idle = 0 if gained else idle + 1
@@ -240,7 +252,7 @@ class _Search:
 
 def _prove(search: _Search) -> Optimized:
     """Measure the best few beside the baselines and decide."""
-    search.progress.step("prove")
+    search.progress.begin("prove")
     observer, watch = search.calibration.observer, search.watch
     baselines = {
         GREEDY if len(b.affinity.devices) > 1 or b.label == GREEDY else b.label: b.affinity
@@ -258,12 +270,16 @@ def _prove(search: _Search) -> Optimized:
     if watch.budget_s is not None:
         left_s = max((1.0 - _SEARCHING) * watch.budget_s, watch.budget_s - watch.elapsed_s)
     made = _measured(search, placements, precision=_PRECISION, budget_s=left_s)
-    if all(row.profile is None and not row.detail for row in made.rows):  # no time for any
+    if not made.interrupted and all(
+        row.profile is None and not row.detail for row in made.rows
+    ):  # no time for any
         first = _measured(search, dict([next(iter(placements.items()))]), turns=2, budget_s=None)
         made = replace(first, rows=(*first.rows, *made.rows[1:]))
     rows = dict(zip(placements, made.rows, strict=True))
     measured = {label: row for label, row in rows.items() if row.profile is not None}
     if not any(label in baselines for label in measured):
+        if made.interrupted:
+            raise KeyboardInterrupt
         first = next(iter(rows.values()))
         raise MeasurementError(f"No baseline was measured: {first.status}. {first.detail}")
     limits = {"memory_limit": search.memory_limit, "pin": search.pin}
@@ -285,7 +301,8 @@ def _prove(search: _Search) -> Optimized:
         plan=search.plan,
         sweep=replace(made, rows=tuple(shown), reference=GREEDY),
         trials=tuple(search.trials),
-        notes=(*search.costs.notes, *_notes(search, rows)),
+        notes=(*search.costs.notes, *_notes(search, rows, made.interrupted)),
+        interrupted=made.interrupted,
     )
 
 
@@ -305,13 +322,14 @@ def _measured(search: _Search, placements: Mapping[str, Placement], **options: A
     )
 
 
-def _notes(search: _Search, rows: Mapping[str, Row]) -> Iterator[str]:
-    """Say what the budget did not allow."""
+def _notes(search: _Search, rows: Mapping[str, Row], interrupted: bool) -> Iterator[str]:
+    """Say what the budget or Ctrl-C did not allow."""
     if not search.planned:
         yield "The budget ended before a planned placement was measured and learnt from."
     missing = [label for label, row in rows.items() if row.profile is None and not row.detail]
     if missing:
-        yield f"The budget ended before {names_at_hand(missing)} was measured in the proof."
+        end = "Ctrl-C came" if interrupted else "The budget ended"
+        yield f"{end} before {names_at_hand(missing)} was measured in the proof."
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,8 @@ class Optimized:
         What was planned and measured on the way.
     notes
         What the budget did not allow.
+    interrupted
+        Whether Ctrl-C ended the proof: fewer turns, or fewer placements.
     """
 
     placement: Placement
@@ -62,6 +64,7 @@ class Optimized:
     sweep: Sweep
     trials: tuple[Proposal, ...]
     notes: tuple[str, ...] = ()
+    interrupted: bool = False
 
     @property
     def affinity(self) -> Affinity:

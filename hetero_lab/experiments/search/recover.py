@@ -36,6 +36,7 @@ from hetero_lab.experiments.search.sensitivity import (
 from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.experiments.sweep.row import Row
 from hetero_lab.experiments.sweep.sweep import sweep
+from hetero_lab.interrupts import set_aside
 from hetero_lab.model.read import PreparedModel, Source, prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement
@@ -107,6 +108,8 @@ def recover_accuracy(
     Returns
     -------
     Recovered
+        After Ctrl-C (:func:`hetero_lab.last_interrupted`): the costs that were measured, to go on
+        with ``costs=``.
 
     Raises
     ------
@@ -148,6 +151,9 @@ def recover_accuracy(
             )
             calibration.run(_CALIBRATED * _budget_s(watch))
             costs = calibration.fit()
+            set_aside(costs)
+            if costs.interrupted:
+                raise KeyboardInterrupt
         search = _Search(
             prepared, fast, accurate, data, properties, costs, watch, bar, max_drop, core
         )
@@ -231,7 +237,7 @@ class _Search:
 
     def run(self) -> None:
         """Measure the sensitivity of each chunk, then try what it suggests."""
-        self.progress.step("sensitivity")
+        self.progress.begin("sensitivity")
         everything = frozenset(range(len(self.chunks)))
         self.all_fast = self._try(ALL_FAST, self.affinity(frozenset()))
         self.all_accurate = self._try(ALL_ACCURATE, self.affinity(everything))
@@ -244,7 +250,7 @@ class _Search:
         self.tried = measure_sensitivity(
             self.chunks, try_on_accurate, lambda: self._has_time(_SENSED)
         )
-        self.progress.step("candidates")
+        self.progress.begin("candidates")
         for name, affinity in self._proposals():
             if not self._has_time(_TRIED):
                 self.is_cut_short = True
@@ -350,7 +356,7 @@ class _Search:
             correct=self.data.metric.correct,
             output=self.data.output,
         )
-        return Evaluation(label, self.data.metric.name, answers)
+        return Evaluation(label, self.data.metric.name, tuple(answers))
 
     def _has_time(self, share: float) -> bool:
         """Tell whether less than a share of what was left when the search began is used."""
@@ -360,7 +366,7 @@ class _Search:
 
 def _prove(search: _Search, *, isolate: bool) -> Recovered:
     """Measure the finalists beside both devices alone, and verify them on held-out examples."""
-    search.progress.step("prove")
+    search.progress.begin("prove")
     finalists = [search.all_accurate, search.all_fast, *search.finalists()]
     left_s = None
     if search.watch.budget_s is not None:
@@ -378,17 +384,13 @@ def _prove(search: _Search, *, isolate: bool) -> Recovered:
         control=search.progress.control(),
         core=search.core,
     )
+    if made.interrupted:
+        raise KeyboardInterrupt
     rows = {row.label: row for row in made.rows}
     if rows[ALL_ACCURATE].detail:
         raise MeasurementError(f"{search.accurate} failed: {rows[ALL_ACCURATE].detail}")
-    search.progress.step("verify")
-    verified = tuple(
-        replace(
-            c,
-            held_out=evaluate(search.prepared, c.placement, search.data, core=search.core),
-        )
-        for c in finalists
-    )
+    search.progress.begin("verify")
+    verified = tuple(replace(c, held_out=_verified(search, c)) for c in finalists)
     known = made.summary.dropna(subset="ratio")
     ratios = dict(zip(known["label"], known["ratio"], strict=True))
     chosen, refused = choose(verified, ratios, search.max_drop)
@@ -406,6 +408,15 @@ def _prove(search: _Search, *, isolate: bool) -> Recovered:
         costs=search.costs,
         notes=(*search.costs.notes, *_notes(search, rows)),
     )
+
+
+def _verified(search: _Search, candidate: Candidate) -> Evaluation:
+    found = evaluate(
+        search.prepared, candidate.placement, search.data, progress=False, core=search.core
+    )
+    if found.interrupted:
+        raise KeyboardInterrupt
+    return found
 
 
 def _notes(search: _Search, rows: Mapping[str, Row]) -> Iterator[str]:

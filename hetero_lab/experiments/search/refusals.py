@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tqdm.auto import tqdm
-
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import check_device, device_names, supported_ops
 from hetero_lab.backend.emulation import emulated_devices
@@ -17,6 +15,7 @@ from hetero_lab.model.read import PreparedModel, Source, prepare, save
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import predict
 from hetero_lab.placement.placement import Placement, PlacementLike, compile_properties, resolve
+from hetero_lab.progress import Progress
 from hetero_lab.tables import scratch_directory
 
 if TYPE_CHECKING:
@@ -44,12 +43,14 @@ class Refusal:
 class Refusals:
     """All refusals of a placement, and the affinity without them.
 
-    ``fix`` is ready for ``affinity.fix(ops=…)``; ``affinity`` has it applied and compiles.
+    ``fix`` is ready for ``affinity.fix(ops=…)``; ``affinity`` has it applied and compiles, unless
+    the search was ``interrupted``: then more may be refused.
     """
 
     refusals: tuple[Refusal, ...]
     fix: Mapping[str, str]
     affinity: Affinity
+    interrupted: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.refusals)
@@ -57,7 +58,8 @@ class Refusals:
     def __str__(self) -> str:
         if not self.refusals:
             return "Nothing is refused."
-        return "\n".join([*map(str, self.refusals), f"fix(ops={dict(self.fix)!r})"])
+        more = ["Interrupted: more may be refused."] if self.interrupted else []
+        return "\n".join([*map(str, self.refusals), f"fix(ops={dict(self.fix)!r})", *more])
 
 
 def find_refused(
@@ -82,11 +84,14 @@ def find_refused(
         CPU first.
     timeout_s
         A compile that takes longer counts as refused.
+    progress
+        Show how many placements were compiled, if it takes more than two seconds.
 
     Returns
     -------
     Refusals
-        Empty if the placement compiles.
+        Empty if the placement compiles. After Ctrl-C (:func:`hetero_lab.last_interrupted`): what
+        was found until then.
 
     Raises
     ------
@@ -115,20 +120,24 @@ def find_refused(
     current = placement.affinity
     found: list[Refusal] = []
     fixes: dict[str, str] = {}
-    bar = tqdm(desc="compiles", delay=2, disable=not progress, leave=False)
-    with scratch_directory() as directory, bar:
+    interrupted = False
+    with scratch_directory() as directory, Progress("find refused ops", show=progress) as bar:
         path = directory / "model.xml"
         save(prepared.model, path)
-        prober = _Prober(placement, str(path), timeout_s, bar.update, core)
+        prober = _Prober(placement, str(path), timeout_s, bar, core)
         try:
             while (error := prober.refuses(current)) and len(found) < _MOST_REFUSALS:
                 refusal, target = _one(prepared, current, prober, fallback, error, core)
                 found.append(refusal)
                 fixes.update(dict.fromkeys(refusal.ops, target))
                 current = current.fix(ops=dict.fromkeys(refusal.ops, target), core=core)
+        except KeyboardInterrupt:
+            if not found:
+                raise
+            interrupted = True
         finally:
             prober.close()
-    return Refusals(tuple(found), fixes, current)
+    return Refusals(tuple(found), fixes, current, interrupted)
 
 
 class _Prober:
@@ -139,7 +148,7 @@ class _Prober:
         placement: Placement,
         path: str,
         timeout_s: float,
-        count: Callable[[], object],
+        progress: Progress,
         core: ov.Core,
     ):
         self._set_up: dict[str, Any] = {
@@ -153,7 +162,7 @@ class _Prober:
             **compile_properties(placement, core),
         }
         self._timeout_s = timeout_s
-        self._count = count
+        self._progress = progress
         self._worker: WorkerProcess | None = None
         self._known: dict[Affinity, str] = {}
 
@@ -161,12 +170,12 @@ class _Prober:
         """Return what the runtime says against an affinity, or an empty string."""
         if affinity not in self._known:
             self._known[affinity] = self._probe(affinity)
-            self._count()
+            self._progress.note(f"{len(self._known)} compiles")
         return self._known[affinity]
 
     def close(self) -> None:
         if self._worker is not None:
-            self._worker.close()
+            self._worker.kill()  # it may be compiling
             self._worker = None
 
     def _probe(self, affinity: Affinity) -> str:

@@ -6,12 +6,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tqdm.auto import tqdm
-
 from hetero_lab.errors import HeteroLabError, shorten
 from hetero_lab.experiments.accuracy.evaluate import Evaluation, accuracy_columns, read_data
 from hetero_lab.experiments.sweep.entries import Entry
 from hetero_lab.model.read import PreparedModel
+from hetero_lab.progress import Progress
 from hetero_lab.runtime.compiled import compile_placement
 from hetero_lab.runtime.scoring import Answer, Correct, F32Reference, check_labels, judge
 from hetero_lab.samples.datasets import Dataset, Metric
@@ -72,21 +71,25 @@ class SweepData:
                 # What is in flight and who executes it does not change an answer.
                 same = (entry.variant, entry.placement.affinity, _text(entry))
                 wanted.setdefault(same, []).append(entry)
-        steps = tqdm(wanted.values(), desc="accuracy", disable=not progress, leave=False)
-        for several in steps:
-            first = several[0]
-            try:
-                run = compile_placement(
-                    self.prepared[first.variant], first.placement, core=self.core
-                )
-                found = _json(self._judge(run, self.examples))
-            except HeteroLabError as error:  # another variant may have other outputs
-                found = {"problem": str(error)}
-            for entry in several:
-                append({"type": "accuracy", "entry": entry.key, **self._mark(), **found})
+        with Progress("accuracy", show=progress, total=len(wanted), unit="placements") as bar:
+            for several in wanted.values():
+                self._evaluate(several, append)
+                bar.advance()
+
+    def _evaluate(
+        self, several: Sequence[Entry], append: Callable[[dict[str, Any]], object]
+    ) -> None:
+        first = several[0]
+        try:
+            run = compile_placement(self.prepared[first.variant], first.placement, core=self.core)
+            found = _json(self._judge(run, self.examples))
+        except HeteroLabError as error:  # another variant may have other outputs
+            found = {"problem": str(error)}
+        for entry in several:
+            append({"type": "accuracy", "entry": entry.key, **self._mark(), **found})
 
     def _judge(self, run: Any, examples: Sequence[Any]) -> tuple[Answer, ...]:
-        return judge(run, self.reference, examples, correct=self.correct, output=self.output)
+        return tuple(judge(run, self.reference, examples, correct=self.correct, output=self.output))
 
     def _mark(self) -> dict[str, Any]:
         return {"metric": self.metric, "output": self.output, "n": len(self.examples)}

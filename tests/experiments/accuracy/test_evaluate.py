@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import numpy as np
 import openvino as ov
 import pytest
@@ -134,3 +136,24 @@ def test_text_is_escaped():
     placement = hl.Placement(hl.Affinity.uniform(model, "CPU"), "<script>alert(1)</script>")
     found = hl.evaluate(model, placement, RELU_POSITIVE, metric=is_positive)
     assert "<script>" not in found._repr_html_()
+
+
+def test_an_interrupt_keeps_the_examples_until_then(digits, own_core):
+    model, data = digits
+    asked = []
+
+    def right(outputs, label) -> bool:
+        asked.append(label)
+        if len(asked) == 20:  # each example is judged twice: on the placement and in f32
+            signal.raise_signal(signal.SIGINT)
+        return data.metric.correct(outputs, label)
+
+    with pytest.raises(KeyboardInterrupt, match="returns the Evaluation"):
+        hl.evaluate(model, "CPU", list(data.evaluation), metric=right, core=own_core)
+    kept = hl.last_interrupted()
+    whole = hl.evaluate(model, "CPU", data, core=own_core)
+    assert kept.interrupted
+    assert not whole.interrupted
+    assert len(kept) == 9
+    assert [a.right for a in kept.answers] == [a.right for a in whole.answers[:9]]
+    assert "9 examples; interrupted" in repr(kept)

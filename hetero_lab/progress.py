@@ -1,0 +1,115 @@
+"""How far a long call is: one line that appears after two seconds, in terminals and notebooks.
+
+The thread that works draws the line between its steps, so that drawing does not disturb what it
+measures; only while one step lasts (a compile, an integer program) a second thread keeps the time
+on it going.
+"""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+from typing import TypeVar
+
+from tqdm.auto import tqdm
+
+from hetero_lab.clock import now
+
+_Self = TypeVar("_Self", bound="Progress")
+_APPEARS_S = 2.0
+_EVERY_S = 0.5
+_STUCK_S = 1.5  # without a step, after which the other thread draws
+_COUNTED = "{desc} |{bar}| {n:.0f} of {total:.0f} {unit}, {elapsed} {postfix}"
+_TIMED = "{desc} |{bar}| {n:.0f} of {total:.0f} s {postfix}"
+_OPEN = "{desc}: {elapsed} {postfix}"
+
+
+class Progress:
+    """A line with what is being done now, and how much of the whole is done.
+
+    Parameters
+    ----------
+    what
+        What is being done, in a word or two.
+    show
+        ``False`` draws nothing.
+    total, unit
+        How many steps there will be, each told by :meth:`advance`, and what one is called.
+    budget_s
+        In place of ``total``: the bar shows the time that is used up, from now.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        show: bool,
+        total: int | None = None,
+        unit: str = "",
+        budget_s: float | None = None,
+    ):
+        self._began = self._drawn = now()
+        self._budget_s = budget_s
+        counted = _OPEN if total is None else _COUNTED
+        self._bar = tqdm(
+            desc=what,
+            total=total if budget_s is None else budget_s,
+            unit=unit,
+            disable=not show,
+            delay=_APPEARS_S,
+            leave=False,
+            bar_format=counted if budget_s is None else _TIMED,
+        )
+        self._lock = threading.RLock()
+        self._closed = threading.Event()
+        self._ticker = threading.Thread(target=self._tick, name="hetero_lab progress", daemon=True)
+        if show:
+            self._ticker.start()
+
+    def step(self, what: str, total: int | None = None) -> None:
+        """Say what is being done now; ``total`` begins to count anew, its own steps."""
+        if total is not None:
+            self._bar.n, self._bar.total, self._bar.bar_format = 0, total, _COUNTED
+        self._bar.set_description_str(what if len(what) <= 60 else what[:59] + "…", refresh=False)
+        self._draw(_EVERY_S)
+
+    def advance(self, n: int = 1) -> None:
+        """Count steps that are done."""
+        self._bar.n += n
+        self._draw(_EVERY_S)
+
+    def note(self, text: str) -> None:
+        """Say what was found until now."""
+        self._bar.set_postfix_str(text, refresh=False)
+        self._draw(_EVERY_S)
+
+    def close(self) -> None:
+        """Take the line away."""
+        self._closed.set()
+        with self._lock:
+            self._bar.close()
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _tick(self) -> None:
+        while not self._closed.wait(_EVERY_S):
+            self._draw(_STUCK_S)
+
+    def _draw(self, every_s: float) -> None:
+        if self._bar.disable or now() < max(self._began + _APPEARS_S, self._drawn + every_s):
+            return
+        with self._lock:
+            if not self._closed.is_set():
+                self._drawn = now()
+                if self._budget_s is not None:
+                    self._bar.n = min(self._drawn - self._began, self._budget_s)
+                self._bar.refresh()
