@@ -157,6 +157,7 @@ def read_csv(path: str | os.PathLike[str]) -> pd.DataFrame:
             na_values={name: ["", "nan"] for name in _header(path) if name not in TEXT_COLUMNS},
             encoding="utf-8-sig",
             encoding_errors="surrogatepass",
+            float_precision="round_trip",  # the default may be off in the last digit
         )
     except (OSError, ValueError, csv.Error) as error:
         raise StoredFileError(f"{shorten(os.fspath(path))} is not a CSV table: {error}") from error

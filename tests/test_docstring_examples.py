@@ -18,7 +18,7 @@ SLOW = {"calibrate", "optimize", "plan", "quantize", "recover_accuracy"}
 # What has no example: errors, results that only a function of the lab returns, and what needs a
 # file of the user's.
 WITHOUT = {
-    "BenchmarkReport", "Classification", "classify", "CostModel", "EmulatedDevice", "Evaluation",
+    "BenchmarkReport", "BudgetWarning", "Classification", "classify", "CostModel", "EmulatedDevice", "Evaluation",
     "HeteroDumps", "HeteroLabError", "HeteroLabWarning", "OpGraph", "Optimized", "Partition",
     "Plan", "Profile", "read_benchmark_app", "Recovered", "Sweep",
 }  # fmt: skip
