@@ -2,7 +2,8 @@
 
 See which op runs where and what every hand-over costs, change it, and measure the change. The
 public names are imported when they are first used; ``import hetero_lab`` alone is quick. Every
-public function ends in ``KeyboardInterrupt`` after Ctrl-C (:mod:`hetero_lab.interrupts`).
+public function ends in ``KeyboardInterrupt`` after Ctrl-C (:mod:`hetero_lab.interrupts`) and
+checks its arguments before anything runs (:mod:`hetero_lab.arguments`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sys
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from hetero_lab import interrupts
+from hetero_lab import arguments, interrupts
 
 if TYPE_CHECKING:
     from hetero_lab import views as views
@@ -145,7 +146,9 @@ def __getattr__(name: str) -> Any:
     module, _, attribute = _WHERE[name].partition(":")
     value = getattr(importlib.import_module(f"hetero_lab.{module}"), attribute or name)
     if isinstance(value, FunctionType):
-        value = interrupts.guarded(value)
+        value = interrupts.guarded(arguments.checked(value))
+    elif isinstance(value, type) and not issubclass(value, BaseException):
+        arguments.check_methods(value)
     globals()[name] = value
     return value
 

@@ -14,6 +14,7 @@ PACKAGE = Path(__file__).parents[1] / "hetero_lab"
 # A module may import what stands before it, and its own layer.
 LAYERS = [
     {
+        "arguments",
         "clock",
         "errors",
         "interrupts",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from hetero_lab.arguments import checked
+
 if TYPE_CHECKING:
     from hetero_lab.views.accuracy_scatter import predicted_measured as predicted_measured
     from hetero_lab.views.catalogue import gallery as gallery
@@ -55,7 +57,9 @@ __all__ = sorted(_WHERE)  # pyright: ignore[reportUnsupportedDunderAll]
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module 'hetero_lab.views' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"hetero_lab.views.{_WHERE[name]}"), name)
+    view = checked(getattr(importlib.import_module(f"hetero_lab.views.{_WHERE[name]}"), name))
+    globals()[name] = view
+    return view
 
 
 def __dir__() -> list[str]:

@@ -713,7 +713,7 @@ SWEEPS = [
 ACCURACY = [
     row("evaluate: no data", _evaluate(data=[]), ArgumentError, "no examples"),
     row("evaluate: a number as data", _evaluate(data=3), ArgumentError, "not int", "hetero_lab"),
-    row("evaluate: no metric", _evaluate(metric=3), ArgumentError, "metric=", "not int"),
+    row("evaluate: no metric", _evaluate(metric=3), ArgumentError, "metric=", "not 3 (int)"),
     row("recover_accuracy: one device", _recover(fast="CPU"), ArgumentError, "both CPU"),
     row("recover_accuracy: no share", _recover(max_drop=3), ArgumentError, "max_drop=", "3"),
     row("recover_accuracy: a list", _recover(data=[GOOD]), ArgumentError, "not list", "dataset("),
@@ -747,7 +747,13 @@ PLANNING = [
     ),
     row("optimize: no costs", _optimize(costs="fast"), ArgumentError, "not str", "calibrate("),
     row("recover_accuracy: no costs", _recover(costs=3), ArgumentError, "not int", "calibrate("),
-    row("recover_accuracy: endless", _recover(budget_s=float("inf")), ArgumentError, "None", "inf"),
+    row(
+        "recover_accuracy: endless",
+        _recover(budget_s=float("inf")),
+        ArgumentError,
+        "budget_s=",
+        "inf",
+    ),
     row("optimize: no budget", _optimize(budget_s=0), ArgumentError, "time budget", "not 0"),
     row(
         "optimize: a pin that matches nothing",

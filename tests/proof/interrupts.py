@@ -98,9 +98,11 @@ def serve(function: str) -> None:
     warnings.simplefilter("ignore")
     call = calls()[function]
     call()  # what is loaded and compiled for the first time takes longer
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     say("ready")
     for _ in sys.stdin:
         say("begin")
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             call()
             how, kept = "returned", None
@@ -112,8 +114,6 @@ def serve(function: str) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the call was over before it came
         problem = check(kept)
         say({"how": how, "kept": type(kept).__name__, "problem": problem, "ended": ended})
-        sys.stdin.flush()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def say(what: Any) -> None:

@@ -1,0 +1,290 @@
+"""The kinds and bounds of arguments, checked at every public function from its annotations.
+
+What an annotation says is checked before the function runs, so that the wrong kind of thing is an
+ArgumentError that names the argument, and not an AttributeError somewhere inside. Numbers whose
+meaning is in their name have bounds here. Annotations are read at the first call, and no package
+is imported for them: nothing can be of a type whose package nobody has imported.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import collections.abc as abc
+import contextlib
+import functools
+import inspect
+import os
+import sys
+import types
+import typing
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal, TypeVar
+
+from hetero_lab.errors import ArgumentError, HeteroLabError, HeteroLabWarning, shorten
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+# By name, as one name means one thing everywhere: the most of a number. Beyond, counting would
+# not end, or overflow.
+_MOST = {
+    "iterations": 10**9,
+    "warmup": 10**9,
+    "requests": 10**4,
+    "n_requests": 10**4,
+    "turns": 10**6,
+    "group_size": 10**4,
+    "seed": 2**63 - 1,
+    "subset_size": 10**9,
+    "validate": 10**6,
+}
+_MOST_SECONDS = 1e9
+# Whose own check knows more: the samples, the devices, the ops at hand. Its error comes first.
+_KNOWN_INSIDE = {
+    "model", "source", "shapes", "placement", "placements", "affinity", "name", "devices",
+    "device", "text", "unsupported", "supported", "ops", "types", "patterns", "before",
+    "budget_s", "costs", "pin", "memory_limit", "calibration", "data", "profile",
+    "profiles", "results", "result", "sweep", "properties", "device_properties", "priorities",
+    "grid", "executor", "top", "mean", "scale", "file",
+}  # fmt: skip
+# How to get a thing of a kind, for the way out of an error.
+_WAYS = {
+    "Core": "openvino.Core() is one; leave it out to share one",
+    "CostModel": "hetero_lab.calibrate(model, devices) returns one",
+    "Costs": "hetero_lab.calibrate(model, devices) returns one",
+    "Dataset": "hetero_lab.dataset('digits') returns one",
+    "Difference": "hetero_lab.explain(model, before, after) returns one",
+    "Profile": "hetero_lab.profile(model, placement) returns one",
+    "Recovered": "hetero_lab.recover_accuracy(…) returns one",
+    "SchedulePlan": "hetero_lab.plan(model, costs, executor='parallel') returns one",
+    "Sweep": "hetero_lab.sweep(model, placements) returns one",
+    "SweepControl": "hetero_lab.SweepControl() is one",
+    "Affinity": "hetero_lab.Affinity.automatic(model, 'HETERO:GPU,CPU') returns one",
+    "OpGraph": "hetero_lab.compile(model, placement).prepared.graph is one",
+    "Partition": "hetero_lab.partition(model, placement) returns one",
+}
+
+
+def checked(function: _F) -> _F:
+    """Return a function that checks the kinds and bounds of its arguments first."""
+    names = list(inspect.signature(function).parameters)
+
+    @functools.cache
+    def hints() -> dict[str, Any]:
+        return _hints(function)
+
+    @functools.wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        known = hints()
+        given = {**dict(zip(names, args, strict=False)), **options}
+        for name, value in given.items():
+            _check_most(name, value)
+            if name in known and name not in _KNOWN_INSIDE:
+                _check(name, value, known[name])
+        try:
+            return function(*args, **options)
+        except (AttributeError, TypeError, ValueError, KeyError, OverflowError) as error:
+            if not isinstance(error, HeteroLabError):
+                for name in _KNOWN_INSIDE & given.keys() & known.keys():
+                    _check(name, given[name], known[name])
+            raise
+
+    return typing.cast(_F, call)
+
+
+def check_methods(kind: type) -> type:
+    """Let the constructor and the public methods of a class check their arguments, too."""
+    for name, method in list(vars(kind).items()):
+        if name != "__init__" and name.startswith("_"):
+            continue
+        if isinstance(method, classmethod | staticmethod):
+            setattr(kind, name, type(method)(checked(method.__func__)))
+        elif isinstance(method, types.FunctionType):
+            setattr(kind, name, checked(method))
+    return kind
+
+
+def renamed(function: _F, names: Mapping[str, str]) -> _F:
+    """Return a function that takes arguments by their former names, too, and says so."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        for old in [name for name in options if name in names]:
+            new = names[old]
+            if new in options:
+                raise ArgumentError(f"{old}= and {new}= are one argument; leave {old}= out.")
+            options[new] = options.pop(old)
+            warnings.warn(
+                f"{function.__name__}: {old}= is called {new}= now. The old name goes with the "
+                "next version.",
+                HeteroLabWarning,
+                stacklevel=2,
+            )
+        return function(*args, **options)
+
+    return typing.cast(_F, call)
+
+
+def _check(name: str, value: Any, hint: Any) -> None:
+    if not _fits(value, hint):
+        way = next((f" {_WAYS[kind]}." for kind in _kinds(hint) if kind in _WAYS), "")
+        shown = repr(value) if len(repr(value)) <= 80 else f"{repr(value)[:79]}…"
+        raise ArgumentError(
+            f"{name}= is {_described(hint)}, not {shown} ({type(value).__name__}).{way}"
+        )
+
+
+def _check_most(name: str, value: Any) -> None:
+    most = _MOST_SECONDS if name.endswith("_s") else _MOST.get(name)
+    if most is not None and isinstance(value, int | float) and not value <= most:
+        raise ArgumentError(f"{name}= is at most {most:,.0f}, not {shorten(repr(value), 40)}.")
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Tell whether a value is of the kind that a resolved annotation says."""
+    if hint is Any or isinstance(hint, TypeVar):
+        return True
+    if hint is None or hint is type(None):
+        return value is None
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, one) for one in inner)
+    if origin is Literal:
+        return any(value is one or (type(value) is type(one) and value == one) for one in inner)
+    if origin is abc.Callable or hint is abc.Callable:
+        return callable(value)
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if origin is None:
+        return _is_protocol(hint) or not isinstance(hint, type) or isinstance(value, hint)
+    if not isinstance(origin, type) or not isinstance(value, origin):
+        return not isinstance(origin, type)
+    return all(_fits(one, of) for one, of in _elements(value, origin, inner))
+
+
+def _elements(value: Any, origin: type, inner: tuple[Any, ...]) -> Iterator[tuple[Any, Any]]:
+    if isinstance(value, str | bytes):
+        # Text is a sequence of text, and nobody means that.
+        yield value, None
+    elif issubclass(origin, abc.Mapping):
+        for key, one in value.items():
+            yield key, inner[0]
+            yield one, inner[1]
+    elif issubclass(origin, tuple) and not (len(inner) == 2 and inner[1] is Ellipsis):
+        yield from zip(value, inner, strict=False)
+    elif inner and inner[0] is not Any and isinstance(value, abc.Collection):
+        yield from ((one, inner[0]) for one in value)
+
+
+def _is_protocol(hint: Any) -> bool:
+    return bool(getattr(hint, "_is_protocol", False))
+
+
+_WORDS = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "True or False",
+    os.PathLike: "a path",
+    type(None): "None",
+}
+
+
+def _described(hint: Any) -> str:
+    """Say in words what an annotation means."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        parts = list(dict.fromkeys(_described(one) for one in inner))
+        return f"{', '.join(parts[:-1])} or {parts[-1]}" if len(parts) > 1 else parts[0]
+    if origin is Literal:
+        return " or ".join(map(repr, inner))
+    if hint is None:
+        return "None"
+    base = origin or hint
+    if base in _WORDS:
+        return _WORDS[base]
+    if base is abc.Callable:
+        return "a function"
+    if isinstance(base, type) and issubclass(base, abc.Mapping) and inner:
+        return f"a mapping of {_described(inner[0])} to {_described(inner[1])}"
+    if isinstance(base, type) and issubclass(base, abc.Iterable) and inner:
+        return "a list" if inner[0] is Any else f"a list of {_described(inner[0])}"
+    name = getattr(base, "__name__", str(base))
+    return "anything" if hint is Any else f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
+
+
+def _kinds(hint: Any) -> Iterable[str]:
+    yield getattr(hint, "__name__", "")
+    for inner in typing.get_args(hint):
+        yield from _kinds(inner)
+
+
+# -- reading annotations -----------------------------------------------------------------------
+
+
+class _NotImported:
+    """Stands for a module or type of a package that is not imported: nothing is of it."""
+
+    def __init__(self, name: str):
+        self._name = name
+
+    def __getattr__(self, name: str) -> type:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {})
+
+
+class _Names(dict[str, Any]):
+    """The names in the annotations of a module: its own, and its imports for type checkers.
+
+    An alias that is written in quotes is resolved where it stands.
+    """
+
+    def __init__(self, module: types.ModuleType):
+        super().__init__({**vars(builtins), **vars(module), **_for_checkers(module)})
+
+    def __getitem__(self, name: str) -> Any:
+        found = super().__getitem__(name)
+        return _alias(name, found) if isinstance(found, str) else found
+
+
+def _alias(name: str, text: str) -> Any:
+    for module in list(sys.modules.values()):
+        if getattr(module, "__dict__", {}).get(name) is text:
+            with contextlib.suppress(NameError):
+                return _resolved(text, module)
+    raise NameError(name)
+
+
+def _resolved(annotation: Any, module: types.ModuleType) -> Any:
+    return eval(annotation, {}, _Names(module)) if isinstance(annotation, str) else annotation
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the annotations of a function's arguments, resolved."""
+    module = sys.modules[function.__module__]
+    return {
+        name: _resolved(annotation, module)
+        for name, annotation in inspect.get_annotations(function).items()
+        if name != "return"
+    }
+
+
+def _for_checkers(module: types.ModuleType) -> dict[str, Any]:
+    """Return what a module imports under TYPE_CHECKING, from packages that are imported."""
+    names: dict[str, Any] = {}
+    for node in ast.parse(inspect.getsource(module)).body:
+        if not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)):
+            continue
+        for line in node.body:
+            if isinstance(line, ast.Import):
+                for alias in line.names:
+                    at = sys.modules.get(alias.name, _NotImported(alias.name))
+                    names[alias.asname or alias.name.split(".")[0]] = at
+            elif isinstance(line, ast.ImportFrom) and line.module:
+                at = sys.modules.get(line.module, _NotImported(line.module))
+                for alias in line.names:
+                    names[alias.asname or alias.name] = getattr(at, alias.name)
+    return names
