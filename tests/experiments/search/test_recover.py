@@ -12,6 +12,7 @@ import pytest
 import hetero_lab as hl
 from hetero_lab.backend.devices import precisions
 from hetero_lab.errors import ArgumentError, DeviceError
+from hetero_lab.experiments.search import calibrate, recover
 from hetero_lab.experiments.search.recover import choose
 from hetero_lab.experiments.search.recovered import ALL_ACCURATE, ALL_FAST
 from hetero_lab.experiments.search.sensitivity import Chunk, Tried, expected_error, promising_sets
@@ -34,13 +35,20 @@ def found(digits):
 
     hint = BF16 if "bf16" in precisions("CPU") else {}
     core = core_with_acc(properties=hint)
-    return hl.recover_accuracy(
-        *(digits[0], "ACC", "CPU", digits[1]), budget_s=20, isolate=False, progress=False, core=core
-    )
+    with pytest.MonkeyPatch.context() as patch:  # few placements, however long they take
+        patch.setattr(calibrate, "_MOST_FITTED", 6)
+        patch.setattr(calibrate, "_MOST_VALIDATED", 0)
+        patch.setattr(recover, "_MOST_CHUNKS", 4)
+        return hl.recover_accuracy(
+            *(digits[0], "ACC", "CPU", digits[1]),
+            budget_s=3600,
+            isolate=False,
+            progress=False,
+            core=core,
+        )
 
 
 @pytest.mark.slow
-@pytest.mark.alone
 def test_both_devices_are_in_the_summary_and_one_row_is_chosen(found):
     summary = found.summary
     assert list(summary["label"][:2]) == [ALL_ACCURATE, ALL_FAST]
@@ -55,7 +63,6 @@ def test_both_devices_are_in_the_summary_and_one_row_is_chosen(found):
 
 
 @pytest.mark.slow
-@pytest.mark.alone
 def test_chunks_are_the_model_in_order(found, digits):
     ops = [op for tried in found.tried for op in tried.chunk.ops]
     assert sorted(ops) == sorted(found.affinity.ops)
@@ -66,7 +73,6 @@ def test_chunks_are_the_model_in_order(found, digits):
 
 
 @pytest.mark.slow
-@pytest.mark.alone
 def test_the_accurate_device_computes_in_f32(found):
     by_label = {c.label: c for c in found.finalists}
     accurate = by_label[ALL_ACCURATE]
@@ -75,7 +81,6 @@ def test_the_accurate_device_computes_in_f32(found):
 
 
 @pytest.mark.slow
-@pytest.mark.alone
 def test_the_front_is_what_nothing_beats(found):
     front = found.front
     assert front["median_us"].is_monotonic_increasing
@@ -84,7 +89,6 @@ def test_the_front_is_what_nothing_beats(found):
 
 
 @pytest.mark.slow
-@pytest.mark.alone
 def test_views_draw_it(found):
     bars = hl.views.sensitivity(found)
     drawn = [x for trace in bars.data if trace.type == "bar" for x in trace.x]
@@ -98,7 +102,6 @@ def test_views_draw_it(found):
 
 
 @pytest.mark.slow
-@pytest.mark.alone
 def test_what_is_chosen_runs(found, digits):
     hl.emulate("ACC")  # in the Core that everybody shares
     compiled = hl.compile(digits[0], found.affinity)
