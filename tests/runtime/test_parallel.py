@@ -77,14 +77,17 @@ def test_every_run_of_a_subgraph_is_on_the_timeline():
 
 
 def test_threads_end_and_a_closed_executor_says_so():
-    model = hl.load("digits_inception")
-    before = {t.name for t in threading.enumerate()}
-    executor = hl.ParallelExecutor(model, hl.Affinity.uniform(model, "CPU"))
-    inputs = generate_inputs(prepare(model))
+    prepared = prepare(random_model(0))
+    affinity = random_affinity(prepared.graph, ["PARACC", "CPU"], 0)
+    before = set(threading.enumerate())
+    executor = hl.ParallelExecutor(prepared, affinity, n_requests=2)
+    inputs = generate_inputs(prepared)
     futures = [executor.submit(inputs) for _ in range(20)]
+    started = set(threading.enumerate()) - before
+    assert any(thread.name.startswith("hetero_lab ") for thread in started)
     executor.close()
     assert all(future.done() and future.exception() is None for future in futures)
-    assert not [t for t in threading.enumerate() if t.name.startswith("hetero_lab ")] or before
+    assert not any(thread.is_alive() for thread in started)
     with pytest.raises(ClosedError, match="was closed"):
         executor(inputs)
 
