@@ -48,8 +48,12 @@ if TYPE_CHECKING:
     from hetero_lab.experiments.search.optimized import Optimized as Optimized
     from hetero_lab.experiments.search.recover import recover_accuracy as recover_accuracy
     from hetero_lab.experiments.search.recovered import Recovered as Recovered
-    from hetero_lab.experiments.search.refusals import find_refused as find_refused
-    from hetero_lab.experiments.sweep.comparison import compare as compare
+    from hetero_lab.experiments.search.refusals import (
+        Refusals as Refusals,
+        find_refused as find_refused,
+    )
+    from hetero_lab.experiments.sweep.comparison import Comparison as Comparison, compare as compare
+    from hetero_lab.experiments.sweep.control import SweepControl as SweepControl
     from hetero_lab.experiments.sweep.entries import priority_orders as priority_orders
     from hetero_lab.experiments.sweep.reading import read_sweep as read_sweep
     from hetero_lab.experiments.sweep.result import Sweep as Sweep
@@ -63,6 +67,8 @@ if TYPE_CHECKING:
     from hetero_lab.placement.placement import Placement as Placement
     from hetero_lab.placement.priorities import Priorities as Priorities
     from hetero_lab.planning.cost_model import CostModel as CostModel
+    from hetero_lab.planning.difference import Difference as Difference
+    from hetero_lab.planning.list_scheduling import SchedulePlan as SchedulePlan
     from hetero_lab.planning.planned import plan as plan
     from hetero_lab.planning.planner import Plan as Plan
     from hetero_lab.runtime.compiled import compile_placement
@@ -73,7 +79,7 @@ if TYPE_CHECKING:
         quantize as quantize,
     )
     from hetero_lab.samples.catalogue import samples as samples
-    from hetero_lab.samples.datasets import dataset as dataset
+    from hetero_lab.samples.datasets import Dataset as Dataset, dataset as dataset
     from hetero_lab.widgets.explorer.explorer import SweepExplorer as SweepExplorer
     from hetero_lab.widgets.tweaker.tweaker import AffinityTweaker as AffinityTweaker
 
@@ -86,7 +92,10 @@ _WHERE = {
     "AffinityTweaker": "widgets.tweaker.tweaker",
     "BenchmarkReport": "experiments.interop.benchmark_app",
     "Classification": "experiments.accuracy.classify",
+    "Comparison": "experiments.sweep.comparison",
     "CostModel": "planning.cost_model",
+    "Dataset": "samples.datasets",
+    "Difference": "planning.difference",
     "EmulatedDevice": "backend.emulation",
     "Evaluation": "experiments.accuracy.evaluate",
     "HeteroDumps": "experiments.interop.dot_dumps",
@@ -101,6 +110,9 @@ _WHERE = {
     "Plan": "planning.planner",
     "Priorities": "placement.priorities",
     "Recovered": "experiments.search.recovered",
+    "Refusals": "experiments.search.refusals",
+    "SchedulePlan": "planning.list_scheduling",
+    "SweepControl": "experiments.sweep.control",
     "Profile": "experiments.profile.profile",
     "calibrate": "experiments.search.calibrate",
     "classify": "experiments.accuracy.classify",
@@ -135,6 +147,9 @@ _WHERE = {
     "sweep": "experiments.sweep.sweep",
 }
 
+# Arguments by their names of version 0.1, for one version more.
+_RENAMED = {"explain": {"a": "before", "b": "after"}}
+
 __all__ = [*sorted(_WHERE), "views"]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
@@ -147,6 +162,8 @@ def __getattr__(name: str) -> Any:
     value = getattr(importlib.import_module(f"hetero_lab.{module}"), attribute or name)
     if isinstance(value, FunctionType):
         value = interrupts.guarded(arguments.checked(value))
+        if name in _RENAMED:
+            value = arguments.renamed(value, _RENAMED[name])
     elif isinstance(value, type) and not issubclass(value, BaseException):
         arguments.check_methods(value)
     globals()[name] = value

@@ -18,9 +18,10 @@ SLOW = {"calibrate", "optimize", "plan", "quantize", "recover_accuracy"}
 # What has no example: errors, results that only a function of the lab returns, and what needs a
 # file of the user's.
 WITHOUT = {
-    "BenchmarkReport", "BudgetWarning", "Classification", "classify", "CostModel", "EmulatedDevice", "Evaluation",
-    "HeteroDumps", "HeteroLabError", "HeteroLabWarning", "OpGraph", "Optimized", "Partition",
-    "Plan", "Profile", "read_benchmark_app", "Recovered", "Sweep",
+    "BenchmarkReport", "BudgetWarning", "Classification", "classify", "Comparison", "CostModel",
+    "Dataset", "Difference", "EmulatedDevice", "Evaluation", "HeteroDumps", "HeteroLabError",
+    "HeteroLabWarning", "OpGraph", "Optimized", "Partition", "Plan", "Profile",
+    "read_benchmark_app", "Recovered", "Refusals", "SchedulePlan", "Sweep", "SweepControl",
 }  # fmt: skip
 
 

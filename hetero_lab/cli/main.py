@@ -143,8 +143,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except HeteroLabError as error:
         _say_aside(f"Error: {' '.join(str(error).split())}")
         return ERROR
-    except KeyboardInterrupt:
-        _say_aside("Interrupted.")
+    except KeyboardInterrupt as stop:
+        _say_aside(f"Interrupted. {stop}".rstrip())
         return INTERRUPTED
     except BrokenPipeError:
         # The reader has gone (`| head`); the interpreter must not try to write the rest.

@@ -140,7 +140,8 @@ def run_plan(
         _check_costs(given.costs, costs, prepared, own)
     else:
         _check_limits(names, limits, pins, prepared)
-        costs = hl.calibrate(
+        costs = commands.until_interrupted(
+            hl.calibrate,
             prepared,
             names,
             budget_s=given.budget,
@@ -153,6 +154,9 @@ def run_plan(
         if given.costs is not None:
             costs.to_json(given.costs)
             written.append(given.costs)
+        if costs.interrupted:
+            kept = f"The costs that were measured are in {given.costs}." if written else ""
+            raise KeyboardInterrupt(kept)
     plan = hl.plan(
         prepared,
         costs,

@@ -130,8 +130,8 @@ _optimize = _asked(
 _explain = _asked(
     "explain",
     model=lambda k: k.model,
-    a=lambda k: "CPU",
-    b=lambda k: k.affinity,
+    before=lambda k: "CPU",
+    after=lambda k: k.affinity,
     core=lambda k: k.core,
 )
 _quantize = _asked(
@@ -827,8 +827,8 @@ PLANNING = [
 
 EXPLAINING = [
     row("explain: no model", _explain(model=5), ModelError, "not int"),
-    row("explain: an absent device", _explain(b="XPU"), DeviceError, "'XPU'", "ACC, CPU"),
-    row("explain: another model's affinity", _explain(a=_other), AffinityError, "'r'"),
+    row("explain: an absent device", _explain(after="XPU"), DeviceError, "'XPU'", "ACC, CPU"),
+    row("explain: another model's affinity", _explain(before=_other), AffinityError, "'r'"),
     row("explain: no costs", _explain(costs="fast"), ArgumentError, "not str", "calibrate("),
 ]
 

@@ -36,8 +36,8 @@ Measured: TypeAlias = "Profile | Row"
 
 def explain(
     model: Source,
-    a: PlacementLike,
-    b: PlacementLike,
+    before: PlacementLike,
+    after: PlacementLike,
     costs: CostModel | None = None,
     *,
     profiles: Sequence[Measured] | Sweep | None = None,
@@ -49,9 +49,9 @@ def explain(
     ----------
     model
         Anything that :func:`hetero_lab.load` takes.
-    a, b
-        Each an Affinity, a Placement, ``"HETERO:ACC,CPU"`` or ``"CPU"``. A difference is b minus
-        a: below 0, b is faster.
+    before, after
+        Each an Affinity, a Placement, ``"HETERO:ACC,CPU"`` or ``"CPU"``. A difference is after
+        minus before: below 0, after is faster.
     costs
         A cost model of the same model; with it the predicted difference is divided into parts
         that add up to it.
@@ -87,24 +87,24 @@ def explain(
         expect_costs(costs)
     core = core or shared_core()
     prepared = prepare(model)
-    before, after = (resolve(prepared, placement, core=core) for placement in (a, b))
+    first, second = (resolve(prepared, placement, core=core) for placement in (before, after))
     measurement, measured_notes = None, []
     if profiles is not None:
-        pair = _pair(profiles, before, after)
-        for name, placement, given in zip("ab", (before, after), pair, strict=True):
+        pair = _pair(profiles, first, second)
+        for name, placement, given in zip("ab", (first, second), pair, strict=True):
             _check(name, placement, given, prepared)
         measurement = _measurement(*pair)
         measured_notes = _measured_notes(pair, costs)
     specs = emulated_devices(core)
-    used = dict.fromkeys([*before.affinity.devices, *after.affinity.devices])
+    used = dict.fromkeys([*first.affinity.devices, *second.affinity.devices])
     return compare_placements(
         prepared.graph,
-        (_label(before), before.affinity, _partition(prepared, before)),
-        (_label(after), after.affinity, _partition(prepared, after)),
+        (_label(first), first.affinity, _partition(prepared, first)),
+        (_label(second), second.affinity, _partition(prepared, second)),
         costs,
         measurement=measurement,
         emulated={device: specs[device].base for device in used if device in specs},
-        notes=(*_notes(before, after, costs), *measured_notes),
+        notes=(*_notes(first, second, costs), *measured_notes),
     )
 
 
