@@ -116,7 +116,7 @@ def placement_of(
         start,
         affinity=placed,
         label=f"{start.label} with {', '.join(given.fix)}" if given.fix else start.label,
-        device_properties=_merged(defaults or {}, start.device_properties, own),
+        device_properties=merged(defaults or {}, start.device_properties, own),
         direct=start.direct and placed == start.affinity,
     )
 
@@ -225,9 +225,10 @@ def _check_owners(own: Mapping[str, object], device: str | None, affinity: Affin
             )
 
 
-def _merged(*levels: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    merged: dict[str, dict[str, Any]] = {}
+def merged(*levels: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the properties of each device; a later level overrules an earlier one."""
+    together: dict[str, dict[str, Any]] = {}
     for level in levels:
         for device, properties in level.items():
-            merged[device] = {**merged.get(device, {}), **properties}
-    return merged
+            together[device] = {**together.get(device, {}), **properties}
+    return together

@@ -86,6 +86,7 @@ def plan_parser() -> options.OptionParser:
 
 
 def _with_result(parser: options.OptionParser, what: str) -> options.OptionParser:
+    options.add_emulate_option(parser)
     parser.add_argument("-o", "--output", action="store_true", help=f"return the {what}")
     parser.add_argument("-v", "--variable", metavar="VAR", help=f"store the {what} in a variable")
     return parser
@@ -102,10 +103,11 @@ class HeteroMagics(Magics):
             if given is None:
                 return None
             model = self._model(given.model)
+            contrast = commands.emulate(given.emulate)
             if cell is not None:
-                sweep = sweep_commands.run_fixes(given, model, cell.splitlines())
+                sweep = sweep_commands.run_fixes(given, model, cell.splitlines(), contrast)
                 return self._result(given, sweep, str(sweep))
-            result = commands.run_profile(given, model, self._affinity(given.affinity))
+            result = commands.run_profile(given, model, self._affinity(given.affinity), contrast)
             return self._result(given, result, profile_report.summary(result))
 
     hetero_profile.__doc__ = profile_parser().format_help()
@@ -116,7 +118,8 @@ class HeteroMagics(Magics):
             given = self._parse(sweep_parser(), line)
             if given is None:
                 return None
-            sweep = sweep_commands.run_sweep(given, self._model(given.model))
+            contrast = commands.emulate(given.emulate)
+            sweep = sweep_commands.run_sweep(given, self._model(given.model), contrast)
             return self._result(given, sweep, str(sweep))
 
     hetero_sweep.__doc__ = sweep_parser().format_help()
@@ -128,7 +131,8 @@ class HeteroMagics(Magics):
             if given is None:
                 return None
             costs = self._costs(given.costs)
-            planned = plan_commands.run_plan(given, self._model(given.model), costs=costs)
+            contrast = commands.emulate(given.emulate)
+            planned = plan_commands.run_plan(given, self._model(given.model), contrast, costs)
             return self._result(given, planned.plan, str(planned))
 
     hetero_plan.__doc__ = plan_parser().format_help()

@@ -45,11 +45,6 @@ examples:
   hetero-lab classify efficientnet_lite0 cat.jpg -d HETERO:GPU,CPU -pc
   hetero-lab classify model.onnx cat.jpg -d CPU --mean 123.7,116.3,103.5 --scale 58.4,57.1,57.4
 """
-_EMULATE_HELP = (
-    "register an emulated device; other parts, after a colon each, are unsupported=, base=, "
-    "faster_by=auto and properties, KEY=VALUE: ACC:unsupported=Softmax:faster_by=auto; may be "
-    "repeated"
-)
 
 
 def parser() -> options.OptionParser:
@@ -118,13 +113,7 @@ def parser() -> options.OptionParser:
     classify_commands.add_classify_options(classify)
     classify.set_defaults(run=_classify)
     for command in (devices, profile, sweep, plan, apply, classify):
-        command.add_argument(
-            "--emulate",
-            action="append",
-            default=[],
-            metavar="NAME:supported=Convolution,MatMul",
-            help=_EMULATE_HELP,
-        )
+        options.add_emulate_option(command)
     return top
 
 

@@ -23,7 +23,19 @@ class OptionParser(argparse.ArgumentParser):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("allow_abbrev", False)
         kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        self._names: list[str] = []  # of all options
+        self._has_commands = False
         super().__init__(*args, **kwargs)
+
+    def add_argument(self, *names: Any, **options: Any) -> Any:
+        """Add an argument, and remember what it is called."""
+        self._names += [name for name in names if name.startswith("-")]
+        return super().add_argument(*names, **options)
+
+    def add_subparsers(self, **options: Any) -> Any:
+        """Add commands, whose options are their own."""
+        self._has_commands = True
+        return super().add_subparsers(**options)
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing the usage."""
@@ -36,8 +48,8 @@ class OptionParser(argparse.ArgumentParser):
         except ArgumentError:
             # An option that is missing may be there, but misspelt.
             options = [text.partition("=")[0] for text in args or () if text.startswith("--")]
-            unknown = [name for name in options if name not in self._option_string_actions]
-            if unknown and self._subparsers is None:
+            unknown = [name for name in options if name not in self._names]
+            if unknown and not self._has_commands:
                 self._refuse(unknown)
             raise
         if unknown:
@@ -45,7 +57,7 @@ class OptionParser(argparse.ArgumentParser):
         return given, unknown
 
     def _refuse(self, unknown: Sequence[str]) -> NoReturn:
-        meant = did_you_mean(unknown[0], self._option_string_actions)
+        meant = did_you_mean(unknown[0], self._names)
         raise ArgumentError(
             f"unrecognized arguments: {' '.join(unknown)}.{meant} {self.prog} -h shows the options."
         )
@@ -61,6 +73,19 @@ class Emulation:
     unsupported: frozenset[str] | None = None
     faster_by: str | None = None
     properties: tuple[tuple[str, Value], ...] = ()
+
+
+def add_emulate_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``--emulate``, which :func:`emulations` reads."""
+    parser.add_argument(
+        "--emulate",
+        action="append",
+        default=[],
+        metavar="NAME:supported=Convolution,MatMul",
+        help="register an emulated device; other parts, after a colon each, are unsupported=, "
+        "base=, faster_by=auto and properties, KEY=VALUE: ACC:unsupported=Softmax:faster_by=auto; "
+        "may be repeated",
+    )
 
 
 def add_shape_option(parser: argparse.ArgumentParser) -> None:

@@ -134,7 +134,12 @@ def run_sweep(
     return sweep
 
 
-def run_fixes(given: argparse.Namespace, model: Source, lines: Sequence[str]) -> Sweep:
+def run_fixes(
+    given: argparse.Namespace,
+    model: Source,
+    lines: Sequence[str],
+    defaults: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Sweep:
     """Measure an automatic placement against the same with the fixes of a cell's lines.
 
     A line is ``pattern = DEVICE``; empty lines and those that begin with ``#`` say nothing.
@@ -151,7 +156,7 @@ def run_fixes(given: argparse.Namespace, model: Source, lines: Sequence[str]) ->
     if given.device is None:
         raise ArgumentError("Name the devices: -d HETERO:GPU,CPU.")
     priorities = Priorities.parse(given.device)
-    own = options.properties(given.property)
+    own = commands.merged(defaults or {}, options.properties(given.property))
     automatic = hl.Affinity.automatic(loaded, priorities.devices)
     fixed = automatic.fix(patterns=options.fixes(fixes))
     sweep = commands.until_interrupted(

@@ -171,7 +171,7 @@ def test_interrupted_run_keeps_what_it_has(run, shell, monkeypatch):
     assert kept.interrupted
     assert kept.latency.median_us == 2.0
     assert "was interrupted" in out
-    assert err.startswith("Note: Interrupted after 3 inferences")
+    assert "Note: Interrupted after 3 inferences" in err
 
 
 @pytest.mark.parametrize("stage", ["_measure_counters", "compare_with_reference"])
@@ -184,7 +184,7 @@ def test_interrupted_after_the_timing_keeps_the_latency(run, shell, monkeypatch,
     assert isinstance(result.error_in_exec, KeyboardInterrupt)
     assert shell.user_ns["kept"].interrupted
     assert len(shell.user_ns["kept"].latency) == 10
-    assert err.startswith("Note: Interrupted after the timing")
+    assert "Note: Interrupted after the timing" in err
 
 
 def test_another_variable_does_not_hide_a_sample(run):
@@ -200,3 +200,13 @@ def test_a_variable_may_hold_a_path(run, shell, tmp_path):
     result, out, err = run(f"%hetero_profile where -d CPU {FEW}")
     assert result.success, err
     assert "digits_inception" in out
+
+
+def test_a_device_is_emulated_by_the_magic(run, shell):
+    result, _, err = run(
+        f"%hetero_profile model -d HETERO:LINEACC,CPU --emulate LINEACC:unsupported=Softmax {FEW}"
+        " -v emulated"
+    )
+    assert result.success, err
+    assert shell.user_ns["emulated"].partition.n_subgraphs == 2
+    assert "LINEACC" in set(hl.devices()["device"])
