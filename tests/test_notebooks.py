@@ -2,6 +2,9 @@
 
 import ast
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -74,3 +77,15 @@ def test_there_is_a_picture_and_the_devices_are_chosen_once(path):
     assert "hl.views." in code
     assert code.count('name.startswith(("GPU", "NPU"))') == 1
     assert not re.search(r"HETERO:ACC|\[\"ACC\", \"CPU\"\]", code)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("condition", ["no-bf16", "one-core", "wide", "offline"])
+def test_the_first_runs_as_on_other_machines(condition):
+    """The others run by ``python -m tests.notebooks_everywhere --conditions …``."""
+    if not sys.platform.startswith("linux") or not shutil.which("cc"):
+        pytest.skip("making this machine another one needs Linux and a C compiler")
+    command = [sys.executable, "-m", "tests.notebooks_everywhere", "01", "--conditions", condition]
+    done = subprocess.run(command, cwd=NOTEBOOKS[0].parents[1], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
