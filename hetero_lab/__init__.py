@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import sys
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from hetero_lab import arguments, interrupts
 
@@ -165,9 +165,9 @@ def __getattr__(name: str) -> Any:
         if name in _RENAMED:
             value = arguments.renamed(value, _RENAMED[name])
     elif isinstance(value, type) and not issubclass(value, BaseException):
-        arguments.check_methods(value)
+        arguments.check_methods(cast("Any", value))
     globals()[name] = value
-    return value
+    return globals()[name]
 
 
 def __dir__() -> list[str]:
