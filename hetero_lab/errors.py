@@ -62,8 +62,16 @@ class CompileError(HeteroLabError):
     """The runtime refused to compile a placement."""
 
 
+class InferenceError(HeteroLabError, RuntimeError):
+    """The runtime compiled a placement and failed while running it."""
+
+
 class QuantizationError(HeteroLabError):
     """A quantised variant of a model that cannot be made."""
+
+
+class ClosedError(HeteroLabError, RuntimeError):
+    """A ParallelExecutor was closed."""
 
 
 class MeasurementError(HeteroLabError):
@@ -82,6 +90,13 @@ def shorten(name: str, limit: int = 120) -> str:
     """Quote a name for a message: one line, at most ``limit`` characters."""
     text = repr(name)
     return text if len(text) <= limit else f"{text[: limit - 2]}…{text[-1]}"
+
+
+def last_line(error: BaseException, limit: int = 400) -> str:
+    """Return the last line of an error of the runtime: what the trace above it leads up to."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    line = lines[-1] if lines else type(error).__name__
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"
 
 
 def names_at_hand(names: Iterable[str], most: int = 8) -> str:

@@ -6,6 +6,8 @@ import functools
 
 import openvino as ov
 
+_kept: dict[int, ov.Core] = {}
+
 
 @functools.cache
 def shared_core() -> ov.Core:
@@ -17,6 +19,17 @@ def shared_core() -> ov.Core:
 def scratch_core() -> ov.Core:
     """Return a Core to try properties on, so that nobody's settings are touched."""
     return ov.Core()
+
+
+def keep(core: ov.Core) -> ov.Core:
+    """Return a core that stays for as long as the process lives.
+
+    Each CPU plugin of OpenVINO 2026.4 gives the thread that loads it a signal stack, and unmaps
+    that when it goes. If cores go in another order than they came, or in another thread, a thread
+    is left with an unmapped signal stack, and the next signal (Ctrl-C) ends the process.
+    """
+    _kept[id(core)] = core
+    return core
 
 
 def runtime_version() -> str:

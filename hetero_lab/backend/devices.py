@@ -17,6 +17,7 @@ from hetero_lab.errors import (
     DeviceError,
     HeteroLabWarning,
     did_you_mean,
+    last_line,
     names_at_hand,
     shorten,
 )
@@ -116,11 +117,11 @@ def why_unavailable(plugin: str, *, core: ov.Core | None = None) -> str:
         if core.get_property(plugin, "AVAILABLE_DEVICES"):
             return ""
     except Exception as error:
-        return _last_line(error)
+        return last_line(error)
     try:
         core.get_property(plugin, "FULL_DEVICE_NAME")
     except Exception as error:
-        return f"{_NO_DEVICE} ({_last_line(error)})"
+        return f"{_NO_DEVICE} ({last_line(error)})"
     return _NO_DEVICE
 
 
@@ -194,7 +195,7 @@ def supported_ops(
             answer = core.query_model(prepared.model, device)
         except Exception as error:
             raise DeviceError(
-                f"{device} cannot say what it supports of this model: {_last_line(error)}"
+                f"{device} cannot say what it supports of this model: {last_line(error)}"
             ) from error
         if len(cache) >= _SUPPORT_CACHE_SIZE:
             cache.pop(next(iter(cache)))
@@ -259,11 +260,6 @@ def _device_row(core: ov.Core, name: str, spec: EmulatedDevice | None) -> dict[s
         "emulated_on": spec.base if spec else "",
         "problem": "",
     }
-
-
-def _last_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
 
 
 def precisions(device: str, *, core: ov.Core | None = None) -> list[str]:

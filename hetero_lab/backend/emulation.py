@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import openvino as ov
 
-from hetero_lab.backend.core import shared_core
+from hetero_lab.backend.core import keep, shared_core
 from hetero_lab.errors import ArgumentError, DeviceError, names_at_hand, shorten
 
 _PLUGIN_OF = {
@@ -178,7 +178,7 @@ def plugin_of(spec: EmulatedDevice) -> tuple[str, str]:
 
 def register(spec: EmulatedDevice, core: ov.Core | None = None) -> None:
     """Make a checked specification known to a core, for instance that of a worker process."""
-    core = core or shared_core()
+    core = keep(core or shared_core())
     registry = _registries.setdefault(core, {})
     if spec.name not in registry:
         library, internal = plugin_of(spec)

@@ -11,7 +11,7 @@ import openvino as ov
 from hetero_lab.backend.core import scratch_core, shared_core
 from hetero_lab.backend.devices import precisions
 from hetero_lab.backend.emulation import emulated_devices, plain
-from hetero_lab.errors import PropertyError, did_you_mean, names_at_hand, shorten
+from hetero_lab.errors import PropertyError, did_you_mean, last_line, names_at_hand, shorten
 
 # Obeyed by the plugins, but missing in their SUPPORTED_PROPERTIES.
 _UNLISTED = {"EXCLUSIVE_ASYNC_REQUESTS"}
@@ -81,8 +81,7 @@ def _check_value(
         if readable:
             trial.get_property(real, key)  # some wrong values show up only here
     except Exception as error:
-        said = (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
-        raise PropertyError(f"{problem}. The runtime says: {shorten(said, 300)}.") from error
+        raise PropertyError(f"{problem}. The runtime says: {last_line(error)}.") from error
     if key == _PRECISION:
         _check_precision(device, real, value)
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import openvino as ov
 
-from hetero_lab.backend.core import shared_core
+from hetero_lab.backend.core import keep, shared_core
 from hetero_lab.backend.properties import check_properties
 from hetero_lab.clock import now
 from hetero_lab.errors import (
     AffinityError,
     CompileError,
+    InferenceError,
+    last_line,
     names_at_hand,
     shorten,
 )
@@ -22,9 +26,10 @@ from hetero_lab.model.read import PreparedModel, Source, op_graph, output_names,
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, one_subgraph, predict
 from hetero_lab.placement.placement import Placement, PlacementLike, compile_properties, resolve
-from hetero_lab.runtime.cut import cut
 from hetero_lab.runtime.exported import observe
 from hetero_lab.runtime.inputs import Inputs, bind_inputs
+from hetero_lab.runtime.submodels import cut
+from hetero_lab.runtime.tensors import to_array, to_tensor
 
 # Obeyed by the Core at compile; no device lists them.
 _OF_THE_CORE = frozenset({"CACHE_DIR", "CACHE_MODE"})
@@ -74,25 +79,32 @@ class CompiledPlacement:
             An input is missing, unknown, or has the wrong shape or element type.
         """
         request = self._request()
-        bind(request, bind_inputs(self.prepared, inputs))
-        request.infer(share_outputs=True)  # copied once, below
+        self._bind(request, bind_inputs(self.prepared, inputs))
+        with inference_errors(self.placement.label):
+            request.infer(share_outputs=True)  # copied once, below
         return self.read_outputs(request)
 
     def read_outputs(self, request: ov.InferRequest) -> dict[str, np.ndarray]:
         """Copy the outputs of a finished request."""
         return {
-            name: np.array(request.get_output_tensor(index).data)
+            name: to_array(request.get_output_tensor(index))
             for index, name in enumerate(self.output_names)
         }
 
     def new_request(self, inputs: Inputs) -> ov.InferRequest:
         """Return a request of its own with the inputs set."""
         request = self.compiled_model.create_infer_request()
-        bind(request, bind_inputs(self.prepared, inputs))
+        self._bind(request, bind_inputs(self.prepared, inputs))
         return request
 
     def __repr__(self) -> str:
         return f"CompiledPlacement({self.placement.label!r}, {self.partition!r})"
+
+    def _bind(self, request: ov.InferRequest, arrays: list[np.ndarray]) -> None:
+        """Give a request its inputs as tensors of its own memory."""
+        for index, array in enumerate(arrays):
+            element_type = self.prepared.model.inputs[index].get_element_type()
+            request.set_input_tensor(index, to_tensor(array, element_type))
 
     def _request(self) -> ov.InferRequest:
         # One request a thread, so that calls from several threads do not meet.
@@ -101,10 +113,15 @@ class CompiledPlacement:
         return self._local.request
 
 
-def bind(request: ov.InferRequest, arrays: list[np.ndarray]) -> None:
-    """Give a request its inputs as tensors of its own memory."""
-    for index, array in enumerate(arrays):
-        request.set_input_tensor(index, ov.Tensor(array.copy()))
+@contextlib.contextmanager
+def inference_errors(label: str) -> Iterator[None]:
+    """Turn what the runtime raises while it runs a placement into an InferenceError."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise InferenceError(
+            f"The runtime failed while it ran {shorten(label)}: {last_line(error)}"
+        ) from error
 
 
 def compile_placement(
@@ -155,7 +172,7 @@ def compile_placement(
     >>> {name: array.shape for name, array in outputs.items()}
     {'digit': (1, 10), 'parity': (1, 2)}
     """
-    core = core or shared_core()
+    core = keep(core or shared_core())
     prepared = prepare(model)
     if checked and isinstance(placement, Placement):
         resolved = placement
@@ -164,6 +181,7 @@ def compile_placement(
     predicted = predict(prepared.graph, resolved.affinity)
     if resolved.direct:
         predicted = one_subgraph(predicted, resolved.affinity.devices[0])
+    check_states(prepared, predicted)
     check_cuts(prepared, predicted)
     by_device = compile_properties(resolved, core)
     config: dict[str, Any] = dict(properties or {})
@@ -186,7 +204,7 @@ def compile_placement(
     except Exception as error:
         raise CompileError(
             f"The runtime refused the placement {shorten(resolved.label)} on "
-            f"{names_at_hand(by_device)}: {_said(error)}."
+            f"{names_at_hand(by_device)}: {last_line(error)}."
             + _who_refused(prepared, predicted, by_device, core)
         ) from error
     compile_ms = (now() - started) * 1e3
@@ -250,15 +268,10 @@ def _who_refused(
         except Exception as error:
             return (
                 f" {subgraph.device} claims each op, but refuses subgraph {subgraph.index} "
-                f"({len(subgraph.ops)} ops: {names_at_hand(subgraph.ops)}): {_said(error)}. "
+                f"({len(subgraph.ops)} ops: {names_at_hand(subgraph.ops)}): {last_line(error)}. "
                 "hetero_lab.find_refused(model, affinity) finds the ops to move."
             )
     return ""
-
-
-def _said(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return shorten(lines[-1] if lines else type(error).__name__, 400)
 
 
 def _lonely_results(partition: Partition) -> list[int]:
@@ -272,21 +285,9 @@ def _lonely_results(partition: Partition) -> list[int]:
     ]
 
 
-def check_cuts(prepared: PreparedModel, partition: Partition) -> None:
-    """Raise where the runtime would fail late or go wrong."""
+def check_states(prepared: PreparedModel, partition: Partition) -> None:
+    """Raise AffinityError where a state would be read in one subgraph and written in another."""
     graph = prepared.graph
-    if partition.boundaries:
-        unknown = [
-            b.tensor
-            for b in partition.boundaries
-            if graph.ops[graph.index_of[b.op]].outputs[b.port].shape is None
-        ]
-        if unknown:
-            raise AffinityError(
-                f"The placement cuts tensors whose shape is not known before running: "
-                f"{names_at_hand(unknown)}. HETERO cannot hand these over; keep their users on "
-                "the device of their producer."
-            )
     where = partition.subgraph_of
     for path in graph.stateful_paths:
         homes = {where[graph.ops[i].name] for i in path if graph.ops[i].name in where}
@@ -296,6 +297,45 @@ def check_cuts(prepared: PreparedModel, partition: Partition) -> None:
                 f"The stateful path {names_at_hand(names)} would be torn into {len(homes)} "
                 "subgraphs. Put the ops around it on its device too."
             )
+
+
+def check_cuts(prepared: PreparedModel, partition: Partition) -> None:
+    """Raise AffinityError where HETERO could not hand a tensor over.
+
+    Before the first inference HETERO gives a boundary of unknown shape a tensor whose dimensions
+    are all 0. The submodel that receives it takes that only if it knows none of them, and the one
+    that makes it may know less of the shape than the whole model does.
+    """
+    graph = prepared.graph
+    outputs = [graph.ops[graph.index_of[b.op]].outputs[b.port] for b in partition.boundaries]
+    if all(output.shape is not None for output in outputs):
+        return
+    submodels = cut(prepared, partition)
+    made = {
+        entry: port.get_partial_shape()
+        for submodel in submodels
+        for entry, port in zip(submodel.outputs, submodel.model.outputs, strict=True)
+        if entry[0] == "tensor"
+    }
+    refused = dict.fromkeys(
+        f"{entry[1]} {port.get_partial_shape()}"
+        for submodel in submodels
+        for entry, port in zip(submodel.inputs, submodel.model.inputs, strict=True)
+        if entry[0] == "tensor" and not port.get_partial_shape().compatible(_at_first(made[entry]))
+    )
+    if refused:
+        raise AffinityError(
+            f"HETERO cannot hand over these tensors, whose shapes are not known before running: "
+            f"{names_at_hand(refused)}. Keep their users on the device of their producer, or use "
+            "hetero_lab.ParallelExecutor, which can."
+        )
+
+
+def _at_first(shape: ov.PartialShape) -> ov.PartialShape:
+    """Return the shape of the tensor that HETERO makes before the first inference."""
+    if shape.is_static:
+        return shape
+    return ov.PartialShape([0] * (1 if shape.rank.is_dynamic else shape.rank.get_length()))
 
 
 def _check_ports(prepared: PreparedModel, compiled: ov.CompiledModel) -> None:

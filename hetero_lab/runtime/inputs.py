@@ -11,6 +11,7 @@ import openvino as ov
 
 from hetero_lab.errors import ArgumentError, InputError, did_you_mean, names_at_hand, shorten
 from hetero_lab.model.read import PreparedModel, input_name
+from hetero_lab.runtime.tensors import array_type, bits_of, encode, ml_dtypes_name
 
 Inputs: TypeAlias = (
     Mapping[Any, Any] | Sequence[Any] | np.ndarray | str | os.PathLike[str] | Callable[[], Any]
@@ -58,10 +59,11 @@ def generate_inputs(prepared: PreparedModel, seed: int = 0) -> dict[str, np.ndar
     rng = np.random.default_rng(seed)
     made: dict[str, np.ndarray] = {}
     for port in prepared.model.inputs:
-        shape, dtype = tuple(port.get_shape()), _dtype(port)
-        if np.issubdtype(dtype, np.floating):
-            values = rng.random(shape)
-        elif dtype == np.bool_:
+        shape, dtype = tuple(port.get_shape()), _array_type(port)
+        if port.get_element_type().is_real():
+            made[input_name(port)] = encode(rng.random(shape), port.get_element_type())
+            continue
+        if dtype == np.bool_:
             values = rng.integers(0, 2, shape)
         else:
             low, high = 0, 2
@@ -140,36 +142,35 @@ def _checked(port: Any, name: str, value: Any) -> np.ndarray:
         array = value.data if isinstance(value, ov.Tensor) else np.asarray(value)
     except ValueError as error:  # lists of unequal length
         raise InputError(f"Input {shorten(name)} is no array: {error}.") from error
-    shape, dtype = tuple(port.get_shape()), _dtype(port)
+    shape, dtype = tuple(port.get_shape()), _array_type(port)
+    array = bits_of(array, port.get_element_type())
     if array.shape != shape:
         raise InputError(
             f"Input {shorten(name)} has the shape {list(shape)}, the given array "
             f"{list(array.shape)}. Another static shape: hetero_lab.load(source, shapes=…)."
         )
     if array.dtype != dtype:
+        scalar = ml_dtypes_name(port.get_element_type())
+        kind = port.get_element_type().get_type_name() if scalar else dtype
+        way_out = (
+            f"Give an array of ml_dtypes.{scalar}, or its bits: array.view('{dtype}')."
+            if scalar
+            else f"Convert it: array.astype('{dtype}')."
+        )
         raise InputError(
-            f"Input {shorten(name)} has the element type {dtype}, the given array {array.dtype}. "
-            f"Convert it: array.astype('{dtype}')."
+            f"Input {shorten(name)} has the element type {kind}, the given array {array.dtype}. "
+            f"{way_out}"
         )
     return np.asarray(array, order="C")
 
 
-def _dtype(port: Any) -> np.dtype[Any]:
-    kind = port.get_element_type()
-    try:
-        dtype = np.dtype(kind.to_dtype())
-    except Exception as error:
+def _array_type(port: Any) -> np.dtype[Any]:
+    dtype = array_type(port.get_element_type())
+    if dtype is None:
         raise InputError(
-            f"Input {shorten(input_name(port))} has the element type {kind.get_type_name()}, "
-            "which NumPy does not have. Add a conversion in front of it with "
-            "openvino.preprocess.PrePostProcessor."
-        ) from error
-    # bf16 is passed off as float16, f8 as bytes, packed types as unpacked ones.
-    if kind == ov.Type.string or ov.Type(dtype) != kind:
-        raise InputError(
-            f"Input {shorten(input_name(port))} has the element type {kind.get_type_name()}, "
-            "which NumPy does not have. Add a conversion in front of it with "
-            "openvino.preprocess.PrePostProcessor."
+            f"Input {shorten(input_name(port))} has the element type "
+            f"{port.get_element_type().get_type_name()}, which an array cannot have. Add a "
+            "conversion in front of it with openvino.preprocess.PrePostProcessor."
         )
     return dtype
 

@@ -81,7 +81,7 @@ class Execution:
                 prepared,
                 placement.affinity,
                 n_requests=self.n_requests,
-                separate_branches=self.split_branches,
+                split_branches=self.split_branches,
             )
 
 
@@ -252,7 +252,7 @@ class _ParallelRunner:
             prepared,
             placement,
             n_requests=execution.n_requests,
-            separate_branches=execution.split_branches,
+            split_branches=execution.split_branches,
             properties={**properties, **({"PERF_COUNT": True} if counters else {})},
             core=core,
         )

@@ -1,85 +1,90 @@
-"""The submodels of a partition, compiled and wired together: which reads what from which."""
+"""The submodels of a partition: cut out of a model, and compiled each on its device."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import openvino as ov
 
-from hetero_lab.errors import CompileError, names_at_hand
-from hetero_lab.runtime.cut import Submodel
+from hetero_lab.errors import ArgumentError, CompileError, last_line, names_at_hand
+from hetero_lab.model.read import PreparedModel
+from hetero_lab.placement.partition import Partition
 
-_MADE_UP = 1_000_000  # so high a number is hardly in a name of the model's own
-
-
-class Wires:
-    """Which subgraph reads what from which."""
-
-    def __init__(self, submodels: tuple[Submodel, ...], parameters: Mapping[str, int]):
-        made_at = {
-            entry: (s.index, port) for s in submodels for port, entry in enumerate(s.outputs)
-        }
-        self.n_inputs: int = len(parameters)
-        # (subgraph, port, model input) and (subgraph, port, producing subgraph, its port).
-        self.from_model: list[tuple[int, int, int]] = []
-        self.from_others: list[tuple[int, int, int, int]] = []
-        for submodel in submodels:
-            for port, entry in enumerate(submodel.inputs):
-                if entry[0] == "model":
-                    self.from_model.append((submodel.index, port, int(entry[1])))
-                elif str(entry[1]) in parameters:
-                    # HETERO hands a model input on through its first user; here it is at hand.
-                    self.from_model.append((submodel.index, port, parameters[str(entry[1])]))
-                else:
-                    self.from_others.append((submodel.index, port, *made_at[entry]))
-        self.to_model: list[tuple[int, int, int]] = sorted(
-            (int(entry[1]), s.index, port)
-            for s in submodels
-            for port, entry in enumerate(s.outputs)
-            if entry[0] == "model"
-        )
-        sources: list[set[int]] = [set() for _ in submodels]
-        self.users: list[list[int]] = [[] for _ in submodels]
-        for target, _, source, _ in self.from_others:
-            if source not in sources[target]:
-                sources[target].add(source)
-                self.users[source].append(target)
-        self.n_sources: list[int] = [len(s) for s in sources]
-        self.first: list[int] = [index for index, n in enumerate(self.n_sources) if not n]
-
-    def urgency(self, spent: list[float]) -> list[float]:
-        """Return the time of the longest path from each subgraph to the end (upward rank)."""
-        rank = [0.0] * len(spent)
-        for index in reversed(range(len(spent))):
-            rank[index] = spent[index] + max((rank[u] for u in self.users[index]), default=0.0)
-        return rank
+# Ports at boundaries are numbered from here; no model's own "Parameter_N" gets so high.
+_FIRST_PORT = 1_000_000
 
 
-class Slot:
-    """The infer requests of one request in flight, chained by shared tensors."""
+@dataclass(frozen=True)
+class Submodel:
+    """One subgraph as a model.
 
-    def __init__(self, compiled: list[ov.CompiledModel], wires: Wires):
-        self.requests: list[ov.InferRequest] = [model.create_infer_request() for model in compiled]
-        self._wires = wires
-        for target, port, source, source_port in wires.from_others:
-            tensor = self.requests[source].get_output_tensor(source_port)
-            self.requests[target].set_input_tensor(port, tensor)
+    ``inputs`` and ``outputs`` say for each port of ``model`` what it is: ``("model", index)`` of
+    the whole model's ports, or ``("tensor", op, port)`` of a boundary.
+    """
 
-    def set_inputs(self, arrays: list[np.ndarray]) -> None:
-        """Copy the inputs, so that the caller may change its arrays meanwhile."""
-        tensors = [ov.Tensor(array.copy()) for array in arrays]
-        for subgraph, port, number in self._wires.from_model:
-            self.requests[subgraph].set_input_tensor(port, tensors[number])
+    index: int
+    device: str
+    model: ov.Model
+    inputs: tuple[tuple[str | int, ...], ...]
+    outputs: tuple[tuple[str | int, ...], ...]
 
-    def outputs(self, names: tuple[str, ...]) -> dict[str, np.ndarray]:
-        """Copy the outputs."""
-        return {
-            names[number]: np.array(self.requests[subgraph].get_output_tensor(port).data)
-            for number, subgraph, port in self._wires.to_model
-        }
+
+def cut(prepared: PreparedModel, partition: Partition) -> tuple[Submodel, ...]:
+    """Cut a clone of the model; the caller's stays as it is.
+
+    Raises
+    ------
+    ArgumentError
+        The partition does not say where every node belongs.
+    """
+    graph = prepared.graph
+    if len(partition.home) != len(graph.ops):
+        raise ArgumentError("This partition does not tell in which subgraph every op is.")
+    clone = prepared.model.clone()
+    nodes = {node.get_friendly_name(): node for node in clone.get_ordered_ops()}
+    parameters: dict[tuple[int, tuple[Any, ...]], Any] = {}
+    results: dict[tuple[Any, ...], Any] = {}
+    for boundary in partition.boundaries:
+        entry = ("tensor", boundary.op, boundary.port)
+        output = nodes[boundary.op].output(boundary.port)
+        uses = [
+            (use, partition.home[graph.index_of[use.get_node().get_friendly_name()]])
+            for use in output.get_target_inputs()
+        ]
+        for target in boundary.targets:
+            parameter = ov.opset13.parameter(output.get_partial_shape(), output.get_element_type())
+            parameter.set_friendly_name(f"{boundary.tensor}/into{target}")
+            parameters[target, entry] = parameter
+            for use, home in uses:
+                if home == target:
+                    use.replace_source_output(parameter.output(0))
+        results[entry] = ov.opset13.result(output, name=f"{boundary.tensor}/out")
+    own_parameters, own_results = clone.get_parameters(), clone.get_results()
+    sinks: dict[int, list[Any]] = {}
+    for sink in clone.get_sinks():
+        home = partition.home[graph.index_of[sink.get_friendly_name()]]
+        sinks.setdefault(home, []).append(sink)
+    submodels = []
+    for subgraph, wiring in zip(partition.subgraphs, partition.wiring, strict=True):
+        index = subgraph.index
+        model_parameters = [
+            own_parameters[int(e[1])] if e[0] == "model" else parameters[index, e]
+            for e in wiring.inputs
+        ]
+        model_results = [
+            own_results[int(e[1])] if e[0] == "model" else results[e] for e in wiring.outputs
+        ]
+        name = f"{graph.name}_{index}"
+        parts: list[Any] = [model_results, model_parameters, name]
+        if index in sinks:
+            parts.insert(1, sinks[index])
+        build: Any = ov.Model  # its stubs do not know the form with sinks
+        model = build(*parts)
+        submodels.append(Submodel(index, subgraph.device, model, wiring.inputs, wiring.outputs))
+    return tuple(submodels)
 
 
 def compile_submodels(
@@ -102,7 +107,7 @@ def compile_submodels(
             ops = [n.get_friendly_name() for n in submodel.model.get_ordered_ops()]
             raise CompileError(
                 f"{submodel.device} refuses subgraph {submodel.index} "
-                f"({names_at_hand(ops)}): {str(error).strip().splitlines()[-1][:300]}"
+                f"({names_at_hand(ops)}): {last_line(error)}"
             ) from error
     return compiled
 
@@ -120,12 +125,12 @@ def named_rows(submodel: Submodel, rows: Iterable[Any]) -> Iterator[object]:
     ):
         for number, (node, entry) in enumerate(zip(nodes, entries, strict=True)):
             if entry[0] == "tensor":
-                ports[node.get_friendly_name()] = f"{kind}_{_MADE_UP + number}"
+                ports[node.get_friendly_name()] = f"{kind}_{_FIRST_PORT + number}"
     for row in rows:
         name = str(row.node_name)
-        for port, made_up in ports.items():
+        for port, numbered in ports.items():
             if name == port or name.startswith(f"{port}_") or name.endswith(f"_{port}"):
-                name = name.replace(port, made_up)
+                name = name.replace(port, numbered)
                 break
         yield SimpleNamespace(
             node_name=f"subgraph{submodel.index}: {name}",

@@ -14,6 +14,7 @@ import openvino as ov
 from hetero_lab import clock
 from hetero_lab.runtime.compiled import CompiledPlacement
 from hetero_lab.runtime.parallel import ParallelExecutor
+from hetero_lab.runtime.tensors import to_tensor
 from hetero_lab.runtime.timing import TIMED_PER_TURN
 
 Outputs = dict[str, np.ndarray]
@@ -28,12 +29,12 @@ def run_queue_turn(
     ``requests``; the first ``requests`` results fill the pipeline and are not counted.
     """
     queue = ov.AsyncInferQueue(compiled.compiled_model, requests)
-    inputs = dict(enumerate(arrays))
+    types = [port.get_element_type() for port in compiled.compiled_model.inputs]
 
     def run(count: int, done: Callable[[], None]) -> None:
         queue.set_callback(lambda _request, _userdata: done())
         for _ in range(count):
-            queue.start_async(inputs)
+            queue.start_async({i: to_tensor(a, types[i]) for i, a in enumerate(arrays)})
         queue.wait_all()
 
     return _between_results(run, requests)

@@ -33,7 +33,7 @@ from hetero_lab.errors import (
 from hetero_lab.model.read import output_names, prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, Subgraph, predict
-from hetero_lab.runtime.compiled import _check_ports, _lonely_results, check_cuts
+from hetero_lab.runtime.compiled import _check_ports, _lonely_results, check_states
 from hetero_lab.runtime.exported import Header, match_header, observe, read_header
 from hetero_lab.runtime.inputs import generate_inputs
 
@@ -324,7 +324,7 @@ def test_a_partition_that_tears_a_stateful_path_is_refused():
         (Subgraph(0, "CPU", ("read", "sum")), Subgraph(1, "ACC", ("middle", "assign"))), ()
     )
     with pytest.raises(AffinityError, match=r"'read', 'sum', 'middle', 'assign' would be torn"):
-        check_cuts(prepared, torn)
+        check_states(prepared, torn)
 
 
 def test_duplicate_names_compile_as_different_ops(own_core):
@@ -343,8 +343,8 @@ def test_a_tensor_of_unknown_size_is_not_cut(own_core):
             continue
         with pytest.raises(AffinityError) as caught:
             hl.compile(model, affinity, core=own_core)
-        assert "shape is not known" in str(caught.value)
-        assert "keep their users on the device of their producer" in str(caught.value)
+        assert "shapes are not known" in str(caught.value)
+        assert "Keep their users on the device of their producer" in str(caught.value)
     assert own_core.n_compiled == before
 
 

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import _thread
+import contextlib
+import gc
+import itertools
+import subprocess
+import sys
 import threading
 from concurrent.futures import wait
 
@@ -16,10 +21,16 @@ from slices import sliced
 from small_models import stateful
 
 import hetero_lab as hl
-from hetero_lab.errors import ArgumentError, InputError
+from hetero_lab import clock
+from hetero_lab.errors import (
+    ArgumentError,
+    ClosedError,
+    HeteroLabError,
+    InferenceError,
+    InputError,
+)
 from hetero_lab.model.read import prepare
 from hetero_lab.runtime.inputs import bind_inputs, generate_inputs
-from hetero_lab.runtime.parallel import ClosedError
 from hetero_lab.runtime.reference import compare_with_reference, lowest_precision
 from hetero_lab.samples.catalogue import sample_names
 
@@ -42,6 +53,14 @@ def close(got, wanted):
         np.testing.assert_allclose(got[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
+def executor_threads() -> list[threading.Thread]:
+    """Return the threads of executors that do not end by themselves."""
+    found = [t for t in threading.enumerate() if t.name.startswith("hetero_lab executor")]
+    for thread in found:
+        thread.join(timeout=30)
+    return [thread for thread in found if thread.is_alive()]
+
+
 @pytest.mark.parametrize("seed", sliced(range(100), quick=3, in_ci=30))
 @pytest.mark.parametrize("separate", [False, True])
 def test_random_models_and_requests_in_flight(seed, separate):
@@ -55,7 +74,7 @@ def test_random_models_and_requests_in_flight(seed, separate):
         affinity,
         device_properties=F32,
         n_requests=n_requests,
-        separate_branches=separate,
+        split_branches=separate,
     ) as executor:
         futures = [executor.submit(i) for i in inputs * 2]
         for future, value in zip(futures, wanted * 2, strict=True):
@@ -117,8 +136,10 @@ def test_an_op_that_throws_ends_its_request_alone():
                 (value,) = future.result(timeout=60).values()
                 np.testing.assert_allclose(value, np.e + 4, rtol=1e-2)
             else:
-                assert "Reshape node with name 'r'" in str(future.exception(timeout=60))
-        with pytest.raises(RuntimeError, match="Reshape node with name 'r'"):
+                error = future.exception(timeout=60)
+                assert isinstance(error, InferenceError)
+                assert "Reshape node with name 'r'" in str(error.__cause__)
+        with pytest.raises(InferenceError, match=r"subgraph \d on CPU"):
             executor([ones, np.array([3, 3])])
         assert len(executor([ones, np.array([2, 2])])) == 1
 
@@ -133,7 +154,7 @@ def test_closing_cancels_what_has_not_begun():
     assert not not_done
     assert 0 < sum(future.cancelled() for future in done) < 300
     assert all(set(f.result()) == {"digit", "parity"} for f in done if not f.cancelled())
-    assert not any(thread.is_alive() for thread in executor._threads)
+    assert not executor_threads()
 
 
 def test_ctrl_c_during_a_call_leaves_the_executor_usable():
@@ -154,6 +175,111 @@ def test_ctrl_c_during_a_call_leaves_the_executor_usable():
                 executor(inputs)
         assert len(executor.submit(inputs).result(timeout=30)) == 1
     executor.close()
+
+
+def test_the_longest_path_goes_first_however_many_requests_there_were(monkeypatch):
+    ticks = itertools.count(step=1000)
+    monkeypatch.setattr(clock, "now_ns", lambda: next(ticks))  # every subgraph takes as long
+    x = op.parameter([1, 8], np.float32, name="x")
+    short = op.abs(x, name="short")
+    path = x
+    for number in range(6):
+        path = op.tanh(path, name=f"path{number}")
+    model = ov.Model([op.result(path), op.result(short)], [x], "paths")
+    affinity = hl.Affinity.uniform(model, "CPU").fix(patterns={"path[135]": "PARACC"})
+    inputs = [np.ones((1, 8), np.float32)]
+    with hl.ParallelExecutor(model, affinity, split_branches=True) as executor:
+        home = executor.partition.subgraph_of
+        for _ in range(5000):
+            executor(inputs)
+        spans = [s for s in executor.timeline if s.request == 4999]
+    order = [span.subgraph for span in sorted(spans, key=lambda span: span.start_s)]
+    assert order[0] == home["path0"]
+
+
+def test_an_executor_can_be_closed_by_a_done_callback():
+    model = hl.load("digits_inception")
+    inputs = generate_inputs(prepare(model))
+    executor = hl.ParallelExecutor(model, "CPU")
+    tried: list[BaseException | None] = []
+
+    def close_it(_future) -> None:
+        for call in (lambda: executor(inputs), executor.profiling_info, executor.close):
+            try:
+                call()
+                tried.append(None)
+            except BaseException as error:
+                tried.append(error)
+
+    futures = [executor.submit_bound(bind_inputs(prepare(model), inputs), close_it)]
+    with contextlib.suppress(ClosedError):
+        futures += [executor.submit(inputs) for _ in range(20)]
+    done, not_done = wait(futures, timeout=60)
+    assert not not_done
+    assert all(set(future.result()) == {"digit", "parity"} for future in done)
+    executor.close()
+    assert [type(error) for error in tried] == [HeteroLabError, HeteroLabError, type(None)]
+    assert "done callback" in str(tried[0])
+    assert not executor_threads()
+    with pytest.raises(ClosedError):
+        executor.submit(inputs)
+
+
+def test_counters_wait_for_what_runs_and_end_with_the_executor():
+    model = hl.load("digits_inception")
+    affinity = hl.Affinity.uniform(model, "CPU").fix(patterns={"^mixed2": "PARACC"})
+    inputs = generate_inputs(prepare(model))
+    executor = hl.ParallelExecutor(model, affinity, properties={"PERF_COUNT": True}, n_requests=2)
+    futures = [executor.submit(inputs) for _ in range(30)]
+    rows = executor.profiling_info()
+    assert all(future.done() for future in futures)
+    subgraphs = {row.node_name.partition(":")[0] for row in rows if str(row.status) != "NOT_RUN"}
+    assert subgraphs == {f"subgraph{s.index}" for s in executor.partition.subgraphs}
+    executor.close()
+    with pytest.raises(ClosedError, match="was closed"):
+        executor.profiling_info()
+
+
+def test_an_executor_that_nobody_closed_goes_with_its_threads():
+    model = hl.load("digits_inception")
+    inputs = generate_inputs(prepare(model))
+    executor = hl.ParallelExecutor(model, "CPU")
+    futures = [executor.submit(inputs) for _ in range(10)]
+    del executor
+    gc.collect()
+    assert all(set(future.result(timeout=60)) == {"digit", "parity"} for future in futures)
+    assert not executor_threads()
+
+
+def test_a_program_can_end_while_an_executor_runs():
+    code = (
+        "import numpy as np, hetero_lab as hl\n"
+        "model = hl.load('digits_inception')\n"
+        "executor = hl.ParallelExecutor(model, 'CPU', n_requests=2)\n"
+        "image = [np.zeros((1, 1, 8, 8), np.float32)]\n"
+        "futures = [executor.submit(image) for _ in range(2000)]\n"
+        "print(sum(f.done() for f in futures) < 2000)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "True", "")
+
+
+def test_tensors_of_unknown_shape_are_handed_over():
+    x = op.parameter([6], np.float32, name="x")
+    where = op.non_zero(op.relu(x, name="positive"), "i64", name="where")
+    column = op.convert(where, "f32", name="column")
+    doubled = op.multiply(column, np.float32(2), name="doubled")
+    model = ov.Model([op.result(op.add(doubled, column, name="y"))], [x], "unknown")
+    affinity = hl.Affinity.uniform(model, "CPU").fix(
+        ops={"positive": "PARACC", "column": "PARACC", "y": "PARACC"}
+    )
+    rows = [[1, 0, 2, 0, 0, 3], [0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1], [0, 5, 0, 0, 0, 0]]
+    with hl.ParallelExecutor(model, affinity, n_requests=2) as executor:
+        assert executor.partition.n_subgraphs == 5
+        futures = [executor.submit([np.array(row, np.float32)]) for row in rows * 3]
+        for future, row in zip(futures, rows * 3, strict=True):
+            (value,) = future.result(timeout=60).values()
+            np.testing.assert_array_equal(value, 3.0 * np.array([np.flatnonzero(row)]))
 
 
 @pytest.mark.slow

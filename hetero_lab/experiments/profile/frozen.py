@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero_lab.clock import now
-from hetero_lab.errors import CompileError, StoredFileError, shorten
+from hetero_lab.errors import CompileError, StoredFileError, last_line, shorten
 from hetero_lab.experiments.environment import current_environment
 from hetero_lab.experiments.profile.profile import Profile
 from hetero_lab.model.read import PreparedModel, Source, prepare
@@ -64,7 +64,7 @@ def profile_frozen(
     except RuntimeError as error:
         raise CompileError(
             f"The runtime cannot compile the frozen placement {shorten(os.fspath(directory))} on "
-            f"{frozen['target']}: {str(error).strip().splitlines()[-1]}"
+            f"{frozen['target']}: {last_line(error)}"
         ) from error
     compile_ms = (now() - started) * 1e3
     partition, as_predicted = _partition(prepared, placement)

@@ -1,0 +1,475 @@
+"""Run the subgraphs of several requests on threads, each as soon as its inputs are there.
+
+A device runs one subgraph at a time: of the oldest request, and of that the one with the longest
+path behind it. There are as many threads as devices, not bound to any: whichever finishes a
+subgraph runs the next ready one, and wakes another thread only for what can run beside it. A
+chain of subgraphs runs in the calling thread. All threads sleep while there is nothing to do.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import heapq
+import itertools
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import TypeAlias
+
+import numpy as np
+import openvino as ov
+
+from hetero_lab.clock import now
+from hetero_lab.errors import ClosedError, HeteroLabError, InferenceError, last_line
+from hetero_lab.runtime.submodels import Submodel
+from hetero_lab.runtime.tensors import to_array, to_tensor
+from hetero_lab.runtime.timeline import Span
+
+Outputs: TypeAlias = dict[str, np.ndarray]
+Done: TypeAlias = Callable[[Future[Outputs]], object]
+
+_KEPT_SPANS = 100_000
+_RANKED_AFTER = 3  # requests after which urgency follows measured times
+
+
+class Dataflow:
+    """Which submodel reads what from which.
+
+    Parameters
+    ----------
+    submodels
+        In execution order.
+    parameters
+        The model's Parameters by name, with the index of the input that each is.
+    """
+
+    def __init__(self, submodels: Sequence[Submodel], parameters: Mapping[str, int]):
+        made_at = {
+            entry: (s.index, port) for s in submodels for port, entry in enumerate(s.outputs)
+        }
+        # (subgraph, port, model input) and (subgraph, port, producing subgraph, its port).
+        self.from_model: list[tuple[int, int, int]] = []
+        self.from_others: list[tuple[int, int, int, int]] = []
+        for submodel in submodels:
+            for port, entry in enumerate(submodel.inputs):
+                if entry[0] == "model":
+                    self.from_model.append((submodel.index, port, int(entry[1])))
+                elif str(entry[1]) in parameters:
+                    # HETERO hands a model input on through its first user; here it is at hand.
+                    self.from_model.append((submodel.index, port, parameters[str(entry[1])]))
+                else:
+                    self.from_others.append((submodel.index, port, *made_at[entry]))
+        self.to_model = sorted(
+            (int(entry[1]), s.index, port)
+            for s in submodels
+            for port, entry in enumerate(s.outputs)
+            if entry[0] == "model"
+        )
+        sources: list[set[int]] = [set() for _ in submodels]
+        self.users: list[list[int]] = [[] for _ in submodels]
+        for target, _, source, _ in self.from_others:
+            if source not in sources[target]:
+                sources[target].add(source)
+                self.users[source].append(target)
+        self.n_sources = [len(s) for s in sources]
+        self.first = [index for index, n in enumerate(self.n_sources) if not n]
+        self.is_chain = all(i in self.users[i - 1] for i in range(1, len(submodels)))
+
+    def upward_ranks(self, spent_s: Sequence[float]) -> list[float]:
+        """Return the time of the longest path from each subgraph to the end, itself included."""
+        rank = [0.0] * len(spent_s)
+        for index in reversed(range(len(spent_s))):
+            rank[index] = spent_s[index] + max((rank[u] for u in self.users[index]), default=0.0)
+        return rank
+
+
+class Slot:
+    """The infer requests of one request in flight, chained by shared tensors."""
+
+    def __init__(
+        self, compiled: Sequence[ov.CompiledModel], devices: Sequence[str], dataflow: Dataflow
+    ):
+        self._devices = devices
+        self.requests = [model.create_infer_request() for model in compiled]
+        self._element_types = {
+            (subgraph, port): compiled[subgraph].inputs[port].get_element_type()
+            for subgraph, port, _ in dataflow.from_model
+        }
+        self._dataflow = dataflow
+        # A tensor of unknown shape is there only after its producer has run.
+        self._late: list[list[tuple[int, int, int]]] = [[] for _ in compiled]
+        for target, port, source, source_port in dataflow.from_others:
+            if compiled[source].outputs[source_port].get_partial_shape().is_dynamic:
+                self._late[target].append((port, source, source_port))
+            else:
+                tensor = self.requests[source].get_output_tensor(source_port)
+                self.requests[target].set_input_tensor(port, tensor)
+
+    def set_inputs(self, arrays: Sequence[np.ndarray]) -> None:
+        """Copy the inputs, so that the caller may change its arrays meanwhile."""
+        tensors: dict[int, ov.Tensor] = {}
+        for subgraph, port, number in self._dataflow.from_model:
+            if number not in tensors:
+                element_type = self._element_types[subgraph, port]
+                tensors[number] = to_tensor(arrays[number], element_type)
+            self.requests[subgraph].set_input_tensor(port, tensors[number])
+
+    def run(self, index: int) -> None:
+        """Run one subgraph, whose inputs are there."""
+        request = self.requests[index]
+        for port, source, source_port in self._late[index]:
+            request.set_input_tensor(port, self.requests[source].get_output_tensor(source_port))
+        try:
+            request.infer(share_outputs=True)  # or each would be copied
+        except RuntimeError as error:
+            raise InferenceError(
+                f"The runtime failed while it ran subgraph {index} on {self._devices[index]}: "
+                f"{last_line(error)}"
+            ) from error
+
+    def outputs(self, names: Sequence[str]) -> Outputs:
+        """Copy the outputs."""
+        return {
+            names[number]: to_array(self.requests[subgraph].get_output_tensor(port))
+            for number, subgraph, port in self._dataflow.to_model
+        }
+
+
+class Scheduler:
+    """Threads, priorities and requests in flight of one executor.
+
+    Parameters
+    ----------
+    dataflow, compiled
+        The submodels, compiled, and what each reads from which.
+    devices
+        The device of each submodel.
+    output_names
+        Names of the model's outputs in order.
+    n_requests
+        How many requests are in flight at most; each has tensors of its own.
+    """
+
+    def __init__(
+        self,
+        dataflow: Dataflow,
+        compiled: Sequence[ov.CompiledModel],
+        devices: Sequence[str],
+        output_names: Sequence[str],
+        n_requests: int,
+    ):
+        self._dataflow = dataflow
+        self._devices = devices
+        self._output_names = output_names
+        self._free = [Slot(compiled, devices, dataflow) for _ in range(n_requests)]
+        self._waiting: deque[_Job] = deque()
+        self._ready: dict[str, list[tuple[int, float, int, _Job, int]]] = {d: [] for d in devices}
+        self._resting = set(self._ready)  # devices that run nothing
+        self._state = threading.RLock()
+        self._wake = threading.Condition(self._state)
+        self._idle = threading.Condition(self._state)
+        self._running: set[_Job] = set()
+        self._order = itertools.count()
+        self._numbers = itertools.count()
+        self._urgency_s = [0.0] * len(devices)
+        self._spent_s = [0.0] * len(devices)
+        self._spans: deque[Span] = deque(maxlen=_KEPT_SPANS)
+        self._finished = 0
+        self._closing = False
+        self._local = threading.local()
+        self._threads = [
+            threading.Thread(
+                target=self._work, args=(core,), name=f"hetero_lab executor {i}", daemon=True
+            )
+            for i, core in enumerate(_separate_cores(len(self._ready), compiled))
+        ]
+        for thread in self._threads:
+            thread.start()
+        # A thread that infers while the interpreter takes itself apart would crash.
+        atexit.register(self.close, cancel=True)
+
+    @property
+    def timeline(self) -> tuple[Span, ...]:
+        """What ran when, the last 100,000 runs of subgraphs."""
+        with self._state:
+            return tuple(self._spans)
+
+    def call(self, arrays: Sequence[np.ndarray]) -> Outputs:
+        """Infer once.
+
+        Raises
+        ------
+        ClosedError
+            It was closed.
+        HeteroLabError
+            The caller is a done callback, whose thread would wait for itself.
+        """
+        self._refuse_in_callback("called")
+        job = self._put(arrays, None)
+        with self._state:
+            # Nothing can run beside a chain, so that waking somebody would only cost time.
+            alone = self._dataflow.is_chain and self._running == {job}
+            taken = self._take() if alone else None
+            self._wake.notify(self._n_possible())
+        while taken is not None:
+            taken = self._run(*taken, until=job)
+        return job.future.result()
+
+    def submit(self, arrays: Sequence[np.ndarray], done: Done | None = None) -> Future[Outputs]:
+        """Put a request in line; ``done`` is called with its future by the thread that ends it.
+
+        Raises
+        ------
+        ClosedError
+            It was closed.
+        """
+        job = self._put(arrays, done)
+        with self._state:
+            self._wake.notify(self._n_possible())
+        return job.future
+
+    @contextlib.contextmanager
+    def idle(self) -> Iterator[Slot]:
+        """Wait until nothing runs, and begin nothing meanwhile; yields what ran last.
+
+        Raises
+        ------
+        ClosedError
+            It was closed.
+        HeteroLabError
+            The caller is a done callback, whose request is not over.
+        """
+        self._refuse_in_callback("asked for counters")
+        with self._state:
+            self._idle.wait_for(lambda: not self._running)
+            self._refuse_closed()
+            yield self._free[-1]
+
+    def close(self, cancel: bool = False) -> None:
+        """Wait for what was submitted, or cancel what has not begun; leave no thread behind.
+
+        Called by a done callback it waits for nothing: what is in flight ends by itself, and the
+        threads after it.
+        """
+        self.stop()
+        with self._state:
+            if cancel:
+                for job in self._waiting:
+                    job.future.cancel()
+                    job.future.set_running_or_notify_cancel()  # wakes concurrent.futures.wait
+                    self._forget(job)
+                self._waiting.clear()
+            if self._is_calling_back:
+                return
+            self._idle.wait_for(lambda: not self._running)
+        for thread in self._threads:
+            thread.join()
+
+    def stop(self) -> None:
+        """Take no more requests, and end the threads after those in flight; wait for nothing."""
+        atexit.unregister(self.close)
+        with self._state:
+            self._closing = True
+            self._retire_if_over()
+
+    def _put(self, arrays: Sequence[np.ndarray], done: Done | None) -> _Job:
+        """Put a request in line and wake no thread."""
+        job = _Job(next(self._numbers), arrays)
+        if done is not None:
+            job.future.add_done_callback(done)
+        with self._state:
+            self._refuse_closed()
+            self._running.add(job)
+            self._waiting.append(job)
+            started = self._start_waiting()
+        for first in started:
+            self._begin(first)
+        return job
+
+    def _start_waiting(self) -> list[_Job]:
+        started = []
+        while self._waiting and self._free:
+            job = self._waiting.popleft()
+            if not job.future.set_running_or_notify_cancel():
+                self._forget(job)
+                continue
+            job.slot = self._free.pop()
+            started.append(job)
+        return started
+
+    def _begin(self, job: _Job) -> None:
+        assert job.slot is not None
+        try:
+            job.slot.set_inputs(job.arrays)
+        except BaseException as error:
+            self._finish(job, error)
+            return
+        job.missing = list(self._dataflow.n_sources)
+        job.left = len(self._devices)
+        if not job.left:
+            self._finish(job, None)
+        for index in self._dataflow.first:
+            self._make_ready(job, index)
+
+    def _make_ready(self, job: _Job, index: int) -> None:
+        entry = (job.number, -self._urgency_s[index], next(self._order), job, index)
+        with self._state:
+            heapq.heappush(self._ready[self._devices[index]], entry)
+
+    def _n_possible(self) -> int:
+        """Return how many subgraphs could start now; the state is locked."""
+        return sum(bool(self._ready[device]) for device in self._resting)
+
+    def _take(self) -> tuple[_Job, int] | None:
+        """Take the most urgent subgraph whose device rests; the state is locked."""
+        able = [device for device in self._resting if self._ready[device]]
+        if not able:
+            return None
+        device = min(able, key=lambda device: self._ready[device][0][:3])
+        self._resting.remove(device)
+        *_, job, index = heapq.heappop(self._ready[device])
+        return job, index
+
+    def _work(self, core: int | None) -> None:
+        """Run what is ready until there is nothing more to come."""
+        if core is not None:
+            os.sched_setaffinity(0, {core})
+        while True:
+            with self._state:
+                taken = self._take()
+                while taken is None:
+                    if self._closing and not self._running:
+                        return
+                    self._wake.wait()
+                    taken = self._take()
+            while taken is not None:
+                taken = self._run(*taken)
+
+    def _run(self, job: _Job, index: int, until: _Job | None = None) -> tuple[_Job, int] | None:
+        """Run a subgraph; return what this thread goes on with, None after the end of ``until``."""
+        assert job.slot is not None
+        error: BaseException | None = None
+        started_s = now()
+        if job.error is None:
+            try:
+                job.slot.run(index)
+            except BaseException as raised:  # Ctrl-C too: nobody else gives the device back
+                error = raised
+        ended_s = now()
+        interrupted = error is not None and not isinstance(error, Exception)
+        device = self._devices[index]
+        with self._state:
+            self._resting.add(device)
+            if job.error is None and error is None:
+                self._spans.append(Span(job.number, index, device, started_s, ended_s))
+                self._spent_s[index] += ended_s - started_s
+            job.error = job.error or error
+            job.left -= 1
+            done = job.left == 0
+            for user in self._dataflow.users[index]:
+                job.missing[user] -= 1
+                if not job.missing[user]:
+                    self._make_ready(job, user)
+            taken = None if interrupted or (done and job is until) else self._take()
+            self._wake.notify(self._n_possible())
+        if done:
+            self._finish(job, job.error)
+        if interrupted and error is not None:
+            raise error
+        return taken
+
+    def _finish(self, job: _Job, error: BaseException | None) -> None:
+        slot = job.slot
+        assert slot is not None
+        outputs: Outputs = {}
+        if error is None:
+            try:
+                outputs = slot.outputs(self._output_names)
+            except BaseException as raised:
+                error = raised
+        with self._state:
+            self._free.append(slot)
+            job.slot = None
+            self._finished += 1
+            if self._finished == _RANKED_AFTER:
+                self._urgency_s = self._dataflow.upward_ranks(self._spent_s)
+            started = self._start_waiting()
+        for first in started:
+            self._begin(first)
+        with self._state:
+            self._wake.notify(self._n_possible())
+        outside, self._local.is_calling_back = self._is_calling_back, True
+        try:
+            if error is None:
+                job.future.set_result(outputs)
+            else:
+                job.future.set_exception(error)
+        finally:
+            self._local.is_calling_back = outside
+            with self._state:
+                self._forget(job)
+
+    def _forget(self, job: _Job) -> None:
+        """Count a request as over; the state is locked."""
+        self._running.discard(job)
+        self._idle.notify_all()
+        self._retire_if_over()
+
+    def _retire_if_over(self) -> None:
+        """End the threads and let go of the requests after the last one; the state is locked."""
+        if self._closing and not self._running:
+            self._free.clear()
+            self._wake.notify_all()
+
+    @property
+    def _is_calling_back(self) -> bool:
+        """Whether this thread is in the done callback of a request."""
+        return getattr(self._local, "is_calling_back", False)
+
+    def _refuse_closed(self) -> None:
+        if self._closing:
+            raise ClosedError("The executor was closed; make a new ParallelExecutor.")
+
+    def _refuse_in_callback(self, what: str) -> None:
+        if self._is_calling_back:
+            raise HeteroLabError(
+                f"The executor cannot be {what} in a done callback: the thread would wait for "
+                "itself. Call submit() there, or wait for the future in another thread."
+            )
+
+
+class _Job:
+    """One request on its way through the subgraphs."""
+
+    def __init__(self, number: int, arrays: Sequence[np.ndarray]):
+        self.number = number
+        self.arrays = arrays
+        self.future: Future[Outputs] = Future()
+        self.slot: Slot | None = None
+        self.missing: list[int] = []
+        self.left = 0
+        self.error: BaseException | None = None
+
+
+def _separate_cores(n: int, compiled: Sequence[ov.CompiledModel]) -> list[int | None]:
+    """Return a core for each of ``n`` threads to stay on; None for each if they are to be free.
+
+    Linux likes to start a thread on the core of the one that wakes it, and work of less than a
+    few milliseconds is over before the two are moved apart. But a thread is only bound if every
+    model runs on one: those that a runtime starts inherit the core of the one that starts them.
+    """
+    if not sys.platform.startswith("linux") or not all(map(_is_one_threaded, compiled)):
+        return [None] * n
+    cores = sorted(os.sched_getaffinity(0))
+    return list(cores[:n]) if n <= len(cores) else [None] * n
+
+
+def _is_one_threaded(compiled: ov.CompiledModel) -> bool:
+    try:
+        return int(compiled.get_property("INFERENCE_NUM_THREADS")) == 1
+    except RuntimeError:  # a device that does not run on cores
+        return False
