@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from hetero_lab.experiments.profile.storage import read_profile as read_profile
     from hetero_lab.experiments.search.calibrate import calibrate as calibrate
     from hetero_lab.experiments.search.explain import explain as explain
+    from hetero_lab.experiments.search.find_wrong import find_wrong as find_wrong
     from hetero_lab.experiments.search.optimize import optimize as optimize
     from hetero_lab.experiments.search.optimized import Optimized as Optimized
     from hetero_lab.experiments.search.recover import recover_accuracy as recover_accuracy
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
         Refusals as Refusals,
         find_refused as find_refused,
     )
+    from hetero_lab.experiments.search.wrong import Wrong as Wrong
     from hetero_lab.experiments.sweep.comparison import Comparison as Comparison, compare as compare
     from hetero_lab.experiments.sweep.control import SweepControl as SweepControl
     from hetero_lab.experiments.sweep.entries import priority_orders as priority_orders
@@ -122,6 +124,7 @@ _WHERE = {
     "evaluate": "experiments.accuracy.evaluate",
     "explain": "experiments.search.explain",
     "find_refused": "experiments.search.refusals",
+    "find_wrong": "experiments.search.find_wrong",
     "dataset": "samples.datasets",
     "devices": "backend.devices",
     "emulate": "backend.emulation",
@@ -145,6 +148,7 @@ _WHERE = {
     "Sweep": "experiments.sweep.result",
     "SweepExplorer": "widgets.explorer.explorer",
     "sweep": "experiments.sweep.sweep",
+    "Wrong": "experiments.search.wrong",
 }
 
 # Arguments by their names of version 0.1, for one version more.

@@ -27,7 +27,7 @@ Verdict = Literal["equal", "rounding", "different", "not a number"]
 
 # Relative error (Euclidean norm) up to which an output counts as the same computation. The
 # machine epsilons are 6e-8, 5e-4 and 4e-3; a deep network amplifies them some thirty times.
-_TOLERANCE = {"f32": 1e-3, "f16": 2e-2, "bf16": 1.5e-1, "i8": 3e-1, "u8": 3e-1}
+TOLERANCE = {"f32": 1e-3, "f16": 2e-2, "bf16": 1.5e-1, "i8": 3e-1, "u8": 3e-1}
 _HINT = "INFERENCE_PRECISION_HINT"
 _LONG_NAMES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 _ROUNDING_FACTOR = 2.0
@@ -158,8 +158,8 @@ def lowest_precision(
         next((short for long, short in _LONG_NAMES.items() if long in text), text) for text in texts
     ]
     asked += ["i8"] if _is_quantised(prepared) else []
-    known = [p for p in executed or asked if p in _TOLERANCE]
-    return max(known, key=lambda p: _TOLERANCE[p], default="f32")
+    known = [p for p in executed or asked if p in TOLERANCE]
+    return max(known, key=lambda p: TOLERANCE[p], default="f32")
 
 
 def _is_quantised(prepared: PreparedModel) -> bool:
@@ -185,7 +185,7 @@ def _asked_precisions(compiled: CompiledPlacement) -> list[object]:
 
 
 def _compare_one(name: str, output: np.ndarray, expected: np.ndarray, precision: str) -> Agreement:
-    tolerance = _TOLERANCE[precision]
+    tolerance = TOLERANCE[precision]
     if output.shape != expected.shape:
         nan = float("nan")
         return Agreement(name, nan, nan, nan, nan, 0.0, precision, tolerance, "different")
@@ -209,7 +209,7 @@ def _compare_one(name: str, output: np.ndarray, expected: np.ndarray, precision:
     cosine = float(a @ b / (norm_a * norm_b)) if norm_a and norm_b else float(norm_a == norm_b)
     if not odd_ones_agree:
         verdict = "not a number"
-    elif error <= _TOLERANCE["f32"]:
+    elif error <= TOLERANCE["f32"]:
         verdict = "equal"
     else:
         verdict = "rounding" if error <= tolerance else "different"

@@ -1,0 +1,802 @@
+"""Find the ops of a placement that compute wrong numbers, and the cheapest way around them."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hetero_lab.backend.core import shared_core
+from hetero_lab.backend.emulation import emulated_devices, plugin_of
+from hetero_lab.errors import (
+    ArgumentError,
+    CompileError,
+    DeviceError,
+    HeteroLabError,
+    MeasurementError,
+    PlanError,
+    names_at_hand,
+    shorten,
+)
+from hetero_lab.experiments.environment import current_environment
+from hetero_lab.experiments.search.minimal_set import minimal_set
+from hetero_lab.experiments.search.placed_runs import PlacedRuns, partition_of
+from hetero_lab.experiments.search.wrong import Kind, OpError, Wrong, WrongSet
+from hetero_lab.model.read import Source, prepare
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.partition import predict
+from hetero_lab.placement.placement import Placement, PlacementLike, compile_properties, resolve
+from hetero_lab.planning.cost_model import CostModel
+from hetero_lab.planning.planner import plan_graph
+from hetero_lab.progress import Progress
+from hetero_lab.runtime.inputs import Inputs, bind_inputs, generate_inputs
+from hetero_lab.runtime.pieces import TensorKey, cut_pieces, outgoing
+from hetero_lab.runtime.reference import (
+    TOLERANCE,
+    lowest_precision,
+    reference_device,
+    reference_outputs,
+)
+from hetero_lab.runtime.timing import Stopwatch
+from hetero_lab.runtime.transparent import distance, size
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+# Share of the tolerance from which on what a set does to the outputs counts as its fault.
+_SHARE = 0.3
+_RANDOM_TYPES = frozenset({"RandomUniform", "Multinomial", "RandomPoisson"})
+_WINDOW = 16  # ops
+_MOST_ROUNDS = 4
+_MOST_WAYS_OUT = 8  # that are run
+_MOST_CHOICES = 256  # that are priced
+_PLAN_S = 5.0
+_F32 = {"INFERENCE_PRECISION_HINT": "f32"}
+
+
+def find_wrong(
+    model: Source,
+    placement: PlacementLike,
+    inputs: Inputs | None = None,
+    tolerance: float | None = None,
+    budget_s: float | None = 120.0,
+    *,
+    costs: CostModel | None = None,
+    isolate: bool = False,
+    progress: bool = True,
+    core: ov.Core | None = None,
+) -> Wrong:
+    """Find the ops that are to blame for wrong outputs, and a placement without the fault.
+
+    The outputs are compared with those of a single real device in f32, the trusted one. If they
+    differ, every op is run by itself on its device with the inputs that it has in the
+    reference, all of them in one compile. Where that does not explain the outputs, ops are wrong
+    only together, because the device fuses them: sets of ops are run in the same way until none
+    can be left out of them. Rounding is told from faults by moving what the ops read and make
+    by the rounding error of the executed precision, in the reference.
+
+    Parameters
+    ----------
+    model
+        Anything that :func:`hetero_lab.load` takes.
+    placement
+        The placement in question.
+    inputs
+        One set of inputs; generated if left out. Inputs that show the fault.
+    tolerance
+        The relative error (Euclidean norm) up to which an output is right. Left out, it is 0.001
+        for f32, 0.02 for f16 and 0.15 for bf16, and more where the model amplifies rounding.
+    budget_s
+        Wall time of the search, overrun by at most one compile. What is known then is returned.
+    costs
+        Prices the ways around the fault, of :func:`hetero_lab.calibrate`. Without it, the way
+        with the fewest subgraphs, then bytes at their boundaries, then moved ops, is taken.
+    isolate
+        Let the placement's devices work in a process of their own. The search then survives a
+        device that crashes or hangs, and names the ops that make it.
+    progress
+        Show how many models were compiled, if it takes more than two seconds.
+
+    Returns
+    -------
+    Wrong
+        After Ctrl-C (:func:`hetero_lab.last_interrupted`): what was found until then.
+
+    Raises
+    ------
+    DeviceError
+        No single real device supports the whole model, so there is no reference.
+    MeasurementError
+        The reference has no output that is a number.
+
+    Notes
+    -----
+    Minimal sets are those of delta debugging (Zeller and Hildebrandt 2002), found by bisection
+    (Junker 2004). Rounding is estimated by Monte Carlo arithmetic (Parker 1997).
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> acc = hl.emulate("ACC")
+    >>> wrong = hl.find_wrong("digits_inception", "HETERO:ACC,CPU", progress=False)
+    >>> wrong.kind in ("none", "rounding"), wrong.fix
+    (True, {})
+    """
+    core = core or shared_core()
+    watch = Stopwatch.start(budget_s)
+    if tolerance is not None and not tolerance > 0:
+        raise ArgumentError(
+            f"tolerance= is a relative error above 0, for instance 0.001, not {tolerance!r}."
+        )
+    prepared = prepare(model)
+    resolved = resolve(prepared, placement, core=core)
+    if costs is not None:
+        costs.check_graph(prepared.graph)
+    arrays = bind_inputs(prepared, generate_inputs(prepared) if inputs is None else inputs)
+    try:
+        trusted = reference_device(prepared, core)
+    except DeviceError as error:
+        raise DeviceError(
+            "No single real device here supports the whole model, so there is no reference that "
+            "could tell what is wrong."
+        ) from error
+    runs = PlacedRuns(prepared, resolved, arrays, trusted, core, isolate=isolate)
+    try:
+        return search_wrong(runs, watch, tolerance=tolerance, costs=costs, progress=progress)
+    finally:
+        runs.close()
+
+
+def search_wrong(
+    runs: PlacedRuns,
+    watch: Stopwatch,
+    *,
+    tolerance: float | None = None,
+    costs: CostModel | None = None,
+    progress: bool = False,
+) -> Wrong:
+    """Search with arguments that are checked already."""
+    with Progress("find_wrong", show=progress, budget_s=watch.budget_s) as bar:
+        return _Search(runs, watch, tolerance, costs, bar).run()
+
+
+class _BudgetOverError(Exception):
+    """The search stops here, with what it knows."""
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """What a set of ops did with the reference's inputs.
+
+    ``error`` is the largest relative error of a tensor that it makes, ``damage`` that of the
+    model's outputs if nothing else were wrong. ``wrong`` if both are more than rounding.
+    """
+
+    wrong: bool
+    error: float
+    damage: float
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Ops that are wrong together, on a device."""
+
+    device: str
+    ops: tuple[str, ...]
+    trial: _Trial
+    minimal: bool
+
+
+class _Search:
+    def __init__(
+        self,
+        runs: PlacedRuns,
+        watch: Stopwatch,
+        tolerance: float | None,
+        costs: CostModel | None,
+        bar: Progress,
+    ):
+        self.runs, self.watch, self.tolerance, self.costs, self.bar = (
+            runs,
+            watch,
+            tolerance,
+            costs,
+            bar,
+        )
+        self.prepared, self.graph, self.given = runs.prepared, runs.prepared.graph, runs.placement
+        self.placeable = frozenset(self.graph.ops[i].name for i in self.graph.placeable)
+        # Ops of a stateful path go together.
+        self.members: dict[str, list[str]] = {}
+        for node in self.given.affinity.nodes:
+            if node.name in self.placeable:
+                self.members.setdefault(node.leader, []).append(node.name)
+        self.found: list[_Found] = []
+        self.notes: list[str] = []
+        self.precisions: dict[str, str] = {}
+        self.trials: dict[tuple[str, frozenset[str]], _Trial] = {}
+        self.isolated: dict[str, _Trial] = {}
+        self.best: _Found | None = None  # of the set that is being shrunk
+        self.random: frozenset[str] = frozenset()
+        self.interrupted = False
+        self.refused = ""  # what the runtime says against the given placement
+
+    def run(self) -> Wrong:
+        """Search, and bring together what was found."""
+        outputs = self._run_given()
+        self.precisions = {
+            device: lowest_precision([], self.prepared, [self._hint(device)])
+            for device in self.given.affinity.devices
+        }
+        self.suspects = {
+            op: self.precisions[self.given.affinity[op]]
+            for op in self.placeable
+            if self.given.affinity[op] != self.runs.trusted
+            or self.precisions[self.runs.trusted] != "f32"
+        }
+        self.output_keys = [
+            (self.graph.ops[producer].name, port)
+            for producer, port in (self.graph.ops[i].inputs[0] for i in self.graph.results)
+        ]
+        named = reference_outputs(self.prepared, self.runs.arrays, core=self.runs.core)
+        self.reference = list(named.values())
+        self.before = float("inf") if self.refused else max(self._errors(outputs), default=0.0)
+        has_random = any(op.type in _RANDOM_TYPES for op in self.graph)
+        if self.before <= self._equal and not has_random:
+            return self._result("none", self.given, proven=True, after=self.before, complete=True)
+        self.bar.note(f"{self.runs.n_compiles} compiles")
+        self.transparent = self.runs.transparent()
+        self._check_reference()
+        whole = partition_of(self.prepared, self.given).n_subgraphs == 1
+        if whole and not self.refused and len(self.suspects) == len(self.placeable):
+            made = dict(zip(self.output_keys, outputs, strict=True))
+            everything = frozenset(self.suspects)
+            (device,) = self.given.affinity.devices
+            self.trials[device, everything] = self._judged(everything, made)
+        mended, after, complete = self.given, self.before, True
+        right = not (self.refused or self.random) and not self._is_wrong(outputs, self.given)
+        try:
+            for _ in range(_MOST_ROUNDS):
+                new = self._find_in(mended)
+                self.found += new
+                if not new:
+                    break
+                mended, after, right = self._way_out()
+                if right or self.random:
+                    break
+        except (_BudgetOverError, KeyboardInterrupt) as error:
+            complete, self.interrupted = False, isinstance(error, KeyboardInterrupt)
+            if self.best is not None:
+                self.found.append(self.best)
+        if not self.found:
+            kind: Kind = "rounding" if right or self.random else "combination"
+            return self._result(kind, self.given, proven=right, after=after, complete=complete)
+        if mended is self.given:  # the budget ended before a way out was run
+            mended, after, right = self._mended(self._moves_all()), float("nan"), False
+        kind = "op" if all(len(found.ops) == 1 for found in self.found) else "combination"
+        return self._result(kind, mended, proven=right, after=after, complete=complete)
+
+    def _run_given(self) -> list[np.ndarray]:
+        self.bar.note(f"{self.runs.n_compiles} compiles")
+        try:
+            return self.runs.placed(self.given)[0]
+        except CompileError as error:
+            self.refused = str(error)
+            self.notes.append(
+                f"The placement does not run: {error}. What is refused counts as wrong."
+            )
+            return []
+
+    def _hint(self, device: str) -> object:
+        own = compile_properties(self.given, self.runs.core)[device]
+        return own.get("INFERENCE_PRECISION_HINT", self.runs.hints.get(device))
+
+    # What the outputs are worth.
+
+    @property
+    def _equal(self) -> float:
+        return TOLERANCE["f32"] if self.tolerance is None else self.tolerance
+
+    @property
+    def _threshold(self) -> float:
+        """The relative error of an output from which on it is not taken for rounding at sight."""
+        if self.tolerance is not None:
+            return self.tolerance
+        used = set(self.suspects.values()) or {"f32"}
+        return max(TOLERANCE[precision] for precision in used)
+
+    def _errors(self, outputs: Sequence[np.ndarray]) -> list[float]:
+        return [
+            _relative(distance(output, expected), expected)
+            for output, expected in zip(outputs, self.reference, strict=True)
+        ]
+
+    def _is_wrong(self, outputs: Sequence[np.ndarray], placement: Placement) -> bool:
+        """Whether some output is off by more than rounding explains."""
+        off = {
+            key: distance(output, expected)
+            for key, output, expected, error in zip(
+                self.output_keys, outputs, self.reference, self._errors(outputs), strict=True
+            )
+            if error > self._threshold
+        }
+        if not off:
+            return False
+        known = set(self.transparent.values)
+        bound = self.transparent.rounding(self._suspects_in(placement), set(off) & known)
+        return any(far > bound.get(key, 0.0) for key, far in off.items())
+
+    def _suspects_in(self, placement: Placement) -> dict[str, str]:
+        affinity, before = placement.affinity, self.given.affinity
+        return {op: p for op, p in self.suspects.items() if affinity[op] == before[op]}
+
+    # The reference.
+
+    def _check_reference(self) -> None:
+        values = self.transparent.values
+        again = self.transparent.run({})
+        changing = {key[0] for key, value in values.items() if distance(again[key], value) > 0}
+        changing |= {op.name for op in self.graph if op.type in _RANDOM_TYPES}
+        # Where it begins: these change although all that they read stays the same.
+        first = {
+            op.name
+            for op in self.graph
+            if op.name in changing
+            and not any(self.graph.ops[producer].name in changing for producer, _ in op.inputs)
+        }
+        self.random = self._leave_out(
+            first,
+            "The model is random by itself ({}), so its outputs cannot be compared; those ops were "
+            "left out, and all others were run with the numbers that they made in the reference.",
+        )
+        nan = {key for key, value in values.items() if _has_nan(value)}
+        self._leave_out(
+            {
+                op.name
+                for op in self.graph
+                if any((self.graph.ops[producer].name, port) in nan for producer, port in op.inputs)
+            },
+            "{} read what is not a number in the reference already, so what they make of it tells "
+            "nothing; they were left out.",
+        )
+        if self.random:
+            return
+        unfused = [values.get(key) for key in self.output_keys]
+        apart = [
+            name
+            for name, fused, plain in zip(range(len(unfused)), self.reference, unfused, strict=True)
+            if plain is not None and _relative(distance(fused, plain), plain) > self._equal
+        ]
+        if apart:
+            self.notes.append(
+                f"{self.runs.trusted} itself computes other numbers for output "
+                f"{', '.join(map(str, apart))} when nothing is fused; those are the reference here."
+            )
+            self.reference = [
+                fused if plain is None else plain.astype(fused.dtype)
+                for fused, plain in zip(self.reference, unfused, strict=True)
+            ]
+        if not any(np.isfinite(o).any() for o in self.reference if o.dtype.kind == "f") and any(
+            map(_has_nan, self.reference)
+        ):
+            maker = next(op.name for op in self.graph if any(key[0] == op.name for key in nan))
+            raise MeasurementError(
+                f"The reference itself makes what is not a number, first in {shorten(maker)}, and "
+                "no output has a number left to compare. Give inputs= for which the model "
+                "computes some."
+            )
+
+    def _leave_out(self, ops: Collection[str], why: str) -> frozenset[str]:
+        """Take ops out of the search, with those that cannot be apart from them, and say so."""
+        leaders = {self.graph.ops[self.graph.leader[self.graph.index_of[op]]].name for op in ops}
+        out = frozenset(m for leader in leaders for m in self.members.get(leader, ()))
+        if out:
+            self.notes.append(why.format(names_at_hand(self._ordered(out))))
+            self.suspects = {op: p for op, p in self.suspects.items() if op not in out}
+        return out
+
+    # Trials of sets of ops.
+
+    def _check_budget(self) -> None:
+        if self.watch.is_over:
+            raise _BudgetOverError
+        self.bar.note(f"{self.runs.n_compiles} compiles")
+
+    def _run(self, device: str, sets: Sequence[frozenset[str]]) -> list[_Trial | None]:
+        """Run disjoint sets in one compile; in several where the device refuses them together."""
+        self._check_budget()
+        try:
+            made = self.runs.pieces(device, sets, self.transparent.values)
+        except CompileError as error:
+            if len(sets) > 1:
+                half = len(sets) // 2
+                return [*self._run(device, sets[:half]), *self._run(device, sets[half:])]
+            if self.refused:
+                return [_Trial(True, float("inf"), float("inf"))]
+            self.notes.append(
+                f"{device} refuses to run {names_at_hand(self._ordered(sets[0]))} apart from the "
+                f"rest, so that could not be tested: {error}"
+            )
+            return [None]
+        by_set: list[dict[TensorKey, np.ndarray]] = [{} for _ in sets]
+        for index, key, value in made:
+            by_set[index][key] = value
+        return [self._judged(ops, values) for ops, values in zip(sets, by_set, strict=True)]
+
+    def _judged(self, ops: frozenset[str], made: Mapping[TensorKey, np.ndarray]) -> _Trial:
+        values = self.transparent.values
+        far = {key: distance(value, values[key]) for key, value in made.items() if key in values}
+        error = max((_relative(d, values[key]) for key, d in far.items()), default=0.0)
+        if error <= _UNSEEN:
+            return _Trial(False, error, error)
+        damage = self._damage({key: made[key] for key, d in far.items() if d > 0})
+        if damage <= _SHARE * self._threshold:
+            return _Trial(False, error, damage)
+        bound = self.transparent.rounding({op: self.suspects[op] for op in ops}, set(far))
+        return _Trial(any(d > bound[key] for key, d in far.items()), error, damage)
+
+    def _damage(self, made: Mapping[TensorKey, np.ndarray]) -> float:
+        """Return the relative error of the outputs if these tensors were as they are here."""
+        values, offsets = self.transparent.values, {}
+        for key, value in made.items():
+            if not self.transparent.takes_offset(key):
+                return float("inf")  # what cannot be carried on counts as bad
+            offsets[key] = _offset(value, values[key])
+        reached = self.transparent.run(offsets, set(self.output_keys))
+        return max(
+            (
+                _relative(distance(value, values[key]), values[key])
+                for key, value in reached.items()
+            ),
+            default=0.0,
+        )
+
+    def _fails(self, device: str, leaders: Iterable[str]) -> bool:
+        ops = frozenset(member for leader in leaders for member in self.members[leader])
+        known = self.trials.get((device, ops))
+        if known is None:
+            (trial,) = self._run(device, [ops])
+            known = trial or _Trial(False, float("nan"), float("nan"))
+            self.trials[device, ops] = known
+        if known.wrong and (self.best is None or len(ops) < len(self.best.ops)):
+            self.best = _Found(device, self._ordered(ops), known, minimal=False)
+        return known.wrong
+
+    def _ordered(self, ops: Iterable[str]) -> tuple[str, ...]:
+        return tuple(sorted(ops, key=self.graph.index_of.__getitem__))
+
+    # The search.
+
+    def _find_in(self, placement: Placement) -> list[_Found]:
+        """Return the sets of ops that are wrong in a placement, as far as they are not known."""
+        suspects = self._suspects_in(placement)
+        roots: dict[str, list[frozenset[str]]] = {}
+        for subgraph in partition_of(self.prepared, placement).subgraphs:
+            ops = frozenset(op for op in subgraph.ops if op in suspects)
+            if ops:
+                roots.setdefault(subgraph.device, []).append(ops)
+        self._run_isolated(suspects)
+        new = [
+            _Found(self.given.affinity[leader], self._ordered(self.members[leader]), trial, True)
+            for leader, trial in self.isolated.items()
+            if trial.wrong and leader in suspects
+        ]
+        alone = {op for found in new for op in found.ops}
+        for device, sets in roots.items():
+            rests = [ops - alone for ops in sets]
+            asked = [ops for ops in rests if ops and (device, ops) not in self.trials]
+            if asked:
+                for ops, trial in zip(asked, self._run(device, asked), strict=True):
+                    if trial is not None:
+                        self.trials[device, ops] = trial
+            for rest in rests:
+                new += self._combinations(device, rest)
+        return new
+
+    def _run_isolated(self, suspects: Collection[str]) -> None:
+        by_device: dict[str, list[str]] = {}
+        for leader, members in self.members.items():
+            if leader not in self.isolated and all(op in suspects for op in members):
+                by_device.setdefault(self.given.affinity[leader], []).append(leader)
+        for device, leaders in by_device.items():
+            sets = [frozenset(self.members[leader]) for leader in leaders]
+            for leader, trial in zip(leaders, self._run(device, sets), strict=True):
+                if trial is not None:
+                    self.isolated[leader] = self.trials[device, frozenset(self.members[leader])] = (
+                        trial
+                    )
+
+    def _combinations(self, device: str, ops: frozenset[str]) -> list[_Found]:
+        """Return minimal sets of a subgraph's ops that are wrong together."""
+        leaders = [leader for leader in self.members if leader in ops]
+        if not leaders or not self._fails(device, leaders):
+            return []
+        new: list[_Found] = []
+        for part in self._wrong_windows(device, leaders) or [leaders]:
+            taken = {op for found in new for op in found.ops}
+            left = [leader for leader in part if leader not in taken]
+            while left and self._fails(device, left):
+                self.best = None
+                chosen = minimal_set(left, lambda some: self._fails(device, some), self._nearest)
+                together = self._ordered(m for leader in chosen for m in self.members[leader])
+                trial = self.trials[device, frozenset(together)]
+                new.append(_Found(device, together, trial, minimal=True))
+                left = [leader for leader in left if leader not in chosen]
+            self.best = None
+        return new
+
+    def _wrong_windows(self, device: str, leaders: list[str]) -> list[list[str]]:
+        """Return overlapping stretches of the model that are wrong, run side by side.
+
+        What a device fuses is close together, so this mostly replaces a bisection of the whole
+        model; it also sees what is small beside the rounding of the whole model.
+        """
+        wrong = []
+        for offset in (0, _WINDOW // 2):
+            starts = [0, *range(offset or _WINDOW, len(leaders), _WINDOW), len(leaders)]
+            windows = [leaders[a:b] for a, b in itertools.pairwise(starts)]
+            if len(windows) == 1:
+                break
+            sets = [frozenset(m for leader in w for m in self.members[leader]) for w in windows]
+            for window, ops, trial in zip(windows, sets, self._run(device, sets), strict=True):
+                if trial is not None:
+                    self.trials[device, ops] = trial
+                    if trial.wrong:
+                        wrong.append(window)
+        return wrong
+
+    def _nearest(self, leader: str, others: Sequence[str]) -> list[str]:
+        """Sort ops by their distance in the graph; among equals, the later ones first."""
+        start = self.graph.index_of[leader]
+        steps, queue = {start: 0}, [start]
+        for index in queue:
+            around = [use.index for use in self.graph.consumers[index]]
+            around += [producer for producer, _ in self.graph.ops[index].inputs]
+            for other in around:
+                if other not in steps and self.graph.ops[other].name in self.placeable:
+                    steps[other] = steps[index] + 1
+                    queue.append(other)
+        where = self.graph.index_of
+        far = len(self.graph)
+        return sorted(others, key=lambda op: (steps.get(where[op], far), -where[op]))
+
+    # The way around.
+
+    def _way_out(self) -> tuple[Placement, float, bool]:
+        """Run the ways around the fault, the cheapest first; return the first that is right."""
+        tried: tuple[Placement, float, bool] | None = None
+        for affinity in self._ways_out():
+            placement = self._mended(affinity)
+            if self.random:
+                return placement, float("nan"), False
+            self._check_budget()
+            try:
+                outputs, _ = self.runs.placed(placement)
+            except HeteroLabError as error:
+                self.notes.append(f"A way around the fault does not run: {error}")
+                continue
+            after = max(self._errors(outputs), default=0.0)
+            tried = placement, after, not self._is_wrong(outputs, placement)
+            if tried[2]:
+                break
+        return tried or (self._mended(self._moves_all()), float("nan"), False)
+
+    def _ways_out(self) -> list[Affinity]:
+        """Return affinities that break up every set, the cheapest first, and one that moves all."""
+        whole = self._moves_all()
+        options = [
+            [[leader] for leader in found.ops if leader in self.members] for found in self.found
+        ]
+        n = 1
+        for option in options:
+            n *= len(option)
+        if n > _MOST_CHOICES:
+            return [whole]
+        ways = {
+            self._moved(itertools.chain.from_iterable(choice)): None
+            for choice in itertools.product(*options)
+        }
+        ways.pop(whole, None)
+        ranked = sorted(ways, key=self._price)[:_MOST_WAYS_OUT]
+        ranked.append(whole)
+        planned = self._planned(ranked[0])
+        if planned is not None and self._price(planned) < self._price(ranked[0]):
+            ranked.insert(0, planned)
+        return ranked
+
+    def _planned(self, affinity: Affinity) -> Affinity | None:
+        """Return the best plan that keeps what moved in ``affinity`` where it moved to."""
+        if self.costs is None:
+            return None
+        given = self.given.affinity
+        pins = {
+            rf"\A{re.escape(op)}\Z": affinity[op] for op in given.ops if affinity[op] != given[op]
+        }
+        try:
+            return plan_graph(self.graph, self.costs, pin=pins, time_limit_s=_PLAN_S).affinity
+        except PlanError:
+            return None
+
+    def _price(self, affinity: Affinity) -> tuple[float, ...]:
+        if self.costs is not None:
+            return (self.costs.predict_us(affinity),)
+        partition = predict(self.graph, affinity)
+        given = self.given.affinity
+        moved = sum(affinity[op] != given[op] for op in given.ops)
+        return (partition.n_subgraphs, partition.boundary_bytes, moved)
+
+    def _moves_all(self) -> Affinity:
+        return self._moved(op for found in self.found for op in found.ops)
+
+    def _moved(self, ops: Iterable[str]) -> Affinity:
+        moves = dict.fromkeys(ops, self.runs.trusted)
+        return self.given.affinity.fix(ops=moves, core=self.runs.core)
+
+    def _mended(self, affinity: Affinity) -> Placement:
+        properties: dict[str, Mapping[str, Any]] = dict(self.given.device_properties)
+        trusted = self.runs.trusted
+        properties[trusted] = {**properties.get(trusted, {}), **_F32}
+        return replace(
+            self.given,
+            affinity=affinity,
+            label=f"{self.given.label} mended",
+            device_properties=properties,
+            direct=self.given.direct and len(affinity.devices) == 1,
+        )
+
+    # The result.
+
+    def _op_errors(self) -> tuple[OpError, ...]:
+        """Run the placement once more with its tensors in sight, and bring all together."""
+        inside: set[TensorKey] = set()
+        for found in self.found:
+            shown = set(outgoing(self.graph, found.ops))
+            inside |= {
+                (op, port)
+                for op in found.ops
+                for port in range(len(self.graph.ops[self.graph.index_of[op]].outputs))
+                if (op, port) not in shown
+            }
+        values = self.transparent.values
+        wanted = [
+            key
+            for key in values
+            if key[0] in self.suspects
+            and key not in inside
+            and self.graph.ops[self.graph.index_of[key[0]]].outputs[key[1]].shape is not None
+        ]
+        arrived: dict[TensorKey, float] = {}
+        if not (self.random or self.refused or self.interrupted):
+            try:
+                self._check_budget()
+                _, shown = self.runs.placed(self.given, wanted)
+                arrived = {
+                    k: _relative(distance(v, values[k]), values[k]) for k, v in shown.items()
+                }
+            except _BudgetOverError:
+                self.notes.append("The budget ended before the accumulated errors were measured.")
+            except HeteroLabError as error:
+                self.notes.append(f"The accumulated errors could not be measured: {error}")
+        bound = self.transparent.rounding(self.suspects, set(values))
+        ports: dict[str, list[TensorKey]] = {}
+        for key in values:
+            ports.setdefault(key[0], []).append(key)
+        errors = []
+        for op in self._ordered(self.suspects):
+            leader = self.graph.ops[self.graph.leader[self.graph.index_of[op]]].name
+            isolated = self.isolated.get(leader)
+            keys = ports.get(op, [])
+            errors.append(
+                OpError(
+                    op=op,
+                    op_type=self.graph.ops[self.graph.index_of[op]].type,
+                    device=self.given.affinity[op],
+                    isolated=None if isolated is None else isolated.error,
+                    accumulated=max((arrived[k] for k in keys if k in arrived), default=None),
+                    rounding=max((_relative(bound[k], values[k]) for k in keys), default=None),
+                )
+            )
+        return tuple(errors)
+
+    def _result(
+        self, kind: Kind, placement: Placement, *, proven: bool, after: float, complete: bool
+    ) -> Wrong:
+        values = {} if kind == "none" else self.transparent.values
+        sets = []
+        for found in self.found:
+            piece = cut_pieces(self.prepared, [found.ops], values)
+            sets.append(
+                WrongSet(
+                    found.device,
+                    found.ops,
+                    found.trial.error,
+                    found.trial.damage,
+                    found.minimal,
+                    piece,
+                    tuple(values[key] for key in piece.inputs),
+                    tuple(values[key] for _, key in piece.outputs),
+                )
+            )
+        op_errors = () if kind == "none" else self._op_errors()
+        devices = dict.fromkeys([*self.given.affinity.devices, self.runs.trusted])
+        return Wrong(
+            kind=kind,
+            verdict=self._verdict(kind, placement, proven, after, complete),
+            sets=tuple(sets),
+            op_errors=op_errors,
+            given=self.given,
+            placement=placement,
+            proven=proven,
+            before=self.before,
+            after=after,
+            precisions=dict(self.precisions),
+            device_properties=compile_properties(self.given, self.runs.core),
+            plugins={
+                device: plugin_of(spec)
+                for device, spec in emulated_devices(self.runs.core).items()
+                if device in devices
+            },
+            trusted=self.runs.trusted,
+            complete=complete,
+            interrupted=self.interrupted,
+            notes=tuple(dict.fromkeys(self.notes)),
+            n_compiles=self.runs.n_compiles,
+            elapsed_s=self.watch.elapsed_s,
+            environment=current_environment(devices, self.runs.core),
+        )
+
+    def _verdict(
+        self, kind: Kind, placement: Placement, proven: bool, after: float, complete: bool
+    ) -> str:
+        off = f"The outputs are off by {self.before:.2g} (relative error)"
+        seen = "The placement does not run" if self.refused else off
+        used = ", ".join(sorted(set(self.suspects.values())))
+        cut = "It was interrupted" if self.interrupted else "The budget ended"
+        end = "" if complete else f" {cut} before the search came to its end."
+        if kind == "none":
+            return f"Nothing is wrong: no output is off by more than {self.before:.2g} (relative)."
+        if kind == "rounding":
+            how = "Each op is right" if self.random else f"{off}, by rounding in {used}"
+            return f"{how}: no op is wrong, by itself or together with others.{end}"
+        if not self.found:
+            return (
+                f"{seen}, more than rounding in {used} explains, but no op and no subgraph is "
+                f"wrong with the reference's inputs.{end}"
+            )
+        singles = [found.ops[0] for found in self.found if len(found.ops) == 1]
+        together = [names_at_hand(found.ops) for found in self.found if len(found.ops) > 1]
+        blame = [f"{names_at_hand(singles)} by itself"] if len(singles) == 1 else []
+        blame += [f"{names_at_hand(singles)} by themselves"] if len(singles) > 1 else []
+        blame += [f"{ops} together" for ops in together]
+        moved = sum(placement.affinity[op] != device for op, device in self._given_ops())
+        way = f"With {moved} op{'s' * (moved > 1)} moved to {self.runs.trusted}, the outputs "
+        way += f"are right ({after:.2g})" if proven else "should be right; this was not proven"
+        return f"{seen}. Wrong: {'; '.join(blame)}. {way}.{end}"
+
+    def _given_ops(self) -> list[tuple[str, str]]:
+        return [(op, self.given.affinity[op]) for op in self.given.affinity.ops]
+
+
+# Below f32's own rounding nothing has to be looked at.
+_UNSEEN = 1e-7
+
+
+def _relative(far: float, reference: np.ndarray) -> float:
+    norm = size(reference)
+    return far / norm if norm else far
+
+
+def _has_nan(value: np.ndarray) -> bool:
+    return value.dtype.kind == "f" and bool(np.isnan(value).any())
+
+
+def _offset(value: np.ndarray, reference: np.ndarray) -> np.ndarray:
+    if reference.dtype.kind == "b":
+        return value ^ reference
+    same = value == reference
+    with np.errstate(invalid="ignore", over="ignore"):
+        # Equal infinities have no difference to be carried on.
+        return np.where(same, 0, value - reference).astype(reference.dtype)

@@ -1,0 +1,105 @@
+"""Files that show a fault without hetero_lab, for a report to those who can mend it."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hetero_lab.model.read import save
+from hetero_lab.runtime import show_fault
+from hetero_lab.tables import (
+    make_directory,
+    scratch_directory,
+    write_csv,
+    write_json,
+    write_text,
+)
+
+if TYPE_CHECKING:
+    from hetero_lab.experiments.search.wrong import Wrong, WrongSet
+
+
+def write_wrong(wrong: Wrong, directory: str | os.PathLike[str]) -> None:
+    """Write the mended affinity, the tables, and a directory for each set of wrong ops."""
+    target = make_directory(directory)
+    wrong.affinity.to_json(target / "affinity.json")
+    write_json(target / "devices.json", dict(wrong.affinity))
+    write_csv(target / "errors.csv", wrong.errors)
+    write_csv(target / "culprits.csv", wrong.culprits)
+    for number_, found in enumerate(wrong.sets, start=1):
+        place = make_directory(target / f"fault_{number_}")
+        with scratch_directory(place, ".hetero_lab-") as draft:
+            _write_fault(draft, wrong, found)
+            for file in sorted(draft.iterdir()):
+                os.replace(file, place / file.name)
+
+
+def _write_fault(draft: Path, wrong: Wrong, found: WrongSet) -> None:
+    save(found.piece.model, draft / "model.xml")
+    arrays: dict[str, Any] = {f"in{index}": array for index, array in enumerate(found.inputs)}
+    np.savez(draft / "inputs.npz", **arrays)
+    sides = {
+        "right": {"device": wrong.trusted, "properties": {"INFERENCE_PRECISION_HINT": "f32"}},
+        "wrong": {
+            "device": found.device,
+            "properties": dict(wrong.device_properties[found.device]),
+        },
+    }
+    types = {error.op: error.op_type for error in wrong.op_errors}
+    write_json(
+        draft / "fault.json",
+        {
+            **sides,
+            "ops": [f"{op} ({types[op]})" for op in found.ops],
+            "outputs": [key[0] for _, key in found.piece.outputs],
+            # JSON knows no infinity; one is as bad as any error.
+            "relative_error": min(found.error, 1.0) if math.isfinite(found.error) else 1.0,
+            "openvino_version": wrong.environment.openvino_version,
+            "emulated": {
+                device: list(plugin)
+                for device, plugin in wrong.plugins.items()
+                if device in (found.device, wrong.trusted)
+            },
+        },
+    )
+    write_text(draft / "README.md", _report(wrong, found, types))
+    shutil.copyfile(show_fault.__file__, draft / "show_fault.py")
+
+
+def _report(wrong: Wrong, found: WrongSet, types: dict[str, str]) -> str:
+    devices = dict(wrong.environment.devices)
+    many = len(found.ops) > 1
+    lines = [
+        f"# {_sorts(found.ops, types)} on {found.device}: wrong numbers",
+        "",
+        f"`python show_fault.py` runs `model.xml` on {found.device} and on {wrong.trusted} with "
+        "the same inputs and compares the outputs; it needs openvino and numpy. The model holds "
+        + (
+            "the ops that are wrong only together: without any one of them, the others are right."
+            if many and found.minimal
+            else "the ops in question."
+        ),
+        "",
+        f"- relative error of the outputs (Euclidean norm): {found.error:.2g}",
+        f"- OpenVINO {wrong.environment.openvino_version}, {wrong.environment.system}, Python "
+        f"{wrong.environment.python_version}",
+        *(f"- {device}: {devices[device]}" for device in (found.device, wrong.trusted)),
+        f"- properties of {found.device}: `{dict(wrong.device_properties[found.device])}`; "
+        f"executed in {wrong.precisions[found.device]}",
+        "",
+        "| op | type |",
+        "| --- | --- |",
+        *(f"| `{op}` | {types[op]} |" for op in found.ops),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _sorts(ops: Sequence[str], types: dict[str, str]) -> str:
+    return " + ".join(types[op] for op in ops[:6]) + (" + …" if len(ops) > 6 else "")

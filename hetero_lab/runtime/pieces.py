@@ -1,0 +1,123 @@
+"""Sets of ops cut out of a model and run by themselves, each fed with given tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import openvino as ov
+
+from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.model.read import PreparedModel
+
+# An op's name and the number of its output.
+TensorKey: TypeAlias = tuple[str, int]
+
+FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Disjoint sets of ops in one model, which share nothing but constants.
+
+    ``inputs`` and ``outputs`` say for each port of ``model`` which tensor of the whole model it
+    is; ``outputs`` with the number of the piece that makes it.
+    """
+
+    model: ov.Model
+    inputs: tuple[TensorKey, ...]
+    outputs: tuple[tuple[int, TensorKey], ...]
+
+
+def outgoing(graph: OpGraph, ops: Collection[str]) -> tuple[TensorKey, ...]:
+    """Return the tensors of a set of ops that something outside of the set reads."""
+    inside = {graph.index_of[name] for name in ops}
+    return tuple(
+        (graph.ops[index].name, port)
+        for index in sorted(inside)
+        for port in sorted(
+            {use.source_port for use in graph.consumers[index] if use.index not in inside}
+        )
+    )
+
+
+def incoming(graph: OpGraph, ops: Collection[str]) -> tuple[TensorKey, ...]:
+    """Return the tensors that a set of ops reads from outside, but for what constants make."""
+    inside = {graph.index_of[name] for name in ops}
+    read = {
+        source
+        for index in inside
+        for source in graph.ops[index].inputs
+        if source[0] not in inside and source[0] not in graph.constant_side
+    }
+    return tuple((graph.ops[index].name, port) for index, port in sorted(read))
+
+
+def cut_pieces(
+    prepared: PreparedModel,
+    pieces: Sequence[Collection[str]],
+    values: Mapping[TensorKey, np.ndarray],
+) -> Pieces:
+    """Cut disjoint sets of ops out of a clone of the model.
+
+    What a piece reads from outside becomes an input of its own, so that the pieces stay
+    unconnected; what is read outside becomes an output. Ops keep their friendly names.
+
+    Parameters
+    ----------
+    pieces
+        Names of ops. A set need not be connected.
+    values
+        The tensors that are read, for their shapes.
+    """
+    graph = prepared.graph
+    clone = prepared.model.clone()
+    nodes = {node.get_friendly_name(): node for node in clone.get_ordered_ops()}
+    outputs = [(number, key) for number, ops in enumerate(pieces) for key in outgoing(graph, ops)]
+    results = [
+        ov.opset13.result(readable(nodes[name].output(port)), name=f"out{number}")
+        for number, (_, (name, port)) in enumerate(outputs)
+    ]
+    parameters: list[Any] = []
+    inputs: list[TensorKey] = []
+    for ops in pieces:
+        inside = frozenset(ops)
+        fed: dict[TensorKey, Any] = {}
+        for key in incoming(graph, inside):
+            kind = nodes[key[0]].output(key[1]).get_element_type()
+            own = ov.Type.f32 if kind.get_type_name() in FLOATS else kind
+            parameter = ov.opset13.parameter(list(values[key].shape), own, name=f"in{len(inputs)}")
+            fed[key] = as_type(parameter.output(0), kind)
+            parameters.append(parameter)
+            inputs.append(key)
+        for name in inside:
+            for port, (producer, source_port) in enumerate(graph.ops[graph.index_of[name]].inputs):
+                key = (graph.ops[producer].name, source_port)
+                if key in fed:
+                    nodes[name].input(port).replace_source_output(fed[key])
+    every = frozenset().union(*map(frozenset, pieces))
+    sinks = [sink for sink in clone.get_sinks() if sink.get_friendly_name() in every]
+    model = build_model(results, sinks, parameters, f"{graph.name}_pieces")
+    return Pieces(model, tuple(inputs), tuple(outputs))
+
+
+def readable(output: Any) -> Any:
+    """Return a tensor as NumPy can read it: bf16 and f16 as f32."""
+    wide = output.get_element_type().get_type_name() in FLOATS
+    return as_type(output, ov.Type.f32) if wide else output
+
+
+def as_type(output: Any, kind: ov.Type) -> Any:
+    """Return a tensor converted to an element type, if it is of another one."""
+    if output.get_element_type() == kind:
+        return output
+    return ov.opset13.convert(output, kind.to_string()).output(0)
+
+
+def build_model(results: list[Any], sinks: list[Any], parameters: list[Any], name: str) -> ov.Model:
+    """Build a model; without sinks, the runtime wants another call than with them."""
+    parts: list[Any] = [results, *([sinks] if sinks else []), parameters, name]
+    build: Any = ov.Model  # its stubs do not know the form with sinks
+    return build(*parts)
