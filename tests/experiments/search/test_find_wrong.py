@@ -1,0 +1,129 @@
+"""find_wrong on the real runtime, with faults that are put in at compile."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import openvino as ov
+import pytest
+from openvino import opset13 as op
+
+import hetero_lab as hl
+from hetero_lab.errors import ArgumentError
+from tests.proof import injected_faults as injected
+from tests.proof.faults import Fault
+
+F32 = {"INFERENCE_PRECISION_HINT": "f32"}
+
+
+def chain_case(*faults):
+    """Return x → scale → tanh → shift → sigmoid → gain on the suspect, with faults in it."""
+    hl.emulate(injected.SUSPECT)
+    rng = np.random.default_rng(0)
+    x = op.parameter([2, 8], np.float32, name="x")
+    weights = op.constant(rng.normal(size=(8, 8)).astype(np.float32), name="weights")
+    node = op.matmul(x, weights, False, False, name="matmul")
+    node = op.tanh(node, name="tanh")
+    node = op.add(node, op.constant(np.full((1, 8), 0.5, np.float32)), name="shift")
+    node = op.sigmoid(node, name="sigmoid")
+    node = op.negative(node, name="negative")
+    prepared = injected.prepare(ov.Model([node], [x], "chain"))
+    affinity = hl.Affinity.uniform(prepared.model, injected.SUSPECT)
+    placement = hl.Placement(affinity, "placed", {injected.SUSPECT: F32}, direct=True)
+    arrays = [rng.normal(size=(2, 8)).astype(np.float32)]
+    return injected.Case(prepared, placement, "f32", arrays, faults)
+
+
+def test_a_right_placement_is_right():
+    wrong = injected.search(chain_case())
+    assert (wrong.kind, wrong.fix, wrong.sets) == ("none", {}, ())
+    assert wrong.affinity == wrong.given.affinity
+    assert wrong.n_compiles == 1
+
+
+def test_an_op_that_is_wrong_by_itself():
+    wrong = injected.search(chain_case(Fault(frozenset({"tanh"}), "tanh")))
+    assert wrong.kind == "op"
+    assert list(wrong.culprits["op"]) == ["tanh"]
+    assert wrong.fix == {"tanh": "CPU"}
+    assert wrong.proven
+    assert wrong.after < 1e-5
+    errors = wrong.errors.set_index("op")
+    assert errors.loc["tanh", "isolated_error"] > 0.1
+    assert errors.drop(index="tanh")["isolated_error"].max() < 1e-6
+    # What comes before is right, what comes after is off with right inputs only.
+    assert errors.loc["matmul", "accumulated_error"] < 1e-6
+    assert errors.loc["negative", "accumulated_error"] == pytest.approx(wrong.before, rel=1e-3)
+
+
+def test_ops_that_are_wrong_only_together():
+    fault = Fault(frozenset({"shift", "sigmoid"}), "sigmoid")
+    wrong = injected.search(chain_case(fault))
+    assert wrong.kind == "combination"
+    assert [found.ops for found in wrong.sets] == [("shift", "sigmoid")]
+    assert wrong.sets[0].minimal
+    assert len(wrong.fix) == 1
+    assert wrong.fix.keys() < {"shift", "sigmoid"}
+    assert wrong.proven
+    errors = wrong.errors.set_index("op")
+    assert errors["isolated_error"].max() < 1e-6
+    assert errors.loc["sigmoid", "accumulated_error"] > 0.01
+
+
+def test_when_the_budget_ends_what_is_known_is_returned():
+    case = chain_case(Fault(frozenset({"tanh"}), "tanh"))
+    wrong = injected.search_wrong(case.runs(), injected.Stopwatch.start(1e-6))
+    assert not wrong.complete
+    assert not wrong.proven
+    assert "budget ended" in wrong.verdict
+
+
+def test_a_random_model_is_searched_without_what_is_random():
+    hl.emulate("ACC")
+    x = op.parameter([2, 8], np.float32, name="x")
+    noise = op.random_uniform(
+        op.constant(np.array([2, 8])), op.constant(np.float32(0)), op.constant(np.float32(1)), "f32"
+    )
+    noise.set_friendly_name("noise")
+    sum_ = op.add(op.relu(x, name="relu"), noise, name="sum")
+    wrong = hl.find_wrong(ov.Model([sum_], [x], "m"), "ACC", progress=False)
+    assert wrong.kind == "rounding"
+    assert any("random by itself ('noise')" in note for note in wrong.notes)
+    assert set(wrong.errors["op"]) == {"relu", "sum"}
+
+
+def test_a_tolerance_is_above_zero():
+    with pytest.raises(ArgumentError, match="above 0"):
+        hl.find_wrong("digits_inception", "CPU", tolerance=0.0)
+
+
+def test_an_export_runs_without_the_lab(tmp_path):
+    """The fault is not in the device, so the script has to say that it is not there."""
+    wrong = injected.search(chain_case(Fault(frozenset({"shift", "sigmoid"}), "sigmoid")))
+    wrong.export(tmp_path)
+    assert hl.Affinity.from_json(tmp_path / "affinity.json") == wrong.affinity
+    flat = json.loads((tmp_path / "devices.json").read_text())
+    assert {op: flat[op] for op in wrong.fix} == wrong.fix
+    place = tmp_path / "fault_1"
+    script = (place / "show_fault.py").read_text()
+    assert "hetero_lab" not in script
+    done = subprocess.run(
+        [sys.executable, place / "show_fault.py"], capture_output=True, text=True, cwd="/"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "The fault is not there." in done.stdout
+    assert "shift (Add), sigmoid (Sigmoid)" in done.stdout
+
+
+def test_a_slice_of_the_injected_faults():
+    assert injected.run_faults(6, first_seed=1000)
+    assert injected.run_without(4, first_seed=1000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("together", [False, True])
+def test_a_thousand_ops_need_forty_compiles_at_most(together):
+    assert injected.run_big(together)
