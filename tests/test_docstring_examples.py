@@ -21,7 +21,7 @@ WITHOUT = {
     "BenchmarkReport", "BudgetWarning", "Classification", "classify", "Comparison", "CostModel",
     "Dataset", "Difference", "EmulatedDevice", "Evaluation", "HeteroDumps", "HeteroLabError",
     "HeteroLabWarning", "OpGraph", "Optimized", "Partition", "Plan", "Profile",
-    "read_benchmark_app", "Recovered", "Refusals", "SchedulePlan", "Sweep", "SweepControl",
+    "read_benchmark_app", "Recovered", "Refusals", "SchedulePlan", "Sweep", "SweepControl", "Wrong",
 }  # fmt: skip
 
 
