@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from hetero_lab.experiments.sweep.control import SweepControl as SweepControl
     from hetero_lab.experiments.sweep.entries import priority_orders as priority_orders
     from hetero_lab.experiments.sweep.reading import read_sweep as read_sweep
+    from hetero_lab.experiments.sweep.repeatability import measure_noise as measure_noise
     from hetero_lab.experiments.sweep.result import Sweep as Sweep
     from hetero_lab.experiments.sweep.sweep import sweep as sweep
     from hetero_lab.interrupts import last_interrupted as last_interrupted
@@ -133,6 +134,7 @@ _WHERE = {
     "last_interrupted": "interrupts",
     "lint": "lint.lint",
     "load": "model.read",
+    "measure_noise": "experiments.sweep.repeatability",
     "optimize": "experiments.search.optimize",
     "partition": "placement.partition",
     "plan": "planning.planned",

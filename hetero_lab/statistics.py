@@ -266,6 +266,14 @@ def _mean_interval(values: np.ndarray, spread: float) -> tuple[float, float, flo
     many rounds are therefore put into batches, and the batches are what counts as independent
     (batch means, Law and Carson 1979).
     """
+    mean, error, freedom = _mean_error(values)
+    if not np.isfinite(error):
+        return mean, float("inf"), 1.0
+    return _between_compiles(mean, error, freedom, spread)
+
+
+def _mean_error(values: np.ndarray) -> tuple[float, float, int]:
+    """Return the trimmed mean, its standard error, infinite for one value, and freedom."""
     from scipy import stats
     from scipy.stats import mstats
 
@@ -275,9 +283,11 @@ def _mean_interval(values: np.ndarray, spread: float) -> tuple[float, float, flo
     cut = int(_TRIMMED * len(values))
     mean = float(stats.trim_mean(values, _TRIMMED))
     if len(values) < 2:
-        return mean, float("inf"), 1.0
-    error = float(mstats.trimmed_stde(values, (_TRIMMED, _TRIMMED)) if cut else stats.sem(values))
-    return _between_compiles(mean, error, len(values) - 2 * cut - 1, spread)
+        return mean, float("inf"), 0
+    if not cut:
+        return mean, float(values.std(ddof=1)) / math.sqrt(len(values)), len(values) - 1
+    error = float(mstats.trimmed_stde(values, (_TRIMMED, _TRIMMED)))
+    return mean, error, len(values) - 2 * cut - 1
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -385,3 +395,54 @@ def rank_groups(series: Sequence[Series], alpha: float = 0.05) -> tuple[list[int
     widths = [half for _, half in tests if 0.0 < half < np.inf]
     smallest = float(np.expm1(min(widths))) if widths else float("inf")
     return groups, smallest
+
+
+def compile_noise(groups: Sequence[np.ndarray]) -> Noise:
+    """Estimate how much two compiles differ, from compiles of equal placements.
+
+    Parameters
+    ----------
+    groups
+        For each set of equal placements the turn levels in µs, shape ``[compile, round]``, of
+        rounds that all were in. Sets of one model share about one latency; two models, a quick
+        and a slow one, tell the relative part from the absolute one.
+
+    Returns
+    -------
+    Noise
+        From the variance between the means of compiles, less what their turns explain (one-way
+        random effects; Searle, Casella and McCulloch 1992). At least a quarter of it is put down
+        to the compiles, because what turns explain on a busy machine is uncertain itself.
+    """
+    parts = sorted((_between(group) for group in groups), key=lambda part: part[0])
+    if len(parts) == 1 or parts[0][0] > parts[-1][0] / 2:  # about one latency
+        return _as_noise(_pooled(parts), 0.0, groups)
+    middle = math.sqrt(parts[0][0] * parts[-1][0])
+    quick = [part for part in parts if part[0] < middle]
+    slow = [part for part in parts if part[0] >= middle]
+    quick_us, slow_us = (float(np.mean([level for level, *_ in kind])) for kind in (quick, slow))
+    quick_variance, slow_variance = _pooled(quick), _pooled(slow)
+    more = max(0.0, quick_variance - slow_variance) / (quick_us**-2 - slow_us**-2)
+    return _as_noise(slow_variance - more / slow_us**2, more, groups)
+
+
+def _as_noise(relative2: float, absolute2: float, groups: Sequence[np.ndarray]) -> Noise:
+    n_compiles = sum(len(group) for group in groups)
+    return Noise(math.sqrt(max(0.0, relative2)), math.sqrt(absolute2), n_compiles)
+
+
+def _between(levels: np.ndarray) -> tuple[float, float, float, int]:
+    """Return level in µs, variance of the means of compiles, that of one mean, and freedom."""
+    logs = np.log(levels)
+    logs = logs - np.median(logs, axis=0)  # what all compiles of a round have in common
+    means, errors, _ = zip(*(_mean_error(row) for row in logs), strict=True)
+    within = float(np.mean(np.square(errors)))
+    return float(np.median(levels)), float(np.var(means, ddof=1)), within, len(logs) - 1
+
+
+def _pooled(parts: Sequence[tuple[float, float, float, int]]) -> float:
+    """Return the variance of the log ratio of two compiles."""
+    freedom = [part[3] for part in parts]
+    observed = float(np.average([part[1] for part in parts], weights=freedom))
+    explained = float(np.average([part[2] for part in parts], weights=freedom))
+    return 2.0 * max(observed - explained, observed / 4.0)

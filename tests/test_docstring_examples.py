@@ -14,7 +14,7 @@ import hetero_lab as hl
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 # These measure for longer than a quick test may.
-SLOW = {"calibrate", "optimize", "plan", "quantize", "recover_accuracy"}
+SLOW = {"calibrate", "measure_noise", "optimize", "plan", "quantize", "recover_accuracy"}
 # What has no example: errors, results that only a function of the lab returns, and what needs a
 # file of the user's.
 WITHOUT = {
@@ -54,7 +54,9 @@ def quiet():
         for name in sorted(EXAMPLES)
     ],
 )
-def test_an_example_says_what_happens(name):
+def test_an_example_says_what_happens(name, monkeypatch, tmp_path):
+    if name.endswith("measure_noise"):  # what it measures while tests run is not worth keeping
+        monkeypatch.setenv("HETERO_LAB_CACHE", str(tmp_path))
     said: list[str] = []
     runner = doctest.DocTestRunner(optionflags=FLAGS, verbose=False)
     result = runner.run(EXAMPLES[name], out=said.append)

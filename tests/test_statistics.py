@@ -5,8 +5,12 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from hetero_lab.statistics import (
+    ASSUMED_NOISE,
     Latency,
+    Noise,
     Series,
+    compile_noise,
+    largest_noise,
     median_interval,
     paired_ratio,
     rank_groups,
@@ -147,3 +151,50 @@ def test_the_same_turns_twice_do_not_make_a_difference_visible():
 def test_no_rows_and_one_row():
     assert rank_groups([]) == ([], float("inf"))
     assert rank_groups(made({"a": 1.0}, 0.01))[0] == [1]
+
+
+def compiles(level_us, relative, absolute_us, rng, n=6, rounds=24, turn_noise=0.01):
+    """Turn levels of equal placements whose compiles differ by what is given for two of them."""
+    own = 1 + relative / np.sqrt(2) * rng.normal(size=(n, 1))
+    own = level_us * own + absolute_us / np.sqrt(2) * rng.normal(size=(n, 1))
+    mood = rng.lognormal(0, 0.3, (1, rounds))  # common to all of a round
+    return own * mood * rng.lognormal(0, turn_noise, (n, rounds))
+
+
+@pytest.mark.parametrize(("relative", "absolute_us"), [(0.02, 0.0), (0.004, 6.0), (0.0, 6.0)])
+def test_the_noise_of_compiles_is_found_below_that_of_turns_and_of_the_machine(
+    relative, absolute_us
+):
+    rng = np.random.default_rng(0)
+    groups = [
+        compiles(level, relative, absolute_us, rng) for level in (200.0, 4000.0) for _ in range(12)
+    ]
+    noise = compile_noise(groups)
+    for level in (200.0, 4000.0):
+        true = np.hypot(relative, absolute_us / level)
+        assert noise.spread(level) == pytest.approx(true, rel=0.3, abs=0.002)
+    assert noise.n_compiles == 24 * 6
+    assert noise.is_measured
+
+
+def test_the_noise_of_one_model_is_all_relative():
+    rng = np.random.default_rng(1)
+    noise = compile_noise([compiles(1000.0, 0.03, 0.0, rng) for _ in range(6)])
+    assert noise.relative == pytest.approx(0.03, rel=0.35)
+    assert noise.absolute_us == 0.0
+
+
+def test_the_largest_noise_is_assumed_if_any_is():
+    measured = Noise(0.02, 0.5, 12, "2026-01-01")
+    assert largest_noise([measured]) == measured
+    assert largest_noise([]) == ASSUMED_NOISE
+    assert largest_noise([measured, ASSUMED_NOISE]) == Noise(0.02, 1.9)
+    assert not largest_noise([measured, ASSUMED_NOISE]).is_measured
+    assert str(measured) == "2.00% and 0.5 µs (measured on 12 compiles)"
+    assert str(ASSUMED_NOISE) == "0.50% and 1.9 µs (assumed)"
+
+
+def test_a_measured_noise_takes_the_place_of_the_assumed_one():
+    turns = [10100.0] * 400, [10000.0] * 400
+    assert paired_ratio(*turns, Noise(0.001, 0.0, 12))[3] < 0.05
+    assert paired_ratio(*turns, Noise(0.05, 0.0, 12))[3] > 0.2

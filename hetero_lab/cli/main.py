@@ -81,6 +81,24 @@ def parser() -> options.OptionParser:
     )
     sweep_commands.add_sweep_options(sweep)
     sweep.set_defaults(run=_sweep)
+    noise = subparsers.add_parser(
+        "noise",
+        help="measure how much two compiles of one placement differ on a device",
+        description=(
+            "Compile one placement many times, measure the compiles in turns, and keep by how\n"
+            "much they differ. Later sweeps on this host use it for their intervals and groups."
+        ),
+    )
+    noise.add_argument("-d", "--device", default="CPU", metavar="DEVICE", help="(%(default)s)")
+    noise.add_argument(
+        "-b",
+        "--budget",
+        type=options.seconds,
+        default=60.0,
+        metavar="SECONDS",
+        help="measure more compiles while it lasts, at least one group of them (%(default)s)",
+    )
+    noise.set_defaults(run=_noise)
     plan = subparsers.add_parser(
         "plan",
         help="measure what each op and hand-over costs and plan the best placement",
@@ -112,7 +130,7 @@ def parser() -> options.OptionParser:
     )
     classify_commands.add_classify_options(classify)
     classify.set_defaults(run=_classify)
-    for command in (devices, profile, sweep, plan, apply, classify):
+    for command in (devices, profile, sweep, noise, plan, apply, classify):
         options.add_emulate_option(command)
     return top
 
@@ -186,6 +204,15 @@ def _sweep(given: argparse.Namespace) -> int:
     if not given.quiet:
         print(result, end="")
     return INTERRUPTED if result.interrupted else 0
+
+
+def _noise(given: argparse.Namespace) -> int:
+    import hetero_lab as hl
+
+    commands.emulate(given.emulate)
+    measured = hl.measure_noise(given.device, budget_s=given.budget, progress=sys.stderr.isatty())
+    print(f"Two compiles of one placement on {given.device} differ by {measured}.")
+    return 0
 
 
 def _plan(given: argparse.Namespace) -> int:

@@ -142,7 +142,7 @@ def add_profile_options(parser: argparse.ArgumentParser) -> None:
         metavar="W",
         help="inferences before the timed ones (until they are steady)",
     )
-    add("-b", "--budget", type=_seconds, metavar="SECONDS", help="stop timing after that long")
+    add("-b", "--budget", type=seconds, metavar="SECONDS", help="stop timing after that long")
     add(
         "--executor",
         default="hetero",
@@ -294,14 +294,15 @@ def _whole(least: int) -> Any:
     return read
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
+    """Read a number of seconds above 0."""
     try:
-        seconds = float(text)
+        value = float(text)
     except ValueError:
-        seconds = -1.0
-    if not 0 < seconds < float("inf"):
+        value = -1.0
+    if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{shorten(text)} is not a number of seconds above 0")
-    return seconds
+    return value
 
 
 def parse(parser: OptionParser, arguments: Sequence[str]) -> argparse.Namespace:

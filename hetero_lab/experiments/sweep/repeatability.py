@@ -1,0 +1,132 @@
+"""A/A runs: how much two compiles of one placement differ on a device."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hetero_lab.backend.core import shared_core
+from hetero_lab.backend.devices import check_device
+from hetero_lab.errors import ArgumentError, MeasurementError
+from hetero_lab.experiments.noise import keep_noise
+from hetero_lab.experiments.sweep.result import Sweep
+from hetero_lab.experiments.sweep.sweep import sweep
+from hetero_lab.model.read import PreparedModel, load, prepare
+from hetero_lab.runtime.timing import Stopwatch
+from hetero_lab.statistics import Noise, compile_noise
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+_COMPILES, _TURNS = 6, 24  # of each model in a group
+_BATCH = 8  # of the slower model: some µs more say nothing beside its milliseconds
+_LEAST_COMPILES, _LEAST_ROUNDS = 3, 4
+
+
+def measure_noise(
+    device: str = "CPU",
+    *,
+    budget_s: float | None = 60.0,
+    progress: bool = True,
+    core: ov.Core | None = None,
+) -> Noise:
+    """Measure how much two compiles of one placement differ on a device of this host.
+
+    Two compiles are not equally fast: memory and cores fall differently, and no number of turns
+    averages that out. The same placement of a quick and of a slower model is compiled many times,
+    in processes of their own, and measured in turns (A/A). The result is kept in the cache
+    directory; from then on each sweep and profile on this host uses it for its intervals and
+    groups, and says so.
+
+    Parameters
+    ----------
+    device
+        A device, for instance ``"CPU"`` or an emulated one.
+    budget_s
+        Wall time of the whole call; new groups of compiles are measured while it lasts, and the
+        first one in any case.
+    progress
+        Whether to show progress.
+
+    Returns
+    -------
+    Noise
+        ``.relative`` is the standard deviation of the ratio, ``.absolute_us`` that of the
+        difference in µs, ``.n_compiles`` on how many compiles they rest.
+
+    Raises
+    ------
+    DeviceError
+        There is no such device.
+    MeasurementError
+        Compiles failed, so that fewer than three were measured beside each other.
+    OutputPathError
+        The cache directory cannot be written.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> noise = hl.measure_noise("CPU", budget_s=1, progress=False)
+    >>> noise.is_measured
+    True
+    """
+    watch = Stopwatch.start(budget_s)
+    core = core or shared_core()
+    if device.partition(":")[0] in ("HETERO", "AUTO", "MULTI"):
+        raise ArgumentError(f"Noise is measured of one device at a time, not of {device!r}.")
+    check_device(device, core)
+    models = _models()
+    groups: list[np.ndarray] = []
+    while True:
+        began_s = watch.elapsed_s
+        made = sweep(
+            models,
+            [device] * _COMPILES,
+            turns=_TURNS,
+            group_size=len(models) * _COMPILES,
+            budget_s=None,
+            counters=False,
+            reference=False,
+            dedupe=False,
+            baselines=False,
+            progress=progress,
+            core=core,
+        )
+        groups += [levels for name in models if (levels := _levels(made, name)) is not None]
+        took_s = watch.elapsed_s - began_s
+        if made.interrupted or budget_s is None or watch.elapsed_s + took_s > budget_s:
+            break
+    if not groups:
+        if made.interrupted:
+            raise KeyboardInterrupt
+        raise MeasurementError(
+            f"Too few compiles on {device} were measured beside each other: "
+            f"{next((row.detail or row.status for row in made.rows), 'nothing ran')}."
+        )
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    noise = replace(compile_noise(groups), measured_at=now)
+    keep_noise(device, noise, core)
+    return noise
+
+
+def _models() -> dict[str, PreparedModel]:
+    """Return a quick model, and the same with a larger batch."""
+    quick = prepare(load("digits_inception"))
+    (name, shape), *_ = [(i.get_any_name(), list(i.shape)) for i in quick.model.inputs]
+    return {"quick": quick, "slow": prepare(load("digits_inception", {name: [_BATCH, *shape[1:]]}))}
+
+
+def _levels(made: Sweep, variant: str) -> np.ndarray | None:
+    """Return the turn levels of one model, ``[compile, round]``; ``None`` if there are too few."""
+    series = [
+        row.series.ours
+        for row in made.rows
+        if row.variant == variant and len(row.series.ours) >= _LEAST_ROUNDS
+    ]
+    common = [at for at in series[0] if all(at in other for other in series)] if series else []
+    if len(series) < _LEAST_COMPILES or len(common) < _LEAST_ROUNDS:
+        return None
+    return np.array([[levels[at] for at in common] for levels in series])
