@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import wait
+from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -231,7 +232,7 @@ def test_counters_wait_for_what_runs_and_end_with_the_executor():
     inputs = generate_inputs(prepare(model))
     executor = hl.ParallelExecutor(model, affinity, properties={"PERF_COUNT": True}, n_requests=2)
     futures = [executor.submit(inputs) for _ in range(30)]
-    rows = executor.profiling_info()
+    rows: list[Any] = executor.profiling_info()
     assert all(future.done() for future in futures)
     subgraphs = {row.node_name.partition(":")[0] for row in rows if str(row.status) != "NOT_RUN"}
     assert subgraphs == {f"subgraph{s.index}" for s in executor.partition.subgraphs}
