@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from hetero_lab.planning.cost_model import CostModel as CostModel
     from hetero_lab.planning.difference import Difference as Difference
     from hetero_lab.planning.list_scheduling import SchedulePlan as SchedulePlan
-    from hetero_lab.planning.planned import plan as plan
+    from hetero_lab.planning.plan import plan as plan
     from hetero_lab.planning.planner import Plan as Plan
     from hetero_lab.runtime.compiled import compile_placement
     from hetero_lab.runtime.freeze import freeze as freeze
@@ -137,7 +137,7 @@ _WHERE = {
     "measure_noise": "experiments.sweep.repeatability",
     "optimize": "experiments.search.optimize",
     "partition": "placement.partition",
-    "plan": "planning.planned",
+    "plan": "planning.plan",
     "profile": "experiments.profile.profile",
     "quantize": "runtime.quantize",
     "priority_orders": "experiments.sweep.entries",

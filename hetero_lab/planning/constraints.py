@@ -10,7 +10,7 @@ import numpy as np
 
 from hetero_lab.errors import PlanError, did_you_mean, names_at_hand, shorten
 from hetero_lab.model.opgraph import OpGraph
-from hetero_lab.planning.objective import Evaluation, Objective
+from hetero_lab.planning.objective import Objective, PlacementCost
 from hetero_lab.planning.pairwise import Pairwise
 
 _BYTES = re.compile(r"^\s*(\d+(?:\.\d*)?)\s*([kmgt]?)(i?)b?\s*$", re.IGNORECASE)
@@ -72,7 +72,7 @@ def check_constraints(
 
 
 def excess_bytes(
-    objective: Objective, devices: np.ndarray, evaluation: Evaluation, limits: Mapping[int, int]
+    objective: Objective, devices: np.ndarray, evaluation: PlacementCost, limits: Mapping[int, int]
 ) -> int:
     """Return by how much a placement exceeds memory limits, by number of the device, added up."""
     if not limits:
@@ -82,7 +82,7 @@ def excess_bytes(
 
 
 def fits(
-    objective: Objective, devices: np.ndarray, evaluation: Evaluation, limits: Mapping[int, int]
+    objective: Objective, devices: np.ndarray, evaluation: PlacementCost, limits: Mapping[int, int]
 ) -> bool:
     """Return whether a placement keeps within memory limits, by number of the device."""
     return excess_bytes(objective, devices, evaluation, limits) == 0

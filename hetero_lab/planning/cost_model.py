@@ -1,100 +1,36 @@
-"""CostModel: what every part of a placement costs, and the latency that follows.
-
-The objective has two parts.
-
-**Pairwise**: the constant; the time of each op on its device; each tensor that is handed to
-another device, once per receiving device; lost fusion between two ops on different devices.
-Each term depends on the devices of at most two ops (or of a tensor's maker and users), so that
-planners can minimise the sum exactly.
-
-**Extra**, never negative: the cost of each subgraph; what it costs that memory is spread over
-several of them; a tensor that several subgraphs of one device receive, again for each after the
-first; a layout that several tensors keep, again for each that is converted after the first; and
-for the cuts that HETERO adds to break cycles, hand-over and lost fusion within a device.
-
-Costs are counted in whole nanoseconds, so that two ways of adding them up agree exactly.
-"""
+"""CostModel: what every part of a placement of a model costs, learnt, validated and stored."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import os
-from collections.abc import Collection, Iterable, Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from hetero_lab.errors import ArgumentError, PlanError, names_at_hand, shorten
-from hetero_lab.model.opgraph import OpGraph
-from hetero_lab.planning.cost_checks import check
+from hetero_lab.errors import ArgumentError, PlanError, StoredFileError, names_at_hand, shorten
+from hetero_lab.model.opgraph import PARAMETER, RESULT, OpGraph, graph_from_json, graph_to_json
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.planning.cost_terms import (
+    BoundaryCost,
+    CostTerms,
+    LostFusion,
+    Reorder,
+    Unit,
+    check_costs,
+)
 from hetero_lab.planning.objective import Objective
-from hetero_lab.planning.prediction import Prediction, explain
-from hetero_lab.planning.predictor import Predictor
+from hetero_lab.planning.prediction import Prediction, Predictor, explain
+from hetero_lab.tables import SCHEMA_VERSION, html_table, read_json, write_json
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from hetero_lab.placement.affinity import Affinity
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """Ops that planners place together, with their time on each device of the cost model.
-
-    Parameters
-    ----------
-    ops
-        Names, in topological order.
-    time_us
-        For each device: µs, or None where it does not support the ops.
-    shares
-        How the time divides among the ops when a placement tears the unit apart; they add up
-        to 1. Equal shares if empty.
-    """
-
-    ops: tuple[str, ...]
-    time_us: tuple[float | None, ...]
-    shares: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class LostFusion:
-    """What two ops cost more, in µs, when they are not in one subgraph.
-
-    ``first_us`` is added on the device of ``first``, ``second_us`` on that of ``second``; both
-    have an entry for each device of the cost model.
-    """
-
-    first: str
-    second: str
-    first_us: tuple[float, ...]
-    second_us: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class BoundaryCost:
-    """What handing one tensor over costs: a fixed part and a part for each byte."""
-
-    fixed_us: float = 0.0
-    us_per_byte: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Reorder:
-    """Layout conversions of one tensor when it crosses, in µs for each device.
-
-    ``leave_us`` is paid on the device that makes it, once for each device that receives it;
-    ``enter_us`` on the one that receives it, once for each subgraph. An elementwise op keeps the
-    layout of what it reads: ``layout_of`` then names the op that chose it, and ``leave_us`` is
-    paid only where that op is in the same subgraph. What entered was converted already.
-    """
-
-    op: str
-    port: int
-    leave_us: tuple[float, ...]
-    enter_us: tuple[float, ...]
-    layout_of: str = ""
+_KIND = "cost model"
+_EMULATED = re.compile(r"\(emulated on (.+)\)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +42,12 @@ class ValidationRow:
     measured_us: float
     n_subgraphs: int = 0
 
+    def __post_init__(self) -> None:
+        where = f"The validation placement {shorten(self.label)}"
+        check_costs([self.predicted_us, self.measured_us], where)
+        if self.measured_us == 0:
+            raise PlanError(f"{where} was measured to take no time.")
+
     @property
     def error(self) -> float:
         """Relative error of the prediction, positive where it is too high."""
@@ -113,69 +55,30 @@ class ValidationRow:
 
 
 @dataclass(frozen=True)
-class CostModel:
-    """Costs of one model on some devices, and everything that follows from them.
+class CostModel(CostTerms):
+    """Costs of one model on some devices, what they hold for, and how well they predict.
 
     Parameters
     ----------
-    graph
-        The model.
-    devices
-        In order of priority: HETERO's greedy choice goes by it.
-    units
-        A partition of the graph's placeable ops; a stateful path lies in one unit.
-    boundaries
-        For each pair (source device, target device). A device to itself is for the cuts that
-        HETERO adds within a device; such a pair is free if it is left out.
-    subgraph_us
-        For each device, what one subgraph on it costs beside its ops.
-    constant_us
-        What an inference costs whatever the placement.
-    lost_fusion, reorders
-        Terms for single pairs of ops and single tensors.
     device_properties, environment, fingerprint
         What it holds for: properties of the devices, versions and names, hash of the model.
     validation_rows
         Placements that the fit has not seen.
-    spread_us
-        What an inference takes longer when its memory is spread over many subgraphs: each has
-        its own, so that caches hold less of it. With n subgraphs (n − 1)/(n + 4) of it is paid.
     emulated
         What each emulated device ran on when it was measured.
     notes
         What the time for measuring did not allow.
     interrupted
         Whether Ctrl-C ended the measuring.
-
-    Raises
-    ------
-    PlanError
-        The parts contradict each other.
-
-    Notes
-    -----
-    A tensor whose size is not known pays the fixed part only.
     """
 
-    graph: OpGraph
-    devices: tuple[str, ...]
-    units: tuple[Unit, ...]
-    boundaries: Mapping[tuple[str, str], BoundaryCost]
-    subgraph_us: Mapping[str, float]
-    constant_us: float = 0.0
-    lost_fusion: tuple[LostFusion, ...] = ()
-    reorders: tuple[Reorder, ...] = ()
     device_properties: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     fingerprint: str = ""
     validation_rows: tuple[ValidationRow, ...] = ()
-    spread_us: float = 0.0
     emulated: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     interrupted: bool = False
-
-    def __post_init__(self) -> None:
-        check(self)
 
     def __repr__(self) -> str:
         fit = f", MAPE {self.mape:.1%}" if self.validation_rows else ""
@@ -185,8 +88,6 @@ class CostModel:
         )
 
     def _repr_html_(self) -> str:
-        from hetero_lab.tables import html_table
-
         return html_table(self.to_frame(), caption=repr(self))
 
     @cached_property
@@ -212,12 +113,7 @@ class CostModel:
 
     def explain(self, affinity: Affinity) -> Prediction:
         """Predict with the share of each unit, subgraph, boundary and lost fusion."""
-        return explain(self, affinity)
-
-    def supports(self, device: str) -> frozenset[str]:
-        """Return the ops that a device supports."""
-        at = self.devices.index(device)
-        return frozenset(op for u in self.units if u.time_us[at] is not None for op in u.ops)
+        return explain(self.objective, affinity)
 
     def with_boundaries_scaled(self, factor: float) -> CostModel:
         """Return a copy in which hand-overs between devices cost ``factor`` times as much.
@@ -314,16 +210,6 @@ class CostModel:
             f"{shorten(graph.name)}): {what}. Make one with hetero_lab.calibrate(model, devices)."
         )
 
-    def check_devices(self, devices: Iterable[str]) -> None:
-        """Raise PlanError unless the cost model knows every one of ``devices``."""
-        unknown = [device for device in devices if device not in self.devices]
-        if unknown:
-            raise PlanError(
-                f"This cost model does not know {names_at_hand(unknown)}: it holds for "
-                f"{', '.join(self.devices)}. Calibrate with these devices: "
-                "hetero_lab.calibrate(model, devices)."
-            )
-
     def check_conditions(
         self, devices: tuple[str, ...], properties: Mapping[str, Mapping[str, Any]]
     ) -> None:
@@ -353,9 +239,7 @@ class CostModel:
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
         """Write a JSON file, whole or not at all."""
-        from hetero_lab.planning.stored_costs import write_cost_model
-
-        write_cost_model(self, path)
+        write_json(path, {"kind": _KIND, "schema_version": SCHEMA_VERSION, **_to_data(self)})
 
     @classmethod
     def from_json(cls, path: str | os.PathLike[str]) -> CostModel:
@@ -366,9 +250,14 @@ class CostModel:
         StoredFileError
             The file is missing or is not a cost model.
         """
-        from hetero_lab.planning.stored_costs import read_cost_model
-
-        return read_cost_model(path)
+        data = read_json(path, kind=_KIND)
+        try:
+            return _from_data(data)
+        except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
+            why = str(error) if isinstance(error, PlanError) else repr(error)
+            raise StoredFileError(
+                f"{shorten(os.fspath(path))} is not a whole cost model: {why}"
+            ) from error
 
 
 def expect_costs(given: object) -> CostModel:
@@ -391,3 +280,105 @@ def _signature(graph: OpGraph) -> dict[str, Any]:
         )
         for op in graph
     }
+
+
+def _to_data(costs: CostModel) -> dict[str, Any]:
+    return {
+        "graph": graph_to_json(costs.graph),
+        "devices": list(costs.devices),
+        "device_properties": {d: dict(p) for d, p in costs.device_properties.items()},
+        "environment": dict(costs.environment),
+        "emulated": dict(costs.emulated),
+        "notes": list(costs.notes),
+        "interrupted": costs.interrupted,
+        "fingerprint": costs.fingerprint,
+        "units": [[list(u.ops), list(u.time_us), list(u.shares)] for u in costs.units],
+        "boundaries": [
+            [source, target, cost.fixed_us, cost.us_per_byte]
+            for (source, target), cost in costs.boundaries.items()
+        ],
+        "subgraph_us": dict(costs.subgraph_us),
+        "constant_us": costs.constant_us,
+        "spread_us": costs.spread_us,
+        "lost_fusion": [
+            [t.first, t.second, list(t.first_us), list(t.second_us)] for t in costs.lost_fusion
+        ],
+        "reorders": [
+            [t.op, t.port, list(t.leave_us), list(t.enter_us), t.layout_of] for t in costs.reorders
+        ],
+        "validation": [
+            [r.label, r.predicted_us, r.measured_us, r.n_subgraphs] for r in costs.validation_rows
+        ],
+    }
+
+
+def _from_data(data: dict[str, Any]) -> CostModel:
+    graph = graph_from_json(data["graph"])
+    _check_graph(graph)
+    environment = {str(k): str(v) for k, v in data["environment"].items()}
+    emulated = data["emulated"] if "emulated" in data else _marked_emulated(environment)
+    return CostModel(
+        graph=graph,
+        devices=tuple(map(str, data["devices"])),
+        units=tuple(
+            Unit(
+                tuple(map(str, ops)),
+                tuple(None if time is None else float(time) for time in times),
+                _floats(shares),
+            )
+            for ops, times, shares in data["units"]
+        ),
+        boundaries={
+            (str(source), str(target)): BoundaryCost(float(fixed), float(per_byte))
+            for source, target, fixed, per_byte in data["boundaries"]
+        },
+        subgraph_us={str(device): float(us) for device, us in data["subgraph_us"].items()},
+        constant_us=float(data["constant_us"]),
+        spread_us=float(data["spread_us"]),
+        lost_fusion=tuple(
+            LostFusion(str(first), str(second), _floats(first_us), _floats(second_us))
+            for first, second, first_us, second_us in data["lost_fusion"]
+        ),
+        reorders=tuple(
+            Reorder(str(op), int(port), _floats(leave), _floats(enter), str(layout_of))
+            for op, port, leave, enter, layout_of in data["reorders"]
+        ),
+        device_properties={str(d): dict(p) for d, p in data["device_properties"].items()},
+        environment=environment,
+        emulated={str(k): str(v) for k, v in emulated.items()},
+        notes=tuple(map(str, data.get("notes", ()))),
+        interrupted=bool(data.get("interrupted", False)),
+        fingerprint=str(data["fingerprint"]),
+        validation_rows=tuple(
+            ValidationRow(str(label), float(predicted), float(measured), int(n))
+            for label, predicted, measured, n in data["validation"]
+        ),
+    )
+
+
+def _marked_emulated(environment: Mapping[str, str]) -> dict[str, str]:
+    """Read what files of version 0.1 say only in the full names of devices."""
+    marks = {device: _EMULATED.search(name) for device, name in environment.items()}
+    return {device: mark[1] for device, mark in marks.items() if mark}
+
+
+def _check_graph(graph: OpGraph) -> None:
+    """Raise ValueError where a graph is none that a model could have."""
+    if len(graph.index_of) != len(graph):
+        raise ValueError("two ops have one name")
+    for op in graph:
+        if not (op.variable is None or isinstance(op.variable, str)):
+            raise ValueError(f"the variable of op {op.index} is no name")
+        if op.type == RESULT and len(op.inputs) != 1:
+            raise ValueError(f"result {op.index} has {len(op.inputs)} inputs")
+        for tensor in op.outputs:
+            n_bytes = tensor.n_bytes
+            if n_bytes is not None and not (isinstance(n_bytes, int) and 0 <= n_bytes < 1 << 50):
+                raise ValueError(f"{n_bytes!r} is no number of bytes (op {op.index})")
+    for indices, kind in ((graph.parameters, PARAMETER), (graph.results, RESULT)):
+        if sorted(indices) != [op.index for op in graph if op.type == kind]:
+            raise ValueError(f"the {kind.lower()}s are not those of the ops")
+
+
+def _floats(values: list[Any]) -> tuple[float, ...]:
+    return tuple(map(float, values))

@@ -1,6 +1,10 @@
 """What the counters of measured placements say, before anything is fitted.
 
-Op by op: the times on each device, the price of lost fusion, and of reorders at boundaries.
+Op by op: the times on each device, the price of lost fusion, and of reorders at boundaries. What
+was never seen is guessed from its nearest neighbours: tensors of about that size, shape and role.
+
+A convolution chooses a blocked layout and elementwise ops after it keep it, so that a tensor of
+any of them has to be converted where it leaves the device. What entered a subgraph is plain.
 """
 
 from __future__ import annotations
@@ -12,12 +16,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.model.opgraph import CONSTANT, OpGraph
 from hetero_lab.planning.cost_model import LostFusion, Reorder
-from hetero_lab.planning.imputation import Example, guess
-from hetero_lab.planning.layouts import kept_layouts
 from hetero_lab.planning.observations import ENTERS, LEAVES, Node, Observation
 from hetero_lab.planning.units import fused_pairs
+
+US_PER_BYTE = 1e-4  # 10 GB/s: what a tensor costs when nothing else is known
+_OTHER_ROLE = 3.0
+_NEAREST = 4  # examples that a guess is made of
+_MOST_SCALED = 4.0  # a guess for a large tensor takes at most so many times a small one's
+_ELEMENTWISE = frozenset({
+    "Abs", "Add", "Ceiling", "Clamp", "Convert", "Divide", "Elu", "Exp", "FakeQuantize", "Floor",
+    "Gelu", "HSigmoid", "HSwish", "HardSigmoid", "Log", "Maximum", "Minimum", "Mish", "Mod",
+    "Multiply", "Negative", "PRelu", "Power", "Relu", "Round", "Selu", "Sigmoid", "SoftPlus",
+    "Sqrt", "SquaredDifference", "Subtract", "Swish", "Tanh",
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -225,3 +238,95 @@ def _reorders(
             if root or any(leave) or any(enter):
                 terms.append(Reorder(op.name, port, leave, enter, root))
     return tuple(terms)
+
+
+@dataclass(frozen=True)
+class Layouts:
+    """``root`` leads from an op that keeps a layout to the one that chose it.
+
+    ``above`` are the ops that it reads and that have this layout too.
+    """
+
+    root: Mapping[str, str]
+    above: Mapping[str, tuple[str, ...]]
+
+    def path(self, op: str) -> set[str]:
+        """Return the ops that have the layout of ``op`` and lead to it, itself included."""
+        found, queue = {op}, [op]
+        while queue:
+            for name in self.above.get(queue.pop(), ()):
+                if name not in found:
+                    found.add(name)
+                    queue.append(name)
+        return found
+
+
+def kept_layouts(graph: OpGraph) -> Layouts:
+    """Follow elementwise ops up to the op that chose their layout.
+
+    An op keeps the layout of the tensors of its own shape that it reads if they all have one.
+    """
+    root: dict[str, str] = {}
+    above: dict[str, tuple[str, ...]] = {}
+    placeable = set(graph.placeable)
+    for op in graph:
+        if op.type not in _ELEMENTWISE or op.index not in placeable or len(op.outputs) != 1:
+            continue
+        read = dict.fromkeys(
+            graph.ops[producer]
+            for producer, _ in op.inputs
+            if producer not in graph.constant_side and graph.ops[producer].type != CONSTANT
+        )
+        same = [
+            other
+            for other in read
+            if [tensor.shape for tensor in other.outputs] == [op.outputs[0].shape]
+        ]
+        roots = {root.get(other.name, other.name) for other in same}
+        if len(roots) == 1 and all(other.index in placeable for other in same):
+            root[op.name] = roots.pop()
+            above[op.name] = tuple(other.name for other in same)
+    return Layouts(root, above)
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A tensor and what something about it took.
+
+    ``role`` is the type of the op that makes it, and of those before and after: blocks of a
+    model repeat, and in each the same tensor is the one that is converted.
+    """
+
+    op_type: str
+    role: tuple[tuple[str, ...], ...]
+    shape: tuple[int, ...] | None
+    n_bytes: int
+    us: float = 0.0
+
+    @classmethod
+    def of(cls, graph: OpGraph, op: str, port: int, us: float = 0.0) -> Example:
+        made = graph.ops[graph.index_of[op]]
+        tensor = made.outputs[port]
+        before = {graph.ops[i].type for i, _ in made.inputs} - {CONSTANT}
+        after = {graph.ops[use.index].type for use in graph.consumers[made.index]}
+        role = (tuple(sorted(before)), (made.type,), tuple(sorted(after)))
+        return cls(made.type, role, tensor.shape, tensor.n_bytes or 0, us)
+
+
+def guess(wanted: Example, examples: Sequence[Example]) -> float:
+    """Guess from the nearest examples: of about that size, that shape, made by such an op."""
+    if not wanted.n_bytes:
+        return 0.0
+    near = sorted((_distance(wanted, e), e.n_bytes, e.us) for e in examples if e.n_bytes)
+    if not near:
+        return US_PER_BYTE * wanted.n_bytes
+    near = near[:_NEAREST]
+    weights = np.exp(-np.array([distance for distance, _, _ in near]))
+    scaled = [us * min(wanted.n_bytes / n_bytes, _MOST_SCALED) for _, n_bytes, us in near]
+    return float(weights @ np.array(scaled) / weights.sum())
+
+
+def _distance(a: Example, b: Example) -> float:
+    size = abs(float(np.log(a.n_bytes / b.n_bytes)))
+    other = 2.0 * (a.shape != b.shape) + 1.0 * (a.op_type != b.op_type)
+    return size + other + _OTHER_ROLE * (a.role != b.role)

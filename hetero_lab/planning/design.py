@@ -2,7 +2,9 @@
 
 Random placements that hardly vary the work of each device leave its weight undetermined, so
 the share of each device, the number of subgraphs and the places of the cuts are all spread out
-on purpose, and cuts go through fusion groups as well as between them.
+on purpose, and cuts go through fusion groups as well as between them. Few random placements cut
+any given wire, so some cut every wire of a part of the model. What validates is of another kind
+than what is fitted: op types and neighbourhoods, as support and people divide models.
 """
 
 from __future__ import annotations
@@ -63,6 +65,95 @@ def segmented_affinities(
         affinity = _segmented(graph, support, blocks, switches, devices, 0.1 + 0.8 * share, rng)
         found.setdefault("\n".join(affinity[op.name] for op in graph).encode(), affinity)
     return list(found.values())
+
+
+def alternating_affinities(
+    graph: OpGraph, support: Mapping[str, Collection[str]], *, most_switches: int = 80
+) -> list[Affinity]:
+    """Return placements in which, together, each wire is cut on its way from and to each device.
+
+    The ops of one part of the model after another change devices with their depth, once for
+    each device to begin with; the rest of the model is on one device as far as that supports it.
+    """
+    devices = list(support)
+    leaders = list(dict.fromkeys(graph.leader[index] for index in graph.placeable))
+    depth: dict[int, int] = {}
+    for op in graph:
+        above = (depth.get(graph.leader[producer], -1) for producer, _ in op.inputs)
+        depth[op.index] = 1 + max(above, default=-1)
+    n_parts = -(-len(leaders) // most_switches)
+    part = {leader: number * n_parts // len(leaders) for number, leader in enumerate(leaders)}
+    found: dict[Affinity, None] = {}
+    for number in range(n_parts):
+        for phase in range(len(devices)):
+            rest = (number + phase) % len(devices)
+            device_of = {}
+            for index in graph.placeable:
+                leader, name = graph.leader[index], graph.ops[index].name
+                wanted = (depth[leader] + phase) % len(devices) if part[leader] == number else rest
+                order = (*devices[wanted:], *devices[:wanted])
+                device_of[name] = next(device for device in order if name in support[device])
+            found[placed(graph, device_of)] = None
+    return list(found)
+
+
+def scattered_affinities(
+    graph: OpGraph, support: Mapping[str, Collection[str]], n: int, *, seed: int = 0
+) -> list[Affinity]:
+    """Return placements unlike those that are fitted: by op types, and by neighbourhoods.
+
+    Parameters
+    ----------
+    graph, support, seed
+        As for :func:`segmented_affinities`.
+    n
+        How many; fewer are returned if some are the same.
+    """
+    rng = np.random.default_rng(seed)
+    found: dict[Affinity, None] = {}
+    for number in range(n):
+        pick = _types if number % 2 else _neighbourhoods
+        chosen = pick(graph, float(rng.uniform(0.2, 0.8)), rng)
+        first = int(rng.integers(len(support)))
+        order = [*list(support)[first:], *list(support)[:first]]
+        device_of = {}
+        for index in graph.placeable:
+            name = graph.ops[index].name
+            wanted = order if graph.leader[index] in chosen else order[::-1]
+            device_of[name] = next(device for device in wanted if name in support[device])
+        found[placed(graph, device_of)] = None
+    return list(found)
+
+
+def _types(graph: OpGraph, share: float, rng: np.random.Generator) -> set[int]:
+    """Return the leaders of about a share of the op types."""
+    types = sorted({graph.ops[graph.leader[index]].type for index in graph.placeable})
+    kept = set(rng.permutation(types)[: max(1, round(share * len(types)))].tolist())
+    leaders = {graph.leader[index] for index in graph.placeable}
+    return {leader for leader in leaders if graph.ops[leader].type in kept}
+
+
+def _neighbourhoods(graph: OpGraph, share: float, rng: np.random.Generator) -> set[int]:
+    """Return leaders around some ops, about a share of all."""
+    near: dict[int, set[int]] = {graph.leader[index]: set() for index in graph.placeable}
+    for index in graph.placeable:
+        for producer, _ in graph.ops[index].inputs:
+            a, b = graph.leader[index], graph.leader[producer]
+            if b in near and a != b:
+                near[a].add(b)
+                near[b].add(a)
+    leaders, chosen = sorted(near), set()
+    while len(chosen) < share * len(leaders):
+        size = int(rng.integers(2, max(3, len(leaders) // 4)))
+        queue = [leaders[int(rng.integers(len(leaders)))]]
+        for leader in queue:  # grows as it goes: breadth first
+            if size == 0:
+                break
+            if leader not in chosen:
+                chosen.add(leader)
+                size -= 1
+            queue += sorted(near[leader] - chosen - set(queue))
+    return chosen
 
 
 def middling_affinity(

@@ -17,7 +17,7 @@ import numpy as np
 
 from hetero_lab.clock import now
 from hetero_lab.planning.constraints import excess_bytes, fits
-from hetero_lab.planning.objective import LATENCY, Evaluation
+from hetero_lab.planning.objective import LATENCY, PlacementCost
 from hetero_lab.planning.pairwise import PairTerm, Pairwise, TensorTerm
 
 _PATIENCE = 1500  # moves that promise nothing and are tried all the same
@@ -30,7 +30,7 @@ class Placed:
     """A device for each unit, its evaluation and its predicted value."""
 
     choice: np.ndarray
-    evaluation: Evaluation
+    evaluation: PlacementCost
     value_ns: int
 
 

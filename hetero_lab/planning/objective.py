@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,9 +20,7 @@ from hetero_lab.model.opgraph import CONSTANT, RESULT, OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.subgraph_collector import SubgraphCollector
 from hetero_lab.placement.topology import Topology, topology
-
-if TYPE_CHECKING:
-    from hetero_lab.planning.cost_model import CostModel
+from hetero_lab.planning.cost_terms import CostTerms
 
 LATENCY, THROUGHPUT = "latency", "throughput"
 _HALF_SPREAD = 5  # subgraphs beside the first with which half of the spread memory is paid
@@ -41,7 +38,7 @@ class Crossing:
 
 
 @dataclass(frozen=True, eq=False)
-class Evaluation:
+class PlacementCost:
     """What a placement costs, part by part."""
 
     ids: np.ndarray  # the subgraph of each node
@@ -73,10 +70,9 @@ class Layout:
 
 @dataclass(frozen=True, eq=False)
 class Objective:
-    """The costs of a :class:`CostModel`, in nanoseconds."""
+    """Cost terms in nanoseconds, as arrays over nodes, tensors and devices."""
 
-    graph: OpGraph
-    devices: tuple[str, ...]
+    terms: CostTerms
     top: Topology
     unit_of: np.ndarray  # for each node; -1 for a node that leads itself and cannot be placed
     op_ns: np.ndarray  # [nodes, devices]
@@ -95,8 +91,8 @@ class Objective:
     most_spread_ns: int
 
     @classmethod
-    def build(cls, costs: CostModel) -> Objective:
-        """Lay out the costs of a cost model."""
+    def build(cls, costs: CostTerms) -> Objective:
+        """Lay out cost terms."""
         graph, devices = costs.graph, costs.devices
         top = topology(graph)
         n, d = len(graph), len(devices)
@@ -125,8 +121,7 @@ class Objective:
         boundary = [[costs.boundaries.get((s, t)) for t in devices] for s in devices]
         fused = [(index_of[term.first], index_of[term.second]) for term in costs.lost_fusion]
         return cls(
-            graph=graph,
-            devices=devices,
+            terms=costs,
             top=top,
             unit_of=unit_of_leader[list(graph.leader)],
             op_ns=op_ns,
@@ -146,6 +141,16 @@ class Objective:
             constant_ns=int(_ns([costs.constant_us])[0]),
             most_spread_ns=int(_ns([costs.spread_us])[0]),
         )
+
+    @property
+    def graph(self) -> OpGraph:
+        """The model."""
+        return self.terms.graph
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """In order of priority."""
+        return self.terms.devices
 
     def spread_ns(self, n_subgraphs: np.ndarray | int) -> np.ndarray:
         """Return what spread memory costs with so many subgraphs."""
@@ -184,7 +189,7 @@ class Objective:
         pays &= home[self.producer[tensor]] == home[self.layout_of[tensor]]
         return ns - np.where(pays, 0, leave), np.where(pays, leave, 0)
 
-    def evaluate(self, devices: np.ndarray) -> Evaluation:
+    def evaluate(self, devices: np.ndarray) -> PlacementCost:
         """Predict the partition of a placement and add up what it costs.
 
         Parameters
@@ -215,7 +220,7 @@ class Objective:
         for nodes, prices in ((first, self.first_ns), (second, self.second_ns)):
             where = devices[nodes[lost]]
             busy += _summed(where, prices[lost, where], n_devices)
-        return Evaluation(
+        return PlacementCost(
             ids=ids,
             real=real,
             device_of_id=device_of_id,
@@ -247,7 +252,7 @@ class Objective:
         total += int(self.first_ns[apart, where[apart, 0]].sum())
         return total + int(self.second_ns[apart, where[apart, 1]].sum())
 
-    def memory_bytes(self, devices: np.ndarray, evaluation: Evaluation) -> np.ndarray:
+    def memory_bytes(self, devices: np.ndarray, evaluation: PlacementCost) -> np.ndarray:
         """Return the bytes that each device holds.
 
         Counted are constants, once for each subgraph that uses them, and boundary tensors,
@@ -329,13 +334,7 @@ class Objective:
         """
         affinity.check_model(self.graph)
         numbers = {device: number for number, device in enumerate(self.devices)}
-        unknown = [device for device in affinity.devices if device not in numbers]
-        if unknown:
-            raise PlanError(
-                f"This cost model does not know {names_at_hand(unknown)}: it holds for "
-                f"{', '.join(self.devices)}. Calibrate with these devices: "
-                "hetero_lab.calibrate(model, devices)."
-            )
+        self.terms.check_devices(affinity.devices)
         devices = np.array([numbers[affinity[op.name]] for op in self.graph], dtype=np.int64)
         self.check_support(devices)
         return devices

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hetero_lab.placement.affinity import Affinity
 
@@ -46,3 +46,7 @@ class Observation:
     nodes: tuple[Node, ...] = ()
     conversions: tuple[Conversion, ...] = ()
     noise: float = 0.02
+
+    def slower(self, factor: float) -> Observation:
+        """Return what would have been measured on a machine that is slower by a factor."""
+        return replace(self, measured_us=self.measured_us * factor)

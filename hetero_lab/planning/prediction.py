@@ -1,21 +1,95 @@
-"""Prediction: a predicted latency with the share of each unit, subgraph and boundary."""
+"""Prediction: the latency of a placement, part by part, and moved op by op."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hetero_lab.errors import AffinityError, PlanError, did_you_mean, shorten
+from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, predict
-from hetero_lab.planning.objective import LATENCY, Evaluation
+from hetero_lab.planning.objective import LATENCY, THROUGHPUT, Objective, PlacementCost
+from hetero_lab.tables import html_table
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from hetero_lab.placement.affinity import Affinity
-    from hetero_lab.planning.cost_model import CostModel
+
+@dataclass(frozen=True, eq=False)
+class Predictor:
+    """The predicted latency of a placement, which can be moved op by op.
+
+    A move costs a few milliseconds on a model of a thousand ops.
+    """
+
+    objective: Objective
+    devices: np.ndarray
+
+    @classmethod
+    def of(cls, objective: Objective, affinity: Affinity) -> Predictor:
+        """Predict an affinity."""
+        return cls(objective, objective.device_numbers(affinity))
+
+    @cached_property
+    def evaluation(self) -> PlacementCost:
+        """The costs part by part."""
+        return self.objective.evaluate(self.devices)
+
+    @property
+    def predicted_us(self) -> float:
+        """Latency in µs."""
+        return self.evaluation.value_ns(LATENCY) / 1000.0
+
+    @property
+    def busiest_us(self) -> float:
+        """Time between two requests that follow each other through the devices, in µs."""
+        return self.evaluation.value_ns(THROUGHPUT) / 1000.0
+
+    @property
+    def n_subgraphs(self) -> int:
+        """Number of subgraphs."""
+        return int(self.evaluation.real.sum())
+
+    @property
+    def affinity(self) -> Affinity:
+        """The placement."""
+        return self.objective.affinity(self.devices)
+
+    def moved(self, ops: Mapping[str, str]) -> Predictor:
+        """Return the prediction with some ops on other devices.
+
+        An op of a stateful path moves the path; a constant, parameter or result stays with the
+        op that it belongs to.
+
+        Raises
+        ------
+        AffinityError
+            No op has that name.
+        PlanError
+            The cost model does not know the device, or the device does not support the op.
+        """
+        objective, devices = self.objective, self.devices.copy()
+        for name, device in ops.items():
+            if name not in objective.graph.index_of:
+                known = [objective.graph.ops[index].name for index in objective.graph.placeable]
+                raise AffinityError(
+                    f"No op is called {shorten(str(name))}.{did_you_mean(str(name), known)}"
+                )
+            if device not in objective.devices:
+                raise PlanError(
+                    f"This cost model does not know {shorten(str(device))}: it holds for "
+                    f"{', '.join(objective.devices)}."
+                )
+            index = objective.graph.index_of[name]
+            if index in objective.placeable_nodes:
+                leader = objective.graph.leader[index]
+                devices[objective.followers[leader]] = objective.devices.index(device)
+        objective.check_support(devices)
+        return Predictor(objective, devices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +188,11 @@ class Prediction:
         return frame.sort_values("predicted_us", ascending=False, kind="stable", ignore_index=True)
 
     def _repr_html_(self) -> str:
-        from hetero_lab.tables import html_table
-
         return html_table(self.to_frame(), caption=repr(self))
 
 
-def explain(costs: CostModel, affinity: Affinity) -> Prediction:
+def explain(objective: Objective, affinity: Affinity) -> Prediction:
     """Predict a placement part by part."""
-    objective = costs.objective
     devices = objective.device_numbers(affinity)
     evaluation = objective.evaluate(devices)
     partition = predict(objective.graph, affinity)
@@ -135,16 +206,16 @@ def explain(costs: CostModel, affinity: Affinity) -> Prediction:
         constant_us=objective.constant_ns / 1000.0,
         spread_us=evaluation.spread_ns / 1000.0,
         device_us=dict(work),
-        units=_units(costs, devices),
-        subgraphs=_subgraphs(costs, devices, partition),
-        boundaries=_boundaries(costs, devices, evaluation, partition),
-        lost_fusion=_lost_fusion(costs, devices, evaluation),
+        units=_units(objective, devices),
+        subgraphs=_subgraphs(objective, devices, partition),
+        boundaries=_boundaries(objective, devices, evaluation, partition),
+        lost_fusion=_lost_fusion(objective, devices, evaluation),
         partition=partition,
     )
 
 
-def _units(costs: CostModel, devices: np.ndarray) -> tuple[UnitShare, ...]:
-    objective, index_of = costs.objective, costs.graph.index_of
+def _units(objective: Objective, devices: np.ndarray) -> tuple[UnitShare, ...]:
+    costs, index_of = objective.terms, objective.graph.index_of
     shares: list[UnitShare] = []
     for number, unit in enumerate(costs.units):
         where: dict[int, list[str]] = {}
@@ -157,9 +228,9 @@ def _units(costs: CostModel, devices: np.ndarray) -> tuple[UnitShare, ...]:
 
 
 def _subgraphs(
-    costs: CostModel, devices: np.ndarray, partition: Partition
+    objective: Objective, devices: np.ndarray, partition: Partition
 ) -> tuple[SubgraphShare, ...]:
-    objective, index_of = costs.objective, costs.graph.index_of
+    costs, index_of = objective.terms, objective.graph.index_of
     shares: list[SubgraphShare] = []
     for subgraph in partition.subgraphs:
         nodes = [index_of[op] for op in subgraph.ops]
@@ -177,9 +248,9 @@ def _subgraphs(
 
 
 def _boundaries(
-    costs: CostModel, devices: np.ndarray, evaluation: Evaluation, partition: Partition
+    objective: Objective, devices: np.ndarray, evaluation: PlacementCost, partition: Partition
 ) -> tuple[BoundaryShare, ...]:
-    graph, first_tensor = costs.graph, costs.objective.first_tensor
+    costs, graph, first_tensor = objective.terms, objective.graph, objective.first_tensor
     crossing = evaluation.crossing
     seen: set[tuple[int, int]] = set()
     shares: list[BoundaryShare] = []
@@ -204,9 +275,9 @@ def _boundaries(
 
 
 def _lost_fusion(
-    costs: CostModel, devices: np.ndarray, evaluation: Evaluation
+    objective: Objective, devices: np.ndarray, evaluation: PlacementCost
 ) -> tuple[FusionShare, ...]:
-    objective = costs.objective
+    costs = objective.terms
     shares: list[FusionShare] = []
     for row in evaluation.lost.tolist():
         first, second = (int(devices[node]) for node in objective.fused[row])

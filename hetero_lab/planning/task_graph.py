@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 import numpy as np
@@ -91,21 +92,17 @@ class TaskGraph:
     @cached_property
     def order(self) -> tuple[int, ...]:
         """Tasks so that each comes after what it waits for, else as they stand."""
-        missing = [len(edges) for edges in self.into]
-        order = [task for task, n in enumerate(missing) if not n]
-        for task in order:  # grows meanwhile
-            for number in self.out_of[task]:
-                target = self.edges[number].target
-                missing[target] -= 1
-                if not missing[target]:
-                    order.append(target)
-        if len(order) < len(self.tasks):
-            names = [task.name for task, n in zip(self.tasks, missing, strict=True) if n]
+        sorter = TopologicalSorter(dict.fromkeys(range(len(self.tasks)), ()))
+        for edge in self.edges:
+            sorter.add(edge.target, edge.source)
+        try:
+            return tuple(sorter.static_order())
+        except CycleError as error:
+            names = [self.tasks[task].name for task in sorted(set(error.args[1]))]
             raise PlanError(
                 f"{names_at_hand(names)} wait for each other in a circle, so that none can be "
                 "first. Merge them into one task or leave out an edge."
-            )
-        return tuple(order)
+            ) from error
 
 
 def heft_rank(graph: TaskGraph) -> np.ndarray:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
+from scipy.cluster.hierarchy import DisjointSet
+
 from hetero_lab.errors import PlanError, names_at_hand
 from hetero_lab.model.opgraph import OpGraph
 
@@ -58,17 +60,7 @@ def split_into_units(
             f"None of {', '.join(devices)} supports {names_at_hand(nobody)}. Add a device that "
             "does, for instance CPU."
         )
-    unit = {index: index for index in placeable}
-
-    def find(index: int) -> int:
-        while unit[index] != index:
-            unit[index] = unit[unit[index]]
-            index = unit[index]
-        return index
-
-    def join(first: int, second: int) -> None:
-        a, b = find(first), find(second)
-        unit[max(a, b)] = min(a, b)
+    units = DisjointSet(graph.placeable)
 
     def fused(first: int, second: int) -> bool:
         a, b = graph.ops[first].name, graph.ops[second].name
@@ -84,16 +76,16 @@ def split_into_units(
                 "instance CPU."
             )
         for index in path:
-            join(path[0], index)
+            units.merge(path[0], index)
     for op in graph:
         if op.index in placeable and op.index not in in_path:
             for producer, _ in op.inputs:
                 if producer in placeable and producer not in in_path and fused(producer, op.index):
-                    join(producer, op.index)
+                    units.merge(producer, op.index)
     members: dict[int, list[str]] = {}
     for index in graph.placeable:
-        members.setdefault(find(index), []).append(graph.ops[index].name)
-    return tuple(tuple(ops) for _, ops in sorted(members.items()))
+        members.setdefault(units[index], []).append(graph.ops[index].name)
+    return tuple(map(tuple, members.values()))
 
 
 def fused_pairs(

@@ -6,8 +6,7 @@ from planning.random_costs import GraphMaker
 
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.planning.counter_costs import read_parts
-from hetero_lab.planning.layouts import kept_layouts
+from hetero_lab.planning.counter_costs import kept_layouts, read_parts
 from hetero_lab.planning.observations import LEAVES, Conversion, Node, Observation
 
 

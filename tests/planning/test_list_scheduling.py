@@ -16,8 +16,7 @@ from hetero_lab.errors import AffinityError, PlanError
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import predict, predict_by_branch
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, LostFusion, Unit
-from hetero_lab.planning.earliest_finish import schedule_tasks
-from hetero_lab.planning.list_scheduling import list_scheduling, unit_tasks
+from hetero_lab.planning.list_scheduling import list_scheduling, schedule_tasks, unit_tasks
 from hetero_lab.planning.planner import plan_graph
 from hetero_lab.planning.schedules import Schedule
 from hetero_lab.planning.simulation import simulate, work_ns

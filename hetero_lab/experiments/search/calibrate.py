@@ -32,7 +32,13 @@ from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.priorities import Priorities
 from hetero_lab.planning.cost_model import CostModel, ValidationRow
 from hetero_lab.planning.counter_costs import fusion_groups
-from hetero_lab.planning.design import middling_affinity, placed, segmented_affinities
+from hetero_lab.planning.design import (
+    alternating_affinities,
+    middling_affinity,
+    placed,
+    scattered_affinities,
+    segmented_affinities,
+)
 from hetero_lab.planning.fitting import adjust, fit
 from hetero_lab.planning.observations import Observation
 from hetero_lab.planning.units import split_into_units
@@ -171,6 +177,10 @@ def check_device_properties(
     return {device: dict(properties) for device, properties in given.items()}
 
 
+def _most_validated(n_affordable: int) -> int:
+    return min(_MOST_VALIDATED, round(_VALIDATED * n_affordable))
+
+
 @dataclass
 class Calibration:
     """What is measured of a model so far, and the costs that follow from it.
@@ -227,25 +237,38 @@ class Calibration:
             self.observer.interrupted = True
 
     def _run(self, until_s: float, validate: int | None) -> None:
-        queue = {label: a for label, a in self.base.items() if a != self.observer.reference}
-        kept: set[str] = set()
-        is_designed = False
+        observer = self.observer
         counters = self.prior is None
-        while not self.observer.interrupted:
+        queue = {label: a for label, a in self.base.items() if a != observer.reference}
+        self._observe(queue, until_s, self.observed, counters=counters)
+        if not queue:
+            self._check_devices()
+        if counters and not observer.interrupted:
+            self._add_isolated()
+            fitted, kept = self._design(observer.affordable(until_s), validate)
+            # What validates comes in the middle, so that it has some of what the time allows.
+            half = dict(list(fitted.items())[: len(fitted) // 2])
+            rest = {label: a for label, a in fitted.items() if label not in half}
+            self._observe(half, until_s, self.observed, counters=True)
+            self._observe(kept, until_s, self.validating, counters=False)
+            self._observe(rest, until_s, self.observed, counters=True)
+
+    def _observe(
+        self,
+        queue: dict[str, Affinity],
+        until_s: float,
+        into: list[Observation],
+        *,
+        counters: bool,
+    ) -> None:
+        """Measure what is in the queue and take it out, as long as there is time."""
+        while queue and not self.observer.interrupted:
             n_affordable = self.observer.affordable(until_s)
-            if not queue and not is_designed:
-                self._check_devices()
-                if self.prior is None:
-                    queue, kept = self._design(n_affordable, validate)
-                is_designed = True
-            if not queue or not n_affordable:
-                break
+            if not n_affordable:
+                return
             batch = list(queue)[: max(1, math.ceil(_AT_ONCE * n_affordable))]
             affinities = {label: queue.pop(label) for label in batch}
-            for seen in self.observer.observe(affinities, until_s, counters=counters):
-                (self.validating if seen.label in kept else self.observed).append(seen)
-        if counters and not self.observer.interrupted:
-            self._add_isolated()
+            into += self.observer.observe(affinities, until_s, counters=counters)
 
     def learn(self, more: Iterable[Observation]) -> None:
         """Take more placements into the fit."""
@@ -266,11 +289,13 @@ class Calibration:
             return self._fit()
 
     def _fit(self) -> CostModel:
+        drift = self.observer.drift
+        observed = [seen.slower(drift) for seen in self.observed]
         if self.prior is not None:
-            return adjust(self.prior, self.observed)
+            return adjust(self.prior, observed)
         prepared = self.observer.prepared
         names, core = tuple(self.support), self.observer.core
-        found = fit(prepared.graph, self.support, self.observed, coarse=self._is_coarse)
+        found = fit(prepared.graph, self.support, observed, coarse=self._is_coarse)
         specs = emulated_devices(core)
         return dataclasses.replace(
             found,
@@ -284,7 +309,7 @@ class Calibration:
                 ValidationRow(
                     seen.label,
                     found.predict_us(seen.affinity),
-                    seen.measured_us,
+                    seen.measured_us * drift,
                     found.predictor(seen.affinity).n_subgraphs,
                 )
                 for seen in self.validating
@@ -343,42 +368,41 @@ class Calibration:
 
     def _design(
         self, n_affordable: int, validate: int | None
-    ) -> tuple[dict[str, Affinity], set[str]]:
-        """Return placements to measure by label, and the labels of those that validate."""
-        n = min(_MOST_FITTED + (validate or _MOST_VALIDATED), n_affordable)
-        if not n:
-            return {}, set()
+    ) -> tuple[dict[str, Affinity], dict[str, Affinity]]:
+        """Return placements to fit to and placements to validate with, by label."""
+        n_validated = _most_validated(n_affordable) if validate is None else validate
+        n_validated = max(0, min(n_validated, n_affordable - _FEW))
+        n = min(_MOST_FITTED, n_affordable - n_validated)
         is_coarse = n < _FEW
-        if is_coarse:
-            n_validated = 0
-        elif validate is None:
-            n_validated = min(_MOST_VALIDATED, round(_VALIDATED * n))
-        else:
-            n_validated = max(0, min(validate, n - _FEW))
         graph, seed = self.observer.prepared.graph, self.observer.conditions.seed
         groups = fusion_groups(self.observed, list(self.support))
         units = split_into_units(graph, self.support, groups, coarse=is_coarse)
         most = self._most_switches()
-        n_fitted = min(_MOST_FITTED, n - n_validated)
-        # Every third keeps units whole; the others cut through fusion groups, as planners may.
-        whole = segmented_affinities(
-            graph, self.support, units, n_fitted // 3, most_switches=most, seed=seed + 1
-        )
+        alternating, whole = [], []
+        if not is_coarse:
+            alternating = alternating_affinities(graph, self.support, most_switches=most)
+            alternating = alternating[: n // 3]
+            whole = segmented_affinities(
+                graph, self.support, units, n // 3, most_switches=most, seed=seed + 1
+            )
+        # The others cut through fusion groups, as planners may.
         torn = segmented_affinities(
             graph,
             self.support,
             units if is_coarse else _single_ops(graph),
-            n_fitted - len(whole) + n_validated,
+            n - len(alternating) - len(whole),
             most_switches=most,
             seed=seed + 2,
         )
-        known = self.known
-        designed = [a for a in dict.fromkeys(_mixed(whole, torn)) if a not in known]
-        labelled = {f"designed {i + 1}": affinity for i, affinity in enumerate(designed)}
-        # Spread over the whole design, so that both parts see few and many subgraphs.
-        every = len(labelled) / n_validated if n_validated else math.inf
-        chosen = {int((k + 0.5) * every) for k in range(n_validated)}
-        return labelled, {label for i, label in enumerate(labelled) if i in chosen}
+        scattered = scattered_affinities(graph, self.support, n_validated, seed=seed + 3)
+        new = dict.fromkeys(_mixed(_mixed(alternating, whole), torn))
+        for affinity in (*self.known, *scattered):
+            new.pop(affinity, None)
+        kept = [affinity for affinity in scattered if affinity not in self.known]
+        return (
+            {f"designed {i}": affinity for i, affinity in enumerate(new, start=1)},
+            {f"kept {i}": affinity for i, affinity in enumerate(kept, start=1)},
+        )
 
     def _most_switches(self) -> int:
         """Return how many subgraphs a placement may have where compiles are slow."""

@@ -16,7 +16,7 @@ from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.experiments.sweep.rounds import GROUP_SIZE
 from hetero_lab.experiments.sweep.row import Row
 from hetero_lab.experiments.sweep.sweep import sweep
-from hetero_lab.model.opgraph import CONSTANT, OpGraph
+from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import PreparedModel
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _ROUNDED_DOWN_US = 0.5  # on average, where a device counts whole microseconds
 _LEAST_NOISE = 0.02  # what the model's form leaves open, whatever the number of turns
-_MOST_ALIVE, _ALIVE_BYTES = 16, 2 << 30  # compiled at once, so that a drift hits all alike
+_ALIVE = 4  # compiled at once in this process; who deploys a placement has it alone
 _FIRST_TURNS, _LEAST_TURNS, _MOST_TURNS = 2, 4, 12
 _ENOUGH_S = 0.3  # of turns for one placement: another placement tells more than more turns
 _SAFETY = 1.2  # placements of many subgraphs take longer than the first ones
@@ -76,6 +76,7 @@ class Observer:
     progress: Progress
     core: ov.Core
     level_us: float = 0.0
+    levels_us: list[float] = field(default_factory=list)  # of the reference, sweep by sweep
     interrupted: bool = False
     each_s: float = 0.0  # what the latest placements took on average, compiles included
     slowest_subgraph_s: float = 0.0  # compile time of a subgraph
@@ -105,6 +106,11 @@ class Observer:
             if self.interrupted:
                 raise KeyboardInterrupt
         raise MeasurementError(f"No placement ran: {first.status}. {first.detail}")
+
+    @property
+    def drift(self) -> float:
+        """How much slower the reference was in the middle of all sweeps than at first."""
+        return float(np.median(self.levels_us)) / self.level_us
 
     def affordable(self, until_s: float) -> int:
         """Return how many more placements can be observed before the watch shows ``until_s``."""
@@ -140,7 +146,7 @@ class Observer:
             self.prepared,
             [self.placement(affinity, label) for label, affinity in affinities.items()],
             turns=turns,
-            group_size=self._group_size,
+            group_size=GROUP_SIZE if self.conditions.isolate else _ALIVE,
             budget_s=budget_s,
             counters=counters,
             reference=False,
@@ -151,6 +157,8 @@ class Observer:
             **self.conditions.arguments,
         )
         self.interrupted |= made.interrupted
+        if made.rows[0].profile is not None:
+            self.levels_us.append(made.rows[0].profile.latency.median_us)
         self.failed |= {row.label: row.detail for row in made.rows if row.detail}
         for row in made.rows:
             if row.profile is not None and row.profile.partition.n_subgraphs > 1:
@@ -159,14 +167,6 @@ class Observer:
         n_measured = sum(row.profile is not None for row in made.rows)
         self.each_s = (self.watch.elapsed_s - began_s) / max(1, n_measured)
         return made
-
-    @property
-    def _group_size(self) -> int:
-        if self.conditions.isolate:
-            return GROUP_SIZE  # each has a process
-        graph = self.prepared.graph
-        weights = sum(t.n_bytes or 0 for op in graph if op.type == CONSTANT for t in op.outputs)
-        return int(np.clip(_ALIVE_BYTES // max(1, weights), 2, _MOST_ALIVE))
 
     @property
     def _turn_s(self) -> float:

@@ -17,13 +17,11 @@ from hetero_lab.experiments.search.calibrate import (
 from hetero_lab.experiments.search.observer import Conditions
 from hetero_lab.experiments.search.optimized import OPTIMIZED, Optimized, Proposal
 from hetero_lab.experiments.search.progress import Progress
-from hetero_lab.experiments.sweep.result import Sweep
+from hetero_lab.experiments.search.proof import prove
 from hetero_lab.experiments.sweep.row import Row
-from hetero_lab.experiments.sweep.sweep import sweep
 from hetero_lab.interrupts import set_aside
 from hetero_lab.model.read import Source, prepare
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.placement import Placement
 from hetero_lab.planning.constraints import check_constraints
 from hetero_lab.planning.cost_model import CostModel, expect_costs
 from hetero_lab.planning.objective import LATENCY, THROUGHPUT
@@ -43,7 +41,6 @@ _SCALES = (1.0, 0.5, 2.0, 4.0, 0.25)  # of the price of a boundary, while it is 
 _CANDIDATES = 3
 _WORTH = 0.995  # a measured gain that is worth another round
 _PLANNED, _PLAN_S = 0.03, 5.0  # share of the budget for a plan, and the most that it takes
-_PRECISION = 0.01
 _IN_FLIGHT = 4
 _ALPHA = 0.05
 
@@ -195,7 +192,11 @@ class _Search:
                 guess = predicted[seen.label]
                 self.trials.append(
                     Proposal(
-                        number, seen.label, guess.predicted_us, seen.measured_us, guess.n_subgraphs
+                        number,
+                        seen.label,
+                        guess.predicted_us,
+                        seen.measured_us * observer.drift,
+                        guess.n_subgraphs,
                     )
                 )
             self.calibration.learn(found)
@@ -269,12 +270,16 @@ def _prove(search: _Search) -> Optimized:
     left_s = None
     if watch.budget_s is not None:
         left_s = max((1.0 - _SEARCHING) * watch.budget_s, watch.budget_s - watch.elapsed_s)
-    made = _measured(search, placements, precision=_PRECISION, budget_s=left_s)
-    if not made.interrupted and all(
-        row.profile is None and not row.detail for row in made.rows
-    ):  # no time for any
-        first = _measured(search, dict([next(iter(placements.items()))]), turns=2, budget_s=None)
-        made = replace(first, rows=(*first.rows, *made.rows[1:]))
+    made = prove(
+        observer.prepared,
+        placements,
+        least=1,
+        budget_s=left_s,
+        requests=(1 if search.objective == LATENCY else _IN_FLIGHT,),
+        control=search.progress.control(),
+        core=observer.core,
+        **observer.conditions.arguments,
+    )
     rows = dict(zip(placements, made.rows, strict=True))
     measured = {label: row for label, row in rows.items() if row.profile is not None}
     if not any(label in baselines for label in measured):
@@ -303,22 +308,6 @@ def _prove(search: _Search) -> Optimized:
         trials=tuple(search.trials),
         notes=(*search.costs.notes, *_notes(search, rows, made.interrupted)),
         interrupted=made.interrupted,
-    )
-
-
-def _measured(search: _Search, placements: Mapping[str, Placement], **options: Any) -> Sweep:
-    observer = search.calibration.observer
-    return sweep(
-        observer.prepared,
-        list(placements.values()),
-        requests=(1 if search.objective == LATENCY else _IN_FLIGHT,),
-        counters=False,
-        baselines=False,
-        progress=False,
-        control=search.progress.control(),
-        core=observer.core,
-        **options,
-        **observer.conditions.arguments,
     )
 
 

@@ -24,6 +24,7 @@ from hetero_lab.experiments.accuracy.evaluate import Evaluation, evaluate
 from hetero_lab.experiments.search.calibrate import Calibration, check_device_properties
 from hetero_lab.experiments.search.observer import Conditions
 from hetero_lab.experiments.search.progress import Progress
+from hetero_lab.experiments.search.proof import prove
 from hetero_lab.experiments.search.recovered import ALL_ACCURATE, ALL_FAST, Candidate, Recovered
 from hetero_lab.experiments.search.sensitivity import (
     Chunk,
@@ -35,7 +36,6 @@ from hetero_lab.experiments.search.sensitivity import (
 )
 from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.experiments.sweep.row import Row
-from hetero_lab.experiments.sweep.sweep import sweep
 from hetero_lab.interrupts import set_aside
 from hetero_lab.model.read import PreparedModel, Source, prepare
 from hetero_lab.placement.affinity import Affinity
@@ -56,6 +56,7 @@ _MOST_CHUNKS = 16
 _FINALISTS = 5
 _MOST_EXAMPLES = 200  # of the calibration part
 _PLAN_S = 2.0
+_PRECISION = 0.02
 
 
 def recover_accuracy(
@@ -371,21 +372,18 @@ def _prove(search: _Search, *, isolate: bool) -> Recovered:
     left_s = None
     if search.watch.budget_s is not None:
         left_s = max(1.0, search.watch.budget_s - search.watch.elapsed_s)
-    made = sweep(
+    made = prove(
         search.prepared,
-        [c.placement for c in finalists],
-        inputs=search.examples[0][0],
+        {c.label: c.placement for c in finalists},
+        least=2,
         budget_s=left_s,
-        counters=False,
+        precision=_PRECISION,
+        inputs=search.examples[0][0],
         reference=False,
-        baselines=False,
         isolate=isolate,
-        progress=False,
         control=search.progress.control(),
         core=search.core,
     )
-    if made.interrupted:
-        raise KeyboardInterrupt
     rows = {row.label: row for row in made.rows}
     if rows[ALL_ACCURATE].detail:
         raise MeasurementError(f"{search.accurate} failed: {rows[ALL_ACCURATE].detail}")

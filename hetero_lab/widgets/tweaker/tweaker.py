@@ -21,7 +21,7 @@ from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement, resolve
 from hetero_lab.placement.priorities import Priorities
 from hetero_lab.planning.cost_model import CostModel
-from hetero_lab.planning.planned import plan
+from hetero_lab.planning.plan import plan
 from hetero_lab.runtime.freeze import freeze
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.tables import write_csv

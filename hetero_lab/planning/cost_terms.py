@@ -1,21 +1,156 @@
-"""What has to be true of a cost model: it covers the graph, and its costs can be counted."""
+"""Cost terms: what each part of a placement costs.
+
+The objective has two parts.
+
+**Pairwise**: the constant; the time of each op on its device; each tensor that is handed to
+another device, once per receiving device; lost fusion between two ops on different devices.
+Each term depends on the devices of at most two ops (or of a tensor's maker and users), so that
+planners can minimise the sum exactly.
+
+**Extra**, never negative: the cost of each subgraph; what it costs that memory is spread over
+several of them; a tensor that several subgraphs of one device receive, again for each after the
+first; a layout that several tensors keep, again for each that is converted after the first; and
+for the cuts that HETERO adds to break cycles, hand-over and lost fusion within a device.
+
+Costs are counted in whole nanoseconds, so that two ways of adding them up agree exactly.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from hetero_lab.errors import PlanError, names_at_hand, shorten
 from hetero_lab.model.opgraph import Op, OpGraph, Tensor
 
-if TYPE_CHECKING:
-    from hetero_lab.planning.cost_model import CostModel
-
 _MOST_US = 2.0**53 / 1000  # a sum of ns in floats is exact up to here
 
 
-def check(costs: CostModel) -> None:
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Ops that planners place together, with their time on each device of the cost model.
+
+    Parameters
+    ----------
+    ops
+        Names, in topological order.
+    time_us
+        For each device: µs, or None where it does not support the ops.
+    shares
+        How the time divides among the ops when a placement tears the unit apart; they add up
+        to 1. Equal shares if empty.
+    """
+
+    ops: tuple[str, ...]
+    time_us: tuple[float | None, ...]
+    shares: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LostFusion:
+    """What two ops cost more, in µs, when they are not in one subgraph.
+
+    ``first_us`` is added on the device of ``first``, ``second_us`` on that of ``second``; both
+    have an entry for each device of the cost model.
+    """
+
+    first: str
+    second: str
+    first_us: tuple[float, ...]
+    second_us: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BoundaryCost:
+    """What handing one tensor over costs: a fixed part and a part for each byte."""
+
+    fixed_us: float = 0.0
+    us_per_byte: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reorder:
+    """Layout conversions of one tensor when it crosses, in µs for each device.
+
+    ``leave_us`` is paid on the device that makes it, once for each device that receives it;
+    ``enter_us`` on the one that receives it, once for each subgraph. An elementwise op keeps the
+    layout of what it reads: ``layout_of`` then names the op that chose it, and ``leave_us`` is
+    paid only where that op is in the same subgraph. What entered was converted already.
+    """
+
+    op: str
+    port: int
+    leave_us: tuple[float, ...]
+    enter_us: tuple[float, ...]
+    layout_of: str = ""
+
+
+@dataclass(frozen=True)
+class CostTerms:
+    """The costs of one model on some devices.
+
+    Parameters
+    ----------
+    graph
+        The model.
+    devices
+        In order of priority: HETERO's greedy choice goes by it.
+    units
+        A partition of the graph's placeable ops; a stateful path lies in one unit.
+    boundaries
+        For each pair (source device, target device). A device to itself is for the cuts that
+        HETERO adds within a device; such a pair is free if it is left out.
+    subgraph_us
+        For each device, what one subgraph on it costs beside its ops.
+    constant_us
+        What an inference costs whatever the placement.
+    lost_fusion, reorders
+        Terms for single pairs of ops and single tensors.
+    spread_us
+        What an inference takes longer when its memory is spread over many subgraphs: each has
+        its own, so that caches hold less of it. With n subgraphs (n − 1)/(n + 4) of it is paid.
+
+    Raises
+    ------
+    PlanError
+        The parts contradict each other.
+
+    Notes
+    -----
+    A tensor whose size is not known pays the fixed part only.
+    """
+
+    graph: OpGraph
+    devices: tuple[str, ...]
+    units: tuple[Unit, ...]
+    boundaries: Mapping[tuple[str, str], BoundaryCost]
+    subgraph_us: Mapping[str, float]
+    constant_us: float = 0.0
+    lost_fusion: tuple[LostFusion, ...] = ()
+    reorders: tuple[Reorder, ...] = ()
+    spread_us: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    def supports(self, device: str) -> frozenset[str]:
+        """Return the ops that a device supports."""
+        at = self.devices.index(device)
+        return frozenset(op for u in self.units if u.time_us[at] is not None for op in u.ops)
+
+    def check_devices(self, devices: Iterable[str]) -> None:
+        """Raise PlanError unless every one of ``devices`` is known."""
+        unknown = [device for device in devices if device not in self.devices]
+        if unknown:
+            raise PlanError(
+                f"This cost model does not know {names_at_hand(unknown)}: it holds for "
+                f"{', '.join(self.devices)}. Calibrate with these devices: "
+                "hetero_lab.calibrate(model, devices)."
+            )
+
+
+def _check(costs: CostTerms) -> None:
     """Raise PlanError where the parts of a cost model contradict each other or are no costs."""
     devices = costs.devices
     if not devices or len(set(devices)) != len(devices):
@@ -27,12 +162,12 @@ def check(costs: CostModel) -> None:
         where = f"Unit {number} ({names_at_hand(unit.ops, 3)})"
         if not unit.ops or len(unit.time_us) != len(devices):
             raise PlanError(f"{where} needs ops and one time for each of {', '.join(devices)}.")
-        _check_costs([t for t in unit.time_us if t is not None], where)
+        check_costs([t for t in unit.time_us if t is not None], where)
         if unit.shares and (
             len(unit.shares) != len(unit.ops) or not math.isclose(sum(unit.shares), 1.0)
         ):
             raise PlanError(f"{where} needs one share for each op; they must add up to 1.")
-        _check_costs(unit.shares, where)
+        check_costs(unit.shares, where)
         for op in unit.ops:
             if op not in placeable or op in unit_of:
                 why = "is in two units" if op in unit_of else "is no op that can be placed"
@@ -56,33 +191,28 @@ def check(costs: CostModel) -> None:
     missing = [device for device in devices if device not in costs.subgraph_us]
     if missing:
         raise PlanError(f"The subgraph cost of {names_at_hand(missing)} is missing.")
-    _check_costs([costs.subgraph_us[d] for d in devices], "The cost of a subgraph")
-    _check_costs([costs.constant_us], "The constant")
-    _check_costs([costs.spread_us], "The cost of spread memory")
+    check_costs([costs.subgraph_us[d] for d in devices], "The cost of a subgraph")
+    check_costs([costs.constant_us], "The constant")
+    check_costs([costs.spread_us], "The cost of spread memory")
     for cost in costs.boundaries.values():
-        _check_costs([cost.fixed_us, cost.us_per_byte], "A boundary cost")
+        check_costs([cost.fixed_us, cost.us_per_byte], "A boundary cost")
     for term in costs.lost_fusion:
         where = f"The lost fusion of {shorten(term.first)} and {shorten(term.second)}"
         _check_names([term.first, term.second], placeable, where)
         _check_lengths([term.first_us, term.second_us], len(devices), where)
-        _check_costs([*term.first_us, *term.second_us], where)
+        check_costs([*term.first_us, *term.second_us], where)
     for term in costs.reorders:
         where = f"The reorder of {shorten(term.op)}:{term.port}"
         _check_names([term.op], set(graph.index_of), where)
         if not 0 <= term.port < len(graph.ops[graph.index_of[term.op]].outputs):
             raise PlanError(f"{where}: the op has no such output.")
         _check_lengths([term.leave_us, term.enter_us], len(devices), where)
-        _check_costs([*term.leave_us, *term.enter_us], where)
+        check_costs([*term.leave_us, *term.enter_us], where)
     _check_layouts(costs)
-    for row in costs.validation_rows:
-        where = f"The validation placement {shorten(row.label)}"
-        _check_costs([row.predicted_us, row.measured_us], where)
-        if row.measured_us == 0:
-            raise PlanError(f"{where} was measured to take no time.")
     _check_sum(costs)
 
 
-def _check_layouts(costs: CostModel) -> None:
+def _check_layouts(costs: CostTerms) -> None:
     """Raise PlanError unless every layout comes from an op over ops that keep it."""
     layout_of = {term.op: term.layout_of for term in costs.reorders if term.layout_of}
     for name, root in layout_of.items():
@@ -98,7 +228,7 @@ def _check_layouts(costs: CostModel) -> None:
             )
 
 
-def _check_sum(costs: CostModel) -> None:
+def _check_sum(costs: CostTerms) -> None:
     """Raise PlanError unless the costs of any placement can be added up exactly."""
     graph = costs.graph
     wires = [tensor for op in graph for tensor in _read_by(graph, op)]
@@ -128,7 +258,7 @@ def _read_by(graph: OpGraph, op: Op) -> list[Tensor]:
     return [graph.ops[producer].outputs[port] for producer, port in op.inputs]
 
 
-def _check_costs(values: Iterable[float], where: str) -> None:
+def check_costs(values: Iterable[float], where: str) -> None:
     for value in values:
         if not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):
             raise PlanError(f"{where}: {value!r} is not a cost. Costs are finite and at least 0.")
