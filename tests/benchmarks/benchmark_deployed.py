@@ -1,10 +1,11 @@
 """Whether what is measured is what is deployed: the lab's latencies beside a plain OpenVINO loop.
 
-Run by hand, on a quiet machine: ``python tests/benchmarks/benchmark_deployed.py [--repeats 12]``.
-Each repeat measures every placement in random order in four ways: by a sweep in workers (as one
-of eight placements), by a profile in a process of its own and in this process, and by a fresh
-process that knows nothing of the lab, which loads the frozen placement and calls ``infer``. Prints
-the ratio of each way to the plain process: geometric mean of the repeats with its 95 % interval.
+Run by hand: ``python tests/benchmarks/benchmark_deployed.py [--repeats 8]``. In each repeat a
+fresh process that knows nothing of the lab loads the frozen placement and runs turns on request;
+beside it are a worker, as a sweep has, this process, and six more workers with other placements.
+Turns are run in blocks of random order: each of the three by itself, turn after turn as a profile
+does, or all nine one after another as a sweep does. Prints the ratio to the plain process by
+itself: geometric mean of the repeats with its 95 % interval.
 """
 
 from __future__ import annotations
@@ -15,124 +16,164 @@ import random
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 from scipy import stats
 
 import hetero_lab as hl
+from hetero_lab.backend.core import shared_core
+from hetero_lab.experiments.profile.isolated import write_set_up
+from hetero_lab.experiments.sweep.entries import expand
+from hetero_lab.experiments.workers.local_bench import LocalBench
+from hetero_lab.experiments.workers.process import WorkerProcess
+from hetero_lab.model.read import prepare
+from hetero_lab.runtime.inputs import bind_inputs, generate_inputs
 
-TURNS, DISCARDED, TIMED = 30, 2, 10
-LEAST_WARM_UP_S = 0.3
-MODELS = ["digits_inception", "magika", "page_orientation"]
-N_OTHERS = 6  # placements that take turns with the two that are compared
+DISCARDED, TIMED = 2, 10
+BLOCKS, BLOCK = 8, 4  # of each kind; turns in one
+MODELS = ["digits_inception", "page_orientation", "magika"]
+N_OTHERS = 6
 
 PLAIN = """
-import json, statistics, sys, time
+import json, sys, time
 import numpy as np
 sys.path.insert(0, sys.argv[1])
 import run
-turns, discarded, timed, warm_s = int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5])
+discarded, timed = int(sys.argv[2]), int(sys.argv[3])
 compiled, plan = run.load(sys.argv[1])
 given = np.load(sys.argv[1] + "/inputs.npz")
 request = compiled.create_infer_request()
 request.infer([given[name] for name in plan["inputs"]])
 clock = time.perf_counter_ns
-until = time.perf_counter() + warm_s
-while time.perf_counter() < until:
-    request.infer(share_outputs=True)
-levels = []
-for _ in range(turns):
+for line in sys.stdin:
     for _ in range(discarded):
         request.infer(share_outputs=True)
     samples = []
     for _ in range(timed):
         began = clock()
         request.infer(share_outputs=True)
-        samples.append(clock() - began)
-    levels.append(statistics.median(samples) / 1e3)
-print(json.dumps(levels))
-"""  # noqa: E501
+        samples.append((clock() - began) / 1e3)
+    print(json.dumps(samples), flush=True)
+"""
+
+Turn = Callable[[], Sequence[float]]
 
 
-def plain_us(directory: Path) -> float:
-    """Measure a frozen placement in a fresh process that does not know the lab."""
-    numbers = map(str, (TURNS, DISCARDED, TIMED, LEAST_WARM_UP_S))
-    command = [sys.executable, "-c", PLAIN, str(directory), *numbers]
-    done = subprocess.run(command, capture_output=True, check=True)
-    return level(json.loads(done.stdout))
+class Plain:
+    """A fresh process that runs a frozen placement and knows nothing of the lab."""
+
+    def __init__(self, directory: Path):
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", PLAIN, str(directory), str(DISCARDED), str(TIMED)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def turn(self) -> list[float]:
+        """Run one turn."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("turn\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def close(self) -> None:
+        """End it."""
+        self._process.communicate()
 
 
-def level(turns: Sequence[float]) -> float:
-    """Return what stands for one way of measuring in one repeat."""
-    return float(np.median(turns))
+def level(samples: Sequence[float]) -> float:
+    """Return the logarithm of what stands for a turn."""
+    return float(np.log(np.median(samples)))
 
 
-def sweep_us(model, placements: Sequence[hl.Placement], wanted: Sequence[str]) -> dict[str, float]:
-    """Measure all placements in workers that live side by side and take turns."""
-    swept = hl.sweep(
-        model, placements, turns=TURNS, budget_s=None, baselines=False, counters=False,
-        reference=False, progress=False,
-    )  # fmt: skip
-    rows = {row.label: row for row in swept.rows}
-    return {label: level(list(rows[label].series.ours.values())) for label in wanted}
+def blocks_of_turns(ways: dict[str, Turn], others: Sequence[Turn], shuffle: random.Random):
+    """Run all blocks; return the levels of each way, by itself and in turn with all others."""
+    levels: dict[str, list[float]] = {}
+    for _ in range(BLOCKS):
+        kinds = [*ways, "in turn"]
+        shuffle.shuffle(kinds)
+        for kind in kinds:
+            for number in range(BLOCK + 1):
+                if kind != "in turn":
+                    samples = ways[kind]()
+                    if number:  # the first one finds the caches of somebody else
+                        levels.setdefault(kind, []).append(level(samples))
+                    continue
+                order: list[tuple[str, Turn]] = [*ways.items(), *(("", turn) for turn in others)]
+                shuffle.shuffle(order)
+                for name, turn in order:
+                    samples = turn()
+                    if name:
+                        levels.setdefault(f"{name}, in turn", []).append(level(samples))
+    return {name: float(stats.trim_mean(logs, 0.2)) for name, logs in levels.items()}
 
 
-def profile_us(model, placement: hl.Placement, isolate: bool) -> float:
-    """Profile a placement with as many inferences."""
-    made = hl.profile(
-        model, placement, iterations=TURNS * TIMED, counters=False, reference=False,
-        isolate=isolate, progress=False,
-    )  # fmt: skip
-    return level([float(np.median(turn)) for turn in made.latency.turns])
-
-
-def compare(name: str, repeats: int, scratch: Path, seed: int) -> list[float]:
+def compare(name: str, repeats: int, scratch: Path, shuffle: random.Random) -> list[float]:
     """Measure one model; print a line for each placement and way, return the ratios."""
     model = hl.load(name)
+    prepared, core = prepare(model), shared_core()
     cpu = hl.Affinity.uniform(model, "CPU")
     ops = cpu.ops
-    halves = cpu.fix(ops=dict.fromkeys(ops[: len(ops) // 2], "ACC"))
     chosen = {
         "CPU": hl.Placement(cpu, "CPU", direct=True),
-        "halves": hl.Placement(halves, "halves"),
+        "halves": hl.Placement(cpu.fix(ops=dict.fromkeys(ops[: len(ops) // 2], "ACC")), "halves"),
     }
     others = [
         hl.Placement(cpu.fix(ops=dict.fromkeys(ops[: len(ops) * (n + 1) // 9], "ACC")), f"{n}")
         for n in range(N_OTHERS)
     ]
-    frozen = {label: hl.freeze(model, p, scratch / name / label) for label, p in chosen.items()}
-    shuffle = random.Random(seed)
-    levels: dict[tuple[str, str], list[float]] = {}
+    arrays = {name: bind_inputs(prepared, generate_inputs(prepared))}
+    entries = {
+        entry.label: {
+            **entry.to_json(prepared),
+            "affinity": dict(entry.placement.affinity),
+            "cache_dir": "",
+            "reference": False,
+        }
+        for entry in expand(
+            {name: prepared}, [*chosen.values(), *others], grid=None, requests=(1,), dedupe=True,
+            baselines=False, core=core,
+        )
+    }  # fmt: skip
+    directory = scratch / name
+    directory.mkdir()
+    set_up = write_set_up(directory, {name: prepared}, arrays, 0, core)
 
-    def note(label: str, way: str, us: float) -> None:
-        levels.setdefault((label, way), []).append(us)
+    def bench(label: str, made: WorkerProcess | LocalBench) -> Turn:
+        made.ask("compile", timeout_s=600, entry=entries[label])
+        made.ask("warm_up", timeout_s=600, key=entries[label]["key"])
+        return lambda: made.ask("turn", timeout_s=600, key=entries[label]["key"])
 
-    for _ in range(repeats):
-        ways = [(way, label) for label in chosen for way in ("plain", "isolated", "in process")]
-        ways.append(("sweep", ""))
-        shuffle.shuffle(ways)
-        for way, label in ways:
-            if way == "sweep":
-                found = sweep_us(model, [*chosen.values(), *others], list(chosen))
-                for each, us in found.items():
-                    note(each, way, us)
-            elif way == "plain":
-                note(label, way, plain_us(frozen[label]))
-            else:
-                note(label, way, profile_us(model, chosen[label], way == "isolated"))
     ratios = []
-    for label in chosen:
-        plain = np.log(levels[label, "plain"])
-        for way in ("sweep", "isolated", "in process"):
-            logs = np.log(levels[label, way]) - plain
+    for label, placement in chosen.items():
+        frozen = hl.freeze(model, placement, directory / label)
+        found: dict[str, list[float]] = {}
+        for _ in range(repeats):
+            workers = [WorkerProcess(set_up) for _ in range(1 + N_OTHERS)]
+            plain, local = Plain(frozen), LocalBench({name: prepared}, arrays, core)
+            ways = {
+                "plain": plain.turn,
+                "worker": bench(label, workers[0]),
+                "this process": bench(label, local),
+            }
+            turns = [bench(o.label, w) for o, w in zip(others, workers[1:], strict=True)]
+            for way, value in blocks_of_turns(ways, turns, shuffle).items():
+                found.setdefault(way, []).append(value)
+            for process in (plain, local, *workers):
+                process.close()
+        base = np.array(found["plain"])
+        for way in sorted(set(found) - {"plain"}):
+            logs = np.array(found[way]) - base
             half = stats.t.ppf(0.975, len(logs) - 1) * stats.sem(logs)
             low, ratio, high = np.exp(logs.mean() + np.array([-half, 0.0, half]))
             ratios.append(float(ratio))
             print(
-                f"{name:18} {label:7} plain {np.exp(plain.mean()):8.0f} µs  "
-                f"{way:10} {ratio:.3f} ({low:.3f} to {high:.3f})",
+                f"{name:18} {label:7} plain {np.exp(base.mean()):8.0f} µs  {way:21} "
+                f"{ratio:.3f} ({low:.3f} to {high:.3f})",
                 flush=True,
             )
     return ratios
@@ -142,15 +183,16 @@ def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", default=MODELS)
-    parser.add_argument("--repeats", type=int, default=12)
+    parser.add_argument("--repeats", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     hl.emulate("ACC")
+    shuffle = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as scratch:
         ratios = [
             ratio
             for name in options.models
-            for ratio in compare(name, options.repeats, Path(scratch), options.seed)
+            for ratio in compare(name, options.repeats, Path(scratch), shuffle)
         ]
     print(f"furthest from 1: {max(ratios, key=lambda r: abs(np.log(r))):.3f} (at most 2 % off)")
 
