@@ -11,6 +11,8 @@ from graphs import Case, build, cases, inputs_of
 from hypothesis import HealthCheck, given, settings, strategies as st
 from properties import Tally, check
 
+from hetero_lab.experiments.environment import current_environment
+from hetero_lab.experiments.sweep.records import Counters, Failed, Finished, Header, Turn
 from hetero_lab.experiments.sweep.store import Store, read_store
 from hetero_lab.model.read import prepare
 
@@ -68,20 +70,27 @@ _json = st.recursive(
 )  # fmt: skip
 
 
+_keys = st.text(max_size=20)
+_floats = st.floats(allow_nan=False, allow_infinity=False)
+_records = st.lists(
+    st.builds(Failed, entry=_keys, status=st.text(), detail=st.text(), host=_keys)
+    | st.builds(Finished, entry=_keys)
+    | st.builds(Counters, entry=_keys, rows=st.tuples(st.dictionaries(_keys, _json)))
+    | st.builds(
+        Turn, entry=_keys, group=st.integers(0, 9), round=st.integers(0, 9),
+        samples_us=st.lists(_floats).map(tuple),
+    )
+)  # fmt: skip
+
+
 @_settings(60)
-@given(
-    st.lists(st.dictionaries(st.text(max_size=8), _json).map(lambda d: {**d, "type": "x"})),
-    st.integers(0, 400),
-)
+@given(_records, st.integers(0, 400))
 def test_a_store_keeps_every_record_and_loses_only_a_torn_one(records: list, torn: int):
-    environment = {"openvino_version": "1", "host": "h"}
-    header = {
-        "kind": "sweep",
-        "schema_version": 1,
-        "models": {},
-        "entries": [],
-        "environments": [environment],
-    }
+    header = Header(
+        models={}, entries=[], reference="k", emulated=[], seed=0, inputs_digest="",
+        environments=[current_environment([])],
+    )  # fmt: skip
+    after = Finished(entry="after")
     with tempfile.TemporaryDirectory() as name:
         with Store(name, header) as store:
             for record in records:
@@ -93,7 +102,7 @@ def test_a_store_keeps_every_record_and_loses_only_a_torn_one(records: list, tor
         path.write_bytes(kept)
         n = kept.count(b"\n")
         assert read_store(name)[1] == records[:n]
-        with Store(name, {**header, "environments": [environment]}) as store:
-            store.append({"type": "after"})
-        assert read_store(name)[1] == [*records[:n], {"type": "after"}]
+        with Store(name, header) as store:
+            store.append(after)
+        assert read_store(name)[1] == [*records[:n], after]
         assert json.loads((Path(name) / "sweep.json").read_text())["kind"] == "sweep"

@@ -17,12 +17,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from distributed import Client, Future, get_worker
 
 from hetero_lab.clock import now
 from hetero_lab.errors import ArgumentError
-from hetero_lab.experiments.fleet.host import describe, keep, measure_share
+from hetero_lab.experiments.fleet.host import Assignment, describe, keep, measure_share
 from hetero_lab.experiments.fleet.workers import FleetWorker, SchedulerGoneError, TaskLostError
+from hetero_lab.experiments.sweep.records import AnyRecord
 
 _RECONNECT_S = 10.0
 
@@ -33,7 +35,7 @@ class News:
 
     task: int
     index: int = -1
-    record: Mapping[str, Any] | None = None
+    record: AnyRecord | None = None
 
 
 def cluster_of(client: Any, *, isolate: bool) -> Cluster:
@@ -110,7 +112,7 @@ class Cluster:
         self,
         number: int,
         worker: FleetWorker,
-        job: Mapping[str, Any],
+        share: Assignment,
         files: Mapping[str, bytes],
         resources: Mapping[str, float],
     ) -> bool:
@@ -135,7 +137,7 @@ class Cluster:
             self._holders[worker.identity] = worker
         future = self._client.submit(
             _measure,
-            job,
+            share,
             place,
             self._name,
             number,
@@ -156,7 +158,7 @@ class Cluster:
             while True:
                 yield self._news.get_nowait()
 
-    def result(self, number: int) -> list[dict[str, Any]]:
+    def result(self, number: int) -> list[AnyRecord]:
         """Return all records of a task that has ended.
 
         Raises
@@ -194,12 +196,10 @@ class Cluster:
 
     def _heard(self, event: tuple[float, str]) -> None:
         task, index, record = json.loads(event[1])
-        self._news.put(News(task, index, record))
+        self._news.put(News(task, index, msgspec.convert(record, AnyRecord)))
 
 
-def _measure(
-    job: Mapping[str, Any], directory: str, topic: str, number: int
-) -> list[dict[str, Any]]:
+def _measure(share: Assignment, directory: str, topic: str, number: int) -> list[AnyRecord]:
     """Measure a share; runs as a task, in a thread of a worker.
 
     What compiles and infers are processes that are started as programs, so it does not matter
@@ -209,14 +209,14 @@ def _measure(
     task = worker.get_current_task()
     sent = 0
 
-    def send(record: Mapping[str, Any]) -> None:
+    def send(record: AnyRecord) -> None:
         nonlocal sent
         # As text: a message's lists would arrive as tuples.
-        worker.log_event(topic, json.dumps([number, sent, record]))
+        worker.log_event(topic, json.dumps([number, sent, msgspec.to_builtins(record)]))
         sent += 1
 
     def stopped() -> bool:
         state = worker.state.tasks.get(task)
         return state is None or state.state not in ("executing", "long-running")
 
-    return measure_share(job, directory, send, stopped)
+    return measure_share(share, directory, send, stopped)

@@ -12,17 +12,21 @@ import platform
 import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from filelock import FileLock, Timeout
 
 from hetero_lab.backend.devices import check_device
 from hetero_lab.errors import DeviceError, HeteroLabError, OutputPathError
 from hetero_lab.experiments.environment import current_environment
-from hetero_lab.experiments.sweep.rounds import Plan, SweepRun
+from hetero_lab.experiments.sweep.records import AnyRecord
+from hetero_lab.experiments.sweep.rounds import RunOptions, SweepRun
+from hetero_lab.experiments.workers.job import Job
 from hetero_lab.experiments.workers.process import WorkerProcess
+from hetero_lab.experiments.workers.set_up import Limits, SetUp
 from hetero_lab.runtime.timing import Stopwatch
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -73,19 +77,30 @@ def keep(directory: str, files: Mapping[str, bytes]) -> None:
         raise OutputPathError(f"The directory {directory} cannot be written: {error}") from error
 
 
+@dataclass(frozen=True)
+class Assignment:
+    """Jobs that a host is to measure beside a reference, and how; sent to it as it is."""
+
+    jobs: tuple[Job, ...]
+    reference: str
+    options: RunOptions
+    budget_s: float | None
+    set_up: SetUp
+    limits: Limits
+
+
 def measure_share(
-    job: Mapping[str, Any],
+    share: Assignment,
     directory: str,
-    append: Callable[[dict[str, Any]], object],
+    append: Callable[[AnyRecord], object],
     stopped: Callable[[], bool],
-) -> list[dict[str, Any]]:
-    """Measure some entries in worker processes of this host; return the records.
+) -> list[AnyRecord]:
+    """Measure an assignment in worker processes of this host; return the records.
 
     Parameters
     ----------
-    job
-        ``entries``, ``reference``, ``plan``, ``budget_s``, ``set_up``, ``command`` and
-        ``memory_limit_bytes``, all plain data.
+    share
+        What is to be measured.
     directory
         Where :func:`keep` put the files of ``set_up``.
     append
@@ -98,49 +113,45 @@ def measure_share(
     StoppedError
         ``stopped`` said so.
     """
-    records: list[dict[str, Any]] = []
+    records: list[AnyRecord] = []
 
-    def note(record: dict[str, Any]) -> None:
+    def note(record: AnyRecord) -> None:
         if stopped():
             raise StoppedError("The caller is gone or does not wait any more.")
         records.append(record)
         append(record)
 
-    watch = Stopwatch.start(job["budget_s"])
-    for entry in job["entries"]:
-        if entry.get("cache_dir"):
-            Path(entry["cache_dir"]).mkdir(parents=True, exist_ok=True)
-    set_up = _located(job["set_up"], Path(directory))
+    watch = Stopwatch.start(share.budget_s)
+    for job in share.jobs:
+        if job.cache_dir:
+            Path(job.cache_dir).mkdir(parents=True, exist_ok=True)
+    set_up = _located(share.set_up, Path(directory))
     with _alone(stopped):
         run = SweepRun(
-            entries=job["entries"],
-            reference=job["reference"],
-            records=records,
+            jobs=share.jobs,
+            reference=share.reference,
+            records=(),
             append=note,
-            plan=Plan(**job["plan"]),
+            options=share.options,
             watch=watch,
+            start=lambda: WorkerProcess(set_up, share.limits),
             progress=False,
         )
         try:
-            run.measure(
-                lambda: WorkerProcess(
-                    set_up,
-                    command=job["command"],
-                    memory_limit_bytes=job["memory_limit_bytes"],
-                )
-            )
+            run.measure()
         finally:
             run.close()
     return records
 
 
-def _located(set_up: Mapping[str, Any], directory: Path) -> dict[str, Any]:
+def _located(set_up: SetUp, directory: Path) -> SetUp:
     """Return a set-up whose file names are paths on this host."""
-    there = {
-        what: {name: str(directory / file) for name, file in set_up[what].items()}
-        for what in ("models", "inputs")
-    }
-    return {**set_up, **there}
+    return msgspec.structs.replace(
+        set_up,
+        models={name: str(directory / file) for name, file in set_up.models.items()},
+        inputs={name: str(directory / file) for name, file in set_up.inputs.items()},
+        directory=str(directory),
+    )
 
 
 @contextlib.contextmanager
@@ -166,11 +177,13 @@ def _user() -> str:
         return getpass.getuser()
 
 
-def set_up_files(set_up: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, bytes]]:
+def set_up_files(set_up: SetUp) -> tuple[SetUp, dict[str, bytes]]:
     """Take a set-up apart: with file names in place of paths, and what the files hold."""
-    named: dict[str, Any] = dict(set_up)
-    for what in ("models", "inputs"):
-        named[what] = {name: Path(path).name for name, path in set_up[what].items()}
+    named = msgspec.structs.replace(
+        set_up,
+        models={name: Path(path).name for name, path in set_up.models.items()},
+        inputs={name: Path(path).name for name, path in set_up.inputs.items()},
+        directory="",
+    )
     # Weights lie beside their model, and nothing else does.
-    directory = Path(next(iter(set_up["models"].values()))).parent
-    return named, {path.name: path.read_bytes() for path in directory.iterdir()}
+    return named, {path.name: path.read_bytes() for path in Path(set_up.directory).iterdir()}

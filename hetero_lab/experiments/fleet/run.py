@@ -7,19 +7,20 @@ undone is handed out again.
 
 from __future__ import annotations
 
-import json
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+import msgspec
 from tqdm.auto import tqdm
 
 from hetero_lab.clock import now
 from hetero_lab.errors import HeteroLabWarning, MeasurementError, OutputPathError, StoreError
-from hetero_lab.experiments.fleet.host import set_up_files
-from hetero_lab.experiments.fleet.work_queue import MOST_LOSSES, PATIENCE_S, Item, Rota
+from hetero_lab.experiments.environment import Environment
+from hetero_lab.experiments.fleet.host import Assignment, set_up_files
+from hetero_lab.experiments.fleet.work_queue import MOST_LOSSES, PATIENCE_S, Item, WorkQueue
 from hetero_lab.experiments.fleet.workers import (
     FleetWorker,
     SchedulerGoneError,
@@ -27,8 +28,20 @@ from hetero_lab.experiments.fleet.workers import (
     read_workers,
     why_not,
 )
-from hetero_lab.experiments.sweep.hosts import is_done, known_hosts
-from hetero_lab.experiments.sweep.rounds import Plan
+from hetero_lab.experiments.sweep.hosts import is_done
+from hetero_lab.experiments.sweep.ledger import Ledger
+from hetero_lab.experiments.sweep.records import (
+    AnyRecord,
+    Failed,
+    Finished,
+    Header,
+    Host,
+    OfEntry,
+    Turn,
+)
+from hetero_lab.experiments.sweep.rounds import RunOptions
+from hetero_lab.experiments.workers.job import Job
+from hetero_lab.experiments.workers.set_up import Limits, SetUp
 from hetero_lab.runtime.timing import Stopwatch
 
 if TYPE_CHECKING:
@@ -63,12 +76,12 @@ class FleetRun:
         The workers.
     header
         What the store says of the sweep.
-    entries, reference, records, append, plan, watch, progress
+    jobs, records, append, options, watch, progress
         As for :class:`~hetero_lab.experiments.sweep.rounds.SweepRun`. Records have ``host`` and
-        ``worker`` too, and there is one of the type ``host`` with each host's environment.
-    every_host
-        Measure each entry on each host, instead of on whichever is free.
-    worker_command, memory_limit_bytes
+        ``worker`` too, and there is one with each host's environment.
+    set_up
+        Returns what workers are set up with, in files of this machine.
+    limits
         As for :class:`~hetero_lab.experiments.workers.process.WorkerProcess`.
     """
 
@@ -76,48 +89,43 @@ class FleetRun:
         self,
         cluster: Cluster,
         *,
-        header: Mapping[str, Any],
-        entries: Sequence[Mapping[str, Any]],
-        reference: str,
-        records: Sequence[Mapping[str, Any]],
-        append: Callable[[dict[str, Any]], object],
-        plan: Plan,
+        jobs: Sequence[Job],
+        header: Header,
+        records: Sequence[AnyRecord],
+        append: Callable[[AnyRecord], object],
+        options: RunOptions,
         watch: Stopwatch,
+        set_up: Callable[[], SetUp],
+        limits: Limits,
         progress: bool,
-        every_host: bool,
-        worker_command: Sequence[str] | None,
-        memory_limit_bytes: int | None,
     ):
         self._cluster = cluster
         # Rows that share a key are measured once.
-        self._entries = {e["key"]: dict(e) for e in reversed(entries)}
-        self._order = [e["key"] for e in entries if self._entries[e["key"]]["problem"] == ""]
-        self._order = list(dict.fromkeys(self._order))
-        self._reference = reference
-        self._here = header["environments"][-1]
-        self._base_of = {spec["name"]: spec["base"] for spec in header["emulated"]}
-        self._devices = list(dict.fromkeys(d for e in entries for d in e["devices"]))
-        self._records = records
+        self._jobs = {job.key: job for job in reversed(jobs)}
+        self._order = list(dict.fromkeys(job.key for job in jobs))
+        self._reference = header.reference
+        self._here = header.environments[-1]
+        self._base_of = {spec["name"]: spec["base"] for spec in header.emulated}
+        self._devices_of = {entry.key: entry.devices for entry in header.entries}
+        self._devices = list(dict.fromkeys(d for k in self._order for d in self._devices_of[k]))
+        self._ledger = Ledger(records)
+        self._next_group = self._ledger.next_group
         self._append = append
-        self._plan = plan
+        self._options = options
         self._watch = watch
-        self._every_host = every_host
-        self._limits = {
-            "command": list(worker_command) if worker_command else None,
-            "memory_limit_bytes": memory_limit_bytes,
-        }
-        self._set_up: dict[str, Any] = {}
+        self._every_host = header.every_host
+        self._limits = limits
+        self._make_set_up = set_up
+        self._set_up = SetUp(models={})
         self._files: dict[str, bytes] = {}
         self._workers: dict[tuple[str, str], FleetWorker] = {}
         self._useless: dict[tuple[str, str], str] = {}  # and why
         self._seen: list[FleetWorker] = []
         self._hosts: dict[str, FleetWorker] = {}  # the first worker of each
-        devices_of = {key: e["devices"] for key, e in self._entries.items()}
-        self._rota = Rota(devices_of, self._base_of, plan.group_size)
+        self._queue = WorkQueue(self._devices_of, self._base_of, options.group_size)
         self._running: dict[int, Share] = {}
         self._n_shares = 0
         self._looked = now()
-        self._next_group = 1 + max((r["group"] for r in records if r["type"] == "turn"), default=-1)
         self._bar = tqdm(total=0, desc="fleet", unit="row", disable=not progress, delay=2)
 
     def pending(self) -> list[str]:
@@ -131,11 +139,11 @@ class FleetRun:
         if self._every_host:
             self._look_for_workers()
         else:
-            hosts = known_hosts(self._records)
+            hosts = self._ledger.hosts
             self._add([Item(k) for k in self._order if not any(self._is_done(k, h) for h in hosts)])
-        return list(dict.fromkeys(item.key for item in self._rota.waiting))
+        return list(dict.fromkeys(item.key for item in self._queue.waiting))
 
-    def measure(self, set_up: Mapping[str, Any]) -> None:
+    def measure(self) -> None:
         """Measure all that is pending.
 
         Raises
@@ -145,10 +153,10 @@ class FleetRun:
         StoreError
             A host has another OpenVINO version than when it measured before.
         """
-        self._set_up, self._files = set_up_files(set_up)
+        self._set_up, self._files = set_up_files(self._make_set_up())
         self._look_for_workers()
         try:
-            while self._running or self._rota.waiting:
+            while self._running or self._queue.waiting:
                 self._hand_out()
                 self._give_up()
                 if self._watch.is_over and not self._end():
@@ -165,12 +173,12 @@ class FleetRun:
         self._cluster.close()
 
     def _is_done(self, key: str, host: str) -> bool:
-        return is_done(key, host, self._records, self._reference, self._plan.turns)
+        return is_done(key, host, self._ledger, self._reference, self._options.turns)
 
     def _add(self, items: Sequence[Item]) -> None:
         # The reference goes along with others.
         added = [item for item in items if item.key != self._reference] or list(items)
-        self._rota.waiting += added
+        self._queue.waiting += added
         self._bar.total += len(added)
 
     def _look_for_workers(self) -> None:
@@ -241,15 +249,15 @@ class FleetRun:
 
     def _welcome(self, worker: FleetWorker) -> None:
         host = worker.host
-        before = known_hosts(self._records).get(host)
+        before = self._ledger.hosts.get(host)
         own = worker.environment["openvino_version"]
-        if before is not None and before["openvino_version"] != own:
+        if before is not None and before.openvino_version != own:
             raise StoreError(
-                f"{host} was measured with OpenVINO {before['openvino_version']}, now it has "
+                f"{host} was measured with OpenVINO {before.openvino_version}, now it has "
                 f"{own}. Numbers of the two are not mixed. Take another store= directory."
             )
         now_called = dict(worker.environment["devices"])
-        for device, name in before["devices"] if before is not None else ():
+        for device, name in before.devices if before is not None else ():
             if now_called.get(device, name) != name:
                 raise StoreError(
                     f"{host} was measured with the {device} {name!r}, now it has "
@@ -257,14 +265,14 @@ class FleetRun:
                     "or take another store= directory."
                 )
         for what, name in _VERSIONS:
-            if worker.environment[what] != self._here[what]:
+            there, here = worker.environment[what], getattr(self._here, what)
+            if there != here:
                 _warn(
-                    f"{host} has {name} {worker.environment[what]}, here it is "
-                    f"{self._here[what]}: compare hosts with care; the column {what} tells which "
-                    "row has which."
+                    f"{host} has {name} {there}, here it is {here}: compare hosts with care; the "
+                    f"column {what} tells which row has which."
                 )
         environment = worker.environment_of(self._devices, self._base_of)
-        self._append({"type": "host", "host": host, "environment": _plain(environment)})
+        self._record(Host(host=host, environment=msgspec.convert(environment, Environment)))
         if self._every_host:
             self._add([Item(k, host) for k in self._order if not self._is_done(k, host)])
 
@@ -272,7 +280,7 @@ class FleetRun:
         """Give each machine that is free a share."""
         while not self._watch.is_over:
             busy = {share.worker.machine for share in self._running.values()}
-            chosen = self._rota.choose(self._workers.values(), busy)
+            chosen = self._queue.choose(self._workers.values(), busy)
             if chosen is None:
                 return
             worker, items, of_time = chosen
@@ -284,33 +292,32 @@ class FleetRun:
 
     def _start(self, worker: FleetWorker, items: Sequence[Item], of_time: float) -> bool:
         keys = [item.key for item in items]
-        if self._reference not in keys and self._rota.can(worker, self._reference):
+        if self._reference not in keys and self._queue.can(worker, self._reference):
             keys.insert(0, self._reference)
-        entries = [self._entries[key] for key in keys]
-        devices = list(dict.fromkeys(d for e in entries for d in e["devices"]))
-        emulated = [s for s in self._set_up["emulated"] if s["name"] in devices]
+        devices = list(dict.fromkeys(d for key in keys for d in self._devices_of[key]))
+        emulated = [spec for spec in self._set_up.emulated if spec["name"] in devices]
         budget_s = self._watch.budget_s
         if budget_s is not None:
             budget_s = max(0.1, (budget_s - self._watch.elapsed_s) * of_time)
-        job = {
-            "entries": entries,
-            "reference": self._reference if self._reference in keys else keys[0],
-            "plan": asdict(self._plan),
-            "budget_s": budget_s,
-            "set_up": {**self._set_up, "emulated": emulated},
-            **self._limits,
-        }
+        share = Assignment(
+            jobs=tuple(self._jobs[key] for key in keys),
+            reference=self._reference if self._reference in keys else keys[0],
+            options=self._options,
+            budget_s=budget_s,
+            set_up=msgspec.structs.replace(self._set_up, emulated=emulated),
+            limits=self._limits,
+        )
         self._n_shares += 1
         resources = worker.asked_for(devices, self._base_of)
-        if not self._cluster.start(self._n_shares, worker, job, self._files, resources):
+        if not self._cluster.start(self._n_shares, worker, share, self._files, resources):
             return False
         self._running[self._n_shares] = Share(worker, items)
-        self._rota.take(items)
+        self._queue.take(items)
         return True
 
     def _end(self) -> bool:
         """Let go of shares that are much too late; tell whether one still runs."""
-        latest_s = (self._watch.budget_s or 0.0) + self._plan.compile_timeout_s
+        latest_s = (self._watch.budget_s or 0.0) + self._options.compile_timeout_s
         if self._watch.elapsed_s > latest_s:
             for number in list(self._running):
                 self._cluster.cancel(number)
@@ -320,9 +327,9 @@ class FleetRun:
     def _give_up(self) -> None:
         """Fail the rows that no worker can measure."""
         workers = list(self._workers.values())
-        for item in self._rota.hopeless(workers, at_once=self._watch.is_over):
+        for item in self._queue.hopeless(workers, at_once=self._watch.is_over):
             mine = [w for w in workers if item.host in ("", w.host)]
-            devices = self._entries[item.key]["devices"]
+            devices = self._devices_of[item.key]
             self._fail(item, "no worker for it", why_not(mine, devices, self._base_of))
 
     def _take_news(self) -> None:
@@ -335,22 +342,21 @@ class FleetRun:
             elif news.index == share.n_received:  # what was missed comes with the result
                 self._take(share, news.record)
 
-    def _take(self, share: Share, record: Mapping[str, Any]) -> None:
+    def _take(self, share: Share, record: AnyRecord) -> None:
         share.n_received += 1
-        kept = {**record, "host": share.worker.host, "worker": share.worker.address}
-        if record["type"] == "turn":
-            if record["group"] not in share.groups:
-                share.groups[record["group"]] = self._next_group
+        kept = msgspec.structs.replace(record, host=share.worker.host, worker=share.worker.address)
+        if isinstance(kept, Turn):
+            if kept.group not in share.groups:
+                share.groups[kept.group] = self._next_group
                 self._next_group += 1
-            kept["group"] = share.groups[record["group"]]
-        self._append(kept)
-        if "entry" not in record:
+            kept = msgspec.structs.replace(kept, group=share.groups[kept.group])
+        self._record(kept)
+        if not isinstance(kept, OfEntry):
             return
-        key = record["entry"]
-        if record["type"] in ("finished", "failed") and key in {i.key for i in share.left}:
-            share.settled.add(key)
+        if isinstance(kept, Finished | Failed) and kept.entry in {i.key for i in share.left}:
+            share.settled.add(kept.entry)
             self._bar.update(1)
-        label = f"{share.worker.host}: {self._entries[key]['label']}"
+        label = f"{share.worker.host}: {self._jobs[kept.entry].label}"
         self._bar.set_description(label if len(label) <= 60 else label[:59] + "…", refresh=False)
         self._bar.update(0)
 
@@ -371,21 +377,25 @@ class FleetRun:
         share = self._running.pop(number)
         self._cluster.cancel(number)
         for item in share.left:
-            if not self._rota.put_back(item):
+            if not self._queue.put_back(item):
                 self._fail(item, f"lost {MOST_LOSSES} times", why, share.worker.host)
 
     def _fail(self, item: Item, status: str, detail: str, host: str = "") -> None:
-        record = {"type": "failed", "entry": item.key, "status": status, "detail": detail[:2000]}
-        self._append({**record, "host": item.host or host})
+        where = item.host or host
+        self._record(Failed(entry=item.key, status=status, detail=detail[:2000], host=where))
         self._bar.update(1)
+
+    def _record(self, record: AnyRecord) -> None:
+        self._append(record)
+        self._ledger.note(record)
 
     def _without_scheduler(self) -> None:
         why = f"The scheduler at {self._cluster.address} is gone."
         left = [item for share in self._running.values() for item in share.left]
         self._running.clear()
-        for item in [*left, *self._rota.waiting]:
+        for item in [*left, *self._queue.waiting]:
             self._fail(item, "the scheduler is gone", why)
-        self._rota.waiting.clear()
+        self._queue.waiting.clear()
         _warn(
             f"{why} The turns that were measured are kept; with a store= the same call goes on "
             "from there when it is back."
@@ -394,8 +404,3 @@ class FleetRun:
 
 def _warn(message: str) -> None:
     warnings.warn(message, HeteroLabWarning, stacklevel=2)
-
-
-def _plain(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return tuples as lists, as they come back from a file."""
-    return json.loads(json.dumps(data))

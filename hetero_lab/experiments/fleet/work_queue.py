@@ -1,4 +1,4 @@
-"""Who of a fleet measures what: items that wait, shares of them, and what was lost too often."""
+"""The work queue of a fleet: items that wait, shares of them, and what was lost too often."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Item:
     host: str = ""
 
 
-class Rota:
+class WorkQueue:
     """The items that wait, and to whom they may go.
 
     Parameters

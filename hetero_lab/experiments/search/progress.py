@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from hetero_lab import progress
 from hetero_lab.experiments.sweep.control import SweepControl
+from hetero_lab.experiments.sweep.records import AnyRecord, Compiled, Counters, Finished, Turn
 from hetero_lab.runtime.timing import Stopwatch
 
-_DOING = {"compiled": "compile", "turn": "measure", "counters": "read counters"}
+_DOING = {Compiled: "compile", Turn: "measure", Counters: "read counters"}
 
 
 class Progress(progress.Progress):
@@ -34,8 +32,8 @@ class Progress(progress.Progress):
         """Return what tells this line how far a sweep is."""
         return SweepControl(self._on_record)
 
-    def _on_record(self, record: Mapping[str, Any]) -> None:
-        if record["type"] == "finished":
+    def _on_record(self, record: AnyRecord) -> None:
+        if isinstance(record, Finished):
             self.measured()
-        elif record["type"] in _DOING:
-            self.step(f"{self._begun}: {_DOING[record['type']]}")
+        elif type(record) in _DOING:
+            self.step(f"{self._begun}: {_DOING[type(record)]}")

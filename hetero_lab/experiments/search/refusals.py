@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import check_device, device_names, supported_ops
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import CompileError, DeviceError, names_at_hand, shorten
+from hetero_lab.experiments.workers.job import Job
 from hetero_lab.experiments.workers.process import WorkerError, WorkerProcess
+from hetero_lab.experiments.workers.set_up import SetUp
 from hetero_lab.model.read import PreparedModel, Source, prepare, save
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import predict
@@ -151,12 +153,8 @@ class _Prober:
         progress: Progress,
         core: ov.Core,
     ):
-        self._set_up: dict[str, Any] = {
-            "emulated": [spec.to_json() for spec in emulated_devices(core).values()],
-            "models": {"model": path},
-            "inputs": {},
-            "seed": 0,
-        }
+        emulated = [spec.to_json() for spec in emulated_devices(core).values()]
+        self._set_up = SetUp(models={"model": path}, emulated=emulated)
         self._properties = {
             **{d: dict(p) for d, p in placement.device_properties.items()},
             **compile_properties(placement, core),
@@ -181,20 +179,15 @@ class _Prober:
     def _probe(self, affinity: Affinity) -> str:
         if self._worker is None:
             self._worker = WorkerProcess(self._set_up)
-        entry = {
-            "key": "probe",
-            "variant": "model",
-            "label": "probe",
-            "affinity": dict(affinity),
-            "device_properties": {
-                d: p for d, p in self._properties.items() if d in affinity.devices
-            },
-            "direct": False,
-            "requests": 1,
-            "reference": False,
-        }
+        job = Job(
+            key="probe",
+            label="probe",
+            variant="model",
+            affinity=dict(affinity),
+            device_properties={d: p for d, p in self._properties.items() if d in affinity.devices},
+        )
         try:
-            self._worker.ask("compile", timeout_s=self._timeout_s, entry=entry)
+            self._worker.ask("compile", timeout_s=self._timeout_s, job=job)
         except WorkerError as error:
             if error.died:
                 self._worker = None

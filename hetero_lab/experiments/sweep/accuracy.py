@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hetero_lab.errors import HeteroLabError, shorten
 from hetero_lab.experiments.accuracy.evaluate import Evaluation, accuracy_columns, read_data
 from hetero_lab.experiments.sweep.entries import Entry
+from hetero_lab.experiments.sweep.records import Accuracy, AnyRecord, Turn
 from hetero_lab.model.read import PreparedModel
 from hetero_lab.progress import Progress
 from hetero_lab.runtime.compiled import compile_placement
@@ -17,8 +18,6 @@ from hetero_lab.samples.datasets import Dataset, Metric
 
 if TYPE_CHECKING:
     import openvino as ov
-
-Record = Mapping[str, Any]
 
 _ERRORS = ("relative_error", "cosine", "top1_agreement")
 _FLAGS = ("right", "reference_right", "is_nan", "reference_is_nan")
@@ -58,13 +57,13 @@ class SweepData:
     def evaluate(
         self,
         entries: Sequence[Entry],
-        records: Sequence[Record],
-        append: Callable[[dict[str, Any]], object],
+        records: Sequence[AnyRecord],
+        append: Callable[[AnyRecord], object],
         progress: bool,
     ) -> None:
         """Append an ``accuracy`` record for each measured entry that has none of this data."""
-        measured = {r["entry"] for r in records if r["type"] == "turn"}
-        known = {r["entry"] for r in _found(records) if self._is_mine(r)}
+        measured = {r.entry for r in records if isinstance(r, Turn)}
+        known = {r.entry for r in _evaluated(records) if self._is_mine(r)}
         wanted: dict[Any, list[Entry]] = {}
         for entry in {e.key: e for e in entries}.values():
             if entry.key in measured - known and not entry.problem:
@@ -76,17 +75,15 @@ class SweepData:
                 self._evaluate(several, append)
                 bar.advance()
 
-    def _evaluate(
-        self, several: Sequence[Entry], append: Callable[[dict[str, Any]], object]
-    ) -> None:
+    def _evaluate(self, several: Sequence[Entry], append: Callable[[AnyRecord], object]) -> None:
         first = several[0]
         try:
             run = compile_placement(self.prepared[first.variant], first.placement, core=self.core)
-            found = _json(self._judge(run, self.examples))
+            found: dict[str, Any] = _columns(self._judge(run, self.examples))
         except HeteroLabError as error:  # another variant may have other outputs
             found = {"problem": str(error)}
         for entry in several:
-            append({"type": "accuracy", "entry": entry.key, **self._mark(), **found})
+            append(Accuracy(entry=entry.key, **self._mark(), **found))
 
     def _judge(self, run: Any, examples: Sequence[Any]) -> tuple[Answer, ...]:
         return tuple(judge(run, self.reference, examples, correct=self.correct, output=self.output))
@@ -94,25 +91,26 @@ class SweepData:
     def _mark(self) -> dict[str, Any]:
         return {"metric": self.metric, "output": self.output, "n": len(self.examples)}
 
-    def _is_mine(self, record: Record) -> bool:
-        return all(record.get(name) == value for name, value in self._mark().items())
+    def _is_mine(self, record: Accuracy) -> bool:
+        return all(getattr(record, name) == value for name, value in self._mark().items())
 
 
-def evaluation_from(records: Sequence[Record], label: str) -> Evaluation | None:
+def evaluation_from(records: Sequence[AnyRecord], label: str) -> Evaluation | None:
     """Read the last evaluation among the records of an entry."""
-    mine = _found(records)
-    if not mine:
+    evaluated = _evaluated(records)
+    if not evaluated:
         return None
-    columns = [[_flag(c) for c in mine[-1][name]] for name in _FLAGS]
-    columns += [[math.nan if v is None else float(v) for v in mine[-1][name]] for name in _ERRORS]
+    last = evaluated[-1]
+    columns: list[list[Any]] = [[_flag(c) for c in getattr(last, name)] for name in _FLAGS]
+    columns += [[math.nan if v is None else v for v in getattr(last, name)] for name in _ERRORS]
     answers = tuple(Answer(*row) for row in zip(*columns, strict=True))
-    return Evaluation(label, str(mine[-1]["metric"]), answers)
+    return Evaluation(label, str(last.metric), answers)
 
 
-def problem_from(records: Sequence[Record]) -> str:
+def problem_from(records: Sequence[AnyRecord]) -> str:
     """Return why an entry could not be evaluated; empty if it was, or was not tried."""
-    tried = [r for r in records if r["type"] == "accuracy"]
-    return str(tried[-1].get("problem", "")) if tried else ""
+    tried = [r for r in records if isinstance(r, Accuracy)]
+    return tried[-1].problem if tried else ""
 
 
 def nan_notes(rows: Iterable[Any]) -> list[str]:
@@ -125,8 +123,8 @@ def nan_notes(rows: Iterable[Any]) -> list[str]:
     ]
 
 
-def _found(records: Sequence[Record]) -> list[Record]:
-    return [r for r in records if r["type"] == "accuracy" and "problem" not in r]
+def _evaluated(records: Sequence[AnyRecord]) -> list[Accuracy]:
+    return [r for r in records if isinstance(r, Accuracy) and not r.problem]
 
 
 def summary_columns(found: Evaluation | None) -> dict[str, Any]:
@@ -140,10 +138,10 @@ def summary_columns(found: Evaluation | None) -> dict[str, Any]:
     return {**{name: columns[name] for name in _OF_SUMMARY}, **errors}
 
 
-def _json(answers: Sequence[Answer]) -> dict[str, Any]:
+def _columns(answers: Sequence[Answer]) -> dict[str, Any]:
     """One string of flags and one list of numbers a column: an example is a few bytes."""
-    flags = {n: "".join(_sign(getattr(a, n)) for a in answers) for n in _FLAGS}
-    errors = {n: [_number(getattr(a, n)) for a in answers] for n in _ERRORS}
+    flags: dict[str, Any] = {n: "".join(_sign(getattr(a, n)) for a in answers) for n in _FLAGS}
+    errors = {n: tuple(_number(getattr(a, n)) for a in answers) for n in _ERRORS}
     return {**flags, **errors}
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from hetero_lab.experiments.sweep.rounds import Asked
+from hetero_lab.experiments.sweep.records import AnyRecord
+from hetero_lab.experiments.workers.benches import Asked
 
 
 class StoppedError(Exception):
@@ -20,11 +21,11 @@ class SweepControl:
     Parameters
     ----------
     on_record
-        Called in the sweep's thread with each record as it is appended: ``type`` is
-        ``compiled``, ``turn``, ``counters``, ``failed``, ``finished``, ``accuracy`` or ``state``.
+        Called in the sweep's thread with each record as it is appended, one of the types of
+        :mod:`hetero_lab.experiments.sweep.records`.
     """
 
-    def __init__(self, on_record: Callable[[Mapping[str, Any]], object] | None = None):
+    def __init__(self, on_record: Callable[[AnyRecord], object] | None = None):
         self._on_record = on_record
         self._stopped = threading.Event()
         self._lock = threading.Lock()
@@ -47,10 +48,10 @@ class SweepControl:
                 with contextlib.suppress(OSError, ValueError):
                     kill()
 
-    def watched(self, append: Callable[[dict[str, Any]], object]) -> Callable[[dict], object]:
+    def watched(self, append: Callable[[AnyRecord], object]) -> Callable[[AnyRecord], object]:
         """Return ``append``, told about and refused once the sweep is stopped."""
 
-        def tell(record: dict[str, Any]) -> None:
+        def tell(record: AnyRecord) -> None:
             self._check()
             append(record)
             if self._on_record is not None:
@@ -83,6 +84,7 @@ class _Stoppable:
     def __init__(self, bench: Asked, control: SweepControl):
         self._bench = bench
         self._control = control
+        self.start_s = bench.start_s
 
     def ask(self, do: str, *, timeout_s: float, **args: Any) -> Any:
         self._control._check()

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import check_device, device_names, supported_ops
 from hetero_lab.errors import ArgumentError, PropertyError, names_at_hand, shorten
+from hetero_lab.experiments.sweep.records import StoredEntry
+from hetero_lab.experiments.workers.job import Job
 from hetero_lab.model.read import PreparedModel
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import (
@@ -45,25 +47,41 @@ class Entry:
     properties: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     executor: str = HETERO
 
-    def to_json(self, prepared: PreparedModel) -> dict[str, Any]:
-        """Return the entry as plain data for header and workers."""
+    def stored(self, prepared: PreparedModel) -> StoredEntry:
+        """Return the entry as the header of a store has it."""
         affinity = self.placement.affinity
-        return {
-            "key": self.key,
-            "label": self.label,
-            "variant": self.variant,
-            "affinity": [affinity[op.name] for op in prepared.graph],
-            "devices": list(affinity.devices),
-            "device_properties": {
-                d: {k: _plain(v) for k, v in p.items()} for d, p in self.properties.items()
-            },
-            "direct": self.placement.direct,
-            "executor": self.executor,
-            "requests": self.requests,
-            "baseline": self.baseline,
-            "problem": self.problem,
-            "asked": True,
-        }
+        return StoredEntry(
+            key=self.key,
+            label=self.label,
+            variant=self.variant,
+            affinity=[affinity[op.name] for op in prepared.graph],
+            devices=list(affinity.devices),
+            device_properties=self._plain_properties(),
+            direct=self.placement.direct,
+            requests=self.requests,
+            baseline=self.baseline,
+            problem=self.problem,
+            asked=True,
+            executor=self.executor,
+        )
+
+    def job(self, *, compare: bool, cache_dir: str = "") -> Job:
+        """Return what a bench is asked to compile."""
+        return Job(
+            key=self.key,
+            label=self.label,
+            variant=self.variant,
+            affinity=dict(self.placement.affinity),
+            device_properties=self._plain_properties(),
+            direct=self.placement.direct,
+            executor=self.executor,
+            requests=self.requests,
+            cache_dir=cache_dir,
+            compare=compare,
+        )
+
+    def _plain_properties(self) -> dict[str, dict[str, Any]]:
+        return {d: {k: _plain(v) for k, v in p.items()} for d, p in self.properties.items()}
 
 
 def priority_orders(devices: Sequence[str], *, core: ov.Core | None = None) -> list[Priorities]:

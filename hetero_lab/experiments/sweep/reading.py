@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from hetero_lab.errors import ArgumentError, StoredFileError, names_at_hand, shorten
-from hetero_lab.experiments.environment import Environment, environment_from_json, noise_of
+from hetero_lab.experiments.environment import Environment, noise_of
 from hetero_lab.experiments.profile.profile import Profile
 from hetero_lab.experiments.profile.storage import (
     agreement_from_json,
@@ -19,14 +19,29 @@ from hetero_lab.experiments.profile.storage import (
     spans_from_json,
 )
 from hetero_lab.experiments.sweep.accuracy import evaluation_from, nan_notes, problem_from
-from hetero_lab.experiments.sweep.hosts import host_of, hosts_of_entry, known_hosts
+from hetero_lab.experiments.sweep.hosts import hosts_of_entry
+from hetero_lab.experiments.sweep.records import (
+    Accuracy,
+    AnyRecord,
+    Call,
+    Compiled,
+    Counters,
+    Failed,
+    Header,
+    Host,
+    OfEntry,
+    State,
+    StoredEntry,
+    Sustained,
+    Turn,
+)
 from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.experiments.sweep.row import Row
 from hetero_lab.experiments.sweep.store import read_store
 from hetero_lab.model.opgraph import OpGraph, graph_from_json
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import partition_from_json
-from hetero_lab.runtime.runners import HETERO
+from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN
 from hetero_lab.statistics import Latency, Series, turn_level
 
 
@@ -122,8 +137,8 @@ def _shown(sweep: Sweep, directory: str | os.PathLike[str]) -> Sweep:
 
 
 def sweep_from(
-    header: Mapping[str, Any],
-    records: Sequence[Mapping[str, Any]],
+    header: Header,
+    records: Sequence[AnyRecord],
     *,
     interrupted: bool = False,
     where: str = "",
@@ -139,54 +154,51 @@ def sweep_from(
         ) from error
 
 
-def _build(
-    header: Mapping[str, Any], records: Sequence[Mapping[str, Any]], interrupted: bool
-) -> Sweep:
-    graphs = {name: graph_from_json(model["graph"]) for name, model in header["models"].items()}
-    here = environment_from_json(header["environments"][-1])
-    hosts = {name: environment_from_json(own) for name, own in known_hosts(records).items()}
-    by_entry: dict[str, list[Mapping[str, Any]]] = {}
+def _build(header: Header, records: Sequence[AnyRecord], interrupted: bool) -> Sweep:
+    graphs = {name: graph_from_json(model.graph) for name, model in header.models.items()}
+    here = header.environments[-1]
+    hosts = {r.host: r.environment for r in records if isinstance(r, Host)}
+    calls = {r.host: r for r in records if isinstance(r, Call)}
+    by_entry: dict[str, list[AnyRecord]] = {}
     for record in records:
-        if "entry" in record:
-            by_entry.setdefault(record["entry"], []).append(record)
-    references: dict[str, list[Mapping[str, Any]]] = {}
-    for r in by_entry.get(header["reference"], ()):
-        if r["type"] == "turn":
-            references.setdefault(host_of(r), []).append(r)
-    reference_devices = next(
-        (e["devices"] for e in header["entries"] if e["key"] == header["reference"]), []
-    )
+        if isinstance(record, OfEntry):
+            by_entry.setdefault(record.entry, []).append(record)
+    references: dict[str, list[Turn]] = {}
+    for r in by_entry.get(header.reference, ()):
+        if isinstance(r, Turn):
+            references.setdefault(r.host, []).append(r)
+    reference_devices = next((e.devices for e in header.entries if e.key == header.reference), [])
     rows: list[Row] = []
     first_label: dict[str, str] = {}
-    for entry in header["entries"]:
-        if not entry["asked"]:
+    for entry in header.entries:
+        if not entry.asked:
             continue
-        key, label = entry["key"], entry["label"]
-        same_as = first_label.setdefault(key, label)
-        every = by_entry.get(key, [])
-        for host in hosts_of_entry(header, key, every, hosts):
+        same_as = first_label.setdefault(entry.key, entry.label)
+        every = by_entry.get(entry.key, [])
+        for host in hosts_of_entry(header, entry.key, every, hosts):
             made = _row(
                 entry,
-                [r for r in every if host_of(r) == host and r["type"] != "accuracy"],
-                graphs[entry["variant"]],
-                header["models"][entry["variant"]]["fingerprint"],
+                [r for r in every if r.host == host and not isinstance(r, Accuracy)],
+                graphs[entry.variant],
+                header.models[entry.variant].fingerprint,
                 hosts.get(host, here),
                 references.get(host, []),
                 reference_devices,
-                "" if same_as == label else same_as,
+                "" if same_as == entry.label else same_as,
+                None if interrupted else calls.get(host),
                 interrupted,
             )
             # Accuracy is evaluated where the sweep was called, whichever host measured the row.
             found = problem = None
             if made.profile is not None:
-                found, problem = evaluation_from(every, label), problem_from(every)
+                found, problem = evaluation_from(every, entry.label), problem_from(every)
             if problem:
                 made = replace(made, status="accuracy failed", detail=problem)
             rows.append(replace(made, host=host, evaluation=found))
     labels = {row.key: row.label for row in reversed(rows)}
     return Sweep(
         rows=tuple(rows),
-        reference=labels.get(header["reference"], ""),
+        reference=labels.get(header.reference, ""),
         environment=here,
         notes=(*_all_notes(records, rows), *nan_notes(rows)),
         interrupted=interrupted,
@@ -194,49 +206,49 @@ def _build(
 
 
 def _row(
-    entry: Mapping[str, Any],
-    records: Sequence[Mapping[str, Any]],
+    entry: StoredEntry,
+    records: Sequence[AnyRecord],
     graph: OpGraph,
     fingerprint: str,
     environment: Environment,
-    reference_turns: Sequence[Mapping[str, Any]],
+    reference_turns: Sequence[Turn],
     reference_devices: Sequence[str],
     same_as: str,
+    call: Call | None,
     interrupted: bool,
 ) -> Row:
-    turns = [r for r in records if r["type"] == "turn"]
-    compiled = [r for r in records if r["type"] == "compiled"]
-    failed = [r for r in records if r["type"] == "failed"]
-    counted = [r for r in records if r["type"] == "counters"]
-    sustained = [r for r in records if r["type"] == "sustained"]
-    # A failure counts until a later record shows that it was overcome.
-    is_failed = bool(failed) and records[-1] is failed[-1]
+    turns = [r for r in records if isinstance(r, Turn)]
+    compiled = next((r for r in records if isinstance(r, Compiled)), None)
+    counted = next((r for r in records if isinstance(r, Counters)), None)
+    sustained = [r for r in records if isinstance(r, Sustained)]
+    last = records[-1] if records else None
     status, detail, profile = "ok", "", None
-    if entry["problem"]:
-        status, detail = "failed", entry["problem"]
-    elif is_failed:
-        status, detail = failed[-1]["status"], failed[-1]["detail"]
-    elif not turns or not compiled:
+    if entry.problem:
+        status, detail = "failed", entry.problem
+    elif isinstance(last, Failed):  # a later record would show that it was overcome
+        status, detail = last.status, last.detail
+    elif not turns or compiled is None:
         status = f"not measured: {'interrupted' if interrupted else 'time budget used up'}"
+        detail = "" if call is None else _what_is_left(call)
     else:
-        devices = dict(zip((op.name for op in graph), entry["affinity"], strict=True))
-        names = set(entry["devices"])
-        partition = partition_from_json(compiled[0]["partition"])
+        devices = dict(zip((op.name for op in graph), entry.affinity, strict=True))
+        names = set(entry.devices)
+        partition = partition_from_json(compiled.partition)
         profile = Profile(
-            label=entry["label"],
+            label=entry.label,
             model_fingerprint=fingerprint,
             graph=graph,
             affinity=Affinity.from_graph(graph, devices),
             latency=_latency(turns),
             partition=partition,
-            as_predicted=compiled[0]["as_predicted"],
-            counters=counters_from_json(counted[0]["rows"]) if counted else (),
-            agreement=agreement_from_json(compiled[0]["agreement"]),
-            compile_ms=float(compiled[0]["compile_ms"]),
-            first_inference_ms=float(compiled[0]["first_inference_ms"]),
-            peak_rss_bytes=int(compiled[0]["peak_rss_bytes"]),
-            executor=entry.get("executor", HETERO),
-            spans=spans_from_json(compiled[0].get("spans", ()), partition),
+            as_predicted=compiled.as_predicted,
+            counters=counters_from_json(counted.rows) if counted else (),
+            agreement=agreement_from_json(compiled.agreement),
+            compile_ms=compiled.compile_ms,
+            first_inference_ms=compiled.first_inference_ms,
+            peak_rss_bytes=compiled.peak_rss_bytes,
+            executor=entry.executor,
+            spans=spans_from_json(compiled.spans, partition),
             environment=replace(
                 environment,
                 devices=tuple(d for d in environment.devices if d[0] in names),
@@ -244,11 +256,11 @@ def _row(
             ),
         )
     return Row(
-        label=entry["label"],
-        key=entry["key"],
-        variant=entry["variant"],
-        requests=int(entry["requests"]),
-        baseline=bool(entry["baseline"]),
+        label=entry.label,
+        key=entry.key,
+        variant=entry.variant,
+        requests=entry.requests,
+        baseline=entry.baseline,
         status=status,
         detail=detail,
         same_as=same_as,
@@ -256,39 +268,47 @@ def _row(
         series=Series(
             _levels(turns),
             _levels(reference_turns),
-            noise_of(environment, [*entry["devices"], *reference_devices]),
+            noise_of(environment, [*entry.devices, *reference_devices]),
         ),
         reference_latency=_latency(reference_turns) if reference_turns else None,
-        sustained_us=tuple(float(v) for r in sustained[-1:] for v in r["medians_us"]),
-        executor=entry.get("executor", HETERO),
+        sustained_us=tuple(v for r in sustained[-1:] for v in r.medians_us),
+        executor=entry.executor,
     )
 
 
-def _latency(turns: Sequence[Mapping[str, Any]]) -> Latency:
-    return Latency(tuple(tuple(map(float, r["samples_us"])) for r in turns))
+def _latency(turns: Sequence[Turn]) -> Latency:
+    return Latency(tuple(r.samples_us for r in turns))
 
 
-def _levels(turns: Sequence[Mapping[str, Any]]) -> dict[tuple[int, int], float]:
-    return {(r["group"], r["round"]): turn_level(r["samples_us"]) for r in turns}
+def _levels(turns: Sequence[Turn]) -> dict[tuple[int, int], float]:
+    return {(r.group, r.round): turn_level(r.samples_us) for r in turns}
+
+
+def _what_is_left(call: Call) -> str:
+    return (
+        f"What is left of the sweep ({call.n_left} placements) needs about "
+        f"{math.ceil(call.needs_s)} s: give it that budget_s=, or make the same call with a store= "
+        "again."
+    )
 
 
 _NOISY_MAD = 0.1
-_BUSY_LOAD = 1.5
+_LARGE_SHARE = 0.2
 
 
-def _all_notes(records: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> list[str]:
+def _all_notes(records: Sequence[AnyRecord], rows: Sequence[Row]) -> list[str]:
     """Say what may have disturbed the run, host by host."""
     hosts = list(dict.fromkeys(row.host for row in rows if row.profile))
     return [
         f"{host}: {note}" if len(hosts) > 1 else note
         for host in hosts or [""]
         for note in _notes(
-            [r for r in records if host_of(r) == host], [row for row in rows if row.host == host]
+            [r for r in records if r.host == host], [row for row in rows if row.host == host]
         )
     ]
 
 
-def _notes(records: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> list[str]:
+def _notes(records: Sequence[AnyRecord], rows: Sequence[Row]) -> list[str]:
     """Say what may have disturbed the run."""
     notes = []
     noisy = [
@@ -301,18 +321,38 @@ def _notes(records: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> list[st
             f"The samples of {names_at_hand(noisy, 4)} scatter by more than {_NOISY_MAD:.0%} "
             "(median absolute deviation)."
         )
-    states = [r for r in records if r["type"] == "state"]
-    power = {r["on_battery"] for r in states} - {None}
+    states = [r for r in records if isinstance(r, State)]
+    power = {r.on_battery for r in states} - {None}
     if len(power) > 1:
         notes.append("The power source changed during the run.")
     elif power == {True}:
         notes.append("The machine ran on battery.")
-    clocks = [r["frequency_mhz"] for r in states if r["frequency_mhz"]]
+    clocks = [r.frequency_mhz for r in states if r.frequency_mhz]
     if clocks and max(clocks) > 1.1 * min(clocks):
         notes.append(f"The clock moved between {min(clocks):.0f} and {max(clocks):.0f} MHz.")
-    foreign = [r["foreign_cpus"] for r in states if r.get("foreign_cpus") is not None]
+    foreign = [r.foreign_cpus for r in states if r.foreign_cpus is not None]
     if foreign and float(np.median(foreign)) > 0.3:
         notes.append(
             f"Other processes kept {float(np.median(foreign)):.1f} CPUs busy during the run."
+        )
+    calls = [r for r in records if isinstance(r, Call)]
+    return notes + (_budget_notes(calls[-1]) if calls else [])
+
+
+def _budget_notes(call: Call) -> list[str]:
+    """Say what the budget of the last call went into, where it was not enough for everything."""
+    if call.budget_s is None:
+        return []
+    notes = []
+    is_short = call.timed < TIMED_PER_TURN
+    if is_short or call.n_left or call.startup_s > _LARGE_SHARE * call.elapsed_s:
+        notes.append(
+            f"Of {call.elapsed_s:.1f} s, {call.startup_s:.1f} s went into starting workers and "
+            f"{call.compile_s:.1f} s into compiling."
+        )
+    if is_short:
+        notes.append(
+            f"For budget_s={call.budget_s:g} turns were cut to {call.discarded} discarded and "
+            f"{call.timed} timed inferences (else {DISCARDED_PER_TURN} and {TIMED_PER_TURN})."
         )
     return notes

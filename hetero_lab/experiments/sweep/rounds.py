@@ -12,21 +12,38 @@ import contextlib
 import math
 import os
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
+import msgspec
 import numpy as np
 import psutil
 from tqdm.auto import tqdm
 
 from hetero_lab.clock import now
-from hetero_lab.errors import CompileError
 from hetero_lab.experiments.environment import machine_state
+from hetero_lab.experiments.sweep.budget import FULL, Costs, Programme, TurnLength, affordable
+from hetero_lab.experiments.sweep.ledger import Ledger
+from hetero_lab.experiments.sweep.records import (
+    AnyRecord,
+    Call,
+    Compiled,
+    Counters,
+    Failed,
+    Finished,
+    State,
+    Sustained,
+    Turn,
+)
+from hetero_lab.experiments.workers.bench import WARM_UP_S
+from hetero_lab.experiments.workers.benches import Asked
+from hetero_lab.experiments.workers.job import Job
 from hetero_lab.experiments.workers.process import WorkerError
 from hetero_lab.runtime.timing import Stopwatch
-from hetero_lab.statistics import compile_spread, paired_ratio, turn_level
+from hetero_lab.statistics import compile_spread, paired_ratio
 
 GROUP_SIZE = 8
 LEAST_TURNS = 8
@@ -35,65 +52,78 @@ _PRECISE_TURNS = 20  # a spread of fewer turns is too uncertain itself to stop b
 _MOST_TURNS = 500
 _TIMED_BAR = "{desc} |{bar}| {n:.0f} of about {total:.0f} s {postfix}"
 _ATTEMPTS = 2  # a crash has to happen twice to be the placement's own
-
-
-class Asked(Protocol):
-    """A bench, in this process or in one of its own."""
-
-    def ask(self, do: str, *, timeout_s: float, **args: Any) -> Any: ...
-
-    def close(self) -> None: ...
+_LOOK_SHARE = 0.05  # of the budget for a first look at how long an inference takes
+_SAY_S = 0.1
+_COUNTED_INFERENCES = 36  # of a compile with counters
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunOptions:
     """How long to measure, and what besides turns."""
 
-    precision: float
-    turns: int | None
-    sustained_s: float | None
-    counters: bool
-    reference: bool
-    timeout_s: float
-    compile_timeout_s: float
+    precision: float = 0.02
+    turns: int | None = None
     group_size: int = GROUP_SIZE
+    sustained_s: float | None = None
+    counters: bool = True
+    timeout_s: float = 60.0
+    compile_timeout_s: float = 600.0
+
+    @property
+    def target(self) -> int:
+        """How many turns each placement is to have at least."""
+        return self.turns or LEAST_TURNS
 
 
 class SweepRun:
     """One run of a sweep: what is pending is measured and appended record by record.
 
-    Records are ``compiled``, ``turn``, ``counters``, ``sustained``, ``failed``, ``finished`` (of
-    an entry) and ``state`` (of the machine).
+    Parameters
+    ----------
+    jobs
+        What is to be measured; of jobs that share a key the first.
+    reference
+        The key of the job that all others are measured beside.
+    records
+        What was measured before.
+    append
+        Is given each record as it is made.
+    options, watch
+        How to measure, and the time there is.
+    start
+        Starts a bench.
+    progress
+        Whether to show a bar.
     """
 
     def __init__(
         self,
         *,
-        entries: Sequence[Mapping[str, Any]],
+        jobs: Sequence[Job],
         reference: str,
-        records: list[dict[str, Any]],
-        append: Callable[[dict[str, Any]], object],
-        plan: Plan,
+        records: Iterable[AnyRecord],
+        append: Callable[[AnyRecord], object],
+        options: RunOptions,
         watch: Stopwatch,
+        start: Callable[[], Asked],
         progress: bool,
     ):
-        # Rows that share a key are measured once.
-        self._entries = {e["key"]: {**e, "reference": plan.reference} for e in reversed(entries)}
-        self._order = list(dict.fromkeys(e["key"] for e in entries))
+        self._jobs = {job.key: job for job in reversed(jobs)}
+        self._order = list(dict.fromkeys(job.key for job in jobs))
         self._reference = reference
-        self._records = records
+        self._ledger = Ledger(records)
         self._append = append
-        self._plan = plan
+        self._options = options
         self._watch = watch
+        self._start = start
         self._benches: dict[str, Asked] = {}
         self._idle: list[Asked] = []
         self._compiled: set[str] = set()  # what a living bench holds
-        self._start: Callable[[], Asked] | None = None
-        self._turns: dict[str, dict[tuple[int, int], float]] = {k: {} for k in self._order}
-        for record in records:
-            if record["type"] == "turn" and record["entry"] in self._turns:
-                at = (record["group"], record["round"])
-                self._turns[record["entry"]][at] = turn_level(record["samples_us"])
+        self._inference_s: dict[str, float] = {}
+        self._ready_s: list[float] = []  # to compile and infer once, placement by placement
+        self._start_s = 0.0  # of another bench
+        self._startup_s = 0.0  # of all benches so far
+        self._programme = Programme(0, options.target)
         self._bar = tqdm(
             total=watch.budget_s,
             desc="sweep",
@@ -102,255 +132,363 @@ class SweepRun:
             delay=2,
             bar_format=_TIMED_BAR if watch.budget_s else None,
         )
+        self._said_at = -math.inf
         self._busy_since = (now(), _own_cpu_s(), psutil.cpu_times())
 
     def pending(self) -> list[str]:
-        """Return the keys that are still to be measured."""
-        finished = {r["entry"] for r in self._records if r["type"] == "finished"}
-        return [
+        """Return the keys that are still to be measured, those with the fewest turns first."""
+        keys = [
             key
             for key in self._order
-            if not self._entries[key]["problem"]
-            and (key not in finished or self._missing_turns(key) > 0 or self._lacks_records(key))
+            if not self._ledger.has(Finished, key)
+            or self._missing_turns(key) > 0
+            or self._lacks_records(key)
         ]
+        return sorted(keys, key=lambda key: min(self._n_turns(key), self._options.target))
 
-    def measure(self, start: Callable[[], Asked]) -> None:
-        """Measure all that is pending, group by group, each placement on a bench of its own."""
-        self._start = start
-        pending = [key for key in self.pending() if key != self._reference]
-        size = max(1, self._plan.group_size - 1)
-        groups = [pending[i : i + size] for i in range(0, len(pending), size)] or [[]]
-        number = 1 + max((r["group"] for r in self._records if r["type"] == "turn"), default=-1)
-        for index, members in enumerate(groups):
-            if self._watch.is_over:
-                return
-            self._measure_group(number + index, members, groups_after=len(groups) - index - 1)
+    def measure(self) -> None:
+        """Measure what is pending and the budget allows, group by group."""
+        queue = [key for key in self.pending() if key != self._reference]
+        group = first = self._ledger.next_group
+        self._make_ready([self._reference])
+        while group == first or (queue and not self._watch.is_over):
+            programme = self._programme = self._affordable(len(queue), is_first=group == first)
+            if not programme.n_placements and (self._watch.is_over or group > first):
+                break
+            members = queue[: min(max(1, self._options.group_size - 1), programme.n_placements)]
+            later = replace(programme, n_placements=programme.n_placements - len(members))
+            tried = self._measure_group(group, members, later, is_last=members == queue)
             for key in members:
                 self._release(key)
+            queue = [key for key in queue if key not in tried]
+            group += 1
+        self._record_call()
 
     def close(self) -> None:
         """End the workers and the progress bar."""
         self._close_benches()
         self._bar.close()
 
-    def _measure_group(self, group: int, members: Sequence[str], groups_after: int) -> None:
-        alive = self._compile_all([self._reference, *members])
-        if alive and not self._watch.is_over:
-            self._measure_compiled(group, alive, groups_after)
-        for key in alive:
-            if self._missing_turns(key) <= 0 and (key in members or groups_after == 0):
-                self._record("finished", key)
+    # -- what the budget allows ---------------------------------------------------------------
 
-    def _measure_compiled(self, group: int, alive: list[str], groups_after: int) -> None:
-        """Run the rounds of one group: the least turns, the counters, then up to the precision."""
+    @property
+    def _left_s(self) -> float:
+        budget_s = self._watch.budget_s
+        return math.inf if budget_s is None else budget_s - self._watch.elapsed_s
+
+    @property
+    def _costs(self) -> Costs:
+        """What a placement costs, from what those before did."""
+        known = list(self._inference_s.values())
+        return Costs(
+            ready_s=self._start_s + max(self._ready_s, default=0.0),
+            inference_s=float(np.mean(known)) if known else 0.0,
+            warm_up_s=WARM_UP_S,
+        )
+
+    def _affordable(self, n_pending: int, *, is_first: bool) -> Programme:
+        options = self._options
+        if self._watch.budget_s is None:
+            return Programme(n_pending, options.target)
+        chosen = partial(
+            affordable, costs=self._costs, turns=options.target, group_size=options.group_size
+        )
+        programme = chosen(self._left_s, n_pending)
+        if is_first and n_pending and not programme.n_placements:
+            # A call may end later by one compile, and would tell nothing else.
+            programme = chosen(self._left_s + max(self._ready_s, default=0.0), 1)
+        return programme
+
+    def _fits(self, seconds: float) -> bool:
+        return seconds <= self._left_s
+
+    def _turn_s(self, key: str, length: TurnLength) -> float:
+        known = self._inference_s
+        return length.inferences * known.get(key, known.get(self._reference, 0.0))
+
+    def _needs_s(self, n_placements: int) -> float:
+        programme = Programme(n_placements, self._options.target)
+        counted = 0.0
+        if self._options.counters:
+            costs = self._costs
+            counted = costs.ready_s + _COUNTED_INFERENCES * costs.inference_s
+        return programme.needs_s(self._costs, self._options.group_size) + n_placements * counted
+
+    def _deadline(self, took_s: float, later: Programme) -> float | None:
+        """Return until when a group may add turns: later ones have their least turns first."""
+        if self._watch.budget_s is None:
+            return None
+        n_groups = math.ceil(later.n_placements / max(1, self._options.group_size - 1))
+        if not n_groups:
+            return now() + self._left_s
+        reserve = max(later.needs_s(self._costs, self._options.group_size), n_groups * took_s)
+        return now() + max(0.0, min(self._left_s / (n_groups + 1), self._left_s - 1.2 * reserve))
+
+    # -- groups and rounds --------------------------------------------------------------------
+
+    def _measure_group(
+        self, group: int, members: Sequence[str], later: Programme, *, is_last: bool
+    ) -> list[str]:
+        """Measure some placements beside the reference; return those that were tried."""
         began = now()
-        for key in list(alive):
-            self._guarded(alive, key, "warm_up", key=key)
-        target = self._plan.turns or LEAST_TURNS
+        alive = [self._reference] if self._reference in self._compiled else []
+        tried = self._make_ready(members, len(alive))
+        alive += [key for key in members if key in self._compiled]
+        if alive:
+            self._measure_compiled(group, alive, later, began)
+        for key in alive:
+            if self._missing_turns(key) <= 0 and (key != self._reference or is_last):
+                self._record(Finished(entry=key))
+        return tried
+
+    def _make_ready(self, keys: Sequence[str], n_alive: int = 0) -> list[str]:
+        """Start benches, compile, infer once; return the keys that were tried."""
+        tried: list[str] = []
+        self._start_benches([key for key in keys if key not in self._compiled])
+        programme = self._programme
+        for key in keys:
+            least_s = (n_alive + 1) * programme.turns * self._turn_s(key, programme.length)
+            if tried and not self._fits(max(self._ready_s, default=0.0) + least_s):
+                break
+            tried.append(key)
+            if key in self._compiled or self._compile(key):
+                n_alive += 1
+        return tried
+
+    def _compile(self, key: str) -> bool:
+        self._say(f"compile {self._jobs[key].label}")
+        began = now()
+        answer = self._guarded(None, key, "compile", job=self._jobs[key])
+        if answer is None:
+            return False
+        self._ready_s.append(now() - began)
+        self._compiled.add(key)
+        self._inference_s[key] = answer["first_inference_ms"] / 1e3
+        if not self._ledger.has(Compiled, key):
+            self._record(_compiled_record(key, answer))
+        if key == self._reference:
+            self._warm_up(None, key, min(WARM_UP_S, max(0.0, _LOOK_SHARE * self._left_s)))
+            # The f32 reference that outputs are compared with was computed there, once for all.
+            both_ms = answer["compile_ms"] + answer["first_inference_ms"]
+            self._ready_s[-1] = min(self._ready_s[-1], 1.2 * both_ms / 1e3)
+        return True
+
+    def _warm_up(self, alive: list[str] | None, key: str, at_most_s: float) -> None:
+        inference_s = self._guarded(alive, key, "warm_up", key=key, at_most_s=at_most_s)
+        if inference_s is not None:
+            self._inference_s[key] = inference_s
+
+    def _measure_compiled(
+        self, group: int, alive: list[str], later: Programme, began: float
+    ) -> None:
+        """Run the rounds of one group: the least turns, the counters, then up to the precision."""
+        programme = self._programme
+        if programme.length == FULL:
+            for key in list(alive):
+                if self._fits(WARM_UP_S):
+                    self._warm_up(alive, key, WARM_UP_S)
         shuffle = random.Random(group)
         number = 0
-        while number < _MOST_TURNS and any(self._lacks(key, target, group, alive) for key in alive):
+        while number < _MOST_TURNS and any(
+            self._lacks(key, programme.turns, group, alive) for key in alive
+        ):
             round_began = now()
-            if not self._round(alive, group, number, shuffle):
+            if not self._round(alive, group, number, shuffle, programme.length):
                 return
             number += 1
             if number == 1:
-                self._expect(now() - round_began, target, len(alive), groups_after)
-        if self._plan.counters:
+                self._expect(now() - round_began, len(alive), later)
+        if self._options.counters:
+            reserve = later.needs_s(self._costs, self._options.group_size)
             for key in list(alive):
-                if self._watch.is_over:
+                counted = self._costs.ready_s + self._turn_s(
+                    key, TurnLength(0, _COUNTED_INFERENCES)
+                )
+                if not self._fits(counted + (reserve if later.n_placements else 0.0)):
                     break
                 self._count(alive, key)
         # What this group took so far is what each later one needs at least.
-        deadline = self._deadline(now() - began, groups_after)
+        deadline = self._deadline(now() - began, later)
         while (
-            self._plan.turns is None
+            self._options.turns is None
             and number < _MOST_TURNS
             and (deadline is None or now() < deadline)
             and not self._precise(alive)
         ):
-            if not self._round(alive, group, number, shuffle):
+            if not self._round(alive, group, number, shuffle, programme.length):
                 return
             number += 1
-        if self._plan.sustained_s:
+        if self._options.sustained_s:
             self._hold_all(alive)
 
-    def _compile_all(self, keys: Sequence[str]) -> list[str]:
-        """Compile what the budget allows; return what did compile."""
-        alive: list[str] = []
-        self._start_benches(dict.fromkeys(keys))
-        for key in dict.fromkeys(keys):
-            if self._watch.is_over and alive:
-                break
-            if key in self._compiled:
-                alive.append(key)
-                continue
-            self._say(f"compile {self._entries[key]['label']}")
-            answer = self._guarded(alive, key, "compile", entry=self._entries[key])
-            if answer is None:
-                continue
-            alive.append(key)
-            self._compiled.add(key)
-            if not any(r["type"] == "compiled" and r["entry"] == key for r in self._records):
-                self._record("compiled", key, **answer)
-        return alive
-
-    def _guarded(self, alive: list[str], key: str, do: str, /, **args: Any) -> Any:
-        """Ask the bench about one entry; a failure costs that entry and no other."""
-        plan = self._plan
-        timeout = plan.compile_timeout_s if do in ("compile", "counters") else plan.timeout_s
-        if do == "hold":
-            timeout += args["seconds"]
-        for attempt in range(_ATTEMPTS):
-            try:
-                bench = self._bench(key)
-                if attempt and do != "compile":
-                    entry = {**self._entries[key], "reference": False}
-                    bench.ask("compile", timeout_s=plan.compile_timeout_s, entry=entry)
-                return bench.ask(do, timeout_s=timeout, **args)
-            except WorkerError as failure:
-                if failure.died:
-                    self._close_bench(key)
-                if not failure.status.startswith("crashed") or attempt + 1 == _ATTEMPTS:
-                    self._fail(alive, key, failure)
-                    return None
-        return None
-
-    def _fail(self, alive: list[str], key: str, failure: WorkerError) -> None:
-        self._record("failed", key, status=failure.status, detail=failure.detail[:2000])
-        self._compiled.discard(key)
-        if key in alive:
-            alive.remove(key)
-
-    def _round(self, alive: list[str], group: int, number: int, shuffle: random.Random) -> bool:
+    def _round(
+        self,
+        alive: list[str],
+        group: int,
+        number: int,
+        shuffle: random.Random,
+        length: TurnLength,
+    ) -> bool:
         """Give each placement one turn; ``False`` if the budget ended or nobody is left."""
-        self._append({"type": "state", **asdict(machine_state()), "foreign_cpus": self._foreign()})
+        self._record(State(**asdict(machine_state()), foreign_cpus=self._foreign()))
         order = list(alive)
         shuffle.shuffle(order)
+        if self._programme.turns < self._options.target and self._reference in order:
+            # The budget may end this round, and a turn without the reference's tells little.
+            order.remove(self._reference)
+            order.insert(0, self._reference)
         for key in order:
-            if self._watch.is_over:
+            if not self._fits(self._turn_s(key, length)) and (number or self._has_pair(group)):
                 return False
             if key not in alive:
                 continue
-            samples = self._guarded(alive, key, "turn", key=key)
+            began = now()
+            samples = self._guarded(
+                alive, key, "turn", key=key, discarded=length.discarded, timed=length.timed
+            )
             if samples is not None:
-                self._record("turn", key, group=group, round=number, samples_us=samples)
-                self._turns[key][group, number] = turn_level(samples)
-                self._say(f"measure {self._entries[key]['label']}")
+                self._record(Turn(entry=key, group=group, round=number, samples_us=tuple(samples)))
+                if self._jobs[key].requests == 1:
+                    self._inference_s[key] = (now() - began) / length.inferences
+                self._say(f"measure {self._jobs[key].label}")
         return bool(alive)
 
-    def _expect(self, round_s: float, target: int, n_alive: int, groups_after: int) -> None:
-        """Show how long the least turns will take, now that compiles and a round are known."""
-        if self._watch.budget_s is not None or self._bar.total is not None:
-            return
-        spent = self._watch.elapsed_s
-        compiles = spent if self._plan.counters else 0.0
-        of_this = spent + compiles + (target - 1) * round_s
-        of_this += n_alive * (self._plan.sustained_s or 0.0)
-        self._bar.total = round(of_this * (1 + groups_after), 1)
-        self._bar.bar_format = _TIMED_BAR
+    def _has_pair(self, group: int) -> bool:
+        """Tell whether some placement of a group has a turn beside one of the reference."""
+        beside = self._ledger.levels_us(self._reference)
+        return any(
+            at[0] == group and at in beside
+            for key in self._order
+            if key != self._reference
+            for at in self._ledger.levels_us(key)
+        )
 
     def _count(self, alive: list[str], key: str) -> None:
-        if any(r["type"] == "counters" and r["entry"] == key for r in self._records):
+        if self._ledger.has(Counters, key):
             return
-        self._say(f"counters {self._entries[key]['label']}")
-        rows = self._guarded(alive, key, "counters", entry=self._entries[key])
+        self._say(f"counters {self._jobs[key].label}")
+        rows = self._guarded(alive, key, "counters", job=self._jobs[key])
         if rows is not None:
-            self._record("counters", key, rows=rows)
+            self._record(Counters(entry=key, rows=tuple(rows)))
 
     def _hold_all(self, alive: list[str]) -> None:
         """Hold each for a while, which the budget for the turns does not pay."""
-        began, seconds = now(), self._plan.sustained_s
+        began, seconds = now(), self._options.sustained_s
         for key in list(alive):
-            self._say(f"hold {self._entries[key]['label']}")
+            self._say(f"hold {self._jobs[key].label}")
             medians = self._guarded(alive, key, "hold", key=key, seconds=seconds)
             if medians is not None:
-                self._record("sustained", key, medians_us=medians)
+                self._record(Sustained(entry=key, medians_us=tuple(medians)))
         if self._watch.budget_s is not None:
             budget_s = self._watch.budget_s + now() - began
             self._watch = replace(self._watch, budget_s=budget_s)
             self._bar.total = budget_s
 
+    # -- what is there, what is missing -------------------------------------------------------
+
+    def _n_turns(self, key: str) -> int:
+        if key == self._reference:
+            return len(self._ledger.levels_us(key))
+        return self._ledger.n_paired(key, self._reference)
+
     def _missing_turns(self, key: str) -> int:
-        paired = self._turns[key]
-        if key != self._reference:
-            paired = [at for at in self._turns[key] if at in self._turns[self._reference]]
-        return (self._plan.turns or LEAST_TURNS) - len(paired)
+        return self._options.target - self._n_turns(key)
 
     def _lacks_records(self, key: str) -> bool:
         """Tell whether counters or a sustained run are asked for and were never made."""
-        there = {r["type"] for r in self._records if r.get("entry") == key}
-        asked = {"counters": self._plan.counters, "sustained": self._plan.sustained_s}
-        return any(wanted and kind not in there for kind, wanted in asked.items())
+        asked = {Counters: self._options.counters, Sustained: self._options.sustained_s}
+        return any(wanted and not self._ledger.has(kind, key) for kind, wanted in asked.items())
 
     def _lacks(self, key: str, target: int, group: int, alive: Sequence[str]) -> bool:
-        mine = self._turns[key]
+        mine = self._ledger.levels_us(key)
         if key == self._reference:
             # The reference is done when those that are compared with it are.
             return not any(at[0] == group for at in mine) or len(mine) < target
         if self._reference not in alive:  # it failed: there will be no more pairs
             return len(mine) < target
-        return sum(at in self._turns[self._reference] for at in mine) < target
+        return self._n_turns(key) < target
 
     def _precise(self, alive: Sequence[str]) -> bool:
         if self._reference not in alive:
             return True
-        reference = self._turns[self._reference]
+        reference = self._ledger.levels_us(self._reference)
         for key in alive:
             if key == self._reference:
                 continue
-            common = [at for at in self._turns[key] if at in reference]
+            mine = self._ledger.levels_us(key)
+            common = [at for at in mine if at in reference]
             if 2 <= len(common) < _PRECISE_TURNS:
                 return False
             if len(common) < 2:
                 continue
-            ours, theirs = [self._turns[key][at] for at in common], [reference[at] for at in common]
+            ours, theirs = [mine[at] for at in common], [reference[at] for at in common]
             _, low, high, _ = paired_ratio(ours, theirs)
             # More turns do not narrow what differs from compile to compile.
-            enough = max(self._plan.precision, _NARROWEST * compile_spread(ours, theirs))
+            enough = max(self._options.precision, _NARROWEST * compile_spread(ours, theirs))
             if math.log(high / low) / 2 > enough:
                 return False
         return True
 
-    def _deadline(self, took_s: float, groups_after: int) -> float | None:
-        if self._watch.budget_s is None:
-            return None
-        left = self._watch.budget_s - self._watch.elapsed_s
-        fair = left / (groups_after + 1)
-        spared = left - groups_after * took_s * 1.2
-        return now() + max(0.0, min(fair, spared) if groups_after else left)
+    # -- benches ------------------------------------------------------------------------------
 
-    def _record(self, kind: str, key: str, **data: Any) -> None:
-        self._append({"type": kind, "entry": key, **data})
+    def _guarded(self, alive: list[str] | None, key: str, do: str, /, **args: Any) -> Any:
+        """Ask the bench about one entry; a failure costs that entry and no other."""
+        options = self._options
+        timeout_s = options.timeout_s
+        if do in ("compile", "counters"):
+            timeout_s = options.compile_timeout_s
+        elif do == "hold":
+            timeout_s += args["seconds"]
+        for attempt in range(_ATTEMPTS):
+            try:
+                bench = self._bench(key)
+                if attempt and do != "compile":
+                    job = _without_comparison(self._jobs[key])
+                    bench.ask("compile", timeout_s=options.compile_timeout_s, job=job)
+                return bench.ask(do, timeout_s=timeout_s, **args)
+            except WorkerError as failure:
+                if failure.died:
+                    self._close_bench(key)
+                if not failure.status.startswith("crashed") or attempt + 1 == _ATTEMPTS:
+                    detail = failure.detail[:2000]
+                    self._record(Failed(entry=key, status=failure.status, detail=detail))
+                    self._compiled.discard(key)
+                    if alive is not None and key in alive:
+                        alive.remove(key)
+                    return None
+        return None
 
     def _bench(self, key: str) -> Asked:
         if key not in self._benches:
-            if self._start is None:
-                raise CompileError("The sweep was not started.")
             try:
                 self._benches[key] = self._idle.pop()  # several threads may want the last one
             except IndexError:
                 self._benches[key] = self._start()
+                self._start_s = max(self._start_s, self._benches[key].start_s)
         return self._benches[key]
 
-    def _start_benches(self, keys: Iterable[str]) -> None:
+    def _start_benches(self, keys: Sequence[str]) -> None:
         """Start all at once; what cannot start says so when it is asked."""
 
         def start(key: str) -> None:
             with contextlib.suppress(WorkerError):
                 self._bench(key)
 
+        began = now()
+        self._say("start workers")
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             list(pool.map(start, keys))
+        self._startup_s += now() - began
 
     def _release(self, key: str) -> None:
         """Let go of a compiled placement and keep its bench for another."""
         self._compiled.discard(key)
+        self._inference_s.pop(key, None)
         bench = self._benches.pop(key, None)
         if bench is None:
             return
         try:
-            bench.ask("release", timeout_s=self._plan.timeout_s, key=key)
+            bench.ask("release", timeout_s=self._options.timeout_s, key=key)
         except WorkerError:
             bench.close()
         else:
@@ -369,6 +507,31 @@ class SweepRun:
             with ThreadPoolExecutor(len(open_)) as pool:
                 list(pool.map(lambda bench: bench.close(), open_))
 
+    # -- records and the progress bar ---------------------------------------------------------
+
+    def _record(self, record: AnyRecord) -> None:
+        self._append(record)
+        self._ledger.note(record)
+
+    def _record_call(self) -> None:
+        """Record what the time went into, and what is left to do."""
+        left = self.pending()
+        programme = self._programme
+        others = [key for key in left if key != self._reference]
+        self._record(
+            Call(
+                budget_s=self._watch.budget_s,
+                elapsed_s=self._watch.elapsed_s,
+                startup_s=self._startup_s,
+                compile_s=sum(self._ready_s),
+                turns=programme.turns,
+                discarded=programme.length.discarded,
+                timed=programme.length.timed,
+                n_left=len(left),
+                needs_s=self._startup_s + self._needs_s(len(others)) if left else 0.0,
+            )
+        )
+
     def _foreign(self) -> float:
         """Return how many CPUs other processes kept busy since the last look."""
         wall, own, machine = now(), _own_cpu_s(), psutil.cpu_times()
@@ -377,19 +540,42 @@ class SweepRun:
         busy = _busy(machine) - _busy(before_machine) - (own - before_own)
         return max(0.0, busy) / max(1e-3, wall - before_wall)
 
+    def _expect(self, round_s: float, n_alive: int, later: Programme) -> None:
+        """Show how long the least turns will take, now that compiles and a round are known."""
+        if self._watch.budget_s is not None or self._bar.total is not None:
+            return
+        spent = self._watch.elapsed_s
+        compiles = spent if self._options.counters else 0.0
+        of_this = spent + compiles + (self._options.target - 1) * round_s
+        of_this += n_alive * (self._options.sustained_s or 0.0)
+        n_groups = math.ceil(later.n_placements / max(1, self._options.group_size - 1))
+        self._bar.total = round(of_this * (1 + n_groups), 1)
+        self._bar.bar_format = _TIMED_BAR
+
     def _say(self, what: str) -> None:
+        if self._bar.disable or now() - self._said_at < _SAY_S:
+            return
+        self._said_at = now()
         self._bar.set_description(what if len(what) <= 50 else what[:49] + "…", refresh=False)
-        ratios = {
-            k: float(np.median(list(t.values()))) for k, t in self._turns.items() if len(t) >= 3
-        }
-        if ratios:
-            best = min(ratios, key=lambda k: ratios[k])
-            label = self._entries[best]["label"]
-            self._bar.set_postfix_str(f"best {label[:30]}: {ratios[best]:.0f} µs", refresh=False)
+        levels = {key: list(self._ledger.levels_us(key).values()) for key in self._order}
+        medians = {key: float(np.median(own)) for key, own in levels.items() if len(own) >= 3}
+        postfix = f"start-up {self._startup_s:.1f} s"
+        if medians:
+            best = min(medians, key=lambda key: medians[key])
+            postfix += f", best {self._jobs[best].label[:30]}: {medians[best]:.0f} µs"
+        self._bar.set_postfix_str(postfix, refresh=False)
         total = self._bar.total
         elapsed = self._watch.elapsed_s
         self._bar.n = min(elapsed, total) if total else round(elapsed, 1)
         self._bar.update(0)
+
+
+def _without_comparison(job: Job) -> Job:
+    return msgspec.structs.replace(job, compare=False)
+
+
+def _compiled_record(key: str, answer: dict[str, Any]) -> Compiled:
+    return msgspec.convert({"type": "compiled", "entry": key, **answer}, Compiled)
 
 
 def _busy(times: Any) -> float:

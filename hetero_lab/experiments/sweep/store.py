@@ -11,10 +11,11 @@ import json
 import os
 import warnings
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
+import msgspec
 from filelock import FileLock, Timeout
 
 from hetero_lab.errors import (
@@ -24,11 +25,13 @@ from hetero_lab.errors import (
     StoreError,
     shorten,
 )
+from hetero_lab.experiments.sweep.records import AnyRecord, Header
 from hetero_lab.tables import make_directory, read_json, write_json
 
 HEADER, RECORDS, LOCK = "sweep.json", "records.jsonl", ".lock"
 _PRIVATE = 0o600  # names of models, hosts and devices are nobody else's business
 _MAX_BYTES = 1 << 30
+_FRESH = "Take another store= directory, or delete this one."
 
 
 class Store:
@@ -37,12 +40,12 @@ class Store:
     Raises
     ------
     StoreError
-        Another process has it, or it was made for another model or OpenVINO version.
+        Another process has it, it was made for another model or OpenVINO version, or it is damaged.
     OutputPathError
         The directory cannot be made or written.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], header: Mapping[str, Any]):
+    def __init__(self, directory: str | os.PathLike[str], header: Header):
         self.directory = make_directory(directory, private=True)
         self._lock = FileLock(self.directory / LOCK, mode=_PRIVATE)
         try:
@@ -54,18 +57,18 @@ class Store:
             ) from error
         try:
             self.header = self._merge_header(header)
-            self.records = read_records(self.directory)
+            self.records = _records_to_go_on_from(self.directory)
             self._file: IO[str] = self._open()
         except BaseException:
             self._lock.release()
             raise
 
-    def append(self, record: Mapping[str, Any]) -> None:
+    def append(self, record: AnyRecord) -> None:
         """Add a record; it is on disk when this returns."""
-        self.records.append(dict(record))
+        self.records.append(record)
         self._check_still_there()
         try:
-            self._file.write(_line(record))
+            self._file.write(_line(msgspec.to_builtins(record)))
             self._file.flush()
             os.fsync(self._file.fileno())
         except (OSError, ValueError) as error:
@@ -105,24 +108,34 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _merge_header(self, header: Mapping[str, Any]) -> dict[str, Any]:
+    def _merge_header(self, new: Header) -> Header:
         path = self.directory / HEADER
-        new = dict(header)
         if path.exists():
-            old = read_json(path, kind="sweep")
+            try:
+                old = _header_from(path)
+            except msgspec.ValidationError as error:
+                raise StoreError(
+                    f"{_named(path)} holds a damaged sweep: {error}. {_FRESH}"
+                ) from error
             _check_same(old, new, path)
             # Entries that were measured before and are not asked for now keep their place.
-            asked = {entry["key"] for entry in new["entries"]}
-            new["entries"] += [
-                {**e, "asked": False} for e in old["entries"] if e["key"] not in asked
+            asked = {entry.key for entry in new.entries}
+            before = [
+                msgspec.structs.replace(entry, asked=False)
+                for entry in old.entries
+                if entry.key not in asked
             ]
-            new["environments"] = old["environments"] + new["environments"]
+            new = msgspec.structs.replace(
+                new,
+                entries=[*new.entries, *before],
+                environments=[*old.environments, *new.environments],
+            )
         elif (self.directory / RECORDS).exists():
             raise StoreError(
                 f"{shorten(str(self.directory))} holds turns, but no {HEADER} that tells of which "
-                "model. Take another store= directory, or delete this one."
+                f"model. {_FRESH}"
             )
-        write_json(path, new, private=True)
+        write_json(path, msgspec.to_builtins(new), private=True)
         return new
 
     def _open(self) -> IO[str]:
@@ -142,7 +155,7 @@ class Store:
             ) from error
 
 
-def read_store(directory: str | os.PathLike[str]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def read_store(directory: str | os.PathLike[str]) -> tuple[Header, list[AnyRecord]]:
     """Read header and records of a store; no lock and no device is needed.
 
     Raises
@@ -150,11 +163,22 @@ def read_store(directory: str | os.PathLike[str]) -> tuple[dict[str, Any], list[
     StoredFileError
         The directory holds no sweep, or a broken one.
     """
-    return read_json(Path(directory) / HEADER, kind="sweep"), read_records(Path(directory))
+    path = Path(directory) / HEADER
+    try:
+        header = _header_from(path)
+    except msgspec.ValidationError as error:
+        raise StoredFileError(f"{_named(path)} is not a whole sweep: {error}") from error
+    return header, read_records(Path(directory))
 
 
-def read_records(directory: Path) -> list[dict[str, Any]]:
-    """Read all whole records; a torn last line is dropped, other broken lines are named."""
+def read_records(directory: Path) -> list[AnyRecord]:
+    """Read all whole records; a torn last line is dropped, other broken lines are named.
+
+    Raises
+    ------
+    StoredFileError
+        The file cannot be read, or a line of it is whole and yet no record of a sweep.
+    """
     path = directory / RECORDS
     if not path.exists():
         return []
@@ -165,13 +189,19 @@ def read_records(directory: Path) -> list[dict[str, Any]]:
     except OSError as error:
         raise StoredFileError(f"{shorten(str(path))} cannot be read: {error}") from error
     torn = lines.pop()  # empty if the last line is whole
-    records, broken = [], []
+    records: list[AnyRecord] = []
+    broken = []
     for number, line in enumerate(lines, start=1):
-        record = _parse(line)
-        if record is None:
+        plain = _parse(line)
+        if plain is None:
             broken.append(number)
-        else:
-            records.append(record)
+            continue
+        try:
+            records.append(msgspec.convert(plain, AnyRecord))
+        except msgspec.ValidationError as error:
+            raise StoredFileError(
+                f"{shorten(str(path))}: line {number} is whole, but no record of a sweep: {error}"
+            ) from error
     if broken:
         shown = ", ".join(map(str, broken[:10])) + (" …" if len(broken) > 10 else "")
         warnings.warn(
@@ -199,47 +229,51 @@ def _parse(line: bytes) -> dict[str, Any] | None:
         whole = zlib.crc32(text.encode()) == data["crc"] and isinstance(data["record"], dict)
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
-    return data["record"] if whole and "type" in data["record"] else None
+    return data["record"] if whole else None
 
 
-def _check_same(old: Mapping[str, Any], new: Mapping[str, Any], path: Path) -> None:
-    where = shorten(str(path.parent))
-    fresh = "Take another store= directory, or delete this one."
-    if "models" not in old or "entries" not in old or "environments" not in old:
-        raise StoreError(f"{where} holds a damaged sweep. {fresh}")
+def _header_from(path: Path) -> Header:
+    return msgspec.convert(read_json(path, kind="sweep"), Header)
 
-    def prints(header: Mapping[str, Any]) -> dict[str, str]:
-        return {name: model["fingerprint"] for name, model in header["models"].items()}
+
+def _records_to_go_on_from(directory: Path) -> list[AnyRecord]:
+    try:
+        return read_records(directory)
+    except StoredFileError as error:
+        raise StoreError(f"{error}. {_FRESH}") from error
+
+
+def _named(path: Path) -> str:
+    return shorten(str(path.parent))
+
+
+def _check_same(old: Header, new: Header, path: Path) -> None:
+    where = _named(path)
+
+    def prints(header: Header) -> dict[str, str]:
+        return {name: model.fingerprint for name, model in header.models.items()}
 
     if prints(old) != prints(new):
-        raise StoreError(
-            f"{where} holds a sweep of another model "
-            f"({', '.join(shorten(m['name']) for m in old['models'].values())}). {fresh}"
-        )
-    if bool(old.get("fleet")) != bool(new.get("fleet")):
+        names = ", ".join(shorten(model.name) for model in old.models.values())
+        raise StoreError(f"{where} holds a sweep of another model ({names}). {_FRESH}")
+    if old.fleet != new.fleet:
         kinds = ("one machine", "a fleet")
         raise StoreError(
-            f"{where} holds a sweep over {kinds[bool(old.get('fleet'))]}, now it is "
-            f"{kinds[bool(new.get('fleet'))]}. {fresh}"
+            f"{where} holds a sweep over {kinds[old.fleet]}, now it is {kinds[new.fleet]}. {_FRESH}"
         )
     # A fleet has versions and hosts of its own; where this process runs does not matter.
     of_here = (("openvino_version", "OpenVINO version"), ("host", "host"))
-    for what, name in () if new.get("fleet") else of_here:
-        before = old["environments"][-1].get(what)
-        now = new["environments"][-1][what]
+    for what, name in () if new.fleet else of_here:
+        before = getattr(old.environments[-1], what)
+        now = getattr(new.environments[-1], what)
         if before != now:
             raise StoreError(
                 f"{where} was measured with another {name}: {before}, now {now}. Numbers of the "
-                f"two are not mixed; hetero_lab.compare(a, b) sets them side by side. {fresh}"
+                f"two are not mixed; hetero_lab.compare(a, b) sets them side by side. {_FRESH}"
             )
     for what in ("emulated", "reference", "seed", "inputs_digest"):
-        if old.get(what) != new.get(what):
+        if getattr(old, what) != getattr(new, what):
             raise StoreError(
-                f"{where} holds a sweep with other {what.replace('_', ' ')}: {old.get(what)!r}, "
-                f"now {new.get(what)!r}. {fresh}"
+                f"{where} holds a sweep with other {what.replace('_', ' ')}: "
+                f"{getattr(old, what)!r}, now {getattr(new, what)!r}. {_FRESH}"
             )
-
-
-def known_keys(records: Iterable[Mapping[str, Any]], record_type: str) -> set[str]:
-    """Return the keys of the entries that have a record of a type."""
-    return {record["entry"] for record in records if record["type"] == record_type}

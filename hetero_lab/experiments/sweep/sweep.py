@@ -6,27 +6,27 @@ import contextlib
 import hashlib
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
 import numpy as np
 
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import ArgumentError, HeteroLabWarning
 from hetero_lab.experiments.environment import current_environment
-from hetero_lab.experiments.profile.isolated import write_set_up
 from hetero_lab.experiments.sweep.accuracy import SweepData
 from hetero_lab.experiments.sweep.control import StoppedError, SweepControl
 from hetero_lab.experiments.sweep.entries import Entry, expand
 from hetero_lab.experiments.sweep.reading import sweep_from
+from hetero_lab.experiments.sweep.records import AnyRecord, Header, StoredModel
 from hetero_lab.experiments.sweep.result import Sweep
-from hetero_lab.experiments.sweep.rounds import GROUP_SIZE, Plan, SweepRun
+from hetero_lab.experiments.sweep.rounds import GROUP_SIZE, RunOptions, SweepRun
 from hetero_lab.experiments.sweep.store import Store
 from hetero_lab.experiments.sweep.variants import Variant, prepare_variants, with_problems
-from hetero_lab.experiments.workers.process import WorkerProcess
+from hetero_lab.experiments.workers.benches import Benches
+from hetero_lab.experiments.workers.set_up import Limits
 from hetero_lab.model.opgraph import graph_to_json
 from hetero_lab.model.read import PreparedModel, Source
 from hetero_lab.placement.placement import PlacementLike
@@ -35,11 +35,13 @@ from hetero_lab.runtime.runners import HETERO
 from hetero_lab.runtime.scoring import Correct
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.samples.datasets import Dataset, Metric
-from hetero_lab.tables import SCHEMA_VERSION, make_directory, scratch_directory
+from hetero_lab.tables import make_directory
 
 if TYPE_CHECKING:
     import openvino as ov
     from distributed import Client
+
+    from hetero_lab.experiments.fleet.cluster import Cluster
 
 
 def sweep(
@@ -175,20 +177,20 @@ def sweep(
     """
     watch = Stopwatch.start(budget_s)
     core = core or shared_core()
+    if control is not None and not isinstance(control, SweepControl):
+        raise ArgumentError(f"control= is a SweepControl, not {type(control).__name__}.")
     control = control or SweepControl()
-    plan = Plan(
-        precision=_positive("precision", precision),
-        turns=_whole("turns", turns),
-        group_size=_whole("group_size", group_size) or GROUP_SIZE,
-        sustained_s=None if sustained_s is None else _positive("sustained_s", sustained_s),
+    options = _options(
+        precision=precision,
+        turns=turns,
+        group_size=group_size,
+        sustained_s=sustained_s,
         counters=counters,
-        reference=reference,
-        timeout_s=_positive("timeout_s", timeout_s),
-        compile_timeout_s=_positive("compile_timeout_s", compile_timeout_s),
+        timeout_s=timeout_s,
+        compile_timeout_s=compile_timeout_s,
     )
-    if memory_limit_bytes is not None:
-        _positive("memory_limit_bytes", memory_limit_bytes)
-    fleet = _fleet(client, isolate, every_host, worker_command, memory_limit_bytes)
+    limits = _limits(worker_command, memory_limit_bytes)
+    cluster = _cluster(client, isolate, every_host)
     prepared, problems = prepare_variants(model)
     entries = expand(
         prepared,
@@ -207,46 +209,52 @@ def sweep(
         for name, p in prepared.items()
     }
     header = _header(prepared, entries, arrays, seed, core)
-    if fleet is not None:
-        header |= {"fleet": True, "every_host": every_host}
+    if cluster is not None:
+        header = msgspec.structs.replace(header, fleet=True, every_host=every_host)
     blobs = _blob_directories(cache_dir, prepared, entries)
     interrupted = False
     with contextlib.ExitStack() as stack:
-        if store is None:
-            records: list[dict[str, Any]] = []
-            append = records.append
-        else:
+        records: list[AnyRecord] = []
+        append: Callable[[AnyRecord], object] = records.append
+        if store is not None:
             opened = stack.enter_context(Store(store, header))
             header, records, append = opened.header, opened.records, opened.append
-        make: Any = SweepRun if fleet is None else partial(fleet, header=header)
-        run = make(
-            # By name: a worker's graph, read from a file, may order the ops in another way.
-            entries=[
-                {
-                    **e.to_json(prepared[e.variant]),
-                    "affinity": dict(e.placement.affinity),
-                    "cache_dir": blobs.get(e.key, ""),
-                }
-                for e in entries
-            ],
-            reference=header["reference"],
-            records=records,
-            append=control.watched(append),
-            plan=plan,
-            watch=watch,
-            progress=progress,
-        )
+        append = control.watched(append)
+        benches = stack.enter_context(Benches(prepared, arrays, core, seed, isolate, limits))
+        jobs = [
+            entry.job(compare=reference, cache_dir=blobs.get(entry.key, ""))
+            for entry in entries
+            if not entry.problem
+        ]
+        if cluster is None:
+            run: _Run = SweepRun(
+                jobs=jobs,
+                reference=header.reference,
+                records=records,
+                append=append,
+                options=options,
+                watch=watch,
+                start=control.stoppable(benches.start),
+                progress=progress,
+            )
+        else:
+            run = _fleet_run(
+                cluster,
+                jobs=jobs,
+                header=header,
+                records=records,
+                append=append,
+                options=options,
+                watch=watch,
+                set_up=lambda: benches.set_up,
+                limits=limits,
+                progress=progress,
+            )
         try:
             if run.pending():
-                set_up = stack.enter_context(_set_up(prepared, arrays, seed, core, isolate))
-                run.measure(
-                    control.stoppable(partial(
-                        _start, set_up, isolate, prepared, arrays, core, worker_command,
-                        memory_limit_bytes,
-                    )) if fleet is None else set_up
-                )  # fmt: skip
+                run.measure()
             if examples is not None:
-                examples.evaluate(entries, records, control.watched(append), progress)
+                examples.evaluate(entries, records, append, progress)
         except StoppedError:
             interrupted = True
         except KeyboardInterrupt:
@@ -262,14 +270,35 @@ def sweep(
     return sweep_from(header, records, interrupted=interrupted)
 
 
-def _fleet(
-    client: Client | None,
-    isolate: bool,
-    every_host: bool,
-    command: Sequence[str] | None,
-    memory_limit_bytes: int | None,
-) -> Callable[..., Any] | None:
-    """Return what makes the run of a sweep over a fleet, ``None`` without a client."""
+class _Run(Protocol):
+    def pending(self) -> list[str]: ...
+
+    def measure(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def _options(**given: Any) -> RunOptions:
+    """Check what a caller may have got wrong."""
+    for name in ("precision", "timeout_s", "compile_timeout_s"):
+        given[name] = _positive(name, given[name])
+    if given["sustained_s"] is not None:
+        given["sustained_s"] = _positive("sustained_s", given["sustained_s"])
+    given["turns"] = _whole("turns", given["turns"])
+    given["group_size"] = _whole("group_size", given["group_size"]) or GROUP_SIZE
+    return RunOptions(**given)
+
+
+def _limits(command: Sequence[str] | None, memory_limit_bytes: int | None) -> Limits:
+    if memory_limit_bytes is not None:
+        _positive("memory_limit_bytes", memory_limit_bytes)
+    return Limits(
+        command=None if command is None else tuple(command), memory_limit_bytes=memory_limit_bytes
+    )
+
+
+def _cluster(client: Client | None, isolate: bool, every_host: bool) -> Cluster | None:
+    """Return the cluster to measure on, ``None`` without a client."""
     if client is None:
         if every_host:
             raise ArgumentError("every_host=True needs client=: the hosts are its workers.")
@@ -280,15 +309,13 @@ def _fleet(
         raise ArgumentError(
             "client= needs Dask, which is not installed: pip install 'hetero-lab[fleet]'."
         ) from error
+    return cluster_of(client, isolate=isolate)
+
+
+def _fleet_run(cluster: Cluster, **given: Any) -> _Run:
     from hetero_lab.experiments.fleet.run import FleetRun
 
-    return partial(
-        FleetRun,
-        cluster_of(client, isolate=isolate),
-        every_host=every_host,
-        worker_command=command,
-        memory_limit_bytes=memory_limit_bytes,
-    )
+    return FleetRun(cluster, **given)
 
 
 def _header(
@@ -297,7 +324,7 @@ def _header(
     arrays: Mapping[str, Sequence[np.ndarray]],
     seed: int,
     core: ov.Core,
-) -> dict[str, Any]:
+) -> Header:
     devices = dict.fromkeys(d for e in entries for d in e.placement.affinity.devices)
     specs = emulated_devices(core)
     digest = hashlib.blake2b(digest_size=8)
@@ -305,34 +332,20 @@ def _header(
         for array in arrays[name]:
             digest.update(repr((name, array.shape, array.dtype.str)).encode())
             digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-    return {
-        "kind": "sweep",
-        "schema_version": SCHEMA_VERSION,
-        "models": {
-            name: {
-                "name": p.graph.name,
-                "fingerprint": p.fingerprint,
-                "graph": graph_to_json(p.graph),
-            }
+    return Header(
+        models={
+            name: StoredModel(
+                name=p.graph.name, fingerprint=p.fingerprint, graph=graph_to_json(p.graph)
+            )
             for name, p in prepared.items()
         },
-        "entries": [e.to_json(prepared[e.variant]) for e in entries],
-        "reference": next(e.key for e in entries if not e.problem),
-        "emulated": [specs[d].to_json() for d in sorted(devices) if d in specs],
-        "seed": seed,
-        "inputs_digest": digest.hexdigest(),
-        "environments": [_json(asdict(current_environment(devices, core)))],
-    }
-
-
-def _json(data: dict[str, Any]) -> dict[str, Any]:
-    """Return tuples as lists, as they come back from a file."""
-    return {
-        k: [list(v) if isinstance(v, tuple) else v for v in value]
-        if isinstance(value, tuple)
-        else value
-        for k, value in data.items()
-    }
+        entries=[e.stored(prepared[e.variant]) for e in entries],
+        reference=next(e.key for e in entries if not e.problem),
+        emulated=[specs[d].to_json() for d in sorted(devices) if d in specs],
+        seed=seed,
+        inputs_digest=digest.hexdigest(),
+        environments=[current_environment(devices, core)],
+    )
 
 
 def _blob_directories(
@@ -351,38 +364,6 @@ def _blob_directories(
         place.mkdir(mode=0o700, exist_ok=True)
         directories[entry.key] = str(place)
     return directories
-
-
-@contextlib.contextmanager
-def _set_up(
-    prepared: Mapping[str, PreparedModel],
-    arrays: Mapping[str, Sequence[np.ndarray]],
-    seed: int,
-    core: ov.Core,
-    isolate: bool,
-) -> Iterator[dict[str, Any]]:
-    """Write models and inputs where workers can read them, for as long as the sweep lasts."""
-    if not isolate:
-        yield {}
-        return
-    with scratch_directory() as directory:
-        yield write_set_up(directory, prepared, arrays, seed, core)
-
-
-def _start(
-    set_up: Mapping[str, Any],
-    isolate: bool,
-    prepared: Mapping[str, PreparedModel],
-    arrays: Mapping[str, Sequence[np.ndarray]],
-    core: ov.Core,
-    command: Sequence[str] | None,
-    memory_limit_bytes: int | None,
-) -> WorkerProcess | Any:
-    from hetero_lab.experiments.workers.local_bench import LocalBench
-
-    if isolate:
-        return WorkerProcess(set_up, command=command, memory_limit_bytes=memory_limit_bytes)
-    return LocalBench(prepared, arrays, core)
 
 
 def _positive(name: str, value: Any) -> float:

@@ -6,8 +6,10 @@ own. Everything that goes in and out is plain data, so that both are the same.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,24 +17,41 @@ import numpy as np
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.emulation import EmulatedDevice, register
 from hetero_lab.clock import now
-from hetero_lab.errors import MeasurementError
+from hetero_lab.errors import MeasurementError, OutputPathError
 from hetero_lab.experiments.profile.profile import profile
 from hetero_lab.experiments.profile.storage import agreement_to_json, spans_to_json, to_json
-from hetero_lab.model.read import PreparedModel, Source, prepare
+from hetero_lab.experiments.workers.job import Job
+from hetero_lab.experiments.workers.set_up import SetUp
+from hetero_lab.model.read import PreparedModel, Source, output_names, prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import partition_to_json
 from hetero_lab.placement.placement import Placement
 from hetero_lab.runtime import memory
 from hetero_lab.runtime.inputs import bind_inputs, generate_inputs
-from hetero_lab.runtime.reference import compare_with_reference
-from hetero_lab.runtime.runners import HETERO, Execution, Runner, measure_counters, open_runner
-from hetero_lab.runtime.timing import run_turn, time_once, warm_up
+from hetero_lab.runtime.reference import Agreement, compare_with_reference, reference_outputs
+from hetero_lab.runtime.runners import Execution, Runner, measure_counters, open_runner
+from hetero_lab.runtime.timing import (
+    DISCARDED_PER_TURN,
+    TIMED_PER_TURN,
+    run_turn,
+    time_once,
+    warm_up,
+)
+from hetero_lab.tables import whole_file
 
 if TYPE_CHECKING:
     import openvino as ov
 
 WARM_UP_S = 0.3
+LEAST_WARM_UP = 30  # inferences before turns can be told to be alike
 _SHOWN = 4  # inferences after which a timeline is that of a warm model
+
+
+@dataclass(frozen=True)
+class _Compiled:
+    runner: Runner
+    requests: int
+    first_s: float
 
 
 class Bench:
@@ -44,6 +63,8 @@ class Bench:
         Variant name → model (anything that ``load`` takes; a path in a worker).
     inputs
         Variant name → arrays in input order, or ``None`` to generate them from ``seed``.
+    directory
+        Where the outputs of the reference are left for other benches of the same models.
     """
 
     def __init__(
@@ -52,52 +73,42 @@ class Bench:
         *,
         inputs: Mapping[str, Any] | None = None,
         seed: int = 0,
+        directory: str = "",
         core: ov.Core | None = None,
     ):
         self._core = core or shared_core()
         self._prepared: dict[str, PreparedModel] = {n: prepare(m) for n, m in models.items()}
         self._inputs = dict(inputs or {})
         self._seed = seed
-        self._runners: dict[str, tuple[Runner, int]] = {}
+        self._directory = directory
+        self._compiled: dict[str, _Compiled] = {}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Bench:
+    def of(cls, set_up: SetUp) -> Bench:
         """Set up in a worker: emulated devices, models from files, inputs from .npz files."""
-        for spec in data["emulated"]:
+        for spec in set_up.emulated:
             register(EmulatedDevice.from_json(spec))
-        inputs = {}
-        for name, path in data["inputs"].items():
-            with np.load(path, allow_pickle=False) as file:
-                inputs[name] = [file[key] for key in sorted(file.files)]
-        return cls(data["models"], inputs=inputs, seed=data["seed"])
+        inputs = {name: _read_arrays(path) for name, path in set_up.inputs.items()}
+        return cls(set_up.models, inputs=inputs, seed=set_up.seed, directory=set_up.directory)
 
-    def compile(self, entry: Mapping[str, Any]) -> dict[str, Any]:
-        """Compile an entry, infer once, compare with the reference if asked to.
+    def compile(self, job: Job) -> dict[str, Any]:
+        """Compile a job, infer once, compare with the reference if asked to.
 
         Returns ``compile_ms``, ``first_inference_ms``, ``partition``, ``as_predicted``,
         ``agreement``, ``peak_rss_bytes``, and the ``spans`` of an inference if they are known.
         """
         memory.reset_peak()
-        self.release(entry["key"])
-        what = self._what(entry)
-        runner = open_runner(**what, core=self._core)
-        self._runners[entry["key"]] = (runner, entry["requests"])
-        first_ms = time_once(runner.infer) / 1e3
+        self.release(job.key)
+        runner = open_runner(**self._opened_as(job), core=self._core)
+        first_us = time_once(runner.infer)
+        self._compiled[job.key] = _Compiled(runner, job.requests, first_us / 1e6)
         peak_bytes = memory.peak_bytes()  # the reference and the counters are not the placement's
-        agreement = ()
-        if entry["reference"]:
-            agreement = compare_with_reference(
-                self._prepared[entry["variant"]],
-                what["arrays"],
-                runner.outputs(),
-                runner.precision(()),
-                core=self._core,
-            )
+        agreement = self._agreement(job, runner) if job.compare else ()
         if runner.spans(1):
             run_turn(runner.infer, timed=_SHOWN)
         return {
             "compile_ms": runner.compile_ms,
-            "first_inference_ms": first_ms,
+            "first_inference_ms": first_us / 1e3,
             "partition": partition_to_json(runner.partition),
             "as_predicted": runner.as_predicted,
             "spans": spans_to_json(runner.spans(1)),
@@ -105,17 +116,28 @@ class Bench:
             "peak_rss_bytes": peak_bytes,
         }
 
-    def warm_up(self, key: str) -> int:
-        """Run until stable; return the number of inferences."""
-        return warm_up(self._runners[key][0].infer, at_most_s=WARM_UP_S)
+    def warm_up(self, key: str, at_most_s: float = WARM_UP_S) -> float:
+        """Run until stable, or for as long as that may take; return what an inference takes."""
+        compiled = self._compiled[key]
+        most = int(at_most_s / compiled.first_s)
+        began = now()
+        if most < LEAST_WARM_UP:  # turns would be too long to stop in time
+            done = warm_up(compiled.runner.infer, inferences=most)
+        else:
+            done = warm_up(compiled.runner.infer, at_most_s=at_most_s)
+        return min(compiled.first_s, (now() - began) / done) if done else compiled.first_s
 
-    def turn(self, key: str) -> list[float]:
+    def turn(
+        self, key: str, discarded: int = DISCARDED_PER_TURN, timed: int = TIMED_PER_TURN
+    ) -> list[float]:
         """Run one turn; return the time of each inference in µs.
 
-        With several requests in flight it is the time between results.
+        With several requests in flight it is the time between results, and its length is fixed.
         """
-        runner, requests = self._runners[key]
-        return list(run_turn(runner.infer) if requests == 1 else runner.queue_turn())
+        compiled = self._compiled[key]
+        if compiled.requests > 1:
+            return list(compiled.runner.queue_turn())
+        return list(run_turn(compiled.runner.infer, timed=timed, discarded=discarded))
 
     def hold(self, key: str, seconds: float) -> list[float]:
         """Run turn after turn for some seconds; return the median of each in µs."""
@@ -125,59 +147,98 @@ class Bench:
             medians.append(float(np.median(self.turn(key))))
         return medians
 
-    def counters(self, entry: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Compile an entry once more with counters and read them; empty if it has none."""
+    def counters(self, job: Job) -> list[dict[str, Any]]:
+        """Compile a job once more with counters and read them; empty if it has none."""
         try:
-            rows = measure_counters(**self._what(entry), core=self._core)
+            rows = measure_counters(**self._opened_as(job), core=self._core)
         except MeasurementError:
             return []
         return [asdict(row) for row in rows]
 
-    def profile(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def profile(self, job: Job, options: Mapping[str, Any]) -> dict[str, Any]:
         """Make a whole Profile of a placement; return it as plain data."""
-        prepared = self._prepared[asked["variant"]]
-        placement = Placement(
-            Affinity.from_graph(prepared.graph, asked["affinity"]),
-            asked["label"],
-            asked["device_properties"],
-            asked["direct"],
-        )
-        inputs = self._arrays(asked["variant"])
         made = profile(
-            prepared, placement, inputs=inputs, progress=False, core=self._core, **asked["options"]
+            self._prepared[job.variant],
+            self._placement(job),
+            inputs=self._arrays(job.variant),
+            progress=False,
+            core=self._core,
+            **options,
         )
         return to_json(made)
 
     def release(self, key: str) -> None:
         """Let go of a compiled placement."""
-        runner, _ = self._runners.pop(key, (None, 0))
-        if runner is not None:
-            runner.close()
+        compiled = self._compiled.pop(key, None)
+        if compiled is not None:
+            compiled.runner.close()
 
     def release_all(self) -> None:
         """Let go of all compiled placements."""
-        for key in list(self._runners):
+        for key in list(self._compiled):
             self.release(key)
 
-    def _what(self, entry: Mapping[str, Any]) -> dict[str, Any]:
+    def _placement(self, job: Job) -> Placement:
+        graph = self._prepared[job.variant].graph
+        affinity = Affinity.from_graph(graph, job.affinity)
+        return Placement(affinity, job.label, job.device_properties, job.direct)
+
+    def _opened_as(self, job: Job) -> dict[str, Any]:
         """Return what :func:`open_runner` takes; the caller's process has checked it."""
-        prepared = self._prepared[entry["variant"]]
-        placement = Placement(
-            affinity=Affinity.from_graph(prepared.graph, entry["affinity"]),
-            label=entry["label"],
-            device_properties=entry["device_properties"],
-            direct=entry["direct"],
-        )
         return {
-            "prepared": prepared,
-            "placement": placement,
-            "arrays": self._arrays(entry["variant"]),
-            "execution": Execution(entry.get("executor", HETERO), entry["requests"]),
-            "properties": {"CACHE_DIR": entry["cache_dir"]} if entry.get("cache_dir") else {},
+            "prepared": self._prepared[job.variant],
+            "placement": self._placement(job),
+            "arrays": self._arrays(job.variant),
+            "execution": Execution(job.executor, job.requests),
+            "properties": {"CACHE_DIR": job.cache_dir} if job.cache_dir else {},
         }
+
+    def _agreement(self, job: Job, runner: Runner) -> tuple[Agreement, ...]:
+        """Compare with the reference, which one bench computes for all that share a directory."""
+        prepared, arrays = self._prepared[job.variant], self._arrays(job.variant)
+        expected = None
+        if self._directory:
+            number = list(self._prepared).index(job.variant)
+            kept = Path(self._directory) / f"reference{number}.npz"
+            expected = _kept_outputs(kept, prepared)
+            if expected is None:
+                expected = reference_outputs(prepared, arrays, core=self._core)
+                _keep(kept, expected)
+        return compare_with_reference(
+            prepared,
+            arrays,
+            runner.outputs(),
+            runner.precision(()),
+            expected=expected,
+            core=self._core,
+        )
 
     def _arrays(self, variant: str) -> list[np.ndarray]:
         if variant not in self._inputs:
             prepared = self._prepared[variant]
             self._inputs[variant] = bind_inputs(prepared, generate_inputs(prepared, self._seed))
         return self._inputs[variant]
+
+
+def _read_arrays(path: str | Path) -> list[np.ndarray]:
+    with np.load(path, allow_pickle=False) as file:
+        return [file[key] for key in sorted(file.files)]
+
+
+def _kept_outputs(path: Path, prepared: PreparedModel) -> dict[str, np.ndarray] | None:
+    try:
+        return dict(zip(output_names(prepared.model), _read_arrays(path), strict=True))
+    except (OSError, ValueError):
+        return None
+
+
+def _keep(path: Path, outputs: Mapping[str, np.ndarray]) -> None:
+    """Leave outputs for others, whole or not at all; those of strings are nobody's business."""
+    named: dict[str, Any] = {f"{i:04d}": array for i, array in enumerate(outputs.values())}
+    if all(array.dtype.kind in "fiub" for array in outputs.values()):
+        with (
+            contextlib.suppress(OutputPathError),
+            whole_file(path) as temporary,
+            open(temporary, "wb") as file,
+        ):
+            np.savez(file, **named)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 class LocalBench:
     """The same questions as to a worker process, without the protection of one."""
 
+    start_s = 0.0
+
     def __init__(
         self,
         prepared: Mapping[str, PreparedModel],

@@ -9,14 +9,15 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 import psutil
 
 from hetero_lab.clock import now
 from hetero_lab.errors import HeteroLabError, shorten
 from hetero_lab.experiments.workers.launch import launch
+from hetero_lab.experiments.workers.set_up import Limits, SetUp
 from hetero_lab.tables import number
 
 _POLL_S = 0.2
@@ -41,26 +42,30 @@ class WorkerError(HeteroLabError):
 class WorkerProcess:
     """A process that runs a :class:`~hetero_lab.experiments.workers.bench.Bench`.
 
+    ``start_s`` is what setting it up took.
+
     Parameters
     ----------
     set_up
-        What :meth:`Bench.from_json` takes.
-    command
-        How to start it, for instance with ``taskset`` or a driver's wrapper in front, instead of
-        forking it from a process that has imported the runtime.
-    memory_limit_bytes
-        It is ended when its resident memory exceeds this.
+        Models and inputs, in files.
+    limits
+        How it is started, instead of forking it from a process that has imported the runtime
+        (for instance with ``taskset`` or a driver's wrapper in front), and the resident memory
+        at which it is ended.
+    start_timeout_s
+        How long it may take to start.
     """
 
     def __init__(
         self,
-        set_up: Mapping[str, Any],
+        set_up: SetUp,
+        limits: Limits | None = None,
         *,
-        command: Sequence[str] | None = None,
-        memory_limit_bytes: int | None = None,
         start_timeout_s: float = 120.0,
     ):
-        self._limit = memory_limit_bytes or int(psutil.virtual_memory().total * 0.9)
+        limits = limits or Limits()
+        command = limits.command
+        self._limit = limits.memory_limit_bytes or int(psutil.virtual_memory().total * 0.9)
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the process)
         try:
             self._process = launch(command, self._errors, start_timeout_s)
@@ -72,11 +77,13 @@ class WorkerProcess:
         self.warnings: tuple[str, ...] = ()  # of the last answer
         self._lines: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
+        began = now()
         try:
-            self.ask("set_up", timeout_s=start_timeout_s, **set_up)
+            self.ask("set_up", timeout_s=start_timeout_s, **msgspec.to_builtins(set_up))
         except BaseException:
             self.kill()
             raise
+        self.start_s = now() - began
 
     @property
     def pid(self) -> int:
@@ -94,7 +101,9 @@ class WorkerProcess:
         """
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):  # it has ended; what it said before is read below
-            self._process.stdin.write(json.dumps({"do": do, "args": args}) + "\n")
+            self._process.stdin.write(
+                json.dumps({"do": do, "args": args}, default=msgspec.to_builtins) + "\n"
+            )
             self._process.stdin.flush()
         until = now() + timeout_s
         while True:

@@ -15,20 +15,28 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import IO, Any
 
+import msgspec
+
 from hetero_lab.errors import HeteroLabError
 from hetero_lab.experiments.workers.bench import Bench
+from hetero_lab.experiments.workers.job import Job
+from hetero_lab.experiments.workers.set_up import SetUp
 
 Handler = Callable[[Bench, Mapping[str, Any]], Any]
 
 HANDLERS: dict[str, Handler] = {
-    "compile": lambda bench, args: bench.compile(args["entry"]),
+    "compile": lambda bench, args: bench.compile(_job(args)),
     "warm_up": lambda bench, args: bench.warm_up(args["key"]),
-    "turn": lambda bench, args: bench.turn(args["key"]),
+    "turn": lambda bench, args: bench.turn(args["key"], args["discarded"], args["timed"]),
     "hold": lambda bench, args: bench.hold(args["key"], args["seconds"]),
-    "counters": lambda bench, args: bench.counters(args["entry"]),
-    "profile": lambda bench, args: bench.profile(args),
+    "counters": lambda bench, args: bench.counters(_job(args)),
+    "profile": lambda bench, args: bench.profile(_job(args), args["options"]),
     "release": lambda bench, args: bench.release(args["key"]),
 }
+
+
+def _job(args: Mapping[str, Any]) -> Job:
+    return msgspec.convert(args["job"], Job)
 
 
 def serve(handlers: Mapping[str, Handler] = HANDLERS) -> None:
@@ -43,7 +51,7 @@ def serve(handlers: Mapping[str, Handler] = HANDLERS) -> None:
             warnings.simplefilter("always")
             try:
                 if request["do"] == "set_up":
-                    bench, value = Bench.from_json(request["args"]), None
+                    bench, value = Bench.of(msgspec.convert(request["args"], SetUp)), None
                 elif bench is None:
                     raise RuntimeError("the first request to a worker is set_up")
                 else:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_lab.errors import MeasurementError
 from hetero_lab.experiments.sweep.control import SweepControl
+from hetero_lab.experiments.sweep.records import AnyRecord, Compiled, Turn
 from hetero_lab.experiments.sweep.sweep import sweep
 from hetero_lab.model.read import PreparedModel
 from hetero_lab.placement.affinity import Affinity
@@ -71,10 +72,10 @@ class Progress:
         self._compiled = 0
         self._turns = 0
 
-    def __call__(self, record: Mapping[str, Any]) -> None:
+    def __call__(self, record: AnyRecord) -> None:
         """Take a record of the sweep into account."""
-        self._compiled += record["type"] == "compiled"
-        self._turns += record["type"] == "turn"
+        self._compiled += isinstance(record, Compiled)
+        self._turns += isinstance(record, Turn)
         if self._turns:
             text = f"measuring: turn {self._turns} of at least {_LEAST_TURNS * self._n}"
         else:

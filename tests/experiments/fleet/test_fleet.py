@@ -10,7 +10,6 @@ import sys
 import textwrap
 import threading
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 import psutil
@@ -26,8 +25,11 @@ from hetero_lab.errors import ArgumentError, HeteroLabWarning, MeasurementError,
 from hetero_lab.experiments.environment import current_environment
 from hetero_lab.experiments.fleet.cluster import cluster_of
 from hetero_lab.experiments.fleet.run import FleetRun
-from hetero_lab.experiments.sweep.rounds import Plan
+from hetero_lab.experiments.sweep.records import Failed, Finished, Header, StoredEntry, Turn
+from hetero_lab.experiments.sweep.rounds import RunOptions
 from hetero_lab.experiments.sweep.store import read_store
+from hetero_lab.experiments.workers.job import Job
+from hetero_lab.experiments.workers.set_up import Limits, SetUp
 from hetero_lab.runtime.timing import Stopwatch
 
 F32 = {"ACC": {"INFERENCE_PRECISION_HINT": "f32"}, "CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
@@ -88,8 +90,8 @@ def check_right(sweep, model, placements, labels=LABELS):
 
 def times_finished(store, labels=LABELS):
     header, records = read_store(store)
-    label_of = {e["key"]: e["label"] for e in header["entries"]}
-    done = [label_of[r["entry"]] for r in records if r["type"] == "finished"]
+    label_of = {e.key: e.label for e in header.entries}
+    done = [label_of[r.entry] for r in records if isinstance(r, Finished)]
     return {label: done.count(label) for label in labels}
 
 
@@ -98,7 +100,7 @@ def wait_for(store, n_turns):
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         if (Path(store) / "records.jsonl").exists():
-            turns = [r for r in read_store(store)[1] if r["type"] == "turn"]
+            turns = [r for r in read_store(store)[1] if isinstance(r, Turn)]
             if len(turns) >= n_turns:
                 return turns[-1]["worker"]
         time.sleep(0.02)
@@ -142,7 +144,7 @@ def test_two_hosts_with_addresses_of_their_own(rack, model, placements, tmp_path
     with Client(rack.address) as client:
         client.wait_for_workers(2)
         sweep = hl.sweep(model, placements, client=client, store=tmp_path / "s", **QUICK)
-        workers = {r["worker"] for r in read_store(tmp_path / "s")[1] if r["type"] == "turn"}
+        workers = {r.worker for r in read_store(tmp_path / "s")[1] if isinstance(r, Turn)}
         assert len({w.rpartition(":")[0] for w in workers}) == 2
         assert all("10.213." in worker for worker in workers)
         assert set(sweep.hosts) == {"board1", "board2"}
@@ -189,9 +191,9 @@ def test_a_killed_worker_has_its_rows_done_again(rack, model, placements, tmp_pa
         thread.join()
     check_right(sweep, model, placements)
     assert set(times_finished(tmp_path / "s").values()) == {1}
-    finished = [r for r in read_store(tmp_path / "s")[1] if r["type"] == "finished"]
+    finished = [r for r in read_store(tmp_path / "s")[1] if isinstance(r, Finished)]
     assert killed
-    assert killed[0] not in {r["worker"] for r in finished}
+    assert killed[0] not in {r.worker for r in finished}
 
 
 CLIENT = textwrap.dedent("""
@@ -236,13 +238,13 @@ def test_a_client_that_ended_goes_on_from_the_store(rack, model, placements, tmp
     assert set(times_finished(tmp_path / "s").values()) == {0}
     # Nobody waits for what the worker measures any more, so it stops.
     wait_until_idle(worker)
-    before = [r for r in read_store(tmp_path / "s")[1] if r["type"] == "turn"]
+    before = [r for r in read_store(tmp_path / "s")[1] if isinstance(r, Turn)]
     assert len(before) >= 5
     with Client(rack.address) as client:
         sweep = hl.sweep(model, placements, client=client, store=tmp_path / "s", **QUICK)
     check_right(sweep, model, placements)
     assert set(times_finished(tmp_path / "s").values()) == {1}
-    after = [r for r in read_store(tmp_path / "s")[1] if r["type"] == "turn"]
+    after = [r for r in read_store(tmp_path / "s")[1] if isinstance(r, Turn)]
     assert after[: len(before)] == before
 
 
@@ -334,27 +336,33 @@ def test_no_workers_and_no_worker_with_the_device(rack, model, placements, tmp_p
         model_file.parent.mkdir()
         model_file.write_text("")  # nobody gets as far as reading it
         records = sweep_of_a_gpu(client, model_file)
-    (failed,) = [r for r in records if r["type"] == "failed"]
-    assert (failed["entry"], failed["status"]) == ("k", "no worker for it")
-    assert f"{HERE} (tcp://127.0.0.1:" in failed["detail"]
-    assert failed["detail"].endswith("has no GPU")
+    (failed,) = [r for r in records if isinstance(r, Failed)]
+    assert (failed.entry, failed.status) == ("k", "no worker for it")
+    assert f"{HERE} (tcp://127.0.0.1:" in failed.detail
+    assert failed.detail.endswith("has no GPU")
 
 
 def sweep_of_a_gpu(client, model_file):
     """Run what a caller with a GPU asks for; here is none, so it cannot be made by sweep()."""
     records = []
-    entry = {"key": "k", "label": "GPU", "devices": ["GPU"], "problem": ""}
-    here = asdict(current_environment(["CPU"]))
+    entry = StoredEntry(
+        key="k", label="GPU", variant="m", affinity=[], devices=["GPU"], device_properties={},
+        direct=True, requests=1, baseline=False, problem="", asked=True,
+    )  # fmt: skip
+    header = Header(
+        models={}, entries=[entry], reference="k", emulated=[], seed=0, inputs_digest="",
+        environments=[current_environment(["CPU"])], fleet=True,
+    )  # fmt: skip
+    job = Job(key="k", label="GPU", variant="m", affinity={}, device_properties={})
     run = FleetRun(
-        cluster_of(client, isolate=True),
-        header={"environments": [here], "emulated": []},
-        entries=[entry], reference="k", records=records, append=records.append,
-        plan=Plan(0.02, 3, None, False, False, 60, 60), watch=Stopwatch.start(3.0),
-        progress=False, every_host=False, worker_command=None, memory_limit_bytes=None,
+        cluster_of(client, isolate=True), jobs=[job], header=header, records=records,
+        append=records.append, options=RunOptions(turns=3, counters=False),
+        watch=Stopwatch.start(3.0), progress=False, limits=Limits(),
+        set_up=lambda: SetUp(models={"m": str(model_file)}, directory=str(model_file.parent)),
     )  # fmt: skip
     assert run.pending() == ["k"]
     try:
-        run.measure({"models": {"m": str(model_file)}, "inputs": {}})
+        run.measure()
     finally:
         run.close()
     return records
@@ -381,7 +389,7 @@ def test_the_scheduler_goes_and_comes_back(rack, model, placements, tmp_path):
         assert set(sweep.summary["status"]) <= {"ok", "the scheduler is gone"}
         with pytest.raises((ArgumentError, MeasurementError)):
             hl.sweep(model, placements, client=client, store=store, **QUICK)
-    turns = [r for r in read_store(store)[1] if r["type"] == "turn"]
+    turns = [r for r in read_store(store)[1] if isinstance(r, Turn)]
     assert 5 <= len(turns) < LONG["turns"] * len(LABELS)
     rack.start_scheduler(0)
     rack.start_worker()

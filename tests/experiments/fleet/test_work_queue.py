@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hetero_lab.experiments.fleet import work_queue as fleet_rota
-from hetero_lab.experiments.fleet.work_queue import Item, Rota
+from hetero_lab.experiments.fleet.work_queue import Item, WorkQueue
 from hetero_lab.experiments.fleet.workers import FleetWorker, read_workers, why_not
 
 BASE_OF = {"ACC": "CPU", "GACC": "GPU"}
@@ -81,8 +81,8 @@ def test_machines_that_call_themselves_alike_are_told_apart():
     assert [w.host for w in read_workers(info, told)] == ["pi (h)", "pi (tcp://h:2)"]
 
 
-def rota(n=20, devices=("CPU",), host=""):
-    made = Rota({f"k{i}": devices for i in range(n)}, BASE_OF, group_size=8)
+def queue_of(n=20, devices=("CPU",), host=""):
+    made = WorkQueue({f"k{i}": devices for i in range(n)}, BASE_OF, group_size=8)
     made.waiting += [Item(f"k{i}", host) for i in range(n)]
     return made
 
@@ -105,43 +105,43 @@ def shares(made, workers):
 
 
 def test_one_machine_gets_all_at_once_and_several_get_less_and_less():
-    assert shares(rota(), [worker(1)]) == [20]
-    assert shares(rota(), [worker(1), worker(2, machine="m1")]) == [20]
-    assert shares(rota(40), [worker(1), worker(2)]) == [20, 10, 7, 3]
-    assert shares(rota(2), [worker(1), worker(2)]) == [1, 1]
+    assert shares(queue_of(), [worker(1)]) == [20]
+    assert shares(queue_of(), [worker(1), worker(2, machine="m1")]) == [20]
+    assert shares(queue_of(40), [worker(1), worker(2)]) == [20, 10, 7, 3]
+    assert shares(queue_of(2), [worker(1), worker(2)]) == [1, 1]
 
 
 def test_two_workers_of_a_machine_are_never_busy_together():
-    made = rota()
+    made = queue_of()
     two = [worker(1, machine="m"), worker(2, machine="m")]
     assert made.choose(two, busy={"m"}) is None
 
 
 def test_a_share_gets_its_part_of_the_time():
-    made = rota(40)
+    made = queue_of(40)
     _, items, of_time = made.choose([worker(1), worker(2)], busy=set())
     assert (len(items), of_time) == (20, 1.0)
     made.take(items)
     made.take(made.waiting[:6])
     _, items, of_time = made.choose([worker(1), worker(2)], busy=set())
     assert (len(items), of_time) == (7, 1.0)
-    assert Rota.choose(rota(1), [worker(1)], set())[2] == 1.0
+    assert WorkQueue.choose(queue_of(1), [worker(1)], set())[2] == 1.0
 
 
 def test_items_go_to_their_host_and_to_who_has_the_device():
-    made = rota(3, ("GPU", "CPU"))
+    made = queue_of(3, ("GPU", "CPU"))
     gpu = worker(2, GPU=1)
     chosen, items, _ = made.choose([worker(1), gpu], busy=set())
     assert chosen is gpu
     assert len(items) == 3
-    made = rota(3, host="h2")
+    made = queue_of(3, host="h2")
     chosen, items, _ = made.choose([worker(1), worker(2)], busy=set())
     assert (chosen.host, len(items)) == ("h2", 3)
     assert made.choose([worker(1)], busy=set()) is None
 
 
 def test_what_is_lost_goes_alone_and_then_no_more():
-    made = rota(3)
+    made = queue_of(3)
     bad = Item("k1")
     for expected in (True, True, False):
         made.take([bad])
@@ -151,7 +151,7 @@ def test_what_is_lost_goes_alone_and_then_no_more():
 
 
 def test_what_nobody_can_measure_is_given_up_after_a_while(monkeypatch):
-    made = rota(2, ("GPU",))
+    made = queue_of(2, ("GPU",))
     assert made.hopeless([worker()], at_once=False) == []
     monkeypatch.setattr(fleet_rota, "PATIENCE_S", -1.0)
     assert made.hopeless([worker(GPU=1)], at_once=True) == []

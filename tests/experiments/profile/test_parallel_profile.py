@@ -19,6 +19,7 @@ from hetero_lab.cli import main as cli
 from hetero_lab.errors import AffinityError, ArgumentError, HeteroLabWarning, StoredFileError
 from hetero_lab.experiments.profile import profile as profiling
 from hetero_lab.experiments.workers.bench import Bench
+from hetero_lab.experiments.workers.job import Job
 from hetero_lab.tables import read_csv
 
 QUICK = {"iterations": 20, "warmup": 0, "progress": False}
@@ -510,15 +511,15 @@ def test_the_same_call_measures_nothing_again(swept):
 def test_a_bench_ends_the_threads_of_what_it_lets_go(core):
     model, placement = branchy(core)
     bench = Bench({"m": model}, core=core)
-    entry = {
-        "key": "k", "variant": "m", "label": "l", "affinity": dict(placement.affinity),
-        "device_properties": dict(placement.device_properties), "direct": False,
-        "requests": 2, "executor": "parallel", "reference": True,
-    }  # fmt: skip
+    job = Job(
+        key="k", variant="m", label="l", affinity=dict(placement.affinity),
+        device_properties={d: dict(p) for d, p in placement.device_properties.items()},
+        requests=2, executor="parallel", compare=True,
+    )  # fmt: skip
 
-    bench.compile(entry)
+    bench.compile(job)
     assert len(threads()) == 2
-    assert bench.compile(entry)["agreement"][0]["verdict"] == "equal"
+    assert bench.compile(job)["agreement"][0]["verdict"] == "equal"
     assert len(threads()) == 2  # the first one was let go
     assert len(bench.turn("k")) == 10
     bench.release("k")

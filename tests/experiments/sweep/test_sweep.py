@@ -24,6 +24,7 @@ from openvino import opset13 as op
 
 import hetero_lab as hl
 from hetero_lab import clock
+from hetero_lab.backend.core import shared_core
 from hetero_lab.errors import (
     AffinityError,
     ArgumentError,
@@ -34,6 +35,7 @@ from hetero_lab.errors import (
     StoreError,
 )
 from hetero_lab.experiments.sweep.reading import sweep_from
+from hetero_lab.experiments.sweep.records import Turn
 from hetero_lab.experiments.sweep.store import read_store
 from hetero_lab.tables import read_csv
 
@@ -310,16 +312,16 @@ def test_the_last_idle_bench_is_given_to_one_thread_only(model, placements):
             self.clear()
             return super().pop()
 
-    from hetero_lab.experiments.sweep.rounds import Plan, SweepRun
+    from hetero_lab.experiments.sweep.rounds import RunOptions, SweepRun
+    from hetero_lab.experiments.workers.local_bench import LocalBench
     from hetero_lab.runtime.timing import Stopwatch
 
-    plan = Plan(0.02, 2, None, False, False, 1.0, 1.0)
+    fresh = LocalBench({}, {}, shared_core())
     run = SweepRun(
-        entries=[{"key": "a"}], reference="a", records=[], append=print, plan=plan,
+        jobs=[], reference="a", records=[], append=print, options=RunOptions(), start=lambda: fresh,
         watch=Stopwatch.start(None), progress=False,
     )  # fmt: skip
-    fresh = object()
-    run._start, run._idle = (lambda: fresh), Contested([object()])
+    run._idle = Contested([object()])
     assert run._bench("a") is fresh
 
 
@@ -365,7 +367,7 @@ def test_turns_of_two_runs_are_not_paired(model, placements, tmp_path):
 
 def test_without_the_turns_of_the_reference_there_are_no_ratios(swept):
     header, records = read_store(swept[1])
-    turns = [r for r in records if r["type"] == "turn" and r["entry"] == header["reference"]]
+    turns = [r for r in records if isinstance(r, Turn) and r.entry == header.reference]
     assert turns
     sweep = sweep_from(header, [r for r in records if r not in turns])
     for table in (sweep.summary, sweep.ranking):

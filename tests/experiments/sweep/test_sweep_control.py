@@ -6,6 +6,7 @@ from small_models import chain
 
 import hetero_lab as hl
 from hetero_lab.experiments.sweep.control import SweepControl
+from hetero_lab.experiments.sweep.records import Compiled, Finished, Turn
 
 OPTIONS = {"isolate": False, "counters": False, "reference": False, "progress": False}
 
@@ -14,19 +15,19 @@ def test_it_tells_every_record(core):
     seen = []
     hl.sweep(
         chain("a", "b"), ["CPU", "ACC"], turns=2, core=core,
-        control=SweepControl(lambda record: seen.append(record["type"])), **OPTIONS,
+        control=SweepControl(lambda record: seen.append(type(record))), **OPTIONS,
     )  # fmt: skip
-    assert seen[:2] == ["compiled", "compiled"]
-    assert seen.count("turn") == 4
-    assert seen.count("finished") == 2
+    assert seen[:2] == [Compiled, Compiled]
+    assert seen.count(Turn) == 4
+    assert seen.count(Finished) == 2
 
 
 def test_stopped_it_returns_what_it_has(core):
     turns = []
 
     def on_record(record):
-        if record["type"] == "turn":
-            turns.append(record["entry"])
+        if isinstance(record, Turn):
+            turns.append(record.entry)
             if len(turns) == 3:
                 control.stop()
 

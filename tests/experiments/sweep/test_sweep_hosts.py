@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import copy
+import dataclasses
 
 import pytest
+from msgspec.structs import replace
 
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError
 from hetero_lab.experiments.sweep.hosts import is_done
+from hetero_lab.experiments.sweep.ledger import Ledger
 from hetero_lab.experiments.sweep.reading import sweep_from
+from hetero_lab.experiments.sweep.records import AnyRecord, Finished, Host, Turn
 from hetero_lab.experiments.sweep.store import read_store
 from hetero_lab.views.host_dots import host_rows
-
-TURN = {"type": "turn", "entry": "k"}
 
 
 @pytest.fixture(scope="module")
@@ -31,35 +32,34 @@ def stored(tmp_path_factory):
 
 def on_hosts(stored, every_host, *, b_has=None):
     """Say that host a measured it, and host b the same (or some of it), three times as fast."""
-    header, records = copy.deepcopy(stored)
-    environment = header["environments"][-1]
-    header |= {"fleet": True, "every_host": every_host}
-    made = []
+    header, records = stored
+    environment = header.environments[-1]
+    header = replace(header, fleet=True, every_host=every_host)
+    made: list[AnyRecord] = []
     for host in ("a", "b"):
-        own = {**environment, "host": host, "openvino_version": f"version of {host}"}
-        made.append({"type": "host", "host": host, "environment": own})
+        own = dataclasses.replace(environment, host=host, openvino_version=f"version of {host}")
+        made.append(Host(host=host, environment=own))
         for record in records:
-            if host == "b" and b_has is not None and record.get("entry", "") not in b_has:
+            if host == "b" and b_has is not None and getattr(record, "entry", "") not in b_has:
                 continue
-            there = {**record, "host": host, "worker": f"tcp://{host}:1"}
-            if host == "b":
-                there |= faster(record)
-            made.append(there)
+            there = faster(record) if host == "b" else record
+            made.append(replace(there, host=host, worker=f"tcp://{host}:1"))
     return header, made
 
 
-def faster(record):
-    """Return what changes in a record when a host is three times as fast."""
-    if record["type"] != "turn":
-        return {}
-    return {"group": record["group"] + 10, "samples_us": [s / 3 for s in record["samples_us"]]}
+def faster(record: AnyRecord) -> AnyRecord:
+    """Return a record of a host that is three times as fast."""
+    if not isinstance(record, Turn):
+        return record
+    samples = tuple(s / 3 for s in record.samples_us)
+    return replace(record, group=record.group + 10, samples_us=samples)
 
 
 def test_every_host_has_each_row_and_a_ranking_of_its_own(stored):
     # What each would say if it were alone.
     alone = {
         "a": sweep_from(*stored),
-        "b": sweep_from(stored[0], [{**r, **faster(r)} for r in stored[1]]),
+        "b": sweep_from(stored[0], [faster(r) for r in stored[1]]),
     }
     sweep = sweep_from(*on_hosts(stored, every_host=True))
     labels = [row.label for row in alone["a"].rows]
@@ -89,23 +89,21 @@ def test_every_host_has_each_row_and_a_ranking_of_its_own(stored):
 
 def test_otherwise_a_row_is_of_the_host_that_finished_it(stored):
     header, _ = stored
-    reference, other = header["reference"], header["entries"][1]["key"]
+    reference, other = header.reference, header.entries[1].key
     sweep = sweep_from(*on_hosts(stored, every_host=False, b_has={reference, other}))
     rows = [(row.key, row.host) for row in sweep.rows]
     assert (reference, "a") in rows
     assert (reference, "b") in rows
     # Both finished it; the last one counts, and only once.
     assert [host for key, host in rows if key == other] == ["b"]
-    assert len(rows) == 1 + len({e["key"] for e in header["entries"]})
+    assert len(rows) == 1 + len({e.key for e in header.entries})
 
 
 def test_what_a_dead_worker_left_is_not_mixed_in(stored):
     header, records = on_hosts(stored, every_host=False)
-    other = header["entries"][1]["key"]
+    other = header.entries[1].key
     records = [
-        r
-        for r in records
-        if not (r.get("entry") == other and r["host"] == "a" and r["type"] == "finished")
+        r for r in records if not (isinstance(r, Finished) and r.entry == other and r.host == "a")
     ]
     # a comes first, with as many turns.
     sweep = sweep_from(header, records)
@@ -116,19 +114,20 @@ def test_what_a_dead_worker_left_is_not_mixed_in(stored):
 
 def test_done_is_finished_with_enough_turns_beside_the_reference():
     def turns(entry, host, n):
-        return [
-            {"type": "turn", "entry": entry, "host": host, "group": 0, "round": i} for i in range(n)
-        ]
+        return [Turn(entry=entry, host=host, group=0, round=i, samples_us=(1.0,)) for i in range(n)]
 
-    finished = {"type": "finished", "entry": "k", "host": "a"}
+    def done(key, host, records, turns):
+        return is_done(key, host, Ledger(records), "ref", turns)
+
+    finished = Finished(entry="k", host="a")
     records = [*turns("k", "a", 3), *turns("ref", "a", 3)]
-    assert not is_done("k", "a", records, "ref", None)
-    assert is_done("k", "a", [*records, finished], "ref", None)
-    assert is_done("k", "a", [*records, finished], "ref", 3)
-    assert not is_done("k", "a", [*records, finished], "ref", 4)
-    assert not is_done("k", "b", [*records, finished], "ref", None)
+    assert not done("k", "a", records, None)
+    assert done("k", "a", [*records, finished], None)
+    assert done("k", "a", [*records, finished], 3)
+    assert not done("k", "a", [*records, finished], 4)
+    assert not done("k", "b", [*records, finished], None)
     beside_less = [*turns("k", "a", 3), *turns("ref", "a", 2), finished]
-    assert not is_done("k", "a", beside_less, "ref", 3)
+    assert not done("k", "a", beside_less, 3)
 
 
 def test_hosts_side_by_side(stored):
@@ -151,7 +150,7 @@ def test_hosts_side_by_side(stored):
     assert "hosts" in hl.views.gallery(sweep)
     assert "hosts" not in hl.views.gallery(sweep_from(*stored))
     assert any(" @ b" in name for name in hl.views.latency_ranking(sweep).layout.yaxis.ticktext)
-    nothing = sweep_from({**stored[0], "fleet": True}, [])
+    nothing = sweep_from(replace(stored[0], fleet=True), [])
     with pytest.raises(ArgumentError, match="Nothing was measured"):
         hl.views.hosts(nothing)
 
@@ -159,12 +158,13 @@ def test_hosts_side_by_side(stored):
 def test_names_of_hosts_are_shown_as_they_are(stored):
     header, records = on_hosts(stored, every_host=True)
     evil = "<script>$x$"
+    renamed: list[AnyRecord] = []
     for record in records:
-        if record.get("host") == "b":
-            record["host"] = evil
-            if "environment" in record:
-                record["environment"]["host"] = evil
-    sweep = sweep_from(header, records)
+        if isinstance(record, Host) and record.host == "b":
+            environment = dataclasses.replace(record.environment, host=evil)
+            record = replace(record, environment=environment)
+        renamed.append(replace(record, host=evil) if record.host == "b" else record)
+    sweep = sweep_from(header, renamed)
     assert sweep.hosts == ("a", evil)
     assert evil not in sweep._repr_html_()
     assert "&lt;script&gt;" in hl.views.hosts(sweep).to_json()

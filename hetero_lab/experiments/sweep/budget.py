@@ -1,0 +1,128 @@
+"""What a time budget allows, estimated from the first compile and the first inference.
+
+Every placement gets its least turns before any gets more. Where the time is too short for that,
+turns are fewer, then shorter; what is left out then are placements.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN
+
+_WARM_UP_INFERENCES = 30  # before two turns in a row can agree
+_ENOUGH = 0.75  # of the placements that a sparser programme covers
+
+
+@dataclass(frozen=True)
+class TurnLength:
+    """How many inferences a turn discards and times."""
+
+    discarded: int = DISCARDED_PER_TURN
+    timed: int = TIMED_PER_TURN
+
+    @property
+    def inferences(self) -> int:
+        """All of them."""
+        return self.discarded + self.timed
+
+
+FULL = TurnLength()
+_SHORTER = (TurnLength(1, 5), TurnLength(1, 2))
+_LEAST = TurnLength(1, 1)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a placement costs as far as it is known.
+
+    ``ready_s`` is from starting its worker to the end of its first inference, ``inference_s``
+    one inference, ``warm_up_s`` the most that warming up may take.
+    """
+
+    ready_s: float
+    inference_s: float
+    warm_up_s: float = 0.0
+
+    def turn_s(self, length: TurnLength) -> float:
+        """Return the time of a turn."""
+        return length.inferences * self.inference_s
+
+    def warm_s(self, length: TurnLength) -> float:
+        """Return the time of warming up; there is none before turns that are cut short."""
+        if length != FULL:
+            return 0.0
+        return min(self.warm_up_s, _WARM_UP_INFERENCES * self.inference_s)
+
+
+@dataclass(frozen=True)
+class Programme:
+    """How many placements besides the reference are measured, and how."""
+
+    n_placements: int
+    turns: int
+    length: TurnLength = FULL
+
+    def needs_s(self, costs: Costs, group_size: int) -> float:
+        """Return how long it takes, with the reference's turns in each group."""
+        n_groups = max(1, math.ceil(self.n_placements / max(1, group_size - 1)))
+        each_s = self.turns * costs.turn_s(self.length) + costs.warm_s(self.length)
+        return self.n_placements * costs.ready_s + (self.n_placements + n_groups) * each_s
+
+
+def affordable(
+    left_s: float, n_placements: int, costs: Costs, *, turns: int, group_size: int
+) -> Programme:
+    """Return the fullest programme that covers about as many placements as any.
+
+    Parameters
+    ----------
+    left_s
+        The time for it.
+    n_placements
+        How many placements wait besides the reference.
+    costs
+        What each is expected to cost.
+    turns
+        How many turns each is to have.
+    group_size
+        How many are measured in turn, the reference included.
+    """
+    covered = []
+    for n_turns, length in _from_full_to_sparse(turns):
+        most = _most(left_s, n_placements, costs, n_turns, length, group_size)
+        if most is not None:
+            covered.append(Programme(most, n_turns, length))
+    if not covered:
+        return Programme(0, 1, _LEAST)
+    enough = max(programme.n_placements for programme in covered) * _ENOUGH
+    return next(programme for programme in covered if programme.n_placements >= enough)
+
+
+def _from_full_to_sparse(turns: int) -> Iterator[tuple[int, TurnLength]]:
+    fewer = [n for n in (turns // 2, 2) if 2 <= n < turns]
+    yield turns, FULL
+    yield from ((n, FULL) for n in dict.fromkeys(fewer))
+    yield from ((2, length) for length in _SHORTER)
+    yield 1, _LEAST
+
+
+def _most(
+    left_s: float,
+    n_placements: int,
+    costs: Costs,
+    turns: int,
+    length: TurnLength,
+    group_size: int,
+) -> int | None:
+    """Return how many placements such turns can be had for; ``None`` if not for the reference."""
+
+    def fits(n: int) -> bool:
+        return Programme(n, turns, length).needs_s(costs, group_size) <= left_s
+
+    # The first number that does not fit; what is needed grows with the number.
+    beyond = bisect.bisect_left(range(n_placements + 1), True, key=lambda n: not fits(n))
+    return beyond - 1 if beyond else None

@@ -1,0 +1,172 @@
+"""What a sweep stores: a header that says what is measured, and records of what was."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import msgspec
+
+from hetero_lab.experiments.environment import Environment
+from hetero_lab.runtime.runners import HETERO
+from hetero_lab.tables import SCHEMA_VERSION
+
+Json: TypeAlias = "dict[str, Any]"
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=str.lower):
+    """Something that was measured or seen; ``host`` and ``worker`` are those of a fleet."""
+
+    host: str = ""
+    worker: str = ""
+
+
+class OfEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """A record of one entry, which ``entry`` is the key of."""
+
+    entry: str
+
+
+class Compiled(OfEntry, frozen=True, kw_only=True, omit_defaults=True):
+    """An entry was compiled and has inferred once."""
+
+    compile_ms: float
+    first_inference_ms: float
+    partition: Json
+    as_predicted: bool | None
+    agreement: tuple[Json, ...]
+    peak_rss_bytes: int
+    spans: tuple[tuple[float, ...], ...] = ()
+
+
+class Turn(OfEntry, frozen=True, kw_only=True, omit_defaults=True):
+    """A turn; those of one group and round were run right after one another."""
+
+    group: int
+    round: int
+    samples_us: tuple[float, ...]
+
+
+class Counters(OfEntry, frozen=True, kw_only=True, omit_defaults=True):
+    """OpenVINO's counters of an entry; none if its devices have none."""
+
+    rows: tuple[Json, ...]
+
+
+class Sustained(OfEntry, frozen=True, kw_only=True, omit_defaults=True):
+    """An entry was run for a while; the median of each of its turns."""
+
+    medians_us: tuple[float, ...]
+
+
+class Failed(OfEntry, frozen=True, kw_only=True, omit_defaults=True):
+    """An entry could not be measured; a later record shows that this was overcome."""
+
+    status: str
+    detail: str
+
+
+class Finished(OfEntry, frozen=True, kw_only=True, omit_defaults=True):
+    """An entry has all the turns that it was to have."""
+
+
+class Accuracy(OfEntry, frozen=True, kw_only=True, omit_defaults=True):
+    """An entry was evaluated on ``n`` examples, or why it could not be.
+
+    One sign (``1``, ``0``, or ``-`` for unknown) and one number for each example.
+    """
+
+    metric: str | None
+    output: str | int | None
+    n: int
+    problem: str = ""
+    right: str = ""
+    reference_right: str = ""
+    is_nan: str = ""
+    reference_is_nan: str = ""
+    relative_error: tuple[float | None, ...] = ()
+    cosine: tuple[float | None, ...] = ()
+    top1_agreement: tuple[float | None, ...] = ()
+
+
+class State(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """The machine at the beginning of a round."""
+
+    cpu_percent: float | None
+    load: float | None
+    frequency_mhz: float | None
+    on_battery: bool | None
+    foreign_cpus: float | None = None
+
+
+class Host(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """A host of a fleet took part."""
+
+    environment: Environment
+
+
+class Call(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """A call of the sweep ended: what its time went into, and what it would have needed.
+
+    ``turns`` of ``discarded`` and ``timed`` inferences are what it could give each placement at
+    least; ``needs_s`` is how long what is left is expected to take, ``n_left`` how many
+    placements that is.
+    """
+
+    budget_s: float | None
+    elapsed_s: float
+    startup_s: float
+    compile_s: float
+    turns: int
+    discarded: int
+    timed: int
+    n_left: int
+    needs_s: float
+
+
+AnyRecord: TypeAlias = (
+    Compiled | Turn | Counters | Sustained | Failed | Finished | Accuracy | State | Host | Call
+)
+
+
+class StoredModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A variant of the model; ``graph`` is as ``graph_to_json`` gives it."""
+
+    name: str
+    fingerprint: str
+    graph: Json
+
+
+class StoredEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A row that was asked for, now or (without ``asked``) by an earlier call.
+
+    ``affinity`` holds the device of each op in the order of the graph.
+    """
+
+    key: str
+    label: str
+    variant: str
+    affinity: list[str]
+    devices: list[str]
+    device_properties: dict[str, dict[str, Any]]
+    direct: bool
+    requests: int
+    baseline: bool
+    problem: str
+    asked: bool
+    executor: str = HETERO
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    """What is measured, and where: one environment for each call."""
+
+    models: dict[str, StoredModel]
+    entries: list[StoredEntry]
+    reference: str
+    emulated: list[Json]
+    seed: int
+    inputs_digest: str
+    environments: list[Environment]
+    kind: str = "sweep"
+    schema_version: int = SCHEMA_VERSION
+    fleet: bool = False
+    every_host: bool = False

@@ -1,0 +1,82 @@
+"""Where benches come from: worker processes with the models in files, or this process."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from hetero_lab.experiments.workers.local_bench import LocalBench
+from hetero_lab.experiments.workers.process import WorkerProcess
+from hetero_lab.experiments.workers.set_up import Limits, SetUp, write_set_up
+from hetero_lab.model.read import PreparedModel
+from hetero_lab.tables import scratch_directory
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+
+class Asked(Protocol):
+    """A bench, in this process or in one of its own; ``start_s`` is what starting another takes."""
+
+    start_s: float
+
+    def ask(self, do: str, *, timeout_s: float, **args: Any) -> Any: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass
+class Benches:
+    """Starts benches for the variants of a model and their inputs.
+
+    Files for workers are written when the first one is started, and removed at the end.
+    """
+
+    prepared: Mapping[str, PreparedModel]
+    arrays: Mapping[str, Sequence[np.ndarray]]
+    core: ov.Core
+    seed: int = 0
+    isolate: bool = True
+    limits: Limits = field(default_factory=Limits)
+    _open: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+
+    def start(self) -> Asked:
+        """Start a bench.
+
+        Raises
+        ------
+        WorkerError
+            The process cannot be started.
+        """
+        if self.isolate:
+            return WorkerProcess(self.set_up, self.limits)
+        return LocalBench(self.prepared, self.arrays, self.core)
+
+    @cached_property
+    def set_up(self) -> SetUp:
+        """What sets a worker up; the files are written.
+
+        Raises
+        ------
+        OutputPathError
+            They cannot be written.
+        """
+        directory = self._open.enter_context(scratch_directory())
+        return write_set_up(directory, self.prepared, self.arrays, self.seed, self.core)
+
+    def __enter__(self) -> Benches:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._open.close()

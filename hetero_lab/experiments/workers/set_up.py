@@ -1,0 +1,64 @@
+"""What workers are set up with: models and inputs in files, emulated devices, limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from hetero_lab.backend.emulation import emulated_devices
+from hetero_lab.model.read import PreparedModel, save
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+
+class SetUp(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker is set up with.
+
+    ``models`` and ``inputs`` map the names of variants to files; inputs that are not there are
+    generated from ``seed``. ``emulated`` holds devices as
+    :meth:`~hetero_lab.backend.emulation.EmulatedDevice.to_json` gives them. In ``directory``,
+    workers leave what the others need not compute again.
+    """
+
+    models: dict[str, str]
+    inputs: dict[str, str] = {}
+    emulated: list[dict[str, Any]] = []
+    seed: int = 0
+    directory: str = ""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How a worker is started, and how much memory it may use."""
+
+    command: tuple[str, ...] | None = None
+    memory_limit_bytes: int | None = None
+
+
+def write_set_up(
+    directory: Path,
+    prepared: Mapping[str, PreparedModel],
+    arrays: Mapping[str, Sequence[np.ndarray]],
+    seed: int,
+    core: ov.Core,
+) -> SetUp:
+    """Write models and inputs where a worker can read them; return what sets a worker up."""
+    models, inputs = {}, {}
+    for index, variant in enumerate(prepared):
+        path = directory / f"model{index}.xml"
+        save(prepared[variant].model, path)
+        models[variant] = str(path)
+        named: dict[str, Any] = {f"{i:04d}": array for i, array in enumerate(arrays[variant])}
+        inputs[variant] = str(directory / f"inputs{index}.npz")
+        np.savez(inputs[variant], **named)
+    return SetUp(
+        models=models,
+        inputs=inputs,
+        emulated=[spec.to_json() for spec in emulated_devices(core).values()],
+        seed=seed,
+        directory=str(directory),
+    )
