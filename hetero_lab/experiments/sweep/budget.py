@@ -32,7 +32,7 @@ class TurnLength:
 
 FULL = TurnLength()
 _SHORTER = (TurnLength(1, 5), TurnLength(1, 2))
-_LEAST = TurnLength(1, 1)
+LEAST = TurnLength(1, 1)
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def affordable(
         if most is not None:
             covered.append(Programme(most, n_turns, length))
     if not covered:
-        return Programme(0, 1, _LEAST)
+        return Programme(0, 1, LEAST)
     enough = max(programme.n_placements for programme in covered) * _ENOUGH
     return next(programme for programme in covered if programme.n_placements >= enough)
 
@@ -107,7 +107,7 @@ def _from_full_to_sparse(turns: int) -> Iterator[tuple[int, TurnLength]]:
     yield turns, FULL
     yield from ((n, FULL) for n in dict.fromkeys(fewer))
     yield from ((2, length) for length in _SHORTER)
-    yield 1, _LEAST
+    yield 1, LEAST
 
 
 def _most(

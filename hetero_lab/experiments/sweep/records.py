@@ -35,7 +35,7 @@ class Compiled(OfEntry, frozen=True, kw_only=True, omit_defaults=True):
     as_predicted: bool | None
     agreement: tuple[Json, ...]
     peak_rss_bytes: int
-    spans: tuple[tuple[float, ...], ...] = ()
+    spans: tuple[tuple[int, int, float, float], ...] = ()  # as spans_to_json gives them
 
 
 class Turn(OfEntry, frozen=True, kw_only=True, omit_defaults=True):

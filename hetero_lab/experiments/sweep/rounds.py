@@ -25,7 +25,14 @@ from tqdm.auto import tqdm
 
 from hetero_lab.clock import now
 from hetero_lab.experiments.environment import machine_state
-from hetero_lab.experiments.sweep.budget import FULL, Costs, Programme, TurnLength, affordable
+from hetero_lab.experiments.sweep.budget import (
+    FULL,
+    LEAST,
+    Costs,
+    Programme,
+    TurnLength,
+    affordable,
+)
 from hetero_lab.experiments.sweep.ledger import Ledger
 from hetero_lab.experiments.sweep.records import (
     AnyRecord,
@@ -153,7 +160,7 @@ class SweepRun:
         self._make_ready([self._reference])
         while group == first or (queue and not self._watch.is_over):
             programme = self._programme = self._affordable(len(queue), is_first=group == first)
-            if not programme.n_placements and (self._watch.is_over or group > first):
+            if queue and not programme.n_placements and (self._watch.is_over or group > first):
                 break
             members = queue[: min(max(1, self._options.group_size - 1), programme.n_placements)]
             later = replace(programme, n_placements=programme.n_placements - len(members))
@@ -194,9 +201,10 @@ class SweepRun:
             affordable, costs=self._costs, turns=options.target, group_size=options.group_size
         )
         programme = chosen(self._left_s, n_pending)
-        if is_first and n_pending and not programme.n_placements:
-            # A call may end later by one compile, and would tell nothing else.
+        if is_first and n_pending and not programme.n_placements and not self._watch.is_over:
+            # Every call gets on by a placement; for that it may end later by one compile.
             programme = chosen(self._left_s + max(self._ready_s, default=0.0), 1)
+            programme = programme if programme.n_placements else Programme(1, 1, LEAST)
         return programme
 
     def _fits(self, seconds: float) -> bool:
