@@ -58,6 +58,7 @@ _WAYS = {
     "Recovered": "hetero_lab.recover_accuracy(…) returns one",
     "SchedulePlan": "hetero_lab.plan(model, costs, executor='parallel') returns one",
     "Sweep": "hetero_lab.sweep(model, placements) returns one",
+    "Wrong": "hetero_lab.find_wrong(model, placement) returns one",
     "SweepControl": "hetero_lab.SweepControl() is one",
     "Affinity": "hetero_lab.Affinity.automatic(model, 'HETERO:GPU,CPU') returns one",
     "OpGraph": "hetero_lab.compile(model, placement).prepared.graph is one",

@@ -13,6 +13,7 @@ from hetero_lab.cli import (
     options,
     plan as plan_commands,
     sweep as sweep_commands,
+    wrong as wrong_commands,
 )
 from hetero_lab.errors import HeteroLabError
 from hetero_lab.terminal import columns
@@ -130,7 +131,18 @@ def parser() -> options.OptionParser:
     )
     classify_commands.add_classify_options(classify)
     classify.set_defaults(run=_classify)
-    for command in (devices, profile, sweep, noise, plan, apply, classify):
+    wrong = subparsers.add_parser(
+        "find-wrong",
+        help="find the ops that compute wrong numbers, and the way around them",
+        description=(
+            "Compare a placement with a single device in f32; where they differ by more than\n"
+            "rounding, find the ops to blame and the cheapest affinity without the fault. The\n"
+            "exit code is 1 if something is wrong."
+        ),
+    )
+    wrong_commands.add_wrong_options(wrong)
+    wrong.set_defaults(run=_find_wrong)
+    for command in (devices, profile, sweep, noise, plan, apply, classify, wrong):
         options.add_emulate_option(command)
     return top
 
@@ -138,7 +150,7 @@ def parser() -> options.OptionParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code.
 
-    2 is an error, 130 Ctrl-C, 1 outputs that ``apply`` found wrong.
+    2 is an error, 130 Ctrl-C, 1 outputs that ``apply`` or ``find-wrong`` found wrong.
     """
     _print_anything()
     try:
@@ -231,6 +243,16 @@ def _apply(given: argparse.Namespace) -> int:
     if profile.interrupted:
         return INTERRUPTED
     return DIFFERENT if plan_commands.differs(profile) else 0
+
+
+def _find_wrong(given: argparse.Namespace) -> int:
+    contrast = commands.emulate(given.emulate)
+    result = wrong_commands.run_wrong(given, contrast)
+    if not given.quiet:
+        print(result)
+    if result.interrupted:
+        return INTERRUPTED
+    return DIFFERENT if result.kind in ("op", "combination") else 0
 
 
 def _classify(given: argparse.Namespace) -> int:

@@ -26,6 +26,8 @@ def lint(
 ) -> pd.DataFrame:
     """Look for difficult topologies in a placement: what is wrong, and what to do about it.
 
+    It runs nothing, so it does not see wrong numbers: :func:`hetero_lab.find_wrong` does.
+
     Parameters
     ----------
     model

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from hetero_lab.views.accuracy_scatter import predicted_measured as predicted_measured
     from hetero_lab.views.catalogue import gallery as gallery
     from hetero_lab.views.difference_bars import difference as difference
+    from hetero_lab.views.error_lines import errors_along_model as errors_along_model
     from hetero_lab.views.front_scatter import accuracy_front as accuracy_front
     from hetero_lab.views.graph.drawing import (
         placement_graph as placement_graph,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 _WHERE = {
     "accuracy_front": "front_scatter",
     "difference": "difference_bars",
+    "errors_along_model": "error_lines",
     "gallery": "catalogue",
     "hosts": "host_dots",
     "latency_ranking": "ranking_bars",

@@ -11,6 +11,7 @@ _MAKERS = {
     "Sweep": "hetero_lab.sweep()",
     "CostModel": "hetero_lab.calibrate()",
     "Recovered": "hetero_lab.recover_accuracy()",
+    "Wrong": "hetero_lab.find_wrong()",
 }
 
 

@@ -86,6 +86,7 @@ _find = _asked(
     core=lambda k: k.core,
     progress=lambda k: False,
 )
+_wrong = _asked("find_wrong", **_BASIC, progress=lambda k: False)
 _lint = _asked(
     "lint", model=lambda k: k.model, affinity=lambda k: k.affinity, core=lambda k: k.core
 )
@@ -210,6 +211,7 @@ _BOTH = {
     "hetero_dumps": _dumps,
     "freeze": _freeze,
     "profile": _profile,
+    "find_wrong": _wrong,
 }
 _SOME = ("an absent device", "another model's affinity", "a number")
 
@@ -585,6 +587,9 @@ RUNNING = [
         "timeout_s=",
         "above 0",
     ),
+    row("find_wrong: no tolerance", _wrong(tolerance=0), ArgumentError, "tolerance=", "above 0"),
+    row("find_wrong: no time", _wrong(budget_s=0), ArgumentError, "0"),
+    row("find_wrong: inputs of another shape", _wrong(inputs=[GOOD[:, :3]]), InputError, "shape"),
     row("find_refused: an absent fallback", _find(fallback="XPU"), DeviceError, "'XPU'"),
 ]
 

@@ -415,7 +415,8 @@ def _problems(result: Profile) -> Iterator[str]:
         yield (
             f"Output {worst.output!r} differs from the single-device f32 reference by "
             f"{worst.relative_error:.2g} (relative), more than {worst.precision} explains "
-            f"({worst.tolerance:g}). See profile.tables['agreement']."
+            f"({worst.tolerance:g}). See profile.tables['agreement']; "
+            "hetero_lab.find_wrong(model, placement) finds the ops to blame."
         )
 
 

@@ -1,0 +1,81 @@
+"""Find what a real device gets wrong: ``python tests/real_gpu/find_wrong_on_gpu.py MODEL``.
+
+MODEL is a model file, a sample's name, or ``torchvision:NAME``: that network with random weights
+(seed 0), exported to ONNX here, for which torch, torchvision and onnx have to be installed. It
+prints what was found, writes it to a directory, and runs the scripts that show each fault in a
+process without hetero_lab. The exit code is 0 if the mended placement was proven to be right and
+every script shows its fault, or if nothing was wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import hetero_lab as hl
+
+
+def model_file(name: str, directory: Path) -> str:
+    """Return what ``load`` takes: a path or a sample's name."""
+    source, _, network = name.partition(":")
+    if source != "torchvision" or not network:
+        return name
+    import torch
+    import torchvision
+
+    torch.manual_seed(0)
+    model = getattr(torchvision.models, network)(weights=None).eval()
+    path = directory / f"{network}.onnx"
+    example = torch.zeros(1, 3, 224, 224)
+    # The older exporter needs no onnxscript.
+    torch.onnx.export(model, (example,), str(path), input_names=["x"], dynamo=False)
+    return str(path)
+
+
+def shows_its_fault(directory: Path) -> bool:
+    """Run an exported script by itself; it ends with 1 where the fault is there."""
+    done = subprocess.run(
+        [sys.executable, str(directory / "show_fault.py")], capture_output=True, text=True, cwd="/"
+    )
+    print(f"--- {directory.name}/show_fault.py: exit code {done.returncode}")
+    print(done.stdout + done.stderr)
+    return done.returncode == 1 and "The fault is there." in done.stdout
+
+
+def main() -> int:
+    """Search on one device, print, export, and prove it with the scripts."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model")
+    parser.add_argument("--device", default="GPU")
+    parser.add_argument("--precision", default="f32")
+    parser.add_argument("--budget", type=float, default=400.0, metavar="SECONDS")
+    parser.add_argument("--out", default="found_wrong", metavar="DIR")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        model = hl.load(model_file(given.model, Path(scratch)))
+        affinity = hl.Affinity.uniform(model, given.device)
+        properties = {given.device: {"INFERENCE_PRECISION_HINT": given.precision}}
+        placement = hl.Placement(affinity, given.device, properties, direct=True)
+        began = time.perf_counter()
+        wrong = hl.find_wrong(model, placement, budget_s=given.budget, progress=False)
+    print(f"{time.perf_counter() - began:.1f} s, {wrong.n_compiles} compiles")
+    print(wrong)
+    print(wrong.culprits.to_string())
+    print(f"kind {wrong.kind}, complete {wrong.complete}, proven {wrong.proven}")
+    print(f"error of the outputs: before {wrong.before:.3g}, after {wrong.after:.3g}")
+    wrong.export(given.out)
+    if not wrong.sets:
+        return 0 if wrong.kind in ("none", "rounding") else 1
+    places = [Path(given.out).resolve() / f"fault_{n}" for n in range(1, len(wrong.sets) + 1)]
+    shown = [shows_its_fault(place) for place in places]
+    return 0 if wrong.proven and all(shown) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
