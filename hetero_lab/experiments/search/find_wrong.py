@@ -515,7 +515,8 @@ class _Search:
         if not leaders or not self._fails(device, leaders):
             return []
         new: list[_Found] = []
-        for part in self._wrong_windows(device, leaders) or [leaders]:
+        # At last the whole: what is far apart can be wrong together, too.
+        for part in [*self._wrong_windows(device, leaders), leaders]:
             taken = {op for found in new for op in found.ops}
             left = [leader for leader in part if leader not in taken]
             while left and self._fails(device, left):
