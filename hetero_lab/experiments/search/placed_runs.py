@@ -14,6 +14,7 @@ import numpy as np
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import CompileError, names_at_hand, shorten
 from hetero_lab.experiments.workers.process import WorkerError, WorkerProcess
+from hetero_lab.experiments.workers.set_up import Limits, SetUp
 from hetero_lab.model.read import PreparedModel, save
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, one_subgraph, predict
@@ -184,12 +185,8 @@ class _Worker:
     """Infers in a process that is started again when it has died."""
 
     def __init__(self, core: ov.Core):
-        self._set_up = {
-            "emulated": [spec.to_json() for spec in emulated_devices(core).values()],
-            "models": {},
-            "inputs": {},
-            "seed": 0,
-        }
+        emulated = [spec.to_json() for spec in emulated_devices(core).values()]
+        self._set_up = SetUp(models={}, emulated=emulated)
         self._process: WorkerProcess | None = None
         self._files = ExitStack()
         self._directory: Path = self._files.enter_context(scratch_directory())
@@ -202,8 +199,8 @@ class _Worker:
         arrays: Sequence[np.ndarray],
     ) -> tuple[list[np.ndarray], dict[str, str]]:
         if self._process is None:
-            command = [sys.executable, "-m", "hetero_lab.experiments.search.inference_worker"]
-            self._process = WorkerProcess(self._set_up, command=command)
+            command = (sys.executable, "-m", "hetero_lab.experiments.search.inference_worker")
+            self._process = WorkerProcess(self._set_up, Limits(command=command))
         path, inputs, outputs = (self._directory / f"{n}" for n in ("m.xml", "in.npz", "out.npz"))
         save(model, path)
         named: dict[str, Any] = {f"in{index}": array for index, array in enumerate(arrays)}

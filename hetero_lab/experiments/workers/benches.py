@@ -79,4 +79,4 @@ class Benches:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._open.close()
+        self._open.__exit__(kind, error, trace)  # which tells a full disk from other errors

@@ -102,13 +102,13 @@ def wait_for(store, n_turns):
         if (Path(store) / "records.jsonl").exists():
             turns = [r for r in read_store(store)[1] if isinstance(r, Turn)]
             if len(turns) >= n_turns:
-                return turns[-1]["worker"]
+                return turns[-1].worker
         time.sleep(0.02)
     raise AssertionError("nothing was measured")
 
 
 def test_arguments(model, placements):
-    with pytest.raises(ArgumentError, match=r"dask\.distributed\.Client, for instance"):
+    with pytest.raises(ArgumentError, match="client= is a Client or None, not"):
         hl.sweep(model, placements, client="tcp://127.0.0.1:8786")
     with pytest.raises(ArgumentError, match="every_host=True needs client="):
         hl.sweep(model, placements, every_host=True)

@@ -14,6 +14,7 @@ import pytest
 
 from hetero_lab.experiments.workers.launch import ForkedProcess, ForkServer, launch
 from hetero_lab.experiments.workers.process import WorkerError, WorkerProcess
+from hetero_lab.experiments.workers.set_up import SetUp
 from hetero_lab.model.read import prepare, save
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux only")
@@ -25,7 +26,7 @@ def set_up(tmp_path_factory):
 
     path = tmp_path_factory.mktemp("model") / "model.xml"
     save(prepare(chain("a", "b")).model, path)
-    return {"emulated": [], "models": {"m": str(path)}, "inputs": {}, "seed": 0}
+    return SetUp(models={"m": str(path)})
 
 
 def server_of(worker: WorkerProcess) -> psutil.Process:
