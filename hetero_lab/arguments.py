@@ -18,11 +18,10 @@ import os
 import sys
 import types
 import typing
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeVar
 
-from hetero_lab.errors import ArgumentError, HeteroLabError, HeteroLabWarning, shorten
+from hetero_lab.errors import ArgumentError, HeteroLabError, shorten, warn
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 # By name, as one name means one thing everywhere: the most of a number. Beyond, counting would
@@ -45,7 +44,7 @@ _KNOWN_INSIDE = {
     "device", "text", "unsupported", "supported", "ops", "types", "patterns", "before",
     "budget_s", "costs", "pin", "memory_limit", "calibration", "data", "profile",
     "profiles", "results", "result", "sweep", "properties", "device_properties", "priorities",
-    "grid", "executor", "top", "mean", "scale", "file",
+    "grid", "executor", "top", "mean", "scale", "file", "inputs", "ignored", "metric", "control",
 }  # fmt: skip
 # How to get a thing of a kind, for the way out of an error.
 _WAYS = {
@@ -115,11 +114,9 @@ def renamed(function: _F, names: Mapping[str, str]) -> _F:
             if new in options:
                 raise ArgumentError(f"{old}= and {new}= are one argument; leave {old}= out.")
             options[new] = options.pop(old)
-            warnings.warn(
+            warn(
                 f"{function.__name__}: {old}= is called {new}= now. The old name goes with the "
-                "next version.",
-                HeteroLabWarning,
-                stacklevel=2,
+                "next version."
             )
         return function(*args, **options)
 
@@ -255,22 +252,23 @@ def _alias(name: str, text: str) -> Any:
     for module in list(sys.modules.values()):
         if getattr(module, "__dict__", {}).get(name) is text:
             with contextlib.suppress(NameError):
-                return _resolved(text, module)
+                return _evaluated(text, module)
     raise NameError(name)
 
 
-def _resolved(annotation: Any, module: types.ModuleType) -> Any:
-    return eval(annotation, {}, _Names(module)) if isinstance(annotation, str) else annotation
+def _evaluated(text: str, module: types.ModuleType) -> Any:
+    def quoted() -> None: ...
+
+    quoted.__annotations__ = {"it": text}
+    return inspect.get_annotations(quoted, globals={}, locals=_Names(module), eval_str=True)["it"]
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the annotations of a function's arguments, resolved."""
-    module = sys.modules[function.__module__]
-    return {
-        name: _resolved(annotation, module)
-        for name, annotation in inspect.get_annotations(function).items()
-        if name != "return"
-    }
+    names = _Names(sys.modules[function.__module__])
+    hints = inspect.get_annotations(function, globals={}, locals=names, eval_str=True)
+    hints.pop("return", None)
+    return hints
 
 
 def _for_checkers(module: types.ModuleType) -> dict[str, Any]:

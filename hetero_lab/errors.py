@@ -7,7 +7,12 @@ also ``ValueError``. Where the runtime failed, its own text is reachable as ``__
 from __future__ import annotations
 
 import difflib
+import os
+import sys
+import warnings
 from collections.abc import Iterable
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 class HeteroLabError(Exception):
@@ -112,3 +117,11 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     folded = [known for known in every if known.lower() == name.lower()]
     close = folded or difflib.get_close_matches(name[:200], [n[:200] for n in every], n=1)
     return f" Did you mean {shorten(close[0])}?" if close else ""
+
+
+def warn(message: str, category: type[Warning] = HeteroLabWarning) -> None:
+    """Warn at the line outside this package that led here, however many calls are between."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)

@@ -148,6 +148,8 @@ def read_csv(path: str | os.PathLike[str]) -> pd.DataFrame:
     """
     import pandas as pd
 
+    # Before pandas 3 the default may be off in the last digit.
+    exact: Any = {} if int(pd.__version__.split(".")[0]) >= 3 else {"float_precision": "round_trip"}
     try:
         # No line ending is named: spreadsheets on Windows end lines with a carriage return too.
         frame = pd.read_csv(
@@ -157,7 +159,7 @@ def read_csv(path: str | os.PathLike[str]) -> pd.DataFrame:
             na_values={name: ["", "nan"] for name in _header(path) if name not in TEXT_COLUMNS},
             encoding="utf-8-sig",
             encoding_errors="surrogatepass",
-            float_precision="round_trip",  # the default may be off in the last digit
+            **exact,
         )
     except (OSError, ValueError, csv.Error) as error:
         raise StoredFileError(f"{shorten(os.fspath(path))} is not a CSV table: {error}") from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import warnings
 import weakref
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,11 +14,11 @@ from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.emulation import EmulatedDevice, emulated_devices
 from hetero_lab.errors import (
     DeviceError,
-    HeteroLabWarning,
     did_you_mean,
     last_line,
     names_at_hand,
     shorten,
+    warn,
 )
 from hetero_lab.model.read import PreparedModel, Source, prepare
 
@@ -218,11 +217,9 @@ def _tell_of_misspelt_types(prepared: PreparedModel, spec: EmulatedDevice) -> No
         same_letters = op_type.lower() in {known.lower() for known in here}
         meant = did_you_mean(op_type, sorted(here - named))
         if meant and (same_letters or op_type.lower() not in _types_of_opsets()):
-            warnings.warn(
+            warn(
                 f"The emulated {spec.name} names the op type {shorten(op_type)}, which no op of "
-                f"this model has.{meant}",
-                HeteroLabWarning,
-                stacklevel=2,
+                f"this model has.{meant}"
             )
 
 

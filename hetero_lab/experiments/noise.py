@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import platform
-import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -18,7 +17,7 @@ from filelock import FileLock
 
 from hetero_lab.backend.core import runtime_version
 from hetero_lab.backend.emulation import emulated_devices
-from hetero_lab.errors import HeteroLabWarning, StoredFileError
+from hetero_lab.errors import StoredFileError, warn
 from hetero_lab.samples.fetch import cache_dir
 from hetero_lab.statistics import Noise
 from hetero_lab.tables import SCHEMA_VERSION, make_directory, read_json, write_json
@@ -89,11 +88,9 @@ def _read() -> dict[_Key, Noise]:
             for row in read_json(path, KIND)["measured"]
         }
     except (StoredFileError, KeyError, TypeError) as error:
-        warnings.warn(
+        warn(
             f"{path} cannot be read, so that the noise of this machine is assumed: {error} "
-            "hetero_lab.measure_noise() writes it anew.",
-            HeteroLabWarning,
-            stacklevel=2,
+            "hetero_lab.measure_noise() writes it anew."
         )
         return {}
 

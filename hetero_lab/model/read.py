@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 import threading
-import warnings
 import weakref
 import zlib
 from collections.abc import Mapping, Sequence
@@ -24,7 +23,13 @@ import numpy as np
 import openvino as ov
 from openvino import passes
 
-from hetero_lab.errors import HeteroLabWarning, ModelError, did_you_mean, names_at_hand, shorten
+from hetero_lab.errors import (
+    ModelError,
+    did_you_mean,
+    names_at_hand,
+    shorten,
+    warn,
+)
 from hetero_lab.model.naming import make_names_unique, name_the_nameless, names_of_file, unique
 from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, Op, OpGraph, Tensor
 from hetero_lab.samples.catalogue import sample_names, sample_path, sample_shapes
@@ -268,11 +273,9 @@ def _set_static_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> 
             new[port] = ov.PartialShape([1, *list(partial)[1:]])
             guessed.append(names[index])
     if guessed:
-        warnings.warn(
+        warn(
             f"The batch of {names_at_hand(guessed)} is dynamic and was set to 1. Another one: "
-            f'load(source, shapes={{"{guessed[0]}": [N, …]}}).',
-            HeteroLabWarning,
-            stacklevel=4,
+            f'load(source, shapes={{"{guessed[0]}": [N, …]}}).'
         )
     if new:
         try:

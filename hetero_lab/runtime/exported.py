@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import warnings
 import xml.etree.ElementTree as ET
 from collections import Counter
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import Any
 
 import openvino as ov
 
-from hetero_lab.errors import HeteroLabWarning
+from hetero_lab.errors import warn
 from hetero_lab.placement.partition import Boundary, Partition, Subgraph, Wiring, reordered
 
 _BEGIN, _END = b"<hetero", b"</hetero>"
@@ -49,12 +48,10 @@ def observe(compiled: ov.CompiledModel, predicted: Partition) -> tuple[Partition
     if order is not None:
         return reordered(predicted, order), True
     observed = _unnamed(header)
-    warnings.warn(
+    warn(
         "The runtime compiled another partition than predicted: "
         f"{observed.n_subgraphs} subgraphs where {predicted.n_subgraphs} were expected. "
-        "The observed one is reported; it does not tell which op is in which subgraph.",
-        HeteroLabWarning,
-        stacklevel=4,
+        "The observed one is reported; it does not tell which op is in which subgraph."
     )
     return observed, False
 

@@ -6,7 +6,6 @@ itself, compiles each subgraph on its device, and runs each as soon as its input
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -17,7 +16,7 @@ import openvino as ov
 
 from hetero_lab.backend.core import keep, shared_core
 from hetero_lab.clock import now
-from hetero_lab.errors import ArgumentError
+from hetero_lab.errors import ArgumentError, warn
 from hetero_lab.model.opgraph import PARAMETER
 from hetero_lab.model.read import PreparedModel, Source, output_names, prepare
 from hetero_lab.placement.affinity import Affinity
@@ -122,11 +121,7 @@ class ParallelExecutor:
         separate_branches: bool | None = None,
     ):
         if separate_branches is not None:
-            warnings.warn(
-                "separate_branches= is called split_branches= now.",
-                DeprecationWarning,
-                stacklevel=2,
-            )
+            warn("separate_branches= is called split_branches= now.", DeprecationWarning)
             split_branches = separate_branches
         core = keep(core or shared_core())
         self._prepared = prepare(model)

@@ -104,6 +104,7 @@ _calibrate = _asked(
     core=lambda k: k.core,
     progress=lambda k: False,
 )
+_noise = _asked("measure_noise", core=lambda k: k.core, progress=lambda k: False)
 _evaluate = _asked(
     "evaluate",
     model=lambda k: k.model,
@@ -527,6 +528,8 @@ AFFINITIES = [
 ]
 
 RUNNING = [
+    row("measure_noise: an absent device", _noise(device="XPU"), DeviceError, "'XPU'"),
+    row("measure_noise: no time", _noise(budget_s=0), ArgumentError, "more than 0 seconds"),
     row(
         "compile: a property of the call that nobody knows",
         _compile(properties={"SPEED": 1}),
@@ -718,7 +721,7 @@ SWEEPS = [
 ACCURACY = [
     row("evaluate: no data", _evaluate(data=[]), ArgumentError, "no examples"),
     row("evaluate: a number as data", _evaluate(data=3), ArgumentError, "not int", "hetero_lab"),
-    row("evaluate: no metric", _evaluate(metric=3), ArgumentError, "metric=", "not 3 (int)"),
+    row("evaluate: no metric", _evaluate(metric=3), ArgumentError, "metric=", "not int"),
     row("recover_accuracy: one device", _recover(fast="CPU"), ArgumentError, "both CPU"),
     row("recover_accuracy: no share", _recover(max_drop=3), ArgumentError, "max_drop=", "3"),
     row("recover_accuracy: a list", _recover(data=[GOOD]), ArgumentError, "not list", "dataset("),

@@ -9,6 +9,7 @@ import html.parser
 import itertools
 import json
 import os
+import re
 import stat
 import zipfile
 from collections.abc import Callable, Iterator
@@ -551,6 +552,11 @@ def test_no_module_opens_a_connection_of_its_own():
             used = {name.split(".")[0] for name in names} & network
             if used:
                 found.setdefault(path.relative_to(PACKAGE).as_posix(), set()).update(used)
+    # Workers are asked for over a pair of Unix sockets that no other process can reach.
+    for name in ("experiments/workers/launch.py", "experiments/workers/fork_server.py"):
+        assert found.pop(name) == {"socket"}
+        text = (PACKAGE / name).read_text("utf-8")
+        assert not re.search(r"AF_INET|create_connection|\.(connect|bind|listen)\(", text)
     # A host's name is asked of the system; nothing is connected to.
     for name, used in found.items():
         text = (PACKAGE / name).read_text("utf-8")

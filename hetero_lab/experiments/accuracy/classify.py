@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -15,11 +14,11 @@ from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import (
     ArgumentError,
-    HeteroLabWarning,
     ModelError,
     SampleError,
     names_at_hand,
     shorten,
+    warn,
 )
 from hetero_lab.experiments.profile import report as profile_report
 from hetero_lab.model.read import PreparedModel, Source, output_names, prepare
@@ -221,7 +220,7 @@ def _labels(name: str) -> tuple[str, ...] | None:
     try:
         return sample_labels(name)
     except SampleError as error:  # the classes are known by number
-        warnings.warn(f"Classes have numbers only: {error}", HeteroLabWarning, stacklevel=3)
+        warn(f"Classes have numbers only: {error}")
         return None
 
 

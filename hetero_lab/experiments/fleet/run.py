@@ -8,7 +8,6 @@ undone is handed out again.
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -17,7 +16,7 @@ import msgspec
 from tqdm.auto import tqdm
 
 from hetero_lab.clock import now
-from hetero_lab.errors import HeteroLabWarning, MeasurementError, OutputPathError, StoreError
+from hetero_lab.errors import MeasurementError, OutputPathError, StoreError, warn
 from hetero_lab.experiments.environment import Environment
 from hetero_lab.experiments.fleet.host import Assignment, set_up_files
 from hetero_lab.experiments.fleet.work_queue import MOST_LOSSES, PATIENCE_S, Item, WorkQueue
@@ -403,4 +402,4 @@ class FleetRun:
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, HeteroLabWarning, stacklevel=2)
+    warn(message)

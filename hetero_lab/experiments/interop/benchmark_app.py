@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.emulation import emulated_devices
-from hetero_lab.errors import ArgumentError, HeteroLabWarning, shorten
+from hetero_lab.errors import ArgumentError, shorten, warn
 from hetero_lab.experiments.interop import benchmark_app_files
 from hetero_lab.experiments.interop.benchmark_app_files import Node, Settings
 from hetero_lab.experiments.profile.tables import COUNTER_COLUMNS, counter_rows
@@ -193,12 +192,10 @@ def read_benchmark_app(
         requests = benchmark_app_files.read_counters(files[kind])
         average_in_json = kind == "average_counters" and files[kind].suffix.lower() == ".json"
         if average_in_json and len(requests[0]) == 1:
-            warnings.warn(
+            warn(
                 f"{shorten(str(files[kind]))} has one node only: benchmark_app of OpenVINO 2026 "
                 "writes no more of an average into JSON. Run it without -json_stats, or with "
-                "-report_type detailed_counters.",
-                HeteroLabWarning,
-                stacklevel=2,
+                "-report_type detailed_counters."
             )
     target = recorded.settings.get("target device", "") if recorded else ""
     device = target.removeprefix("HETERO:")

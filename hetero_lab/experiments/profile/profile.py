@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import html
 import os
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_lab.backend.core import shared_core
-from hetero_lab.errors import ArgumentError, HeteroLabWarning, MeasurementError
+from hetero_lab.errors import ArgumentError, MeasurementError, warn
 from hetero_lab.experiments.environment import Environment, current_environment
 from hetero_lab.experiments.profile import report as profile_report, tables as profile_tables
 from hetero_lab.experiments.profile.throughput import ROUNDS, Throughput, measure_throughput
@@ -294,11 +293,7 @@ def profile(
             if not samples:
                 raise
             interrupted = True
-            warnings.warn(
-                f"Interrupted after {sum(map(len, samples))} inferences; they are kept.",
-                HeteroLabWarning,
-                stacklevel=2,
-            )
+            warn(f"Interrupted after {sum(map(len, samples))} inferences; they are kept.")
         _next(bar, "throughput" if in_flight else "counters" if counters else "reference")
         spans = runner.spans(len(samples[-1]))
         rows: tuple[Counter, ...] = ()
@@ -327,11 +322,7 @@ def profile(
                 _next(bar, "done")
         except KeyboardInterrupt:
             interrupted = True
-            warnings.warn(
-                "Interrupted after the timing; the latency is kept.",
-                HeteroLabWarning,
-                stacklevel=2,
-            )
+            warn("Interrupted after the timing; the latency is kept.")
     result = Profile(
         label=resolved.label,
         model_fingerprint=prepared.fingerprint,
@@ -352,7 +343,7 @@ def profile(
         throughput=throughput,
     )
     for problem in _problems(result):
-        warnings.warn(problem, HeteroLabWarning, stacklevel=2)
+        warn(problem)
     return result
 
 
@@ -369,7 +360,7 @@ def _isolated(
 
     data, said = profile_data(prepared, placement, arrays, options, timeout_s, core)
     for text in said:
-        warnings.warn(text, HeteroLabWarning, stacklevel=3)
+        warn(text)
     return replace(from_json(data, "worker"), model_fingerprint=prepared.fingerprint)
 
 
@@ -397,7 +388,7 @@ def _measure_counters(
     try:
         return measure_counters(prepared, placement, arrays, execution, core=core)
     except MeasurementError as error:
-        warnings.warn(str(error), HeteroLabWarning, stacklevel=3)
+        warn(str(error))
         return ()
 
 

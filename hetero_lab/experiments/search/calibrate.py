@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ from hetero_lab.errors import (
     PlanError,
     names_at_hand,
     shorten,
+    warn,
 )
 from hetero_lab.experiments.environment import current_environment
 from hetero_lab.experiments.search.isolated_units import isolated_nodes
@@ -142,7 +142,7 @@ def calibrate(
         costs = calibration.fit()
     if not costs.interrupted:
         for note in costs.notes:
-            warnings.warn(note, BudgetWarning, stacklevel=2)
+            warn(note, BudgetWarning)
     return costs
 
 

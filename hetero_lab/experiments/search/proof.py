@@ -37,8 +37,7 @@ def prove(
     options = {"counters": False, "baselines": False, "progress": False, **options}
     given = list(placements.values())
     made = sweep(prepared, given, precision=precision, budget_s=budget_s, **options)
-    is_late = all(row.profile is None and not row.detail for row in made.rows)
-    if not is_late or made.interrupted:
+    if made.interrupted or any(row.profile is not None for row in made.rows):
         return made
     first = sweep(prepared, given[:least], turns=_LEAST_TURNS, budget_s=None, **options)
     return replace(first, rows=(*first.rows, *made.rows[least:]))

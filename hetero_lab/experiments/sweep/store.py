@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import warnings
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,11 +18,11 @@ import msgspec
 from filelock import FileLock, Timeout
 
 from hetero_lab.errors import (
-    HeteroLabWarning,
     OutputPathError,
     StoredFileError,
     StoreError,
     shorten,
+    warn,
 )
 from hetero_lab.experiments.sweep.records import AnyRecord, Header
 from hetero_lab.tables import make_directory, read_json, write_json
@@ -204,11 +203,9 @@ def read_records(directory: Path) -> list[AnyRecord]:
             ) from error
     if broken:
         shown = ", ".join(map(str, broken[:10])) + (" …" if len(broken) > 10 else "")
-        warnings.warn(
+        warn(
             f"{shorten(str(path))}: {len(broken)} of {len(lines) + bool(torn)} lines cannot be "
-            f"read and are left out (line {shown}); the rest is kept.",
-            HeteroLabWarning,
-            stacklevel=3,
+            f"read and are left out (line {shown}); the rest is kept."
         )
     return records
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,7 +13,7 @@ import numpy as np
 
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.emulation import emulated_devices
-from hetero_lab.errors import ArgumentError, HeteroLabWarning
+from hetero_lab.errors import ArgumentError, warn
 from hetero_lab.experiments.environment import current_environment
 from hetero_lab.experiments.sweep.accuracy import SweepData
 from hetero_lab.experiments.sweep.control import StoppedError, SweepControl
@@ -259,11 +258,9 @@ def sweep(
             interrupted = True
         except KeyboardInterrupt:
             interrupted = True
-            warnings.warn(
+            warn(
                 "Interrupted; the turns that were measured are kept"
-                + (", and the same call goes on from there." if store else "."),
-                HeteroLabWarning,
-                stacklevel=2,
+                + (", and the same call goes on from there." if store else ".")
             )
         finally:
             run.close()
