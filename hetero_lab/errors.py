@@ -7,8 +7,8 @@ also ``ValueError``. Where the runtime failed, its own text is reachable as ``__
 from __future__ import annotations
 
 import difflib
+import inspect
 import os
-import sys
 import warnings
 from collections.abc import Iterable
 
@@ -121,7 +121,7 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 
 def warn(message: str, category: type[Warning] = HeteroLabWarning) -> None:
     """Warn at the line outside this package that led here, however many calls are between."""
-    level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    level, frame = 1, inspect.currentframe()
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)
