@@ -102,7 +102,7 @@ def residual_model(n_ops: int, seed: int = 0) -> ov.Model:
     rng = np.random.default_rng(seed)
     x = op.parameter([4, 16], np.float32, name="x")
     node = x
-    for block in range(n_ops // 6):
+    for block in range(-(-n_ops // 6)):
         weights = (rng.normal(size=(16, 16)) / 4).astype(np.float32)
         inner = op.matmul(node, op.constant(weights), False, False, name=f"b{block}/matmul")
         bias = op.constant(rng.normal(size=(1, 16)).astype(np.float32))

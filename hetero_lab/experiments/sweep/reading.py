@@ -200,7 +200,7 @@ def _build(header: Header, records: Sequence[AnyRecord], interrupted: bool) -> S
         rows=tuple(rows),
         reference=labels.get(header.reference, ""),
         environment=here,
-        notes=(*_all_notes(records, rows), *nan_notes(rows)),
+        notes=(*_all_notes(records, rows), *nan_notes(rows), *_wrong_notes(rows)),
         interrupted=interrupted,
     )
 
@@ -305,6 +305,22 @@ def _all_notes(records: Sequence[AnyRecord], rows: Sequence[Row]) -> list[str]:
         for note in _notes(
             [r for r in records if r.host == host], [row for row in rows if row.host == host]
         )
+    ]
+
+
+def _wrong_notes(rows: Sequence[Row]) -> list[str]:
+    """Say which rows have outputs that rounding does not explain."""
+    wrong = [
+        row.label
+        for row in rows
+        if row.profile
+        and any(a.verdict in ("different", "not a number") for a in row.profile.agreement)
+    ]
+    if not wrong:
+        return []
+    return [
+        f"The outputs of {names_at_hand(wrong, 4)} differ from the f32 reference by more than "
+        "rounding. hetero_lab.find_wrong(model, placement) finds the ops to blame."
     ]
 
 

@@ -1,0 +1,20 @@
+"""hetero-lab find-wrong."""
+
+from __future__ import annotations
+
+import json
+
+from hetero_lab.cli.main import main
+
+
+def test_find_wrong_prints_a_verdict_and_exports(tmp_path, capsys):
+    arguments = ["find-wrong", "digits_inception", "-d", "HETERO:ACC,CPU", "--emulate", "ACC"]
+    arguments += ["--property", "ACC.INFERENCE_PRECISION_HINT=f32", "--export", str(tmp_path)]
+    assert main(arguments) == 0
+    assert "Nothing is wrong" in capsys.readouterr().out
+    assert set(json.loads((tmp_path / "devices.json").read_text()).values()) == {"ACC"}
+
+
+def test_a_bad_tolerance_is_an_error(capsys):
+    assert main(["find-wrong", "digits_inception", "-d", "CPU", "--tolerance", "0"]) == 2
+    assert "above 0" in capsys.readouterr().err
