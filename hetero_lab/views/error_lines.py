@@ -53,9 +53,8 @@ def errors_along_model(wrong: Wrong) -> go.Figure:
     figure.update_layout(
         **base_layout(
             "Where the numbers go wrong",
-            f"relative error of what each op makes on {where}, with the inputs of the reference "
-            "(isolated) and with what really arrives (accumulated)"
-            + (" · shaded: wrong" if wrong.sets else ""),
+            f"of each op on {where}: isolated with the reference's inputs, accumulated with what "
+            "really arrives" + (" · shaded: wrong" if wrong.sets else ""),
         ),
         height=440,
         margin={"l": 70, "r": 30, "t": 110, "b": 60},
