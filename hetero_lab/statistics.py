@@ -15,6 +15,7 @@ import numpy as np
 
 _TRIMMED = 0.2
 _BATCHES = 10
+_LEAST_OWN = 0.1  # of what compiles vary by, that is put down to them whatever turns explain
 _RESAMPLES = 2000
 _LEAST_RESAMPLES = 200
 _MOST_DRAWN = 40_000_000  # values drawn in all resamples together
@@ -410,9 +411,9 @@ def compile_noise(groups: Sequence[np.ndarray]) -> Noise:
     Returns
     -------
     Noise
-        From the variance between the means of compiles, less what their turns explain (one-way
-        random effects; Searle, Casella and McCulloch 1992). At least a quarter of it is put down
-        to the compiles, because what turns explain on a busy machine is uncertain itself.
+        From the variance between the medians of compiles, less what their turns explain (one-way
+        random effects; Searle, Casella and McCulloch 1992). A tenth of it is put down to the
+        compiles in any case, because what turns explain is uncertain itself.
     """
     parts = sorted((_between(group) for group in groups), key=lambda part: part[0])
     if len(parts) == 1 or parts[0][0] > parts[-1][0] / 2:  # about one latency
@@ -422,7 +423,9 @@ def compile_noise(groups: Sequence[np.ndarray]) -> Noise:
     slow = [part for part in parts if part[0] >= middle]
     quick_us, slow_us = (float(np.mean([level for level, *_ in kind])) for kind in (quick, slow))
     quick_variance, slow_variance = _pooled(quick), _pooled(slow)
-    more = max(0.0, quick_variance - slow_variance) / (quick_us**-2 - slow_us**-2)
+    if quick_variance <= slow_variance:
+        return _as_noise(_pooled(parts), 0.0, groups)
+    more = (quick_variance - slow_variance) / (quick_us**-2 - slow_us**-2)
     return _as_noise(slow_variance - more / slow_us**2, more, groups)
 
 
@@ -432,12 +435,15 @@ def _as_noise(relative2: float, absolute2: float, groups: Sequence[np.ndarray]) 
 
 
 def _between(levels: np.ndarray) -> tuple[float, float, float, int]:
-    """Return level in µs, variance of the means of compiles, that of one mean, and freedom."""
+    """Return level in µs, variance of the compiles, that of one by its turns, and freedom."""
     logs = np.log(levels)
     logs = logs - np.median(logs, axis=0)  # what all compiles of a round have in common
-    means, errors, _ = zip(*(_mean_error(row) for row in logs), strict=True)
-    within = float(np.mean(np.square(errors)))
-    return float(np.median(levels)), float(np.var(means, ddof=1)), within, len(logs) - 1
+    batches = np.array_split(logs, min(_BATCHES, logs.shape[1]), axis=1)
+    # Medians, because a turn beside which something else ran can be slower by any amount.
+    parts = np.stack([np.median(batch, axis=1) for batch in batches], axis=1)
+    within = float(np.mean(parts.var(axis=1, ddof=1))) / parts.shape[1]
+    between = float(np.var(np.median(logs, axis=1), ddof=1))
+    return float(np.median(levels)), between, within, len(logs) - 1
 
 
 def _pooled(parts: Sequence[tuple[float, float, float, int]]) -> float:
@@ -445,4 +451,4 @@ def _pooled(parts: Sequence[tuple[float, float, float, int]]) -> float:
     freedom = [part[3] for part in parts]
     observed = float(np.average([part[1] for part in parts], weights=freedom))
     explained = float(np.average([part[2] for part in parts], weights=freedom))
-    return 2.0 * max(observed - explained, observed / 4.0)
+    return 2.0 * max(observed - explained, _LEAST_OWN * observed)

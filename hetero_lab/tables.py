@@ -373,6 +373,16 @@ def _cell(value: Any) -> str:
     return f'<td style="text-align:right">{html.escape(str(value))}</td>'
 
 
+def bytes_text(n_bytes: int | None) -> str:
+    """Write a number of bytes for people, in powers of 1000: ``1.5 MB``."""
+    if n_bytes is None:
+        return "size not known"
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if n_bytes >= size:
+            return f"{n_bytes / size:.3g} {unit}"
+    return f"{n_bytes} B"
+
+
 def number(value: float) -> str:
     """Write a number for people: no exponent, three significant digits or all of its whole part."""
     if value != value:

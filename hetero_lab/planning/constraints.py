@@ -12,6 +12,7 @@ from hetero_lab.errors import PlanError, did_you_mean, names_at_hand, shorten
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.planning.objective import Objective, PlacementCost
 from hetero_lab.planning.pairwise import Pairwise
+from hetero_lab.tables import bytes_text
 
 _BYTES = re.compile(r"^\s*(\d+(?:\.\d*)?)\s*([kmgt]?)(i?)b?\s*$", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
@@ -86,16 +87,6 @@ def fits(
 ) -> bool:
     """Return whether a placement keeps within memory limits, by number of the device."""
     return excess_bytes(objective, devices, evaluation, limits) == 0
-
-
-def bytes_text(n_bytes: int) -> str:
-    """Write bytes for people: ``1.5 MiB``."""
-    value = float(n_bytes)
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if value < 1024.0:
-            return f"{n_bytes} bytes" if unit == "bytes" else f"{value:.1f} {unit}"
-        value /= 1024.0
-    return f"{value:.1f} TiB"
 
 
 def apply_pins(pairwise: Pairwise, pins: Mapping[str, str]) -> Pairwise:

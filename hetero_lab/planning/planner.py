@@ -15,7 +15,6 @@ from hetero_lab.errors import PlanError, names_at_hand, shorten
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.planning.constraints import (
     apply_pins,
-    bytes_text,
     fits,
     memory_limits,
     nothing_fits,
@@ -26,6 +25,7 @@ from hetero_lab.planning.milp import milp
 from hetero_lab.planning.min_cut import Choice, min_cut
 from hetero_lab.planning.objective import LATENCY, THROUGHPUT
 from hetero_lab.planning.pairwise import Pairwise
+from hetero_lab.tables import bytes_text
 
 if TYPE_CHECKING:
     import pandas as pd

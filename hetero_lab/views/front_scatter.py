@@ -12,10 +12,11 @@ from hetero_lab.errors import ArgumentError
 from hetero_lab.experiments.search.recovered import Recovered
 from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.statistics import Estimate
+from hetero_lab.tables import bytes_text
 from hetero_lab.views.arguments import expect
 from hetero_lab.views.colours import BOUNDARY, CLEAR, GRID, LINE, spare_colours
 from hetero_lab.views.intervals import error_bars, latency_bars, latency_text
-from hetero_lab.views.text import bytes_text, plain
+from hetero_lab.views.text import plain
 from hetero_lab.views.theme import base_layout
 
 _COLOUR, _CHOSEN = "#0072B2", "#D55E00"  # no device has a point for itself

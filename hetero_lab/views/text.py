@@ -33,16 +33,6 @@ def squeeze(text: str, most: int) -> str:
     return f"{line[:head]}…{line[len(line) - (most - 1 - head) :]}"
 
 
-def bytes_text(n_bytes: int | None) -> str:
-    """Write a number of bytes for people."""
-    if n_bytes is None:
-        return "size not known"
-    for unit, size in (("MB", 1e6), ("KB", 1e3)):
-        if n_bytes >= size:
-            return f"{n_bytes / size:.3g} {unit}"
-    return f"{n_bytes} B"
-
-
 def time_text(time_us: float) -> str:
     """Write a time in microseconds with three significant digits.
 

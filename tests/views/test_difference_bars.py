@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from hand_made import NASTY
 from planning.test_difference import MEASURED, chain_difference
+from views.hand_made import NASTY
 
 import hetero_lab as hl
 from hetero_lab.views.difference_bars import moved_types, steps

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pandas as pd
 import pytest
-from hand_made import NASTY, small_graph, small_profile
+from views.hand_made import NASTY, small_graph, small_profile
 
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError, MeasurementError

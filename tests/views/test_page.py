@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import plotly.graph_objects as go
 import pytest
-from hand_made import NASTY, small_profile
+from views.hand_made import NASTY, small_profile
 
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError, OutputPathError

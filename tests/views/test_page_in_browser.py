@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hand_made import NASTY, small_profile
+from views.hand_made import NASTY, small_profile
 
 import hetero_lab as hl
 from hetero_lab.views.text import squeeze

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hand_made import small_profile
+from views.hand_made import small_profile
 
 import hetero_lab as hl
 from hetero_lab.errors import MeasurementError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hand_made import small_profile
+from views.hand_made import small_profile
 from widgets.hand_sweeps import ALONE, SLOW, SPLIT, measured_row, small_sweep
 
 from hetero_lab.statistics import Series

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import pytest
-from hand_made import NASTY
+from views.hand_made import NASTY
 
-from hetero_lab.views.text import bytes_text, plain, squeeze, time_text
+from hetero_lab.tables import bytes_text
+from hetero_lab.views.text import plain, squeeze, time_text
 
 
 @pytest.mark.parametrize("name", NASTY, ids=range(len(NASTY)))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from jupyter_in_browser import Lab, running_browser, running_lab
+from widgets.jupyter_in_browser import Lab, running_browser, running_lab
 
 
 @pytest.fixture(scope="session")

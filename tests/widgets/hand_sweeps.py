@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-# The results that the tests of views are made of.
-sys.path.append(str(Path(__file__).parents[1] / "views"))
-
 from dataclasses import replace
 
-from hand_made import NASTY, small_profile
+from big_graphs import by_type, transformer_graph
+from views.hand_made import NASTY, small_profile
 
 from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.experiments.sweep.row import Row
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.partition import Partition, Subgraph
+from hetero_lab.placement.partition import Partition, Subgraph, predict
 from hetero_lab.statistics import Latency, Series
 
 __all__ = [
@@ -87,11 +82,6 @@ def small_sweep(*, failed: int = 1, measured: bool = True, nasty: str = "") -> S
 
 def big_sweep(n_ops: int) -> Sweep:
     """Build a sweep of one row whose model has about ``n_ops`` ops, all on ACC."""
-    sys.path.append(str(Path(__file__).parents[1]))
-    from big_graphs import by_type, transformer_graph
-
-    from hetero_lab.placement.partition import predict
-
     graph = transformer_graph(n_ops)
     affinity = by_type(graph, set())
     profile = replace(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from hetero_lab.statistics import Noise, compile_noise
 if TYPE_CHECKING:
     import openvino as ov
 
-_COMPILES, _TURNS = 6, 24  # of each model in a group
+_COMPILES, _TURNS = 6, 60  # in a group
 _BATCH = 8  # of the slower model: some µs more say nothing beside its milliseconds
 _LEAST_COMPILES, _LEAST_ROUNDS = 3, 4
 
@@ -46,8 +47,8 @@ def measure_noise(
     device
         A device, for instance ``"CPU"`` or an emulated one.
     budget_s
-        Wall time of the whole call; new groups of compiles are measured while it lasts, and the
-        first one in any case.
+        Wall time of the whole call; more groups of six compiles are measured while it lasts, one of
+        each model in any case.
     progress
         Whether to show progress.
 
@@ -80,13 +81,14 @@ def measure_noise(
     check_device(device, core)
     models = _models()
     groups: list[np.ndarray] = []
-    while True:
+    longest_s = 0.0
+    for name in itertools.cycle(models):
         began_s = watch.elapsed_s
         made = sweep(
-            models,
+            {name: models[name]},
             [device] * _COMPILES,
             turns=_TURNS,
-            group_size=len(models) * _COMPILES,
+            group_size=_COMPILES,
             budget_s=None,
             counters=False,
             reference=False,
@@ -95,9 +97,13 @@ def measure_noise(
             progress=progress,
             core=core,
         )
-        groups += [levels for name in models if (levels := _levels(made, name)) is not None]
-        took_s = watch.elapsed_s - began_s
-        if made.interrupted or budget_s is None or watch.elapsed_s + took_s > budget_s:
+        levels = _levels(made)
+        if levels is None:
+            break
+        groups.append(levels)
+        longest_s = max(longest_s, watch.elapsed_s - began_s)
+        enough = len(groups) >= len(models) and watch.elapsed_s + longest_s > (budget_s or 0.0)
+        if made.interrupted or enough:
             break
     if not groups:
         if made.interrupted:
@@ -119,13 +125,9 @@ def _models() -> dict[str, PreparedModel]:
     return {"quick": quick, "slow": prepare(load("digits_inception", {name: [_BATCH, *shape[1:]]}))}
 
 
-def _levels(made: Sweep, variant: str) -> np.ndarray | None:
-    """Return the turn levels of one model, ``[compile, round]``; ``None`` if there are too few."""
-    series = [
-        row.series.ours
-        for row in made.rows
-        if row.variant == variant and len(row.series.ours) >= _LEAST_ROUNDS
-    ]
+def _levels(made: Sweep) -> np.ndarray | None:
+    """Return the turn levels of a group, ``[compile, round]``; ``None`` if there are too few."""
+    series = [row.series.ours for row in made.rows if len(row.series.ours) >= _LEAST_ROUNDS]
     common = [at for at in series[0] if all(at in other for other in series)] if series else []
     if len(series) < _LEAST_COMPILES or len(common) < _LEAST_ROUNDS:
         return None

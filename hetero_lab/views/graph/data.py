@@ -12,7 +12,8 @@ from hetero_lab.model.opgraph import PARAMETER, RESULT, Op, OpGraph, Tensor
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Boundary, Partition, Subgraph
 from hetero_lab.runtime.counters import Counter, executed_ops_us
-from hetero_lab.views.text import bytes_text, squeeze, time_text
+from hetero_lab.tables import bytes_text
+from hetero_lab.views.text import squeeze, time_text
 
 NO_SUBGRAPH = -1
 _TANGLED = 3  # wires for each node

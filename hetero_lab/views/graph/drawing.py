@@ -11,6 +11,7 @@ from hetero_lab.experiments.profile.profile import Profile
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition
+from hetero_lab.tables import bytes_text
 from hetero_lab.views.arguments import expect
 from hetero_lab.views.colours import BOUNDARY, LINE, TEXT, DeviceStyle, device_styles
 from hetero_lab.views.graph import labels as graph_words
@@ -25,7 +26,7 @@ from hetero_lab.views.graph.data import (
 from hetero_lab.views.graph.folding import AUTO, Fold, Shown
 from hetero_lab.views.graph.layout import CROWDED, DENSE, ROOMY, TITLE_CHARACTER, Spacing, lay_out
 from hetero_lab.views.graph.rows import FramePiece, Page, Point, break_into_rows
-from hetero_lab.views.text import bytes_text, escape, plain
+from hetero_lab.views.text import escape, plain
 from hetero_lab.views.theme import base_layout
 
 WIDTH = 1160

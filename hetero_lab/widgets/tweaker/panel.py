@@ -7,7 +7,8 @@ from typing import Any
 
 from hetero_lab.lint.context import Finding
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.views.text import bytes_text, squeeze
+from hetero_lab.tables import bytes_text
+from hetero_lab.views.text import squeeze
 from hetero_lab.widgets.tweaker.measurement import AUTOMATIC, Tried
 from hetero_lab.widgets.tweaker.state import WhatIf
 

@@ -113,6 +113,10 @@ class Tweaking:
         return tuple(self.graph.ops[index].name for index in self.graph.placeable)
 
     @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(self.ops)
+
+    @cached_property
     def op_types(self) -> tuple[str, ...]:
         """The types of these ops."""
         return tuple(sorted({self.graph.ops[index].type for index in self.graph.placeable}))
@@ -160,9 +164,8 @@ class Tweaking:
     def select(self, names: Iterable[str], *, add: bool = False) -> None:
         """Select ops by name; none clears the selection."""
         wanted = list(names)
-        known = set(self.ops)
         for name in wanted:
-            if name not in known:
+            if name not in self._names:
                 raise AffinityError(
                     f"No op whose device can be chosen is called {shorten(str(name))}."
                     f"{did_you_mean(str(name), self.ops)}"
@@ -211,14 +214,15 @@ class Tweaking:
 
     def select_after(self, name: str, *, add: bool = False) -> None:
         """Select everything that needs the result of an op, directly or not."""
-        if name not in set(self.ops):
+        if name not in self._names:
             self.select([name])  # says what is wrong
         reached = {self.graph.index_of[name]}
+        found = []
         for op in self.graph.ops:  # in topological order
             if any(producer in reached for producer, _ in op.inputs):
                 reached.add(op.index)
-        found = [self.graph.ops[index].name for index in sorted(reached)]
-        found = [other for other in found if other != name and other in set(self.ops)]
+                if op.name in self._names:
+                    found.append(op.name)
         if not found:
             raise AffinityError(f"Nothing comes after {shorten(name)}.")
         self.select(found, add=add)

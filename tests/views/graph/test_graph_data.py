@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hand_made import small_graph, small_profile, tensor
+from views.hand_made import small_graph, small_profile, tensor
 
 from hetero_lab.errors import ArgumentError
 from hetero_lab.model.opgraph import Op, OpGraph

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hand_sweeps import NASTY
-from jupyter_in_browser import DARK, LIGHT, opened, write_notebook
+from widgets.hand_sweeps import NASTY
+from widgets.jupyter_in_browser import DARK, LIGHT, opened, write_notebook
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(420)]
 
@@ -25,9 +25,9 @@ def by_hand(call: str) -> tuple[str, ...]:
     """Return cells that explore a sweep which the tests make by hand."""
     from pathlib import Path
 
-    here = str(Path(__file__).parent)
+    tests = str(Path(__file__).parents[2])
     return (
-        f"import sys\nsys.path.append({here!r})\nfrom hand_sweeps import *\n"
+        f"import sys\nsys.path.insert(0, {tests!r})\nfrom widgets.hand_sweeps import *\n"
         "import hetero_lab as hl",
         f"explorer = hl.SweepExplorer({call})\nexplorer",
     )

@@ -12,7 +12,7 @@ import hetero_lab as hl
 from hetero_lab.errors import AffinityError, ArgumentError, DeviceError, PlanError, PropertyError
 from hetero_lab.tables import read_csv
 
-FAULTY = Path(__file__).parents[1] / "experiments" / "workers" / "faulty_worker.py"
+FAULTY = Path(__file__).parents[2] / "experiments" / "workers" / "faulty_worker.py"
 SOFT = "head_digit/softmax"
 
 

@@ -4,8 +4,8 @@ import json
 import re
 
 import pytest
-from hand_made import NASTY, small_graph, small_profile
 from random_models import random_affinity, random_model
+from views.hand_made import NASTY, small_graph, small_profile
 
 import hetero_lab as hl
 from hetero_lab.model.read import prepare

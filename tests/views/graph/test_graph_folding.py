@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 from big_graphs import by_type, transformer_graph
-from hand_made import small_profile
 from random_models import random_affinity, random_model
+from views.hand_made import small_profile
 
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from test_layered import random_edges
+from views.graph.test_layers import random_edges
 
 from hetero_lab.views.graph import coordinates as spreading
 from hetero_lab.views.graph.coordinates import Wire, isotonic, spread

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from jupyter_in_browser import DARK, LIGHT, opened, write_notebook
+from widgets.jupyter_in_browser import DARK, LIGHT, opened, write_notebook
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(420)]
 
@@ -18,7 +18,7 @@ CELLS = (
     "costs = hl.calibrate(model, ['ACC', 'CPU'], budget_s=12, progress=False)",
     "tweaker = hl.AffinityTweaker(model, ['ACC', 'CPU'], costs, budget_s=6)\ntweaker",
 )
-FAULTY = Path(__file__).parents[1] / "experiments" / "workers" / "faulty_worker.py"
+FAULTY = Path(__file__).parents[2] / "experiments" / "workers" / "faulty_worker.py"
 
 
 class Tweaker:
@@ -304,7 +304,7 @@ def test_a_crash_is_shown_and_the_widget_stays_usable(tweaker):
 
 
 def test_names_with_markup_are_text(lab, browser):
-    tests = str(Path(__file__).parents[1])
+    tests = str(Path(__file__).parents[2])
     cells = (
         f"import sys\nsys.path.insert(0, {tests!r})\nimport hetero_lab as hl\n"
         "from small_models import NASTY_NAMES, chain\n"

@@ -3,8 +3,8 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hand_made import small_profile
 from random_models import random_affinity, random_model
+from views.hand_made import small_profile
 
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.partition import predict

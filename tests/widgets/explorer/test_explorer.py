@@ -7,7 +7,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hand_sweeps import ALONE, NASTY, SLOW, SPLIT, failed_row, small_sweep
+from widgets.hand_sweeps import ALONE, NASTY, SLOW, SPLIT, failed_row, small_sweep
 
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError
