@@ -11,6 +11,7 @@ itself: geometric mean of the repeats with its 95 % interval.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import random
 import subprocess
@@ -24,10 +25,10 @@ from scipy import stats
 
 import hetero_lab as hl
 from hetero_lab.backend.core import shared_core
-from hetero_lab.experiments.profile.isolated import write_set_up
 from hetero_lab.experiments.sweep.entries import expand
+from hetero_lab.experiments.workers.bench import WARM_UP_S
+from hetero_lab.experiments.workers.benches import Asked, Benches
 from hetero_lab.experiments.workers.local_bench import LocalBench
-from hetero_lab.experiments.workers.process import WorkerProcess
 from hetero_lab.model.read import prepare
 from hetero_lab.runtime.inputs import bind_inputs, generate_inputs
 
@@ -112,7 +113,9 @@ def blocks_of_turns(ways: dict[str, Turn], others: Sequence[Turn], shuffle: rand
     return {name: float(stats.trim_mean(logs, 0.2)) for name, logs in levels.items()}
 
 
-def compare(name: str, repeats: int, scratch: Path, shuffle: random.Random) -> list[float]:
+def compare(
+    name: str, repeats: int, scratch: Path, shuffle: random.Random, stack: contextlib.ExitStack
+) -> list[float]:
     """Measure one model; print a line for each placement and way, return the ratios."""
     model = hl.load(name)
     prepared, core = prepare(model), shared_core()
@@ -127,13 +130,8 @@ def compare(name: str, repeats: int, scratch: Path, shuffle: random.Random) -> l
         for n in range(N_OTHERS)
     ]
     arrays = {name: bind_inputs(prepared, generate_inputs(prepared))}
-    entries = {
-        entry.label: {
-            **entry.to_json(prepared),
-            "affinity": dict(entry.placement.affinity),
-            "cache_dir": "",
-            "reference": False,
-        }
+    jobs = {
+        entry.label: entry.job(compare=False)
         for entry in expand(
             {name: prepared}, [*chosen.values(), *others], grid=None, requests=(1,), dedupe=True,
             baselines=False, core=core,
@@ -141,19 +139,20 @@ def compare(name: str, repeats: int, scratch: Path, shuffle: random.Random) -> l
     }  # fmt: skip
     directory = scratch / name
     directory.mkdir()
-    set_up = write_set_up(directory, {name: prepared}, arrays, 0, core)
+    benches = stack.enter_context(Benches({name: prepared}, arrays, core))
 
-    def bench(label: str, made: WorkerProcess | LocalBench) -> Turn:
-        made.ask("compile", timeout_s=600, entry=entries[label])
-        made.ask("warm_up", timeout_s=600, key=entries[label]["key"])
-        return lambda: made.ask("turn", timeout_s=600, key=entries[label]["key"])
+    def bench(label: str, made: Asked) -> Turn:
+        key = jobs[label].key
+        made.ask("compile", timeout_s=600, job=jobs[label])
+        made.ask("warm_up", timeout_s=600, key=key, at_most_s=WARM_UP_S)
+        return lambda: made.ask("turn", timeout_s=600, key=key, discarded=DISCARDED, timed=TIMED)
 
     ratios = []
     for label, placement in chosen.items():
         frozen = hl.freeze(model, placement, directory / label)
         found: dict[str, list[float]] = {}
         for _ in range(repeats):
-            workers = [WorkerProcess(set_up) for _ in range(1 + N_OTHERS)]
+            workers = [benches.start() for _ in range(1 + N_OTHERS)]
             plain, local = Plain(frozen), LocalBench({name: prepared}, arrays, core)
             ways = {
                 "plain": plain.turn,
@@ -188,11 +187,11 @@ def main() -> None:
     options = parser.parse_args()
     hl.emulate("ACC")
     shuffle = random.Random(options.seed)
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as stack:
         ratios = [
             ratio
             for name in options.models
-            for ratio in compare(name, options.repeats, Path(scratch), shuffle)
+            for ratio in compare(name, options.repeats, Path(scratch), shuffle, stack)
         ]
     print(f"furthest from 1: {max(ratios, key=lambda r: abs(np.log(r))):.3f} (at most 2 % off)")
 
