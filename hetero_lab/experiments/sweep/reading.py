@@ -352,7 +352,11 @@ def _notes(records: Sequence[AnyRecord], rows: Sequence[Row]) -> list[str]:
             f"Other processes kept {float(np.median(foreign)):.1f} CPUs busy during the run."
         )
     calls = [r for r in records if isinstance(r, Call)]
-    return notes + (_budget_notes(calls[-1]) if calls else [])
+    if not calls:
+        return notes
+    if calls[-1].n_left and all(row.status == "ok" for row in rows):
+        notes.append(_what_is_left(calls[-1]))  # else the rows without a number say it
+    return notes + _budget_notes(calls[-1])
 
 
 def _budget_notes(call: Call) -> list[str]:

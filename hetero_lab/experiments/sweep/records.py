@@ -116,6 +116,7 @@ class Call(Record, frozen=True, kw_only=True, omit_defaults=True):
     elapsed_s: float
     startup_s: float
     compile_s: float
+    longest_compile_s: float = 0.0
     turns: int
     discarded: int
     timed: int

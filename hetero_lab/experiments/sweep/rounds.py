@@ -61,6 +61,7 @@ _TIMED_BAR = "{desc} |{bar}| {n:.0f} of about {total:.0f} s {postfix}"
 _ATTEMPTS = 2  # a crash has to happen twice to be the placement's own
 _LOOK_SHARE = 0.05  # of the budget for a first look at how long an inference takes
 _SAY_S = 0.1
+_END_S = 0.1  # to end the workers and read what was measured
 _COUNTED_INFERENCES = 36  # of a compile with counters
 
 
@@ -97,8 +98,8 @@ class SweepRun:
         Is given each record as it is made.
     options, watch
         How to measure, and the time there is.
-    start
-        Starts a bench.
+    start, is_ready
+        Starts a bench; tells whether that can be done soon, after waiting so many seconds at most.
     progress
         Whether to show a bar.
     """
@@ -113,6 +114,7 @@ class SweepRun:
         options: RunOptions,
         watch: Stopwatch,
         start: Callable[[], Asked],
+        is_ready: Callable[[float], bool] = lambda _: True,
         progress: bool,
     ):
         self._jobs = {job.key: job for job in reversed(jobs)}
@@ -123,6 +125,7 @@ class SweepRun:
         self._options = options
         self._watch = watch
         self._start = start
+        self._is_ready = is_ready
         self._benches: dict[str, Asked] = {}
         self._idle: list[Asked] = []
         self._compiled: set[str] = set()  # what a living bench holds
@@ -130,6 +133,7 @@ class SweepRun:
         self._ready_s: list[float] = []  # to compile and infer once, placement by placement
         self._start_s = 0.0  # of another bench
         self._startup_s = 0.0  # of all benches so far
+        self._compile_s = self._longest_compile_s = 0.0
         self._programme = Programme(0, options.target)
         self._bar = tqdm(
             total=watch.budget_s,
@@ -157,6 +161,13 @@ class SweepRun:
         """Measure what is pending and the budget allows, group by group."""
         queue = [key for key in self.pending() if key != self._reference]
         group = first = self._ledger.next_group
+        self._say("start workers")
+        began = now()
+        is_ready = self._is_ready(self._left_s)
+        self._startup_s = now() - began
+        if not is_ready:  # the call after this one finds them ready
+            self._record_call()
+            return
         self._make_ready([self._reference])
         while group == first or (queue and not self._watch.is_over):
             programme = self._programme = self._affordable(len(queue), is_first=group == first)
@@ -181,7 +192,7 @@ class SweepRun:
     @property
     def _left_s(self) -> float:
         budget_s = self._watch.budget_s
-        return math.inf if budget_s is None else budget_s - self._watch.elapsed_s
+        return math.inf if budget_s is None else budget_s - _END_S - self._watch.elapsed_s
 
     @property
     def _costs(self) -> Costs:
@@ -201,7 +212,7 @@ class SweepRun:
             affordable, costs=self._costs, turns=options.target, group_size=options.group_size
         )
         programme = chosen(self._left_s, n_pending)
-        if is_first and n_pending and not programme.n_placements and not self._watch.is_over:
+        if is_first and n_pending and not programme.n_placements and self._left_s > 0.0:
             # Every call gets on by a placement; for that it may end later by one compile.
             programme = chosen(self._left_s + max(self._ready_s, default=0.0), 1)
             programme = programme if programme.n_placements else Programme(1, 1, LEAST)
@@ -269,7 +280,10 @@ class SweepRun:
         answer = self._guarded(None, key, "compile", job=self._jobs[key])
         if answer is None:
             return False
-        self._ready_s.append(now() - began)
+        took_s = now() - began
+        self._ready_s.append(took_s)
+        self._compile_s += took_s
+        self._longest_compile_s = max(self._longest_compile_s, took_s)
         self._compiled.add(key)
         self._inference_s[key] = answer["first_inference_ms"] / 1e3
         if not self._ledger.has(Compiled, key):
@@ -531,7 +545,8 @@ class SweepRun:
                 budget_s=self._watch.budget_s,
                 elapsed_s=self._watch.elapsed_s,
                 startup_s=self._startup_s,
-                compile_s=sum(self._ready_s),
+                compile_s=self._compile_s,
+                longest_compile_s=self._longest_compile_s,
                 turns=programme.turns,
                 discarded=programme.length.discarded,
                 timed=programme.length.timed,

@@ -106,8 +106,9 @@ def sweep(
     precision, budget_s, turns
         Turns are added until every ratio is known to ``precision`` (half width of its 95 %
         interval) or the wall time of the whole call, compiles included, reaches ``budget_s``
-        (overrun at most by one compile). Every placement gets eight turns first. ``turns`` asks
-        for that many instead.
+        (overrun at most by one compile). Every placement gets eight turns first; where the
+        budget is too short for that, turns are fewer, then shorter, then placements are left
+        out, and notes and details say so. ``turns`` asks for that many instead.
     group_size
         How many compiled placements are alive at once, the reference included. With more, the
         machine's moods hit more of them alike, and memory and threads are needed for all.
@@ -188,6 +189,8 @@ def sweep(
         timeout_s=timeout_s,
         compile_timeout_s=compile_timeout_s,
     )
+    if metric is not None and data is None:
+        raise ArgumentError("metric= says how answers to data= are judged: give data=, too")
     limits = _limits(worker_command, memory_limit_bytes)
     cluster = _cluster(client, isolate, every_host)
     prepared, problems = prepare_variants(model)
@@ -234,6 +237,7 @@ def sweep(
                 options=options,
                 watch=watch,
                 start=control.stoppable(benches.start),
+                is_ready=benches.is_ready,
                 progress=progress,
             )
         else:

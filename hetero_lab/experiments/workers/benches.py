@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from hetero_lab.experiments.workers.launch import FORK_SERVER
 from hetero_lab.experiments.workers.local_bench import LocalBench
 from hetero_lab.experiments.workers.process import WorkerProcess
 from hetero_lab.experiments.workers.set_up import Limits, SetUp, write_set_up
@@ -57,6 +58,10 @@ class Benches:
         if self.isolate:
             return WorkerProcess(self.set_up, self.limits)
         return LocalBench(self.prepared, self.arrays, self.core)
+
+    def is_ready(self, timeout_s: float) -> bool:
+        """Tell whether a bench can be started soon, after waiting for that at most so long."""
+        return not self.isolate or bool(self.limits.command) or FORK_SERVER.is_ready(timeout_s)
 
     @cached_property
     def set_up(self) -> SetUp:

@@ -21,7 +21,7 @@ import signal
 import socket
 import traceback
 
-from hetero_lab.experiments.workers.launch import ANSWER, EXIT_CODE, REFUSED
+from hetero_lab.experiments.workers.launch import ANSWER, EXIT_CODE, READY, REFUSED
 from hetero_lab.experiments.workers.worker import serve
 
 _N_DESCRIPTORS = 4
@@ -38,6 +38,7 @@ def main() -> None:
     gc.freeze()  # what is imported stays shared with the workers
     workers: dict[int, int] = {}  # process id → where its exit code goes
     requests = socket.socket(fileno=os.dup(0))
+    requests.sendall(READY)
     asked: list[socket.socket] = [requests]
     while asked or workers:
         ready, _, _ = select.select([*asked, woken], [], [], _IDLE_S)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import math
 import os
 import socket
 import struct
@@ -22,6 +23,7 @@ from hetero_lab.backend.processes import environment_of_a_child
 ANSWER = struct.Struct("=q")  # a process id
 EXIT_CODE = struct.Struct("=i")  # as in subprocess.Popen: negative is a signal
 REFUSED = 0  # in place of a process id: forking is not safe
+READY = b"r"  # what the server says when it has imported everything
 _SERVER = "hetero_lab.experiments.workers.fork_server"
 _WORKER = "hetero_lab.experiments.workers.worker"
 
@@ -137,6 +139,7 @@ class ForkServer:
         self._channel: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._conditions: object = None
+        self._has_said_ready = False
         self._is_refused = sys.platform != "linux"
 
     def fork(self, errors: IO[bytes], timeout_s: float) -> ForkedProcess | None:
@@ -156,11 +159,21 @@ class ForkServer:
                 for descriptor in (stdin, stdout, status):
                     os.close(descriptor)
 
-    def start(self) -> None:
-        """Start the server ahead of need: it imports the runtime while the caller goes on."""
-        if not self._is_refused:
-            with self._lock:
-                self._connect()
+    def is_ready(self, timeout_s: float) -> bool:
+        """Start the server; tell whether it has imported the runtime within that time.
+
+        If not it goes on importing. Where nothing can be forked there is nothing to wait for.
+        """
+        if self._is_refused:
+            return True
+        with self._lock:
+            try:
+                self._await(self._connect(), max(1e-3, timeout_s))
+            except TimeoutError:
+                return False
+            except OSError:  # it ended; forking finds out whether it can be started again
+                self._disconnect()
+        return True
 
     def close(self) -> None:
         """End the server."""
@@ -171,8 +184,8 @@ class ForkServer:
         with self._lock:
             for _ in range(2):  # a server that was idle for long may just have ended
                 channel = self._connect()
-                channel.settimeout(timeout_s)
                 try:
+                    self._await(channel, timeout_s)
                     socket.send_fds(channel, [b"f"], descriptors)
                     answer = channel.recv(ANSWER.size, socket.MSG_WAITALL)
                 except TimeoutError:
@@ -191,6 +204,13 @@ class ForkServer:
             self._is_refused = True
         return None
 
+    def _await(self, channel: socket.socket, timeout_s: float) -> None:
+        channel.settimeout(None if math.isinf(timeout_s) else timeout_s)
+        if not self._has_said_ready:
+            if channel.recv(len(READY)) != READY:
+                raise ConnectionError("the fork server ended")
+            self._has_said_ready = True
+
     def _connect(self) -> socket.socket:
         conditions = _conditions()
         if self._channel is None or conditions != self._conditions:
@@ -205,6 +225,7 @@ class ForkServer:
                     env=_environment(OPENBLAS_NUM_THREADS="1"),  # else importing it starts threads
                 )
             self._conditions = conditions
+            self._has_said_ready = False
         return self._channel
 
     def _disconnect(self) -> None:
