@@ -10,6 +10,7 @@ from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import check_device, supported_ops, unsupported_message
 from hetero_lab.backend.emulation import emulated_devices, plain
 from hetero_lab.backend.properties import check_properties
+from hetero_lab.backend.virtual import VirtualDevice, virtual_device
 from hetero_lab.errors import ArgumentError, DeviceError
 from hetero_lab.model.read import PreparedModel
 from hetero_lab.placement.affinity import Affinity
@@ -24,7 +25,8 @@ class Placement:
     """An affinity with the properties of each device and a label.
 
     ``direct`` compiles on the only device without HETERO in between, as
-    ``core.compile_model(model, device)`` does.
+    ``core.compile_model(model, device)`` does. That device may be a virtual one,
+    ``AUTO:GPU,CPU``; its own properties are then under its kind: ``{"AUTO": {…}, "CPU": {…}}``.
 
     Examples
     --------
@@ -56,6 +58,16 @@ class Placement:
         if self.direct and len(self.affinity.devices) != 1:
             raise ArgumentError("direct=True needs an affinity with one device only.")
 
+    @property
+    def virtual(self) -> VirtualDevice | None:
+        """The virtual device that it is compiled for, if it is one."""
+        return virtual_device(self.affinity.devices[0]) if self.direct else None
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The devices that may run it."""
+        return self.virtual.devices if self.virtual else tuple(self.affinity.devices)
+
     def __repr__(self) -> str:
         return f"Placement({self.label!r}, {self.affinity!r})"
 
@@ -67,6 +79,8 @@ def resolve(
     prepared: PreparedModel, placement: PlacementLike, *, core: ov.Core | None = None
 ) -> Placement:
     """Turn a Placement, an Affinity, ``"HETERO:ACC,CPU"`` or ``"CPU"`` into a checked Placement.
+
+    ``"AUTO:GPU,CPU"``, ``"MULTI:GPU,CPU"`` and ``"BATCH:GPU(8)"`` are devices as well.
 
     Raises
     ------
@@ -115,10 +129,24 @@ def compile_properties(placement: Placement, core: ov.Core) -> dict[str, dict[st
     """Return each used device's properties: an emulated one's defaults, then the placement's."""
     emulated = emulated_devices(core)
     merged: dict[str, dict[str, Any]] = {}
-    for device in placement.affinity.devices:
+    for device in placement.devices:
         defaults = emulated[device].properties if device in emulated else {}
         merged[device] = {**defaults, **placement.device_properties.get(device, {})}
+    if placement.virtual:
+        kind = placement.virtual.kind
+        merged[kind] = dict(placement.device_properties.get(kind, {}))
     return merged
+
+
+def compile_call(placement: Placement, core: ov.Core) -> tuple[str, dict[str, Any]]:
+    """Return the device and the properties that a placement is compiled with."""
+    by_device = compile_properties(placement, core)
+    if placement.virtual:
+        return placement.virtual.compile_call(by_device, core)
+    if placement.direct:
+        (device,) = by_device
+        return device, by_device[device]
+    return "HETERO:" + ",".join(by_device), {"DEVICE_PROPERTIES": by_device}
 
 
 def _from_text(prepared: PreparedModel, text: str, core: ov.Core) -> Placement:
@@ -127,6 +155,11 @@ def _from_text(prepared: PreparedModel, text: str, core: ov.Core) -> Placement:
         return Placement(
             Affinity.automatic(prepared, priorities.devices, core=core), str(priorities)
         )
+    virtual = virtual_device(text, core)
+    if virtual is not None:
+        virtual.check(core)
+        affinity = Affinity.from_graph(prepared.graph, lambda _name: str(virtual))
+        return Placement(affinity, text, direct=True)
     if "," in text:
         Priorities.parse(text, core)
         raise DeviceError(f"Several devices need HETERO: 'HETERO:{text}'.")
@@ -137,9 +170,13 @@ def _from_text(prepared: PreparedModel, text: str, core: ov.Core) -> Placement:
 def _check(prepared: PreparedModel, placement: Placement, core: ov.Core) -> None:
     affinity, graph = placement.affinity, prepared.graph
     affinity.check_model(graph)
-    for device in affinity.devices:
+    virtual = placement.virtual
+    for device in placement.devices:
         check_device(device, core)
-    for device in affinity.devices:
+    if virtual is not None:
+        virtual.check(core)
+        virtual.check_model(prepared, core)
+    for device in () if virtual else affinity.devices:
         able = supported_ops(prepared, device, core=core)
         refused = [
             (name, graph.ops[graph.index_of[name]].type)
@@ -154,5 +191,6 @@ def _check(prepared: PreparedModel, placement: Placement, core: ov.Core) -> None
             "{'CPU': {'INFERENCE_PRECISION_HINT': 'f32'}}."
         )
     for device, properties in placement.device_properties.items():
-        check_device(device, core)
+        if virtual is None or device != virtual.kind:
+            check_device(device, core)
         check_properties(device, properties, core=core)

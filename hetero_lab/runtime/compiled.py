@@ -25,7 +25,13 @@ from hetero_lab.errors import (
 from hetero_lab.model.read import PreparedModel, Source, op_graph, output_names, prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, one_subgraph, predict
-from hetero_lab.placement.placement import Placement, PlacementLike, compile_properties, resolve
+from hetero_lab.placement.placement import (
+    Placement,
+    PlacementLike,
+    compile_call,
+    compile_properties,
+    resolve,
+)
 from hetero_lab.runtime.exported import observe
 from hetero_lab.runtime.inputs import Inputs, bind_inputs
 from hetero_lab.runtime.submodels import cut
@@ -184,28 +190,25 @@ def compile_placement(
     check_states(prepared, predicted)
     check_cuts(prepared, predicted)
     by_device = compile_properties(resolved, core)
+    target, own = compile_call(resolved, core)
     config: dict[str, Any] = dict(properties or {})
     # HETERO drops what it does not know without a word.
     of_devices = {key: value for key, value in config.items() if key not in _OF_THE_CORE}
-    for device in by_device:
+    for device in resolved.devices:
         check_properties(device, of_devices, core=core)
     if counters:
         config["PERF_COUNT"] = True
     started = now()
     try:
-        if resolved.direct:
-            (device,) = by_device
-            compiled = core.compile_model(prepared.model, device, {**by_device[device], **config})
-        else:
-            config["DEVICE_PROPERTIES"] = by_device
-            target = "HETERO:" + ",".join(by_device)
-            labelled, predicted = labelled_clone(prepared, resolved.affinity, predicted)
-            compiled = core.compile_model(labelled, target, config)
+        compiled_from = prepared.model
+        if not resolved.direct:
+            compiled_from, predicted = labelled_clone(prepared, resolved.affinity, predicted)
+        compiled = core.compile_model(compiled_from, target, {**own, **config})
     except Exception as error:
         raise CompileError(
             f"The runtime refused the placement {shorten(resolved.label)} on "
-            f"{names_at_hand(by_device)}: {last_line(error)}."
-            + _who_refused(prepared, predicted, by_device, core)
+            f"{names_at_hand(resolved.devices)}: {last_line(error)}."
+            + ("" if resolved.virtual else _who_refused(prepared, predicted, by_device, core))
         ) from error
     compile_ms = (now() - started) * 1e3
     if resolved.direct:

@@ -22,7 +22,7 @@ from hetero_lab.model.read import (
     save,
 )
 from hetero_lab.placement.partition import predict
-from hetero_lab.placement.placement import Placement, PlacementLike, compile_properties, resolve
+from hetero_lab.placement.placement import Placement, PlacementLike, compile_call, resolve
 from hetero_lab.runtime import run_frozen
 from hetero_lab.runtime.compiled import compile_placement, labelled_clone
 from hetero_lab.runtime.inputs import bind_inputs, generate_inputs
@@ -98,13 +98,8 @@ def _write(
     model, _ = labelled_clone(
         prepared, placement.affinity, predict(prepared.graph, placement.affinity)
     )
-    by_device = compile_properties(placement, core)
+    compile_on, properties = compile_call(placement, core)
     specs = emulated_devices(core)
-    properties: dict[str, Any] = (
-        by_device[placement.affinity.devices[0]]
-        if placement.direct
-        else {"DEVICE_PROPERTIES": by_device}
-    )
     # Saving drops the labels from the model, so they stand in placement.json.
     affinity = {
         node.get_friendly_name(): node.get_rt_info()["affinity"].astype(str)
@@ -119,15 +114,11 @@ def _write(
             "label": placement.label,
             "openvino_version": runtime_version(),
             "model_fingerprint": prepared.fingerprint,
-            "target": placement.affinity.devices[0]
-            if placement.direct
-            else "HETERO:" + ",".join(placement.affinity.devices),
+            "target": compile_on,
             "properties": _plain(properties),
             "inputs": [input_name(port) for port in prepared.model.inputs],
             "outputs": output_names(prepared.model),
-            "emulated": {
-                d: list(plugin_of(specs[d])) for d in placement.affinity.devices if d in specs
-            },
+            "emulated": {d: list(plugin_of(specs[d])) for d in placement.devices if d in specs},
             "affinity": affinity,
         },
     )

@@ -173,17 +173,19 @@ def _is_quantised(prepared: PreparedModel) -> bool:
 
 
 def _asked_precisions(compiled: CompiledPlacement) -> list[object]:
-    hints: list[object] = []
-    for device in compiled.placement.affinity.devices:
-        hints.append(compiled.placement.device_properties.get(device, {}).get(_HINT))
-        if hints[-1] is None:
-            with contextlib.suppress(Exception):  # not every device has the property
-                if compiled.placement.direct:
-                    hints[-1] = compiled.compiled_model.get_property(_HINT)
-                else:
-                    by_device = compiled.compiled_model.get_property("DEVICE_PROPERTIES")
-                    hints[-1] = by_device[device][_HINT]
-    return hints
+    placement, model = compiled.placement, compiled.compiled_model
+    asked: list[object] = [
+        placement.device_properties.get(device, {}).get(_HINT) for device in placement.devices
+    ]
+    if None not in asked:
+        return asked
+    with contextlib.suppress(Exception):  # not every device has the property
+        return [*asked, model.get_property(_HINT)]
+    with contextlib.suppress(Exception):
+        # A virtual device may name an emulated one by its plugin, so that names do not match.
+        by_device = model.get_property("DEVICE_PROPERTIES")
+        return [*asked, *(p.get(_HINT) for p in by_device.values())]
+    return asked
 
 
 def _compare_one(name: str, output: np.ndarray, expected: np.ndarray, precision: str) -> Agreement:

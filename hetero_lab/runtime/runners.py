@@ -21,6 +21,7 @@ from hetero_lab.errors import ArgumentError, HeteroLabWarning, did_you_mean, sho
 from hetero_lab.model.read import PreparedModel
 from hetero_lab.placement.partition import Partition
 from hetero_lab.placement.placement import Placement
+from hetero_lab.runtime.chosen import Chosen, chosen_by, settle
 from hetero_lab.runtime.compiled import compile_placement
 from hetero_lab.runtime.counters import Counter, read_counters
 from hetero_lab.runtime.parallel import ParallelExecutor, cuts
@@ -76,6 +77,11 @@ class Execution:
         ArgumentError
             Several requests in flight of a model with states.
         """
+        if self.executor == PARALLEL and placement.virtual:
+            raise ArgumentError(
+                f"{placement.virtual} runs a whole model by itself: executor='parallel' takes an "
+                "affinity over devices."
+            )
         if self.executor == PARALLEL:
             cuts(
                 prepared,
@@ -115,6 +121,10 @@ class Runner(Protocol):
 
     def counters(self) -> tuple[Counter, ...]:
         """Return the counters joined to the model; MeasurementError if there are none."""
+        ...
+
+    def chosen(self) -> Chosen:
+        """Return what the runtime chose, after the first inference."""
         ...
 
     def spans(self, requests: int) -> tuple[Span, ...]:
@@ -210,6 +220,7 @@ class _HeteroRunner:
         self.compile_ms = self._compiled.compile_ms
         self._arrays = arrays
         self._n_requests = execution.n_requests
+        self._core = core
         self._request = self._compiled.new_request(arrays)
         # Nothing in between that would be timed too, and no copy of the outputs.
         self.infer = partial(self._request.infer, share_outputs=True)
@@ -226,6 +237,11 @@ class _HeteroRunner:
     def counters(self) -> tuple[Counter, ...]:
         graph = self._compiled.prepared.graph
         return read_counters(self._request.profiling_info, self.partition, graph)
+
+    def chosen(self) -> Chosen:
+        if self.placement.virtual:
+            settle(self._compiled.compiled_model, self.infer)
+        return chosen_by([self._compiled.compiled_model], self._core)
 
     def spans(self, requests: int) -> tuple[Span, ...]:
         del requests  # HETERO does not tell when a subgraph started
@@ -261,6 +277,7 @@ class _ParallelRunner:
         self.as_predicted: bool | None = True
         self.compile_ms = self._executor.compile_ms
         self._prepared = prepared
+        self._core = core
         self._arrays = arrays
         self._n_requests = execution.n_requests
         self._outputs: dict[str, np.ndarray] = {}
@@ -281,6 +298,9 @@ class _ParallelRunner:
     def counters(self) -> tuple[Counter, ...]:
         rows = self._executor.profiling_info()
         return read_counters(rows, self.partition, self._prepared.graph)
+
+    def chosen(self) -> Chosen:
+        return chosen_by(self._executor.compiled_models, self._core)
 
     def spans(self, requests: int) -> tuple[Span, ...]:
         kept = self._executor.timeline

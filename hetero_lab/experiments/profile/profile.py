@@ -6,7 +6,7 @@ import contextlib
 import html
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from hetero_lab.placement.partition import Partition
 from hetero_lab.placement.placement import Placement, PlacementLike, resolve
 from hetero_lab.progress import Progress
 from hetero_lab.runtime import memory
+from hetero_lab.runtime.chosen import Chosen
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.inputs import Inputs, bind_inputs, generate_inputs
 from hetero_lab.runtime.reference import Agreement, compare_with_reference
@@ -72,6 +73,8 @@ class Profile:
         for; only of the parallel executor, HETERO does not tell.
     throughput
         Times between results with several requests in flight, if that was asked for.
+    chosen
+        What the runtime chose: devices, streams, requests in flight.
     """
 
     label: str
@@ -91,6 +94,7 @@ class Profile:
     executor: str = HETERO
     spans: tuple[Span, ...] = ()
     throughput: tuple[Throughput, ...] = ()
+    chosen: Chosen = field(default_factory=Chosen)
 
     @cached_property
     def tables(self) -> Tables:
@@ -281,6 +285,7 @@ def profile(
         contextlib.closing(open_runner(prepared, resolved, arrays, execution, core=core)) as runner,
     ):
         first_ms = time_once(runner.infer) / 1e3
+        chosen = runner.chosen()
         _next(bar, "time")
         samples: list[tuple[float, ...]] = []
         interrupted = False
@@ -336,11 +341,12 @@ def profile(
         compile_ms=runner.compile_ms,
         first_inference_ms=first_ms,
         peak_rss_bytes=memory.peak_bytes(),
-        environment=current_environment(resolved.affinity.devices, core),
+        environment=current_environment(resolved.devices, core),
         interrupted=interrupted,
         executor=executor,
         spans=spans,
         throughput=throughput,
+        chosen=chosen,
     )
     for problem in _problems(result):
         warn(problem)

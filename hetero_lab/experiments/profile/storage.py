@@ -15,6 +15,7 @@ from hetero_lab.experiments.profile.throughput import Throughput
 from hetero_lab.model.opgraph import graph_from_json, graph_to_json
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, partition_from_json, partition_to_json
+from hetero_lab.runtime.chosen import Chosen
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.reference import Agreement
 from hetero_lab.runtime.runners import HETERO
@@ -78,6 +79,7 @@ def to_json(profile: Profile) -> dict[str, Any]:
         "environment": asdict(profile.environment),
         "interrupted": profile.interrupted,
         "executor": profile.executor,
+        "chosen": asdict(profile.chosen),
         "spans": spans_to_json(profile.spans),
         "throughput": [
             {
@@ -113,6 +115,7 @@ def from_json(data: dict[str, Any], path: str | os.PathLike[str]) -> Profile:
             interrupted=bool(data["interrupted"]),
             # What was stored before there was another executor has none of these.
             executor=str(data.get("executor", HETERO)),
+            chosen=chosen_from_json(data.get("chosen", {})),
             spans=spans_from_json(data.get("spans", ()), partition),
             throughput=tuple(
                 Throughput(
@@ -175,3 +178,8 @@ def agreement_from_json(rows: Sequence[Mapping[str, Any]]) -> tuple[Agreement, .
         {k: (nan if v is None else v) for k, v in row.items()} for row in rows
     ]
     return tuple(Agreement(**row) for row in whole)
+
+
+def chosen_from_json(data: Mapping[str, Any]) -> Chosen:
+    """Build from what ``asdict`` gives; empty where it was not stored."""
+    return Chosen(**{**data, "devices": tuple(data.get("devices", ()))})

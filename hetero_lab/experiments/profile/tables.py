@@ -57,8 +57,9 @@ def headline(profile: Profile) -> pd.DataFrame:
 SUMMARY_COLUMNS = [
     "label", "model", "status", "executor", "devices", "emulated", "n_ops", "n_subgraphs",
     "n_boundaries", "boundary_bytes", "median_us", "p90_us", "p99_us", "mad_us", "ci95_low_us",
-    "ci95_high_us", "n_samples", "first_inference_ms", "compile_ms", "peak_rss_bytes", "ops_us",
-    "reorders_us", "rest_us", "counters_exceed_latency", "partition", "as_predicted", "verdict",
+    "ci95_high_us", "n_samples", "first_inference_ms", "compile_ms", "peak_rss_bytes",
+    "execution_devices", "n_streams", "optimal_requests", "from_cache", "ops_us", "reorders_us",
+    "rest_us", "counters_exceed_latency", "partition", "as_predicted", "verdict",
     "max_relative_error", "openvino_version", "host", "measured_at", "model_fingerprint",
 ]  # fmt: skip
 COUNTER_COLUMNS = [
@@ -106,6 +107,10 @@ def summary_row(profile: Profile) -> dict[str, Any]:
         "first_inference_ms": profile.first_inference_ms,
         "compile_ms": profile.compile_ms,
         "peak_rss_bytes": profile.peak_rss_bytes,
+        "execution_devices": ",".join(profile.chosen.devices),
+        "n_streams": profile.chosen.n_streams,
+        "optimal_requests": profile.chosen.n_requests,
+        "from_cache": profile.chosen.from_cache,
         **time_parts(profile.counters, latency.median_us),
         "partition": "observed" if partition.observed else "predicted",
         "as_predicted": profile.as_predicted,

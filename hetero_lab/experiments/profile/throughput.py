@@ -99,7 +99,7 @@ def measure_throughput(
 
 def _with_exclusive(placement: Placement, core: ov.Core) -> Sequence[tuple[bool | None, Placement]]:
     """Return the placement with exclusive requests and without, where some device knows them."""
-    able = [d for d in placement.affinity.devices if _knows(d, core)]
+    able = [d for d in placement.devices if _knows(d, core)]
     if not able:
         return [(None, placement)]
     found = []

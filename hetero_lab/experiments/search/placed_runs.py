@@ -18,7 +18,7 @@ from hetero_lab.experiments.workers.set_up import Limits, SetUp
 from hetero_lab.model.read import PreparedModel, save
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, one_subgraph, predict
-from hetero_lab.placement.placement import Placement, compile_properties
+from hetero_lab.placement.placement import Placement, compile_call, compile_properties
 from hetero_lab.runtime.compiled import check_cuts, labelled_clone
 from hetero_lab.runtime.infer_once import affinities_of, infer_once
 from hetero_lab.runtime.pieces import TensorKey, cut_pieces
@@ -106,15 +106,11 @@ class PlacedRuns:
                 graph, lambda name: known[name] if name in known else known[makers[name]]
             )
             partition = partition_of(prepared, replace(placement, affinity=affinity))
-        by_device = compile_properties(placement, self.core)
-        if placement.direct:
-            (target,) = by_device
-            properties: Mapping[str, Any] = by_device[target]
-        else:
+        if not placement.direct:
             check_cuts(prepared, partition)
             model, _ = labelled_clone(prepared, affinity, partition)
-            target, properties = "HETERO:" + ",".join(by_device), {"DEVICE_PROPERTIES": by_device}
-        outputs = self._infer(model, target, properties, self.arrays, by_device)
+        target, properties = compile_call(placement, self.core)
+        outputs = self._infer(model, target, properties, self.arrays, placement.devices)
         n = len(self.prepared.model.outputs)
         return outputs[:n], dict(zip(shown, outputs[n:], strict=True))
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import check_device, device_names, supported_ops
+from hetero_lab.backend.virtual import KINDS, virtual_device
 from hetero_lab.errors import ArgumentError, PropertyError, names_at_hand, shorten
 from hetero_lab.experiments.sweep.records import StoredEntry
 from hetero_lab.experiments.workers.job import Job
@@ -55,7 +56,7 @@ class Entry:
             label=self.label,
             variant=self.variant,
             affinity=[affinity[op.name] for op in prepared.graph],
-            devices=list(affinity.devices),
+            devices=list(self.placement.devices),
             device_properties=self._plain_properties(),
             direct=self.placement.direct,
             requests=self.requests,
@@ -193,7 +194,7 @@ def _settings(
                 "'CPU.INFERENCE_PRECISION_HINT'. Placements, models and requests have arguments "
                 "of their own."
             )
-        if device != "*":
+        if device not in ("*", *KINDS):
             check_device(device, core)
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
             raise ArgumentError(f"The dimension {dimension} needs a list of values.")
@@ -210,10 +211,11 @@ def _settings(
 def _with_properties(placement: Placement, changes: Mapping[str, Mapping[str, Any]]) -> Placement:
     if not changes:
         return placement
-    used = placement.affinity.devices
+    kind = placement.virtual.kind if placement.virtual else ""
+    used = (*placement.devices, *([kind] if kind else []))
     merged = {d: dict(p) for d, p in placement.device_properties.items()}
     for device, properties in changes.items():
-        targets = used if device == "*" else [device]
+        targets = placement.devices if device == "*" else [device]
         if device != "*" and device not in used:
             raise PropertyError(
                 f"The placement {shorten(placement.label)} does not use {device} "
@@ -265,14 +267,18 @@ def _baselines(
     used: dict[str, dict[str, Any]] = {}
     for asked in placements:
         for text in [str(asked)] if isinstance(asked, Priorities | str) else []:
-            for device in text.removeprefix("HETERO:").split(","):
+            virtual = virtual_device(text, core)
+            named = virtual.devices if virtual else text.removeprefix("HETERO:").split(",")
+            for device in named:
                 if device in device_names(core):
                     used.setdefault(device, {})
         if isinstance(asked, Affinity):
             for device in asked.devices:
                 used.setdefault(device, {})
         if isinstance(asked, Placement):
-            for device in (*asked.affinity.devices, *asked.device_properties):
+            for device in (*asked.devices, *asked.device_properties):
+                if device in KINDS:
+                    continue
                 used.setdefault(device, {}).update(asked.device_properties.get(device, {}))
     entries = []
     for device, properties in used.items():

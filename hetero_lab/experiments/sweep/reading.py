@@ -15,6 +15,7 @@ from hetero_lab.experiments.environment import Environment, noise_of
 from hetero_lab.experiments.profile.profile import Profile
 from hetero_lab.experiments.profile.storage import (
     agreement_from_json,
+    chosen_from_json,
     counters_from_json,
     spans_from_json,
 )
@@ -248,6 +249,7 @@ def _row(
             first_inference_ms=compiled.first_inference_ms,
             peak_rss_bytes=compiled.peak_rss_bytes,
             executor=entry.executor,
+            chosen=chosen_from_json(compiled.chosen),
             spans=spans_from_json(compiled.spans, partition),
             environment=replace(
                 environment,

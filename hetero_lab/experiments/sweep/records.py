@@ -36,6 +36,7 @@ class Compiled(OfEntry, frozen=True, kw_only=True, omit_defaults=True):
     agreement: tuple[Json, ...]
     peak_rss_bytes: int
     spans: tuple[tuple[int, int, float, float], ...] = ()  # as spans_to_json gives them
+    chosen: Json = {}
 
 
 class Turn(OfEntry, frozen=True, kw_only=True, omit_defaults=True):

@@ -93,10 +93,13 @@ def sweep(
         so and the others are measured. An affinity is carried from one variant to the others,
         op by op.
     placements
-        Priorities, placements, affinities, ``"HETERO:ACC,CPU"`` or ``"CPU"``.
+        Priorities, placements, affinities, ``"HETERO:ACC,CPU"`` or ``"CPU"``; also
+        ``"AUTO:GPU,CPU"``, ``"MULTI:GPU,CPU"`` and ``"BATCH:GPU(8)"``, which run the whole model
+        on devices of their choice. The summary's ``execution_devices``, ``n_streams`` and
+        ``optimal_requests`` say what ran.
     grid
         Properties to cross with the placements: ``{"CPU.INFERENCE_PRECISION_HINT": ["f32",
-        "bf16"], "*.PERFORMANCE_HINT": [...]}``.
+        "bf16"], "*.PERFORMANCE_HINT": [...]}``; ``AUTO.PERFORMANCE_HINT`` is that of ``AUTO:…``.
     executor
         ``"hetero"``, ``"parallel"`` for :class:`hetero_lab.ParallelExecutor`, or several to cross
         with the placements.
@@ -326,7 +329,7 @@ def _header(
     seed: int,
     core: ov.Core,
 ) -> Header:
-    devices = dict.fromkeys(d for e in entries for d in e.placement.affinity.devices)
+    devices = dict.fromkeys(d for e in entries for d in e.placement.devices)
     specs = emulated_devices(core)
     digest = hashlib.blake2b(digest_size=8)
     for name in sorted(arrays):

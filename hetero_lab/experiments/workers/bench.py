@@ -95,12 +95,14 @@ class Bench:
         """Compile a job, infer once, compare with the reference if asked to.
 
         Returns ``compile_ms``, ``first_inference_ms``, ``partition``, ``as_predicted``,
-        ``agreement``, ``peak_rss_bytes``, and the ``spans`` of an inference if they are known.
+        ``agreement``, ``peak_rss_bytes``, ``chosen``, and the ``spans`` of an
+        inference if they are known.
         """
         memory.reset_peak()
         self.release(job.key)
         runner = open_runner(**self._opened_as(job), core=self._core)
         first_us = time_once(runner.infer)
+        chosen = runner.chosen()
         self._compiled[job.key] = _Compiled(runner, job.requests, first_us / 1e6)
         peak_bytes = memory.peak_bytes()  # the reference and the counters are not the placement's
         agreement = self._agreement(job, runner) if job.compare else ()
@@ -114,6 +116,7 @@ class Bench:
             "spans": spans_to_json(runner.spans(1)),
             "agreement": agreement_to_json(agreement),
             "peak_rss_bytes": peak_bytes,
+            "chosen": asdict(chosen),
         }
 
     def warm_up(self, key: str, at_most_s: float = WARM_UP_S) -> float:

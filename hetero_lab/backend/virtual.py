@@ -1,0 +1,123 @@
+"""Virtual devices: AUTO, MULTI and BATCH, which run a whole model on devices that they choose.
+
+They take no affinities. AUTO and MULTI cannot start an emulated device by its alias ("get_default_
+context is not supported"), so they are given the name of its plugin behind the proxy. And they
+know hardware by its full name: MULTI over a device and its emulation runs on one of the two.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hetero_lab.backend.core import shared_core
+from hetero_lab.backend.devices import check_device, device_names, supported_ops
+from hetero_lab.backend.emulation import emulated_devices, plugin_of
+from hetero_lab.errors import DeviceError, names_at_hand, shorten
+from hetero_lab.model.read import PreparedModel
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+KINDS = ("AUTO", "MULTI", "BATCH")
+_BATCH = re.compile(r"(?P<device>[^()]+)(\((?P<size>[1-9][0-9]*)\))?")
+
+
+@dataclass(frozen=True)
+class VirtualDevice:
+    """``AUTO:GPU,CPU``, ``MULTI:GPU,CPU`` or ``BATCH:GPU(8)``.
+
+    ``batch_size`` is ``None`` where OpenVINO chooses it.
+    """
+
+    kind: str
+    devices: tuple[str, ...]
+    batch_size: int | None = None
+
+    def __str__(self) -> str:
+        size = "" if self.batch_size is None else f"({self.batch_size})"
+        return f"{self.kind}:{','.join(self.devices)}{size}"
+
+    def check(self, core: ov.Core) -> None:
+        """Raise DeviceError for a device that is missing or named twice.
+
+        OpenVINO leaves out what is not here without a word.
+        """
+        for device in self.devices:
+            check_device(device, core)
+        twice = sorted({d for d in self.devices if self.devices.count(d) > 1})
+        if twice:
+            raise DeviceError(f"{self} names {names_at_hand(twice)} twice.")
+
+    def check_model(self, prepared: PreparedModel, core: ov.Core) -> None:
+        """Raise DeviceError where an emulated device would run ops that it does not claim.
+
+        A real device that lacks an op is passed over by OpenVINO itself.
+        """
+        for device in self.devices:
+            if device not in emulated_devices(core):
+                continue
+            able = supported_ops(prepared, device, core=core)
+            lacks = [op.name for op in prepared.graph if op.name not in able]
+            if lacks:
+                raise DeviceError(
+                    f"{device} is emulated and does not claim {names_at_hand(lacks)}, but "
+                    f"{self} would run them there all the same. Leave {device} out."
+                )
+
+    def compile_call(
+        self, by_device: Mapping[str, Mapping[str, Any]], core: ov.Core
+    ) -> tuple[str, dict[str, Any]]:
+        """Return the device's name as OpenVINO takes it, and the properties of the compile."""
+        specs = emulated_devices(core)
+        names = {d: plugin_of(specs[d])[1] if d in specs else d for d in self.devices}
+        own = dict(by_device.get(self.kind, {}))
+        target = str(VirtualDevice(self.kind, tuple(names.values()), self.batch_size))
+        if self.kind == "BATCH":
+            return target, {**by_device.get(self.devices[0], {}), **own}
+        inner = {names[d]: dict(by_device[d]) for d in self.devices if by_device.get(d)}
+        return target, {**own, **({"DEVICE_PROPERTIES": inner} if inner else {})}
+
+
+def virtual_device(name: str, core: ov.Core | None = None) -> VirtualDevice | None:
+    """Read the name of a virtual device; ``None`` if it is none. A bare ``AUTO`` means all devices.
+
+    Raises
+    ------
+    DeviceError
+        It begins like one and cannot be read.
+    """
+    kind, colon, rest = name.partition(":")
+    if kind not in KINDS:
+        return None
+    if kind == "BATCH":
+        match = _BATCH.fullmatch(rest)
+        if match is None or "," in rest:
+            raise DeviceError(
+                f"{shorten(name)} is no device of BATCH. It takes one device, perhaps with a batch "
+                "size: 'BATCH:GPU' or 'BATCH:GPU(8)'."
+            )
+        size = match["size"]
+        return VirtualDevice(kind, (match["device"].strip(),), int(size) if size else None)
+    devices = tuple(part.strip() for part in rest.split(",") if part.strip())
+    if not colon:
+        emulated = emulated_devices(core)
+        devices = tuple(d for d in device_names(core) if d not in emulated)
+    if not devices:
+        raise DeviceError(f"{shorten(name)} names no device, as in '{kind}:GPU,CPU'.")
+    return VirtualDevice(kind, devices)
+
+
+def plain_devices(name: str) -> tuple[str, ...]:
+    """Return the devices that a device's name stands for: itself, or those of a virtual one."""
+    virtual = virtual_device(name)
+    return (name,) if virtual is None else virtual.devices
+
+
+def named_by_plugin(core: ov.Core | None = None) -> dict[str, str]:
+    """Return the emulated device behind each name that OpenVINO may give to its plugin."""
+    specs = emulated_devices(core or shared_core())
+    found = {plugin_of(spec)[1]: name for name, spec in specs.items()}
+    return {**found, **{f"{name}.0": name for name in specs}}
