@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         find_refused as find_refused,
     )
     from hetero_lab.experiments.search.wrong import Wrong as Wrong
+    from hetero_lab.experiments.search.wrong_reading import read_wrong as read_wrong
     from hetero_lab.experiments.sweep.comparison import Comparison as Comparison, compare as compare
     from hetero_lab.experiments.sweep.control import SweepControl as SweepControl
     from hetero_lab.experiments.sweep.entries import priority_orders as priority_orders
@@ -145,6 +146,7 @@ _WHERE = {
     "read_benchmark_app": "experiments.interop.benchmark_app",
     "read_profile": "experiments.profile.storage",
     "read_sweep": "experiments.sweep.reading",
+    "read_wrong": "experiments.search.wrong_reading",
     "samples": "samples.catalogue",
     "support": "backend.devices",
     "Sweep": "experiments.sweep.result",

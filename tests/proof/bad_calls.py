@@ -677,6 +677,12 @@ SWEEPS = [
         StoredFileError,
         "nothing",
     ),
+    row(
+        "read_wrong: nothing there",
+        lambda k: hl.read_wrong(k.tmp / "nothing"),
+        StoredFileError,
+        "nothing",
+    ),
     row("compare: no sweep", lambda k: hl.compare(k.sweep, 3), ArgumentError, "int", "sweep"),
     row(
         "Sweep.profile: an unknown label",

@@ -30,6 +30,9 @@ from hetero_lab.experiments.sweep.store import _line
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
 from hetero_lab.samples import fetch
 from hetero_lab.samples.fetch import Member, Wheel
+from tests.experiments.search.test_find_wrong import chain_case
+from tests.proof import injected_faults
+from tests.proof.faults import Fault
 
 PACKAGE = Path(hl.__file__).parent
 
@@ -264,6 +267,11 @@ def _sweep(directory: Path, k) -> tuple[Path, Callable[[], Any]]:
     return directory / "sweep.json", lambda: hl.read_sweep(directory)
 
 
+def _wrong(directory: Path, k) -> tuple[Path, Callable[[], Any]]:
+    k.wrong.export(directory)
+    return directory / "wrong.json", lambda: hl.read_wrong(directory)
+
+
 @pytest.fixture(scope="module")
 def stored() -> SimpleNamespace:
     """Small results of each kind."""
@@ -278,6 +286,7 @@ def stored() -> SimpleNamespace:
         quick=quick,
         costs=made_costs(hl.compile(model, placement, core=core).prepared.graph),
         profile=hl.profile(model, placement, iterations=10, progress=False, core=core),
+        wrong=injected_faults.search(chain_case(Fault(frozenset({"tanh"}), "tanh"))),
     )
 
 
@@ -285,7 +294,9 @@ EVERY = pytest.param(1, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize("step", [EVERY, 23])
-@pytest.mark.parametrize("make", [_affinity, _costs, _profile, _sweep], ids=lambda m: m.__name__)
+@pytest.mark.parametrize(
+    "make", [_affinity, _costs, _profile, _sweep, _wrong], ids=lambda m: m.__name__
+)
 def test_a_stored_file_with_wrong_values_says_so(make, step, stored, tmp_path):
     path, read = make(tmp_path, stored)
     data = json.loads(path.read_text())
@@ -353,6 +364,9 @@ def test_a_nested_or_garbled_file_says_so(text, tmp_path):
     (tmp_path / "profile.json").write_text(text, encoding="latin-1")
     with pytest.raises(StoredFileError, match=r"profile\.json"):
         hl.read_profile(tmp_path)
+    (tmp_path / "wrong.json").write_text(text, encoding="latin-1")
+    with pytest.raises(StoredFileError, match=r"wrong\.json"):
+        hl.read_wrong(tmp_path)
 
 
 def test_a_huge_file_is_not_read(stored, tmp_path):
@@ -361,6 +375,7 @@ def test_a_huge_file_is_not_read(stored, tmp_path):
         "costs.json": hl.CostModel.from_json,
         "sweep.json": lambda path: hl.read_sweep(path.parent),
         "profile.json": lambda path: hl.read_profile(path.parent),
+        "wrong.json": lambda path: hl.read_wrong(path.parent),
     }.items():
         with open(tmp_path / name, "wb") as file:
             file.truncate((1 << 30) + 1)  # takes no room on the disk

@@ -716,9 +716,9 @@ class _Search:
                     found.trial.error,
                     found.trial.damage,
                     found.minimal,
-                    piece,
+                    piece.model,
                     tuple(values[key] for key in piece.inputs),
-                    tuple(values[key] for _, key in piece.outputs),
+                    tuple(op for _, (op, _) in piece.outputs),
                 )
             )
         op_errors = () if kind == "none" else self._op_errors()

@@ -15,10 +15,10 @@ from hetero_lab.experiments.environment import Environment
 from hetero_lab.experiments.search.wrong_export import write_wrong
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement
-from hetero_lab.runtime.pieces import Pieces
 from hetero_lab.tables import html_table
 
 if TYPE_CHECKING:
+    import openvino as ov
     import pandas as pd
 
 Kind = Literal["none", "rounding", "op", "combination"]
@@ -60,6 +60,12 @@ class WrongSet:
         The relative error that this does to the model's outputs, the largest of them.
     minimal
         Whether it was shown that no op of it can be left out.
+    model
+        These ops by themselves, each with its own name.
+    inputs
+        What reaches them in the reference, in the order of the model's inputs.
+    makers
+        The op that makes each output of the model.
     """
 
     device: str
@@ -67,9 +73,9 @@ class WrongSet:
     error: float
     damage: float
     minimal: bool
-    piece: Pieces
+    model: ov.Model
     inputs: tuple[np.ndarray, ...]
-    expected: tuple[np.ndarray, ...]
+    makers: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -192,10 +198,11 @@ class Wrong:
     def export(self, directory: str | os.PathLike[str]) -> None:
         """Write what is needed to report the fault and to go around it.
 
-        ``affinity.json`` is the mended affinity, ``devices.json`` the same as a flat mapping
+        ``wrong.json`` is for :func:`hetero_lab.read_wrong`, ``given.json`` the affinity in
+        question, ``affinity.json`` the mended one, ``devices.json`` the same as a flat mapping
         from op to device, ``errors.csv`` and ``culprits.csv`` the tables. A directory for each
-        set of wrong ops has them as a model of their own, with the inputs that reach them, what
-        they should make of them, and ``show_fault.py``, which needs openvino and numpy only.
+        set of wrong ops has them as a model of their own, with the inputs that reach them and
+        ``show_fault.py``, which needs openvino and numpy only.
 
         Raises
         ------

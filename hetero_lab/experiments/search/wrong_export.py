@@ -1,4 +1,4 @@
-"""Files that show a fault without hetero_lab, for a report to those who can mend it."""
+"""Files of a search: what was found, and what shows each fault without hetero_lab."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import os
 import shutil
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ import numpy as np
 from hetero_lab.model.read import save
 from hetero_lab.runtime import show_fault
 from hetero_lab.tables import (
+    SCHEMA_VERSION,
     make_directory,
     scratch_directory,
     write_csv,
@@ -23,12 +25,17 @@ from hetero_lab.tables import (
 
 if TYPE_CHECKING:
     from hetero_lab.experiments.search.wrong import Wrong, WrongSet
+    from hetero_lab.placement.placement import Placement
+
+
+FILE_NAME, MENDED, GIVEN = "wrong.json", "affinity.json", "given.json"
 
 
 def write_wrong(wrong: Wrong, directory: str | os.PathLike[str]) -> None:
-    """Write the mended affinity, the tables, and a directory for each set of wrong ops."""
+    """Write the affinities, the tables, a directory for each set of wrong ops, and wrong.json."""
     target = make_directory(directory)
-    wrong.affinity.to_json(target / "affinity.json")
+    wrong.affinity.to_json(target / MENDED)
+    wrong.given.affinity.to_json(target / GIVEN)
     write_json(target / "devices.json", dict(wrong.affinity))
     write_csv(target / "errors.csv", wrong.errors)
     write_csv(target / "culprits.csv", wrong.culprits)
@@ -38,10 +45,61 @@ def write_wrong(wrong: Wrong, directory: str | os.PathLike[str]) -> None:
             _write_fault(draft, wrong, found)
             for file in sorted(draft.iterdir()):
                 os.replace(file, place / file.name)
+    write_json(target / FILE_NAME, _to_json(wrong))
+
+
+def _to_json(wrong: Wrong) -> dict[str, Any]:
+    sets = [
+        {
+            "device": found.device,
+            "ops": list(found.ops),
+            "error": _plain(found.error),
+            "damage": _plain(found.damage),
+            "minimal": found.minimal,
+            "makers": list(found.makers),
+        }
+        for found in wrong.sets
+    ]
+    return {
+        "kind": "wrong",
+        "schema_version": SCHEMA_VERSION,
+        "found": wrong.kind,
+        "verdict": wrong.verdict,
+        "proven": wrong.proven,
+        "complete": wrong.complete,
+        "interrupted": wrong.interrupted,
+        "n_compiles": wrong.n_compiles,
+        "elapsed_s": wrong.elapsed_s,
+        "trusted": wrong.trusted,
+        "before": _plain(wrong.before),
+        "after": _plain(wrong.after),
+        "given": _placement(wrong.given),
+        "mended": _placement(wrong.placement),
+        "device_properties": {d: dict(own) for d, own in wrong.device_properties.items()},
+        "precisions": dict(wrong.precisions),
+        "plugins": {device: list(plugin) for device, plugin in wrong.plugins.items()},
+        "notes": list(wrong.notes),
+        "sets": sets,
+        "op_errors": [
+            {name: _plain(value) for name, value in asdict(error).items()}
+            for error in wrong.op_errors
+        ],
+        "environment": asdict(wrong.environment),
+    }
+
+
+def _placement(placement: Placement) -> dict[str, Any]:
+    own = {device: dict(properties) for device, properties in placement.device_properties.items()}
+    return {"label": placement.label, "device_properties": own, "direct": placement.direct}
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON can hold: it knows neither infinity nor NaN."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _write_fault(draft: Path, wrong: Wrong, found: WrongSet) -> None:
-    save(found.piece.model, draft / "model.xml")
+    save(found.model, draft / "model.xml")
     arrays: dict[str, Any] = {f"in{index}": array for index, array in enumerate(found.inputs)}
     np.savez(draft / "inputs.npz", **arrays)
     sides = {
@@ -57,7 +115,7 @@ def _write_fault(draft: Path, wrong: Wrong, found: WrongSet) -> None:
         {
             **sides,
             "ops": [f"{op} ({types[op]})" for op in found.ops],
-            "outputs": [key[0] for _, key in found.piece.outputs],
+            "outputs": list(found.makers),
             # JSON knows no infinity; one is as bad as any error.
             "relative_error": min(found.error, 1.0) if math.isfinite(found.error) else 1.0,
             "openvino_version": wrong.environment.openvino_version,

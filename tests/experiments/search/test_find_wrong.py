@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import openvino as ov
+import pandas as pd
 import pytest
 from openvino import opset13 as op
 
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError
+from hetero_lab.model.read import prepare
+from hetero_lab.samples.fetch import datasets_dir
 from tests.proof import injected_faults as injected
 from tests.proof.faults import Fault
 
@@ -116,6 +121,53 @@ def test_an_export_runs_without_the_lab(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "The fault is not there." in done.stdout
     assert "shift (Add), sigmoid (Sigmoid)" in done.stdout
+
+
+def test_what_was_exported_can_be_read_back(tmp_path):
+    faults = Fault(frozenset({"shift", "sigmoid"}), "sigmoid"), Fault(frozenset({"tanh"}), "tanh")
+    wrong = injected.search(chain_case(*faults))
+    assert len(wrong.sets) == 2
+    wrong.export(tmp_path / "first")
+    read = hl.read_wrong(tmp_path / "first")
+    assert str(read) == str(wrong)
+    assert read.fix == wrong.fix
+    assert (read.given, read.placement) == (wrong.given, wrong.placement)
+    pd.testing.assert_frame_equal(read.errors, wrong.errors)
+    pd.testing.assert_frame_equal(read.culprits, wrong.culprits)
+    for again, found in zip(read.sets, wrong.sets, strict=True):
+        assert [a.tolist() for a in again.inputs] == [a.tolist() for a in found.inputs]
+    # It is whole: what it writes is the same, the models and inputs included.
+    read.export(tmp_path / "second")
+    names = [path.relative_to(tmp_path / "first") for path in tmp_path.glob("first/**/*.*")]
+    assert len(names) == 6 + 2 * 6
+    for name in names:
+        if name.suffix != ".npz":
+            first, second = ((tmp_path / place / name) for place in ("first", "second"))
+            assert first.read_bytes() == second.read_bytes(), name
+
+
+def test_the_recording_of_the_course_is_of_a_combination():
+    recorded = hl.read_wrong(datasets_dir() / "recordings" / "gpu_plugin_digits_inception")
+    assert recorded.kind == "combination"
+    (found,) = recorded.sets
+    assert found.ops == ("head_parity/matmul", "head_parity/bias", "head_parity/sigmoid")
+    assert recorded.proven
+    mended = recorded.given.affinity.fix(ops=recorded.fix)
+    assert mended == recorded.affinity
+    mended.check_model(prepare("digits_inception").graph)
+    # Its minimal model is whole: it runs, and on CPU makes what CPU makes of the three ops.
+    compiled = ov.Core().compile_model(found.model, "CPU", F32)
+    (parity,) = compiled(list(found.inputs)).values()
+    assert parity.sum() == pytest.approx(1, abs=1e-4)
+
+
+def test_errors_without_end_or_unknown_are_stored(tmp_path):
+    wrong = injected.search(chain_case(Fault(frozenset({"tanh"}), "tanh")))
+    unproven = replace(wrong, before=float("inf"), after=float("nan"), proven=False)
+    unproven.export(tmp_path)
+    read = hl.read_wrong(tmp_path)
+    assert read.before == float("inf")
+    assert math.isnan(read.after)
 
 
 def test_a_slice_of_the_injected_faults():
