@@ -304,7 +304,8 @@ def _to_data(costs: CostModel) -> dict[str, Any]:
             [t.first, t.second, list(t.first_us), list(t.second_us)] for t in costs.lost_fusion
         ],
         "reorders": [
-            [t.op, t.port, list(t.leave_us), list(t.enter_us), t.layout_of] for t in costs.reorders
+            [t.op, t.port, list(t.leave_us), list(t.enter_us), list(t.keeps)]
+            for t in costs.reorders
         ],
         "validation": [
             [r.label, r.predicted_us, r.measured_us, r.n_subgraphs] for r in costs.validation_rows
@@ -339,10 +340,7 @@ def _from_data(data: dict[str, Any]) -> CostModel:
             LostFusion(str(first), str(second), _floats(first_us), _floats(second_us))
             for first, second, first_us, second_us in data["lost_fusion"]
         ),
-        reorders=tuple(
-            Reorder(str(op), int(port), _floats(leave), _floats(enter), str(layout_of))
-            for op, port, leave, enter, layout_of in data["reorders"]
-        ),
+        reorders=_reorders(graph, data["reorders"]),
         device_properties={str(d): dict(p) for d, p in data["device_properties"].items()},
         environment=environment,
         emulated={str(k): str(v) for k, v in emulated.items()},
@@ -353,6 +351,22 @@ def _from_data(data: dict[str, Any]) -> CostModel:
             ValidationRow(str(label), float(predicted), float(measured), int(n))
             for label, predicted, measured, n in data["validation"]
         ),
+    )
+
+
+def _reorders(graph: OpGraph, rows: list[Any]) -> tuple[Reorder, ...]:
+    """Read layouts; files of version 0.1 name the op that chose one, in place of those read."""
+    chosen = {str(row[0]): row[4] for row in rows if isinstance(row[4], str)}
+
+    def keeps(op: str, kept: Any) -> tuple[str, ...]:
+        if not isinstance(kept, str):
+            return tuple(map(str, kept))
+        read = (graph.ops[producer].name for producer, _ in graph.ops[graph.index_of[op]].inputs)
+        return tuple(name for name in read if kept and kept in (name, chosen.get(name)))
+
+    return tuple(
+        Reorder(str(op), int(port), _floats(leave), _floats(enter), keeps(str(op), kept))
+        for op, port, leave, enter, kept in rows
     )
 
 

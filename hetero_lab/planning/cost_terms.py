@@ -74,16 +74,17 @@ class Reorder:
     """Layout conversions of one tensor when it crosses, in µs for each device.
 
     ``leave_us`` is paid on the device that makes it, once for each device that receives it;
-    ``enter_us`` on the one that receives it, once for each subgraph. An elementwise op keeps the
-    layout of what it reads: ``layout_of`` then names the op that chose it, and ``leave_us`` is
-    paid only where that op is in the same subgraph. What entered was converted already.
+    ``enter_us`` on the one that receives it, once for each subgraph. Some ops choose a layout,
+    where ``leave_us`` is above 0, and others pass on the layout of what they read: ``keeps``
+    then names the ops that they read, and ``leave_us`` is paid only where one of these has a
+    chosen layout in the same subgraph. What entered a subgraph is plain.
     """
 
     op: str
     port: int
     leave_us: tuple[float, ...]
     enter_us: tuple[float, ...]
-    layout_of: str = ""
+    keeps: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -213,19 +214,20 @@ def _check(costs: CostTerms) -> None:
 
 
 def _check_layouts(costs: CostTerms) -> None:
-    """Raise PlanError unless every layout comes from an op over ops that keep it."""
-    layout_of = {term.op: term.layout_of for term in costs.reorders if term.layout_of}
-    for name, root in layout_of.items():
-        op = costs.graph.ops[costs.graph.index_of[name]]
-        read = [costs.graph.ops[producer] for producer, _ in op.inputs]
-        if not any(
-            root in (above.name, layout_of.get(above.name)) and len(above.outputs) == 1
-            for above in read
-        ):
-            raise PlanError(
-                f"{shorten(name)} does not have the layout of {shorten(root)}: it reads neither "
-                "that op nor one that keeps its layout, each with one output."
-            )
+    """Raise PlanError unless layouts are kept from ops that are read, each with one output."""
+    graph = costs.graph
+    for term in costs.reorders:
+        if not term.keeps:
+            continue
+        read = {
+            graph.ops[producer].name for producer, _ in graph.ops[graph.index_of[term.op]].inputs
+        }
+        for name in term.keeps:
+            if name not in read or len(graph.ops[graph.index_of[name]].outputs) != 1:
+                raise PlanError(
+                    f"{shorten(term.op)} does not have the layout of {shorten(name)}: it does not "
+                    "read that op, or not one with a single output."
+                )
 
 
 def _check_sum(costs: CostTerms) -> None:

@@ -3,20 +3,23 @@
 Op by op: the times on each device, the price of lost fusion, and of reorders at boundaries. What
 was never seen is guessed from its nearest neighbours: tensors of about that size, shape and role.
 
-A convolution chooses a blocked layout and elementwise ops after it keep it, so that a tensor of
-any of them has to be converted where it leaves the device. What entered a subgraph is plain.
+A convolution chooses a blocked layout, and elementwise ops, pooling and the like keep one that
+reaches them from any of their inputs, so that a tensor of any of them has to be converted where it
+leaves the subgraph. What entered a subgraph is plain, and so is a tensor without extent in space.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from hetero_lab.model.opgraph import CONSTANT, OpGraph
+from hetero_lab.model.opgraph import CONSTANT, Op, OpGraph
+from hetero_lab.placement.partition import predict
 from hetero_lab.planning.cost_model import LostFusion, Reorder
 from hetero_lab.planning.observations import ENTERS, LEAVES, Node, Observation
 from hetero_lab.planning.units import fused_pairs
@@ -25,12 +28,17 @@ US_PER_BYTE = 1e-4  # 10 GB/s: what a tensor costs when nothing else is known
 _OTHER_ROLE = 3.0
 _NEAREST = 4  # examples that a guess is made of
 _MOST_SCALED = 4.0  # a guess for a large tensor takes at most so many times a small one's
-_ELEMENTWISE = frozenset({
-    "Abs", "Add", "Ceiling", "Clamp", "Convert", "Divide", "Elu", "Exp", "FakeQuantize", "Floor",
-    "Gelu", "HSigmoid", "HSwish", "HardSigmoid", "Log", "Maximum", "Minimum", "Mish", "Mod",
-    "Multiply", "Negative", "PRelu", "Power", "Relu", "Round", "Selu", "Sigmoid", "SoftPlus",
-    "Sqrt", "SquaredDifference", "Subtract", "Swish", "Tanh",
+_CHOOSE = frozenset({
+    "BinaryConvolution", "Convolution", "ConvolutionBackpropData", "DeformableConvolution",
+    "GroupConvolution", "GroupConvolutionBackpropData",
 })  # fmt: skip
+_KEEP_FROM_SAME_SHAPE = frozenset({
+    "Abs", "Add", "BatchNormInference", "Ceiling", "Clamp", "Convert", "Divide", "Elu", "Erf",
+    "Exp", "FakeQuantize", "Floor", "Gelu", "HSigmoid", "HSwish", "HardSigmoid", "Log", "Maximum",
+    "Minimum", "Mish", "Mod", "Multiply", "Negative", "PRelu", "Power", "Relu", "Round", "Selu",
+    "Sigmoid", "SoftPlus", "Sqrt", "SquaredDifference", "Subtract", "Swish", "Tanh",
+})  # fmt: skip
+_KEEP = frozenset({"AvgPool", "Concat", "MaxPool", "Pad", "Slice", "StridedSlice"})
 
 
 @dataclass(frozen=True)
@@ -202,24 +210,20 @@ def _reorders(
 ) -> tuple[Reorder, ...]:
     """Return the conversions of each tensor; what was not seen is told from its like.
 
-    Tensors of one layout cost the same to convert. Where the op that chose it was on another
-    device, nothing is learnt from a tensor that left without: it had been converted before.
+    Nothing is learnt from a kept layout where no op that chooses one is in the same subgraph.
     """
-    layouts = kept_layouts(graph)
+    keeps = kept_layouts(graph)
     seen: defaultdict[tuple[str, int, str, str], list[float]] = defaultdict(list)
     for observation in observations:
+        has = _with_layout(graph, keeps, observation) if observation.conversions else set()
         for c in observation.conversions:
-            if c.way != LEAVES:
+            if c.way == ENTERS or c.op not in keeps or c.op in has:
                 seen[c.op, c.port, c.device, c.way].append(c.us)
-            elif all(observation.affinity[op] == c.device for op in layouts.path(c.op)):
-                seen[layouts.root.get(c.op, c.op), c.port, c.device, c.way].append(c.us)
     examples: defaultdict[tuple[str, str], list[Example]] = defaultdict(list)
     for (op, port, device, way), us in seen.items():
         examples[device, way].append(Example.of(graph, op, port, float(np.median(us))))
 
     def cost(op: str, port: int, device: str, way: str) -> float:
-        if way == LEAVES:
-            op = layouts.root.get(op, op)
         known = seen.get((op, port, device, way))
         if known:
             return float(np.median(known))
@@ -234,59 +238,50 @@ def _reorders(
                 tuple(cost(op.name, port, device, way) for device in devices)
                 for way in (LEAVES, ENTERS)
             )
-            root = layouts.root.get(op.name, "")
-            if root or any(leave) or any(enter):
-                terms.append(Reorder(op.name, port, leave, enter, root))
+            kept = keeps.get(op.name, ())
+            if kept or any(leave) or any(enter):
+                terms.append(Reorder(op.name, port, leave, enter, kept))
     return tuple(terms)
 
 
-@dataclass(frozen=True)
-class Layouts:
-    """``root`` leads from an op that keeps a layout to the one that chose it.
-
-    ``above`` are the ops that it reads and that have this layout too.
-    """
-
-    root: Mapping[str, str]
-    above: Mapping[str, tuple[str, ...]]
-
-    def path(self, op: str) -> set[str]:
-        """Return the ops that have the layout of ``op`` and lead to it, itself included."""
-        found, queue = {op}, [op]
-        while queue:
-            for name in self.above.get(queue.pop(), ()):
-                if name not in found:
-                    found.add(name)
-                    queue.append(name)
-        return found
-
-
-def kept_layouts(graph: OpGraph) -> Layouts:
-    """Follow elementwise ops up to the op that chose their layout.
-
-    An op keeps the layout of the tensors of its own shape that it reads if they all have one.
-    """
-    root: dict[str, str] = {}
-    above: dict[str, tuple[str, ...]] = {}
-    placeable = set(graph.placeable)
-    for op in graph:
-        if op.type not in _ELEMENTWISE or op.index not in placeable or len(op.outputs) != 1:
+def kept_layouts(graph: OpGraph) -> dict[str, tuple[str, ...]]:
+    """Return for each op that can keep a layout the ops that it may get one from."""
+    keeps: dict[str, tuple[str, ...]] = {}
+    for index in graph.placeable:
+        op = graph.ops[index]
+        if op.type not in _KEEP_FROM_SAME_SHAPE | _KEEP or not _has_blocks(op):
             continue
-        read = dict.fromkeys(
-            graph.ops[producer]
-            for producer, _ in op.inputs
-            if producer not in graph.constant_side and graph.ops[producer].type != CONSTANT
-        )
-        same = [
-            other
+        read = dict.fromkeys(graph.ops[producer] for producer, _ in op.inputs)
+        keeps[op.name] = tuple(
+            other.name
             for other in read
-            if [tensor.shape for tensor in other.outputs] == [op.outputs[0].shape]
-        ]
-        roots = {root.get(other.name, other.name) for other in same}
-        if len(roots) == 1 and all(other.index in placeable for other in same):
-            root[op.name] = roots.pop()
-            above[op.name] = tuple(other.name for other in same)
-    return Layouts(root, above)
+            if (other.name in keeps or other.type in _CHOOSE)
+            and _has_blocks(other)
+            and (op.type in _KEEP or other.outputs[0].shape == op.outputs[0].shape)
+        )
+    return {name: kept for name, kept in keeps.items() if kept}
+
+
+def _has_blocks(op: Op) -> bool:
+    """Tell whether a blocked layout of its only output differs from the plain one."""
+    if len(op.outputs) != 1:
+        return False
+    shape = op.outputs[0].shape
+    return shape is None or (len(shape) > 2 and math.prod(shape[2:]) > 1)
+
+
+def _with_layout(
+    graph: OpGraph, keeps: Mapping[str, tuple[str, ...]], seen: Observation
+) -> set[str]:
+    """Return the ops whose tensor has a layout that was chosen in their subgraph."""
+    home = predict(graph, seen.affinity).home
+    has: set[str] = set()
+    for op in graph:
+        chooses = op.type in _CHOOSE and _has_blocks(op)
+        kept = (name for name in keeps.get(op.name, ()) if name in has)
+        if chooses or any(home[graph.index_of[name]] == home[op.index] for name in kept):
+            has.add(op.name)
+    return has
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,8 @@ class PlacementCost:
 class Layout:
     """The layout that node ``root`` chose and other ops keep; ``users`` read one of the tensors.
 
-    ``leave_ns`` is the least that converting one of them costs on each device.
+    An op that may keep one of several counts with the first. ``leave_ns`` is the least that
+    converting one of them costs on each device.
     """
 
     root: int
@@ -82,7 +83,8 @@ class Objective:
     ns_per_byte: np.ndarray  # [source, target]
     leave_ns: np.ndarray  # [tensors, devices]
     enter_ns: np.ndarray  # [tensors, devices]
-    layout_of: np.ndarray  # for each tensor the node that chose its layout
+    chooses: np.ndarray  # [nodes, devices]: whether it chooses a layout for its tensor there
+    keeps: np.ndarray  # [pairs, 2]: a node, and one that passes its layout on
     fused: np.ndarray  # [terms, 2]: nodes
     first_ns: np.ndarray  # [terms, devices]
     second_ns: np.ndarray  # [terms, devices]
@@ -111,13 +113,14 @@ class Objective:
                 op_ns[nodes, column] = np.diff(np.rint(shares * total), prepend=0.0)
         first_tensor, sizes = _tensors(graph)
         leave, enter = (np.zeros((len(sizes), d), dtype=np.int64) for _ in range(2))
-        layout_of = np.repeat(np.arange(n), np.diff(first_tensor))
+        chooses = np.zeros((n, d), dtype=bool)
         for term in costs.reorders:
             tensor = first_tensor[index_of[term.op]] + term.port
             leave[tensor] += _ns(term.leave_us)
             enter[tensor] += _ns(term.enter_us)
-            if term.layout_of:
-                layout_of[tensor] = index_of[term.layout_of]
+            if not term.keeps:
+                chooses[index_of[term.op]] |= leave[tensor] > 0
+        keeps = [(index_of[t.op], index_of[name]) for t in costs.reorders for name in t.keeps]
         boundary = [[costs.boundaries.get((s, t)) for t in devices] for s in devices]
         fused = [(index_of[term.first], index_of[term.second]) for term in costs.lost_fusion]
         return cls(
@@ -133,7 +136,8 @@ class Objective:
             ),
             leave_ns=leave,
             enter_ns=enter,
-            layout_of=layout_of,
+            chooses=chooses,
+            keeps=np.array(sorted(keeps), dtype=np.int64).reshape(-1, 2)[:, ::-1],
             fused=np.array(fused, dtype=np.int64).reshape(-1, 2),
             first_ns=_ns([t.first_us for t in costs.lost_fusion]).reshape(-1, d),
             second_ns=_ns([t.second_us for t in costs.lost_fusion]).reshape(-1, d),
@@ -173,21 +177,32 @@ class Objective:
         return np.rint(price).astype(np.int64)
 
     def all_hand_overs_ns(
-        self, tensor: np.ndarray, source: np.ndarray, target: np.ndarray, home: np.ndarray
+        self, devices: np.ndarray, home: np.ndarray, tensor: np.ndarray, target: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Like :meth:`hand_over_ns` for all hand-overs of a placement.
+        """Like :meth:`hand_over_ns` for all hand-overs of a placement, to device ``target``.
 
-        A tensor is converted once, however many subgraphs read it: its leaving is paid for each
-        other device, or once if it stays on its own; and only if the op that chose its layout
-        has the same ``home``, the number of the subgraph of each node.
+        ``devices`` and ``home`` are the device and the subgraph of each node. A tensor is
+        converted once, however many subgraphs read it: its leaving is paid for each other
+        device, or once if it stays on its own; and a kept layout's only if that was chosen in
+        the same subgraph.
         """
+        producer = self.producer[tensor]
+        source = devices[producer]
         ns, leave = self.hand_over_ns(tensor, source, target)
         stays = source == target
         pays = np.zeros(len(tensor), dtype=bool)
         pays[np.unique(tensor * len(self.devices) + target, return_index=True)[1]] = True
         pays[stays & np.isin(tensor, tensor[~stays])] = False
-        pays &= home[self.producer[tensor]] == home[self.layout_of[tensor]]
+        pays &= (self._has_layout(devices, home) | ~self._is_keeper)[producer]
         return ns - np.where(pays, 0, leave), np.where(pays, leave, 0)
+
+    def _has_layout(self, devices: np.ndarray, home: np.ndarray) -> np.ndarray:
+        """Return which nodes have a layout that was chosen in their subgraph, by them or above."""
+        has = self.chooses[self._rows, devices]
+        above, below = self.keeps[home[self.keeps[:, 0]] == home[self.keeps[:, 1]]].T
+        while len(more := below[has[above] & ~has[below]]):
+            has[more] = True
+        return has
 
     def evaluate(self, devices: np.ndarray) -> PlacementCost:
         """Predict the partition of a placement and add up what it costs.
@@ -207,7 +222,7 @@ class Objective:
         wires = wires[np.unique(keys, return_index=True)[1]]
         tensor, producer, user = top.tensor[wires], top.source[wires], top.target[wires]
         source, target = devices[producer], device_of_id[ids[user]]
-        ns, leave = self.all_hand_overs_ns(tensor, source, target, ids)
+        ns, leave = self.all_hand_overs_ns(devices, ids, tensor, target)
         real = np.zeros(n_ids, dtype=bool)
         real[ids[self._ends]] = True
         real[ids[producer]] = True
@@ -278,10 +293,15 @@ class Objective:
         """
         if len(self.devices) != 2:
             return ()
+        root_of: dict[int, int] = {}
         tensors: dict[int, list[int]] = {}
-        for tensor in np.flatnonzero(self.layout_of != self.producer).tolist():
-            root = int(self.layout_of[tensor])
-            tensors.setdefault(root, [int(self.first_tensor[root])]).append(tensor)
+        for above, node in self.keeps.tolist():  # in topological order of the second
+            root = root_of.get(above, above)
+            if node not in root_of and self.chooses[root].any():
+                root_of[node] = root
+                tensors.setdefault(root, [int(self.first_tensor[root])]).append(
+                    int(self.first_tensor[node])
+                )
         users: dict[int, set[int]] = {
             tensor: set() for every in tensors.values() for tensor in every
         }
@@ -302,9 +322,16 @@ class Objective:
     @cached_property
     def pairwise_leave_ns(self) -> np.ndarray:
         """The pairwise part of ``leave_ns`` that is paid for each tensor by itself."""
-        leave = np.where((self.layout_of == self.producer)[:, None], self.leave_ns, 0)
+        leave = np.where(self._is_keeper[self.producer, None], 0, self.leave_ns)
         leave[[int(self.first_tensor[layout.root]) for layout in self.layouts]] = 0
         return leave
+
+    @cached_property
+    def _is_keeper(self) -> np.ndarray:
+        """For each node, whether it passes a layout on."""
+        keeper = np.zeros(len(self.graph), dtype=bool)
+        keeper[self.keeps[:, 1]] = True
+        return keeper
 
     @cached_property
     def constant_uses(self) -> tuple[np.ndarray, np.ndarray]:

@@ -107,16 +107,14 @@ def work_ns(costs: CostModel, devices: np.ndarray, partition: Partition) -> np.n
     np.add.at(work, home[nodes], objective.op_ns[nodes, devices[nodes]])
     crossings = np.array(
         [
-            (index_of[b.op], objective.first_tensor[index_of[b.op]] + b.port, b.source, target)
+            (objective.first_tensor[index_of[b.op]] + b.port, b.source, target)
             for b in partition.boundaries
             for target in b.targets
         ],
         dtype=np.int64,
-    ).reshape(-1, 4)
-    producer, tensor, source, target = crossings.T
-    ns, leave = objective.all_hand_overs_ns(
-        tensor, devices[producer], np.array(column)[target], home
-    )
+    ).reshape(-1, 3)
+    tensor, source, target = crossings.T
+    ns, leave = objective.all_hand_overs_ns(devices, home, tensor, np.array(column)[target])
     np.add.at(work, target, ns - leave)
     np.add.at(work, source, leave)
     lost = home[objective.fused[:, 0]] != home[objective.fused[:, 1]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from planning.random_costs import affinity_of
 
@@ -53,19 +53,42 @@ def pairwise_ns(costs: CostModel, choice: tuple[int, ...]) -> int:
         if costs.graph.ops[producer].type != CONSTANT
         and affinity[costs.graph.ops[producer].name] != affinity[op.name]
     }
-    keeps = {term.op: term.layout_of for term in costs.reorders if term.layout_of}
+    keeps = {term.op: term.keeps for term in costs.reorders if term.keeps}
+    roots = _roots(costs)
     for producer, port, target in received:
         name = costs.graph.ops[producer].name
         leave, enter = hand_over_ns(costs, name, port, affinity[name], target)
-        alone = name not in keeps and (len(costs.devices) > 2 or name not in keeps.values())
+        alone = name not in keeps and (len(costs.devices) > 2 or name not in roots.values())
         total += enter + (leave if alone else 0)
     if len(costs.devices) == 2:
-        for root in set(keeps.values()):
-            total += _layout_ns(costs, [root, *(op for op in keeps if keeps[op] == root)], affinity)
+        for root in set(roots.values()):
+            total += _layout_ns(costs, [root, *(op for op in roots if roots[op] == root)], affinity)
     for term in costs.lost_fusion:
         if affinity[term.first] != affinity[term.second]:
             total += sum(us for _, us in _lost_ns(costs, term, affinity))
     return total
+
+
+def _roots(costs: CostModel) -> dict[str, str]:
+    """Return which op chose the layout that each op keeps, going up by the first that it reads."""
+    keeps = {term.op: term.keeps for term in costs.reorders if term.keeps}
+    chosen = {term.op for term in costs.reorders if not term.keeps and any(term.leave_us)}
+    roots: dict[str, str] = {}
+    for op in costs.graph:
+        for name in sorted(keeps.get(op.name, ()), key=costs.graph.index_of.__getitem__):
+            root = roots.get(name, name)
+            if root in chosen and op.name not in roots:
+                roots[op.name] = root
+    return roots
+
+
+def _has_layout(costs: CostModel, op: str, device: str, ops: Collection[str]) -> bool:
+    """Tell whether an op has a layout that one of ``ops``, its subgraph's, chose."""
+    terms = [term for term in costs.reorders if term.op == op]
+    if any(not term.keeps and term.leave_us[costs.devices.index(device)] for term in terms):
+        return True
+    kept = {name for term in terms for name in term.keeps} & set(ops)
+    return any(_has_layout(costs, name, device, ops) for name in kept)
 
 
 def _layout_ns(costs: CostModel, kept_by: list[str], affinity: Affinity) -> int:
@@ -95,10 +118,10 @@ def busy_ns(costs: CostModel, affinity: Affinity) -> dict[str, int]:
     for boundary in partition.boundaries:
         source = partition.subgraphs[boundary.source].device
         leaving = {}
-        keeps = [term.layout_of for term in costs.reorders if term.op == boundary.op]
-        converted = any(
-            op and partition.subgraph_of[op] != boundary.source for op in keeps
-        )  # the op that chose the layout is elsewhere, so this was converted when it entered
+        keeps = any(term.keeps for term in costs.reorders if term.op == boundary.op)
+        inside = partition.subgraphs[boundary.source].ops
+        # What no op of the subgraph chose was converted when it entered.
+        converted = keeps and not _has_layout(costs, boundary.op, source, inside)
         for target in boundary.targets:
             device = partition.subgraphs[target].device
             leave, enter = hand_over_ns(costs, boundary.op, boundary.port, source, device)

@@ -30,11 +30,13 @@ class GraphMaker:
         n_bytes: int | None = 100,
         variable: str | None = None,
         element_type: str = "f32",
+        shape: tuple[int, ...] | None = None,
     ) -> int:
-        """Add an op and return its index."""
+        """Add an op and return its index; without ``shape``, its tensors are vectors."""
         index = len(self.ops)
         wires = tuple(wire if isinstance(wire, tuple) else (wire, 0) for wire in inputs)
-        shape = None if n_bytes is None else (n_bytes,)
+        if shape is None and n_bytes is not None:
+            shape = (n_bytes,)
         made = () if op_type == "Result" else (Tensor(shape, element_type, n_bytes, ""),) * outputs
         label = name or f"{op_type.lower()}{index}"
         self.ops.append(Op(index, label, op_type, wires, made, variable))
@@ -182,16 +184,16 @@ def random_costs(
             if op.name not in keepers
         )
         + tuple(
-            Reorder(name, 0, column(9_000), column(4_000), root) for name, root in keepers.items()
+            Reorder(name, 0, column(9_000), column(4_000), kept) for name, kept in keepers.items()
         ),
         spread_us=us(rng.choice([0, 40_000])),
     )
 
 
-def random_layouts(rng: random.Random, graph: OpGraph) -> dict[str, str]:
-    """Return some ops that keep the layout of an op above them, and that op."""
+def random_layouts(rng: random.Random, graph: OpGraph) -> dict[str, tuple[str, ...]]:
+    """Return some ops that keep the layout of ops above them, and those."""
     placeable = set(graph.placeable)
-    layout_of: dict[str, str] = {}
+    keeps: dict[str, tuple[str, ...]] = {}
     for op in graph:
         above = [
             graph.ops[producer].name
@@ -199,9 +201,8 @@ def random_layouts(rng: random.Random, graph: OpGraph) -> dict[str, str]:
             if producer in placeable and len(graph.ops[producer].outputs) == 1
         ]
         if op.index in placeable and len(op.outputs) == 1 and above and rng.random() < 0.3:
-            first = rng.choice(above)
-            layout_of[op.name] = layout_of.get(first, first)
-    return layout_of
+            keeps[op.name] = tuple(dict.fromkeys(rng.sample(above, rng.randint(1, len(above)))))
+    return keeps
 
 
 def random_case(

@@ -9,36 +9,56 @@ from hetero_lab.placement.affinity import Affinity
 from hetero_lab.planning.counter_costs import kept_layouts, read_parts
 from hetero_lab.planning.observations import LEAVES, Conversion, Node, Observation
 
+IMAGE = (1, 16, 8, 8)
+
 
 def hard_swish() -> OpGraph:
     """Return conv → add → clip → multiply (with conv) → conv, and a residual sum."""
     maker = GraphMaker()
-    conv = maker.add("Convolution", [maker.add("Parameter")], name="conv")
+    conv = maker.add("Convolution", [maker.add("Parameter")], name="conv", shape=IMAGE)
     three = maker.add("Constant", n_bytes=4)
-    add = maker.add("Add", [conv, three], name="add")
-    clip = maker.add("Clamp", [add], name="clip")
-    multiply = maker.add("Multiply", [conv, clip], name="multiply")
-    end = maker.add("Convolution", [multiply], name="end")
-    maker.add("Add", [end, multiply], name="residual")
-    maker.add("Relu", [maker.add("Reshape", [end], name="flat")], name="relu")
+    add = maker.add("Add", [conv, three], name="add", shape=IMAGE)
+    clip = maker.add("Clamp", [add], name="clip", shape=IMAGE)
+    multiply = maker.add("Multiply", [conv, clip], name="multiply", shape=IMAGE)
+    end = maker.add("Convolution", [multiply], name="end", shape=IMAGE)
+    maker.add("Add", [end, multiply], name="residual", shape=IMAGE)
+    flat = maker.add("Reshape", [end], name="flat", shape=(1, 1024))
+    maker.add("Relu", [flat], name="relu", shape=(1, 1024))
     return maker.graph()
 
 
-def test_elementwise_ops_keep_the_layout_of_what_they_read():
-    found = kept_layouts(hard_swish())
-    assert found.root == {"add": "conv", "clip": "conv", "multiply": "conv", "relu": "flat"}
-    assert found.path("multiply") == {"conv", "add", "clip", "multiply"}
-    assert found.path("clip") == {"conv", "add", "clip"}
-    assert found.path("residual") == {"residual"}
+def test_ops_keep_the_layouts_of_what_they_read():
+    assert kept_layouts(hard_swish()) == {
+        "add": ("conv",),
+        "clip": ("add",),
+        "multiply": ("conv", "clip"),
+        "residual": ("end", "multiply"),
+    }
 
 
-def test_a_tensor_of_another_shape_has_no_say():
+def test_only_tensors_of_the_same_shape_count_but_for_pooling_and_joining():
     maker = GraphMaker()
-    conv = maker.add("Convolution", [maker.add("Parameter")], name="conv", n_bytes=400)
-    scale = maker.add("ReduceMean", [conv], name="scale", n_bytes=4)
-    maker.add("Multiply", [conv, scale], name="multiply", n_bytes=400)
-    maker.add("Multiply", [scale, conv], name="broadcast", n_bytes=800)
-    assert kept_layouts(maker.graph()).root == {"multiply": "conv"}
+    conv = maker.add("Convolution", [maker.add("Parameter")], name="conv", shape=IMAGE)
+    row = maker.add("Convolution", [conv], name="row", shape=(1, 16, 1, 8))
+    scale = maker.add("ReduceMean", [conv], name="scale", shape=(1, 16, 1, 1))
+    maker.add("Multiply", [conv, scale], name="scaled", shape=IMAGE)
+    maker.add("Multiply", [conv, row], name="multiply", shape=IMAGE)
+    maker.add("Multiply", [row, scale], name="broadcast", shape=IMAGE)
+    pooled = maker.add("MaxPool", [conv], name="pool", shape=(1, 16, 4, 4))
+    maker.add("Concat", [pooled, scale], name="joined", shape=(1, 16, 4, 5))
+    assert kept_layouts(maker.graph()) == {
+        "scaled": ("conv",),
+        "multiply": ("conv",),
+        "pool": ("conv",),
+        "joined": ("pool",),
+    }
+
+
+def test_a_tensor_without_extent_in_space_has_one_layout_only():
+    maker = GraphMaker()
+    conv = maker.add("Convolution", [maker.add("Parameter")], name="conv", shape=(1, 64, 1, 1))
+    maker.add("Relu", [conv], name="relu", shape=(1, 64, 1, 1))
+    assert kept_layouts(maker.graph()) == {}
 
 
 def test_what_entered_converted_says_nothing_of_leaving():
@@ -49,10 +69,20 @@ def test_what_entered_converted_says_nothing_of_leaving():
     entered = {**on, "conv": "CPU", "multiply": "CPU"}
     torn = seen(entered, graph, Conversion("clip", 0, "ACC", LEAVES, 0.0))
     parts = read_parts(graph, ("ACC", "CPU"), [whole, torn, torn])
-    leave = {term.op: (term.leave_us[0], term.layout_of) for term in parts.reorders}
-    assert leave["clip"] == (40.0, "conv")
-    assert leave["multiply"] == (40.0, "conv")
-    assert leave["conv"] == (40.0, "")
+    leave = {term.op: (term.leave_us[0], term.keeps) for term in parts.reorders}
+    assert leave["clip"] == (40.0, ("add",))
+    assert leave["multiply"] == (40.0, ("conv", "clip"))
+    assert leave["conv"] == (40.0, ())
+
+
+def test_a_layout_that_comes_by_any_way_is_kept():
+    graph = hard_swish()
+    on = {op.name: "ACC" for op in graph}
+    # "residual" has the layout of "end", although "multiply" entered without one.
+    placed = {**on, "conv": "CPU", "add": "CPU", "clip": "CPU", "multiply": "CPU"}
+    found = seen(placed, graph, Conversion("residual", 0, "ACC", LEAVES, 30.0))
+    (term,) = (t for t in read_parts(graph, ("ACC", "CPU"), [found]).reorders if t.op == "residual")
+    assert term.leave_us[0] == 30.0
 
 
 def seen(device_of: dict[str, str], graph: OpGraph, *conversions: Conversion) -> Observation:

@@ -430,11 +430,13 @@ def test_moves_improve_on_list_scheduling():
         costs = random_case(seed, most_units=5, n_devices=2, n_ops=12)
         made = list_scheduling(costs.graph, costs)
         improved += made.predicted_us < min(b.predicted_us for b in made.baselines)
-        every = itertools.product(
+        choices = itertools.product(
             *[[n for n, t in enumerate(u.time_us) if t is not None] for u in costs.units]
         )
-        best = min(simulate(costs, affinity_of(costs, c)).makespan_us for c in every)
-        assert made.predicted_us >= best - NEAR
+        every = [affinity_of(costs, choice) for choice in choices]
+        best = min(simulate(costs, affinity).makespan_us for affinity in every)
+        # Greedy may leave an input on another device than its users, which no choice does.
+        assert made.predicted_us >= best - NEAR or made.affinity not in every
         assert made.predicted_us <= 1.1 * best
     assert improved >= 1
 

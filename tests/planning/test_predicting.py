@@ -189,7 +189,7 @@ def test_memory_is_spread_over_more_subgraphs_for_less_and_less():
     ]  # fmt: skip
 
 
-def eltwise_chain() -> tuple[OpGraph, dict[str, CostModel]]:
+def eltwise_chain() -> tuple[OpGraph, dict[bool, CostModel]]:
     """Return conv → add → max → conv, and costs with a layout that is kept or not."""
     maker = GraphMaker()
     at = maker.add("Parameter")
@@ -207,11 +207,11 @@ def eltwise_chain() -> tuple[OpGraph, dict[str, CostModel]]:
             subgraph_us={"A": 0.0, "B": 0.0},
             reorders=(
                 Reorder("conv", 0, leave, (0.0, 0.0)),
-                Reorder("add", 0, leave, (0.0, 0.0), keeps),
-                Reorder("max", 0, leave, (0.0, 0.0), keeps),
+                Reorder("add", 0, leave, (0.0, 0.0), ("conv",) if keeps else ()),
+                Reorder("max", 0, leave, (0.0, 0.0), ("add",) if keeps else ()),
             ),
         )
-        for keeps in ("conv", "")
+        for keeps in (True, False)
     }
     return graph, costs
 
@@ -230,7 +230,7 @@ def eltwise_chain() -> tuple[OpGraph, dict[str, CostModel]]:
 def test_a_layout_is_converted_where_it_leaves_the_op_that_chose_it(choice, kept, alone):
     _, costs = eltwise_chain()
     places = tuple("AB".index(device) for device in choice)
-    for model, expected in ((costs["conv"], kept), (costs[""], alone)):
+    for model, expected in ((costs[True], kept), (costs[False], alone)):
         affinity = affinity_of(model, places)
         found = model.predict_us(affinity)
         assert found == expected
@@ -239,10 +239,10 @@ def test_a_layout_is_converted_where_it_leaves_the_op_that_chose_it(choice, kept
 
 def test_only_what_reads_a_layout_keeps_it():
     _, costs = eltwise_chain()
-    wrong = Reorder("end", 0, (1.0, 1.0), (0.0, 0.0), "conv")
-    reorders = tuple(t for t in costs["conv"].reorders if t.op != "max")
+    wrong = Reorder("end", 0, (1.0, 1.0), (0.0, 0.0), ("conv",))
+    reorders = tuple(t for t in costs[True].reorders if t.op != "max")
     with pytest.raises(PlanError, match="'end' does not have the layout of 'conv'"):
-        dataclasses.replace(costs["conv"], reorders=(*reorders, wrong))
+        dataclasses.replace(costs[True], reorders=(*reorders, wrong))
 
 
 def test_a_unit_is_the_part_of_a_fusion_group_with_equal_support():
