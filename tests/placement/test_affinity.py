@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 
 import numpy as np
 import openvino as ov
@@ -455,3 +456,13 @@ def test_an_affinity_of_a_large_model_is_quick_enough_to_hash(core):
     affinity = Affinity.uniform(model, "CPU", core=core)
     assert affinity.fix(ops={"r7": "ACC"}, core=core) != affinity
     assert len(affinity.ops) == 1500
+
+
+@pytest.mark.parametrize("read", [hl.Affinity.from_json, hl.Affinity.from_csv])
+def test_an_affinity_that_version_0_1_wrote_is_read(core, read):
+    """Made by ``fix(types={"Add": "CPU"})`` of 0.1.0 on what ACC, without softmax, supports."""
+    model = hl.load(convolutions(3))
+    moved = {"bias1": "CPU", "softmax": "CPU", "bias2": "CPU"}
+    fixed = hl.Affinity.uniform(model, "ACC", core=core).fix(ops=moved, core=core)
+    stored = Path(__file__).parent / "stored_by_0_1"
+    assert read(stored / f"affinity.{read.__name__.removeprefix('from_')}") == fixed
