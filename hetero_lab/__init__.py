@@ -67,7 +67,12 @@ if TYPE_CHECKING:
     from hetero_lab.model.opgraph import OpGraph as OpGraph
     from hetero_lab.model.read import load as load
     from hetero_lab.placement.affinity import Affinity as Affinity
-    from hetero_lab.placement.partition import Partition as Partition, partition as partition
+    from hetero_lab.placement.partition import (
+        Boundary as Boundary,
+        Partition as Partition,
+        Subgraph as Subgraph,
+        partition as partition,
+    )
     from hetero_lab.placement.placement import Placement as Placement
     from hetero_lab.placement.priorities import Priorities as Priorities
     from hetero_lab.planning.cost_model import CostModel as CostModel
@@ -75,7 +80,12 @@ if TYPE_CHECKING:
     from hetero_lab.planning.list_scheduling import SchedulePlan as SchedulePlan
     from hetero_lab.planning.plan import plan as plan
     from hetero_lab.planning.planner import Plan as Plan
-    from hetero_lab.runtime.compiled import compile_placement
+    from hetero_lab.planning.prediction import Prediction as Prediction
+    from hetero_lab.planning.schedules import Schedule as Schedule
+    from hetero_lab.runtime.compiled import (
+        CompiledPlacement as CompiledPlacement,
+        compile_placement,
+    )
     from hetero_lab.runtime.freeze import freeze as freeze
     from hetero_lab.runtime.parallel import ParallelExecutor as ParallelExecutor
     from hetero_lab.runtime.quantize import (
@@ -83,7 +93,12 @@ if TYPE_CHECKING:
         quantize as quantize,
     )
     from hetero_lab.samples.catalogue import samples as samples
-    from hetero_lab.samples.datasets import Dataset as Dataset, dataset as dataset
+    from hetero_lab.samples.datasets import (
+        Dataset as Dataset,
+        Metric as Metric,
+        dataset as dataset,
+    )
+    from hetero_lab.statistics import Latency as Latency, Noise as Noise
     from hetero_lab.widgets.explorer.explorer import SweepExplorer as SweepExplorer
     from hetero_lab.widgets.tweaker.tweaker import AffinityTweaker as AffinityTweaker
 
@@ -94,9 +109,11 @@ __version__ = "0.2.0"
 _WHERE = {
     "Affinity": "placement.affinity",
     "AffinityTweaker": "widgets.tweaker.tweaker",
+    "Boundary": "placement.partition",
     "BenchmarkReport": "experiments.interop.benchmark_app",
     "Classification": "experiments.accuracy.classify",
     "Comparison": "experiments.sweep.comparison",
+    "CompiledPlacement": "runtime.compiled",
     "CostModel": "planning.cost_model",
     "Dataset": "samples.datasets",
     "Difference": "planning.difference",
@@ -106,16 +123,22 @@ _WHERE = {
     "HeteroLabError": "errors",
     "BudgetWarning": "errors",
     "HeteroLabWarning": "errors",
+    "Latency": "statistics",
+    "Metric": "samples.datasets",
+    "Noise": "statistics",
     "OpGraph": "model.opgraph",
     "Optimized": "experiments.search.optimized",
     "ParallelExecutor": "runtime.parallel",
     "Partition": "placement.partition",
     "Placement": "placement.placement",
     "Plan": "planning.planner",
+    "Prediction": "planning.prediction",
     "Priorities": "placement.priorities",
     "Recovered": "experiments.search.recovered",
     "Refusals": "experiments.search.refusals",
+    "Schedule": "planning.schedules",
     "SchedulePlan": "planning.list_scheduling",
+    "Subgraph": "placement.partition",
     "SweepControl": "experiments.sweep.control",
     "Profile": "experiments.profile.profile",
     "calibrate": "experiments.search.calibrate",
@@ -155,8 +178,25 @@ _WHERE = {
     "Wrong": "experiments.search.wrong",
 }
 
-# Arguments by their names of version 0.1, for one version more.
-_RENAMED = {"explain": {"a": "before", "b": "after"}}
+# Arguments by their names of version 0.1, for one version more; of a class: in all its methods.
+_RENAMED = {
+    "Affinity": {"path": "file"},
+    "AffinityTweaker": {"path": "file"},
+    "CostModel": {"path": "file"},
+    "ParallelExecutor": {
+        "affinity": "placement",
+        "n_requests": "requests",
+        "separate_branches": "split_branches",
+    },
+    "evaluate": {"reference": "reference_model"},
+    "explain": {"a": "before", "b": "after"},
+    "find_refused": {"affinity": "placement"},
+    "lint": {"affinity": "placement"},
+    "plan": {"time_limit_s": "budget_s"},
+    "profile": {"n_requests": "requests"},
+    "read_benchmark_app": {"path": "file"},
+    "sweep": {"memory_limit_bytes": "memory_limit"},
+}
 
 __all__ = [*sorted(_WHERE), "views"]  # pyright: ignore[reportUnsupportedDunderAll]
 
@@ -173,7 +213,7 @@ def __getattr__(name: str) -> Any:
         if name in _RENAMED:
             value = arguments.renamed(value, _RENAMED[name])
     elif isinstance(value, type) and not issubclass(value, BaseException):
-        arguments.check_methods(cast("Any", value))
+        arguments.check_methods(cast("Any", value), _RENAMED.get(name, {}))
     globals()[name] = value
     return globals()[name]
 

@@ -30,7 +30,6 @@ _MOST = {
     "iterations": 10**9,
     "warmup": 10**9,
     "requests": 10**4,
-    "n_requests": 10**4,
     "turns": 10**6,
     "group_size": 10**4,
     "seed": 2**63 - 1,
@@ -92,15 +91,24 @@ def checked(function: _F) -> _F:
     return typing.cast(_F, call)
 
 
-def check_methods(kind: type) -> type:
-    """Let the constructor and the public methods of a class check their arguments, too."""
+def check_methods(kind: type, names: Mapping[str, str]) -> type:
+    """Let the constructor and the public methods of a class check their arguments, too.
+
+    They take arguments by their former ``names``, as with :func:`renamed`.
+    """
+
+    def wrapped(method: Callable[..., Any]) -> Callable[..., Any]:
+        known = inspect.signature(method).parameters
+        former = {old: new for old, new in names.items() if new in known and old not in known}
+        return renamed(checked(method), former) if former else checked(method)
+
     for name, method in list(vars(kind).items()):
         if name != "__init__" and name.startswith("_"):
             continue
         if isinstance(method, classmethod | staticmethod):
-            setattr(kind, name, type(method)(checked(method.__func__)))
+            setattr(kind, name, type(method)(wrapped(method.__func__)))
         elif isinstance(method, types.FunctionType):
-            setattr(kind, name, checked(method))
+            setattr(kind, name, wrapped(method))
     return kind
 
 
@@ -115,7 +123,7 @@ def renamed(function: _F, names: Mapping[str, str]) -> _F:
                 raise ArgumentError(f"{old}= and {new}= are one argument; leave {old}= out.")
             options[new] = options.pop(old)
             warn(
-                f"{function.__name__}: {old}= is called {new}= now. The old name goes with the "
+                f"{function.__qualname__}: {old}= is called {new}= now. The old name goes with the "
                 "next version."
             )
         return function(*args, **options)

@@ -65,7 +65,7 @@ def run_profile(
         prepared,
         placement_of(given, prepared, affinity, defaults),
         executor=given.executor,
-        n_requests=given.requests,
+        requests=given.requests,
         iterations=given.iterations,
         warmup=given.warmup,
         budget_s=given.budget,

@@ -163,7 +163,7 @@ def run_plan(
         objective=given.objective,
         memory_limit=limits,
         pin=pins,
-        time_limit_s=given.time_limit,
+        budget_s=given.time_limit,
         progress=not given.quiet,
     )
     findings, unchecked = _lint(prepared, plan, costs)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def lint(
     model: Source,
-    affinity: PlacementLike,
+    placement: PlacementLike,
     costs: Costs | None = None,
     *,
     core: ov.Core | None = None,
@@ -32,7 +32,7 @@ def lint(
     ----------
     model
         Anything that :func:`hetero_lab.load` takes.
-    affinity
+    placement
         An Affinity, a Placement, ``"HETERO:ACC,CPU"`` or ``"CPU"``.
     costs
         A cost model of the same model. Findings are then priced, two more rules apply, and a
@@ -82,11 +82,10 @@ def lint(
     0  tiny-subgraph     info
     """
     prepared = prepare(model)
-    placement = resolve(prepared, affinity, core=core)
+    resolved = resolve(prepared, placement, core=core)
+    affinity = resolved.affinity
     if costs is None:
-        able = {
-            device: able_ops(prepared, device, core) for device in placement.affinity.devices
-        }  # fmt: skip
+        able = {device: able_ops(prepared, device, core) for device in affinity.devices}
     elif hasattr(costs, "check_graph"):
         able = {device: costs.supports(device) for device in costs.devices}
     else:
@@ -94,8 +93,8 @@ def lint(
             "costs= takes a cost model, for instance of hetero_lab.calibrate(model, devices), "
             f"not {type(costs).__name__}."
         )
-    found = find_problems(prepared.graph, placement.affinity, able, costs)
-    if placement.direct:  # compiled as a whole: there is no partition to complain about
+    found = find_problems(prepared.graph, affinity, able, costs)
+    if resolved.direct:  # compiled as a whole: there is no partition to complain about
         found = [finding for finding in found if finding.rule == SLOW_DEVICE]
     return to_frame(found, priced=costs is not None)
 

@@ -317,13 +317,13 @@ class Affinity(Mapping[str, str]):
         rows = [(n.name, n.type, self._devices[n.name], n.leader) for n in self._nodes]
         return pd.DataFrame(rows, columns=["node", "type", "device", "leader"], dtype="str")
 
-    def to_json(self, path: str | os.PathLike[str]) -> None:
+    def to_json(self, file: str | os.PathLike[str]) -> None:
         """Write a JSON file, whole or not at all."""
         rows = [[n.name, n.type, self._devices[n.name], n.leader] for n in self._nodes]
-        write_json(path, {"kind": "affinity", "schema_version": SCHEMA_VERSION, "nodes": rows})
+        write_json(file, {"kind": "affinity", "schema_version": SCHEMA_VERSION, "nodes": rows})
 
     @classmethod
-    def from_json(cls, path: str | os.PathLike[str]) -> Affinity:
+    def from_json(cls, file: str | os.PathLike[str]) -> Affinity:
         """Read what :meth:`to_json` wrote.
 
         Raises
@@ -331,15 +331,15 @@ class Affinity(Mapping[str, str]):
         StoredFileError
             The file is missing or is not an affinity.
         """
-        data = read_json(path, kind="affinity")
-        return cls._from_rows(data.get("nodes"), path)
+        data = read_json(file, kind="affinity")
+        return cls._from_rows(data.get("nodes"), file)
 
-    def to_csv(self, path: str | os.PathLike[str]) -> None:
+    def to_csv(self, file: str | os.PathLike[str]) -> None:
         """Write a CSV file with one row a node, whole or not at all."""
-        write_csv(path, self.to_frame())
+        write_csv(file, self.to_frame())
 
     @classmethod
-    def from_csv(cls, path: str | os.PathLike[str]) -> Affinity:
+    def from_csv(cls, file: str | os.PathLike[str]) -> Affinity:
         """Read what :meth:`to_csv` wrote, perhaps edited in a spreadsheet.
 
         Raises
@@ -347,19 +347,19 @@ class Affinity(Mapping[str, str]):
         StoredFileError
             The file is missing or is not an affinity.
         """
-        frame = read_csv(path)
+        frame = read_csv(file)
         missing = {"node", "type", "device", "leader"} - set(frame.columns)
         if missing:
             raise StoredFileError(
-                f"{shorten(os.fspath(path))} is not an affinity: it has no column "
+                f"{shorten(os.fspath(file))} is not an affinity: it has no column "
                 f"{names_at_hand(sorted(missing))}."
             )
         rows = frame[["node", "type", "device", "leader"]].astype("str").to_numpy().tolist()
-        return cls._from_rows(rows, path)
+        return cls._from_rows(rows, file)
 
     @classmethod
-    def _from_rows(cls, rows: Any, path: str | os.PathLike[str]) -> Affinity:
-        bad = f"{shorten(os.fspath(path))} is not a whole affinity"
+    def _from_rows(cls, rows: Any, file: str | os.PathLike[str]) -> Affinity:
+        bad = f"{shorten(os.fspath(file))} is not a whole affinity"
         if not isinstance(rows, list) or not rows:
             raise StoredFileError(f"{bad}: it lists no node.")
         devices: dict[str, str] = {}

@@ -41,7 +41,7 @@ def memory_limits(devices: tuple[str, ...], limits: Mapping[str, int | str]) -> 
 
 
 def parse_bytes(limit: int | str) -> int:
-    """Read a number of bytes, ``"512 MiB"`` or ``"2GB"``."""
+    """Read a memory limit: a number of bytes, ``"512 MiB"`` or ``"2GB"``."""
     if isinstance(limit, str) and (match := _BYTES.match(limit)):
         number, prefix, binary = match.groups()
         power = (1024 if binary else 1000) ** _POWERS[prefix.lower()]
@@ -49,7 +49,8 @@ def parse_bytes(limit: int | str) -> int:
     if isinstance(limit, Integral) and not isinstance(limit, bool) and int(limit) >= 0:
         return min(int(limit), _NO_LIMIT)
     raise PlanError(
-        f"{shorten(str(limit))} is no number of bytes. Write for instance 2147483648 or '2GiB'."
+        f"memory_limit: {shorten(str(limit))} is not a number of bytes. Write for instance "
+        "2147483648 or '2GiB'."
     )
 
 

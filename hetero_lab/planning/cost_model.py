@@ -237,12 +237,12 @@ class CostModel(CostTerms):
                     "support that now. Calibrate again."
                 )
 
-    def to_json(self, path: str | os.PathLike[str]) -> None:
+    def to_json(self, file: str | os.PathLike[str]) -> None:
         """Write a JSON file, whole or not at all."""
-        write_json(path, {"kind": _KIND, "schema_version": SCHEMA_VERSION, **_to_data(self)})
+        write_json(file, {"kind": _KIND, "schema_version": SCHEMA_VERSION, **_to_data(self)})
 
     @classmethod
-    def from_json(cls, path: str | os.PathLike[str]) -> CostModel:
+    def from_json(cls, file: str | os.PathLike[str]) -> CostModel:
         """Read what :meth:`to_json` wrote.
 
         Raises
@@ -250,13 +250,13 @@ class CostModel(CostTerms):
         StoredFileError
             The file is missing or is not a cost model.
         """
-        data = read_json(path, kind=_KIND)
+        data = read_json(file, kind=_KIND)
         try:
             return _from_data(data)
         except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
             why = str(error) if isinstance(error, PlanError) else repr(error)
             raise StoredFileError(
-                f"{shorten(os.fspath(path))} is not a whole cost model: {why}"
+                f"{shorten(os.fspath(file))} is not a whole cost model: {why}"
             ) from error
 
 

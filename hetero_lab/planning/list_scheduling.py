@@ -105,7 +105,7 @@ def list_scheduling(
     *,
     rank: str = "heft",
     split_branches: bool = False,
-    time_limit_s: float = 20.0,
+    budget_s: float = 20.0,
 ) -> SchedulePlan:
     """Plan a placement for the parallel executor.
 
@@ -119,7 +119,7 @@ def list_scheduling(
         Which unit is most urgent: ``"heft"``, or ``"heterogeneous"`` as in Samsung ONE.
     split_branches
         Whether the executor separates independent branches on one device.
-    time_limit_s
+    budget_s
         About when to stop. Half of it is for the plan for latency.
 
     Returns
@@ -135,11 +135,11 @@ def list_scheduling(
         an op is supported nowhere.
     """
     check_rank(rank)
-    number: Any = time_limit_s
+    number: Any = budget_s
     if not isinstance(number, int | float) or not math.isfinite(number) or number <= 0:
-        raise PlanError(f"time_limit_s is a number of seconds above 0, not {number!r}.")
-    deadline = now() + time_limit_s
-    latency = plan_graph(graph, costs, time_limit_s=time_limit_s / 2)
+        raise PlanError(f"budget_s is a number of seconds above 0, not {number!r}.")
+    deadline = now() + budget_s
+    latency = plan_graph(graph, costs, budget_s=budget_s / 2)
     units = schedule_tasks(unit_tasks(costs), rank=rank)
     candidates = [("list scheduling", _placed(costs, units))]
     candidates += [(baseline.label, baseline.affinity) for baseline in latency.baselines]

@@ -33,7 +33,7 @@ def milp(
     *,
     memory_limit: Mapping[int, int] | None = None,
     surcharge_ns: int = 0,
-    time_limit_s: float = 60.0,
+    budget_s: float = 60.0,
 ) -> Choice | None:
     """Minimise the pairwise part of the latency, or of the busiest device's time.
 
@@ -48,7 +48,7 @@ def milp(
         them, and boundary tensors, once for each device that makes or receives them.
     surcharge_ns
         Added to the price of every tensor that is handed over; nothing is proven then.
-    time_limit_s
+    budget_s
         When to stop; the choice then is the best found, and ``bound_ns`` what is proven.
 
     Returns
@@ -67,7 +67,7 @@ def milp(
     if limits:
         program.limit_memory(limits)
     program.minimise(objective)
-    result = program.solve(time_limit_s)
+    result = program.solve(budget_s)
     if result.status == _INFEASIBLE:
         raise PlanError("No placement keeps within the memory limits.")
     if result.x is None:
@@ -222,7 +222,7 @@ class _Program:
         else:
             self.costs = np.bincount(variable, weights=us, minlength=self.n_variables)
 
-    def solve(self, time_limit_s: float) -> Any:
+    def solve(self, budget_s: float) -> Any:
         """Run HiGHS."""
         row, column, factor = (np.concatenate(p) for p in zip(*self.rows, strict=True))
         matrix = csr_array((factor, (row, column)), shape=(self.n_rows, self.n_variables))
@@ -236,5 +236,5 @@ class _Program:
             integrality=whole,
             constraints=limits[0](matrix, low, high),
             bounds=limits[1](0.0, upper),
-            options={"time_limit": time_limit_s, "mip_rel_gap": 0.0},
+            options={"time_limit": budget_s, "mip_rel_gap": 0.0},
         )

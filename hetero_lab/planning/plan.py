@@ -25,7 +25,7 @@ def plan(
     objective: str = ...,
     memory_limit: Mapping[str, int | str] | None = ...,
     pin: Mapping[str, str] | None = ...,
-    time_limit_s: float = ...,
+    budget_s: float = ...,
     executor: Literal["hetero"] = ...,
     progress: bool = ...,
 ) -> Plan: ...
@@ -36,7 +36,7 @@ def plan(
     model: Source,
     costs: CostModel,
     *,
-    time_limit_s: float = ...,
+    budget_s: float = ...,
     executor: Literal["parallel"],
     rank: str = ...,
     split_branches: bool = ...,
@@ -51,7 +51,7 @@ def plan(
     objective: str = LATENCY,
     memory_limit: Mapping[str, int | str] | None = None,
     pin: Mapping[str, str] | None = None,
-    time_limit_s: float = 60.0,
+    budget_s: float = 60.0,
     executor: str = _HETERO,
     rank: str = HEFT,
     split_branches: bool = False,
@@ -80,7 +80,7 @@ def plan(
         Bytes by device, ``{"GPU": "2GiB"}``, for weights and boundary tensors.
     pin
         Device by pattern (``re.search`` in an op's name).
-    time_limit_s
+    budget_s
         About when to stop; the plan then says what is proven.
     executor
         ``"hetero"``, or ``"parallel"`` for :class:`hetero_lab.ParallelExecutor`: its plan is for
@@ -115,7 +115,7 @@ def plan(
     >>> model = hl.load("digits_inception")
     >>> acc = hl.emulate("ACC", unsupported={"Softmax"})
     >>> costs = hl.calibrate(model, ["ACC", "CPU"], budget_s=15, progress=False)
-    >>> best = hl.plan(model, costs, pin={"^head_": "CPU"}, time_limit_s=5)
+    >>> best = hl.plan(model, costs, pin={"^head_": "CPU"}, budget_s=5)
     >>> best.affinity["head_digit/matmul"]
     'CPU'
     >>> best.lower_bound_us <= best.predicted_us
@@ -133,7 +133,7 @@ def plan(
             )
         with Progress("plan", show=progress):
             return list_scheduling(
-                graph, costs, rank=rank, split_branches=split_branches, time_limit_s=time_limit_s
+                graph, costs, rank=rank, split_branches=split_branches, budget_s=budget_s
             )
     if rank != HEFT or split_branches:
         raise ArgumentError("rank= and split_branches= are for executor='parallel'.")
@@ -144,5 +144,5 @@ def plan(
             objective=objective,
             memory_limit=memory_limit,
             pin=pin,
-            time_limit_s=time_limit_s,
+            budget_s=budget_s,
         )

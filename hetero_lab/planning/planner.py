@@ -129,7 +129,7 @@ def plan_graph(
     objective: str = LATENCY,
     memory_limit: Mapping[str, int | str] | None = None,
     pin: Mapping[str, str] | None = None,
-    time_limit_s: float = 60.0,
+    budget_s: float = 60.0,
 ) -> Plan:
     """Plan the best placement of a model.
 
@@ -152,7 +152,7 @@ def plan_graph(
         Bytes by device (``{"GPU": "2GiB"}``) for constants and boundary tensors.
     pin
         Device by pattern (``re.search`` in an op's name).
-    time_limit_s
+    budget_s
         About when to stop; the plan then says what is proven.
 
     Raises
@@ -163,7 +163,7 @@ def plan_graph(
         before anything is found.
     """
     costs.check_graph(graph)
-    _check_arguments(costs, objective, time_limit_s)
+    _check_arguments(costs, objective, budget_s)
     whole = Pairwise.build(costs.objective, [unit.ops for unit in costs.units])
     whole = whole.restricted(np.ones_like(whole.allowed))
     limits = memory_limits(costs.devices, memory_limit or {})
@@ -171,7 +171,7 @@ def plan_graph(
         pairwise=apply_pins(whole, pin or {}),
         objective=objective,
         limits=limits,
-        deadline=now() + time_limit_s,
+        deadline=now() + budget_s,
     )
     best, bound_ns, method = search.run()
     evaluation = best.evaluation
@@ -189,14 +189,14 @@ def plan_graph(
     )
 
 
-def _check_arguments(costs: CostModel, objective: str, time_limit_s: float) -> None:
+def _check_arguments(costs: CostModel, objective: str, budget_s: float) -> None:
     if objective not in (LATENCY, THROUGHPUT):
         raise PlanError(
             f"{shorten(str(objective))} is no objective. Objectives: 'latency', 'throughput'."
         )
-    number: Any = time_limit_s
+    number: Any = budget_s
     if not isinstance(number, int | float) or not math.isfinite(number) or number <= 0:
-        raise PlanError(f"time_limit_s is a number of seconds above 0, not {number!r}.")
+        raise PlanError(f"budget_s is a number of seconds above 0, not {number!r}.")
     if len(costs.devices) < 2:
         raise PlanError(
             f"This cost model knows {names_at_hand(costs.devices)} only; a plan chooses between "
@@ -307,7 +307,7 @@ class _Search:
         for _ in range(_TIGHTENINGS):
             left = max(0.1, (self.deadline - now()) * 0.6)
             try:
-                choice = milp(self.pairwise, self.objective, memory_limit=limits, time_limit_s=left)
+                choice = milp(self.pairwise, self.objective, memory_limit=limits, budget_s=left)
             except PlanError:
                 if first is None:
                     raise nothing_fits(self.pairwise, self.limits) from None
@@ -382,7 +382,7 @@ class _Search:
         limit = f" that keeps within memory_limit ({said})" if said else ""
         if now() > self.deadline:
             return PlanError(
-                f"No placement{limit} was found within time_limit_s. Give more time"
+                f"No placement{limit} was found within budget_s. Give more time"
                 f"{' or raise a limit' if said else ''}."
             )
         return PlanError(f"No placement{limit} was found. Raise a limit a little.")

@@ -16,7 +16,7 @@ import openvino as ov
 
 from hetero_lab.backend.core import keep, shared_core
 from hetero_lab.clock import now
-from hetero_lab.errors import ArgumentError, warn
+from hetero_lab.errors import ArgumentError
 from hetero_lab.model.opgraph import PARAMETER
 from hetero_lab.model.read import PreparedModel, Source, output_names, prepare
 from hetero_lab.placement.affinity import Affinity
@@ -33,7 +33,7 @@ def cuts(
     prepared: PreparedModel,
     affinity: Affinity,
     *,
-    n_requests: int = 1,
+    requests: int = 1,
     split_branches: bool = False,
 ) -> Partition:
     """Return the partition that a :class:`ParallelExecutor` makes, without compiling anything.
@@ -45,13 +45,13 @@ def cuts(
     ArgumentError
         Less than one request, or several of a model with states.
     """
-    if isinstance(n_requests, bool) or not isinstance(n_requests, int) or n_requests < 1:
-        raise ArgumentError(f"n_requests= is a whole number of at least 1, not {n_requests!r}.")
+    if isinstance(requests, bool) or not isinstance(requests, int) or requests < 1:
+        raise ArgumentError(f"requests= is a whole number of at least 1, not {requests!r}.")
     graph = prepared.graph
-    if graph.stateful_paths and n_requests > 1:
+    if graph.stateful_paths and requests > 1:
         raise ArgumentError(
             "A model with states has them in its request: several in flight would mix them. "
-            "Use n_requests=1."
+            "Use requests=1."
         )
     cut_up = predict_by_branch if split_branches else predict
     partition = cut_up(graph, affinity)
@@ -66,13 +66,13 @@ class ParallelExecutor:
     ----------
     model
         Anything that :func:`hetero_lab.load` takes.
-    affinity
+    placement
         An Affinity, a Placement, ``"HETERO:ACC,CPU"`` or ``"CPU"``.
     device_properties
         Properties of each device; they win over those of a Placement. On CPU devices that
         share the cores, ``EXCLUSIVE_ASYNC_REQUESTS: False``, ``ENABLE_CPU_PINNING: False`` and a
         number of threads each let them really run side by side.
-    n_requests
+    requests
         How many requests are in flight at most; each has tensors of its own.
     split_branches
         Cut in addition where independent branches on one device would be one subgraph.
@@ -101,7 +101,7 @@ class ParallelExecutor:
     >>> model = hl.load("digits_inception")
     >>> acc = hl.emulate("ACC", unsupported={"Softmax"})
     >>> import numpy as np
-    >>> with hl.ParallelExecutor(model, "HETERO:ACC,CPU", n_requests=2) as executor:
+    >>> with hl.ParallelExecutor(model, "HETERO:ACC,CPU", requests=2) as executor:
     ...     image = [np.zeros((1, 1, 8, 8), np.float32)]
     ...     waiting = [executor.submit(image) for _ in range(2)]
     ...     [sorted(future.result()) for future in waiting]
@@ -111,38 +111,34 @@ class ParallelExecutor:
     def __init__(
         self,
         model: Source,
-        affinity: PlacementLike,
+        placement: PlacementLike,
         *,
         device_properties: Mapping[str, Mapping[str, Any]] | None = None,
-        n_requests: int = 1,
+        requests: int = 1,
         split_branches: bool = False,
         properties: Mapping[str, Any] | None = None,
         core: ov.Core | None = None,
-        separate_branches: bool | None = None,
     ):
-        if separate_branches is not None:
-            warn("separate_branches= is called split_branches= now.", DeprecationWarning)
-            split_branches = separate_branches
         core = keep(core or shared_core())
         self._prepared = prepare(model)
-        placement = resolve(self._prepared, affinity, core=core)
+        resolved = resolve(self._prepared, placement, core=core)
         if device_properties is not None:
-            merged = {**placement.device_properties, **device_properties}
-            placement = Placement(placement.affinity, placement.label, merged)
-            placement = resolve(self._prepared, placement, core=core)
+            merged = {**resolved.device_properties, **device_properties}
+            merged = Placement(resolved.affinity, resolved.label, merged)
+            resolved = resolve(self._prepared, merged, core=core)
         graph = self._prepared.graph
-        self.placement = placement
+        self.placement: Placement = resolved
         self.partition: Partition = cuts(
             self._prepared,
-            placement.affinity,
-            n_requests=n_requests,
+            resolved.affinity,
+            requests=requests,
             split_branches=split_branches,
         )
         self.output_names: tuple[str, ...] = tuple(output_names(self._prepared.model))
         self._submodels = cut(self._prepared, self.partition)
         by_device = {
             device: {**own, **(properties or {})}
-            for device, own in compile_properties(placement, core).items()
+            for device, own in compile_properties(resolved, core).items()
         }
         started = now()
         self.compiled_models: list[ov.CompiledModel] = compile_submodels(
@@ -159,7 +155,7 @@ class ParallelExecutor:
             self.compiled_models,
             [s.device for s in self._submodels],
             self.output_names,
-            n_requests,
+            requests,
         )
         # The threads know the scheduler only, so that an executor can go that nobody closed.
         weakref.finalize(self, self._scheduler.stop).atexit = False

@@ -48,11 +48,11 @@ class Execution:
     """
 
     executor: str = HETERO
-    n_requests: int = 1
+    requests: int = 1
     split_branches: bool = False
 
     def __post_init__(self) -> None:
-        n = self.n_requests
+        n = self.requests
         if self.executor not in EXECUTORS:
             name = str(self.executor)
             raise ArgumentError(
@@ -60,7 +60,7 @@ class Execution:
                 f"Executors: {', '.join(EXECUTORS)}."
             )
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise ArgumentError(f"n_requests= is a whole number of at least 1, not {n!r}.")
+            raise ArgumentError(f"requests= is a whole number of at least 1, not {n!r}.")
         if self.split_branches and self.executor != PARALLEL:
             raise ArgumentError(
                 "HETERO decides by itself what a subgraph is; split_branches=True needs "
@@ -86,7 +86,7 @@ class Execution:
             cuts(
                 prepared,
                 placement.affinity,
-                n_requests=self.n_requests,
+                requests=self.requests,
                 split_branches=self.split_branches,
             )
 
@@ -187,7 +187,7 @@ def measure_counters(
     MeasurementError
         Its devices have no counters.
     """
-    one = replace(execution, n_requests=1)
+    one = replace(execution, requests=1)
     with warnings.catch_warnings():
         # A partition that differs from the prediction was already said of the first compile.
         warnings.simplefilter("ignore", HeteroLabWarning)
@@ -219,7 +219,7 @@ class _HeteroRunner:
         self.as_predicted = self._compiled.as_predicted
         self.compile_ms = self._compiled.compile_ms
         self._arrays = arrays
-        self._n_requests = execution.n_requests
+        self._n_requests = execution.requests
         self._core = core
         self._request = self._compiled.new_request(arrays)
         # Nothing in between that would be timed too, and no copy of the outputs.
@@ -267,7 +267,7 @@ class _ParallelRunner:
         self._executor = ParallelExecutor(
             prepared,
             placement,
-            n_requests=execution.n_requests,
+            requests=execution.requests,
             split_branches=execution.split_branches,
             properties={**properties, **({"PERF_COUNT": True} if counters else {})},
             core=core,
@@ -279,7 +279,7 @@ class _ParallelRunner:
         self._prepared = prepared
         self._core = core
         self._arrays = arrays
-        self._n_requests = execution.n_requests
+        self._n_requests = execution.requests
         self._outputs: dict[str, np.ndarray] = {}
 
     def infer(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from hetero_lab.arguments import checked
+from hetero_lab.arguments import checked, renamed
 
 if TYPE_CHECKING:
     from hetero_lab.views.accuracy_scatter import predicted_measured as predicted_measured
@@ -60,6 +60,8 @@ def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module 'hetero_lab.views' has no attribute {name!r}")
     view = checked(getattr(importlib.import_module(f"hetero_lab.views.{_WHERE[name]}"), name))
+    if name == "page":
+        view = renamed(view, {"path": "file"})  # its name in version 0.1
     globals()[name] = view
     return view
 

@@ -46,7 +46,7 @@ details { margin: .4rem 0; } summary { cursor: pointer; color: var(--faint); }
 
 def page(
     results: Result | Iterable[Result],
-    path: str | os.PathLike[str],
+    file: str | os.PathLike[str],
     title: str = "hetero_lab",
 ) -> None:
     """Write the figures and tables of some results to one self-contained HTML file.
@@ -57,7 +57,7 @@ def page(
     ----------
     results
         A Profile, Sweep, CostModel or Difference, or several.
-    path
+    file
         The file; it needs no network and no other file.
     title
         Its heading.
@@ -75,7 +75,7 @@ def page(
     several: list[Any] = [results] if one else list(results)  # type: ignore[arg-type]
     if not several:
         raise ArgumentError("Give at least one result to make a page of.")
-    check_writable(path)
+    check_writable(file)
     kinds = [kind_of(result) for result in several]
     figures = _Figures()
     parts = []
@@ -87,7 +87,7 @@ def page(
         parts += _section(kind, result, figures)
     name = html.escape(squeeze(title, 200))
     write_text(
-        path,
+        file,
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{name}</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<style>{_STYLE}</style></head>\n<body><h1>{name}</h1>\n{''.join(parts)}</body></html>\n",

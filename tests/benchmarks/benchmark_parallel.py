@@ -118,7 +118,7 @@ def branchy(name: str) -> None:
 
 def beside_the_bound(name: str, model, label: str, affinity, separate: bool) -> None:
     """Compare a placement with its bound: a subgraph waits only for another or its device."""
-    compiled, executor, inputs = both(model, affinity, separate_branches=separate)
+    compiled, executor, inputs = both(model, affinity, split_branches=separate)
     with executor:
         executor(inputs)
         alone = alone_ms(executor)

@@ -209,7 +209,7 @@ def one_size(n_ops: int, with_plan: bool) -> list[dict[str, object]]:
         }
         if with_plan:
             started = time.perf_counter()
-            found = plan(graph, costs, time_limit_s=30)
+            found = plan(graph, costs, budget_s=30)
             row["plan_s"] = time.perf_counter() - started
             row["plan"] = f"{found!r}, greedy {found.regret['greedy']:+.0f} µs"
         row["peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

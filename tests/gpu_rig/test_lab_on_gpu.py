@@ -139,7 +139,7 @@ def test_random_models_in_parallel_equal_cpu(block):
         affinity = random_affinity(prepared.graph, ["GPU", "CPU"], seed)
         expected = on_cpu(prepared, inputs)
         with hl.ParallelExecutor(
-            prepared, affinity, device_properties=F32, n_requests=4 if seed % 2 else 1
+            prepared, affinity, device_properties=F32, requests=4 if seed % 2 else 1
         ) as executor:
             for future in [executor.submit(inputs) for _ in range(4)]:
                 close(future.result(timeout=60), expected)

@@ -486,8 +486,8 @@ def test_what_cannot_be_simulated_or_planned_says_why():
         list_scheduling(costs.graph, costs, rank="upward")
     limits: list[Any] = [0.0, float("nan"), "1"]
     for limit in limits:
-        with pytest.raises(PlanError, match="time_limit_s"):
-            list_scheduling(costs.graph, costs, time_limit_s=limit)
+        with pytest.raises(PlanError, match="budget_s"):
+            list_scheduling(costs.graph, costs, budget_s=limit)
 
 
 def test_tables():

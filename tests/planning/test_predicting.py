@@ -140,10 +140,10 @@ def test_broken_files_are_named(tmp_path):
     ("arguments", "message"),
     [
         ({"objective": "speed"}, "is no objective. Objectives: 'latency', 'throughput'"),
-        ({"time_limit_s": 0}, "time_limit_s is a number of seconds above 0, not 0"),
-        ({"time_limit_s": float("nan")}, "time_limit_s"),
+        ({"budget_s": 0}, "budget_s is a number of seconds above 0, not 0"),
+        ({"budget_s": float("nan")}, "budget_s"),
         ({"memory_limit": {"GPU": "1GB"}}, "memory_limit names GPU|memory_limit names 'GPU'"),
-        ({"memory_limit": {"A": "many"}}, "no number of bytes"),
+        ({"memory_limit": {"A": "many"}}, "not a number of bytes"),
         ({"memory_limit": ["A"]}, "maps devices to bytes"),
         ({"pin": {"nothing here": "A"}}, "nothing here"),
         ({"pin": {"(": "A"}}, "regular expression"),

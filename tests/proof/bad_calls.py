@@ -74,7 +74,7 @@ _dumps = _asked("hetero_dumps", **_BASIC)
 _executor = _asked(
     "ParallelExecutor",
     model=lambda k: k.model,
-    affinity=lambda k: k.affinity,
+    placement=lambda k: k.affinity,
     core=lambda k: k.core,
 )
 _freeze = _asked("freeze", **_BASIC, directory=lambda k: k.tmp / "frozen")
@@ -82,13 +82,13 @@ _profile = _asked("profile", **_BASIC, progress=lambda k: False)
 _find = _asked(
     "find_refused",
     model=lambda k: k.model,
-    affinity=lambda k: k.affinity,
+    placement=lambda k: k.affinity,
     core=lambda k: k.core,
     progress=lambda k: False,
 )
 _wrong = _asked("find_wrong", **_BASIC, progress=lambda k: False)
 _lint = _asked(
-    "lint", model=lambda k: k.model, affinity=lambda k: k.affinity, core=lambda k: k.core
+    "lint", model=lambda k: k.model, placement=lambda k: k.affinity, core=lambda k: k.core
 )
 _sweep = _asked(
     "sweep",
@@ -151,7 +151,7 @@ _classify = _asked(
 )
 _read_report = _asked(
     "read_benchmark_app",
-    path=lambda k: k.files("benchmark_average_counters_report.csv", REPORT),
+    file=lambda k: k.files("benchmark_average_counters_report.csv", REPORT),
     core=lambda k: k.core,
 )
 
@@ -234,9 +234,9 @@ SHARED = [
     row(f"{name}: {what} as placement", wrong(**{argument: value}), kind, *says)
     for name, wrong, argument in [
         *((name, wrong, "placement") for name, wrong in _BOTH.items()),
-        ("ParallelExecutor", _executor, "affinity"),
-        ("lint", _lint, "affinity"),
-        ("find_refused", _find, "affinity"),
+        ("ParallelExecutor", _executor, "placement"),
+        ("lint", _lint, "placement"),
+        ("find_refused", _find, "placement"),
     ]
     for what, (value, kind, says) in _PLACEMENTS.items()
     if name == "compile" or what in _SOME
@@ -567,7 +567,7 @@ RUNNING = [
         "time budget",
         "'1 min'",
     ),
-    row("profile: no request", _profile(n_requests=0), ArgumentError, "n_requests=", "0"),
+    row("profile: no request", _profile(requests=0), ArgumentError, "requests=", "0"),
     row(
         "profile: an unknown executor",
         _profile(executor="warp"),
@@ -646,9 +646,9 @@ SWEEPS = [
     row("sweep: no time", _sweep(timeout_s=0), ArgumentError, "timeout_s=", "above 0"),
     row(
         "sweep: a negative memory limit",
-        _sweep(memory_limit_bytes=-1),
+        _sweep(memory_limit=-1),
         ArgumentError,
-        "memory_limit_bytes=",
+        "memory_limit:",
         "-1",
     ),
     row(
@@ -809,7 +809,7 @@ PLANNING = [
     ),
     row("optimize: pins that are no mapping", _optimize(pin=["left"]), PlanError, "pin= maps"),
     row("plan: a limit as a riddle", _plan(memory_limit={"CPU": "lots"}), PlanError, "'lots'"),
-    row("plan: no time", _plan(time_limit_s=0), ArgumentError, "time_limit_s", "above 0"),
+    row("plan: no time", _plan(budget_s=0), ArgumentError, "budget_s", "above 0"),
     row(
         "plan: limits for parallel",
         _plan(executor="parallel", pin={"left": "CPU"}),
@@ -930,27 +930,27 @@ CLASSIFYING = [
 REPORTS = [
     row(
         "read_benchmark_app: nothing there",
-        _read_report(path=lambda k: k.tmp / "nothing"),
+        _read_report(file=lambda k: k.tmp / "nothing"),
         StoredFileError,
         "nothing' does not exist",
     ),
     row(
         "read_benchmark_app: a folder without a report",
-        _read_report(path=Path(__file__).parent),
+        _read_report(file=Path(__file__).parent),
         StoredFileError,
         "holds no report",
         "-report_folder",
     ),
     row(
         "read_benchmark_app: another file",
-        _read_report(path=lambda k: _file(k, "notes.csv", "a;b\n1;2\n")),
+        _read_report(file=lambda k: _file(k, "notes.csv", "a;b\n1;2\n")),
         StoredFileError,
         "notes.csv",
         "benchmark_average_counters_report",
     ),
     row(
         "read_benchmark_app: half a report",
-        _read_report(path=lambda k: _file(k, "half.csv", REPORT[:110])),
+        _read_report(file=lambda k: _file(k, "half.csv", REPORT[:110])),
         StoredFileError,
         "half.csv",
         "half written",
@@ -959,7 +959,7 @@ REPORTS = [
     row(
         "read_benchmark_app: rows that are missing",
         _read_report(
-            path=lambda k: _file(k, "less.csv", REPORT.replace("Total;;;;0.0", "Total;;;;0.9"))
+            file=lambda k: _file(k, "less.csv", REPORT.replace("Total;;;;0.0", "Total;;;;0.9"))
         ),
         StoredFileError,
         "less.csv",

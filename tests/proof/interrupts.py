@@ -49,7 +49,7 @@ def calls() -> dict[str, Callable[[], Any]]:
         if not costs:
             costs.append(hl.calibrate(model, devices, budget_s=3, **quiet))
         for _ in range(20):
-            plan = hl.plan(model, costs[0], time_limit_s=5, **quiet)
+            plan = hl.plan(model, costs[0], budget_s=5, **quiet)
         return plan
 
     planned()

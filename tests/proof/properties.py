@@ -192,7 +192,7 @@ def check_planners(prepared: PreparedModel, seed: int) -> None:
     if not graph.placeable:
         return
     costs = random_costs(random.Random(seed), graph, ["ACC", "CPU"], most_units=8)
-    made = plan_graph(graph, costs, time_limit_s=5.0)
+    made = plan_graph(graph, costs, budget_s=5.0)
     assert made.lower_bound_us <= made.predicted_us + 1e-6
     assert made.gap >= -1e-6
     assert abs(costs.predict_us(made.affinity) - made.predicted_us) < 1e-3

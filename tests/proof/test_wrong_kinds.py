@@ -6,6 +6,7 @@ The cases are made from the signatures, so a new argument is tested as soon as i
 from __future__ import annotations
 
 import inspect
+import operator
 import typing
 from types import FunctionType, SimpleNamespace
 from typing import Any
@@ -127,6 +128,38 @@ def test_numbers_that_nobody_can_mean(name, more, good):
     (parameter,) = more
     with pytest.raises(ArgumentError, match=f"^{parameter}= is at most"):
         FUNCTIONS[name](**needed, **more)
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("Affinity.from_csv", "path", "file"),
+        ("CostModel.from_json", "path", "file"),
+        ("ParallelExecutor", "affinity", "placement"),
+        ("ParallelExecutor", "n_requests", "requests"),
+        ("ParallelExecutor", "separate_branches", "split_branches"),
+        ("evaluate", "reference", "reference_model"),
+        ("explain", "a", "before"),
+        ("find_refused", "affinity", "placement"),
+        ("lint", "affinity", "placement"),
+        ("plan", "time_limit_s", "budget_s"),
+        ("profile", "n_requests", "requests"),
+        ("read_benchmark_app", "path", "file"),
+        ("sweep", "memory_limit_bytes", "memory_limit"),
+        ("views.page", "path", "file"),
+    ],
+)
+def test_names_of_version_0_1_are_taken_with_a_warning(name, old, new):
+    function = operator.attrgetter(name)(hl)
+    parameters = inspect.signature(function).parameters
+    assert new in parameters
+    assert old not in parameters
+    others = {p.name: None for p in parameters.values() if p.default is p.empty and p.name != new}
+    with (
+        pytest.warns(hl.HeteroLabWarning, match=f"{old}= is called {new}= now"),
+        pytest.raises((hl.HeteroLabError, AttributeError, TypeError)),
+    ):
+        function(**others, **{old: object()})
 
 
 def test_text_is_no_list_of_text():

@@ -69,12 +69,12 @@ def test_random_models_and_requests_in_flight(seed, separate):
     affinity = random_affinity(prepared.graph, ["PARACC", "CPU"], seed)
     inputs = [generate_inputs(prepared, s) for s in range(3)]
     wanted = [expected(prepared, i) for i in inputs]
-    n_requests = 4 if seed % 2 == separate else 1
+    requests = 4 if seed % 2 == separate else 1
     with hl.ParallelExecutor(
         prepared,
         affinity,
         device_properties=F32,
-        n_requests=n_requests,
+        requests=requests,
         split_branches=separate,
     ) as executor:
         futures = [executor.submit(i) for i in inputs * 2]
@@ -100,7 +100,7 @@ def test_threads_end_and_a_closed_executor_says_so():
     prepared = prepare(random_model(0))
     affinity = random_affinity(prepared.graph, ["PARACC", "CPU"], 0)
     before = set(threading.enumerate())
-    executor = hl.ParallelExecutor(prepared, affinity, n_requests=2)
+    executor = hl.ParallelExecutor(prepared, affinity, requests=2)
     inputs = generate_inputs(prepared)
     futures = [executor.submit(inputs) for _ in range(20)]
     started = set(threading.enumerate()) - before
@@ -128,7 +128,7 @@ def test_an_op_that_throws_ends_its_request_alone():
     model = ov.Model([op.result(op.add(outer, total, name="y"))], [x, shape], "thrower")
     affinity = hl.Affinity.uniform(model, "CPU").fix(patterns={"^b$": "PARACC"})
     ones = np.ones(4, np.float32)
-    with hl.ParallelExecutor(model, affinity, n_requests=3) as executor:
+    with hl.ParallelExecutor(model, affinity, requests=3) as executor:
         assert executor.partition.n_subgraphs == 2
         shapes = [[2, 2], [3, 3], [4, 1], [3, 5], [1, 4]] * 2
         futures = [executor.submit([ones, np.array(s)]) for s in shapes]
@@ -230,7 +230,7 @@ def test_counters_wait_for_what_runs_and_end_with_the_executor():
     model = hl.load("digits_inception")
     affinity = hl.Affinity.uniform(model, "CPU").fix(patterns={"^mixed2": "PARACC"})
     inputs = generate_inputs(prepare(model))
-    executor = hl.ParallelExecutor(model, affinity, properties={"PERF_COUNT": True}, n_requests=2)
+    executor = hl.ParallelExecutor(model, affinity, properties={"PERF_COUNT": True}, requests=2)
     futures = [executor.submit(inputs) for _ in range(30)]
     rows: list[Any] = executor.profiling_info()
     assert all(future.done() for future in futures)
@@ -256,7 +256,7 @@ def test_a_program_can_end_while_an_executor_runs():
     code = (
         "import numpy as np, hetero_lab as hl\n"
         "model = hl.load('digits_inception')\n"
-        "executor = hl.ParallelExecutor(model, 'CPU', n_requests=2)\n"
+        "executor = hl.ParallelExecutor(model, 'CPU', requests=2)\n"
         "image = [np.zeros((1, 1, 8, 8), np.float32)]\n"
         "futures = [executor.submit(image) for _ in range(2000)]\n"
         "print(sum(f.done() for f in futures) < 2000)"
@@ -275,7 +275,7 @@ def test_tensors_of_unknown_shape_are_handed_over():
         ops={"positive": "PARACC", "column": "PARACC", "y": "PARACC"}
     )
     rows = [[1, 0, 2, 0, 0, 3], [0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1], [0, 5, 0, 0, 0, 0]]
-    with hl.ParallelExecutor(model, affinity, n_requests=2) as executor:
+    with hl.ParallelExecutor(model, affinity, requests=2) as executor:
         assert executor.partition.n_subgraphs == 5
         futures = [executor.submit([np.array(row, np.float32)]) for row in rows * 3]
         for future, row in zip(futures, rows * 3, strict=True):
@@ -284,20 +284,20 @@ def test_tensors_of_unknown_shape_are_handed_over():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n_requests", [1, 4])
-def test_a_thousand_inferences_leave_nothing_behind(n_requests):
+@pytest.mark.parametrize("requests", [1, 4])
+def test_a_thousand_inferences_leave_nothing_behind(requests):
     model = hl.load("digits_inception")
     affinity = hl.Affinity.automatic(model, "CPU").fix(patterns={"^mixed2": "PARACC"})
     inputs = generate_inputs(prepare(model))
     process = psutil.Process()
-    with hl.ParallelExecutor(model, affinity, n_requests=n_requests) as executor:
+    with hl.ParallelExecutor(model, affinity, requests=requests) as executor:
         for _ in range(200):
             executor(inputs)
         threads, memory = process.num_threads(), process.memory_info().rss
-        for _ in range(1000 // n_requests):
-            for future in [executor.submit(inputs) for _ in range(n_requests)]:
+        for _ in range(1000 // requests):
+            for future in [executor.submit(inputs) for _ in range(requests)]:
                 future.result(timeout=60)
-        assert process.num_threads() <= threads + n_requests
+        assert process.num_threads() <= threads + requests
         assert process.memory_info().rss < memory + (20 << 20)
 
 
@@ -307,15 +307,15 @@ def test_a_thousand_inferences_leave_nothing_behind(n_requests):
 def test_every_sample_equals_one_device(name):
     prepared = prepare(hl.load(name))
     arrays = bind_inputs(prepared, generate_inputs(prepared))
-    for n_requests in (1, 4):
-        affinity = random_affinity(prepared.graph, ["PARACC", "CPU"], n_requests)
+    for requests in (1, 4):
+        affinity = random_affinity(prepared.graph, ["PARACC", "CPU"], requests)
         with hl.ParallelExecutor(
-            prepared, affinity, device_properties=F32, n_requests=n_requests
+            prepared, affinity, device_properties=F32, requests=requests
         ) as executor:
             hints = [m.get_property("INFERENCE_PRECISION_HINT") for m in executor.compiled_models]
             precision = lowest_precision((), prepared, hints)
             allowed = {"equal", "rounding"} if precision == "i8" else {"equal"}
-            for future in [executor.submit_bound(arrays) for _ in range(n_requests + 1)]:
+            for future in [executor.submit_bound(arrays) for _ in range(requests + 1)]:
                 found = compare_with_reference(prepared, arrays, future.result(), precision)
                 assert {a.verdict for a in found} <= allowed, found
 
@@ -323,6 +323,6 @@ def test_every_sample_equals_one_device(name):
 def test_bad_arguments():
     model = hl.load("digits_inception")
     with pytest.raises(ArgumentError, match="at least 1"):
-        hl.ParallelExecutor(model, "CPU", n_requests=0)
-    with pytest.raises(ArgumentError, match="n_requests=1"):
-        hl.ParallelExecutor(stateful(), "CPU", n_requests=2)
+        hl.ParallelExecutor(model, "CPU", requests=0)
+    with pytest.raises(ArgumentError, match="requests=1"):
+        hl.ParallelExecutor(stateful(), "CPU", requests=2)

@@ -205,7 +205,7 @@ def evaluate(
     data: Dataset | Sequence[Any],
     *,
     metric: Metric | Correct | None = None,
-    reference: Source | None = None,
+    reference_model: Source | None = None,
     progress: bool = True,
     core: ov.Core | None = None,
 ) -> Evaluation:
@@ -226,7 +226,7 @@ def evaluate(
     metric
         A :class:`~hetero_lab.samples.datasets.Metric`, or a function from outputs by name and
         a label to whether they fit.
-    reference
+    reference_model
         What f32 means: of a quantised model, the one that it was made from. By default the model
         itself, so that a drop is that of its placement.
     progress
@@ -257,7 +257,7 @@ def evaluate(
     core = core or shared_core()
     examples, correct, name, output = read_data(data, metric)
     prepared = prepare(model)
-    exact = F32Reference(prepared if reference is None else prepare(reference), core)
+    exact = F32Reference(prepared if reference_model is None else prepare(reference_model), core)
     run = compile_placement(prepared, placement, core=core)
     answers: list[Answer] = []
     interrupted = False

@@ -149,7 +149,7 @@ class BenchmarkReport:
 
 
 def read_benchmark_app(
-    path: str | os.PathLike[str],
+    file: str | os.PathLike[str],
     model: Source | None = None,
     placement: PlacementLike | None = None,
     *,
@@ -159,7 +159,7 @@ def read_benchmark_app(
 
     Parameters
     ----------
-    path
+    file
         The folder of one run, or one of its files.
     model
         The model that was measured, anything that :func:`hetero_lab.load` takes. With it the
@@ -182,7 +182,7 @@ def read_benchmark_app(
     MeasurementError
         With a model: no node was executed.
     """
-    files = benchmark_app_files.find(path)
+    files = benchmark_app_files.find(file)
     recorded = None
     if "report" in files:
         recorded = benchmark_app_files.read_settings(files["report"])
@@ -212,7 +212,7 @@ def read_benchmark_app(
         mean = _mean(counters_of)
     used = {s.device for s in where.subgraphs} if where else set()
     return BenchmarkReport(
-        source=os.fspath(path),
+        source=os.fspath(file),
         counters_of=counters_of,
         is_detailed=kind == "detailed_counters",
         recorded=recorded,

@@ -185,7 +185,7 @@ def profile(
     placement: PlacementLike,
     *,
     executor: str = HETERO,
-    n_requests: int = 1,
+    requests: int = 1,
     split_branches: bool = False,
     iterations: int | None = None,
     warmup: int | None = None,
@@ -210,7 +210,7 @@ def profile(
     executor
         ``"hetero"``, or ``"parallel"`` for :class:`hetero_lab.ParallelExecutor`, which tells when
         each subgraph ran.
-    n_requests
+    requests
         With more than one, the time between results with that many in flight is measured
         besides the latency, next to that of HETERO with and without
         ``EXCLUSIVE_ASYNC_REQUESTS``: ``profile.tables["throughput"]``.
@@ -256,7 +256,7 @@ def profile(
     >>> hl.profile(model, "HETERO:ACC,CPU", iterations=20, progress=False)
     Profile('digits_inception', 'HETERO:ACC,CPU': median ... µs ..., 2 subgraphs, ...)
     """
-    execution = Execution(executor, n_requests, split_branches)
+    execution = Execution(executor, requests, split_branches)
     iterations, warmup = _check_counts(iterations, warmup, budget_s)
     core = core or shared_core()
     watch = Stopwatch.start(budget_s)
@@ -277,7 +277,7 @@ def profile(
         }
         return _isolated(prepared, resolved, arrays, options, timeout_s, core)
     memory.reset_peak()
-    in_flight = n_requests > 1
+    in_flight = requests > 1
     stages = 2 + in_flight + counters + reference
     bar = Progress(f"compile {resolved.label}", show=progress, total=stages, unit="steps")
     with (
@@ -315,7 +315,7 @@ def profile(
                     budget_s=_left_s(watch),
                     core=core,
                 )
-                spans = runner.spans((TIMED_PER_TURN + 1) * n_requests)
+                spans = runner.spans((TIMED_PER_TURN + 1) * requests)
                 _next(bar, "counters" if counters else "reference")
             outputs = runner.outputs()
             if counters:

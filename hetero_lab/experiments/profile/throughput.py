@@ -77,7 +77,7 @@ def measure_throughput(
     measured: list[tuple[str, bool | None, Runner, list[Any], list[Any]]] = []
     with contextlib.ExitStack() as stack:
         for exclusive, changed in _with_exclusive(placement, core):
-            as_hetero = Execution(HETERO, execution.n_requests)
+            as_hetero = Execution(HETERO, execution.requests)
             other = open_runner(prepared, changed, arrays, as_hetero, core=core)
             stack.callback(other.close)
             warm_up(other.infer, at_most_s=_WARM_UP_S)
@@ -92,7 +92,7 @@ def measure_throughput(
             if watch.is_over:
                 break
     return tuple(
-        Throughput(name, execution.n_requests, exclusive, Latency(tuple(b)), Latency(tuple(a)))
+        Throughput(name, execution.requests, exclusive, Latency(tuple(b)), Latency(tuple(a)))
         for name, exclusive, _, a, b in measured
     )
 

@@ -617,7 +617,7 @@ class _Search:
             rf"\A{re.escape(op)}\Z": affinity[op] for op in given.ops if affinity[op] != given[op]
         }
         try:
-            return plan_graph(self.graph, self.costs, pin=pins, time_limit_s=_PLAN_S).affinity
+            return plan_graph(self.graph, self.costs, pin=pins, budget_s=_PLAN_S).affinity
         except PlanError:
             return None
 

@@ -235,7 +235,7 @@ class _Search:
             objective=self.objective,
             memory_limit=self.memory_limit,
             pin=self.pin,
-            time_limit_s=min(_PLAN_S, _PLANNED * self._budget_s),
+            budget_s=min(_PLAN_S, _PLANNED * self._budget_s),
         )
 
     def _proposals(self, number: int, most: int) -> dict[str, Affinity]:

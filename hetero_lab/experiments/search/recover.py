@@ -331,7 +331,7 @@ class _Search:
         if not self._has_time(_TRIED):
             return [(name, plain)]
         try:
-            plan = plan_graph(self.prepared.graph, self.costs, pin=pins, time_limit_s=_PLAN_S)
+            plan = plan_graph(self.prepared.graph, self.costs, pin=pins, budget_s=_PLAN_S)
         except PlanError:
             return [(name, plain)]
         return [(name, plain), (f"{name}, planned", plan.affinity)]

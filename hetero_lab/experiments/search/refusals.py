@@ -66,7 +66,7 @@ class Refusals:
 
 def find_refused(
     model: Source,
-    affinity: PlacementLike,
+    placement: PlacementLike,
     *,
     fallback: str | None = None,
     timeout_s: float = 120.0,
@@ -79,7 +79,7 @@ def find_refused(
     ----------
     model
         Anything that :func:`hetero_lab.load` takes.
-    affinity
+    placement
         The placement that the runtime refuses.
     fallback
         The device that takes the refused ops; ``None`` takes one that supports all of them,
@@ -116,17 +116,17 @@ def find_refused(
     """
     core = core or shared_core()
     prepared = prepare(model)
-    placement = resolve(prepared, affinity, core=core)
+    resolved = resolve(prepared, placement, core=core)
     if fallback is not None:
         check_device(fallback, core)
-    current = placement.affinity
+    current = resolved.affinity
     found: list[Refusal] = []
     fixes: dict[str, str] = {}
     interrupted = False
     with scratch_directory() as directory, Progress("find refused ops", show=progress) as bar:
         path = directory / "model.xml"
         save(prepared.model, path)
-        prober = _Prober(placement, str(path), timeout_s, bar, core)
+        prober = _Prober(resolved, str(path), timeout_s, bar, core)
         try:
             while (error := prober.refuses(current)) and len(found) < _MOST_REFUSALS:
                 refusal, target = _one(prepared, current, prober, fallback, error, core)

@@ -140,7 +140,7 @@ def expand(
                     extra = [name] if len(prepared) > 1 else []
                     extra += [suffix] if suffix else []
                     extra += [way.executor] if way.executor != HETERO else []
-                    extra += [f"{way.n_requests} requests"] if way.n_requests > 1 else []
+                    extra += [f"{way.requests} requests"] if way.requests > 1 else []
                     label = " · ".join([placement.label or "placement", *extra])
                     entries.append(_entry(label, name, model, changed, way, core))
         if baselines:
@@ -243,7 +243,7 @@ def _entry(
         [placement.affinity[op.name] for op in model.graph],
         {d: {k: str(v) for k, v in sorted(p.items())} for d, p in sorted(properties.items())},
         placement.direct,
-        way.n_requests,
+        way.requests,
     ]
     if way.executor != HETERO:
         identity.append(way.executor)
@@ -253,7 +253,7 @@ def _entry(
         label,
         variant,
         placement,
-        way.n_requests,
+        way.requests,
         baseline,
         properties=properties,
         executor=way.executor,

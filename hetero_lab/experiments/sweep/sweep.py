@@ -29,6 +29,7 @@ from hetero_lab.experiments.workers.set_up import Limits
 from hetero_lab.model.opgraph import graph_to_json
 from hetero_lab.model.read import PreparedModel, Source
 from hetero_lab.placement.placement import PlacementLike
+from hetero_lab.planning.constraints import parse_bytes
 from hetero_lab.runtime.inputs import Inputs, bind_inputs, generate_inputs
 from hetero_lab.runtime.runners import HETERO
 from hetero_lab.runtime.scoring import Correct
@@ -68,7 +69,7 @@ def sweep(
     isolate: bool = True,
     timeout_s: float = 60.0,
     compile_timeout_s: float = 600.0,
-    memory_limit_bytes: int | None = None,
+    memory_limit: int | str | None = None,
     worker_command: Sequence[str] | None = None,
     client: Client | None = None,
     every_host: bool = False,
@@ -139,8 +140,8 @@ def sweep(
     isolate
         Compile and run in worker processes: a crash, a hang or running out of memory costs
         one row.
-    timeout_s, compile_timeout_s, memory_limit_bytes, worker_command
-        Limits of a worker, and how to start it.
+    timeout_s, compile_timeout_s, memory_limit, worker_command
+        Limits of a worker (its memory in bytes, or as ``"2GiB"``), and the command that starts it.
     client
         A ``dask.distributed.Client``: measure on the workers of its cluster (extra ``fleet``).
         Each row is measured on one of the hosts, beside the reference there.
@@ -194,7 +195,7 @@ def sweep(
     )
     if metric is not None and data is None:
         raise ArgumentError("metric= says how answers to data= are judged: give data=, too")
-    limits = _limits(worker_command, memory_limit_bytes)
+    limits = _limits(worker_command, memory_limit)
     cluster = _cluster(client, isolate, every_host)
     prepared, problems = prepare_variants(model)
     entries = expand(
@@ -293,11 +294,12 @@ def _options(**given: Any) -> RunOptions:
     return RunOptions(**given)
 
 
-def _limits(command: Sequence[str] | None, memory_limit_bytes: int | None) -> Limits:
-    if memory_limit_bytes is not None:
-        _positive("memory_limit_bytes", memory_limit_bytes)
+def _limits(command: Sequence[str] | None, memory_limit: int | str | None) -> Limits:
     return Limits(
-        command=None if command is None else tuple(command), memory_limit_bytes=memory_limit_bytes
+        command=None if command is None else tuple(command),
+        memory_limit_bytes=None
+        if memory_limit is None
+        else int(_positive("memory_limit", parse_bytes(memory_limit))),
     )
 
 

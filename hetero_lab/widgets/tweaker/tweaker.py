@@ -302,7 +302,7 @@ class AffinityTweaker(ipywidgets.VBox):
             raise ArgumentError(_NO_COSTS)
 
         def work() -> None:
-            found = plan(self._trial.prepared, costs, time_limit_s=_PLANNING_S)
+            found = plan(self._trial.prepared, costs, budget_s=_PLANNING_S)
             before = self.affinity
             self._change(lambda: self._tweaking.replace(found.affinity, "suggested"))
             same = " It is where you are." if before == self.affinity else ""
@@ -322,23 +322,23 @@ class AffinityTweaker(ipywidgets.VBox):
         tried = self._history[index]
         self._change(lambda: self._tweaking.replace(tried.affinity, f"back to {tried.label}"))
 
-    def load(self, path: str | os.PathLike[str]) -> None:
+    def load(self, file: str | os.PathLike[str]) -> None:
         """Take over an affinity from a JSON or CSV file."""
-        file = Path(path)
-        read = Affinity.from_csv if file.suffix.lower() == ".csv" else Affinity.from_json
-        self._change(lambda: self._tweaking.replace(read(file), f"loaded {file.name}"))
+        path = Path(file)
+        read = Affinity.from_csv if path.suffix.lower() == ".csv" else Affinity.from_json
+        self._change(lambda: self._tweaking.replace(read(path), f"loaded {path.name}"))
 
-    def to_json(self, path: str | os.PathLike[str]) -> None:
+    def to_json(self, file: str | os.PathLike[str]) -> None:
         """Write the affinity as JSON."""
-        self.affinity.to_json(path)
+        self.affinity.to_json(file)
 
-    def to_csv(self, path: str | os.PathLike[str]) -> None:
+    def to_csv(self, file: str | os.PathLike[str]) -> None:
         """Write the affinity as CSV."""
-        self.affinity.to_csv(path)
+        self.affinity.to_csv(file)
 
-    def history_to_csv(self, path: str | os.PathLike[str]) -> None:
+    def history_to_csv(self, file: str | os.PathLike[str]) -> None:
         """Write the history as CSV."""
-        write_csv(path, self.history)
+        write_csv(file, self.history)
 
     def freeze(self, directory: str | os.PathLike[str]) -> Path:
         """Write a directory that runs the placement with openvino and numpy alone."""

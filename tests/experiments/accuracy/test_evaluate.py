@@ -61,7 +61,7 @@ def test_a_quantised_model_is_compared_with_the_one_that_it_was_made_from(digits
         hl.Affinity.uniform(small, "CPU"), "int8", {"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
     )
     with_itself = hl.evaluate(small, in_f32, part, **options)
-    found = hl.evaluate(small, in_f32, part, reference=model, **options)
+    found = hl.evaluate(small, in_f32, part, reference_model=model, **options)
     assert with_itself.relative_error < 1e-6 < 1e-3 < found.relative_error
     assert found.accuracy == with_itself.accuracy
     f32 = hl.evaluate(model, "CPU", part, **options)

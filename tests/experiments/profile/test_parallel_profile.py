@@ -79,7 +79,7 @@ def in_flight(core) -> hl.Profile:
         "digits_inception",
         in_f32(inception(core), "mine"),
         executor="parallel",
-        n_requests=3,
+        requests=3,
         core=core,
         **QUICK,
     )
@@ -238,7 +238,7 @@ def test_its_timeline_has_the_requests_in_flight(in_flight):
 
 def test_hetero_alone_has_its_two_rows_and_no_timeline(core):
     model, placement = branchy(core)
-    profile = hl.profile(model, placement, n_requests=2, core=core, **QUICK)
+    profile = hl.profile(model, placement, requests=2, core=core, **QUICK)
     assert profile.tables["throughput"]["executor"].tolist() == ["hetero", "hetero"]
     assert profile.tables["throughput"]["exclusive"].tolist() == [True, False]
     assert "timeline" not in profile.tables
@@ -247,7 +247,7 @@ def test_hetero_alone_has_its_two_rows_and_no_timeline(core):
 def test_both_are_really_compiled_with_and_without_exclusive_requests(own_core: CountingCore):
     model, placement = branchy(own_core)
     hl.profile(
-        model, placement, n_requests=2, core=own_core, counters=False, reference=False, **QUICK
+        model, placement, requests=2, core=own_core, counters=False, reference=False, **QUICK
     )
     asked = [config["DEVICE_PROPERTIES"] for config in own_core.configs]
     values = [[d.get("EXCLUSIVE_ASYNC_REQUESTS") for d in of.values()] for of in asked]
@@ -257,7 +257,7 @@ def test_both_are_really_compiled_with_and_without_exclusive_requests(own_core: 
 def test_a_budget_holds_for_both_parts(core):
     model, placement = branchy(core)
     profile = hl.profile(
-        model, placement, executor="parallel", n_requests=2, budget_s=0.4, core=core,
+        model, placement, executor="parallel", requests=2, budget_s=0.4, core=core,
         counters=False, reference=False, progress=False,
     )  # fmt: skip
     assert profile.throughput
@@ -274,7 +274,7 @@ def test_interrupted_in_flight_keeps_the_latency(core, monkeypatch):
         pytest.warns(HeteroLabWarning, match="Interrupted after the timing"),
         pytest.raises(KeyboardInterrupt, match="returns the Profile of what was done"),
     ):
-        hl.profile(model, placement, executor="parallel", n_requests=2, core=core, **QUICK)
+        hl.profile(model, placement, executor="parallel", requests=2, core=core, **QUICK)
     profile = hl.last_interrupted()
     assert profile.interrupted
     assert len(profile.latency) == 20
@@ -299,10 +299,10 @@ BAD = {
         "There is no executor 'None'",
     ),
     "no request": (
-        lambda core: branchy(core), {"n_requests": 0}, ArgumentError, "at least 1, not 0",
+        lambda core: branchy(core), {"requests": 0}, ArgumentError, "at least 1, not 0",
     ),
     "half a request": (
-        lambda core: branchy(core), {"n_requests": 1.5}, ArgumentError, "not 1.5",
+        lambda core: branchy(core), {"requests": 1.5}, ArgumentError, "not 1.5",
     ),
     "HETERO splits no branches": (
         lambda core: branchy(core),
@@ -312,9 +312,9 @@ BAD = {
     ),
     "states in several requests": (
         lambda core: (stateful(), "CPU"),
-        {"n_requests": 2},
+        {"requests": 2},
         ArgumentError,
-        "Use n_requests=1",
+        "Use requests=1",
     ),
 }  # fmt: skip
 
@@ -366,7 +366,7 @@ def test_bad_dimensions_of_a_sweep(own_core: CountingCore, options, says):
 
 
 def test_a_sweep_refuses_what_the_executor_cannot_run(own_core: CountingCore):
-    with pytest.raises(ArgumentError, match="n_requests=1"):
+    with pytest.raises(ArgumentError, match="requests=1"):
         hl.sweep(
             stateful(), ["CPU"], executor=["hetero", "parallel"], requests=[1, 2], core=own_core
         )
@@ -414,7 +414,7 @@ def test_a_span_of_no_subgraph_is_a_broken_profile(measured, tmp_path):
 def test_in_a_process_of_its_own(core):
     model, placement = branchy(core)
     profile = hl.profile(
-        model, placement, executor="parallel", n_requests=2, isolate=True, core=core, **QUICK
+        model, placement, executor="parallel", requests=2, isolate=True, core=core, **QUICK
     )
     assert profile.executor == "parallel"
     assert len(profile.tables["timeline"]) == profile.partition.n_subgraphs * (10 + 1) * 2

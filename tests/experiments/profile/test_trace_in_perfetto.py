@@ -70,14 +70,14 @@ def test_a_reconstructed_trace(tmp_path):
         assert total[0]["ns"] == pytest.approx(1e3 * executed)
 
 
-@pytest.mark.parametrize("n_requests", [1, 3])
-def test_a_measured_trace(tmp_path, n_requests):
+@pytest.mark.parametrize("requests", [1, 3])
+def test_a_measured_trace(tmp_path, requests):
     hl.emulate("PERFACC", unsupported={"Concat"})
     profile = hl.profile(
         "digits_inception",
         "HETERO:PERFACC,CPU",
         executor="parallel",
-        n_requests=n_requests,
+        requests=requests,
         iterations=20,
         progress=False,
     )

@@ -85,7 +85,7 @@ def test_without_time_the_costs_are_those_of_the_reference_and_say_so(digits):
         _ = coarse.mape
     for device in ("ACC", "CPU"):  # the reference is on both
         assert sum(unit.time_us[coarse.devices.index(device)] or 0.0 for unit in coarse.units) > 0
-    assert hl.plan(digits, coarse, time_limit_s=TIMELESS).predicted_us > 0
+    assert hl.plan(digits, coarse, budget_s=TIMELESS).predicted_us > 0
 
 
 def test_what_is_computed_from_constants_goes_with_its_op(digits):

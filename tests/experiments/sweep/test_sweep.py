@@ -173,9 +173,7 @@ def test_in_this_process_it_gives_the_same_rows(swept, model, placements):
         ("signal", "crashed (signal 11)", {}),
         # Long enough for a turn of the others on any machine.
         pytest.param("hang", "timed out after 15 s", {"timeout_s": 15.0}, marks=pytest.mark.slow),
-        pytest.param(
-            "memory", "out of memory", {"memory_limit_bytes": 3 << 30}, marks=pytest.mark.slow
-        ),
+        pytest.param("memory", "out of memory", {"memory_limit": 3 << 30}, marks=pytest.mark.slow),
     ],
 )
 def test_a_failing_worker_costs_one_row(

@@ -272,7 +272,7 @@ def test_cancel_and_suggest(tweaker):
     tweaker.press("Suggest")
     tweaker.say("The planner predicts")
     suggested = tweaker.python(
-        "print(tweaker.affinity == hl.plan(model, costs, time_limit_s=20).affinity)"
+        "print(tweaker.affinity == hl.plan(model, costs, budget_s=20).affinity)"
     )
     assert suggested == "True"
     tweaker.notebook.picture("tweaker_9_suggested")
