@@ -268,12 +268,15 @@ def precisions(device: str, *, core: ov.Core | None = None) -> list[str]:
     return sorted({"f32", *found})
 
 
-def unsupported_message(device: str, ops: Sequence[tuple[str, str]]) -> str:
-    """Say which ops a device does not support, as (name, type), and the way out."""
+def unsupported_message(devices: Sequence[str], ops: Sequence[tuple[str, str]]) -> str:
+    """Say which ops none of these devices supports, as (name, type), and the way out."""
     shown = names_at_hand([f"{name} ({op_type})" for name, op_type in ops])
+    if len(devices) == 1:
+        fact = f"{devices[0]} does not support {len(ops)} of the ops placed on it: {shown}"
+    else:
+        fact = f"None of {', '.join(devices)} supports {len(ops)} of the ops: {shown}"
     return (
-        f"{device} does not support {len(ops)} of the ops placed on it: {shown}. "
-        "Give them to another device: with affinity.fix(ops={…}), with --fix, or by naming one "
-        f"behind it, HETERO:{device},…; "
-        "hetero_lab.support(model, devices) shows who can run what."
+        f"{fact}. Give them to another device: with affinity.fix(ops={{…}}), with --fix, or by "
+        f"naming one behind it, HETERO:{','.join(devices)},…; "
+        "hetero_lab.support(model, devices) shows which device runs what."
     )

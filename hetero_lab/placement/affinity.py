@@ -111,12 +111,7 @@ class Affinity(Mapping[str, str]):
             devices[graph.ops[index].name] = able[0] if able else order[0]
         if nobody:
             types = {op.name: op.type for op in graph}
-            raise DeviceError(
-                unsupported_message(
-                    " and ".join(order),
-                    [(name, types[name]) for name in nobody],
-                )
-            )
+            raise DeviceError(unsupported_message(order, [(name, types[name]) for name in nobody]))
         return cls(_nodes(graph), devices)
 
     @classmethod

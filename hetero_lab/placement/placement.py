@@ -184,7 +184,7 @@ def _check(prepared: PreparedModel, placement: Placement, core: ov.Core) -> None
             if affinity[name] == device and name not in able
         ]
         if refused:
-            raise DeviceError(unsupported_message(device, refused))
+            raise DeviceError(unsupported_message([device], refused))
     if not isinstance(placement.device_properties, Mapping):
         raise ArgumentError(
             "device_properties= maps devices to properties, for instance "

@@ -125,6 +125,16 @@ def test_no_device_supports_some_op():
     assert "hetero_lab.support(" in message
 
 
+def test_none_of_several_devices_supports_some_op():
+    core = core_with_acc(supported={"Convolution"})
+    hl.emulate("BCC", supported={"Convolution"}, core=core)
+    with pytest.raises(DeviceError) as caught:
+        Affinity.automatic(convolutions(), "HETERO:ACC,BCC", core=core)
+    message = str(caught.value)
+    assert message.startswith("None of ACC, BCC supports 5 of the ops: 'bias1 (Add)'")
+    assert "HETERO:ACC,BCC,…" in message
+
+
 def test_a_stateful_path_goes_where_all_of_it_is_supported():
     core = core_with_acc(unsupported={"ReLU", "Relu"})
     affinity = Affinity.automatic(stateful(), "HETERO:ACC,CPU", core=core)
