@@ -29,6 +29,7 @@ from hetero_lab.experiments.search.wrong import Wrong  # noqa: E402
 from hetero_lab.model.read import PreparedModel, prepare  # noqa: E402
 from hetero_lab.placement.affinity import Affinity  # noqa: E402
 from hetero_lab.placement.placement import Placement  # noqa: E402
+from hetero_lab.planning.cost_model import CostModel  # noqa: E402
 from hetero_lab.runtime.inputs import bind_inputs, generate_inputs  # noqa: E402
 from hetero_lab.runtime.reference import compare_with_reference, reference_outputs  # noqa: E402
 from hetero_lab.runtime.timing import Stopwatch  # noqa: E402
@@ -46,6 +47,7 @@ class Case:
     precision: str
     arrays: list[np.ndarray]
     faults: tuple[Fault, ...]
+    worker_command: tuple[str, ...] | None = None  # of a device that works in a process
 
     def runs(self, faults: tuple[Fault, ...] | None = None) -> PlacedRuns:
         hook = spoil(SUSPECT, self.faults if faults is None else faults)
@@ -55,6 +57,8 @@ class Case:
             self.arrays,
             "CPU",
             shared_core(),
+            isolate=self.worker_command is not None,
+            worker_command=self.worker_command,
             before_compile=hook,
         )
 
@@ -124,8 +128,8 @@ def shows(case: Case, fault: Fault) -> bool:
     return any(a.verdict == "different" and a.relative_error > 2 * a.tolerance for a in agreement)
 
 
-def search(case: Case) -> Wrong:
-    return search_wrong(case.runs(), Stopwatch.start(None))
+def search(case: Case, costs: CostModel | None = None) -> Wrong:
+    return search_wrong(case.runs(), Stopwatch.start(None), costs=costs)
 
 
 def found_sets(wrong: Wrong) -> set[frozenset[str]]:

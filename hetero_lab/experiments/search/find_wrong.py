@@ -20,7 +20,6 @@ from hetero_lab.errors import (
     MeasurementError,
     PlanError,
     names_at_hand,
-    shorten,
 )
 from hetero_lab.experiments.environment import current_environment
 from hetero_lab.experiments.search.minimal_set import minimal_set
@@ -110,6 +109,10 @@ def find_wrong(
     ------
     DeviceError
         No single real device supports the whole model, so there is no reference.
+    ArgumentError
+        The placement is a virtual device, such as ``AUTO:GPU,CPU``.
+    PlanError
+        The costs are of another model, or do not know the trusted device.
     MeasurementError
         The reference has no output that is a number.
 
@@ -134,6 +137,11 @@ def find_wrong(
         )
     prepared = prepare(model)
     resolved = resolve(prepared, placement, core=core)
+    if resolved.virtual is not None:
+        raise ArgumentError(
+            f"{resolved.virtual} chooses a device for the whole model as it runs. Search on each "
+            f"of its devices by itself: {', '.join(resolved.devices)}."
+        )
     if costs is not None:
         costs.check_graph(prepared.graph)
     arrays = bind_inputs(prepared, generate_inputs(prepared) if inputs is None else inputs)
@@ -144,6 +152,8 @@ def find_wrong(
             "No single real device here supports the whole model, so there is no reference that "
             "could tell what is wrong."
         ) from error
+    if costs is not None:
+        costs.check_devices([*resolved.devices, trusted])
     runs = PlacedRuns(prepared, resolved, arrays, trusted, core, isolate=isolate)
     try:
         return search_wrong(runs, watch, tolerance=tolerance, costs=costs, progress=progress)
@@ -243,6 +253,7 @@ class _Search:
         ]
         named = reference_outputs(self.prepared, self.runs.arrays, core=self.runs.core)
         self.reference = list(named.values())
+        self._check_numbers(list(named))
         self.before = float("inf") if self.refused else max(self._errors(outputs), default=0.0)
         has_random = any(op.type in _RANDOM_TYPES for op in self.graph)
         if self.before <= self._equal and not has_random:
@@ -335,6 +346,20 @@ class _Search:
 
     # The reference.
 
+    def _check_numbers(self, names: Sequence[str]) -> None:
+        """Say which outputs are not numbers in the reference; raise where none has a number."""
+        nan = [name for name, o in zip(names, self.reference, strict=True) if _has_nan(o)]
+        if nan and not any(np.isfinite(o).any() for o in self.reference if o.dtype.kind == "f"):
+            raise MeasurementError(
+                f"On {self.runs.trusted} in f32, no output has a number that could be compared: "
+                f"{names_at_hand(nan)}. Give inputs= for which the model computes some."
+            )
+        if nan:
+            self.notes.append(
+                f"The reference itself makes what is not a number in output {names_at_hand(nan)}; "
+                "such a value is right if it is no number in the placement, either."
+            )
+
     def _check_reference(self) -> None:
         values = self.transparent.values
         again = self.transparent.run({})
@@ -379,15 +404,6 @@ class _Search:
                 fused if plain is None else plain.astype(fused.dtype)
                 for fused, plain in zip(self.reference, unfused, strict=True)
             ]
-        if not any(np.isfinite(o).any() for o in self.reference if o.dtype.kind == "f") and any(
-            map(_has_nan, self.reference)
-        ):
-            maker = next(op.name for op in self.graph if any(key[0] == op.name for key in nan))
-            raise MeasurementError(
-                f"The reference itself makes what is not a number, first in {shorten(maker)}, and "
-                "no output has a number left to compare. Give inputs= for which the model "
-                "computes some."
-            )
 
     def _leave_out(self, ops: Collection[str], why: str) -> frozenset[str]:
         """Take ops out of the search, with those that cannot be apart from them, and say so."""

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 Hook = Callable[["ov.Model", Sequence[tuple[str, frozenset[str]]]], None]
 
+_COMMAND = (sys.executable, "-m", "hetero_lab.experiments.search.inference_worker")
 _TIMEOUT_S = 300.0  # of a worker: some devices compile for minutes
 
 
@@ -45,6 +46,8 @@ class PlacedRuns:
     isolate
         Whether the placement's devices work in a process of their own, so that the search
         survives their crash.
+    worker_command
+        How that process is started.
     before_compile
         Called with each model that is about to be compiled for the placement, and with the
         device and the ops of each subgraph in it.
@@ -66,6 +69,7 @@ class PlacedRuns:
         core: ov.Core,
         *,
         isolate: bool = False,
+        worker_command: Sequence[str] | None = None,
         before_compile: Hook | None = None,
     ):
         self.prepared, self.placement, self.arrays = prepared, placement, list(arrays)
@@ -74,7 +78,7 @@ class PlacedRuns:
         self.hints: dict[str, str] = {}
         self._before_compile = before_compile
         self._properties = compile_properties(placement, core)
-        self._worker = _Worker(core) if isolate else None
+        self._worker = _Worker(core, worker_command or _COMMAND) if isolate else None
 
     def close(self) -> None:
         """End the worker, if there is one."""
@@ -180,9 +184,10 @@ class PlacedRuns:
 class _Worker:
     """Infers in a process that is started again when it has died."""
 
-    def __init__(self, core: ov.Core):
+    def __init__(self, core: ov.Core, command: Sequence[str]):
         emulated = [spec.to_json() for spec in emulated_devices(core).values()]
         self._set_up = SetUp(models={}, emulated=emulated)
+        self._limits = Limits(command=tuple(command))
         self._process: WorkerProcess | None = None
         self._files = ExitStack()
         self._directory: Path = self._files.enter_context(scratch_directory())
@@ -195,8 +200,7 @@ class _Worker:
         arrays: Sequence[np.ndarray],
     ) -> tuple[list[np.ndarray], dict[str, str]]:
         if self._process is None:
-            command = (sys.executable, "-m", "hetero_lab.experiments.search.inference_worker")
-            self._process = WorkerProcess(self._set_up, Limits(command=command))
+            self._process = WorkerProcess(self._set_up, self._limits)
         path, inputs, outputs = (self._directory / f"{n}" for n in ("m.xml", "in.npz", "out.npz"))
         save(model, path)
         named: dict[str, Any] = {f"in{index}": array for index, array in enumerate(arrays)}

@@ -1,0 +1,39 @@
+"""A real worker that dies, or refuses, where two ops are compiled as neighbours.
+
+Started in place of :mod:`hetero_lab.experiments.search.inference_worker`. The ops are chosen by
+the environment of the test: ``FAULT_READER`` reads what ``FAULT_MAKER`` makes, which is the type
+or the name of a node.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from hetero_lab.backend.core import shared_core
+from hetero_lab.experiments.workers.worker import serve
+from hetero_lab.runtime.infer_once import infer_file
+
+
+def _are_neighbours(path):
+    nodes = {node.get_friendly_name(): node for node in shared_core().read_model(path).get_ops()}
+    reader = nodes.get(os.environ["FAULT_READER"])
+    makers = [value.get_node() for value in reader.input_values()] if reader else []
+    wanted = os.environ["FAULT_MAKER"]
+    return any(wanted in (m.get_friendly_name(), m.get_type_name()) for m in makers)
+
+
+def _infer(_, args):
+    # On CPU alone nothing is wrong, and HETERO is given a cut between them.
+    homes = args["affinities"] or {}
+    pair = (os.environ["FAULT_READER"], os.environ["FAULT_MAKER"])
+    apart = len({homes.get(name) for name in pair}) == 2
+    if _are_neighbours(args["path"]) and not apart:
+        if os.environ["FAULT"] == "refuse":
+            raise RuntimeError("no kernel for this")
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return infer_file(**args, core=shared_core())
+
+
+if __name__ == "__main__":
+    serve({"infer": _infer})
