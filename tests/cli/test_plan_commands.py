@@ -265,7 +265,7 @@ def test_plan_then_apply(tmp_path, capsys):
     said = capsys.readouterr().out
     assert said.startswith("Costs: measured now")
     assert f"Written: {costs}\nWritten: {plan}\n" in said
-    assert "not fitted to" in said
+    assert "not fitted to" in said or "not validated: give more time" in said
     assert cli.main([*arguments, "--costs", costs, "--affinity-out", plan]) == 0
     again = capsys.readouterr().out
     assert again.startswith(f"Costs: from {costs}")

@@ -214,7 +214,7 @@ def test_optimize_returns_what_measured_best(digits, few_placements, objective):
     assert list(rows.index) == ["optimized", "greedy", "CPU"]
     assert (rows["status"] == "ok").all()
     assert rows.loc["greedy", "ratio"] == 1.0
-    assert best.improved == ("faster than" in best.verdict)
+    assert best.improved != best.verdict.startswith("No plan was measurably faster")
     if not best.improved:
         best_baseline = rows.loc[["greedy", "CPU"], "ratio"].min()
         assert rows.loc["optimized", "ratio"] == best_baseline

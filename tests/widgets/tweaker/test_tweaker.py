@@ -10,6 +10,7 @@ import pytest
 
 import hetero_lab as hl
 from hetero_lab.errors import AffinityError, ArgumentError, DeviceError, PlanError, PropertyError
+from hetero_lab.experiments.workers.launch import FORK_SERVER
 from hetero_lab.tables import read_csv
 
 FAULTY = Path(__file__).parents[2] / "experiments" / "workers" / "faulty_worker.py"
@@ -262,17 +263,18 @@ def test_a_worker_that_crashes(model, monkeypatch):
 def test_cancel_ends_the_workers_at_once(model):
     import psutil
 
-    others = set(psutil.Process().children())  # a browser of other tests, perhaps
+    assert FORK_SERVER.is_ready(60.0)  # it stays
+    others = set(psutil.Process().children(recursive=True))  # a browser of other tests, perhaps
     tweaker = hl.AffinityTweaker(model, ["ACC", "CPU"], budget_s=3600)
     tweaker.measure(wait=False)
     with pytest.raises(hl.HeteroLabError, match="still running"):
         tweaker.measure()
     until = time.monotonic() + 60
-    while not set(psutil.Process().children()) - others and time.monotonic() < until:
+    while not set(psutil.Process().children(recursive=True)) - others and time.monotonic() < until:
         time.sleep(0.1)
     tweaker.cancel()
     tweaker._background.wait()
-    assert set(psutil.Process().children()) - others == set()
+    assert set(psutil.Process().children(recursive=True)) - others == set()
     assert "Cancelled" in message(tweaker)
     assert len(tweaker.history) == 0
     assert not tweaker._controls.measure.disabled
