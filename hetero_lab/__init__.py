@@ -1,6 +1,6 @@
 """hetero_lab: a laboratory for OpenVINO's HETERO device.
 
-See which op runs where and what every hand-over costs, change it, and measure the change. The
+See which op runs where and what every boundary costs, change it, and measure the change. The
 public names are imported when they are first used; ``import hetero_lab`` alone is quick. Every
 public function ends in ``KeyboardInterrupt`` after Ctrl-C (:mod:`hetero_lab.interrupts`) and
 checks its arguments before anything runs (:mod:`hetero_lab.arguments`).

@@ -104,6 +104,14 @@ def last_line(error: BaseException, limit: int = 400) -> str:
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
 
 
+def reason(error: BaseException, limit: int = 400) -> str:
+    """Return an error of the runtime as one sentence, without the lines that say where it arose."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    told = [line for line in lines if line and not line.startswith(("Exception from ", "Check '"))]
+    text = " ".join(told) or type(error).__name__
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
 def names_at_hand(names: Iterable[str], most: int = 8) -> str:
     """List names for a message, the first ``most`` of them."""
     every = list(names)

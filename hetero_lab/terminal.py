@@ -13,6 +13,13 @@ def one_line(value: str, width: int = 200) -> str:
     return shown if len(shown) <= width else shown[: width - 3] + "..."
 
 
+def count_of(n: int, noun: str) -> str:
+    """Write a number with its noun: ``1 boundary``, ``2 boundaries``."""
+    if n == 1:
+        return f"1 {noun}"
+    return f"{n:,} {noun.removesuffix('y')}{'ies' if noun.endswith('y') else 's'}"
+
+
 def columns(rows: Sequence[Sequence[str]]) -> str:
     """Lay out rows of text in columns, the first row being the heading."""
     shown = [[_printable(cell) for cell in row] for row in rows]

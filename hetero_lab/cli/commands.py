@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import shlex
 import warnings
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,6 +21,7 @@ from hetero_lab.errors import (
     names_at_hand,
     shorten,
 )
+from hetero_lab.lint.causes import summary_lines
 from hetero_lab.tables import check_writable
 
 if TYPE_CHECKING:
@@ -58,7 +60,7 @@ def run_profile(
     """
     from hetero_lab.model.read import prepare
 
-    check_targets(files=[given.csv], directories=[given.export])
+    check_targets(files=[given.csv, given.html], directories=[given.export])
     prepared = prepare(model, options.shapes(given.shape))
     result = until_interrupted(
         hl.profile,
@@ -72,13 +74,48 @@ def run_profile(
         inputs=given.input,
         counters=not given.no_counters,
         reference=not given.no_reference,
+        isolate=given.isolate,
         progress=not given.quiet,
     )
     if given.csv is not None:
         result.to_csv(given.csv)
     if given.export is not None:
         result.export(given.export)
+    write_page(given.html, result)
     return result
+
+
+def after_profile(given: Namespace, prepared: PreparedModel, profile: Profile) -> list[str]:
+    """Return what is awkward about the placement, by cause, and the next command."""
+    lines = []
+    devices = profile.affinity.devices
+    if profile.partition.n_subgraphs > 1:
+        first, *rest = summary_lines(hl.lint(prepared, profile.affinity), most=1)
+        lines.append(f"Findings:   {first}{' ' + rest[0] if rest else ''}")
+    wrong = any(a.verdict in ("different", "not a number") for a in profile.agreement)
+    if wrong and given.device is not None:
+        lines.append(f"Next:       {again(given, 'find-wrong', '-d', given.device)}")
+    elif profile.partition.n_subgraphs > 1:
+        lines.append(f"Next:       {again(given, 'optimize', '-d', ','.join(devices))}")
+    return lines
+
+
+def write_page(path: str | None, result: Any) -> None:
+    """Write the page of ``--html``, if one is asked for."""
+    if path is not None:
+        hl.views.page(result, path)
+
+
+def command_line(*words: str) -> str:
+    """Return a command that can be pasted into a shell."""
+    return shlex.join(words)
+
+
+def again(given: Namespace, command: str, *more: str) -> str:
+    """Return another command on the model, the shapes and the emulated devices of this one."""
+    same = [("--shape", given.shape), ("--emulate", given.emulate)]
+    repeated = [word for option, texts in same for text in texts for word in (option, text)]
+    return command_line("hetero-lab", command, given.model, *more, *repeated)
 
 
 def until_interrupted(call: Callable[_P, _T], *args: _P.args, **options: _P.kwargs) -> _T:

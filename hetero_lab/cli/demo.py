@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import hetero_lab as hl
 from hetero_lab.cli.commands import check_targets, until_interrupted
 from hetero_lab.tables import make_directory, write_csv
-from hetero_lab.terminal import columns
+from hetero_lab.terminal import columns, count_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,7 +57,7 @@ def run(directory: str, say: Say, progress: bool = True) -> bool:
     say(f"   CPU  set to {_settings(acc.contrast)}")
     say(f"   ACC  set to {_settings(acc.properties)}; cannot run {', '.join(sorted(UNSUPPORTED))}")
     say("   ACC is emulated: it is the CPU under a second name, on the same cores. What runs")
-    say("   where and what a hand-over costs is real; its speed is not that of an accelerator.")
+    say("   where and what a boundary costs is real; its speed is not that of an accelerator.")
 
     say("\n2. Support: the ops that each device can run")
     support = hl.support(model, ["ACC", "CPU"])
@@ -130,8 +130,9 @@ def _path(partition: hl.Partition) -> str:
         first, last = subgraph.ops[0], subgraph.ops[-1]
         span = first if first == last else f"{first} … {last}"
         rows.append([str(subgraph.index), subgraph.device, str(len(subgraph.ops)), span])
-    sent = f"{len(partition.boundaries)} hand-overs, {partition.boundary_bytes:,} bytes"
-    return f"{partition.n_subgraphs} subgraphs, {sent}\n{columns(rows)}"
+    boundaries = count_of(len(partition.boundaries), "boundary")
+    sent = f"{boundaries}, {partition.boundary_bytes:,} bytes"
+    return f"{count_of(partition.n_subgraphs, 'subgraph')}, {sent}\n{columns(rows)}"
 
 
 def _measured(summary: pd.DataFrame) -> str:

@@ -15,7 +15,6 @@ from IPython.display import display
 
 from hetero_lab.cli import commands, options, plan as plan_commands, sweep as sweep_commands
 from hetero_lab.errors import ArgumentError, HeteroLabError, did_you_mean, shorten
-from hetero_lab.experiments.profile import report as profile_report
 
 _EXAMPLES = """
 examples:
@@ -75,7 +74,7 @@ def plan_parser() -> options.OptionParser:
     parser = options.OptionParser(
         prog="%hetero_plan",
         description=(
-            "Measure what each op and hand-over costs, and plan the best placement. MODEL is a\n"
+            "Measure what each op and boundary costs, and plan the best placement. MODEL is a\n"
             "variable, the path of a model file or a sample's name; --costs is a variable with a\n"
             "cost model, or a file."
         ),
@@ -106,9 +105,9 @@ class HeteroMagics(Magics):
             contrast = commands.emulate(given.emulate)
             if cell is not None:
                 sweep = sweep_commands.run_fixes(given, model, cell.splitlines(), contrast)
-                return self._result(given, sweep, str(sweep))
+                return self._result(given, sweep)
             result = commands.run_profile(given, model, self._affinity(given.affinity), contrast)
-            return self._result(given, result, profile_report.summary(result))
+            return self._result(given, result)
 
     hetero_profile.__doc__ = profile_parser().format_help()
 
@@ -120,7 +119,7 @@ class HeteroMagics(Magics):
                 return None
             contrast = commands.emulate(given.emulate)
             sweep = sweep_commands.run_sweep(given, self._model(given.model), contrast)
-            return self._result(given, sweep, str(sweep))
+            return self._result(given, sweep)
 
     hetero_sweep.__doc__ = sweep_parser().format_help()
 
@@ -137,11 +136,12 @@ class HeteroMagics(Magics):
 
     hetero_plan.__doc__ = plan_parser().format_help()
 
-    def _result(self, given: Namespace, result: Any, text: str) -> Any:
+    def _result(self, given: Namespace, result: Any, text: str = "") -> Any:
         if given.variable:
             self._namespace[given.variable] = result
         if not given.quiet:
-            print(text)
+            if text:
+                print(text)
             display(result)
         if getattr(result, "interrupted", False):
             raise KeyboardInterrupt("The measurement was interrupted; its result is kept.")

@@ -6,16 +6,19 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from importlib import metadata
 
 from hetero_lab.cli import (
     classify as classify_commands,
     commands,
+    inspect as inspect_commands,
+    optimize as optimize_commands,
     options,
     plan as plan_commands,
     sweep as sweep_commands,
     wrong as wrong_commands,
 )
-from hetero_lab.errors import HeteroLabError
+from hetero_lab.errors import ArgumentError, HeteroLabError
 from hetero_lab.terminal import columns
 
 DIFFERENT, ERROR, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
@@ -36,6 +39,11 @@ examples:
   hetero-lab plan model.onnx -d GPU,CPU --costs costs.json --affinity-out plan.json
   hetero-lab plan model.onnx --costs costs.json --memory-limit GPU=512MiB --pin '^head_=CPU'
 """
+_OPTIMIZE_EXAMPLES = """
+examples:
+  hetero-lab optimize model.onnx -d GPU,CPU --affinity-out best.json --html best.html
+  hetero-lab freeze model.onnx deploy/ --affinity best.json
+"""
 _APPLY_EXAMPLES = """
 examples:
   hetero-lab apply model.onnx plan.json
@@ -54,8 +62,9 @@ def parser() -> options.OptionParser:
         prog="hetero-lab",
         description="A laboratory for OpenVINO's HETERO device: placement, cost, evidence.",
     )
+    top.add_argument("--version", action="store_true", help="print the versions and end")
     subparsers = top.add_subparsers(
-        dest="command", required=True, metavar="COMMAND", parser_class=options.OptionParser
+        dest="command", metavar="COMMAND", parser_class=options.OptionParser
     )
     demo = subparsers.add_parser("demo", help="the main job on a small bundled model")
     demo.add_argument(
@@ -82,6 +91,31 @@ def parser() -> options.OptionParser:
     )
     sweep_commands.add_sweep_options(sweep)
     sweep.set_defaults(run=_sweep)
+    optimize = subparsers.add_parser(
+        "optimize",
+        help="find the fastest placement and prove it by measuring",
+        description=(
+            "Measure costs, plan, measure the plans, learn, repeat; prove the best against every\n"
+            "single device and HETERO's own choice."
+        ),
+        epilog=_OPTIMIZE_EXAMPLES,
+    )
+    optimize_commands.add_optimize_options(optimize)
+    optimize.set_defaults(run=_optimize)
+    support = subparsers.add_parser("support", help="the op types that each device cannot run")
+    inspect_commands.add_support_options(support)
+    support.set_defaults(run=_support)
+    lint = subparsers.add_parser("lint", help="what is awkward about a placement, and the remedy")
+    inspect_commands.add_lint_options(lint)
+    lint.set_defaults(run=_lint)
+    explain = subparsers.add_parser("explain", help="what differs between two placements")
+    inspect_commands.add_explain_options(explain)
+    explain.set_defaults(run=_explain)
+    freeze = subparsers.add_parser(
+        "freeze", help="write a placement that runs with openvino and numpy alone"
+    )
+    inspect_commands.add_freeze_options(freeze)
+    freeze.set_defaults(run=_freeze)
     noise = subparsers.add_parser(
         "noise",
         help="measure how much two compiles of one placement differ on a device",
@@ -102,9 +136,9 @@ def parser() -> options.OptionParser:
     noise.set_defaults(run=_noise)
     plan = subparsers.add_parser(
         "plan",
-        help="measure what each op and hand-over costs and plan the best placement",
+        help="measure what each op and boundary costs and plan the best placement",
         description=(
-            "Measure what each op and hand-over costs, or take it from a file, and plan the best\n"
+            "Measure what each op and boundary costs, or take it from a file, and plan the best\n"
             "placement. A plan is a prediction: hetero-lab apply or sweep measures it."
         ),
         epilog=_PLAN_EXAMPLES,
@@ -142,7 +176,8 @@ def parser() -> options.OptionParser:
     )
     wrong_commands.add_wrong_options(wrong)
     wrong.set_defaults(run=_find_wrong)
-    for command in (devices, profile, sweep, noise, plan, apply, classify, wrong):
+    placing = (devices, support, lint, explain, freeze, profile, sweep, optimize, noise, plan)
+    for command in (*placing, apply, classify, wrong):
         options.add_emulate_option(command)
     return top
 
@@ -156,6 +191,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with commands.warnings_to(_say_aside):
             given = options.parse(parser(), sys.argv[1:] if arguments is None else arguments)
+            if given.version:
+                print(_versions())
+                return 0
+            if given.command is None:
+                raise ArgumentError("COMMAND is missing. hetero-lab -h lists the commands.")
             code = given.run(given)
             sys.stdout.flush()
             return code
@@ -203,10 +243,17 @@ def _samples(_: argparse.Namespace) -> int:
 
 
 def _profile(given: argparse.Namespace) -> int:
+    from hetero_lab.model.read import prepare
+
+    commands.check_targets(files=[given.csv, given.html], directories=[given.export])
     contrast = commands.emulate(given.emulate)
-    result = commands.run_profile(given, given.model, defaults=contrast)
+    prepared = prepare(given.model, options.shapes(given.shape))
+    result = commands.run_profile(given, prepared, defaults=contrast)
     if not given.quiet:
-        print(result.report(), end="")
+        said = result.report(tables=given.table, counters=given.counters)
+        first, *blocks = said.rstrip().split("\n\n")
+        next_step = commands.after_profile(given, prepared, result)
+        print("\n\n".join(["\n".join([first, *next_step]), *blocks]))
     return INTERRUPTED if result.interrupted else 0
 
 
@@ -214,8 +261,45 @@ def _sweep(given: argparse.Namespace) -> int:
     contrast = commands.emulate(given.emulate)
     result = sweep_commands.run_sweep(given, given.model, defaults=contrast)
     if not given.quiet:
-        print(result, end="")
+        print(result.report() if given.table else result, end="" if given.table else "\n")
+        print(f"Next:       {commands.again(given, 'optimize', '-d', given.devices)}")
     return INTERRUPTED if result.interrupted else 0
+
+
+def _optimize(given: argparse.Namespace) -> int:
+    contrast = commands.emulate(given.emulate)
+    result = optimize_commands.run_optimize(given, contrast)
+    if not given.quiet:
+        print(result)
+        if given.table:
+            print(f"\n{result.sweep.report()}\n{result.history.to_string(index=False)}")
+        saved = given.affinity_out or "best.json"
+        if given.affinity_out is None:
+            print(f"Keep it with --affinity-out {saved}.")
+        print(f"Next:       {commands.again(given, 'freeze', 'deploy', '--affinity', saved)}")
+    return INTERRUPTED if result.interrupted else 0
+
+
+def _support(given: argparse.Namespace) -> int:
+    commands.emulate(given.emulate)
+    print(inspect_commands.support_text(given))
+    return 0
+
+
+def _lint(given: argparse.Namespace) -> int:
+    print(inspect_commands.lint_text(given, commands.emulate(given.emulate)))
+    return 0
+
+
+def _explain(given: argparse.Namespace) -> int:
+    commands.emulate(given.emulate)
+    print(inspect_commands.explain_text(given))
+    return 0
+
+
+def _freeze(given: argparse.Namespace) -> int:
+    print(inspect_commands.freeze_text(given, commands.emulate(given.emulate)))
+    return 0
 
 
 def _noise(given: argparse.Namespace) -> int:
@@ -232,6 +316,8 @@ def _plan(given: argparse.Namespace) -> int:
     planned = plan_commands.run_plan(given, given.model, defaults=contrast)
     if not given.quiet:
         print(planned, end="")
+        if given.affinity_out is not None:
+            print(f"Next:  {commands.again(given, 'apply', given.affinity_out)}")
     return 0
 
 
@@ -239,7 +325,7 @@ def _apply(given: argparse.Namespace) -> int:
     contrast = commands.emulate(given.emulate)
     profile = plan_commands.run_apply(given, given.model, defaults=contrast)
     if not given.quiet:
-        print(profile.report(counters=False), end="")
+        print(profile.report(tables=given.table, counters=False), end="")
     if profile.interrupted:
         return INTERRUPTED
     return DIFFERENT if plan_commands.differs(profile) else 0
@@ -261,6 +347,12 @@ def _classify(given: argparse.Namespace) -> int:
     if not given.quiet:
         print(result.report(), end="")
     return 0
+
+
+def _versions() -> str:
+    from hetero_lab import __version__
+
+    return f"hetero-lab {__version__}, OpenVINO {metadata.version('openvino')}"
 
 
 def _print_anything() -> None:

@@ -94,8 +94,44 @@ def add_shape_option(parser: argparse.ArgumentParser) -> None:
         "--shape",
         action="append",
         default=[],
-        metavar="INPUT=1,3,224,224",
-        help="static shape of an input; may be repeated",
+        metavar="[INPUT=]1,3,224,224",
+        help="static shape of an input, whose name may be left out where there is only one; may "
+        "be repeated",
+    )
+
+
+def add_html_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``--html``."""
+    parser.add_argument(
+        "--html", metavar="FILE", help="write a page with sentences, figures and tables"
+    )
+
+
+def add_table_options(parser: argparse.ArgumentParser, *, counters: bool) -> None:
+    """Add ``--table``, and ``-pc`` if there may be counters."""
+    if counters:
+        parser.add_argument(
+            "-pc", action="store_true", dest="counters", help="show the counters of every node"
+        )
+    parser.add_argument("--table", action="store_true", help="show every row")
+
+
+def add_constraint_options(parser: argparse.ArgumentParser) -> None:
+    """Add ``--memory-limit`` and ``--pin``: what a plan has to keep to."""
+    add = parser.add_argument
+    add(
+        "--memory-limit",
+        action="append",
+        default=[],
+        metavar="DEVICE=2GiB",
+        help="most that weights and boundary tensors of a device may take; may be repeated",
+    )
+    add(
+        "--pin",
+        action="append",
+        default=[],
+        metavar="PATTERN=DEVICE",
+        help="keep the ops whose name has the regular expression on a device; may be repeated",
     )
 
 
@@ -163,6 +199,9 @@ def add_profile_options(parser: argparse.ArgumentParser) -> None:
     add_affinity_options(parser)
     add("--csv", metavar="FILE", help="write the summary row as CSV")
     add("--export", metavar="DIR", help="write all tables as CSV, readable by read_profile")
+    add_html_option(parser)
+    add_table_options(parser, counters=True)
+    add("--isolate", action="store_true", help="measure in a worker process")
     add("--no-counters", action="store_true", help="do not measure single ops")
     add("--no-reference", action="store_true", help="do not compare the outputs")
 
@@ -185,19 +224,21 @@ def split_line(line: str) -> list[str]:
         raise ArgumentError(f"A quote is not closed in {shorten(line)}.") from error
 
 
-def shapes(texts: Iterable[str]) -> dict[str, list[int]]:
-    """Read ``["x=1,3,224,224"]`` as ``{"x": [1, 3, 224, 224]}``."""
+def shapes(texts: Iterable[str]) -> dict[str, list[int]] | list[int]:
+    """Read ``["x=1,3,224,224"]`` as ``{"x": [1, 3, 224, 224]}``, ``["1,3"]`` as ``[1, 3]``."""
     found: dict[str, list[int]] = {}
     for text in texts:
         name, equals, sizes = text.rpartition("=")
         numbers = sizes.strip().removeprefix("[").removesuffix("]").split(",")
-        if not equals or not name or not all(size.strip().isdecimal() for size in numbers):
+        if bool(name) != bool(equals) or not all(size.strip().isdecimal() for size in numbers):
             raise ArgumentError(
                 f"--shape {shorten(text)} is not of the form INPUT=1,3,224,224 (whole numbers)."
             )
         _once(found, name, "--shape")
         found[name] = [int(size) for size in numbers]
-    return found
+    if "" in found and len(found) > 1:
+        raise ArgumentError("--shape: name the input of each shape, INPUT=1,3,224,224.")
+    return found.get("", found)
 
 
 def properties(texts: Iterable[str]) -> dict[str, dict[str, Value]]:

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import hetero_lab as hl
 from hetero_lab.cli import commands, options
 from hetero_lab.errors import ArgumentError, DeviceError, names_at_hand, shorten
-from hetero_lab.terminal import columns
+from hetero_lab.lint.causes import summary_lines
+from hetero_lab.tables import number
+from hetero_lab.terminal import columns, count_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
     from hetero_lab.planning.planner import Plan
 
 _BUDGET_S = 60.0
-_MOST_FINDINGS = 5
 
 
 @dataclass(frozen=True)
@@ -52,20 +53,7 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         default="latency",
         help="of one request, or the time between results (%(default)s)",
     )
-    add(
-        "--memory-limit",
-        action="append",
-        default=[],
-        metavar="DEVICE=2GiB",
-        help="most that weights and boundary tensors of a device may take; may be repeated",
-    )
-    add(
-        "--pin",
-        action="append",
-        default=[],
-        metavar="PATTERN=DEVICE",
-        help="keep the ops whose name has the regular expression on a device; may be repeated",
-    )
+    options.add_constraint_options(parser)
     add(
         "-b",
         "--budget",
@@ -85,6 +73,7 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     options.add_shape_option(parser)
     add("--input", metavar="FILE", help="inputs from an .npz file")
     add("--isolate", action="store_true", help="measure in worker processes")
+    options.add_html_option(parser)
     add("-q", "--quiet", action="store_true", help="show nothing")
 
 
@@ -101,6 +90,8 @@ def add_apply_options(parser: argparse.ArgumentParser) -> None:
     options.add_property_option(parser)
     options.add_shape_option(parser)
     add("--input", metavar="FILE", help="inputs from an .npz file")
+    options.add_html_option(parser)
+    options.add_table_options(parser, counters=False)
     add("-q", "--quiet", action="store_true", help="show nothing")
 
 
@@ -145,7 +136,7 @@ def run_plan(
             prepared,
             names,
             budget_s=given.budget,
-            device_properties=_merged(defaults or {}, own, names),
+            device_properties=device_properties(defaults or {}, own, names),
             inputs=given.input,
             isolate=given.isolate,
             progress=not given.quiet,
@@ -170,6 +161,9 @@ def run_plan(
     if given.affinity_out is not None:
         write_affinity(plan.affinity, given.affinity_out)
         written.append(given.affinity_out)
+    if given.html is not None:
+        commands.write_page(given.html, costs)
+        written.append(given.html)
     return Planned(plan, costs, source, findings, unchecked, tuple(written))
 
 
@@ -189,6 +183,7 @@ def run_apply(
     from hetero_lab.experiments.profile.frozen import profile_frozen
     from hetero_lab.model.read import prepare
 
+    commands.check_targets(files=[given.html], directories=[])
     own = options.properties(given.property)
     if given.iterations < 1:
         raise ArgumentError(f"--iterations is a whole number above 0, not {given.iterations}.")
@@ -203,24 +198,28 @@ def run_apply(
             raise ArgumentError(
                 "A frozen placement has its own properties. Leave --property out, or freeze anew."
             )
-        return profile_frozen(
+        frozen = profile_frozen(
             prepared, given.stored, inputs=given.input, iterations=given.iterations
         )
+        commands.write_page(given.html, frozen)
+        return frozen
     affinity = commands.read_affinity(given.stored)
     affinity.check_model(prepared.graph)
-    return commands.until_interrupted(
+    result = commands.until_interrupted(
         hl.profile,
         prepared,
         hl.Placement(
             affinity,
             label=Path(given.stored).name,
-            device_properties=_merged(defaults or {}, own, affinity.devices),
+            device_properties=device_properties(defaults or {}, own, affinity.devices),
         ),
         iterations=given.iterations,
         inputs=given.input,
         counters=False,
         progress=not given.quiet,
     )
+    commands.write_page(given.html, result)
+    return result
 
 
 def differs(profile: Profile) -> bool:
@@ -251,17 +250,18 @@ def write_affinity(affinity: hl.Affinity, path: str) -> None:
         affinity.to_json(path)
 
 
+def check_affinity_target(path: str | None) -> None:
+    """Raise ArgumentError for a name of an affinity's file that tells no format."""
+    if path is not None and not path.lower().endswith((".json", ".csv")):
+        raise ArgumentError(f"--affinity-out {shorten(path)} has to end in .json or .csv.")
+
+
 def _check_targets(given: argparse.Namespace, costs: CostModel | None) -> None:
     """Say before anything is measured what could not be written after it."""
-    if given.affinity_out is not None and not given.affinity_out.lower().endswith(
-        (".json", ".csv")
-    ):
-        raise ArgumentError(
-            f"--affinity-out {shorten(given.affinity_out)} has to end in .json or .csv."
-        )
+    check_affinity_target(given.affinity_out)
     missing = costs is None and given.costs is not None and not os.path.exists(given.costs)
     commands.check_targets(
-        files=[given.affinity_out, given.costs if missing else None], directories=[]
+        files=[given.affinity_out, given.html, given.costs if missing else None], directories=[]
     )
 
 
@@ -333,7 +333,7 @@ def _check_costs(
                 )
 
 
-def _merged(
+def device_properties(
     defaults: Mapping[str, Mapping[str, Any]],
     own: Mapping[str, Mapping[str, Any]],
     devices: Sequence[str],
@@ -359,24 +359,25 @@ def _lines(planned: Planned) -> Iterator[str]:
     from hetero_lab.planning.planner import GREEDY
 
     plan, costs = planned.plan, planned.costs
+    placed = plan.affinity.counts().items()
+    counts = ", ".join(f"{count_of(n, 'op')} on {device}" for device, n in placed)
+    yield f"Plan:  {counts}; {count_of(plan.n_subgraphs, 'subgraph')}"
+    proof = "proven best" if plan.gap == 0 else f"at most {plan.relative_gap:.1%} from the best"
+    yield f"       {proof} for {plan.objective} by these costs ({plan.method})"
     yield f"Costs: {planned.source}{_measured_where(costs)}"
     if costs.validation_rows:
         n = len(costs.validation_rows)
         yield f"       off by {costs.mape:.1%} on average on {n} placements not fitted to"
     else:
         yield "       not validated: give more time with --budget"
-    counts = ", ".join(f"{n} ops on {device}" for device, n in plan.affinity.counts().items())
-    yield f"Plan:  {counts}; {plan.n_subgraphs} subgraph{'s' * (plan.n_subgraphs != 1)}"
-    proof = "proven best" if plan.gap == 0 else f"at most {plan.relative_gap:.1%} from the best"
-    yield f"       {proof} for {plan.objective} by these costs ({plan.method})"
     rows = [["PLACEMENT", "PREDICTED µs", "AGAINST THE PLAN"]]
-    rows.append(["plan", f"{plan.predicted_us:.1f}", ""])
-    rows.append(["lower bound", f"{plan.lower_bound_us:.1f}", ""])
+    rows.append(["plan", number(plan.predicted_us), ""])
+    rows.append(["lower bound", number(plan.lower_bound_us), ""])
     for baseline in plan.baselines:
         ratio = baseline.predicted_us / plan.predicted_us - 1.0 if plan.predicted_us else 0.0
         # In HETERO's own choice each op goes to the first device that can run it.
         label = f"{GREEDY} (automatic)" if baseline.label == GREEDY else baseline.label
-        rows.append([label, f"{baseline.predicted_us:.1f}", f"{ratio:+.1%}"])
+        rows.append([label, number(baseline.predicted_us), f"{ratio:+.1%}"])
     yield columns(rows)
     alone = {baseline.label for baseline in plan.baselines}
     for device in costs.devices:
@@ -403,13 +404,6 @@ def _findings(planned: Planned) -> Iterator[str]:
     if not len(findings):
         yield "Lint:  nothing found"
         return
-    yield f"Lint:  {len(findings)} finding{'s' * (len(findings) != 1)}"
-    for row in findings.head(_MOST_FINDINGS).itertuples():
-        yield f"       {row.severity} {row.rule}, {row.cost_us:+.1f} µs: {_line(str(row.finding))}"
-    if len(findings) > _MOST_FINDINGS:
-        yield f"       … {len(findings) - _MOST_FINDINGS} more"
-
-
-def _line(text: str, most: int = 160) -> str:
-    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return line if len(line) <= most else line[: most - 1] + "…"
+    first, *rest = summary_lines(findings, most=2)
+    yield f"Lint:  {first}"
+    yield from (f"       {line}" for line in rest)

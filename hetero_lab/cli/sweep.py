@@ -72,6 +72,8 @@ def add_sweep_options(parser: argparse.ArgumentParser) -> None:
     options.add_shape_option(parser)
     add("--csv", metavar="FILE", help="write the summary, one row a placement")
     add("--export", metavar="DIR", help="write all tables as CSV")
+    options.add_html_option(parser)
+    options.add_table_options(parser, counters=False)
     add("--no-counters", action="store_true", help="do not measure single ops")
     add("--no-reference", action="store_true", help="do not compare the outputs")
     add("--no-isolate", action="store_true", help="measure in this process")
@@ -96,7 +98,7 @@ def run_sweep(
     """
     from hetero_lab.placement.priorities import Priorities
 
-    commands.check_targets(files=[given.csv], directories=[given.export, given.store])
+    commands.check_targets(files=[given.csv, given.html], directories=[given.export, given.store])
     loaded = hl.load(model, shapes=options.shapes(given.shape) or None)
     first = Priorities.parse(given.devices)
     orders = hl.priority_orders(first.devices) if given.orders == "all" else [first]
@@ -131,6 +133,7 @@ def run_sweep(
         sweep.to_csv(given.csv)
     if given.export is not None:
         sweep.export(given.export)
+    commands.write_page(given.html, sweep)
     return sweep
 
 
@@ -151,7 +154,7 @@ def run_fixes(
     ]
     if not fixes:
         raise ArgumentError("The cell has no fix. Write one a line: ^block3/ = CPU.")
-    commands.check_targets(files=[given.csv], directories=[given.export])
+    commands.check_targets(files=[given.csv, given.html], directories=[given.export])
     loaded = hl.load(model, shapes=options.shapes(given.shape) or None)
     if given.device is None:
         raise ArgumentError("Name the devices: -d HETERO:GPU,CPU.")
@@ -175,6 +178,7 @@ def run_fixes(
         sweep.to_csv(given.csv)
     if given.export is not None:
         sweep.export(given.export)
+    commands.write_page(given.html, sweep)
     return sweep
 
 

@@ -39,7 +39,8 @@ class Finding:
 
     ``remedy`` maps ops to devices, ready for ``affinity.fix(ops=remedy)``; it is empty where
     there is none. ``cost_us`` is the predicted latency now minus that after the remedy, 0 where
-    there is none and None without a cost model.
+    there is none and None without a cost model. ``cause`` is what keeps the ops apart from their
+    neighbours; findings with the same cause belong together.
     """
 
     rule: str
@@ -49,6 +50,7 @@ class Finding:
     advice: str
     remedy: Mapping[str, str] = field(default_factory=dict)
     cost_us: float | None = None
+    cause: str = ""
 
 
 @dataclass(frozen=True)
@@ -276,8 +278,3 @@ def together(nodes: Sequence[int]) -> Callable[[np.ndarray], bool]:
     """Return a test for whether some ops share one subgraph."""
     wanted = list(nodes)
     return lambda ids: bool((ids[wanted] == ids[wanted[0]]).all())
-
-
-def count_of(n: int, noun: str) -> str:
-    """Write a number with its noun."""
-    return f"{n:,} {noun}{'' if n == 1 else 's'}"

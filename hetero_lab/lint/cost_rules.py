@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hetero_lab.lint.context import WARNING, Draft, LintContext, count_of
+from hetero_lab.lint.context import WARNING, Draft, LintContext
+from hetero_lab.terminal import count_of
 
 SLOW_DEVICE, DEAR_BOUNDARY = "slow-device", "dear-boundary"
 SLOWER = 2.0  # times as slow as on the best device
@@ -69,7 +70,7 @@ def expensive_boundaries(context: LintContext) -> Iterator[Draft]:
             nodes=nodes,
             finding=(
                 f"A subgraph of {subgraph.device} with {count_of(len(nodes), 'op')} "
-                f"({context.named(nodes)}) has {count_of(link.n_tensors, 'hand-over')} of "
+                f"({context.named(nodes)}) has {count_of(link.n_tensors, 'boundary')} of "
                 f"{link.n_bytes:,} bytes; to have it apart costs "
                 f"{context.overhead_us[subgraph.index]:.1f} µs, more than it saves."
             ),

@@ -54,6 +54,8 @@ def lint(
         - ``finding``, ``advice``: sentences
         - ``remedy``: dict for ``affinity.fix(ops=remedy)``, empty if there is none; it removes
           this finding (others may come instead)
+        - ``cause``: what keeps the ops apart: what a device cannot run, or a choice. Findings
+          with one cause belong together.
         - ``n_ops``
         - ``cost_us``, with costs: predicted latency now minus that after the remedy, in µs. 0
           without a remedy; negative where the remedy is not worth it.
@@ -122,12 +124,13 @@ def to_frame(found: list[Finding], *, priced: bool) -> pd.DataFrame:
             "finding": f.finding,
             "advice": f.advice,
             "remedy": dict(f.remedy),
+            "cause": f.cause,
             "n_ops": len(f.ops),
             "cost_us": f.cost_us,
         }
         for f in found
     ]
-    columns = ["rule", "severity", "ops", "finding", "advice", "remedy", "n_ops"]
-    texts = dict.fromkeys(("rule", "severity", "finding", "advice"), "str")
+    columns = ["rule", "severity", "ops", "finding", "advice", "remedy", "cause", "n_ops"]
+    texts = dict.fromkeys(("rule", "severity", "finding", "advice", "cause"), "str")
     frame = pd.DataFrame(rows, columns=[*columns, *(["cost_us"] if priced else [])])
     return frame.astype({**texts, "n_ops": "int64", **({"cost_us": float} if priced else {})})

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hetero_lab.lint.context import WARNING, Draft, LintContext, count_of, together
+from hetero_lab.lint.context import WARNING, Draft, LintContext, together
 from hetero_lab.lint.topology_rules import HEAVY, fusion_pairs
 from hetero_lab.model.opgraph import CONSTANT, OpGraph
+from hetero_lab.terminal import count_of
 
 CUT_QUANTIZATION = "cut-quantization"
 FAKE_QUANTIZE = "FakeQuantize"
@@ -179,7 +180,7 @@ def cut_quantization(context: LintContext) -> Iterator[Draft]:
             finding=(
                 f"{count_of(len(ops), 'op')} of {device} ({context.named(ops)}) would run in int8, "
                 f"but what quantises the input ({context.named(away)}) is {where}: {n_bytes:,} "
-                "bytes are handed over, and the int8 kernel is lost."
+                "bytes cross, and the int8 kernel is lost."
             ),
             options=(
                 *context.moves(away, [device]),

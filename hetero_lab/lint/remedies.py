@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from hetero_lab.errors import names_at_hand, shorten
+from hetero_lab.lint.causes import with_causes
 from hetero_lab.lint.context import ERROR, INFO, Costs, Draft, Finding, LintContext
 from hetero_lab.lint.cost_rules import COST_RULES
 from hetero_lab.lint.quantized_blocks import QUANTIZATION_RULES
@@ -122,7 +123,7 @@ def find_problems(
     drafts.sort(key=lambda draft: (_RANK[draft.severity], -draft.weight))
     found = [finding for draft in drafts if (finding := _finding(trials, now, draft))]
     found.sort(key=lambda f: (f.severity != ERROR, -(f.cost_us or 0.0), _RANK[f.severity]))
-    return found
+    return with_causes(context, found)
 
 
 def _finding(trials: Trials, now: Outcome, draft: Draft) -> Finding | None:
@@ -186,5 +187,5 @@ def _advice(remedy: Mapping[str, str], now: Outcome, after: Outcome | None) -> s
         return f"{move}, {how}. What that does to the rest was not tried."
     return (
         f"{move}, {how}: subgraphs {now.n_subgraphs} → {after.n_subgraphs}, "
-        f"hand-overs {now.n_crossings} → {after.n_crossings}."
+        f"boundaries {now.n_crossings} → {after.n_crossings}."
     )

@@ -19,11 +19,11 @@ from hetero_lab.lint.context import (
     WARNING,
     Draft,
     LintContext,
-    count_of,
     together,
 )
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.topology import connected, strong_components, topology
+from hetero_lab.terminal import count_of
 
 TORN_STATE, CYCLE, CUT_FUSION = "torn-state", "cycle", "cut-fusion"
 PING_PONG, TINY, COPY_ONLY = "ping-pong", "tiny-subgraph", "copy-only"
@@ -227,10 +227,10 @@ def cut_fusions(context: LintContext) -> Iterator[Draft]:
         over = " and ".join(dict.fromkeys(devices))
         if context.costs:
             weight = lost[first, second]
-            price = f"the lost fusion costs {weight:.1f} µs beside the hand-over"
+            price = f"the lost fusion costs {weight:.1f} µs beside the boundary"
         else:
             weight = float(context.graph.ops[first].outputs[0].n_bytes or 0)
-            price = f"{weight:,.0f} bytes are handed over in between"
+            price = f"{weight:,.0f} bytes cross in between"
         how = "are on" if devices[0] != devices[1] else "are in two subgraphs of"
         yield Draft(
             rule=CUT_FUSION,
@@ -292,7 +292,7 @@ def small_subgraphs(context: LintContext) -> Iterator[Draft]:
             and (few or (cheap and len(nodes) <= SMALL))
             and len(nodes) <= n_around
         )
-        exchanged = f"{count_of(link.n_tensors, 'hand-over')} of {link.n_bytes:,} bytes"
+        exchanged = f"{count_of(link.n_tensors, 'boundary')} of {link.n_bytes:,} bytes"
         what = f"{count_of(len(nodes), 'op')} ({context.named(nodes)})"
         if there_and_back:
             (other,) = devices

@@ -27,6 +27,7 @@ from hetero_lab.errors import (
     ModelError,
     did_you_mean,
     names_at_hand,
+    reason,
     shorten,
     warn,
 )
@@ -34,11 +35,13 @@ from hetero_lab.model.naming import make_names_unique, name_the_nameless, names_
 from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, Op, OpGraph, Tensor
 from hetero_lab.samples.catalogue import sample_names, sample_path, sample_shapes
 
+Shapes: TypeAlias = "Mapping[str, Sequence[int]] | Sequence[int]"
 Source: TypeAlias = "str | os.PathLike[str] | ov.Model | PreparedModel"
 
 _MARK = ["hetero_lab", "prepared"]
 _MODEL_FILES = (".xml", ".onnx", ".tflite", ".pb", ".pdmodel")
 _COMPRESSED = re.compile(r"^(f16|bf16|[iu][1-8]|nf4|f8\w*|f4\w*)$")
+_UNREADABLE = "Unable to read the model"
 _STRUCTURE_BYTES = 1 << 20  # more than the XML of most models
 _SAMPLED = 256  # values of each constant that tell whether a model was changed
 _lock = threading.Lock()
@@ -54,7 +57,7 @@ class PreparedModel:
     fingerprint: str
 
 
-def load(source: Source, shapes: Mapping[str, Sequence[int]] | None = None) -> ov.Model:
+def load(source: Source, shapes: Shapes | None = None) -> ov.Model:
     """Read and prepare a model.
 
     Parameters
@@ -63,8 +66,9 @@ def load(source: Source, shapes: Mapping[str, Sequence[int]] | None = None) -> o
         The name of a sample (see :func:`hetero_lab.samples`), the path of a model file that
         OpenVINO reads (.xml, .onnx, .tflite, .pb, …), or an ``ov.Model``, which is not changed.
     shapes
-        Static shape of each input whose shape is dynamic, by tensor name. If only the batch
-        is dynamic, it becomes 1 and a warning says so.
+        Static shape of each input whose shape is dynamic, by tensor name; for a model with one
+        input the shape alone will do. If only the batch is dynamic, it becomes 1 and a warning
+        says so.
 
     Returns
     -------
@@ -94,7 +98,7 @@ def load(source: Source, shapes: Mapping[str, Sequence[int]] | None = None) -> o
     return prepare(source, shapes).model
 
 
-def prepare(source: Source, shapes: Mapping[str, Sequence[int]] | None = None) -> PreparedModel:
+def prepare(source: Source, shapes: Shapes | None = None) -> PreparedModel:
     """Like :func:`load`, with graph and fingerprint; what is prepared already passes through."""
     if isinstance(source, PreparedModel):
         return source
@@ -224,21 +228,27 @@ def _read(path: Path) -> ov.Model:
     try:
         return ov.Core().read_model(path)
     except Exception as error:
+        # A message that only repeats the file's name says nothing about the cause.
+        why = reason(error)
+        told = "" if why.startswith(_UNREADABLE) else f": {why.rstrip('.')}"
         raise ModelError(
-            f"OpenVINO cannot read {shorten(str(path))}. Is the file complete, and of a kind that "
-            "it reads (.xml with its .bin, .onnx, .tflite, .pb, .pdmodel)?"
+            f"OpenVINO cannot read {shorten(str(path))}{told}. Is the file complete, and of a kind "
+            "that it reads (.xml with its .bin, .onnx, .tflite, .pb, .pdmodel)?"
         ) from error
 
 
-def _set_static_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> None:
+def _set_static_shapes(model: ov.Model, shapes: Shapes) -> None:
     given: dict[int, list[int]] = {}
     names = [input_name(port) for port in model.inputs]
     if not isinstance(shapes, Mapping):
-        example = names[0] if names else "input"
-        raise ModelError(
-            f'shapes= maps inputs to shapes, for instance {{"{example}": [1, 3, 224, 224]}}, '
-            f"not {type(shapes).__name__}. Inputs: {_describe_inputs(model)}."
-        )
+        if len(names) != 1 or isinstance(shapes, str) or not isinstance(shapes, Sequence):
+            example = names[0] if names else "input"
+            raise ModelError(
+                f'shapes= maps inputs to shapes, for instance {{"{example}": [1, 3, 224, 224]}}, '
+                "and is a list of sizes only for a model with one input. "
+                f"Inputs: {_describe_inputs(model)}."
+            )
+        shapes = {names[0]: shapes}
     for key, shape in shapes.items():
         index = _input_index(model, key)
         if index is None:

@@ -21,6 +21,7 @@ from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import PlacementLike, resolve
 from hetero_lab.placement.subgraph_collector import Split, SubgraphCollector
 from hetero_lab.placement.topology import topology
+from hetero_lab.terminal import count_of
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -107,7 +108,8 @@ class Partition:
     def __repr__(self) -> str:
         how = "observed" if self.observed else "predicted"
         return (
-            f"Partition({self.n_subgraphs} subgraphs, {len(self.boundaries)} boundaries, "
+            f"Partition({count_of(self.n_subgraphs, 'subgraph')}, "
+            f"{count_of(len(self.boundaries), 'boundary')}, "
             f"{self.boundary_bytes} bytes, {how})"
         )
 

@@ -46,7 +46,7 @@ def part_name(part: Part) -> str:
         return f"{shorten(part.name, 60)} on {part.device_after} instead of {part.device_before}"
     if part.kind == "boundaries":
         where = f"{part.device_before} to {part.device_after}"
-        return f"{shorten(part.name, 60)} handed over from {where}"
+        return f"{shorten(part.name, 60)} crossing from {where}"
     if part.kind == "subgraphs":
         return f"subgraphs on {part.device_after}"
     if part.kind == "spread memory":

@@ -25,6 +25,7 @@ from hetero_lab.planning.planner import Baseline, plan_graph
 from hetero_lab.planning.schedules import Schedule, ScheduledTask, arranged
 from hetero_lab.planning.simulation import run_partition, simulate
 from hetero_lab.planning.task_graph import Edge, Task, TaskGraph, check_rank, rank_tasks
+from hetero_lab.terminal import count_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,7 +82,7 @@ class SchedulePlan:
 
     def __repr__(self) -> str:
         return (
-            f"SchedulePlan({self.predicted_us:.1f} µs, {self.n_subgraphs} subgraphs, "
+            f"SchedulePlan({self.predicted_us:.1f} µs, {count_of(self.n_subgraphs, 'subgraph')}, "
             f"by {self.method}, {self.affinity!r})"
         )
 

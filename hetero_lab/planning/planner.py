@@ -26,6 +26,7 @@ from hetero_lab.planning.min_cut import Choice, min_cut
 from hetero_lab.planning.objective import LATENCY, THROUGHPUT
 from hetero_lab.planning.pairwise import Pairwise
 from hetero_lab.tables import bytes_text
+from hetero_lab.terminal import count_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -104,8 +105,8 @@ class Plan:
     def __repr__(self) -> str:
         proof = "proven best" if self.gap == 0 else f"at most {self.relative_gap:.1%} from best"
         return (
-            f"Plan({self.objective}: {self.predicted_us:.1f} µs, {proof}, {self.n_subgraphs} "
-            f"subgraphs, {self.affinity!r})"
+            f"Plan({self.objective}: {self.predicted_us:.1f} µs, {proof}, "
+            f"{count_of(self.n_subgraphs, 'subgraph')}, {self.affinity!r})"
         )
 
     def to_frame(self) -> pd.DataFrame:

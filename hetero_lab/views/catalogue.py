@@ -13,13 +13,16 @@ from hetero_lab.errors import ArgumentError
 from hetero_lab.experiments.accuracy.evaluate import Evaluation
 from hetero_lab.experiments.profile.profile import Profile
 from hetero_lab.experiments.profile.tables import headline
+from hetero_lab.experiments.search.optimized import Optimized
 from hetero_lab.experiments.search.recovered import Recovered
+from hetero_lab.experiments.search.wrong import Wrong
 from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.difference import Difference
 from hetero_lab.planning.list_scheduling import SchedulePlan
 from hetero_lab.views.accuracy_scatter import predicted_measured
 from hetero_lab.views.difference_bars import difference
+from hetero_lab.views.error_lines import errors_along_model
 from hetero_lab.views.front_scatter import accuracy_front
 from hetero_lab.views.graph.drawing import placement_graph
 from hetero_lab.views.host_dots import hosts
@@ -37,7 +40,17 @@ if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
-Result: TypeAlias = Profile | Sweep | CostModel | SchedulePlan | Difference | Evaluation | Recovered
+Result: TypeAlias = (
+    Profile
+    | Sweep
+    | Optimized
+    | CostModel
+    | SchedulePlan
+    | Difference
+    | Evaluation
+    | Recovered
+    | Wrong
+)
 
 
 def _always(_: Any) -> bool:
@@ -191,6 +204,20 @@ def _slowest(profile: Profile) -> pd.DataFrame:
     return frame.sort_values("real_time_us", ascending=False, kind="stable").loc[:, columns]
 
 
+def _best_row(best: Optimized) -> Profile | None:
+    """Return the profile of the placement that was chosen."""
+    for row in best.sweep.rows:
+        if row.profile is not None and row.profile.affinity == best.affinity:
+            return row.profile
+    return None
+
+
+def _graph_of_best(best: Optimized) -> go.Figure:
+    profile = _best_row(best)
+    assert profile is not None
+    return placement_graph(profile)
+
+
 def _ranking(sweep: Sweep) -> pd.DataFrame:
     return sweep.ranking.drop(columns=["labels", "variant"], errors="ignore")
 
@@ -248,6 +275,27 @@ KINDS = (
             Listing("Ranking", _ranking, is_detail=False, applies=_any_measured),
             Listing("Summary", _table("summary")),
         ),
+    ),
+    Kind(
+        takes=Optimized,
+        heading=lambda best: f"The best placement of {best.costs.graph.name}",
+        notes=lambda best: [best.verdict, *best.notes, *_sweep_notes(best.sweep)],
+        views=(
+            View("latency_ranking", lambda best: latency_ranking(best.sweep)),
+            View("placement_graph", _graph_of_best, lambda best: _best_row(best) is not None),
+            View("predicted_measured", lambda best: predicted_measured(best.costs)),
+        ),
+        listings=(
+            Listing("Ranking", lambda best: _ranking(best.sweep), is_detail=False),
+            Listing("Tried on the way", lambda best: best.history),
+        ),
+    ),
+    Kind(
+        takes=Wrong,
+        heading=lambda wrong: "What is wrong" if wrong.kind != "none" else "Nothing is wrong",
+        notes=lambda wrong: repr(wrong).splitlines(),
+        views=(View("errors_along_model", errors_along_model, lambda w: bool(w.op_errors)),),
+        listings=(Listing("Culprits", lambda wrong: wrong.culprits, is_detail=False),),
     ),
     Kind(
         takes=CostModel,

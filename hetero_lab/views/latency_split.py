@@ -18,7 +18,7 @@ from hetero_lab.views.theme import base_layout
 _PARTS = (
     ("ops", "ops", "#5b6472"),
     ("reorders", "reorders (layout, precision)", "#b0413e"),
-    ("rest", "rest (hand-over, runtime)", "#c3c7ce"),
+    ("rest", "rest (boundaries, runtime)", "#c3c7ce"),
 )
 
 

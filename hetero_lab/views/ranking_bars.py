@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 
 from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.statistics import Estimate
+from hetero_lab.terminal import count_of
 from hetero_lab.views.arguments import expect
 from hetero_lab.views.colours import GRID, TEXT
 from hetero_lab.views.intervals import latency_bars, latency_end_us, latency_text
@@ -80,7 +81,7 @@ def latency_ranking(sweep: Sweep) -> go.Figure:
             error_x=latency_bars([r.latency for r in rows], color=TEXT, thickness=1.5),
             hovertext=[
                 f"<b>{plain(r.label, 200)}</b><br>{latency_text(r.latency)}<br>group {r.group}, "
-                f"{r.n_subgraphs} subgraphs"
+                f"{count_of(r.n_subgraphs, 'subgraph')}"
                 + (f"<br>emulated: {plain(r.emulated, 80)}" if r.emulated else "")
                 for r in rows
             ],

@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 from hetero_lab.errors import ArgumentError, names_at_hand, shorten
 from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.statistics import Estimate
+from hetero_lab.terminal import count_of
 from hetero_lab.views.arguments import expect
 from hetero_lab.views.colours import GRID, device_styles
 from hetero_lab.views.intervals import latency_bars, latency_end_us, latency_text
@@ -97,7 +98,8 @@ def placement_latency(sweep: Sweep, x: str = "subgraphs") -> go.Figure:
             error_y=latency_bars([found[i].latency for i in mine]),
             hovertext=[
                 f"<b>{plain(found[i].label, 200)}</b><br>{latency_text(found[i].latency)}<br>"
-                f"{found[i].n_subgraphs} subgraphs, {found[i].boundary_bytes:,} boundary bytes<br>"
+                f"{count_of(found[i].n_subgraphs, 'subgraph')}, "
+                f"{found[i].boundary_bytes:,} boundary bytes<br>"
                 + ", ".join(f"{plain(d, 30)} {share:.0%}" for d, share in found[i].shares)
                 for i in mine
             ],

@@ -25,7 +25,7 @@ def start(*arguments: str, cwd=None) -> subprocess.Popen:
 
 def test_profile_prints_the_report(capsys):
     arguments = ["profile", "digits_inception", "-d", "HETERO:CLIACC,CPU", "--emulate", EMULATE]
-    assert cli.main([*arguments, "-n", "10"]) == 0
+    assert cli.main([*arguments, "-n", "10", "-pc", "--table"]) == 0
     out, err = capsys.readouterr()
     assert "hetero-lab:" not in err  # at most a bar, where this takes long
     assert "CLIACC (emulated on CPU)" in out

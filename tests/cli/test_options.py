@@ -50,6 +50,12 @@ def test_usage_error_says_what_is_wrong(arguments, fact):
     assert "\n" not in str(caught.value)
 
 
+def test_a_shape_without_a_name():
+    assert options.shapes(["1,3,320,320"]) == [1, 3, 320, 320]
+    with pytest.raises(ArgumentError, match="name the input of each shape"):
+        options.shapes(["1,3", "x=2"])
+
+
 def test_shapes():
     given = ["x=1,3,224,224", "a=b:0=[2, 2]"]
     assert options.shapes(given) == {"x": [1, 3, 224, 224], "a=b:0": [2, 2]}

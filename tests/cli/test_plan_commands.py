@@ -16,6 +16,7 @@ from hetero_lab.cli import main as cli, options, plan as plan_commands
 from hetero_lab.errors import ArgumentError
 from hetero_lab.model.read import prepare
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
+from hetero_lab.tables import number
 
 EMULATE = ["--emulate", "PLANACC:unsupported=Softmax"]
 MODEL = "digits_inception"
@@ -78,15 +79,18 @@ def test_a_plan_from_stored_costs(costs_file, tmp_path, capsys):
     plan = hl.plan(MODEL, costs)
     assert plan.affinity == affinity
     lines = said.splitlines()
-    assert "elsewhere, OpenVINO 2026.4" in lines[0]
+    assert "elsewhere, OpenVINO 2026.4" in said
     cpu = costs.predict_us(hl.Affinity.uniform(MODEL, "CPU"))
-    rows = {line.split()[0]: line.split()[1] for line in lines if line.startswith(("plan", "CPU "))}
-    assert rows == {"plan": f"{plan.predicted_us:.1f}", "CPU": f"{cpu:.1f}"}
-    assert f"lower bound {plan.lower_bound_us:.1f}" in " ".join(said.split())
+    rows = {
+        line.split()[0]: line.split()[1] for line in lines if line.startswith(("plan ", "CPU "))
+    }
+    assert rows == {"plan": number(plan.predicted_us), "CPU": number(cpu)}
+    assert f"lower bound {number(plan.lower_bound_us)}" in " ".join(said.split())
     assert "greedy" in said
     assert "PLANACC alone cannot run every op." in said
     assert "Lint:" in said
-    assert lines[-1] == f"Written: {out}"
+    assert lines[-2] == f"Written: {out}"
+    assert lines[-1].startswith(f"Next:  hetero-lab apply {MODEL} {out}")
 
 
 def test_pins_and_limits_reach_the_plan(costs_file, tmp_path, capsys):
@@ -163,15 +167,15 @@ def test_apply_an_affinity(tmp_path, capsys):
     hl.emulate("PLANACC", unsupported={"Softmax"})
     auto = hl.Affinity.automatic(MODEL, "HETERO:PLANACC,CPU")
     auto.to_json(tmp_path / "plan.json")
-    arguments = ["apply", MODEL, str(tmp_path / "plan.json"), *EMULATE, "-n", "10"]
+    arguments = ["apply", MODEL, str(tmp_path / "plan.json"), *EMULATE, "-n", "10", "--table"]
     assert cli.main([*arguments, "--property", "CPU.INFERENCE_PRECISION_HINT=f32"]) == 0
     said = capsys.readouterr().out
     partition = hl.partition(MODEL, auto)
-    assert f"Partition: {partition.n_subgraphs} subgraphs" in said
+    assert f"Partition:  {partition.n_subgraphs} subgraph" in said
     assert "(observed)" in said
-    assert "Latency:   median" in said
-    assert said.count("to the f32 reference") == 2
-    table = said.split("SUBGRAPH  DEVICE")[1].splitlines()[1:]
+    assert "Latency:    median" in said
+    assert "2 outputs compared with the f32 reference" in said
+    table = said.split("SUBGRAPH  DEVICE")[1].split("\n\n")[0].splitlines()[1:]
     assert [line.split()[1] for line in table] == [s.device for s in partition.subgraphs]
     assert [int(line.split()[2]) for line in table] == [len(s.ops) for s in partition.subgraphs]
 
@@ -183,8 +187,8 @@ def test_apply_a_frozen_placement(placement, tmp_path, capsys):
     assert cli.main(["apply", MODEL, str(tmp_path / "frozen"), "-n", "10"]) == 0
     said = capsys.readouterr().out
     n_subgraphs = hl.partition(MODEL, placement).n_subgraphs
-    assert f"Partition: {n_subgraphs} subgraphs" in said
-    assert said.count("to the f32 reference") == 2
+    assert f"Partition:  {n_subgraphs} subgraph" in said
+    assert "2 outputs compared with the f32 reference" in said
     assert ("PLANACC (emulated on CPU)" in said) == (placement != "CPU")
 
 
@@ -198,7 +202,7 @@ def test_wrong_outputs_are_code_1(tmp_path, capsys):
             weights[start : start + size] = bytes(size)
     (frozen / "model.bin").write_bytes(weights)
     assert cli.main(["apply", MODEL, str(tmp_path / "frozen"), "-n", "10"]) == 1
-    assert "different to the f32 reference" in capsys.readouterr().out
+    assert "2 of 2 outputs wrong" in capsys.readouterr().out
 
 
 def test_what_cannot_be_applied_says_why(tmp_path, capsys, costs_file, other_model):

@@ -23,7 +23,7 @@ from hetero_lab.placement.affinity import Affinity, Node
 from hetero_lab.placement.partition import predict
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, LostFusion, Unit
 
-COLUMNS = ["rule", "severity", "ops", "finding", "advice", "remedy", "n_ops"]
+COLUMNS = ["rule", "severity", "ops", "finding", "advice", "remedy", "cause", "n_ops"]
 
 
 DEAR = (50.0, 70.0)  # not worth a move to B
@@ -84,8 +84,8 @@ def test_there_and_back_for_little_is_ping_pong():
     graph = line(*["Abs"] * 7)
     (found,) = problems(graph, on(graph, d="B"))
     assert told([found]) == [("ping-pong", "warning", ("d",), {"d": "A"})]
-    assert "A → B → A for 1 op ('d') on B: 2 hand-overs of 200 bytes" in found.finding
-    assert "subgraphs 3 → 1, hand-overs 2 → 0" in found.advice
+    assert "A → B → A for 1 op ('d') on B: 2 boundaries of 200 bytes" in found.finding
+    assert "subgraphs 3 → 1, boundaries 2 → 0" in found.advice
     assert "affinity.fix(ops={'d': 'A'})" in found.advice
     assert found.cost_us is None
 
@@ -112,7 +112,7 @@ def test_a_tiny_subgraph_at_the_end():
     graph = line(*["Abs"] * 5)
     (found,) = problems(graph, on(graph, e="B"))
     assert told([found]) == [("tiny-subgraph", "warning", ("e",), {"e": "A"})]
-    assert "A subgraph of B has only 1 op ('e') and 1 hand-over of 100 bytes" in found.finding
+    assert "A subgraph of B has only 1 op ('e') and 1 boundary of 100 bytes" in found.finding
     assert problems(graph, on(graph)) == []
 
 

@@ -117,6 +117,14 @@ def test_a_corrupt_file(tmp_path, suffix, content):
     assert caught.value.__cause__ is not None
 
 
+def test_the_runtimes_own_reason_is_told(tmp_path):
+    ov.save_model(convolutions(8), tmp_path / "model.xml", compress_to_fp16=False)
+    text = (tmp_path / "model.xml").read_text().replace('type="Convolution"', 'type="NoSuchOp"')
+    (tmp_path / "model.xml").write_text(text)
+    with pytest.raises(ModelError, match="doesn't contain the operation with type: NoSuchOp"):
+        hl.load(tmp_path / "model.xml")
+
+
 def test_an_xml_without_its_weights_or_cut_short(tmp_path):
     xml = tmp_path / "model.xml"
     ov.save_model(convolutions(8), xml, compress_to_fp16=False)

@@ -249,7 +249,7 @@ def test_an_affinity_of_another_model():
 
 def test_text_and_html():
     _, partition = placed(chain("<script>x</script>", "b"), b="ACC")
-    assert repr(partition) == "Partition(2 subgraphs, 1 boundaries, 16 bytes, predicted)"
+    assert repr(partition) == "Partition(2 subgraphs, 1 boundary, 16 bytes, predicted)"
     assert partition.to_frame().columns.tolist() == ["subgraph", "device", "n_ops", "ops"]
     assert "<script" not in partition._repr_html_()
     assert "&lt;script&gt;" in partition._repr_html_()

@@ -126,8 +126,8 @@ def test_sentences():
         "b has 3 subgraphs and 2 boundaries with 200 bytes; a has 1 subgraph and no boundary.",
         "b is predicted 5.30 µs faster (44.0 → 38.7 µs): ops −15.0 µs, boundaries +6.00 µs, "
         "subgraphs +3.00 µs, lost fusion +0.7000 µs.",
-        "Largest parts: 'b' on B instead of A −15.0 µs; 'a' handed over from A to B +3.00 µs; "
-        "'b' handed over from B to A +3.00 µs; 3 smaller parts.",
+        "Largest parts: 'b' on B instead of A −15.0 µs; 'a' crossing from A to B +3.00 µs; "
+        "'b' crossing from B to A +3.00 µs; 3 smaller parts.",
     ]
 
 

@@ -506,7 +506,7 @@ def test_tables():
         }
     ]
     assert made.to_frame()["label"].tolist()[0] == "plan"
-    assert repr(made).startswith("SchedulePlan(12.0 µs, 1 subgraphs, by ")
+    assert repr(made).startswith("SchedulePlan(12.0 µs, 1 subgraph, by ")
     assert repr(made.schedule) == (
         "Schedule(12.0 µs, 1 tasks, 1 on the critical path, idle µs: A 0.0, B 12.0)"
     )

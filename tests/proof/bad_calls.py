@@ -281,7 +281,7 @@ LOADING = [
     ),
     row(
         "load: shapes that are no mapping",
-        lambda k: hl.load(k.model, shapes=[1, 8]),
+        lambda k: hl.load(k.model, shapes={1, 8}),
         ModelError,
         "shapes=",
         '{"x": [',

@@ -30,7 +30,7 @@ from hetero_lab.runtime.runners import Execution, measure_counters
 from hetero_lab.samples.catalogue import sample_labels, sample_names
 from hetero_lab.samples.pictures import picture_input, read_picture, sample_preprocessing
 from hetero_lab.tables import html_table, write_csv
-from hetero_lab.terminal import one_line
+from hetero_lab.terminal import count_of, one_line
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -108,7 +108,8 @@ class Classification:
 
     def _class_lines(self) -> Iterator[str]:
         yield f"Model:     {one_line(self.model)}"
-        yield f"Placement: {one_line(self.placement)}, {self.partition.n_subgraphs} subgraphs"
+        subgraphs = count_of(self.partition.n_subgraphs, "subgraph")
+        yield f"Placement: {one_line(self.placement)}, {subgraphs}"
         yield f"Image:     {one_line(self.image)}"
         for output in dict.fromkeys(found.output for found in self.classes):
             yield ""

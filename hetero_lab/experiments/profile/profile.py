@@ -125,9 +125,12 @@ class Profile:
             )
         return self.tables["transitions"]
 
-    def report(self, *, counters: bool = True) -> str:
-        """Return summary, subgraphs, and the counters in the form of OpenVINO's ``-pc`` output."""
-        return profile_report.text(self, counters=counters)
+    def report(self, *, tables: bool = True, counters: bool = True) -> str:
+        """Return the summary, the subgraphs and boundaries, and the counters, as text.
+
+        The counters have the form of the ``-pc`` output of OpenVINO's samples.
+        """
+        return profile_report.text(self, tables=tables, counters=counters)
 
     def to_csv(self, file: str | os.PathLike[str]) -> None:
         """Write the summary row as CSV, whole or not at all."""
@@ -162,21 +165,14 @@ class Profile:
         to_trace(self, file)
 
     def __repr__(self) -> str:
-        low, high = self.latency.ci95_us
-        return (
-            f"Profile({self.graph.name!r}, {self.label!r}: median {self.latency.median_us:.1f} µs "
-            f"[{low:.1f}, {high:.1f}], {self.partition.n_subgraphs} subgraphs, "
-            f"{self.partition.boundary_bytes} boundary bytes)"
-        )
+        return profile_report.summary(self)
 
     def _repr_html_(self) -> str:
         from hetero_lab.tables import html_table
 
-        subgraphs = self.tables["subgraphs"].drop(columns=["ops"])
-        return (
-            f"<p><b>{html.escape(self.graph.name)}</b> on <b>{html.escape(self.label)}</b></p>"
-            + html_table(profile_tables.headline(self))
-            + html_table(subgraphs, caption="Subgraphs", most=20)
+        subgraphs = self.tables["subgraphs"].drop(columns=["ops"]).dropna(axis="columns", how="all")
+        return f"<pre>{html.escape(repr(self))}</pre>" + html_table(
+            subgraphs, caption="Subgraphs", most=20
         )
 
 
@@ -254,7 +250,9 @@ def profile(
     >>> model = hl.load("digits_inception")
     >>> acc = hl.emulate("ACC", unsupported={"Softmax"})
     >>> hl.profile(model, "HETERO:ACC,CPU", iterations=20, progress=False)
-    Profile('digits_inception', 'HETERO:ACC,CPU': median ... µs ..., 2 subgraphs, ...)
+    digits_inception takes ... µs on HETERO:ACC,CPU; outputs ...
+    Partition:  2 subgraphs, 1 boundary, ... B (observed)
+    ...
     """
     execution = Execution(executor, requests, split_branches)
     iterations, warmup = _check_counts(iterations, warmup, budget_s)

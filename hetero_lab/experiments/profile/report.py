@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from hetero_lab.experiments.profile.precision import executed_precisions, tally
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.runners import HETERO
-from hetero_lab.terminal import columns, one_line
+from hetero_lab.tables import bytes_text, number
+from hetero_lab.terminal import columns, count_of, one_line
 
 if TYPE_CHECKING:
     from hetero_lab.experiments.profile.profile import Profile
 
 _WIDTH = 30
-_MOST_SUBGRAPHS = 20
+_MOST_ROWS = 20
+_MOST_NAMED = 3
+_VERDICTS = ("equal", "rounding", "different", "not a number")
 
 
-def text(profile: Profile, *, counters: bool = True) -> str:
-    """Return the summary, the subgraphs if there are several, and the counters, as text.
+def text(profile: Profile, *, tables: bool = True, counters: bool = True) -> str:
+    """Return the summary, then the subgraphs and boundaries, then the counters, as text.
 
     In the lines of counters names are cut to 30 characters as in OpenVINO's samples.
     """
     blocks = [summary(profile)]
-    if profile.partition.n_subgraphs > 1:
-        blocks.append(_subgraphs(profile))
+    if tables and profile.partition.n_subgraphs > 1:
+        blocks += [_subgraphs(profile), _boundaries(profile)]
     if counters and profile.counters:
         lines = counter_lines(profile.counters, hetero=bool(profile.partition.wiring))
         blocks.append("\n".join(["Performance counts for 0-th infer request", *lines]))
@@ -32,63 +35,124 @@ def text(profile: Profile, *, counters: bool = True) -> str:
 
 
 def summary(profile: Profile) -> str:
-    """Return what was measured of the whole, a line each."""
+    """Return what matters most of a profile in at most 13 lines, the answer first."""
     low, high = profile.latency.ci95_us
     partition = profile.partition
-    emulated = [f"{name} (emulated on {base})" for name, base in profile.environment.emulated]
-    real = [d for d in profile.affinity.devices if d not in dict(profile.environment.emulated)]
     lines = [
-        f"Model:     {one_line(profile.graph.name)}",
-        f"Placement: {one_line(profile.label)} on {', '.join([*real, *emulated])}",
-        f"Partition: {partition.n_subgraphs} subgraphs, {len(partition.boundaries)} boundaries, "
-        f"{partition.boundary_bytes} bytes ({'observed' if partition.observed else 'predicted'})",
-        f"Latency:   median {profile.latency.median_us:.1f} us, 95 % [{low:.1f}, {high:.1f}], "
-        f"p90 {profile.latency.p90_us:.1f} us, {len(profile.latency)} inferences in this run",
-        f"Start:     compile {profile.compile_ms:.1f} ms, "
-        f"first inference {profile.first_inference_ms:.3f} ms",
+        f"{one_line(profile.graph.name, 60)} takes {number(profile.latency.median_us)} µs on "
+        f"{one_line(profile.label, 60)}; {_outputs_verdict(profile)}.",
+        f"Latency:    median {number(profile.latency.median_us)} µs, 95 % [{number(low)}, "
+        f"{number(high)}], p90 {number(profile.latency.p90_us)} µs, "
+        f"{count_of(len(profile.latency), 'inference')}",
+        f"Placement:  {', '.join(_placed_on(profile))}"
+        + ("" if profile.executor == HETERO else f"; {profile.executor} executor"),
+        f"Partition:  {count_of(partition.n_subgraphs, 'subgraph')}, "
+        f"{count_of(len(partition.boundaries), 'boundary')}, "
+        f"{bytes_text(partition.boundary_bytes)} "
+        f"({'observed' if partition.observed else 'predicted'})",
+        *_longest(profile),
     ]
-    if profile.executor != HETERO:
-        lines.append(f"Executor:  {profile.executor}, independent subgraphs at the same time")
-    for row in profile.throughput:
-        exclusive = {True: ", exclusive", False: ", not exclusive", None: ""}[row.exclusive]
-        low, high = row.between.ci95_us
-        lines.append(
-            f"In flight: {row.n_requests} requests, {row.executor}{exclusive}: "
-            f"{row.between.median_us:.1f} us a result, 95 % [{low:.1f}, {high:.1f}], "
-            f"{1e6 / row.between.median_us:.1f} a second; latency of one "
-            f"{row.latency.median_us:.1f} us"
-        )
-    for agreement in profile.agreement:
-        lines.append(
-            f"Output:    {one_line(agreement.output, 60)}: {agreement.verdict} to the f32 "
-            f"reference (relative error {agreement.relative_error:.2g}, "
-            f"executed in {agreement.precision})"
-        )
+    if profile.agreement:
+        lines.append(f"Outputs:    {_worst_output(profile)}")
     if profile.counters:
         precision = executed_precisions(profile.counters)
         n = len(profile.tables["transitions"])
         lines.append(
-            f"Precision: {tally(precision.values()) or 'not told by the counters'}"
+            f"Precision:  {tally(precision.values()) or 'not told by the counters'}"
             f"{f'; it changes between {n} pairs of ops' if n else ''}"
+        )
+    lines.append(
+        f"Start:      compile {number(profile.compile_ms)} ms, first inference "
+        f"{number(profile.first_inference_ms)} ms"
+    )
+    for row in profile.throughput:
+        exclusive = {True: ", exclusive", False: ", not exclusive", None: ""}[row.exclusive]
+        low, high = row.between.ci95_us
+        lines.append(
+            f"In flight:  {row.n_requests} requests, {row.executor}{exclusive}: "
+            f"{number(row.between.median_us)} µs a result, 95 % [{number(low)}, {number(high)}], "
+            f"{number(1e6 / row.between.median_us)} a second; latency of one "
+            f"{number(row.latency.median_us)} µs"
         )
     if profile.interrupted:
         lines.append("The measurement was interrupted; the numbers are of what was measured.")
     return "\n".join(lines)
 
 
+def _placed_on(profile: Profile) -> Iterator[str]:
+    emulated = dict(profile.environment.emulated)
+    for device, n_ops in profile.affinity.counts().items():
+        base = f" (emulated on {emulated[device]})" if device in emulated else ""
+        yield f"{count_of(n_ops, 'op')} on {device}{base}"
+
+
+def _outputs_verdict(profile: Profile) -> str:
+    verdicts = [agreement.verdict for agreement in profile.agreement]
+    if not verdicts:
+        return "its outputs were not compared"
+    wrong = sum(verdict not in ("equal", "rounding") for verdict in verdicts)
+    if wrong:
+        return f"{wrong} of {count_of(len(verdicts), 'output')} wrong"
+    return "outputs within rounding" if "rounding" in verdicts else "outputs equal to the reference"
+
+
+def _worst_output(profile: Profile) -> str:
+    worst = max(profile.agreement, key=lambda a: (_VERDICTS.index(a.verdict), a.relative_error))
+    compared = f"{count_of(len(profile.agreement), 'output')} compared with the f32 reference"
+    return (
+        f"{compared}; worst {one_line(worst.output, 40)}: {worst.verdict} "
+        f"(relative error {worst.relative_error:.2g}, in {worst.precision})"
+    )
+
+
+def _longest(profile: Profile) -> Iterator[str]:
+    """Name the ops that take longest and the boundaries with the most bytes."""
+    slow = sorted(profile.counters, key=lambda c: -c.real_time_us)[:_MOST_NAMED]
+    named = [
+        f"{one_line(c.op or c.node_name, 40)} ({c.node_type}, {c.device}) {number(c.real_time_us)}"
+        for c in slow
+        if c.real_time_us
+    ]
+    if named:
+        yield f"Slowest:    {'; '.join(named)} µs"
+    devices = [s.device for s in profile.partition.subgraphs]
+    large = sorted(profile.partition.boundaries, key=lambda b: -(b.n_bytes or 0))[:_MOST_NAMED]
+    crossings = [
+        f"{one_line(b.tensor, 40)} {devices[b.source]} → "
+        f"{', '.join(dict.fromkeys(devices[t] for t in b.targets))} {bytes_text(b.n_bytes)}"
+        for b in large
+    ]
+    if crossings:
+        yield f"Boundaries: {'; '.join(crossings)}"
+
+
 def _subgraphs(profile: Profile) -> str:
     rows = [["SUBGRAPH", "DEVICE", "OPS", "FROM … TO"]]
     subgraphs = profile.partition.subgraphs
-    for subgraph in subgraphs[:_MOST_SUBGRAPHS]:
+    for subgraph in subgraphs[:_MOST_ROWS]:
         ops = subgraph.ops or ("",)
         span = ops[0] if len(ops) == 1 else f"{ops[0]} … {ops[-1]}"
         rows.append([str(subgraph.index), subgraph.device, str(len(subgraph.ops)), span])
-    lines = [columns(rows)]
-    if len(subgraphs) > _MOST_SUBGRAPHS:
-        lines.append(f"… {len(subgraphs) - _MOST_SUBGRAPHS} more")
+    lines = [columns(rows), *_more(len(subgraphs))]
     if profile.as_predicted is False:
         lines.append("The runtime compiled other subgraphs than these, which are predicted.")
     return "\n".join(lines)
+
+
+def _boundaries(profile: Profile) -> str:
+    rows = [["BOUNDARY", "FROM", "TO", "BYTES"]]
+    devices = [s.device for s in profile.partition.subgraphs]
+    boundaries = sorted(profile.partition.boundaries, key=lambda b: -(b.n_bytes or 0))
+    for boundary in boundaries[:_MOST_ROWS]:
+        targets = ", ".join(f"{target} {devices[target]}" for target in boundary.targets)
+        size = "" if boundary.n_bytes is None else f"{boundary.n_bytes:,}"
+        source = f"{boundary.source} {devices[boundary.source]}"
+        rows.append([one_line(boundary.tensor, 60), source, targets, size])
+    return "\n".join([columns(rows), *_more(len(boundaries))])
+
+
+def _more(n_rows: int) -> list[str]:
+    return [f"… {n_rows - _MOST_ROWS:,} more"] if n_rows > _MOST_ROWS else []
 
 
 def counter_lines(counters: Sequence[Counter], *, hetero: bool) -> list[str]:

@@ -337,7 +337,7 @@ class Calibration:
         if self._is_coarse:
             yield (
                 f"{limit} allowed {len(self.observed)} placements: ops that any device "
-                "fuses are one unit, what a hand-over costs is mostly assumed, and nothing "
+                "fuses are one unit, what a boundary costs is mostly assumed, and nothing "
                 "validates the predictions. A larger budget_s makes the cost model finer."
             )
 

@@ -11,6 +11,7 @@ from hetero_lab.placement.placement import Placement
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.planner import Plan
 from hetero_lab.tables import html_table
+from hetero_lab.terminal import count_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,7 +88,9 @@ class Optimized:
         )
 
     def __repr__(self) -> str:
-        return f"Optimized({self.placement.affinity!r}: {self.verdict})"
+        counts = self.placement.affinity.counts().items()
+        placed = ", ".join(f"{count_of(n, 'op')} on {device}" for device, n in counts)
+        return "\n".join([self.verdict, f"Placement: {placed}", *self.notes[:2], repr(self.sweep)])
 
     def _repr_html_(self) -> str:
         return html_table(self.summary, caption=" ".join([self.verdict, *self.notes]))

@@ -15,6 +15,7 @@ from hetero_lab.experiments.sweep import tables as sweep_tables
 from hetero_lab.experiments.sweep.row import Ranking, Row, rank
 from hetero_lab.statistics import Noise
 from hetero_lab.tables import Tables, make_directory, write_csv, write_parquet
+from hetero_lab.terminal import count_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -136,24 +137,21 @@ class Sweep:
         for name, frame in self.tables.items():
             writers[format](target / f"{name}.{format}", frame)
 
-    def __repr__(self) -> str:
-        distinct = [row for row in self.rows if not row.same_as]
-        measured = sum(row.profile is not None for row in distinct)
-        return (
-            f"Sweep({len(distinct)} placements, {measured} measured, "
-            f"reference {shorten(self.reference)})"
-        )
+    def report(self) -> str:
+        """Return the whole ranking, what went wrong and every note, as text."""
+        return sweep_tables.text(self.tables, self._heading, self._remarks, most=None)
 
-    def __str__(self) -> str:
-        return sweep_tables.text(self.tables, self._heading, self._remarks)
+    def __repr__(self) -> str:
+        return sweep_tables.text(self.tables, self._heading, self._remarks).rstrip()
 
     def _repr_html_(self) -> str:
-        return sweep_tables.as_html(self.tables, repr(self), self._remarks)
+        return sweep_tables.as_html(self.tables, self._heading, self._remarks)
 
     @property
     def _heading(self) -> str:
         distinct = sum(not row.same_as for row in self.rows)
-        return f"{distinct} placements, ratios to {self.reference!r} (below 1 is faster)"
+        said = f"{count_of(distinct, 'placement')}, ratios to {shorten(self.reference)}"
+        return f"{said} (below 1 is faster)"
 
     @property
     def _remarks(self) -> list[str]:
@@ -162,6 +160,6 @@ class Sweep:
             return list(self.notes)
         return [
             sweep_tables.could_be_seen(self.ranked),
-            noise_sentence(self.environment),
             *self.notes,
+            noise_sentence(self.environment),
         ]

@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hetero_lab.errors import names_at_hand, shorten
 from hetero_lab.experiments.profile import tables as profile_tables
 from hetero_lab.experiments.sweep.accuracy import summary_columns
 from hetero_lab.experiments.sweep.row import Ranking, Row
 from hetero_lab.tables import TEXT_COLUMNS, Tables, html_table, number
+from hetero_lab.terminal import columns, count_of, one_line
 
 if TYPE_CHECKING:
     import pandas as pd
 
+_MOST_ROWS = 5  # of a text that begins with the answer
 _OF_EACH = ["subgraphs", "counters", "boundaries", "placement", "agreement", "transitions"]
 
 
@@ -63,28 +66,78 @@ def build(rows: Sequence[Row], ranking: Ranking, reference: str, notes: Sequence
     return tables
 
 
-def text(tables: Tables, heading: str, remarks: Sequence[str]) -> str:
-    """Return the ranking and what went wrong as text for a terminal."""
-    lines = [heading]
+def text(
+    tables: Tables, heading: str, remarks: Sequence[str], most: int | None = _MOST_ROWS
+) -> str:
+    """Return the verdict, the ranking and what went wrong as text for a terminal.
+
+    ``most`` rows, failures and remarks are shown; ``None`` shows them all.
+    """
     ranking = tables["ranking"]
-    if len(ranking):
-        shown = ranking[_shown(tables)].copy()
-        for column in ("median_us", "ratio", "ratio_ci95_low", "ratio_ci95_high"):
-            shown[column] = [number(v) for v in shown[column]]
-        for column in shown.columns.intersection(["accuracy", "accuracy_drop"]):
-            shown[column] = ["" if v != v else f"{v:.2%}" for v in shown[column]]
-        shown["label"] = [
-            label if len(label) <= 60 else label[:59] + "…" for label in shown["label"]
-        ]
-        lines.append(shown.to_string(index=False))
     failed = _failed(tables)
     names = failed["label"]
     if "host" in failed:
         hosts = [f" @ {host}" if isinstance(host, str) else "" for host in failed["host"]]
         names = [name + host for name, host in zip(names, hosts, strict=True)]
-    for name, status, detail in zip(names, failed["status"], failed["detail"], strict=True):
-        lines.append(f"{name}: {status}{': ' + detail[:200] if detail else ''}")
-    return "\n".join([*lines, *remarks]) + "\n"
+    failures = [
+        one_line(f"{name}: {status}{': ' + detail if detail else ''}", 300)
+        for name, status, detail in zip(names, failed["status"], failed["detail"], strict=True)
+    ]
+    lines = [*_verdict(tables), heading]
+    if len(ranking):
+        lines.append(columns(_ranked_rows(tables, most)))
+        lines += _more(len(ranking), most, "placement")
+    few = None if most is None else most // 2
+    for listed, noun in ((failures, "failure"), (list(remarks), "note")):
+        lines += [*listed[:few], *_more(len(listed), few, noun)]
+    return "\n".join(lines) + "\n"
+
+
+def _verdict(tables: Tables) -> list[str]:
+    """Say which placement is fastest, and which cannot be told apart from it."""
+    ranking = tables["ranking"]
+    if not len(ranking) or ranking["host"].nunique() > 1:
+        return []
+    best = ranking.iloc[0]
+    verdict = f"Fastest: {shorten(best['label'], 60)}, {number(best['median_us'])} µs"
+    references = tables["summary"].loc[tables["summary"]["reference"], "label"]
+    is_reference = best["label"] in set(references)
+    if best["ratio"] == best["ratio"] and not is_reference:
+        low, high = number(best["ratio_ci95_low"]), number(best["ratio_ci95_high"])
+        verdict += f", {number(best['ratio'])} × the reference's time (95 % [{low}, {high}])"
+    alike = list(ranking.loc[ranking["group"] == best["group"], "label"])[1:]
+    if alike:
+        verdict += f"; cannot be told apart from {names_at_hand(alike, 2)}"
+    return [f"{verdict}."]
+
+
+def _ranked_rows(tables: Tables, most: int | None) -> list[list[str]]:
+    ranking = tables["ranking"]
+    optional = {"emulated": "EMULATED", "accuracy": "ACCURACY", "accuracy_drop": "DROP"}
+    extra = [
+        name for name in optional if name in ranking and any(v and v == v for v in ranking[name])
+    ]
+    hosts = _host_column(tables)
+    heading = ["RANK", "GROUP", "PLACEMENT", "SUBGRAPHS", "MEDIAN µs", "RATIO  [95 %]"]
+    rows = [[*(name.upper() for name in hosts), *heading, *(optional[name] for name in extra)]]
+    for row in ranking.head(most if most is not None else len(ranking)).to_dict("records"):
+        ratio = number(row["ratio"])
+        if row["ratio_ci95_low"] != row["ratio_ci95_high"]:
+            low, high = number(row["ratio_ci95_low"]), number(row["ratio_ci95_high"])
+            ratio += f"  [{low}, {high}]"
+        cells = [str(row["rank"]), str(row["group"]), one_line(row["label"], 60)]
+        cells += [str(row["n_subgraphs"]), number(row["median_us"]), ratio]
+        shares = [str(row[name]) if name == "emulated" else _percent(row[name]) for name in extra]
+        rows.append([*(str(row[name]) for name in hosts), *cells, *shares])
+    return rows
+
+
+def _percent(share: float) -> str:
+    return "" if share != share else f"{share:.2%}"
+
+
+def _more(n: int, most: int | None, noun: str) -> list[str]:
+    return [f"… {count_of(n - most, f'more {noun}')}"] if most is not None and n > most else []
 
 
 def as_html(tables: Tables, caption: str, remarks: Sequence[str]) -> str:
@@ -106,8 +159,8 @@ _SHOWN = [
 
 
 def _shown(tables: Tables) -> list[str]:
-    columns = [*_host_column(tables), *_SHOWN, "accuracy", "accuracy_drop"]
-    return [column for column in columns if column in tables["ranking"]]
+    names = [*_host_column(tables), *_SHOWN, "accuracy", "accuracy_drop"]
+    return [name for name in names if name in tables["ranking"]]
 
 
 def _failed(tables: Tables) -> pd.DataFrame:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from hetero_lab.model.opgraph import Tensor
 from hetero_lab.tables import bytes_text
+from hetero_lab.terminal import count_of
 from hetero_lab.views.colours import device_label
 from hetero_lab.views.graph.data import GraphBox, GraphData, GraphEdge, GraphNode
 from hetero_lab.views.text import plain, squeeze, time_text
@@ -73,7 +74,7 @@ def box_titles(data: GraphData) -> dict[int, tuple[str, ...]]:
             device += f", {box.n_unseen} more op{'s' * (box.n_unseen != 1)}"
         options = [f"subgraph {box.index} · {device}", f"{box.index} · {device}"]
         if box.n_subgraphs > 1:
-            options = [f"{box.n_subgraphs} subgraphs", str(box.index)]
+            options = [count_of(box.n_subgraphs, "subgraph"), str(box.index)]
         if took is not None:
             timed = [f"{option} · {time_text(took)}" for option in options]
             options = [*timed, options[1]] if big else timed

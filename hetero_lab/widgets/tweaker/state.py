@@ -21,6 +21,7 @@ from hetero_lab.lint.remedies import find_problems
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, partition_of_split, predict
+from hetero_lab.terminal import count_of
 
 if TYPE_CHECKING:
     from hetero_lab.planning.cost_model import CostModel
@@ -58,7 +59,8 @@ class WhatIf:
     def __repr__(self) -> str:
         time = f", {self.predicted_us:.1f} µs predicted" if self.predicted_us is not None else ""
         return (
-            f"WhatIf({self.n_subgraphs} subgraphs, {self.n_boundaries} boundaries, "
+            f"WhatIf({count_of(self.n_subgraphs, 'subgraph')}, "
+            f"{count_of(self.n_boundaries, 'boundary')}, "
             f"{self.boundary_bytes} bytes{time})"
         )
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 _PLANNING_S = 20.0
 _NO_COSTS = (
-    "Suggest has to know what ops and hand-overs cost. Learn it with costs = "
+    "Suggest has to know what ops and boundaries cost. Learn it with costs = "
     "hetero_lab.calibrate(model, devices) and open AffinityTweaker(model, devices, costs)."
 )
 

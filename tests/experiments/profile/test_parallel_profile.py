@@ -96,7 +96,7 @@ def test_the_usual_tables_and_a_measured_timeline(measured):
     assert [len(turn) for turn in measured.latency.turns] == [10, 10]
     assert measured.tables["summary"]["executor"].tolist() == ["parallel"]
     assert "throughput" not in measured.tables
-    assert "Executor:  parallel" in measured.report()
+    assert "; parallel executor" in measured.report()
     frame = measured.tables["timeline"]
     assert list(frame) == TIMELINE
     n_subgraphs = measured.partition.n_subgraphs
@@ -214,7 +214,7 @@ def test_throughput_stands_beside_that_of_hetero(in_flight):
         assert [len(turn) for turn in measured.between.turns] == [10, 10]
         assert [len(turn) for turn in measured.latency.turns] == [10, 10]
     report = in_flight.report()
-    assert report.count("In flight: 3 requests, hetero") == 2
+    assert report.count("In flight:  3 requests, hetero") == 2
     assert "3 requests, parallel, not exclusive" in report
     # The latency is still that of one request at a time; the outputs are of the last in flight.
     assert len(in_flight.latency) == 20
@@ -533,8 +533,8 @@ def test_the_command_line_profiles_with_an_executor(tmp_path, capsys):
     line = "profile digits_inception -d CPU --executor parallel --requests 2 -n 10 -w 0 --export"
     assert cli.main([*line.split(), str(tmp_path / "out")]) == 0
     said = capsys.readouterr().out
-    assert "Executor:  parallel" in said
-    assert "In flight: 2 requests, parallel" in said
+    assert "; parallel executor" in said
+    assert "In flight:  2 requests, parallel" in said
     stored = hl.read_profile(tmp_path / "out")
     assert len(stored.throughput) == 3
     assert read_csv(tmp_path / "out" / "timeline.csv")["request"].nunique() == 22

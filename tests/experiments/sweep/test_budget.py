@@ -64,7 +64,7 @@ def test_a_sweep_without_time_says_what_it_needs():
     left = sweep.summary.loc[sweep.summary["status"] != "ok"]
     assert len(left)
     assert all("needs about" in detail for detail in left["detail"])
-    assert "went into starting workers" in str(sweep)
+    assert "went into starting workers" in sweep.report()
 
 
 def test_calls_on_one_store_come_to_an_end(tmp_path):
@@ -82,7 +82,7 @@ def test_calls_on_one_store_come_to_an_end(tmp_path):
         if (n_turns >= 8).all():
             break
         if n_turns.sum() == before:  # there was no time for the reference, which is said
-            assert "What is left of the sweep" in str(sweep)
+            assert "What is left of the sweep" in sweep.report()
             budget_s *= 2
         assert n_turns.sum() >= before
         before = int(n_turns.sum())

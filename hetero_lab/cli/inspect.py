@@ -1,0 +1,160 @@
+"""What ``hetero-lab support``, ``lint``, ``explain`` and ``freeze`` do: ask about a placement."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import hetero_lab as hl
+from hetero_lab.cli import commands, options
+from hetero_lab.lint.causes import summary_lines
+from hetero_lab.tables import number, write_csv
+from hetero_lab.terminal import columns, count_of, one_line
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from hetero_lab.placement.placement import PlacementLike
+    from hetero_lab.planning.cost_model import CostModel
+
+_MOST_TYPES = 12
+
+
+def add_support_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``hetero-lab support``."""
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="a sample's name or the path of a model file")
+    add("-d", "--devices", metavar="GPU,CPU", help="devices (every one that is here)")
+    options.add_shape_option(parser)
+    add("--table", action="store_true", help="show every op")
+    add("--csv", metavar="FILE", help="write one row an op")
+
+
+def add_lint_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``hetero-lab lint``."""
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="a sample's name or the path of a model file")
+    add("-d", "--device", metavar="DEVICE", help="HETERO:GPU,CPU or one device")
+    options.add_affinity_options(parser)
+    options.add_property_option(parser)
+    options.add_shape_option(parser)
+    add("--costs", metavar="FILE", help="price the findings with these costs, of hetero-lab plan")
+    add("--table", action="store_true", help="show every finding with its remedy")
+    add("--csv", metavar="FILE", help="write one row a finding")
+
+
+def add_explain_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``hetero-lab explain``."""
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="a sample's name or the path of a model file")
+    placements = "HETERO:GPU,CPU, one device, or a file with an affinity"
+    add("before", metavar="BEFORE", help=placements)
+    add("after", metavar="AFTER", help=placements)
+    options.add_shape_option(parser)
+    add("--costs", metavar="FILE", help="divide the predicted difference into parts")
+    options.add_html_option(parser)
+
+
+def add_freeze_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``hetero-lab freeze``."""
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="a sample's name or the path of a model file")
+    add("directory", metavar="DIR", help="where to write; made if it is missing")
+    add("-d", "--device", metavar="DEVICE", help="HETERO:GPU,CPU or one device")
+    options.add_affinity_options(parser)
+    options.add_property_option(parser)
+    options.add_shape_option(parser)
+
+
+def support_text(given: argparse.Namespace) -> str:
+    """Say which op types each device cannot run; write ``--csv``."""
+    from hetero_lab.backend.devices import device_names
+
+    commands.check_targets(files=[given.csv], directories=[])
+    names = given.devices.removeprefix("HETERO:").split(",") if given.devices else device_names()
+    table = hl.support(hl.load(given.model, shapes=options.shapes(given.shape) or None), names)
+    if given.csv is not None:
+        write_csv(given.csv, table)
+    lines = []
+    for device in names:
+        refused = table.loc[~table[device], "op_type"].value_counts()
+        n_refused = int(refused.sum())
+        types = ", ".join(f"{n} {t}" for t, n in refused.head(_MOST_TYPES).items())
+        more = f" and {len(refused) - _MOST_TYPES} more types" * (len(refused) > _MOST_TYPES)
+        said = f"all {count_of(len(table), 'op')}" if not n_refused else ""
+        lines.append(
+            f"{device} can run {said}."
+            if said
+            else f"{device} can run {len(table) - n_refused} of {count_of(len(table), 'op')}; "
+            f"not: {types}{more}."
+        )
+    if given.table:
+        marks = {True: "yes", False: "no"}
+        rows = [["OP", "TYPE", *names]]
+        for row in table.to_dict("records"):
+            rows.append([one_line(row["op"], 60), row["op_type"], *(marks[row[d]] for d in names)])
+        lines += ["", columns(rows)]
+    return "\n".join(lines)
+
+
+def lint_text(given: argparse.Namespace, defaults: Mapping[str, Mapping[str, Any]]) -> str:
+    """Say what is awkward about a placement, by cause; write ``--csv``."""
+    from hetero_lab.model.read import prepare
+
+    commands.check_targets(files=[given.csv], directories=[])
+    prepared = prepare(given.model, options.shapes(given.shape))
+    costs = _costs(given.costs)
+    placement = commands.placement_of(given, prepared, defaults=defaults)
+    findings = hl.lint(prepared, placement, costs)
+    if given.csv is not None:
+        write_csv(given.csv, findings.assign(ops=["\n".join(ops) for ops in findings["ops"]]))
+    lines = summary_lines(findings, most=10)
+    if given.table and len(findings):
+        lines += ["", _finding_rows(findings)]
+    return "\n".join(lines)
+
+
+def explain_text(given: argparse.Namespace) -> str:
+    """Say what differs between two placements; write ``--html``."""
+    from hetero_lab.model.read import prepare
+
+    commands.check_targets(files=[given.html], directories=[])
+    prepared = prepare(given.model, options.shapes(given.shape))
+    difference = hl.explain(
+        prepared, _placement(given.before), _placement(given.after), _costs(given.costs)
+    )
+    commands.write_page(given.html, difference)
+    return str(difference)
+
+
+def freeze_text(given: argparse.Namespace, defaults: Mapping[str, Mapping[str, Any]]) -> str:
+    """Write a frozen placement; say how to run it."""
+    from hetero_lab.model.read import prepare
+
+    commands.check_targets(files=[], directories=[given.directory])
+    prepared = prepare(given.model, options.shapes(given.shape))
+    placement = commands.placement_of(given, prepared, defaults=defaults)
+    target = hl.freeze(prepared, placement, given.directory)
+    return (
+        f"{target} holds the model, its placement, an example input and run.py.\n"
+        f"Next: {commands.command_line('python', str(target / 'run.py'))}, with openvino and "
+        "numpy alone"
+    )
+
+
+def _finding_rows(findings: pd.DataFrame) -> str:
+    priced = "cost_us" in findings
+    rows = [["SEVERITY", "RULE", *(["SAVES µs"] if priced else []), "FINDING AND REMEDY"]]
+    for row in findings.to_dict("records"):
+        saved = [number(row["cost_us"])] if priced else []
+        rows.append([row["severity"], row["rule"], *saved, f"{row['finding']} {row['advice']}"])
+    return columns(rows)
+
+
+def _placement(text: str) -> PlacementLike:
+    return commands.read_affinity(text) if text.lower().endswith((".json", ".csv")) else text
+
+
+def _costs(path: str | None) -> CostModel | None:
+    return None if path is None else hl.CostModel.from_json(path)

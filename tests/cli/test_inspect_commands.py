@@ -1,0 +1,115 @@
+"""support, lint, explain, freeze, optimize, --html and --version on the command line."""
+
+import json
+
+import openvino as ov
+import pandas as pd
+import pytest
+
+import hetero_lab as hl
+from hetero_lab.cli import main as cli
+
+MODEL = "digits_inception"
+EMULATE = ["--emulate", "ASKACC:unsupported=Concat,Softmax"]
+SPLIT = ["-d", "HETERO:ASKACC,CPU", *EMULATE]
+
+
+def said(capsys, *arguments: str) -> str:
+    assert cli.main(arguments) == 0
+    return capsys.readouterr().out
+
+
+def test_version(capsys):
+    ours, runtime = said(capsys, "--version").rstrip().split(", OpenVINO ")
+    assert ours == f"hetero-lab {hl.__version__}"
+    assert ov.get_version().startswith(runtime)
+
+
+def test_support_counts_what_a_device_cannot_run(capsys, tmp_path):
+    file = str(tmp_path / "support.csv")
+    lines = said(capsys, "support", MODEL, "-d", "ASKACC,CPU", *EMULATE, "--csv", file).splitlines()
+    table = pd.read_csv(file)
+    refused = table.loc[~table["ASKACC"], "op_type"].value_counts()
+    counts = ", ".join(f"{n} {op_type}" for op_type, n in refused.items())
+    able = len(table) - refused.sum()
+    assert lines == [
+        f"ASKACC can run {able} of {len(table)} ops; not: {counts}.",
+        f"CPU can run all {len(table)} ops.",
+    ]
+
+
+def test_lint_groups_findings_by_cause(capsys, tmp_path):
+    file = str(tmp_path / "lint.csv")
+    lines = said(capsys, "lint", MODEL, *SPLIT, "--csv", file).splitlines()
+    findings = pd.read_csv(file)
+    assert set(findings["cause"]) == {"ASKACC cannot run Concat, Softmax"}
+    assert len(lines) == 1
+    assert lines[0].startswith(f"{len(findings)} findings (")
+    table = said(capsys, "lint", MODEL, *SPLIT, "--table").splitlines()
+    assert len(table) == len(lines) + 2 + len(findings)
+
+
+def test_explain_takes_devices_and_files_and_writes_a_page(capsys, tmp_path):
+    hl.emulate("ASKACC", unsupported={"Concat", "Softmax"})
+    hl.Affinity.automatic(MODEL, "HETERO:ASKACC,CPU").to_json(tmp_path / "split.json")
+    page = tmp_path / "page.html"
+    text = said(
+        capsys, "explain", MODEL, "CPU", str(tmp_path / "split.json"), "--html", str(page), *EMULATE
+    )
+    assert "87 of 92 ops move" in text
+    assert "plotly-graph-div" in page.read_text("utf-8")
+
+
+def test_freeze_writes_what_apply_reads(capsys, tmp_path):
+    said(capsys, "freeze", MODEL, str(tmp_path / "frozen"), *SPLIT)
+    placement = json.loads((tmp_path / "frozen" / "placement.json").read_text("utf-8"))
+    assert set(placement["affinity"].values()) == {"ASKACC", "CPU"}
+
+
+def test_the_answer_comes_first_and_is_short(capsys, tmp_path):
+    page = tmp_path / "page.html"
+    few = ["-n", "10", "-w", "0"]
+    answer = said(capsys, "profile", MODEL, *SPLIT, *few, "--html", str(page)).splitlines()
+    assert answer[0].startswith(f"{MODEL} takes ")
+    assert len(answer) <= 15
+    assert answer[-1] == (
+        "Next:       hetero-lab optimize digits_inception -d ASKACC,CPU --emulate "
+        "ASKACC:unsupported=Concat,Softmax"
+    )
+    assert sum("cannot run Concat, Softmax" in line for line in answer) == 1
+    assert "plotly-graph-div" in page.read_text("utf-8")
+    long = said(capsys, "profile", MODEL, *SPLIT, *few, "-pc", "--table")
+    assert "SUBGRAPH  DEVICE  OPS" in long
+    assert "BOUNDARY " in long
+    assert "Total time: " in long
+
+
+def test_a_shape_needs_no_name_where_there_is_one_input(capsys):
+    assert said(capsys, "lint", MODEL, "-d", "CPU", "--shape", "2,1,8,8") == "No findings.\n"
+    assert hl.load(MODEL, shapes=[2, 1, 8, 8]).input("image").shape == ov.Shape([2, 1, 8, 8])
+
+
+def test_two_inputs_need_names():
+    with pytest.raises(hl.HeteroLabError, match="only for a model with one input"):
+        hl.load(two_inputs(), shapes=[1, 4])
+
+
+def two_inputs() -> ov.Model:
+    from openvino import opset13 as ops
+
+    first, second = (ops.parameter([1, 4], name=name) for name in ("a", "b"))
+    return ov.Model([ops.add(first, second)], [first, second], "two")
+
+
+@pytest.mark.slow
+def test_optimize_writes_what_freeze_takes(capsys, tmp_path):
+    out = str(tmp_path / "best.json")
+    page = tmp_path / "best.html"
+    lines = said(
+        capsys, "optimize", MODEL, "-d", "ASKACC,CPU", *EMULATE, "-b", "20", "--no-isolate",
+        "--affinity-out", out, "--html", str(page),
+    ).splitlines()  # fmt: skip
+    assert len(lines) <= 16
+    assert lines[-1].startswith(f"Next:       hetero-lab freeze {MODEL} deploy --affinity {out}")
+    assert len(hl.Affinity.from_json(out).ops) == 92
+    assert "plotly-graph-div" in page.read_text("utf-8")
