@@ -127,7 +127,7 @@ def _as_text(costs: CostModel, directory) -> dict:
         ([], "Name two devices or more"),
         (["-d", "NOPE,CPU"], "'NOPE' is not a device"),
         (["-d", "CPU"], "two devices or more"),
-        (["-d", "PLANACC,CPU", "--memory-limit", "PLANACC=lots"], "no number of bytes"),
+        (["-d", "PLANACC,CPU", "--memory-limit", "PLANACC=lots"], "not a number of bytes"),
         (["-d", "PLANACC,CPU", "--memory-limit", "GPU=2GiB"], "memory_limit names 'GPU'"),
         (["-d", "PLANACC,CPU", "--memory-limit", "2GiB"], "NAME=VALUE"),
         (["-d", "PLANACC,CPU", "--pin", "^mixed=GPU"], "--pin names 'GPU'"),
