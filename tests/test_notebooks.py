@@ -55,7 +55,9 @@ def test_valid_and_for_any_kernel(path):
 
 
 def test_they_are_one_course():
-    assert [path.name[:2] for path in NOTEBOOKS] == [f"{n:02}" for n in range(1, 12)]
+    numbers = [path.name[:2] for path in NOTEBOOKS]
+    assert len(set(numbers)) == len(numbers)
+    assert numbers[0] == "01"
     for path, following in zip(NOTEBOOKS, [*NOTEBOOKS[1:], NOTEBOOKS[0]], strict=True):
         text = text_of(path)
         headings = re.findall(r"^## (.*)$", text, flags=re.M)

@@ -33,6 +33,11 @@ function chip(look) {
   return svg("svg", { class: "hl-chip", viewBox: "-7 -7 14 14", "aria-hidden": "true" }, shape);
 }
 
+// A triangle beside a node whose numbers are wrong; hidden until they are.
+function warning() {
+  return svg("path", { class: "hl-warning", d: "M8 -13L13.5 -3.5H2.5ZM8 -10V-7M8 -5.8V-4.8" });
+}
+
 function microseconds(us) {
   if (us === null || us === undefined) return "–";
   if (us < 0.005) return "0";
@@ -78,6 +83,7 @@ function makeGraph(model, selection) {
     const title = svg("title");
     const parts = [shape, title];
     if (node.kind === "op") parts.unshift(svg("circle", { class: "hl-halo", r: 9.5 }));
+    if (node.kind === "op") parts.push(warning());
     if (node.label) {
       const beside = { input: ["end", -8, 3], output: ["start", 8, 3] }[node.kind]
         ?? ["middle", 0, 16];
@@ -237,9 +243,15 @@ function makeGraph(model, selection) {
     tool("+", "Zoom in (also Ctrl and the wheel)", () => zoom(1.3)),
     tool("−", "Zoom out", () => zoom(1 / 1.3)), tool("Fit", "Show everything", () => fit()),
     ...keys, html("span", { class: "hl-key" }, line, "boundary"));
+  const wrongKey = html("span", { class: "hl-key hl-wrong" },
+    svg("svg", { class: "hl-chip", viewBox: "1 -15 14 14", "aria-hidden": "true" }, warning()),
+    "wrong numbers");
+  bar.append(wrongKey);
 
   function colour() {
     const { devices: now, subgraphs } = model.get("placed");
+    const wrong = new Map(model.get("placed").wrong);
+    wrongKey.hidden = !wrong.size;
     picture.nodes.forEach((node, i) => {
       if (node.kind !== "op") {
         nodes[i].title.textContent = `${node.name}\nmodel ${node.kind}`;
@@ -252,7 +264,9 @@ function makeGraph(model, selection) {
         nodes[i].group.dataset.dash = look.dash;
         nodes[i].group.dataset.device = look.device;
       }
-      const text = `${node.name}\n${node.type} on ${look.label}, subgraph ${subgraphs[i]}`;
+      nodes[i].group.classList.toggle("hl-wrong", wrong.has(i));
+      const text = `${node.name}\n${node.type} on ${look.label}, subgraph ${subgraphs[i]}`
+        + (wrong.has(i) ? `\n${wrong.get(i)}` : "");
       nodes[i].title.textContent = text;
       nodes[i].group.setAttribute("aria-label", text);
     });
@@ -347,8 +361,11 @@ function makeTable(model, selection) {
   });
   function colour() {
     const { devices: now, subgraphs } = model.get("placed");
+    const wrong = new Map(model.get("placed").wrong);
     for (const [place, cells] of rows) {
       const look = palette[now[place]];
+      cells.row.classList.toggle("hl-wrong", wrong.has(place));
+      cells.row.title = wrong.get(place) ?? "";
       if (cells.was !== now[place]) {
         cells.device.replaceChildren(chip(look), " " + look.device);
         cells.device.title = look.label;

@@ -21,7 +21,8 @@ class Board(anywidget.AnyWidget):
     """Graph and table side by side, linked both ways.
 
     ``picture`` and ``palette`` are set once. ``placed`` has the number of the device and of the
-    subgraph of each node; ``selected`` are places in the list of nodes, and clicks change it.
+    subgraph of each node, and says of some what is wrong with their numbers; ``selected`` are
+    places in the list of nodes, and clicks change it.
     """
 
     _esm = _text("board.js")

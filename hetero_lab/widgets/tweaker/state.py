@@ -22,8 +22,10 @@ from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, partition_of_split, predict
 from hetero_lab.terminal import count_of
+from hetero_lab.widgets.tweaker.wrong_ops import wrong_findings, wrong_sets
 
 if TYPE_CHECKING:
+    from hetero_lab.experiments.search.wrong import Wrong, WrongSet
     from hetero_lab.planning.cost_model import CostModel
 
 _REMEMBERED = 8  # affinities whose numbers are kept, so that undo is instant
@@ -89,6 +91,8 @@ class Tweaking:
         Device → the ops that it can run, with all that must go with them.
     costs
         A cost model of the same graph that knows these devices.
+    wrong
+        What a search for wrong numbers found in this model.
     """
 
     def __init__(
@@ -97,11 +101,13 @@ class Tweaking:
         automatic: Affinity,
         able: Mapping[str, frozenset[str]],
         costs: CostModel | None = None,
+        wrong: Wrong | None = None,
     ):
         self.graph = graph
         self.able = {device: frozenset(ops) for device, ops in able.items()}
         self.devices = tuple(able)
         self.costs = costs
+        self.wrong = wrong
         self.automatic = automatic
         self._steps = [Step(automatic, "automatic")]
         self._at = 0
@@ -148,12 +154,17 @@ class Tweaking:
         return self._find_what_if(self.automatic)
 
     @property
+    def wrong_sets(self) -> tuple[WrongSet, ...]:
+        """The ops that compute wrong numbers in the present placement."""
+        return self._wrong_sets(self.affinity)
+
+    @property
     def findings(self) -> list[Finding]:
-        """Difficult topologies of the present affinity, worst first."""
+        """Wrong numbers and difficult topologies of the present affinity, worst first."""
         return self.findings_of(self.affinity)
 
     def findings_of(self, affinity: Affinity) -> list[Finding]:
-        """Return difficult topologies of any affinity of this graph, worst first."""
+        """Return wrong numbers and difficult topologies of any affinity of this graph."""
         return self._problems(affinity)
 
     @property
@@ -389,4 +400,8 @@ class Tweaking:
 
     def _find_problems(self, affinity: Affinity) -> list[Finding]:
         costs = self.costs if not self._what_if(affinity).problem else None
-        return find_problems(self.graph, affinity, self.able, costs)
+        wrong = wrong_findings(self.wrong, self._wrong_sets(affinity), self.devices)
+        return [*wrong, *find_problems(self.graph, affinity, self.able, costs)]
+
+    def _wrong_sets(self, affinity: Affinity) -> tuple[WrongSet, ...]:
+        return wrong_sets(self.wrong, self.graph, affinity, self._what_if(affinity).partition)

@@ -13,6 +13,7 @@ import ipywidgets
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import ArgumentError, names_at_hand
+from hetero_lab.experiments.search.wrong import Wrong
 from hetero_lab.experiments.sweep.control import SweepControl
 from hetero_lab.lint.context import Finding
 from hetero_lab.lint.lint import able_ops, to_frame
@@ -73,6 +74,9 @@ class AffinityTweaker(ipywidgets.VBox):
         How many seconds *Measure* may take.
     worker_command
         How to start a worker process, as in :func:`hetero_lab.sweep`.
+    wrong
+        What :func:`hetero_lab.find_wrong` found in this model: its ops are marked as long as
+        they are placed as they were found, and the way around it is a finding.
 
     Raises
     ------
@@ -101,6 +105,7 @@ class AffinityTweaker(ipywidgets.VBox):
         device_properties: Mapping[str, Mapping[str, Any]] | None = None,
         budget_s: float = 20.0,
         worker_command: Sequence[str] | None = None,
+        wrong: Wrong | None = None,
         core: ov.Core | None = None,
     ):
         core = core or shared_core()
@@ -117,6 +122,13 @@ class AffinityTweaker(ipywidgets.VBox):
                 )
             costs.check_graph(prepared.graph)
             costs.check_devices(names)
+        if wrong is not None:
+            if not isinstance(wrong, Wrong):
+                raise ArgumentError(
+                    "wrong= is what hetero_lab.find_wrong(model, placement) returns, not "
+                    f"{type(wrong).__name__}."
+                )
+            wrong.given.affinity.check_model(prepared.graph)
         if device_properties is None:
             device_properties = costs.device_properties if costs is not None else {}
         automatic = Affinity.automatic(prepared, names, core=core)
@@ -124,7 +136,7 @@ class AffinityTweaker(ipywidgets.VBox):
         resolve(prepared, Placement(automatic, AUTOMATIC, device_properties), core=core)
         able = {device: able_ops(prepared, device, core) for device in names}
         emulated = {d: spec.base for d, spec in emulated_devices(core).items()}
-        self._tweaking = Tweaking(prepared.graph, automatic, able, costs)
+        self._tweaking = Tweaking(prepared.graph, automatic, able, costs, wrong)
         self._trial = Trial(prepared, automatic, device_properties, budget_s, worker_command, core)
         self._history: list[Tried] = []
         self._control: SweepControl | None = None
@@ -169,7 +181,7 @@ class AffinityTweaker(ipywidgets.VBox):
 
     @property
     def findings(self) -> pd.DataFrame:
-        """Difficult topologies, as :func:`hetero_lab.lint` lists them."""
+        """Wrong numbers that were found, and difficult topologies, as :func:`hetero_lab.lint`."""
         return to_frame(self._tweaking.findings, priced=self._tweaking.costs is not None)
 
     @property

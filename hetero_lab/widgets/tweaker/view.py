@@ -14,6 +14,7 @@ from hetero_lab.widgets.tweaker.controls import Controls
 from hetero_lab.widgets.tweaker.measurement import Tried
 from hetero_lab.widgets.tweaker.panel import finding_rows, number_rows, tried_rows
 from hetero_lab.widgets.tweaker.state import Tweaking
+from hetero_lab.widgets.tweaker.wrong_ops import mark_text
 
 _SHOWN_NAMES = 3
 
@@ -90,6 +91,11 @@ class Showing:
         self.board.placed = {
             "devices": self._picture.devices_of(affinity),
             "subgraphs": self._picture.subgraphs_of(what_if.partition),
+            "wrong": [
+                [self._picture.place_of[op], mark_text(found, op)]
+                for found in tweaking.wrong_sets
+                for op in found.ops
+            ],
         }
         with panel.hold_sync():
             panel.numbers = number_rows(what_if, tweaking.what_if_automatic)

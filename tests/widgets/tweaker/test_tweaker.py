@@ -12,6 +12,9 @@ import hetero_lab as hl
 from hetero_lab.errors import AffinityError, ArgumentError, DeviceError, PlanError, PropertyError
 from hetero_lab.experiments.workers.launch import FORK_SERVER
 from hetero_lab.tables import read_csv
+from tests.experiments.search.test_find_wrong import chain_case
+from tests.proof import injected_faults
+from tests.proof.faults import Fault
 
 FAULTY = Path(__file__).parents[2] / "experiments" / "workers" / "faulty_worker.py"
 SOFT = "head_digit/softmax"
@@ -278,3 +281,48 @@ def test_cancel_ends_the_workers_at_once(model):
     assert "Cancelled" in message(tweaker)
     assert len(tweaker.history) == 0
     assert not tweaker._controls.measure.disabled
+
+
+def test_wrong_ops_are_marked_until_they_are_torn_apart():
+    case = chain_case(Fault(frozenset({"shift", "sigmoid"}), "sigmoid"))
+    wrong = injected_faults.search(case)
+    tweaker = hl.AffinityTweaker(case.prepared.model, ["ACC", "CPU"], wrong=wrong)
+    board = tweaker._showing.board
+    marks = [
+        [place(tweaker, "shift"), "wrong numbers on ACC together with 'sigmoid'"],
+        [place(tweaker, "sigmoid"), "wrong numbers on ACC together with 'shift'"],
+    ]
+    assert board.placed["wrong"] == marks
+    finding = tweaker.findings.iloc[0]
+    assert (finding["rule"], finding["severity"]) == ("wrong-numbers", "error")
+    assert finding["remedy"] == wrong.fix
+    assert "wrong only together" in finding["finding"]
+    tweaker.apply(0)
+    assert tweaker.affinity == wrong.affinity
+    assert board.placed["wrong"] == []
+    assert "wrong-numbers" not in list(tweaker.findings["rule"])
+    tweaker.undo()
+    assert board.placed["wrong"] == marks
+    # What else moves changes nothing.
+    tweaker.select(ops=["tanh"])
+    tweaker.assign("CPU")
+    assert board.placed["wrong"] == marks
+
+
+def test_a_remedy_needs_a_device_of_the_tweaker():
+    case = chain_case(Fault(frozenset({"tanh"}), "tanh"))
+    wrong = injected_faults.search(case)
+    tweaker = hl.AffinityTweaker(case.prepared.model, ["ACC"], wrong=wrong)
+    finding = tweaker.findings.iloc[0]
+    assert finding["remedy"] == {}
+    assert "CPU, which is not among the devices" in finding["advice"]
+    with pytest.raises(ArgumentError, match="no remedy"):
+        tweaker.apply(0)
+
+
+def test_wrong_ops_of_another_model_or_none_are_refused(model):
+    with pytest.raises(ArgumentError, match=r"hetero_lab\.find_wrong\(model, placement\) returns"):
+        hl.AffinityTweaker(model, ["ACC", "CPU"], wrong="GPU")
+    other = injected_faults.search(chain_case())
+    with pytest.raises(AffinityError, match="another model"):
+        hl.AffinityTweaker(model, ["ACC", "CPU"], wrong=other)

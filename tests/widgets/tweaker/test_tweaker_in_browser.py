@@ -6,8 +6,13 @@ import json
 import re
 from pathlib import Path
 
+import openvino as ov
 import pytest
 from widgets.jupyter_in_browser import DARK, LIGHT, opened, write_notebook
+
+from tests.experiments.search.test_find_wrong import chain_case
+from tests.proof import injected_faults
+from tests.proof.faults import Fault
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(420)]
 
@@ -301,6 +306,38 @@ def test_a_crash_is_shown_and_the_widget_stays_usable(tweaker):
     tweaker.until(lambda: tweaker.button("Cancel").is_enabled(), bool)
     tweaker.press("Cancel")
     tweaker.say("Cancelled")
+
+
+def test_wrong_ops_are_marked_until_they_are_torn_apart(lab, browser):
+    case = chain_case(Fault(frozenset({"shift", "sigmoid"}), "sigmoid"))
+    injected_faults.search(case).export(lab.directory / "found")
+    ov.save_model(case.prepared.model, lab.directory / "chain.xml", compress_to_fp16=False)
+    cells = (
+        "import hetero_lab as hl\nacc = hl.emulate('ACC')\n"
+        "wrong = hl.read_wrong('found')\n"
+        "tweaker = hl.AffinityTweaker('chain.xml', ['ACC', 'CPU'], wrong=wrong)\ntweaker"
+    )
+    write_notebook(lab.directory / "wrong.ipynb", [cells])
+    with opened(browser, lab, "wrong.ipynb", (1500, 1100)) as notebook:
+        notebook.run_all()
+        tweaker = Tweaker(notebook)
+        warnings = notebook.page.locator(".hl-graph .hl-node .hl-warning:visible")
+        marked = notebook.page.locator(".hl-board tbody tr.hl-wrong td:first-child")
+        tweaker.until(warnings.count, lambda n: n == 2)
+        assert marked.all_inner_texts() == ["shift", "sigmoid"]
+        label = tweaker.node("sigmoid").get_attribute("aria-label")
+        assert "wrong numbers on ACC together with 'shift'" in label
+        assert notebook.page.locator(".hl-key.hl-wrong").is_visible()
+        notebook.page.wait_for_selector(".hl-panel td:has-text('error: wrong-numbers')")
+        notebook.picture("tweaker_12_wrong")
+        notebook.theme(DARK)
+        notebook.picture("tweaker_13_wrong_dark")
+        notebook.theme(LIGHT)
+        tweaker.page.locator(".hl-panel button:text-is('Apply')").first.click()
+        tweaker.until(warnings.count, lambda n: n == 0)
+        assert marked.count() == 0
+        assert not notebook.page.locator(".hl-key.hl-wrong").is_visible()
+        assert notebook.errors == []
 
 
 def test_names_with_markup_are_text(lab, browser):
