@@ -32,6 +32,15 @@ if TYPE_CHECKING:
         Evaluation as Evaluation,
         evaluate as evaluate,
     )
+    from hetero_lab.experiments.deployment.deploy import freeze as freeze
+    from hetero_lab.experiments.deployment.releases import (
+        Across as Across,
+        verify_across as verify_across,
+    )
+    from hetero_lab.experiments.deployment.verify import (
+        Verification as Verification,
+        verify as verify,
+    )
     from hetero_lab.experiments.interop.benchmark_app import (
         BenchmarkReport as BenchmarkReport,
         read_benchmark_app as read_benchmark_app,
@@ -86,7 +95,6 @@ if TYPE_CHECKING:
         CompiledPlacement as CompiledPlacement,
         compile_placement,
     )
-    from hetero_lab.runtime.freeze import freeze as freeze
     from hetero_lab.runtime.parallel import ParallelExecutor as ParallelExecutor
     from hetero_lab.runtime.quantize import (
         compress_weights as compress_weights,
@@ -107,6 +115,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 _WHERE = {
+    "Across": "experiments.deployment.releases",
     "Affinity": "placement.affinity",
     "AffinityTweaker": "widgets.tweaker.tweaker",
     "Boundary": "placement.partition",
@@ -153,7 +162,7 @@ _WHERE = {
     "dataset": "samples.datasets",
     "devices": "backend.devices",
     "emulate": "backend.emulation",
-    "freeze": "runtime.freeze",
+    "freeze": "experiments.deployment.deploy",
     "hetero_dumps": "experiments.interop.dot_dumps",
     "last_interrupted": "interrupts",
     "lint": "lint.lint",
@@ -175,7 +184,10 @@ _WHERE = {
     "Sweep": "experiments.sweep.result",
     "SweepExplorer": "widgets.explorer.explorer",
     "sweep": "experiments.sweep.sweep",
+    "Verification": "experiments.deployment.verify",
     "Wrong": "experiments.search.wrong",
+    "verify": "experiments.deployment.verify",
+    "verify_across": "experiments.deployment.releases",
 }
 
 # Arguments by their names of version 0.1, for one version more; of a class: in all its methods.

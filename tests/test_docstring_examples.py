@@ -18,11 +18,12 @@ SLOW = {"calibrate", "measure_noise", "optimize", "plan", "quantize", "recover_a
 # What has no example: errors, results that only a function of the lab returns, and what needs a
 # file of the user's.
 WITHOUT = {
-    "BenchmarkReport", "Boundary", "BudgetWarning", "Classification", "classify", "Comparison",
-    "CompiledPlacement", "CostModel", "Dataset", "Difference", "EmulatedDevice", "Evaluation",
+    "Across", "BenchmarkReport", "Boundary", "BudgetWarning", "Classification", "classify",
+    "Comparison", "CompiledPlacement", "CostModel", "Dataset", "Difference", "EmulatedDevice", "Evaluation",
     "HeteroDumps", "HeteroLabError", "HeteroLabWarning", "Latency", "Metric", "Noise", "OpGraph",
     "Optimized", "Partition", "Plan", "Prediction", "Profile", "read_benchmark_app", "Recovered",
-    "Refusals", "Schedule", "SchedulePlan", "Subgraph", "Sweep", "SweepControl", "Wrong",
+    "Refusals", "Schedule", "SchedulePlan", "Subgraph", "Sweep", "SweepControl", "Verification",
+    "Wrong",
 }  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from hetero_lab.cli import (
     options,
     plan as plan_commands,
     sweep as sweep_commands,
+    verify as verify_commands,
     wrong as wrong_commands,
 )
 from hetero_lab.errors import ArgumentError, HeteroLabError
@@ -176,6 +177,17 @@ def parser() -> options.OptionParser:
     )
     wrong_commands.add_wrong_options(wrong)
     wrong.set_defaults(run=_find_wrong)
+    verify = subparsers.add_parser(
+        "verify",
+        help="prove a deployed directory again on what is installed here",
+        description=(
+            "Compile and run a deployed directory, and hold it to its contract: model, affinity,\n"
+            "properties, devices, partition, outputs, latency. The exit code is 1 if a part is\n"
+            "broken."
+        ),
+    )
+    verify_commands.add_verify_options(verify)
+    verify.set_defaults(run=_verify)
     placing = (devices, support, lint, explain, freeze, profile, sweep, optimize, noise, plan)
     for command in (*placing, apply, classify, wrong):
         options.add_emulate_option(command)
@@ -185,7 +197,8 @@ def parser() -> options.OptionParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code.
 
-    2 is an error, 130 Ctrl-C, 1 outputs that ``apply`` or ``find-wrong`` found wrong.
+    2 is an error, 130 Ctrl-C, 1 outputs that ``apply`` or ``find-wrong`` found wrong, or a
+    contract that ``verify`` found broken.
     """
     _print_anything()
     try:
@@ -339,6 +352,13 @@ def _find_wrong(given: argparse.Namespace) -> int:
     if result.interrupted:
         return INTERRUPTED
     return DIFFERENT if result.kind in ("op", "combination") else 0
+
+
+def _verify(given: argparse.Namespace) -> int:
+    result = verify_commands.run_verify(given)
+    if not given.quiet:
+        print(result, end="")
+    return 0 if result.ok else DIFFERENT
 
 
 def _classify(given: argparse.Namespace) -> int:

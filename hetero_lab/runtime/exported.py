@@ -63,7 +63,11 @@ def read_header(compiled: ov.CompiledModel) -> Header | None:
     # device does not have EXPORT_IMPORT.
     with contextlib.suppress(Exception):
         compiled.export_model(header)
-    raw = header.getvalue()
+    return parse_header(header.getvalue())
+
+
+def parse_header(raw: bytes) -> Header | None:
+    """Read the XML that an exported HETERO model begins with; ``None`` if there is none."""
     start, end = raw.find(_BEGIN), raw.find(_END)
     if start < 0 or end < 0:
         return None

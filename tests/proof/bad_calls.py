@@ -1053,6 +1053,24 @@ VIEWS = [
     row("gallery: no result", lambda k: hl.views.gallery("x"), ArgumentError, "str"),
 ]
 
+DEPLOYING = [
+    row("verify: no contract", lambda k: hl.verify(k.tmp), StoredFileError, "contract.json"),
+    row(
+        "verify: an edited contract",
+        lambda k: hl.verify(k.files("contract.json", '{"kind": "contract"}').parent),
+        StoredFileError,
+        "schema version None",
+    ),
+    row("verify: no share", lambda k: hl.verify(k.tmp, slower=-1), ArgumentError, "slower="),
+    row(
+        "verify_across: no version",
+        lambda k: hl.verify_across(k.tmp, ["latest"]),
+        ArgumentError,
+        "'latest'",
+    ),
+    row("freeze: no request", _freeze(requests=[]), ArgumentError, "requests="),
+]
+
 ROWS = [
     *SHARED,
     *LOADING,
@@ -1067,4 +1085,5 @@ ROWS = [
     *CLASSIFYING,
     *REPORTS,
     *VIEWS,
+    *DEPLOYING,
 ]

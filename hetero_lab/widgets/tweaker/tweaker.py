@@ -13,6 +13,7 @@ import ipywidgets
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import ArgumentError, names_at_hand
+from hetero_lab.experiments.deployment.deploy import freeze
 from hetero_lab.experiments.search.wrong import Wrong
 from hetero_lab.experiments.sweep.control import SweepControl
 from hetero_lab.lint.context import Finding
@@ -23,7 +24,6 @@ from hetero_lab.placement.placement import Placement, resolve
 from hetero_lab.placement.priorities import Priorities
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.plan import plan
-from hetero_lab.runtime.freeze import freeze
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.tables import write_csv
 from hetero_lab.widgets.background import Background

@@ -22,8 +22,8 @@ def test_it_reproduces_the_outputs_without_the_lab(tmp_path):
     affinity = hl.Affinity.automatic(model, "HETERO:FRZACC,CPU")
     placement = hl.Placement(affinity, "frozen", F32)
     directory = hl.freeze(model, placement, tmp_path / "frozen")
-    names = {"inputs.npz", "model.bin", "model.xml", "placement.json", "run.py"}
-    assert {path.name for path in directory.iterdir()} == names
+    names = {"inputs.npz", "model.bin", "model.xml", "placement.json", "requests.npz", "run.py"}
+    assert {path.name for path in directory.iterdir()} == {*names, "contract.json"}
     code = (
         "import runpy, sys\n"
         "class Refuse:\n"

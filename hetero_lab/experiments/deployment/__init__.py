@@ -1,0 +1,1 @@
+"""A placement taken away: frozen with a contract, and proven again wherever it is run."""

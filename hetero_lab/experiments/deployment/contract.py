@@ -1,0 +1,123 @@
+"""The contract of a deployed directory: what was true when it was written, as data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hetero_lab.errors import StoredFileError, shorten
+from hetero_lab.experiments.environment import Environment
+from hetero_lab.tables import SCHEMA_VERSION, read_json, write_json
+
+FILE_NAME, KIND = "contract.json", "contract"
+HASHED = ("model.xml", "model.bin", "requests.npz")
+
+
+class LatencyPromise(msgspec.Struct, frozen=True, kw_only=True):
+    """The latency relative to a reference that runs anywhere: the same model on one device.
+
+    ``ratio`` is latency over reference, with its 95 % interval; below 1 is faster.
+    """
+
+    reference_device: str
+    reference_properties: dict[str, Any]
+    median_us: float
+    reference_us: float
+    ratio: float
+    ratio_ci95_low: float
+    ratio_ci95_high: float
+
+
+class AccuracyPromise(msgspec.Struct, frozen=True, kw_only=True):
+    """The accuracy that was measured on labelled examples, and its drop from f32."""
+
+    accuracy: float
+    drop: float
+    n_examples: int
+
+
+class Contract(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a deployed directory held and did when it was written.
+
+    Attributes
+    ----------
+    files
+        SHA-256 of each file that is not readable as text.
+    target, properties, affinity, emulated
+        As in ``placement.json``.
+    devices
+        Full names of the devices that it needs.
+    execution_devices, header
+        What was compiled: the devices that OpenVINO names, and the wiring of HETERO's submodels.
+    precision
+        The lowest that was executed, which says how far outputs may be off.
+    """
+
+    label: str
+    model_fingerprint: str
+    files: dict[str, str]
+    target: str
+    properties: dict[str, Any]
+    affinity: dict[str, str]
+    emulated: dict[str, list[str]]
+    devices: dict[str, str]
+    execution_devices: list[str]
+    header: str
+    precision: str
+    n_requests: int
+    environment: Environment
+    latency: LatencyPromise | None = None
+    accuracy: AccuracyPromise | None = None
+    kind: str = KIND
+    schema_version: int = SCHEMA_VERSION
+
+
+def write_contract(directory: str | os.PathLike[str], contract: Contract) -> None:
+    """Write a contract with a digest of itself, so that edits by hand are noticed."""
+    data = msgspec.to_builtins(contract)
+    write_json(Path(directory) / FILE_NAME, {**data, "digest": _digest(data)})
+
+
+def read_contract(directory: str | os.PathLike[str]) -> Contract:
+    """Read the contract of a deployed directory.
+
+    Raises
+    ------
+    StoredFileError
+        There is none, it is of a newer version, or it was changed after it was written.
+    """
+    path = Path(directory) / FILE_NAME
+    name = shorten(os.fspath(path))
+    if not path.is_file():
+        raise StoredFileError(
+            f"{shorten(os.fspath(directory))} has no {FILE_NAME}. "
+            "hetero_lab.freeze(model, placement, directory) writes one."
+        )
+    data = read_json(path, kind=KIND)
+    digest = data.pop("digest", None)
+    if digest != _digest(data):
+        raise StoredFileError(
+            f"{name} was changed after it was written, so it proves nothing. Freeze the placement "
+            "again, or restore the file."
+        )
+    try:
+        return msgspec.convert(data, Contract)
+    except msgspec.ValidationError as error:
+        raise StoredFileError(f"{name} is not a whole contract: {error}") from error
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file, empty if there is none."""
+    if not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _digest(data: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,143 @@
+"""What a deployed directory does here, in a process of its own that needs openvino and numpy."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from hetero_lab.errors import MeasurementError, StoredFileError, shorten
+from hetero_lab.experiments.deployment.contract import LatencyPromise
+from hetero_lab.runtime.freeze import PROGRAM
+from hetero_lab.statistics import paired_ratio, turn_level
+from hetero_lab.tables import scratch_directory
+
+# One core of the machine: a yardstick for the machine that a busy device does not stretch.
+REFERENCE_DEVICE = "CPU"
+REFERENCE_PROPERTIES = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
+TURNS, BUDGET_S = 12, 10.0
+_TIMEOUT_S = 900.0
+_LAST_LINES = 400
+
+
+class Observation(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``run.py --observe`` saw, up to the ``step`` that failed with an ``error``."""
+
+    openvino_version: str = ""
+    python_version: str = ""
+    system: str = ""
+    host: str = ""
+    n_cpus: int = 0
+    step: str = ""
+    error: str = ""
+    devices: dict[str, str] = {}
+    execution_devices: list[str] = []
+    header: str = ""
+    turns_us: list[list[float]] = []
+    reference_us: list[list[float]] = []
+    outputs: list[list[np.ndarray]] = []
+
+    @property
+    def latency(self) -> LatencyPromise | None:
+        """The latency relative to the reference; ``None`` if it was not measured."""
+        if len(self.turns_us) < 2:
+            return None
+        levels, reference = ([turn_level(t) for t in turns] for turns in self._both)
+        ratio, low, high, _ = paired_ratio(levels, reference)
+        return LatencyPromise(
+            reference_device=REFERENCE_DEVICE,
+            reference_properties=dict(REFERENCE_PROPERTIES),
+            median_us=float(np.median(levels)),
+            reference_us=float(np.median(reference)),
+            ratio=ratio,
+            ratio_ci95_low=low,
+            ratio_ci95_high=high,
+        )
+
+    @property
+    def _both(self) -> tuple[list[list[float]], list[list[float]]]:
+        return self.turns_us, self.reference_us
+
+
+def observe(
+    directory: str | os.PathLike[str],
+    *,
+    python: str | os.PathLike[str] = sys.executable,
+    turns: int = TURNS,
+    budget_s: float = BUDGET_S,
+) -> Observation:
+    """Run a deployed directory in a process of its own and return what it does.
+
+    Parameters
+    ----------
+    python
+        An interpreter that has openvino and numpy.
+    turns, budget_s
+        Turns of the placement and of the reference; fewer where the budget ends, but three.
+
+    Raises
+    ------
+    MeasurementError
+        The interpreter does not start, or has no openvino.
+    """
+    options = {
+        "turns": turns,
+        "budget_s": budget_s,
+        "reference": [REFERENCE_DEVICE, REFERENCE_PROPERTIES],
+    }
+    with scratch_directory() as scratch:
+        # -P: the directory of the program holds modules that are no business of openvino's.
+        command = [os.fspath(python), "-P", os.fspath(PROGRAM), "--observe"]
+        arguments = [os.path.abspath(directory), os.fspath(scratch), json.dumps(options)]
+        try:
+            done = subprocess.run(
+                [*command, *arguments],
+                cwd=scratch,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return Observation(step="compile", error=f"no end after {_TIMEOUT_S:.0f} s")
+        except OSError as error:
+            raise MeasurementError(
+                f"{shorten(os.fspath(python))} does not start: {error}"
+            ) from error
+        if done.returncode < 0:
+            return Observation(step="compile", error=f"died of signal {-done.returncode}")
+        if done.returncode:
+            last = done.stderr.strip()[-_LAST_LINES:]
+            raise MeasurementError(f"The deployed program cannot run: {last}")
+        seen = json.loads((scratch / "observed.json").read_text(encoding="utf-8"))
+        with np.load(scratch / "outputs.npz") as file:
+            outputs = stored_outputs({key: file[key] for key in file.files})
+    return msgspec.structs.replace(msgspec.convert(seen, Observation), outputs=outputs)
+
+
+def stored_outputs(arrays: dict[str, Any]) -> list[list[np.ndarray]]:
+    """Return the outputs of each request from arrays called ``out0.0``, ``out0.1``, ``out1.0``…"""
+    found: dict[int, dict[int, np.ndarray]] = {}
+    for key, array in arrays.items():
+        if key.startswith("out"):
+            number, _, index = key[3:].partition(".")
+            found.setdefault(int(number), {})[int(index)] = array
+    return [[by[i] for i in sorted(by)] for _, by in sorted(found.items())]
+
+
+def expected_outputs(directory: str | os.PathLike[str]) -> list[list[np.ndarray]]:
+    """Return the outputs that a deployed directory promises."""
+    path = Path(directory) / "requests.npz"
+    try:
+        with np.load(path) as file:
+            return stored_outputs({key: file[key] for key in file.files if key[:3] == "out"})
+    except (OSError, ValueError, KeyError) as error:
+        raise StoredFileError(f"{shorten(os.fspath(path))} cannot be read: {error}") from error

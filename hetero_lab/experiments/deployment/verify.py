@@ -1,0 +1,330 @@
+"""Verify: does a deployed directory still do what its contract says, with what is here now?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hetero_lab.errors import ArgumentError, StoredFileError, names_at_hand, shorten
+from hetero_lab.experiments.deployment.contract import (
+    HASHED,
+    Contract,
+    file_digest,
+    read_contract,
+)
+from hetero_lab.experiments.deployment.observation import (
+    BUDGET_S,
+    TURNS,
+    Observation,
+    expected_outputs,
+    observe,
+)
+from hetero_lab.runtime.exported import parse_header
+from hetero_lab.runtime.reference import compare
+from hetero_lab.tables import html_table, read_json
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+OK, BROKEN, UNKNOWN = "ok", "broken", "not checked"
+SLOWER = 0.1
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a contract: ``ok``, ``broken`` or ``not checked``, and what is to be known."""
+
+    name: str
+    status: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Whether a deployed directory keeps its contract.
+
+    Attributes
+    ----------
+    parts
+        Model, affinity, properties, devices, compile, partition, outputs and latency.
+    changes
+        What is different from where the contract was written, broken or not.
+    openvino_version
+        Of the runtime that it was verified with.
+    """
+
+    directory: str
+    parts: tuple[Part, ...]
+    changes: tuple[str, ...]
+    openvino_version: str
+
+    @property
+    def ok(self) -> bool:
+        """Whether no part is broken."""
+        return not self.broken
+
+    @property
+    def broken(self) -> tuple[str, ...]:
+        """The names of the parts that are broken."""
+        return tuple(part.name for part in self.parts if part.status == BROKEN)
+
+    @property
+    def summary(self) -> pd.DataFrame:
+        """One row a part: ``part``, ``status``, ``detail``."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            [[p.name, p.status, p.detail] for p in self.parts], columns=["part", "status", "detail"]
+        )
+
+    @property
+    def verdict(self) -> str:
+        """In a sentence, whether the contract is kept."""
+        if self.ok:
+            return f"{self.directory} keeps its contract with OpenVINO {self.openvino_version}."
+        return (
+            f"{self.directory} breaks its contract with OpenVINO {self.openvino_version}: "
+            f"{', '.join(self.broken)}."
+        )
+
+    def __repr__(self) -> str:
+        return f"Verification({self.verdict})"
+
+    def __str__(self) -> str:
+        lines = [self.verdict]
+        lines += [f"  {p.name:<11} {p.status:<12} {p.detail}".rstrip() for p in self.parts]
+        lines += [f"  changed: {change}" for change in self.changes]
+        return "\n".join(lines) + "\n"
+
+    def _repr_html_(self) -> str:
+        return html_table(self.summary, caption=" ".join([self.verdict, *self.changes]))
+
+
+def verify(
+    directory: str | os.PathLike[str],
+    *,
+    slower: float = SLOWER,
+    turns: int = TURNS,
+    budget_s: float = BUDGET_S,
+) -> Verification:
+    """Prove again, on the OpenVINO, drivers and machine here, what a deployed directory promises.
+
+    The directory is compiled and run in a process of its own. Its latency is compared as the
+    ratio to the reference, the same model on one core in f32, so that another machine's speed
+    and a load that slows both alike do not count.
+
+    Parameters
+    ----------
+    directory
+        What :func:`hetero_lab.freeze` or ``advice.deploy`` wrote.
+    slower
+        By which share the latency, relative to the reference, may be worse than promised; it has
+        to be so beyond the intervals of both measurements.
+    turns, budget_s
+        How long to measure.
+
+    Returns
+    -------
+    Verification
+        ``.ok``, ``.broken``, ``.changes``, ``.summary``.
+
+    Raises
+    ------
+    ArgumentError
+        A number that is not above 0.
+    StoredFileError
+        There is no contract, it is of a newer version, or it was edited.
+    MeasurementError
+        The directory's program does not run at all.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as scratch:
+    ...     directory = hl.freeze("digits_inception", "CPU", f"{scratch}/deploy")
+    ...     proven = hl.verify(directory, slower=10)
+    >>> proven.ok
+    True
+    """
+    check_measuring(slower, turns, budget_s)
+    contract, plan = read_contract(directory), read_plan(directory)
+    seen = observe(directory, turns=turns, budget_s=budget_s)
+    return judged(directory, contract, plan, seen, slower)
+
+
+def check_measuring(slower: float, turns: int, budget_s: float) -> None:
+    """Raise ArgumentError for numbers that no measurement can do with."""
+    for name, value in (("slower", slower), ("turns", turns), ("budget_s", budget_s)):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+            raise ArgumentError(f"{name}= is a number above 0, not {value!r}.")
+
+
+def read_plan(directory: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read ``placement.json``; StoredFileError if it does not hold what ``run.py`` reads."""
+    plan = read_json(Path(directory) / "placement.json", kind="frozen placement")
+    if not isinstance(plan.get("target"), str) or not all(
+        isinstance(plan.get(key), dict) for key in ("properties", "affinity", "emulated")
+    ):
+        raise StoredFileError(
+            f"{shorten(os.fspath(directory))} is not a whole frozen placement: placement.json "
+            "lacks target, properties, affinity or emulated."
+        )
+    return plan
+
+
+def judged(
+    directory: str | os.PathLike[str],
+    contract: Contract,
+    plan: Mapping[str, Any],
+    seen: Observation,
+    slower: float,
+) -> Verification:
+    """Compare what was seen of a directory with its contract, part by part."""
+    parts = [
+        _model(directory, contract),
+        _affinity(contract, plan),
+        _properties(contract, plan),
+        _devices(contract, seen),
+        _compile(seen),
+        _partition(contract, seen),
+        _outputs(directory, contract, seen),
+        _latency(contract, seen, slower),
+    ]
+    return Verification(
+        shorten(os.fspath(directory)),
+        tuple(parts),
+        tuple(_changes(contract, seen)),
+        seen.openvino_version or "unknown",
+    )
+
+
+def _model(directory: str | os.PathLike[str], contract: Contract) -> Part:
+    other = [n for n in HASHED if file_digest(Path(directory) / n) != contract.files.get(n)]
+    if other:
+        return Part("model", BROKEN, f"{' and '.join(other)} is not what was frozen")
+    return Part("model", OK)
+
+
+def _affinity(contract: Contract, plan: Mapping[str, Any]) -> Part:
+    now, then = plan["affinity"], contract.affinity
+    moved = [
+        f"{op}: {then.get(op, 'nowhere')} → {now.get(op, 'nowhere')}"
+        for op in dict.fromkeys([*then, *now])
+        if then.get(op) != now.get(op)
+    ]
+    if moved:
+        return Part("affinity", BROKEN, f"{len(moved)} nodes moved: {names_at_hand(moved, 4)}")
+    return Part("affinity", OK)
+
+
+def _properties(contract: Contract, plan: Mapping[str, Any]) -> Part:
+    then = dict(_flat({"target": contract.target, **contract.properties, **contract.emulated}))
+    now = dict(_flat({"target": plan["target"], **plan["properties"], **plan["emulated"]}))
+    other = [
+        f"{key}: {then.get(key, 'not set')} → {now.get(key, 'not set')}"
+        for key in dict.fromkeys([*then, *now])
+        if then.get(key) != now.get(key)
+    ]
+    return Part("properties", BROKEN, "; ".join(other)) if other else Part("properties", OK)
+
+
+def _flat(properties: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in properties.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", str(value)
+
+
+def _devices(contract: Contract, seen: Observation) -> Part:
+    if not seen.devices:
+        return Part("devices", UNKNOWN if seen.step != "devices" else BROKEN, seen.error)
+    missing = [name for name in contract.devices if not _is_here(name, seen.devices)]
+    if missing:
+        here = ", ".join(seen.devices)
+        return Part("devices", BROKEN, f"{names_at_hand(missing)} missing; here are: {here}")
+    return Part("devices", OK, ", ".join(contract.devices))
+
+
+def _is_here(name: str, devices: Mapping[str, str]) -> bool:
+    return any(known in (name, f"{name}.0") or f"{known}.0" == name for known in devices)
+
+
+def _compile(seen: Observation) -> Part:
+    if seen.error and seen.step in ("devices", "compile"):
+        return Part("compile", BROKEN, seen.error)
+    return Part("compile", OK)
+
+
+def _partition(contract: Contract, seen: Observation) -> Part:
+    if not seen.execution_devices:
+        return Part("partition", UNKNOWN, "it was not compiled")
+    then, now = (parse_header(text.encode()) for text in (contract.header, seen.header))
+    if then is None or now is None:
+        # Compiled without HETERO, or by a release that does not tell.
+        if sorted(contract.execution_devices) != sorted(seen.execution_devices):
+            names = (", ".join(d) for d in (seen.execution_devices, contract.execution_devices))
+            return Part("partition", BROKEN, "runs on {}, promised was {}".format(*names))
+        if then is not None:
+            return Part("partition", UNKNOWN, "this OpenVINO does not tell what it compiled")
+        return Part("partition", OK, f"whole, on {', '.join(seen.execution_devices)}")
+    text = f"{len(now.devices)} subgraphs ({names_at_hand(now.devices, 8)})"
+    if now == then:
+        return Part("partition", OK, text)
+    if now.devices == then.devices:
+        return Part("partition", BROKEN, f"{text}, wired in another way than promised")
+    promised = f"{len(then.devices)} ({names_at_hand(then.devices, 8)})"
+    return Part("partition", BROKEN, f"{text}, promised were {promised}")
+
+
+def _outputs(directory: str | os.PathLike[str], contract: Contract, seen: Observation) -> Part:
+    if not seen.outputs:
+        broken = bool(seen.error) and seen.step == "outputs"
+        return Part("outputs", BROKEN if broken else UNKNOWN, seen.error or "it was not run")
+    expected = expected_outputs(directory)
+    if [len(arrays) for arrays in expected] != [len(arrays) for arrays in seen.outputs]:
+        return Part("outputs", BROKEN, "not as many outputs as promised")
+    worst, verdicts = 0.0, set()
+    for now, then in zip(seen.outputs, expected, strict=True):
+        names = [str(index) for index in range(len(then))]
+        for agreement in compare(
+            dict(zip(names, now, strict=True)),
+            dict(zip(names, then, strict=True)),
+            contract.precision,
+        ):
+            verdicts.add(agreement.verdict)
+            worst = max(worst, agreement.relative_error)
+    detail = f"relative error {worst:.1e} in {len(expected)} requests"
+    wrong = verdicts & {"different", "not a number"}
+    return Part("outputs", BROKEN if wrong else OK, detail)
+
+
+def _latency(contract: Contract, seen: Observation, slower: float) -> Part:
+    then, now = contract.latency, seen.latency
+    if then is None or now is None:
+        broken = bool(seen.error) and seen.step == "latency"
+        return Part("latency", BROKEN if broken else UNKNOWN, seen.error or "it was not measured")
+    here, promised = (
+        f"{p.ratio:.3f} ({p.ratio_ci95_low:.3f} to {p.ratio_ci95_high:.3f})" for p in (now, then)
+    )
+    detail = f"{here} of the reference, promised were {promised}"
+    worse = now.ratio > (1 + slower) * then.ratio and now.ratio_ci95_low > then.ratio_ci95_high
+    return Part("latency", BROKEN if worse else OK, detail)
+
+
+def _changes(contract: Contract, seen: Observation) -> Iterator[str]:
+    then = contract.environment
+    pairs = [
+        ("OpenVINO", then.openvino_version, seen.openvino_version),
+        ("host", then.host, seen.host),
+        ("system", then.system, seen.system),
+        ("CPUs", then.n_cpus, seen.n_cpus),
+    ]
+    pairs += [(d, full, seen.devices.get(d, full)) for d, full in contract.devices.items()]
+    for name, before, after in pairs:
+        if after and before != after:
+            yield f"{name}: {before} → {after}"

@@ -1,0 +1,210 @@
+"""A deployed directory is held to its contract; each part that breaks is named."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import msgspec
+import numpy as np
+import pytest
+from random_models import random_affinity, random_model
+
+import hetero_lab as hl
+from hetero_lab.cli.main import main
+from hetero_lab.errors import ArgumentError, StoredFileError
+from hetero_lab.experiments.deployment.contract import (
+    FILE_NAME,
+    LatencyPromise,
+    file_digest,
+    read_contract,
+    write_contract,
+)
+from hetero_lab.experiments.deployment.observation import Observation, observe
+from hetero_lab.experiments.deployment.releases import environment_of
+from hetero_lab.experiments.deployment.verify import judged, read_plan
+from hetero_lab.model.read import prepare
+
+F32 = {"INFERENCE_PRECISION_HINT": "f32"}
+ANY = 1e6  # a latency that a busy machine cannot break
+
+
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory):
+    hl.emulate("VERACC", unsupported={"Softmax"})
+    model = hl.load("digits_inception")
+    affinity = hl.Affinity.automatic(model, "HETERO:VERACC,CPU")
+    placement = hl.Placement(affinity, "deployed", {"VERACC": F32, "CPU": F32})
+    return hl.freeze(model, placement, tmp_path_factory.mktemp("deployed"))
+
+
+@pytest.fixture(scope="module")
+def seen(deployed):
+    return observe(deployed, turns=3)
+
+
+@pytest.fixture
+def copy(deployed, tmp_path):
+    return shutil.copytree(deployed, tmp_path / "copy")
+
+
+def edit(directory, change):
+    path = directory / "placement.json"
+    plan = json.loads(path.read_text())
+    change(plan)
+    path.write_text(json.dumps(plan))
+
+
+def judge(directory, seen, **changes):
+    contract = msgspec.structs.replace(read_contract(directory), **changes)
+    return judged(directory, contract, read_plan(directory), seen, 0.1)
+
+
+def test_what_is_untouched_is_kept(deployed):
+    proven = hl.verify(deployed, turns=3, slower=ANY)
+    assert proven.ok
+    assert set(proven.summary["status"]) == {"ok"}
+    assert proven.changes == ()
+    assert "keeps its contract" in str(proven)
+
+
+def test_another_affinity_in_the_file(copy):
+    edit(copy, lambda plan: plan["affinity"].update({"head_digit/softmax": "VERACC"}))
+    proven = hl.verify(copy, turns=3, slower=ANY)
+    # One subgraph instead of two, too.
+    assert proven.broken == ("affinity", "partition")
+    assert "head_digit/softmax: CPU → VERACC" in str(proven)
+
+
+def test_a_changed_weight(copy):
+    path = copy / "model.bin"
+    constants = re.findall(r'offset="(\d+)".*?size="(\d+)"', (copy / "model.xml").read_text())
+    offset, size = max(((int(o), int(s)) for o, s in constants), key=lambda found: found[1])
+    data = bytearray(path.read_bytes())
+    weights = np.frombuffer(data, np.float32, count=size // 4, offset=offset)
+    weights *= 1.5
+    path.write_bytes(data)
+    assert hl.verify(copy, turns=3, slower=ANY).broken == ("model", "outputs")
+
+
+def test_a_dropped_property(copy, seen):
+    edit(copy, lambda plan: plan["properties"]["DEVICE_PROPERTIES"]["CPU"].clear())
+    proven = judge(copy, seen)
+    assert proven.broken[0] == "properties"
+    assert "CPU.INFERENCE_PRECISION_HINT: f32 → not set" in str(proven)
+
+
+def test_a_missing_device(copy):
+    edit(copy, lambda plan: plan["emulated"].clear())
+    proven = hl.verify(copy, turns=3, slower=ANY)
+    assert proven.broken == ("properties", "devices", "compile")
+    assert "'VERACC' missing" in str(proven)
+    statuses = proven.summary.set_index("part")["status"]
+    assert statuses["outputs"] == statuses["latency"] == "not checked"
+
+
+def test_another_partition(copy, seen):
+    other = seen.header.replace('device="CPU"', 'device="VERACC"')
+    assert other != seen.header
+    proven = judge(copy, seen, header=other)
+    assert proven.broken == ("partition",)
+    assert "promised were 2 ('VERACC', 'VERACC')" in str(proven)
+
+
+@pytest.mark.parametrize(("worse", "broken"), [(1.2, ("latency",)), (1.05, ()), (0.5, ())])
+def test_a_latency_beyond_the_intervals(copy, seen, worse, broken):
+    reference = [[100.0 + i] * 10 for i in range(12)]
+    turns = [[50.0 * worse + i / 2] * 10 for i in range(12)]
+    timed = msgspec.structs.replace(seen, turns_us=turns, reference_us=reference)
+    promise = LatencyPromise(
+        reference_device="CPU", reference_properties={}, median_us=50.0, reference_us=100.0,
+        ratio=0.5, ratio_ci95_low=0.49, ratio_ci95_high=0.51,
+    )  # fmt: skip
+    assert judge(copy, timed, latency=promise).broken == broken
+
+
+def test_what_dies_is_a_broken_part(deployed):
+    dead = Observation(step="compile", error="died of signal 11")
+    proven = judge(deployed, dead)
+    assert proven.broken == ("compile",)
+
+
+def test_changes_of_the_environment_are_told(deployed, seen):
+    other = msgspec.structs.replace(seen, openvino_version="2031.1", host="elsewhere")
+    proven = judge(deployed, other)
+    assert any(change.endswith("→ 2031.1") for change in proven.changes)
+    assert any(change.endswith("→ elsewhere") for change in proven.changes)
+
+
+def test_a_contract_that_was_edited(copy):
+    path = copy / FILE_NAME
+    path.write_text(path.read_text().replace('"n_requests": 3', '"n_requests": 2'))
+    with pytest.raises(StoredFileError, match="was changed after it was written"):
+        hl.verify(copy)
+    path.write_text("{")
+    with pytest.raises(StoredFileError, match="cannot be read as a stored contract"):
+        hl.verify(copy)
+
+
+def test_a_contract_of_a_newer_version(copy):
+    newer = msgspec.structs.replace(read_contract(copy), schema_version=99)
+    write_contract(copy, newer)
+    with pytest.raises(StoredFileError, match="schema version 99; this release reads version 1"):
+        hl.verify(copy)
+
+
+def test_what_is_no_deployed_directory(tmp_path, capsys):
+    with pytest.raises(StoredFileError, match=r"has no contract\.json"):
+        hl.verify(tmp_path)
+    assert main(["verify", str(tmp_path)]) == 2
+    assert "contract.json" in capsys.readouterr().err
+
+
+def test_the_command_tells_by_its_exit_code(deployed, copy, capsys):
+    assert main(["verify", str(deployed), "--slower", str(ANY)]) == 0
+    (copy / "requests.npz").write_bytes((copy / "inputs.npz").read_bytes())
+    assert main(["verify", str(copy), "--slower", str(ANY)]) == 1
+    assert "model" in capsys.readouterr().out
+    assert main(["verify", str(deployed), "--across", "openvino==newest"]) == 2
+
+
+def test_what_is_no_release(deployed):
+    with pytest.raises(ArgumentError, match=r"\['2026.2', '2026.3'\]"):
+        hl.verify_across(deployed, ["; rm -rf"])
+
+
+def test_it_needs_only_openvino_and_numpy(deployed, tmp_path):
+    code = (
+        "import runpy, sys\n"
+        "class Refuse:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.split('.')[0] in ('hetero_lab', 'pandas', 'scipy', 'msgspec'):\n"
+        "            raise ImportError(name)\n"
+        "sys.meta_path.insert(0, Refuse())\n"
+        f"sys.argv = [{str(deployed / 'run.py')!r}]\n"
+        "runpy.run_path(sys.argv[0], run_name='__main__')\n"
+    )
+    program = tmp_path / "alone.py"
+    program.write_text(code)
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("digit (1, 10)")
+
+
+@pytest.mark.network
+def test_the_release_that_changed_it_is_named(tmp_path):
+    """Since 2026.3 HETERO breaks cycles between subgraphs in another way."""
+    hl.emulate("VERDSP")
+    prepared = prepare(random_model(86))
+    affinity = random_affinity(prepared.graph, ["VERDSP", "CPU"], 86)
+    placement = hl.Placement(affinity, "cyclic", {"VERDSP": F32, "CPU": F32})
+    directory = hl.freeze(prepared, placement, tmp_path)
+    made = hl.verify_across(
+        directory, ["2026.2.0", "2026.3.1"], turns=3, slower=ANY, progress=False
+    )
+    assert made.verifications[0].broken == ("partition",)
+    assert made.verifications[1].ok
+    assert made.changed_by == "2026.3.1"
+    assert file_digest(environment_of("2026.2.0").parents[1] / "pyvenv.cfg")
