@@ -19,7 +19,8 @@ SLOW = {"calibrate", "measure_noise", "optimize", "plan", "quantize", "recover_a
 # file of the user's.
 WITHOUT = {
     "Across", "BenchmarkReport", "Boundary", "BudgetWarning", "Classification", "classify",
-    "Comparison", "CompiledPlacement", "CostModel", "Dataset", "Difference", "EmulatedDevice", "Evaluation",
+    "Comparison", "CompiledPlacement", "CostModel", "Dataset", "Difference", "EmulatedDevice",
+    "Evaluation",
     "HeteroDumps", "HeteroLabError", "HeteroLabWarning", "Latency", "Metric", "Noise", "OpGraph",
     "Optimized", "Partition", "Plan", "Prediction", "Profile", "read_benchmark_app", "Recovered",
     "Refusals", "Schedule", "SchedulePlan", "Subgraph", "Sweep", "SweepControl", "Verification",

@@ -1068,7 +1068,7 @@ DEPLOYING = [
         ArgumentError,
         "'latest'",
     ),
-    row("freeze: no request", _freeze(requests=[]), ArgumentError, "requests="),
+    row("freeze: no example", _freeze(examples=[]), ArgumentError, "examples="),
 ]
 
 ROWS = [
