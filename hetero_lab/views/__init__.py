@@ -8,49 +8,55 @@ from typing import TYPE_CHECKING, Any
 from hetero_lab.arguments import checked, renamed
 
 if TYPE_CHECKING:
+    from hetero_lab.views.accuracy import (
+        accuracy_front as accuracy_front,
+        sensitivity as sensitivity,
+    )
     from hetero_lab.views.accuracy_scatter import predicted_measured as predicted_measured
     from hetero_lab.views.catalogue import gallery as gallery
     from hetero_lab.views.difference_bars import difference as difference
     from hetero_lab.views.error_lines import errors_along_model as errors_along_model
-    from hetero_lab.views.front_scatter import accuracy_front as accuracy_front
     from hetero_lab.views.graph.drawing import (
         placement_graph as placement_graph,
         placement_graph_of as placement_graph_of,
     )
-    from hetero_lab.views.host_dots import hosts as hosts
     from hetero_lab.views.html_report import page as page
-    from hetero_lab.views.latency_split import where_time_goes as where_time_goes
     from hetero_lab.views.op_types import (
         op_types_by_device as op_types_by_device,
         time_by_op_type as time_by_op_type,
     )
-    from hetero_lab.views.ranking_bars import latency_ranking as latency_ranking
-    from hetero_lab.views.sample_histogram import latency_samples as latency_samples
-    from hetero_lab.views.sensitivity_bars import sensitivity as sensitivity
-    from hetero_lab.views.structure_scatter import placement_latency as placement_latency
-    from hetero_lab.views.subgraph_bars import time_by_subgraph as time_by_subgraph
     from hetero_lab.views.subgraph_lanes import schedule as schedule, timeline as timeline
+    from hetero_lab.views.sweeps import (
+        hosts as hosts,
+        latency_ranking as latency_ranking,
+        placement_latency as placement_latency,
+    )
+    from hetero_lab.views.times import (
+        latency_samples as latency_samples,
+        time_by_subgraph as time_by_subgraph,
+        where_time_goes as where_time_goes,
+    )
 
 _WHERE = {
-    "accuracy_front": "front_scatter",
+    "accuracy_front": "accuracy",
     "difference": "difference_bars",
     "errors_along_model": "error_lines",
     "gallery": "catalogue",
-    "hosts": "host_dots",
-    "latency_ranking": "ranking_bars",
-    "latency_samples": "sample_histogram",
+    "hosts": "sweeps",
+    "latency_ranking": "sweeps",
+    "latency_samples": "times",
     "op_types_by_device": "op_types",
     "page": "html_report",
     "placement_graph": "graph.drawing",
     "placement_graph_of": "graph.drawing",
-    "placement_latency": "structure_scatter",
+    "placement_latency": "sweeps",
     "predicted_measured": "accuracy_scatter",
     "time_by_op_type": "op_types",
-    "time_by_subgraph": "subgraph_bars",
+    "time_by_subgraph": "times",
     "schedule": "subgraph_lanes",
-    "sensitivity": "sensitivity_bars",
+    "sensitivity": "accuracy",
     "timeline": "subgraph_lanes",
-    "where_time_goes": "latency_split",
+    "where_time_goes": "times",
 }
 
 __all__ = sorted(_WHERE)  # pyright: ignore[reportUnsupportedDunderAll]

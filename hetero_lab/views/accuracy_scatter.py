@@ -8,10 +8,8 @@ import plotly.graph_objects as go
 
 from hetero_lab.errors import PlanError
 from hetero_lab.planning.cost_model import CostModel
-from hetero_lab.views.arguments import expect
-from hetero_lab.views.colours import BOUNDARY, GRID, LINE
 from hetero_lab.views.text import plain, time_text
-from hetero_lab.views.theme import base_layout
+from hetero_lab.views.theme import BOUNDARY, GRID, LINE, base_layout
 
 # Not a colour that stands for a device: a placement uses several.
 _POINT = "#b0413e"
@@ -54,7 +52,6 @@ def predicted_measured(costs: CostModel) -> go.Figure:
     Points on the diagonal are predicted exactly; above it the prediction is too high. Of a cost
     model that was not validated the figure has no points and says so.
     """
-    expect(costs, CostModel)
     found = accuracy(costs)
     ends = [found.low_us, found.high_us]
     figure = go.Figure()

@@ -20,21 +20,16 @@ from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.difference import Difference
 from hetero_lab.planning.list_scheduling import SchedulePlan
+from hetero_lab.views.accuracy import accuracy_front, sensitivity
 from hetero_lab.views.accuracy_scatter import predicted_measured
 from hetero_lab.views.difference_bars import difference
 from hetero_lab.views.error_lines import errors_along_model
-from hetero_lab.views.front_scatter import accuracy_front
 from hetero_lab.views.graph.drawing import placement_graph
-from hetero_lab.views.host_dots import hosts
-from hetero_lab.views.latency_split import where_time_goes
 from hetero_lab.views.op_types import op_types_by_device, time_by_op_type
-from hetero_lab.views.ranking_bars import latency_ranking
-from hetero_lab.views.sample_histogram import latency_samples
-from hetero_lab.views.sensitivity_bars import sensitivity
-from hetero_lab.views.structure_scatter import placement_latency
-from hetero_lab.views.subgraph_bars import time_by_subgraph
 from hetero_lab.views.subgraph_lanes import schedule, timeline
+from hetero_lab.views.sweeps import hosts, latency_ranking, placement_latency
 from hetero_lab.views.text import NOT_IN_TURN
+from hetero_lab.views.times import latency_samples, time_by_subgraph, where_time_goes
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -21,9 +21,16 @@ from hetero_lab.planning.difference import (
     Part,
 )
 from hetero_lab.planning.difference_words import change, part_name
-from hetero_lab.views.colours import GRID, LINE, TEXT, DeviceStyle, device_styles
 from hetero_lab.views.text import plain
-from hetero_lab.views.theme import base_layout
+from hetero_lab.views.theme import (
+    GRID,
+    LINE,
+    TEXT,
+    DeviceStyle,
+    base_layout,
+    device_styles,
+    row_axis,
+)
 
 _ROW_PX = 30
 _MOST_TYPES = 12
@@ -125,7 +132,7 @@ def difference(difference: Difference) -> go.Figure:
     if moved or not found:
         _draw_moved(figure, moved, types, styles, row=len(sizes))
     for style in styles.values():  # the legend: a device in each figure, whether it has a bar
-        figure.add_bar(x=[None], y=[None], name=style.label, marker=_marker(style, 1.0))
+        figure.add_bar(x=[None], y=[None], name=style.label, marker=style.bar())
     n, of = len(difference.moved), len(difference.before.affinity.ops)
     figure.update_layout(
         **base_layout(
@@ -148,7 +155,7 @@ def _draw_steps(figure: go.Figure, found: list[Step], styles: dict[str, DeviceSt
     where: Any = {"row": 1, "col": 1}
     for place, step in enumerate(found):
         style = styles.get(step.device)
-        marker = _marker(style, _OPACITY[step.kind]) if style else {"color": _GREYS[step.kind]}
+        marker = style.bar(_OPACITY[step.kind]) if style else {"color": _GREYS[step.kind]}
         error = {}
         if step.interval_us is not None:
             error = {
@@ -157,12 +164,12 @@ def _draw_steps(figure: go.Figure, found: list[Step], styles: dict[str, DeviceSt
                 "arrayminus": [step.difference_us - step.interval_us[0]],
             }  # fmt: skip
         interval = step.interval_us
-        said = f" [{change(interval[0])}, {change(interval[1])}]" if interval else ""
+        text = f" [{change(interval[0])}, {change(interval[1])}]" if interval else ""
         figure.add_bar(
             **where, orientation="h", y=[place], x=[step.difference_us], base=[step.start_us],
             marker=marker, showlegend=False, error_x=error, hoverinfo="text",
             hovertext=[
-                f"<b>{plain(step.label)}</b>: {change(step.difference_us)}{said}"
+                f"<b>{plain(step.label)}</b>: {change(step.difference_us)}{text}"
                 + "".join(f"<br>{plain(line, 160)}" for line in step.details)
             ],
         )  # fmt: skip
@@ -180,11 +187,7 @@ def _draw_steps(figure: go.Figure, found: list[Step], styles: dict[str, DeviceSt
         **where, title="difference in latency (µs), left of 0: b is faster", gridcolor=GRID,
         zeroline=True, zerolinecolor=LINE, range=[low - room, high + room],
     )  # fmt: skip
-    figure.update_yaxes(
-        **where, tickvals=list(range(len(found))), ticktext=[plain(s.label, 60) for s in found],
-        range=[len(found) - 0.4, -0.6], automargin=True, showgrid=False, zeroline=False,
-        ticklabelstandoff=6,
-    )  # fmt: skip
+    figure.update_yaxes(row_axis([plain(step.label, 60) for step in found]), **where)
 
 
 def _draw_moved(
@@ -200,7 +203,7 @@ def _draw_moved(
         named += [f"… {len(kind.ops) - _MOST_NAMED} more"] if len(kind.ops) > _MOST_NAMED else []
         figure.add_bar(
             **where, orientation="h", y=[types.index(kind.op_type)], x=[len(kind.ops)],
-            marker=_marker(styles[kind.device], 1.0), showlegend=False, hoverinfo="text",
+            marker=styles[kind.device].bar(), showlegend=False, hoverinfo="text",
             hovertext=[
                 f"<b>{len(kind.ops)} {plain(kind.op_type)}</b> to {styles[kind.device].label}<br>"
                 + "<br>".join(named)
@@ -210,12 +213,8 @@ def _draw_moved(
         **where, title="number of ops that move, in the colour of the device they go to",
         gridcolor=GRID, rangemode="tozero", zeroline=False, tickformat=",d",
     )  # fmt: skip
-    figure.update_yaxes(
-        **where, tickvals=list(range(len(types))) or [0],
-        ticktext=[plain(t, 40) for t in types] or ["no op moves"],
-        range=[max(1, len(types)) - 0.4, -0.6], automargin=True, showgrid=False, zeroline=False,
-        ticklabelstandoff=6,
-    )  # fmt: skip
+    names = [plain(op_type, 40) for op_type in types] or ["no op moves"]
+    figure.update_yaxes(row_axis(names), **where)
 
 
 def _extent(step: Step) -> tuple[float, float]:
@@ -227,14 +226,3 @@ def _label(kind: str, before: str, after: str) -> str:
     if kind == SUBGRAPHS:
         return f"subgraphs on {after}"
     return f"{kind} {before} → {after}" if after else kind
-
-
-def _marker(style: DeviceStyle, opacity: float) -> dict[str, Any]:
-    return {
-        "color": style.faded(opacity),
-        "line": {"width": 0},
-        "pattern": {
-            "shape": style.pattern, "solidity": 0.2, "fillmode": "overlay",
-            "fgcolor": "#ffffff", "fgopacity": 0.5,
-        },
-    }  # fmt: skip

@@ -8,10 +8,8 @@ from collections.abc import Callable
 import plotly.graph_objects as go
 
 from hetero_lab.experiments.search.wrong import OpError, Wrong
-from hetero_lab.views.arguments import expect
-from hetero_lab.views.colours import GRID, LINE, device_styles
 from hetero_lab.views.text import plain
-from hetero_lab.views.theme import base_layout
+from hetero_lab.views.theme import GRID, LINE, base_layout, device_styles
 
 _LEAST = 1e-9
 _MOST = 1e3  # beyond, an error is as bad as any
@@ -25,7 +23,6 @@ def errors_along_model(wrong: Wrong) -> go.Figure:
     is as high, or ops that are wrong only together, of which no isolated error tells. These are
     shaded. The dotted line is what rounding could add up to at most.
     """
-    expect(wrong, Wrong)
     ops = wrong.op_errors
     figure = go.Figure()
     lines: list[tuple[str, Callable[[OpError], float | None], dict, str]] = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,9 +12,8 @@ import plotly.graph_objects as go
 from hetero_lab.errors import ArgumentError, MeasurementError, names_at_hand
 from hetero_lab.experiments.profile.profile import Profile
 from hetero_lab.planning.cost_model import CostModel
-from hetero_lab.views.colours import GRID, TEXT, device_styles
 from hetero_lab.views.text import plain, time_text
-from hetero_lab.views.theme import base_layout
+from hetero_lab.views.theme import GRID, TEXT, base_layout, device_styles, row_axis
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -232,18 +231,12 @@ def time_by_op_type(profile: Profile) -> go.Figure:
     total = sum(row.time_us for row in found)
     figure = go.Figure()
     for device, style in styles.items():
-        mine = [row for row in found if row.device == device and row.op_type in types]
+        own = [row for row in found if row.device == device and row.op_type in types]
         figure.add_bar(
             orientation="h", name=style.label,
-            y=[types.index(row.op_type) for row in mine], x=[row.time_us for row in mine],
-            marker={
-                "color": style.colour, "line": {"width": 0},
-                "pattern": {
-                    "shape": style.pattern, "solidity": 0.2, "fillmode": "overlay",
-                    "fgcolor": "#ffffff", "fgopacity": 0.5,
-                },
-            },
-            hovertext=[_bar_hover(row, style.label, total) for row in mine], hoverinfo="text",
+            y=[types.index(row.op_type) for row in own], x=[row.time_us for row in own],
+            marker=style.bar(),
+            hovertext=[_bar_hover(row, style.label, total) for row in own], hoverinfo="text",
         )  # fmt: skip
     left_out = len(totals) - len(types)
     figure.update_layout(
@@ -260,15 +253,8 @@ def time_by_op_type(profile: Profile) -> go.Figure:
         legend_traceorder="normal",
     )
     figure.update_xaxes(title="time (µs)", gridcolor=GRID, rangemode="tozero", zeroline=False)
-    figure.update_yaxes(
-        tickvals=list(range(len(types))), ticktext=_ticks(types), automargin=True,
-        range=[len(types) - 0.4, -0.6], showgrid=False, zeroline=False, ticklabelstandoff=6,
-    )  # fmt: skip
+    figure.update_yaxes(row_axis([plain(op_type, 30) for op_type in types]))
     return figure
-
-
-def _ticks(types: Sequence[str]) -> list[str]:
-    return [plain(op_type, 30) for op_type in types]
 
 
 def _bar_hover(row: TypeTime, device: str, total_us: float) -> str:

@@ -12,10 +12,8 @@ from hetero_lab.experiments.profile.profile import Profile
 from hetero_lab.experiments.profile.timeline import critical_spans
 from hetero_lab.planning.list_scheduling import SchedulePlan
 from hetero_lab.runtime.timeline import typical_request
-from hetero_lab.views.arguments import expect
-from hetero_lab.views.colours import GRID, TEXT, DeviceStyle, device_styles
 from hetero_lab.views.text import plain
-from hetero_lab.views.theme import base_layout
+from hetero_lab.views.theme import GRID, TEXT, DeviceStyle, base_layout, device_styles
 
 _HALF_LANE = 0.33
 _FADED = 0.4
@@ -95,7 +93,6 @@ def timeline(profile: Profile) -> go.Figure:
     MeasurementError
         The profile has neither spans nor counters.
     """
-    expect(profile, Profile)
     measured = bool(profile.spans)
     found = bars(profile)
     devices = list(dict.fromkeys(s.device for s in profile.partition.subgraphs))
@@ -132,25 +129,25 @@ def lanes(
     devices = list(styles)
     figure = go.Figure()
     for device, style in styles.items():
-        mine = [bar for bar in found if bar.device == device]
+        own = [bar for bar in found if bar.device == device]
         # The legend has the colour of the first bar, which should not be a faded one.
-        mine.sort(key=lambda bar: bar.critical is False)
+        own.sort(key=lambda bar: bar.critical is False)
         figure.add_bar(
             orientation="h",
-            y=[devices.index(device)] * len(mine),
-            base=[bar.start_us for bar in mine],
-            x=[bar.duration_us for bar in mine],
+            y=[devices.index(device)] * len(own),
+            base=[bar.start_us for bar in own],
+            x=[bar.duration_us for bar in own],
             name=style.label,
             marker={
                 "color": [style.faded(_FADED) if b.critical is False else style.colour
-                          for b in mine],
+                          for b in own],
                 "pattern": {"shape": style.pattern, "solidity": 0.2, "fillmode": "overlay"},
                 "line": {"width": 1, "color": "rgba(255, 255, 255, 0.8)"},
             },
-            text=[_name(bar) for bar in mine],
+            text=[_name(bar) for bar in own],
             textposition="inside",
             insidetextanchor="middle",
-            hovertext=[_hover(bar, style) for bar in mine],
+            hovertext=[_hover(bar, style) for bar in own],
             hoverinfo="text",
         )  # fmt: skip
     path = [bar for bar in found if bar.critical]
@@ -203,8 +200,8 @@ def _name(bar: Bar) -> str:
 
 
 def _hover(bar: Bar, style: DeviceStyle) -> str:
-    said = f"<b>subgraph {bar.subgraph}</b> · {style.label}<br>{bar.duration_us:,.1f} µs, "
-    said += f"{bar.n_ops} ops"
+    text = f"<b>subgraph {bar.subgraph}</b> · {style.label}<br>{bar.duration_us:,.1f} µs, "
+    text += f"{bar.n_ops} ops"
     if bar.critical:
-        said += "<br>on the critical path"
-    return said if not bar.request else f"{said}<br>request {bar.request:+d}"
+        text += "<br>on the critical path"
+    return text if not bar.request else f"{text}<br>request {bar.request:+d}"

@@ -1,10 +1,155 @@
-"""The look that all figures share: readable on a light and on a dark page."""
+"""What all figures share: colours of devices, fonts, error bars and the layout to start from.
+
+The colours are those of Okabe and Ito (2008), which colour-blind people can tell apart. They,
+and the grey of the text, are readable on white and on the dark background of Jupyter.
+"""
 
 from __future__ import annotations
 
+import math
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from hetero_lab.views.colours import CLEAR, TEXT
+from hetero_lab.statistics import Estimate
+from hetero_lab.views.text import plain, time_text
+
+_WIDEST = 2.0  # times the largest value: an interval of a few turns would squeeze all the rest
+
+
+def error_bars(triples: Sequence[tuple[float, float, float]], **style: Any) -> dict[str, Any]:
+    """Return plotly's error bars of ``(value, low, high)``; none where there is no end."""
+
+    def lengths(ends: list[tuple[float, float]]) -> list[float]:
+        return [abs(end - value) if math.isfinite(end) else 0.0 for value, end in ends]
+
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": lengths([(value, high) for value, _, high in triples]),
+        "arrayminus": lengths([(value, low) for value, low, _ in triples]),
+        **style,
+    }
+
+
+def latency_bars(latencies: Sequence[Estimate], **style: Any) -> dict[str, Any]:
+    """Return the error bars of latencies."""
+    return error_bars([(x.us, x.low_us, x.high_us) for x in latencies], **style)
+
+
+def latency_end_us(latencies: Sequence[Estimate]) -> float:
+    """Return up to where an axis of latencies goes; a very wide interval runs out of it."""
+    largest = max((x.us for x in latencies), default=1.0)
+    ends = [x.high_us for x in latencies if math.isfinite(x.high_us)]
+    return 1.05 * max(largest, min(max(ends, default=0.0), _WIDEST * largest))
+
+
+def latency_text(latency: Estimate) -> str:
+    """Write a latency with its interval."""
+    if not math.isfinite(latency.high_us):
+        return f"{time_text(latency.us)}, from too few turns for an interval"
+    low, high = (time_text(end).removesuffix(" µs") for end in (latency.low_us, latency.high_us))
+    return f"{time_text(latency.us)} [{low}, {high}]"
+
+
+SEVERAL = "several devices"
+_FIXED = {"CPU": "#0072B2", "GPU": "#009E73", "NPU": "#CC79A7", SEVERAL: "#7a7a7a"}
+_OTHERS = ("#56B4E9", "#E69F00", "#D55E00", "#B8A800", "#8C6BB1", "#A6611A", "#66A61E", "#999999")
+
+TEXT = "#7a7a7a"  # the same contrast, 4.3, on white and on #111111
+LINE = "#9a9a9a"
+GRID = "rgba(128, 128, 128, 0.22)"
+BOUNDARY = "#8a8f98"
+CLEAR = "rgba(0, 0, 0, 0)"
+
+
+@dataclass(frozen=True)
+class DeviceStyle:
+    """How a device looks in every figure.
+
+    ``label`` is safe to show. Emulated devices have dashed outlines and hatched bars.
+    """
+
+    device: str
+    colour: str
+    label: str
+    emulated: bool
+
+    @property
+    def dash(self) -> str:
+        """Dash of outlines."""
+        return "dash" if self.emulated else "solid"
+
+    @property
+    def pattern(self) -> str:
+        """Hatching of bars."""
+        return "/" if self.emulated else ""
+
+    def bar(self, opacity: float = 1.0) -> dict[str, Any]:
+        """Return the marker of a stacked bar."""
+        return {
+            "color": self.colour if opacity == 1 else self.faded(opacity),
+            "line": {"width": 0},
+            "pattern": {
+                "shape": self.pattern, "solidity": 0.2, "fillmode": "overlay",
+                "fgcolor": "#ffffff", "fgopacity": 0.5,
+            },
+        }  # fmt: skip
+
+    def faded(self, opacity: float) -> str:
+        """Return the colour with an opacity, as CSS."""
+        red, green, blue = (int(self.colour[i : i + 2], 16) for i in (1, 3, 5))
+        return f"rgba({red}, {green}, {blue}, {opacity})"
+
+
+def device_styles(
+    devices: Iterable[str], emulated: Mapping[str, str] | None = None
+) -> dict[str, DeviceStyle]:
+    """Return the style of each device.
+
+    CPU, GPU and NPU have fixed colours. Another device has the one that its name hashes to; only
+    if two devices of one figure hash to the same, the later name moves on to the next.
+
+    Parameters
+    ----------
+    devices
+        Names of all devices of the figure.
+    emulated
+        Emulated device → the device that really runs it.
+    """
+    emulated = emulated or {}
+    names = list(dict.fromkeys(devices))
+    colours = {name: _FIXED[_kind(name)] for name in names if _kind(name) in _FIXED}
+    taken: set[str] = set()
+    for name in sorted(set(names) - set(colours)):
+        first = zlib.crc32(name.encode("utf-8", "surrogatepass")) % len(_OTHERS)
+        ring = [*_OTHERS[first:], *_OTHERS[:first]]
+        colours[name] = next((c for c in ring if c not in taken), ring[0])
+        taken.add(colours[name])
+    return {
+        name: DeviceStyle(name, colours[name], device_label(name, emulated), name in emulated)
+        for name in names
+    }
+
+
+def spare_colours() -> tuple[str, ...]:
+    """Return colours for what is no device, in an order in which neighbours differ most."""
+    return _OTHERS
+
+
+def device_label(device: str, emulated: Mapping[str, str]) -> str:
+    """Name a device, and what really runs it if it is emulated."""
+    if device in emulated:
+        return f"{plain(device, 30)} (emulated on {plain(emulated[device], 30)})"
+    return plain(device, 30)
+
+
+def _kind(device: str) -> str:
+    """Return the fixed colour's name: of several GPUs only the first one has it."""
+    name, _, number = device.partition(".")
+    return name if number in ("", "0") else device
+
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 
@@ -38,4 +183,13 @@ def base_layout(title: str, subtitle: str = "") -> dict[str, Any]:
         "modebar": {
             "bgcolor": CLEAR, "color": "#9a9a9a", "activecolor": TEXT, "remove": _NO_BUTTONS,
         },
+    }  # fmt: skip
+
+
+def row_axis(names: Sequence[str]) -> dict[str, Any]:
+    """Return an axis with a row for each name, which is safe to show already, from the top down."""
+    return {
+        "tickvals": list(range(len(names))), "ticktext": list(names),
+        "range": [len(names) - 0.4, -0.6], "automargin": True, "showgrid": False,
+        "zeroline": False, "ticklabelstandoff": 6,
     }  # fmt: skip

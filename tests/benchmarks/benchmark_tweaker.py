@@ -22,6 +22,7 @@ from planning.random_costs import random_costs
 from random_models import random_model
 
 import hetero_lab as hl
+from hetero_lab.lint.remedies import find_problems
 from hetero_lab.model.read import prepare
 
 LIMIT_MS = 150.0
@@ -51,7 +52,7 @@ def main() -> None:
     tweaker = hl.AffinityTweaker(prepared, ["ACC", "CPU"], costs)
     n = len(tweaker.affinity.ops)
     print(f"{n} ops; opened in {time.perf_counter() - started:.2f} s")
-    names, board = tweaker.affinity.ops, tweaker._showing.board
+    names, board = tweaker.affinity.ops, tweaker.view.board
     chosen = random.Random(1)
     tweaker.affinity = hl.Affinity.uniform(prepared, "CPU")
 
@@ -59,24 +60,21 @@ def main() -> None:
         board.selected = [chosen.randrange(n)]
 
     def click_and_move(number: int) -> None:
-        name = chosen.choice(sorted(tweaker._tweaking.able["ACC"]))
+        name = chosen.choice(sorted(tweaker.state.able["ACC"]))
         tweaker.selection = [name]
         other = "CPU" if tweaker.affinity[name] == "ACC" else "ACC"
-        tweaker._controls.devices[other].click()
+        tweaker.view.controls.devices[other].click()
         assert tweaker.affinity[name] == other
 
     def scatter(number: int) -> None:
-        picked = set(chosen.sample(names, n // 2))
-        able = tweaker._tweaking.able["ACC"]
-        tweaker._change(
-            lambda: tweaker._tweaking.apply(
-                {name: "ACC" if name in picked and name in able else "CPU" for name in names}, "any"
-            )
+        moved = tweaker.state.able["ACC"] & set(chosen.sample(names, n // 2))
+        tweaker.affinity = hl.Affinity.from_graph(
+            prepared.graph, lambda name: "ACC" if name in moved else "CPU"
         )
 
     def findings(number: int) -> None:
-        tweaker._tweaking._problems.cache_clear()
-        tweaker._showing.look()
+        state = tweaker.state
+        find_problems(state.graph, tweaker.affinity, state.able, costs)
 
     medians = [
         timed("select by a click", click),

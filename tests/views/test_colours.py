@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hetero_lab.views.colours import TEXT, device_styles
+from hetero_lab.views.theme import TEXT, device_styles
 
 
 def test_a_device_has_one_colour_whatever_else_is_there():

@@ -13,7 +13,7 @@ from small_models import chain
 
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError
-from hetero_lab.views.front_scatter import front_points
+from hetero_lab.views.accuracy import front_points
 
 
 def summary(rows: list[tuple[float, float, float]]) -> Any:

@@ -8,7 +8,7 @@ from views.hand_made import small_profile
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError
 from hetero_lab.statistics import Latency
-from hetero_lab.views.sample_histogram import samples_of
+from hetero_lab.views.times import samples_of
 
 
 def with_samples(*samples: float, label: str = "one"):

@@ -9,10 +9,14 @@ from views.hand_made import small_profile
 from widgets.hand_sweeps import ALONE, SLOW, SPLIT, measured_row, small_sweep
 
 from hetero_lab.statistics import Series
-from hetero_lab.views.host_dots import hosts
-from hetero_lab.views.latency_split import splits
-from hetero_lab.views.ranking_bars import latency_ranking, ranked_rows
-from hetero_lab.views.structure_scatter import placement_latency, points
+from hetero_lab.views.sweeps import (
+    hosts,
+    latency_ranking,
+    placement_latency,
+    ranked_rows,
+    structure_points,
+)
+from hetero_lab.views.times import splits
 
 # The reference's median times 1, 1.5 and 2; medians of their own turns are 102.5, 153 and 203.5.
 LATENCIES = [102.5, 153.75, 205.0]
@@ -52,7 +56,7 @@ def test_a_ranking_of_too_little_has_no_infinite_numbers(n_rows, n_turns):
 
 
 def test_points_of_structure_and_latency():
-    found = points(small_sweep())
+    found = structure_points(small_sweep())
     assert [(p.label, p.n_subgraphs, p.boundary_bytes) for p in found] == [
         (SPLIT, 3, 64), (ALONE, 1, 0), (SLOW, 3, 64),
     ]  # fmt: skip

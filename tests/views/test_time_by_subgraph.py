@@ -8,7 +8,7 @@ from views.hand_made import counter, small_profile
 import hetero_lab as hl
 from hetero_lab.errors import MeasurementError
 from hetero_lab.placement.partition import Partition, Subgraph
-from hetero_lab.views.subgraph_bars import subgraph_times
+from hetero_lab.views.times import subgraph_times
 
 
 def test_times_against_a_table_made_by_hand():
@@ -31,9 +31,9 @@ def test_bars_have_the_colour_of_their_device_and_reorders_are_faded():
     figure = hl.views.time_by_subgraph(small_profile())
     shown = {t.name: (t.marker.color, t.marker.pattern.shape, list(t.x)) for t in figure.data}
     assert shown == {
-        "ACC (emulated on CPU): ops": ("rgba(230, 159, 0, 1.0)", "/", [10.0, 3.0]),
+        "ACC (emulated on CPU): ops": ("#E69F00", "/", [10.0, 3.0]),
         "ACC (emulated on CPU): reorders": ("rgba(230, 159, 0, 0.4)", "/", [2.0, 1.0]),
-        "CPU: ops": ("rgba(0, 114, 178, 1.0)", "", [5.0]),
+        "CPU: ops": ("#0072B2", "", [5.0]),
     }
     assert list(figure.layout.yaxis.ticktext) == ["0 · ACC", "1 · CPU", "2 · ACC"]
 

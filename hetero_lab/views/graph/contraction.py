@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from hetero_lab.views.colours import SEVERAL
 from hetero_lab.views.graph.data import GraphBox, GraphData, GraphEdge, GraphNode
+from hetero_lab.views.theme import SEVERAL
 
 
 def runs_of(boxes: Sequence[GraphBox], most: int) -> list[tuple[GraphBox, ...]]:

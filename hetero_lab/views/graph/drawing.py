@@ -12,8 +12,6 @@ from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition
 from hetero_lab.tables import bytes_text
-from hetero_lab.views.arguments import expect
-from hetero_lab.views.colours import BOUNDARY, LINE, TEXT, DeviceStyle, device_styles
 from hetero_lab.views.graph import labels as graph_words
 from hetero_lab.views.graph.data import (
     GraphData,
@@ -27,7 +25,7 @@ from hetero_lab.views.graph.folding import AUTO, Fold, Shown
 from hetero_lab.views.graph.layout import CROWDED, DENSE, ROOMY, TITLE_CHARACTER, Spacing, lay_out
 from hetero_lab.views.graph.rows import FramePiece, Page, Point, break_into_rows
 from hetero_lab.views.text import escape, plain
-from hetero_lab.views.theme import base_layout
+from hetero_lab.views.theme import BOUNDARY, LINE, TEXT, DeviceStyle, base_layout, device_styles
 
 WIDTH = 1160
 _BOUNDARY_WIDTHS = (1.8, 2.4, 3.2, 4.4, 6.0)
@@ -85,7 +83,6 @@ def placement_graph(
     >>> near.layout.height < whole.layout.height
     True
     """
-    expect(profile, Profile)
     shown = Shown(fold, unfold, around, hops, find)
     return draw(shown.of(data_of_profile(profile)), width)
 
@@ -208,13 +205,13 @@ def _layout(data: GraphData, page: Page, width: int) -> go.Layout:
 
 def _draw_boxes(figure: go.Figure, data: GraphData, page: Page, style: DeviceStyle) -> None:
     devices = {box.index: box.device for box in data.boxes}
-    mine = [piece for piece in page.frames if devices[piece.frame.index] == style.device]
+    own = [piece for piece in page.frames if devices[piece.frame.index] == style.device]
     _draw_lines(
-        figure, [_corners(piece) for piece in mine], {"width": 0}, legendgroup=style.device,
+        figure, [_corners(piece) for piece in own], {"width": 0}, legendgroup=style.device,
         fill="toself", fillcolor=style.faded(0.11),
     )  # fmt: skip
     _draw_lines(
-        figure, [line for piece in mine for line in _outline(piece)],
+        figure, [line for piece in own for line in _outline(piece)],
         {"width": 1.2, "color": style.faded(0.8), "dash": style.dash}, legendgroup=style.device,
     )  # fmt: skip
 
@@ -311,14 +308,14 @@ def _draw_precisions(
 ) -> None:
     for precision, symbol in _MARKS.items():
         # What is fused runs as its leader does; a folded group may have several precisions.
-        mine = [n for n in data.nodes if not n.leader and precision in n.precision.split(", ")]
-        if mine:
+        own = [n for n in data.nodes if not n.leader and precision in n.precision.split(", ")]
+        if own:
             figure.add_scatter(
-                x=[page.spots[n.index][0] for n in mine], y=[page.spots[n.index][1] for n in mine],
+                x=[page.spots[n.index][0] for n in own], y=[page.spots[n.index][1] for n in own],
                 mode="markers", name=f"computes in {precision}", hoverinfo="skip",
                 legendrank=1003,
                 marker={
-                    "size": [max(_SMALLEST_MARK, _MARK * radii[n.index]) for n in mine],
+                    "size": [max(_SMALLEST_MARK, _MARK * radii[n.index]) for n in own],
                     "symbol": symbol, "color": "#ffffff", "opacity": 1,
                     "line": {"width": 0.8, "color": TEXT},
                 },

@@ -1,17 +1,198 @@
-"""A big graph made small enough to read: ops folded into groups, or only what is near to an op."""
+"""A big graph made small enough to read: ops folded into groups, or only an op's neighbourhood."""
 
 from __future__ import annotations
 
+import heapq
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from hetero_lab.errors import ArgumentError, did_you_mean, names_at_hand, shorten
-from hetero_lab.views.graph import scopes as graph_scopes
 from hetero_lab.views.graph.contraction import bundled, contracted, run_name, runs_of
 from hetero_lab.views.graph.data import GraphBox, GraphData, GraphNode
-from hetero_lab.views.graph.search import find_ops, neighbourhood
 from hetero_lab.views.text import squeeze
+
+
+def find_ops(data: GraphData, part: str) -> tuple[int, ...]:
+    """Return the nodes that have a text in their name, in any case.
+
+    Raises
+    ------
+    ArgumentError
+        There is none.
+    """
+    wanted = part.casefold()
+    found = tuple(node.index for node in data.nodes if wanted in node.name.casefold())
+    if not found:
+        names = [node.name for node in data.nodes]
+        raise ArgumentError(
+            f"No op has {shorten(part)} in its name.{did_you_mean(part, names)} "
+            f"Ops: {names_at_hand(names, 6)}."
+        )
+    return found
+
+
+def neighbourhood(data: GraphData, op: str, hops: int) -> GraphData:
+    """Return the part of a graph that is at most ``hops`` wires away from an op.
+
+    Raises
+    ------
+    ArgumentError
+        No such op is drawn, or ``hops`` is no number from 0.
+    """
+    if not isinstance(hops, int) or hops < 0:
+        raise ArgumentError(f"hops= is a whole number from 0, not {shorten(str(hops))}.")
+    centre = next((node.index for node in data.nodes if node.name == op), None)
+    if centre is None:
+        names = [node.name for node in data.nodes]
+        raise ArgumentError(
+            f"{shorten(str(op))} is not in the graph.{did_you_mean(str(op), names)} "
+            f"Ops: {names_at_hand(names, 6)}."
+        )
+    near: dict[int, set[int]] = {}
+    for edge in data.edges:
+        near.setdefault(edge.source, set()).add(edge.target)
+        near.setdefault(edge.target, set()).add(edge.source)
+    kept, border = {centre}, {centre}
+    for _ in range(hops):
+        border = {other for index in border for other in near.get(index, ())} - kept
+        kept |= border
+    nodes = tuple(
+        replace(node, n_unseen=len(near.get(node.index, set()) - kept))
+        for node in data.nodes
+        if node.index in kept
+    )
+    boxes = []
+    for box in data.boxes:
+        members = tuple(index for index in box.nodes if index in kept)
+        if members:
+            boxes.append(replace(box, nodes=members, n_unseen=len(box.nodes) - len(members)))
+    n_ops = sum(node.n_ops for node in nodes)
+    hop = f"{hops} hop{'s' if hops != 1 else ''}"
+    note = f"{n_ops} of {data.n_ops:,} ops: around {squeeze(op, 60)}, {hop}"
+    return replace(
+        data,
+        nodes=nodes,
+        edges=tuple(e for e in data.edges if e.source in kept and e.target in kept),
+        boxes=tuple(boxes),
+        marked=frozenset({centre}),
+        notes=(*data.notes, note),
+        whole_us=data.total_us if data.is_timed else None,
+    )
+
+
+_SEPARATOR = re.compile(r"[/.]")
+_LONGEST_PATH = 40  # scopes deeper than this are one; and so are names made to be long
+
+
+def by_fusion(nodes: Sequence[GraphNode]) -> dict[int, str]:
+    """Put ops with the op in whose node they run."""
+    leaders = {node.leader for node in nodes if node.leader}
+    return {
+        node.index: node.leader or node.name
+        for node in nodes
+        if node.leader or node.name in leaders
+    }
+
+
+def by_subgraph(nodes: Sequence[GraphNode]) -> dict[int, str]:
+    """Put all ops of a subgraph together."""
+    return {node.index: f"subgraph {node.subgraph}" for node in nodes}
+
+
+def by_place(nodes: Sequence[GraphNode], most: int) -> dict[int, str]:
+    """Put neighbours in the topological order together, about ``most`` runs of equal length."""
+    groups: dict[int, str] = {}
+    length = max(1, -(-len(nodes) // most))
+    by_box: dict[int, list[GraphNode]] = {}
+    for node in nodes:
+        by_box.setdefault(node.subgraph, []).append(node)
+    for members in by_box.values():
+        for start in range(0, len(members), length):
+            run = members[start : start + length]
+            ends = f"{squeeze(run[0].name, 24)} … {squeeze(run[-1].name, 24)}"
+            groups.update((node.index, ends) for node in run)
+    return groups
+
+
+def scopes_of(name: str) -> tuple[str, ...]:
+    """Return the scopes that a name is in, outermost first: ``a/b.c`` is in ``a`` and ``a/b``."""
+    ends = [m.start() for m in _SEPARATOR.finditer(name[:2000]) if m.start() > 0]
+    return tuple(name[:end] for end in ends[:_LONGEST_PATH])
+
+
+@dataclass
+class _Scope:
+    """A scope while the tree is cut: what is directly in it."""
+
+    members: list[int]
+    inner: dict[str, _Scope]
+
+    @property
+    def n_parts(self) -> int:
+        return len(self.members) + len(self.inner)
+
+    def everything(self) -> list[int]:
+        """Return all nodes in it, at any depth."""
+        found: list[int] = []
+        queue: list[_Scope] = [self]
+        while queue:
+            scope = queue.pop()
+            found += scope.members
+            queue += scope.inner.values()
+        return found
+
+
+def by_scope(nodes: Sequence[GraphNode], most: int, opened: Collection[str] = ()) -> dict[int, str]:
+    """Put ops of one name scope together.
+
+    The scopes with most ops are opened first, those of equal size together, as long as there
+    are not more than ``most`` groups; ``opened`` names scopes, and ops whose scopes, are opened
+    in any case.
+    """
+    root = _Scope([], {})
+    wanted = set(opened)
+    sizes: dict[str, int] = {}
+    for node in nodes:
+        at, path = root, scopes_of(node.name)
+        if node.name in opened:
+            wanted.update(path)
+        for scope in path:
+            sizes[scope] = sizes.get(scope, 0) + 1
+            at = at.inner.setdefault(scope, _Scope([], {}))
+        at.members.append(node.index)
+    for name in list(wanted):
+        wanted.update(scopes_of(name))
+    closed: list[tuple[bool, int, str, _Scope]] = []
+
+    def close(scope: _Scope) -> None:
+        for name, inner in scope.inner.items():
+            heapq.heappush(closed, (name not in wanted, -sizes[name], name, inner))
+
+    close(root)
+    n_parts = root.n_parts
+    kept: dict[str, _Scope] = {}
+    while closed:
+        alike = [heapq.heappop(closed)]
+        while closed and closed[0][:2] == alike[0][:2]:
+            alike.append(heapq.heappop(closed))
+        more = sum(scope.n_parts - 1 for _, _, _, scope in alike)
+        may_stay = alike[0][0]
+        # A scope that is all there is of the one around it says more than that one.
+        if may_stay and more and n_parts + more > most:
+            kept.update((name, scope) for _, _, name, scope in alike)
+            continue
+        n_parts += more
+        for _, _, _, scope in alike:
+            close(scope)
+    return {index: name for name, scope in kept.items() for index in scope.everything()}
+
+
+def by_mapping(nodes: Sequence[GraphNode], groups: Mapping[str, str]) -> dict[int, str]:
+    """Put ops together as the caller says: op → name of its group."""
+    return {node.index: str(groups[node.name]) for node in nodes if node.name in groups}
+
 
 AUTO, FUSION, SCOPE, SUBGRAPH, NONE = "auto", "fusion", "scope", "subgraph", "none"
 FOLDS = (AUTO, FUSION, SCOPE, SUBGRAPH, NONE)
@@ -142,22 +323,22 @@ def _fold(
 ) -> dict[int, str]:
     """Return the group of each op that is in one."""
     if not isinstance(fold, str):
-        return graph_scopes.by_mapping(nodes, fold)
+        return by_mapping(nodes, fold)
     if fold == FUSION:
-        return graph_scopes.by_fusion(nodes)
+        return by_fusion(nodes)
     if fold == SCOPE:
-        return graph_scopes.by_scope(nodes, min(MOST, max(2, len(nodes) // 4)), unfold)
+        return by_scope(nodes, min(MOST, max(2, len(nodes) // 4)), unfold)
     if fold == SUBGRAPH:
-        return graph_scopes.by_subgraph(nodes)
+        return by_subgraph(nodes)
     if len(nodes) <= MOST:
         return {}
-    groups = graph_scopes.by_fusion(nodes)
+    groups = by_fusion(nodes)
     if _n_left(nodes, groups) <= MOST:
         return groups
-    groups = graph_scopes.by_scope(nodes, MOST, unfold)
+    groups = by_scope(nodes, MOST, unfold)
     if _FEW <= _n_left(nodes, groups) <= 2 * MOST:
         return groups
-    return graph_scopes.by_place(nodes, grain.n_places)
+    return by_place(nodes, grain.n_places)
 
 
 def _n_left(nodes: Sequence[GraphNode], groups: Mapping[int, str]) -> int:
@@ -189,6 +370,5 @@ def _opened(
 def _is_open_scope(data: GraphData, name: str, fold: Fold) -> bool:
     by_name = fold in (SCOPE, AUTO)
     return by_name and any(
-        node.name.startswith(name) and name in graph_scopes.scopes_of(node.name)
-        for node in data.nodes
+        node.name.startswith(name) and name in scopes_of(node.name) for node in data.nodes
     )

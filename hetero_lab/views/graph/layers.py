@@ -6,6 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
 _MOST_SLOTS_TO_TRANSPOSE = 3000  # the transposing pass of fast-sugiyama is quadratic
 
 
@@ -62,23 +66,15 @@ def _parts(
     n: int, edges: Sequence[tuple[int, int]]
 ) -> list[tuple[list[int], list[tuple[int, int]]]]:
     """Return the vertices and edges of each part of the graph that holds together."""
-    parent = list(range(n))
-
-    def find(vertex: int) -> int:
-        while parent[vertex] != vertex:
-            parent[vertex] = parent[parent[vertex]]
-            vertex = parent[vertex]
-        return vertex
-
-    for a, b in edges:
-        parent[find(b)] = find(a)
-    members: dict[int, list[int]] = {}
+    ends = np.array(edges, dtype=int).reshape(-1, 2).T
+    joined = coo_array((np.ones(len(edges)), (ends[0], ends[1])), shape=(n, n))
+    part_of = connected_components(joined, directed=False)[1].tolist()
+    parts: dict[int, tuple[list[int], list[tuple[int, int]]]] = {p: ([], []) for p in part_of}
     for vertex in range(n):
-        members.setdefault(find(vertex), []).append(vertex)
-    links: dict[int, list[tuple[int, int]]] = {}
-    for a, b in edges:
-        links.setdefault(find(a), []).append((a, b))
-    return [(vertices, links.get(root, [])) for root, vertices in members.items()]
+        parts[part_of[vertex]][0].append(vertex)
+    for edge in edges:
+        parts[part_of[edge[0]]][1].append(edge)
+    return list(parts.values())
 
 
 def _layers_of_part(

@@ -16,11 +16,10 @@ from hetero_lab.views.difference_bars import difference
 from hetero_lab.views.op_types import time_by_op_type
 from hetero_lab.views.subgraph_lanes import timeline
 from hetero_lab.views.text import squeeze
-from hetero_lab.widgets.explorer.figure import figure_widget
 from hetero_lab.widgets.explorer.graph import GraphPane
-from hetero_lab.widgets.explorer.look import CLASS, Look, message, table
+from hetero_lab.widgets.explorer.look import CLASS, Look, figure_widget, message, table
 from hetero_lab.widgets.explorer.points import points_widget, rings
-from hetero_lab.widgets.explorer.state import SweepExploring, title_of
+from hetero_lab.widgets.explorer.state import ExplorerState, title_of
 
 _TABS = ("Graph", "Timeline", "Counters", "Compare A and B", "Rows")
 _WIDE = {"description_width": "80px"}
@@ -32,6 +31,27 @@ _ROWS = [
     "label", "n_subgraphs", "boundary_bytes", "median_us", "p90_us", "ratio", "ratio_ci95_low",
     "ratio_ci95_high", "devices", "same_as",
 ]  # fmt: skip
+
+
+class ExplorerControls:
+    """The fields of a :class:`SweepExplorer`, without what they do."""
+
+    def __init__(self, state: ExplorerState):
+        axes = [(title_of(name), name) for name in state.axes]
+        labels = [(squeeze(label, 90), label) for label in state.measured]
+        self.filter = ipw.Text(
+            description="filter", placeholder="words, n_subgraphs<4, ratio<1; then Enter",
+            continuous_update=False, layout={"width": "330px"}, style=_WIDE,
+        )  # fmt: skip
+        self.x = _dropdown("across", axes, state.choice.x)
+        self.y = _dropdown("up", axes, state.choice.y)
+        self.group = _dropdown("group by", state.groupings, state.choice.group)
+        self.a = _dropdown("A", labels, state.choice.a, "420px")
+        self.b = _dropdown("compare B", [("nothing", ""), *labels], "", "420px")
+        self.click = ipw.ToggleButtons(
+            options=[("a click chooses A", "a"), ("chooses B", "b")],
+            style={"button_width": "140px"},
+        )
 
 
 class SweepExplorer(ipw.VBox):
@@ -48,6 +68,8 @@ class SweepExplorer(ipw.VBox):
     ----------
     exploring
         What is chosen, readable and settable from Python through :meth:`select` and the rest.
+    controls, points, tab, graph
+        Its parts; where nothing was measured there are none.
 
     Raises
     ------
@@ -66,18 +88,18 @@ class SweepExplorer(ipw.VBox):
     """
 
     def __init__(self, sweep: Sweep):
-        self.exploring = SweepExploring(sweep)
-        self._said = ipw.HTML(message(self.exploring.message))
-        children: list[ipw.Widget] = [Look(), self._heading(), self._said]
+        self.exploring = ExplorerState(sweep)
+        self._message = ipw.HTML(message(self.exploring.message))
+        children: list[ipw.Widget] = [Look(), self._heading(), self._message]
         self._quiet = False
         if self.exploring.measured:
             children += self._browser()
-        for said, rows in (
+        for text, rows in (
             ("Not measured", self.exploring.failed),
             ("Measured, but without accuracy", self.exploring.incomplete),
         ):
             if len(rows):
-                listed = html_table(rows, caption=f"{said}: {len(rows)}", most=200)
+                listed = html_table(rows, caption=f"{text}: {len(rows)}", most=200)
                 children.append(ipw.HTML(table(listed)))
         super().__init__(children)
         self.add_class(CLASS)
@@ -105,58 +127,44 @@ class SweepExplorer(ipw.VBox):
     @property
     def message(self) -> str:
         """What the widget says, as HTML; empty if nothing is wrong."""
-        return self._said.value
+        return self._message.value
 
     def _heading(self) -> ipw.HTML:
         sweep = self.exploring.sweep
         notes = [f"{name} is emulated on {base}" for name, base in sweep.environment.emulated]
-        said = html.escape(" · ".join([repr(sweep), *notes, *sweep.notes]))
-        return ipw.HTML(f"<div><b>{said}</b></div>")
+        text = html.escape(" · ".join([repr(sweep), *notes, *sweep.notes]))
+        return ipw.HTML(f"<div><b>{text}</b></div>")
 
     def _browser(self) -> list[ipw.Widget]:
         state = self.exploring
-        axes = [(title_of(name), name) for name in state.axes]
-        labels = [(squeeze(label, 90), label) for label in state.measured]
-        self._filter = ipw.Text(
-            description="filter", placeholder="words, n_subgraphs<4, ratio<1; then Enter",
-            continuous_update=False, layout={"width": "330px"}, style=_WIDE,
-        )  # fmt: skip
-        self._x = _dropdown("across", axes, state.choice.x)
-        self._y = _dropdown("up", axes, state.choice.y)
-        self._group = _dropdown("group by", state.groupings, state.choice.group)
-        self._a = _dropdown("A", labels, state.choice.a, "420px")
-        self._b = _dropdown("compare B", [("nothing", ""), *labels], "", "420px")
-        self._click = ipw.ToggleButtons(
-            options=[("a click chooses A", "a"), ("chooses B", "b")],
-            style={"button_width": "140px"},
-        )
-        self._points = ipw.VBox()
-        self._graph = GraphPane()
+        self.controls = controls = ExplorerControls(state)
+        self.points = ipw.VBox()
+        self.graph = GraphPane()
         self._panes = [ipw.VBox() for _ in _TABS]
-        self._panes[0].children = (self._graph.widget,)
-        self._tab = ipw.Tab(self._panes)
+        self._panes[0].children = (self.graph.widget,)
+        self.tab = ipw.Tab(self._panes)
         for place, name in enumerate(_TABS):
-            self._tab.set_title(place, name)
+            self.tab.set_title(place, name)
         self._stale = set(range(len(_TABS)))
-        self._filter.observe(lambda c: self._from_control(self.filter, c["new"]), "value")
-        for control in (self._x, self._y):
+        controls.filter.observe(lambda c: self._from_control(self.filter, c["new"]), "value")
+        for control in (controls.x, controls.y):
             control.observe(
-                lambda _: self._from_control(self.choose_axes, self._x.value, self._y.value),
+                lambda _: self._from_control(self.choose_axes, controls.x.value, controls.y.value),
                 "value",
             )
-        self._group.observe(lambda c: self._from_control(self.group_by, c["new"]), "value")
-        self._a.observe(lambda c: self._from_control(self.select, c["new"]), "value")
-        self._b.observe(lambda c: self._from_control(self.compare_with, c["new"]), "value")
-        self._tab.observe(lambda _: self._draw_pane(), "selected_index")
+        controls.group.observe(lambda c: self._from_control(self.group_by, c["new"]), "value")
+        controls.a.observe(lambda c: self._from_control(self.select, c["new"]), "value")
+        controls.b.observe(lambda c: self._from_control(self.compare_with, c["new"]), "value")
+        self.tab.observe(lambda _: self._draw_pane(), "selected_index")
         self._redraw_points()
-        self._tab.selected_index = 0
+        self.tab.selected_index = 0
         self._draw_pane()
         wrap = {"flex_flow": "row wrap"}
         return [
-            ipw.HBox([self._filter, self._x, self._y, self._group], layout=wrap),
-            self._points,
-            ipw.HBox([self._a, self._b, self._click], layout=wrap),
-            self._tab,
+            ipw.HBox([controls.filter, controls.x, controls.y, controls.group], layout=wrap),
+            self.points,
+            ipw.HBox([controls.a, controls.b, controls.click], layout=wrap),
+            self.tab,
         ]
 
     def _from_control(self, call: Callable[..., None], *values: Any) -> None:
@@ -164,15 +172,15 @@ class SweepExplorer(ipw.VBox):
             call(*values)
 
     def _clicked(self, label: str) -> None:
-        (self.select if self._click.value == "a" else self.compare_with)(str(label))
+        (self.select if self.controls.click.value == "a" else self.compare_with)(str(label))
 
     def _try(self, change: Callable[[], None], then: Callable[[], None]) -> None:
         """Change what is chosen; if that is wrong say so, and put the controls back."""
         try:
             change()
-            self._said.value = message(self.exploring.message)
+            self._message.value = message(self.exploring.message)
         except HeteroLabError as error:
-            self._said.value = message(str(error))
+            self._message.value = message(str(error))
             if self.exploring.measured:
                 self._put_controls(keep_filter=True)
             return
@@ -184,10 +192,14 @@ class SweepExplorer(ipw.VBox):
         choice = self.exploring.choice
         self._quiet = True
         try:
-            self._x.value, self._y.value, self._group.value = choice.x, choice.y, choice.group
-            self._a.value, self._b.value = choice.a, choice.b
+            self.controls.x.value, self.controls.y.value, self.controls.group.value = (
+                choice.x,
+                choice.y,
+                choice.group,
+            )
+            self.controls.a.value, self.controls.b.value = choice.a, choice.b
             if not keep_filter:  # a filter that is wrong stays, to be mended
-                self._filter.value = choice.filter
+                self.controls.filter.value = choice.filter
         finally:
             self._quiet = False
 
@@ -197,24 +209,24 @@ class SweepExplorer(ipw.VBox):
         self._draw_pane()
 
     def _chosen(self) -> None:
-        (figure,) = self._points.children
+        (figure,) = self.points.children
         figure.data[-1].update(rings(self.exploring))
         self._stale = set(range(len(_TABS)))
         self._draw_pane()
 
     def _redraw_points(self) -> None:
-        self._points.children = (points_widget(self.exploring, self._clicked),)
+        self.points.children = (points_widget(self.exploring, self._clicked),)
 
     def _draw_pane(self) -> None:
         """Draw the tab that is open, if what is chosen has changed since."""
-        place = self._tab.selected_index
+        place = self.tab.selected_index
         row = self.exploring.selected
         if place is None or place not in self._stale or row is None or row.profile is None:
             return
         self._stale.discard(place)
         name = _TABS[place]
         if name == "Graph":
-            self._graph.draw(row.profile)
+            self.graph.draw(row.profile)
         elif name == "Rows":
             shown = self.exploring.shown
             rows = shown.loc[:, [column for column in _ROWS if column in shown]]

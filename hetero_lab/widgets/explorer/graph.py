@@ -11,8 +11,7 @@ from hetero_lab.experiments.profile.profile import Profile
 from hetero_lab.views.graph.data import GraphData, data_of_profile
 from hetero_lab.views.graph.drawing import draw
 from hetero_lab.views.graph.folding import FOLDS, Shown
-from hetero_lab.widgets.explorer.figure import WIDTH, figure_widget
-from hetero_lab.widgets.explorer.look import message
+from hetero_lab.widgets.explorer.look import WIDTH, figure_widget, message
 
 
 class GraphPane:
@@ -35,15 +34,15 @@ class GraphPane:
             2, min=0, max=20, description="hops", layout={"width": "130px"}
         )
         self._reset = ipw.Button(description="Fold again", tooltip="Close what was opened")
-        self._said = ipw.HTML()
-        self._place = ipw.VBox()
-        self._place.add_class("hlx-graph")
+        self._message = ipw.HTML()
+        self.place = ipw.VBox()
+        self.place.add_class("hlx-graph")
         for control in (self._fold, self._find, self._around, self._hops):
             control.observe(self._changed, "value")
         self._reset.on_click(lambda _: self.show(Shown(fold=str(self._fold.value))))
         controls = [self._fold, self._find, self._around, self._hops, self._reset]
         self.widget = ipw.VBox(
-            [ipw.HBox(controls, layout={"flex_flow": "row wrap"}), self._said, self._place]
+            [ipw.HBox(controls, layout={"flex_flow": "row wrap"}), self._message, self.place]
         )
 
     def draw(self, profile: Profile) -> None:
@@ -60,12 +59,12 @@ class GraphPane:
             data = shown.of(self._whole)
             figure = figure_widget(draw(data, WIDTH - 60), self.open_group)
         except HeteroLabError as error:
-            self._said.value = message(str(error))
+            self._message.value = message(str(error))
             return
         self.shown, self.data = shown, data
-        self._said.value = ""
+        self._message.value = ""
         self._put_controls()
-        self._place.children = (figure,)
+        self.place.children = (figure,)
 
     def open_group(self, index: int) -> None:
         """Open the group of folded ops that has this number in ``data``."""

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
 
-from hetero_lab.views.colours import GRID, TEXT, device_styles, spare_colours
 from hetero_lab.views.text import plain
-from hetero_lab.views.theme import base_layout
-from hetero_lab.widgets.explorer.figure import figure_widget
-from hetero_lab.widgets.explorer.state import MOSTLY, NO_GROUP, SweepExploring, title_of
+from hetero_lab.views.theme import GRID, TEXT, base_layout, device_styles, spare_colours
+from hetero_lab.widgets.explorer.look import figure_widget
+from hetero_lab.widgets.explorer.state import MOSTLY, NO_GROUP, ExplorerState, title_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,7 +20,7 @@ _SYMBOLS = ("circle", "diamond", "square", "triangle-up", "cross", "x", "star", 
 _MOST_GROUPS = 8
 
 
-def points_figure(exploring: SweepExploring) -> go.Figure:
+def points_figure(exploring: ExplorerState) -> go.Figure:
     """Draw the rows that are shown, with A and B ringed; a point's customdata is its label."""
     choice, frame = exploring.choice, exploring.shown
     figure = go.Figure()
@@ -66,12 +65,12 @@ def points_figure(exploring: SweepExploring) -> go.Figure:
     return figure
 
 
-def points_widget(exploring: SweepExploring, clicked: Callable[[str], None]) -> go.FigureWidget:
+def points_widget(exploring: ExplorerState, clicked: Callable[[str], None]) -> go.FigureWidget:
     """Return the points as a widget that tells which label was clicked."""
     return figure_widget(points_figure(exploring), clicked)
 
 
-def rings(exploring: SweepExploring) -> dict[str, Any]:
+def rings(exploring: ExplorerState) -> dict[str, Any]:
     """Return the trace of the rings around A and B."""
     choice, frame = exploring.choice, exploring.shown
     marks: dict[str, str] = {}

@@ -15,12 +15,12 @@ import numpy as np
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, one_subgraph, predict
-from hetero_lab.views.colours import device_styles
 from hetero_lab.views.graph.data import GraphData, GraphNode, graph_data
 from hetero_lab.views.graph.labels import is_big, node_labels
 from hetero_lab.views.graph.layout import DENSE, ROOMY, Strip, lay_out
 from hetero_lab.views.graph.rows import Page, break_into_rows
 from hetero_lab.views.text import squeeze
+from hetero_lab.views.theme import device_styles
 
 if TYPE_CHECKING:
     from hetero_lab.planning.cost_model import CostModel

@@ -24,7 +24,7 @@ _LEAST_TURNS = 8  # of each placement, before a measurement may end
 
 
 @dataclass(frozen=True)
-class Tried:
+class Attempt:
     """A placement that was measured, or could not be.
 
     ``status`` is ``ok`` or the cause, and ``detail`` what the runtime said. ``ratio`` is to the
@@ -91,12 +91,12 @@ def control_of(
     return SweepControl(Progress(n_placements, trial.budget_s, tell))
 
 
-def measure(trial: Trial, affinity: Affinity, label: str, control: SweepControl) -> list[Tried]:
+def measure(trial: Trial, affinity: Affinity, label: str, control: SweepControl) -> list[Attempt]:
     """Measure an affinity in turns with the automatic one.
 
     Returns
     -------
-    list of Tried
+    list of Attempt
         The automatic placement and the one asked for, where that is another one. Empty if it
         was stopped.
     """
@@ -134,15 +134,15 @@ def measure(trial: Trial, affinity: Affinity, label: str, control: SweepControl)
     ]
 
 
-def _tried(row: Mapping[Any, Any], affinity: Affinity, detail: str) -> Tried:
+def _tried(row: Mapping[Any, Any], affinity: Affinity, detail: str) -> Attempt:
     if row["status"] != "ok":
-        return Tried(row["label"], affinity, str(row["status"]), detail)
+        return Attempt(row["label"], affinity, str(row["status"]), detail)
     numbers = {name: row[name] for name in _NUMBERS if name != "predicted_us"}
     known: dict[str, Any] = {n: None if v != v else v for n, v in numbers.items()}
-    return Tried(row["label"], affinity, **known)
+    return Attempt(row["label"], affinity, **known)
 
 
-def new_rows(history: Sequence[Tried], rows: Sequence[Tried]) -> list[Tried]:
+def new_rows(history: Sequence[Attempt], rows: Sequence[Attempt]) -> list[Attempt]:
     """Return what a run adds to the history, on the scale of what is there.
 
     A run begins with the automatic placement. Where it only serves to compare, its first row
@@ -155,15 +155,15 @@ def new_rows(history: Sequence[Tried], rows: Sequence[Tried]) -> list[Tried]:
     return [_scaled(row, scale) for row in rows if row.label != AUTOMATIC or len(rows) == 1]
 
 
-def _scaled(tried: Tried, scale: float) -> Tried:
+def _scaled(tried: Attempt, scale: float) -> Attempt:
     known = {name: getattr(tried, name) for name in ("median_us", "ci95_low_us", "ci95_high_us")}
     return replace(tried, **{name: scale * us for name, us in known.items() if us is not None})
 
 
-_NUMBERS = tuple(f.name for f in fields(Tried))[4:]
+_NUMBERS = tuple(f.name for f in fields(Attempt))[4:]
 
 
-def history_frame(history: Sequence[Tried]) -> pd.DataFrame:
+def history_frame(history: Sequence[Attempt]) -> pd.DataFrame:
     """Return one row a measurement: label, status, structure, latency, ratio to automatic."""
     import pandas as pd
 

@@ -76,7 +76,7 @@ class Step:
     cut: int | None = None
 
 
-class Tweaking:
+class TweakerState:
     """An affinity that is changed step by step, and what each change would do.
 
     Every method that changes something raises before it does; the state is then as it was.

@@ -12,7 +12,7 @@ import ipywidgets
 
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.emulation import emulated_devices
-from hetero_lab.errors import ArgumentError, names_at_hand
+from hetero_lab.errors import AffinityError, ArgumentError, HeteroLabError, names_at_hand
 from hetero_lab.experiments.deployment.deploy import freeze
 from hetero_lab.experiments.search.wrong import Wrong
 from hetero_lab.experiments.sweep.control import SweepControl
@@ -26,24 +26,137 @@ from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.plan import plan
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.tables import write_csv
-from hetero_lab.widgets.background import Background
+from hetero_lab.widgets.tweaker.background import Background
 from hetero_lab.widgets.tweaker.board_picture import BoardPicture
-from hetero_lab.widgets.tweaker.events import connect
+from hetero_lab.widgets.tweaker.controls import EXPORTS
 from hetero_lab.widgets.tweaker.measurement import (
     AUTOMATIC,
+    Attempt,
     Trial,
-    Tried,
     control_of,
     history_frame,
     measure,
     new_rows,
 )
-from hetero_lab.widgets.tweaker.state import Tweaking, WhatIf
-from hetero_lab.widgets.tweaker.view import Showing
+from hetero_lab.widgets.tweaker.state import TweakerState, WhatIf
+from hetero_lab.widgets.tweaker.view import TweakerView
 
 if TYPE_CHECKING:
     import openvino as ov
     import pandas as pd
+
+
+_SUFFIXES = {"affinity, JSON": ".json", "affinity, CSV": ".csv", "history, CSV": ".csv"}
+
+
+def connect(tweaker: AffinityTweaker, view: TweakerView) -> None:
+    """Let every control do what its Python method does; errors become messages."""
+    controls = view.controls
+
+    def guarded(action: Callable[[], object]) -> None:
+        with view.lock:
+            try:
+                action()
+            except Exception as error:  # whatever it is: nobody sees what a callback raises
+                known = isinstance(error, HeteroLabError)
+                controls.say(
+                    str(error) if known else f"{type(error).__name__}: {error}", is_error=True
+                )
+                # A control may show what was refused: put everything back.
+                tweaker.refresh()
+
+    def on_click(button: Any, action: Callable[[], object]) -> None:
+        button.on_click(lambda _button: guarded(action))
+
+    def on_change(control: Any, name: str, action: Callable[[Any], object]) -> None:
+        def handle(change: Any) -> None:
+            if not view.is_refreshing:
+                guarded(lambda: action(change["new"]))
+
+        control.observe(handle, names=name)
+
+    def pick(control: Any, nothing: Any, select: Callable[[Any], object]) -> None:
+        """Select by a dropdown, which then offers the same choice again."""
+
+        def handle(value: Any) -> None:
+            if value != nothing:
+                try:
+                    select(value)
+                finally:
+                    control.value = nothing
+
+        on_change(control, "value", handle)
+
+    def after() -> None:
+        if not tweaker.selection:
+            raise AffinityError("Select an op first: what comes after it is selected then.")
+        tweaker.select(after=tweaker.selection[0])
+
+    def by_pattern(_value: object = None) -> None:
+        tweaker.select(pattern=controls.pattern.value)
+
+    on_change(view.board, "selected", lambda _: _take(tweaker, view))
+    on_change(controls.pattern, "value", by_pattern)
+    on_click(controls.by_pattern, by_pattern)
+    pick(controls.by_type, "", lambda op_type: tweaker.select(op_type=op_type))
+    pick(controls.by_subgraph, -1, lambda index: tweaker.select(subgraph=index))
+    on_click(controls.after, after)
+    on_click(controls.clear, lambda: tweaker.select(ops=[]))
+    for device, button in controls.devices.items():
+        on_click(button, lambda device=device: tweaker.assign(device))
+    on_click(controls.undo, tweaker.undo)
+    on_click(controls.redo, tweaker.redo)
+    on_change(controls.cut, "value", tweaker.cut)
+    for control in (controls.before, controls.behind):
+        on_change(control, "value", lambda _: tweaker.cut(controls.cut.value))
+    on_click(controls.measure, lambda: tweaker.measure(wait=False))
+    on_click(controls.cancel, tweaker.cancel)
+    on_click(controls.suggest, lambda: tweaker.suggest(wait=False))
+    on_click(controls.export, lambda: _export(tweaker, view))
+    on_click(controls.load, lambda: tweaker.load(_path(view)))
+
+    def on_panel(_panel: Any, message: Any, _buffers: Any) -> None:
+        do, index = message.get("do"), message.get("index")
+        if not isinstance(index, int):
+            return
+        if do in ("show", "fix") and view.panel.is_looking:
+            return  # the click was on findings of the placement before
+        actions = {"show": tweaker.select_finding, "fix": tweaker.apply, "return": tweaker.go_to}
+        if do in actions:
+            guarded(lambda: actions[do](index))
+
+    view.panel.on_msg(on_panel)
+
+
+def _take(tweaker: AffinityTweaker, view: TweakerView) -> None:
+    selected = view.selected_ops()
+    if set(selected) != set(tweaker.selection):
+        tweaker.select(ops=selected)
+
+
+def _path(view: TweakerView) -> Path:
+    text = view.controls.path.value.strip()
+    if not text:
+        raise ArgumentError("Write a path into the field first.")
+    return Path(text)
+
+
+def _export(tweaker: AffinityTweaker, view: TweakerView) -> None:
+    kind, path = str(view.controls.export_kind.value), _path(view)
+    if kind in _SUFFIXES:
+        if path.name in ("", ".."):
+            raise ArgumentError(f"{path} is a directory. Add the name of a file.")
+        if not path.suffix:
+            path = path.with_suffix(_SUFFIXES[kind])
+    write = {
+        EXPORTS[0]: tweaker.to_json,
+        EXPORTS[1]: tweaker.to_csv,
+        EXPORTS[2]: tweaker.freeze,
+        EXPORTS[3]: tweaker.history_to_csv,
+    }
+    write[kind](path)
+    view.controls.say(f"Written: {path}")
+
 
 _PLANNING_S = 20.0
 _NO_COSTS = (
@@ -77,6 +190,11 @@ class AffinityTweaker(ipywidgets.VBox):
     wrong
         What :func:`hetero_lab.find_wrong` found in this model: its ops are marked as long as
         they are placed as they were found, and the way around it is a finding.
+
+    Attributes
+    ----------
+    state, view, background
+        What is selected and changed, the widgets that show it, and the thread that measures.
 
     Raises
     ------
@@ -136,22 +254,21 @@ class AffinityTweaker(ipywidgets.VBox):
         resolve(prepared, Placement(automatic, AUTOMATIC, device_properties), core=core)
         able = {device: able_ops(prepared, device, core) for device in names}
         emulated = {d: spec.base for d, spec in emulated_devices(core).items()}
-        self._tweaking = Tweaking(prepared.graph, automatic, able, costs, wrong)
+        self.state = TweakerState(prepared.graph, automatic, able, costs, wrong)
         self._trial = Trial(prepared, automatic, device_properties, budget_s, worker_command, core)
-        self._history: list[Tried] = []
+        self._history: list[Attempt] = []
         self._control: SweepControl | None = None
-        self._showing = Showing(self._tweaking, BoardPicture(prepared.graph, names, emulated))
-        self._controls = self._showing.controls
-        self._background = Background(lambda text: self._controls.say(text, is_error=True))
-        connect(self, self._showing)
+        self.view = TweakerView(self.state, BoardPicture(prepared.graph, names, emulated))
+        self.background = Background(lambda text: self.view.controls.say(text, is_error=True))
+        connect(self, self.view)
         self.refresh()
-        board, panel = self._showing.board, self._showing.panel
-        super().__init__([*self._controls.above, board, panel, *self._controls.below])
+        board, panel = self.view.board, self.view.panel
+        super().__init__([*self.view.controls.above, board, panel, *self.view.controls.below])
 
     def __repr__(self) -> str:
         return (
-            f"AffinityTweaker({self._tweaking.graph.name!r} on "
-            f"{', '.join(self._tweaking.devices)}; {self.what_if!r})"
+            f"AffinityTweaker({self.state.graph.name!r} on "
+            f"{', '.join(self.state.devices)}; {self.what_if!r})"
         )
 
     # State
@@ -159,30 +276,30 @@ class AffinityTweaker(ipywidgets.VBox):
     @property
     def affinity(self) -> Affinity:
         """The device of every node; setting it moves the widget."""
-        return self._tweaking.affinity
+        return self.state.affinity
 
     @affinity.setter
     def affinity(self, affinity: Affinity) -> None:
-        self._change(lambda: self._tweaking.replace(affinity, "set from Python"))
+        self._change(lambda: self.state.replace(affinity, "set from Python"))
 
     @property
     def selection(self) -> tuple[str, ...]:
         """Names of the selected ops; setting it selects."""
-        return self._tweaking.selection
+        return self.state.selection
 
     @selection.setter
     def selection(self, names: Iterable[str]) -> None:
-        self._change(lambda: self._tweaking.select(names))
+        self._change(lambda: self.state.select(names))
 
     @property
     def what_if(self) -> WhatIf:
         """Subgraphs, boundaries, bytes and, with costs, the predicted latency."""
-        return self._tweaking.what_if
+        return self.state.what_if
 
     @property
     def findings(self) -> pd.DataFrame:
         """Wrong numbers that were found, and difficult topologies, as :func:`hetero_lab.lint`."""
-        return to_frame(self._tweaking.findings, priced=self._tweaking.costs is not None)
+        return to_frame(self.state.findings, priced=self.state.costs is not None)
 
     @property
     def history(self) -> pd.DataFrame:
@@ -190,7 +307,7 @@ class AffinityTweaker(ipywidgets.VBox):
         return history_frame(self._history)
 
     @property
-    def tried(self) -> tuple[Tried, ...]:
+    def tried(self) -> tuple[Attempt, ...]:
         """What was measured, with the affinities."""
         return tuple(self._history)
 
@@ -227,7 +344,7 @@ class AffinityTweaker(ipywidgets.VBox):
                 f"{names_at_hand(given) or 'nothing'}."
             )
         ((name, value),) = given.items()
-        state = self._tweaking
+        state = self.state
         by: dict[str, Callable[..., None]] = {
             "ops": state.select, "pattern": state.select_pattern, "op_type": state.select_type,
             "subgraph": state.select_subgraph, "after": state.select_after,
@@ -236,20 +353,20 @@ class AffinityTweaker(ipywidgets.VBox):
 
     def assign(self, device: str) -> None:
         """Move the selection to a device."""
-        self._change(lambda: self._tweaking.assign(device))
+        self._change(lambda: self.state.assign(device))
 
     def cut(self, position: int, before: str | None = None, after: str | None = None) -> None:
         """Put the first ``position`` ops on one device and the others on another one.
 
         Devices that are left out are those beside the slider. Unsupported ops stay.
         """
-        first = before or str(self._controls.before.value)
-        second = after or str(self._controls.behind.value)
-        self._change(lambda: self._tweaking.cut(position, first, second))
+        first = before or str(self.view.controls.before.value)
+        second = after or str(self.view.controls.behind.value)
+        self._change(lambda: self.state.cut(position, first, second))
 
     def select_finding(self, index: int) -> None:
         """Select the ops of a row of ``findings``."""
-        placeable = set(self._tweaking.ops)
+        placeable = set(self.state.ops)
         ops = [name for name in self._finding(index).ops if name in placeable]
         if not ops:
             raise ArgumentError("This finding is about nothing whose device can be chosen.")
@@ -260,15 +377,15 @@ class AffinityTweaker(ipywidgets.VBox):
         finding = self._finding(index)
         if not finding.remedy:
             raise ArgumentError(f"There is no remedy for finding {index}: {finding.advice}")
-        self._change(lambda: self._tweaking.apply(finding.remedy, f"remedy for {finding.rule}"))
+        self._change(lambda: self.state.apply(finding.remedy, f"remedy for {finding.rule}"))
 
     def undo(self) -> None:
         """Go back one change."""
-        self._change(self._tweaking.undo)
+        self._change(self.state.undo)
 
     def redo(self) -> None:
         """Go forward one change that was undone."""
-        self._change(self._tweaking.redo)
+        self._change(self.state.redo)
 
     def measure(self, *, wait: bool = True) -> None:
         """Measure the present placement in turns with the automatic one, in worker processes.
@@ -283,18 +400,18 @@ class AffinityTweaker(ipywidgets.VBox):
         MeasurementError
             Something is running.
         """
-        step, what_if = self._tweaking.step, self._tweaking.what_if
+        step, what_if = self.state.step, self.state.what_if
         number = 1 + sum(tried.label != AUTOMATIC for tried in self._history)
         label = AUTOMATIC if step.affinity == self._trial.automatic else f"{number}. {step.label}"
 
-        control = control_of(self._trial, step.affinity, self._controls.show_progress)
+        control = control_of(self._trial, step.affinity, self.view.controls.show_progress)
 
         def work() -> None:
             self._keep(measure(self._trial, step.affinity, label, control), what_if)
 
         self._begin(work, "starting workers", control)
         if wait:
-            self._background.wait()
+            self.background.wait()
 
     def cancel(self) -> None:
         """Stop measuring; the history stays as it is."""
@@ -309,36 +426,36 @@ class AffinityTweaker(ipywidgets.VBox):
         ArgumentError
             There are no costs.
         """
-        costs = self._tweaking.costs
+        costs = self.state.costs
         if costs is None:
             raise ArgumentError(_NO_COSTS)
 
         def work() -> None:
             found = plan(self._trial.prepared, costs, budget_s=_PLANNING_S)
             before = self.affinity
-            self._change(lambda: self._tweaking.replace(found.affinity, "suggested"))
+            self._change(lambda: self.state.replace(found.affinity, "suggested"))
             same = " It is where you are." if before == self.affinity else ""
-            self._controls.say(
+            self.view.controls.say(
                 f"The planner predicts {found.predicted_us:,.1f} µs, at least "
                 f"{found.lower_bound_us:,.1f} µs for any placement.{same}"
             )
 
         self._begin(work, "planning")
         if wait:
-            self._background.wait()
+            self.background.wait()
 
     def go_to(self, index: int) -> None:
         """Return to a placement of the history, by its row."""
         if not 0 <= index < len(self._history):
             raise ArgumentError(f"The history has {len(self._history)} rows, no row {index}.")
         tried = self._history[index]
-        self._change(lambda: self._tweaking.replace(tried.affinity, f"back to {tried.label}"))
+        self._change(lambda: self.state.replace(tried.affinity, f"back to {tried.label}"))
 
     def load(self, file: str | os.PathLike[str]) -> None:
         """Take over an affinity from a JSON or CSV file."""
         path = Path(file)
         read = Affinity.from_csv if path.suffix.lower() == ".csv" else Affinity.from_json
-        self._change(lambda: self._tweaking.replace(read(path), f"loaded {path.name}"))
+        self._change(lambda: self.state.replace(read(path), f"loaded {path.name}"))
 
     def to_json(self, file: str | os.PathLike[str]) -> None:
         """Write the affinity as JSON."""
@@ -356,23 +473,23 @@ class AffinityTweaker(ipywidgets.VBox):
         """Write a directory that runs the placement with openvino and numpy alone."""
         used = self.affinity.devices
         properties = {d: p for d, p in self._trial.device_properties.items() if d in used}
-        placement = Placement(self.affinity, self._tweaking.step.label, properties)
+        placement = Placement(self.affinity, self.state.step.label, properties)
         return freeze(self._trial.prepared, placement, directory, core=self._trial.core)
 
     def refresh(self) -> None:
         """Bring the widget up to date."""
-        self._showing.refresh(self._history)
+        self.view.refresh(self._history)
 
     # Inside
 
     def _change(self, action: Callable[[], object]) -> None:
-        with self._showing.lock:
+        with self.view.lock:
             action()
-            self._controls.say("")
+            self.view.controls.say("")
             self.refresh()
 
     def _finding(self, index: int) -> Finding:
-        findings = self._tweaking.findings
+        findings = self.state.findings
         if not 0 <= index < len(findings):
             raise ArgumentError(f"There are {len(findings)} findings, no number {index}.")
         return findings[index]
@@ -386,25 +503,25 @@ class AffinityTweaker(ipywidgets.VBox):
             try:
                 work()
             finally:
-                with self._showing.lock:
+                with self.view.lock:
                     self._control = None
-                    self._controls.show_busy(False, can_cancel=False)
-                    self._controls.show_progress(0.0, "")
+                    self.view.controls.show_busy(False, can_cancel=False)
+                    self.view.controls.show_progress(0.0, "")
 
-        with self._showing.lock:  # the thread's end waits until its beginning is shown
-            self._background.start(shown)
+        with self.view.lock:  # the thread's end waits until its beginning is shown
+            self.background.start(shown)
             self._control = control
-            self._controls.say("")
-            self._controls.show_progress(0.0, text)
-            self._controls.show_busy(True, can_cancel=control is not None)
+            self.view.controls.say("")
+            self.view.controls.show_progress(0.0, text)
+            self.view.controls.show_busy(True, can_cancel=control is not None)
 
-    def _keep(self, rows: list[Tried], what_if: WhatIf) -> None:
+    def _keep(self, rows: list[Attempt], what_if: WhatIf) -> None:
         """Put what was measured into the history and show it."""
         if not rows:
-            self._controls.say("Cancelled. The history is as it was.")
+            self.view.controls.say("Cancelled. The history is as it was.")
             return
-        automatic = self._tweaking.what_if_automatic
-        with self._showing.lock:
+        automatic = self.state.what_if_automatic
+        with self.view.lock:
             for row in new_rows(self._history, rows):
                 numbers = automatic if row.label == AUTOMATIC else what_if
                 self._history.append(replace(row, predicted_us=numbers.predicted_us))
@@ -412,4 +529,4 @@ class AffinityTweaker(ipywidgets.VBox):
             failed = [row for row in rows if row.status != "ok"]
             if failed:
                 text = "; ".join(f"{row.label}: {row.status} {row.detail}" for row in failed)
-                self._controls.say(f"Measuring failed. {text}", is_error=True)
+                self.view.controls.say(f"Measuring failed. {text}", is_error=True)

@@ -4,51 +4,171 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import anywidget
+import traitlets
 
 from hetero_lab.errors import names_at_hand
+from hetero_lab.lint.context import Finding
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.widgets.debounce import Later
-from hetero_lab.widgets.tweaker.board import Board, Panel
+from hetero_lab.tables import bytes_text
+from hetero_lab.views.text import squeeze
+from hetero_lab.widgets.tweaker.background import Later
 from hetero_lab.widgets.tweaker.board_picture import BoardPicture
 from hetero_lab.widgets.tweaker.controls import Controls
-from hetero_lab.widgets.tweaker.measurement import Tried
-from hetero_lab.widgets.tweaker.panel import finding_rows, number_rows, tried_rows
-from hetero_lab.widgets.tweaker.state import Tweaking
+from hetero_lab.widgets.tweaker.measurement import AUTOMATIC, Attempt
+from hetero_lab.widgets.tweaker.state import TweakerState, WhatIf
 from hetero_lab.widgets.tweaker.wrong_ops import mark_text
+
+_HERE = Path(__file__).parent
+
+
+def _file_text(name: str) -> str:
+    return (_HERE / name).read_text(encoding="utf-8")
+
+
+class Board(anywidget.AnyWidget):
+    """Graph and table side by side, linked both ways.
+
+    ``picture`` and ``palette`` are set once. ``placed`` has the number of the device and of the
+    subgraph of each node, and says of some what is wrong with their numbers; ``selected`` are
+    places in the list of nodes, and clicks change it.
+    """
+
+    _esm = _file_text("board.js")
+    _css = _file_text("board.css")
+    picture = traitlets.Dict().tag(sync=True)
+    palette = traitlets.List().tag(sync=True)
+    placed = traitlets.Dict().tag(sync=True)
+    selected = traitlets.List(traitlets.Int()).tag(sync=True)
+
+
+class Panel(anywidget.AnyWidget):
+    """Numbers, findings and history. Its buttons send ``{"do": …, "index": …}``."""
+
+    _esm = _file_text("panel.js")
+    _css = _file_text("panel.css")
+    numbers = traitlets.List().tag(sync=True)
+    note = traitlets.Unicode().tag(sync=True)
+    findings = traitlets.List().tag(sync=True)
+    n_findings = traitlets.Int().tag(sync=True)
+    is_looking = traitlets.Bool().tag(sync=True)
+    tried = traitlets.List().tag(sync=True)
+
+
+SHOWN_FINDINGS = 12
+_LONGEST = 400
+
+
+def number_rows(now: WhatIf, automatic: WhatIf) -> list[dict[str, str]]:
+    """Return one row a number: ``key, name, now, automatic``."""
+    rows = [
+        ("subgraphs", "subgraphs", str(now.n_subgraphs), str(automatic.n_subgraphs)),
+        ("boundaries", "boundaries", str(now.n_boundaries), str(automatic.n_boundaries)),
+        ("bytes", "bytes", bytes_text(now.boundary_bytes), bytes_text(automatic.boundary_bytes)),
+        (
+            "predicted",
+            "predicted latency, µs",
+            us_text(now.predicted_us),
+            us_text(automatic.predicted_us),
+        ),
+    ]
+    return [dict(zip(("key", "name", "now", "automatic"), row, strict=True)) for row in rows]
+
+
+def finding_rows(findings: Sequence[Finding]) -> list[dict[str, Any]]:
+    """Return one row for each of the worst findings."""
+    return [
+        {
+            "rule": finding.rule,
+            "severity": finding.severity,
+            "finding": squeeze(finding.finding, _LONGEST),
+            "advice": squeeze(finding.advice, _LONGEST),
+            "fix": bool(finding.remedy),
+        }
+        for finding in findings[:SHOWN_FINDINGS]
+    ]
+
+
+def tried_rows(history: Sequence[Attempt], now: Affinity) -> list[dict[str, Any]]:
+    """Return one row a measurement; ``is_here`` where it is of the present affinity."""
+    return [_tried_row(tried, tried.affinity == now) for tried in history]
+
+
+def _tried_row(tried: Attempt, is_here: bool) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "label": squeeze(tried.label, 100),
+        "status": tried.status,
+        "detail": squeeze(tried.detail, _LONGEST),
+        "is_here": is_here,
+    }
+    if tried.median_us is None or tried.ci95_low_us is None or tried.ci95_high_us is None:
+        return row
+    low, high = tried.ci95_low_us, tried.ci95_high_us
+    return row | {
+        "subgraphs": "" if tried.n_subgraphs is None else str(tried.n_subgraphs),
+        "median": tried.median_us,
+        "low": low,
+        "high": high,
+        "latency": us_text(tried.median_us),
+        "interval": f"{us_text(low)} to {us_text(high)} µs",
+        "ratio": _ratio_text(tried),
+        "predicted": us_text(tried.predicted_us),
+    }
+
+
+def us_text(us: float | None) -> str:
+    """Write microseconds with three digits or all whole ones; a dash where none are known."""
+    if us is None:
+        return "–"
+    return f"{us:,.0f}" if us >= 99.5 else f"{us:.3g}"
+
+
+def _ratio_text(tried: Attempt) -> str:
+    if tried.ratio is None:
+        return ""
+    if tried.label == AUTOMATIC:
+        return "1"
+    if tried.ratio_ci95_low is None or tried.ratio_ci95_high is None:
+        return f"{tried.ratio:.3f}"
+    return f"{tried.ratio:.3f} ({tried.ratio_ci95_low:.3f} to {tried.ratio_ci95_high:.3f})"
+
 
 _SHOWN_NAMES = 3
 
 
-class Showing:
+class TweakerView:
     """The widgets of one tweaker. Only what differs is sent to the browser.
 
     Events of the kernel and of a measuring thread change the same widgets: both hold ``lock``.
     ``is_refreshing`` tells handlers that a change came from here and not from a person.
     """
 
-    def __init__(self, tweaking: Tweaking, picture: BoardPicture):
-        self._tweaking = tweaking
-        self._picture = picture
+    def __init__(self, state: TweakerState, picture: BoardPicture):
+        self._state = state
+        self.picture = picture
         self._later = Later(self.look)
         self._shown: Affinity | None = None
         self.lock = threading.RLock()
         self.is_refreshing = False
         palette = picture.palette
-        self.board = Board(picture=picture.to_json(tweaking.able, tweaking.costs), palette=palette)
+        self.board = Board(picture=picture.to_json(state.able, state.costs), palette=palette)
         self.panel = Panel()
         self.controls = Controls(
             {look["device"]: look["label"] for look in palette},
-            tweaking.op_types,
-            len(tweaking.ops),
+            state.op_types,
+            len(state.ops),
         )
         self.controls.show_busy(False, can_cancel=False)
 
     def selected_ops(self) -> list[str]:
         """Return the names of the ops that the board has selected."""
-        names = self._picture.names
+        names = self.picture.names
         return [names[place] for place in self.board.selected if 0 <= place < len(names)]
 
-    def refresh(self, history: Sequence[Tried]) -> None:
+    def refresh(self, history: Sequence[Attempt]) -> None:
         """Bring everything up to date but the findings, which follow a moment later."""
         with self.lock:
             self.is_refreshing = True
@@ -59,49 +179,49 @@ class Showing:
 
     def look(self) -> None:
         """Work out the findings and show them, unless something has changed meanwhile."""
-        affinity = self._tweaking.affinity
-        findings = self._tweaking.findings_of(affinity)  # takes long: clicks do not wait for it
+        affinity = self._state.affinity
+        findings = self._state.findings_of(affinity)  # takes long: clicks do not wait for it
         with self.lock:
-            if affinity != self._tweaking.affinity:
+            if affinity != self._state.affinity:
                 return
             with self.panel.hold_sync():
                 self.panel.findings = finding_rows(findings)
                 self.panel.n_findings = len(findings)
                 self.panel.is_looking = False
 
-    def _refresh(self, history: Sequence[Tried]) -> None:
-        tweaking, controls = self._tweaking, self.controls
-        affinity = tweaking.affinity
+    def _refresh(self, history: Sequence[Attempt]) -> None:
+        state, controls = self._state, self.controls
+        affinity = state.affinity
         if affinity != self._shown:
             self._show_affinity(affinity)
         with self.panel.hold_sync():
             self.panel.tried = tried_rows(history, affinity)
-        place_of = self._picture.place_of
-        self.board.selected = sorted(place_of[name] for name in tweaking.selection)
+        place_of = self.picture.place_of
+        self.board.selected = sorted(place_of[name] for name in state.selection)
         self._show_selection()
-        controls.undo.disabled = not tweaking.can_undo
-        controls.redo.disabled = not tweaking.can_redo
-        cut = tweaking.step.cut
+        controls.undo.disabled = not state.can_undo
+        controls.redo.disabled = not state.can_redo
+        cut = state.step.cut
         if cut is not None and controls.cut.value != cut:
             controls.cut.value = cut
 
     def _show_affinity(self, affinity: Affinity) -> None:
-        tweaking, panel = self._tweaking, self.panel
-        what_if = tweaking.what_if
+        state, panel = self._state, self.panel
+        what_if = state.what_if
         self.board.placed = {
-            "devices": self._picture.devices_of(affinity),
-            "subgraphs": self._picture.subgraphs_of(what_if.partition),
+            "devices": self.picture.devices_of(affinity),
+            "subgraphs": self.picture.subgraphs_of(what_if.partition),
             "wrong": [
-                [self._picture.place_of[op], mark_text(found, op)]
-                for found in tweaking.wrong_sets
+                [self.picture.place_of[op], mark_text(found, op)]
+                for found in state.wrong_sets
                 for op in found.ops
             ],
         }
         with panel.hold_sync():
-            panel.numbers = number_rows(what_if, tweaking.what_if_automatic)
+            panel.numbers = number_rows(what_if, state.what_if_automatic)
             panel.note = what_if.problem or (
                 ""
-                if tweaking.costs
+                if state.costs
                 else "With costs= of hetero_lab.calibrate() the latency is predicted too."
             )
             panel.is_looking = True
@@ -110,16 +230,16 @@ class Showing:
         self._later.ask()
 
     def _show_selection(self) -> None:
-        tweaking = self._tweaking
-        selected, possible = tweaking.selection, tweaking.possible
+        state = self._state
+        selected, possible = state.selection, state.possible
         if not selected:
-            text = f"Nothing selected of {len(tweaking.ops)} ops. Click one in the graph or table."
+            text = f"Nothing selected of {len(state.ops)} ops. Click one in the graph or table."
         else:
-            text = f"{len(selected)} of {len(tweaking.ops)} ops selected: "
+            text = f"{len(selected)} of {len(state.ops)} ops selected: "
             text += names_at_hand(selected, _SHOWN_NAMES) + ". "
-            refusing = [d for d in tweaking.devices if d not in possible]
+            refusing = [d for d in state.devices if d not in possible]
             if not possible:
-                text = tweaking.why_not()
+                text = state.why_not()
             elif refusing:
-                text += " ".join(tweaking.why_not(device) for device in refusing)
+                text += " ".join(state.why_not(device) for device in refusing)
         self.controls.show_selection(text, possible, is_empty=not selected)

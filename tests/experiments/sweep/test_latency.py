@@ -14,9 +14,7 @@ from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.experiments.sweep.row import Row
 from hetero_lab.experiments.sweep.tables import text
 from hetero_lab.statistics import ASSUMED_NOISE, Latency, Noise, Series, turn_level
-from hetero_lab.views.host_dots import host_rows
-from hetero_lab.views.ranking_bars import ranked_rows
-from hetero_lab.views.structure_scatter import points
+from hetero_lab.views.sweeps import host_rows, ranked_rows, structure_points
 
 LABELS = ("reference", "a", "b", "c", "d")
 
@@ -71,7 +69,7 @@ def check(sweep: Sweep) -> None:
     assert measured.loc[sweep.reference, "raw_median_us"] == pytest.approx(level)
     medians = measured["median_us"].to_dict()
     assert [r.label for r in ranked_rows(sweep)] == list(ranking["label"])
-    for found in (ranked_rows(sweep), points(sweep), host_rows(sweep)):
+    for found in (ranked_rows(sweep), structure_points(sweep), host_rows(sweep)):
         assert {r.label: r.latency.us for r in found} == pytest.approx(medians)
 
 

@@ -14,7 +14,7 @@ from hetero_lab.experiments.sweep.ledger import Ledger
 from hetero_lab.experiments.sweep.reading import sweep_from
 from hetero_lab.experiments.sweep.records import AnyRecord, Finished, Host, Turn
 from hetero_lab.experiments.sweep.store import read_store
-from hetero_lab.views.host_dots import host_rows
+from hetero_lab.views.sweeps import host_rows
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,9 @@ import hetero_lab as hl
 from hetero_lab.errors import ArgumentError
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.partition import predict
-from hetero_lab.views.colours import SEVERAL
 from hetero_lab.views.graph.data import data_of_profile, graph_data
-from hetero_lab.views.graph.folding import Shown
-from hetero_lab.views.graph.scopes import by_scope, scopes_of
+from hetero_lab.views.graph.folding import Shown, by_scope, scopes_of
+from hetero_lab.views.theme import SEVERAL
 
 
 def small():

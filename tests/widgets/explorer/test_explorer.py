@@ -12,9 +12,8 @@ from widgets.hand_sweeps import ALONE, NASTY, SLOW, SPLIT, failed_row, small_swe
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError
 from hetero_lab.statistics import Series
-from hetero_lab.widgets.explorer.filter import Term, matching, parse
 from hetero_lab.widgets.explorer.points import points_figure
-from hetero_lab.widgets.explorer.state import SweepExploring, title_of
+from hetero_lab.widgets.explorer.state import ExplorerState, Term, matching, parse, title_of
 
 
 def labels(exploring):
@@ -43,7 +42,7 @@ def test_filters_are_words_and_comparisons():
     ],
 )
 def test_rows_that_match(text, expected):
-    exploring = SweepExploring(small_sweep(failed=0))
+    exploring = ExplorerState(small_sweep(failed=0))
     assert list(matching(exploring.frame, text)["label"]) == expected
     exploring.group_by("none")
     exploring.filter(text)
@@ -60,7 +59,7 @@ def test_rows_that_match(text, expected):
     ],
 )
 def test_a_wrong_filter_says_why_and_changes_nothing(text, said):
-    exploring = SweepExploring(small_sweep())
+    exploring = ExplorerState(small_sweep())
     exploring.filter("cpu")
     before = exploring.choice
     with pytest.raises(ArgumentError, match=said):
@@ -69,7 +68,7 @@ def test_a_wrong_filter_says_why_and_changes_nothing(text, said):
 
 
 def test_axes_are_columns_of_numbers():
-    exploring = SweepExploring(small_sweep())
+    exploring = ExplorerState(small_sweep())
     assert {"median_us", "n_subgraphs", "boundary_bytes", "ratio", "share ACC"} <= set(
         exploring.axes
     )
@@ -82,7 +81,7 @@ def test_axes_are_columns_of_numbers():
 
 
 def test_shares_and_devices_of_three_rows():
-    frame = SweepExploring(small_sweep()).frame.set_index("label")
+    frame = ExplorerState(small_sweep()).frame.set_index("label")
     shares = [(frame.loc[n, "share ACC"], frame.loc[n, "mostly on"]) for n in (SPLIT, ALONE)]
     assert shares == [(75.0, "ACC"), (0.0, "CPU")]
     assert math.isnan(frame.loc["broken 0", "share ACC"])
@@ -102,7 +101,7 @@ def test_titles_have_units(column, title):
 
 
 def test_points_have_groups_and_colours_of_devices():
-    exploring = SweepExploring(small_sweep())
+    exploring = ExplorerState(small_sweep())
     figure = points_figure(exploring)
     shown = {t.name: (t.marker.color, list(t.customdata), list(t.x)) for t in figure.data[:-1]}
     assert shown == {
@@ -125,7 +124,7 @@ def test_what_is_unknown_or_without_end_can_be_sent_to_the_browser():
         paired,
         replace(alone, series=Series(alone.series.ours, {})),  # it has no ratio
     )
-    exploring = SweepExploring(replace(sweep, rows=(*rows, *failed)))
+    exploring = ExplorerState(replace(sweep, rows=(*rows, *failed)))
     exploring.group_by("none")
     exploring.select(SLOW)
     exploring.choose_axes("ratio", "ratio")
@@ -137,7 +136,7 @@ def test_what_is_unknown_or_without_end_can_be_sent_to_the_browser():
 
 
 def test_a_and_b_are_ringed():
-    exploring = SweepExploring(small_sweep())
+    exploring = ExplorerState(small_sweep())
     exploring.compare_with(SLOW)
     rings = points_figure(exploring).data[-1]
     assert list(rings.text) == ["A", "B"]
@@ -145,7 +144,7 @@ def test_a_and_b_are_ringed():
 
 
 def test_two_rows_are_compared():
-    exploring = SweepExploring(small_sweep())
+    exploring = ExplorerState(small_sweep())
     assert exploring.difference() is None
     exploring.compare_with(ALONE)
     found = exploring.difference()
@@ -157,7 +156,7 @@ def test_two_rows_are_compared():
 
 
 def test_a_row_that_failed_cannot_be_chosen():
-    exploring = SweepExploring(small_sweep())
+    exploring = ExplorerState(small_sweep())
     with pytest.raises(ArgumentError, match="'broken 0' was not measured: compile failed"):
         exploring.select("broken 0")
     with pytest.raises(ArgumentError, match="no row 'CPUU'"):
@@ -171,7 +170,7 @@ def test_something_else_is_refused():
 
 
 def open_tab(explorer, name):
-    tab = explorer._tab
+    tab = explorer.tab
     tab.selected_index = [tab.get_title(i) for i in range(len(tab.children))].index(name)
     return tab.children[tab.selected_index].children
 
@@ -186,10 +185,10 @@ def click(trace, place):
 
 def test_a_click_shows_graph_timeline_and_counters():
     explorer = hl.SweepExplorer(small_sweep())
-    click(explorer._points.children[0].data[0], 1)
+    click(explorer.points.children[0].data[0], 1)
     assert explorer.exploring.choice.a == SLOW
-    assert explorer._a.value == SLOW
-    (graph,) = explorer._graph._place.children
+    assert explorer.controls.a.value == SLOW
+    (graph,) = explorer.graph.place.children
     assert graph.layout.title.text.startswith("small on slow")
     (lanes,) = open_tab(explorer, "Timeline")
     assert "Timeline of slow" in lanes.layout.title.text
@@ -202,10 +201,10 @@ def test_a_click_can_choose_b_and_compares():
     explorer = hl.SweepExplorer(small_sweep())
     (said,) = open_tab(explorer, "Compare A and B")
     assert "Choose two different placements" in said.value
-    explorer._click.value = "b"
-    click(explorer._points.children[0].data[1], 0)
+    explorer.controls.click.value = "b"
+    click(explorer.points.children[0].data[1], 0)
     assert (explorer.exploring.choice.a, explorer.exploring.choice.b) == (SPLIT, ALONE)
-    words, waterfall, _, moved = explorer._tab.children[3].children
+    words, waterfall, _, moved = explorer.tab.children[3].children
     assert "CPU" in words.value
     assert waterfall.data
     assert "matmul" in moved.value
@@ -220,18 +219,18 @@ def test_a_row_without_counters_says_so():
 
 def test_controls_and_python_agree():
     explorer = hl.SweepExplorer(small_sweep())
-    explorer._filter.value = "cpu"
-    assert [len(t.x) for t in explorer._points.children[0].data[:-1]] == [1, 1]
+    explorer.controls.filter.value = "cpu"
+    assert [len(t.x) for t in explorer.points.children[0].data[:-1]] == [1, 1]
     explorer.choose_axes("boundary_bytes", "ratio")
-    assert (explorer._x.value, explorer._y.value) == ("boundary_bytes", "ratio")
-    explorer._group.value = "none"
+    assert (explorer.controls.x.value, explorer.controls.y.value) == ("boundary_bytes", "ratio")
+    explorer.controls.group.value = "none"
     assert explorer.exploring.choice.group == "none"
-    explorer._filter.value = "n_subgraph<2"
+    explorer.controls.filter.value = "n_subgraph<2"
     assert "Did you mean &#x27;n_subgraphs&#x27;" in explorer.message
     assert explorer.exploring.choice.filter == "cpu"
     explorer.filter("")
     assert explorer.message == ""
-    assert explorer._filter.value == ""
+    assert explorer.controls.filter.value == ""
 
 
 def test_a_sweep_with_failed_rows_only_shows_a_message():

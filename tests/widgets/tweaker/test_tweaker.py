@@ -32,11 +32,11 @@ def tweaker(model):
 
 
 def message(tweaker):
-    return tweaker._controls.message.value
+    return tweaker.view.controls.message.value
 
 
 def place(tweaker, name):
-    return tweaker._showing._picture.place_of[name]
+    return tweaker.view.picture.place_of[name]
 
 
 def test_it_opens_with_the_automatic_placement(tweaker, model):
@@ -46,21 +46,21 @@ def test_it_opens_with_the_automatic_placement(tweaker, model):
     assert list(tweaker.findings["rule"]) == list(hl.lint(model, automatic)["rule"])
     assert len(tweaker.history) == 0
     assert repr(tweaker).startswith("AffinityTweaker('digits_inception' on ACC, CPU; WhatIf(19")
-    looks = [(look["device"], look["label"]) for look in tweaker._showing.board.palette]
+    looks = [(look["device"], look["label"]) for look in tweaker.view.board.palette]
     assert looks == [("ACC", "ACC (emulated on CPU)"), ("CPU", "CPU")]
 
 
 def test_a_click_in_the_browser_selects_and_a_button_moves(tweaker):
-    board, controls = tweaker._showing.board, tweaker._controls
+    board, controls = tweaker.view.board, tweaker.view.controls
     name = "mixed1/branch1x1/conv"
     board.selected = [place(tweaker, name)]
     assert tweaker.selection == (name,)
     assert not controls.devices["CPU"].disabled
-    before = tweaker._showing.panel.numbers
+    before = tweaker.view.panel.numbers
     controls.devices["CPU"].click()
     assert tweaker.affinity[name] == "CPU"
     assert board.placed["devices"][place(tweaker, name)] == 1
-    assert tweaker._showing.panel.numbers != before
+    assert tweaker.view.panel.numbers != before
     controls.undo.click()
     assert tweaker.affinity[name] == "ACC"
     assert controls.undo.disabled
@@ -69,18 +69,18 @@ def test_a_click_in_the_browser_selects_and_a_button_moves(tweaker):
 
 def test_python_moves_the_widget(tweaker, model):
     tweaker.affinity = hl.Affinity.uniform(model, "CPU")
-    board = tweaker._showing.board
+    board = tweaker.view.board
     assert set(board.placed["devices"]) == {1}
     assert set(board.placed["subgraphs"]) == {0}
     tweaker.selection = [SOFT]
     assert board.selected == [place(tweaker, SOFT)]
     tweaker.cut(30)
-    assert tweaker._controls.cut.value == 30
-    assert tweaker._controls.by_subgraph.options[1][1] == 0
+    assert tweaker.view.controls.cut.value == 30
+    assert tweaker.view.controls.by_subgraph.options[1][1] == 0
 
 
 def test_dropdowns_and_slider(tweaker):
-    controls = tweaker._controls
+    controls = tweaker.view.controls
     controls.by_type.value = "MaxPool"
     assert {name.rpartition("/")[2] for name in tweaker.selection} == {"maxpool"}
     assert controls.by_type.value == ""  # so that the same type can be chosen again
@@ -94,7 +94,7 @@ def test_dropdowns_and_slider(tweaker):
 
 
 def test_errors_are_messages_and_nothing_changes(tweaker):
-    controls, before = tweaker._controls, tweaker.affinity
+    controls, before = tweaker.view.controls, tweaker.affinity
     tweaker.selection = [SOFT]
     controls.pattern.value = "<i>nothing"
     assert "&lt;i&gt;nothing" in message(tweaker)
@@ -121,8 +121,8 @@ def test_an_affinity_of_another_model(tweaker, tmp_path):
     path = tmp_path / "other.json"
     hl.Affinity.uniform(stateful(), "CPU").to_json(path)
     before = tweaker.affinity
-    tweaker._controls.path.value = str(path)
-    tweaker._controls.load.click()
+    tweaker.view.controls.path.value = str(path)
+    tweaker.view.controls.load.click()
     assert "another model" in message(tweaker)
     with pytest.raises(AffinityError, match="another model"):
         tweaker.load(path)
@@ -141,7 +141,7 @@ def test_findings_can_be_selected_and_applied(tweaker):
 
 
 def test_the_findings_follow_a_moment_later(tweaker):
-    panel = tweaker._showing.panel
+    panel = tweaker.view.panel
     tweaker.select(op_type="Convolution")
     tweaker.assign("CPU")
     assert panel.is_looking
@@ -155,7 +155,7 @@ def test_the_findings_follow_a_moment_later(tweaker):
 def test_files(tweaker, tmp_path):
     tweaker.select(pattern="^mixed1")
     tweaker.assign("CPU")
-    mine, controls = tweaker.affinity, tweaker._controls
+    mine, controls = tweaker.affinity, tweaker.view.controls
     for kind, name in (("affinity, JSON", "a.json"), ("affinity, CSV", "a.csv")):
         controls.export_kind.value = kind
         controls.path.value = str(tmp_path / "a")
@@ -174,10 +174,10 @@ def test_files(tweaker, tmp_path):
 )
 def test_paths_that_cannot_be_written_are_messages(tweaker, tmp_path, monkeypatch, path, says):
     monkeypatch.chdir(tmp_path)
-    controls = tweaker._controls
+    controls = tweaker.view.controls
     for kind in ("affinity, JSON", "affinity, CSV", "history, CSV"):
         controls.export_kind.value, controls.path.value = kind, path
-        tweaker._controls.say("")
+        tweaker.view.controls.say("")
         controls.export.click()
         assert says in message(tweaker)
     assert list(tmp_path.iterdir()) == []
@@ -235,8 +235,8 @@ def test_measure_suggest_and_return(model, tmp_path):
     assert (history["median_us"] <= history["ci95_high_us"]).all()
     assert list(history["n_subgraphs"]) == [19, 17]
     assert history["predicted_us"][1] == pytest.approx(costs.predict_us(mine))
-    assert [row["is_here"] for row in tweaker._showing.panel.tried] == [False, True]
-    tweaker._showing.panel._handle_custom_msg({"do": "return", "index": 0}, [])
+    assert [row["is_here"] for row in tweaker.view.panel.tried] == [False, True]
+    tweaker.view.panel._handle_custom_msg({"do": "return", "index": 0}, [])
     assert tweaker.affinity == automatic
     with pytest.raises(DeviceError, match="ACC does not support"):
         tweaker.suggest()  # these costs know nothing of what ACC lacks
@@ -257,9 +257,9 @@ def test_a_worker_that_crashes(model, monkeypatch):
     tweaker.measure()
     assert set(tweaker.history["status"]) == {"crashed (signal 11)"}
     assert "crashed (signal 11)" in message(tweaker)
-    assert not tweaker._controls.measure.disabled
+    assert not tweaker.view.controls.measure.disabled
     tweaker.undo()
-    assert not tweaker._controls.undo.disabled or not tweaker._tweaking.can_undo
+    assert not tweaker.view.controls.undo.disabled or not tweaker.state.can_undo
 
 
 @pytest.mark.slow
@@ -276,18 +276,18 @@ def test_cancel_ends_the_workers_at_once(model):
     while not set(psutil.Process().children(recursive=True)) - others and time.monotonic() < until:
         time.sleep(0.1)
     tweaker.cancel()
-    tweaker._background.wait()
+    tweaker.background.wait()
     assert set(psutil.Process().children(recursive=True)) - others == set()
     assert "Cancelled" in message(tweaker)
     assert len(tweaker.history) == 0
-    assert not tweaker._controls.measure.disabled
+    assert not tweaker.view.controls.measure.disabled
 
 
 def test_wrong_ops_are_marked_until_they_are_torn_apart():
     case = chain_case(Fault(frozenset({"shift", "sigmoid"}), "sigmoid"))
     wrong = injected_faults.search(case)
     tweaker = hl.AffinityTweaker(case.prepared.model, ["ACC", "CPU"], wrong=wrong)
-    board = tweaker._showing.board
+    board = tweaker.view.board
     marks = [
         [place(tweaker, "shift"), "wrong numbers on ACC together with 'sigmoid'"],
         [place(tweaker, "sigmoid"), "wrong numbers on ACC together with 'shift'"],

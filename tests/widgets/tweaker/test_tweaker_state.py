@@ -14,8 +14,8 @@ from hetero_lab.model.opgraph import Op, OpGraph, Tensor
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import predict
-from hetero_lab.widgets.tweaker.measurement import Tried, history_frame, new_rows
-from hetero_lab.widgets.tweaker.state import Tweaking
+from hetero_lab.widgets.tweaker.measurement import Attempt, history_frame, new_rows
+from hetero_lab.widgets.tweaker.state import TweakerState
 
 TYPES = ("Parameter", "Convolution", "Relu", "MaxPool", "Softmax", "Result")
 NAMES = ("x", "conv", "relu", "pool", "soft", "out")
@@ -32,7 +32,7 @@ def chain() -> OpGraph:
 
 
 @pytest.fixture
-def tweaking(chain) -> Tweaking:
+def tweaking(chain) -> TweakerState:
     """ACC runs all but the last op, BCC only the last two, CPU everything but the pool."""
     able = {
         "ACC": frozenset({"conv", "relu", "pool"}),
@@ -41,7 +41,7 @@ def tweaking(chain) -> Tweaking:
     }
     start = {"conv": "ACC", "relu": "ACC", "pool": "ACC", "soft": "CPU"}
     automatic = Affinity.from_graph(chain, lambda name: start[name])
-    return Tweaking(chain, automatic, able)
+    return TweakerState(chain, automatic, able)
 
 
 def devices(tweaking):
@@ -178,7 +178,7 @@ def test_a_stateful_path_moves_as_one():
     graph = prepare(stateful()).graph
     names = [graph.ops[i].name for i in graph.placeable]
     able = dict.fromkeys(("ACC", "CPU"), frozenset(names))
-    tweaking = Tweaking(graph, Affinity.from_graph(graph, lambda _: "CPU"), able)
+    tweaking = TweakerState(graph, Affinity.from_graph(graph, lambda _: "CPU"), able)
     tweaking.select(["sum"])
     tweaking.assign("ACC")
     path = ("read", "sum", "middle", "assign")
@@ -195,7 +195,7 @@ def test_predictions_and_findings_are_those_of_the_library(core):
     names = [graph.ops[i].name for i in graph.placeable]
     able = dict.fromkeys(("ACC", "CPU"), frozenset(names))
     costs = random_costs(random.Random(1), graph, ["ACC", "CPU"], forbidden=0.0)
-    tweaking = Tweaking(graph, Affinity.from_graph(graph, lambda _: "CPU"), able, costs)
+    tweaking = TweakerState(graph, Affinity.from_graph(graph, lambda _: "CPU"), able, costs)
     tweaking.select(["after"])
     tweaking.assign("ACC")
     assert tweaking.what_if.predicted_us == costs.predict_us(tweaking.affinity)
@@ -209,7 +209,7 @@ def test_costs_that_do_not_hold_are_told(chain):
     refused = next(n for n in names if n not in costs.supports("ACC"))
     able = {"ACC": names, "CPU": names}
     devices = {n: "ACC" if n not in costs.supports("CPU") else "CPU" for n in names}
-    tweaking = Tweaking(chain, Affinity.from_graph(chain, lambda n: devices[n]), able, costs)
+    tweaking = TweakerState(chain, Affinity.from_graph(chain, lambda n: devices[n]), able, costs)
     assert tweaking.what_if.predicted_us is not None
     tweaking.select([refused])
     tweaking.assign("ACC")
@@ -226,13 +226,13 @@ def test_the_numbers_with_costs_are_those_of_predict(seed):
     costs = random_costs(rng, graph, devices, forbidden=0.0)
     able = dict.fromkeys(devices, frozenset(graph.ops[i].name for i in graph.placeable))
     automatic = Affinity.from_graph(graph, lambda _: rng.choice(devices))
-    what_if = Tweaking(graph, automatic, able, costs).what_if
+    what_if = TweakerState(graph, automatic, able, costs).what_if
     assert what_if.partition == predict(graph, automatic)
     assert what_if.predicted_us == costs.predict_us(automatic)
 
 
-def tried(label: str, median_us: float, ratio: float, affinity: Affinity) -> Tried:
-    return Tried(
+def tried(label: str, median_us: float, ratio: float, affinity: Affinity) -> Attempt:
+    return Attempt(
         label, affinity, median_us=median_us, ci95_low_us=0.9 * median_us,
         ci95_high_us=1.1 * median_us, ratio=ratio, raw_median_us=median_us + 1.0,
     )  # fmt: skip
@@ -240,7 +240,7 @@ def tried(label: str, median_us: float, ratio: float, affinity: Affinity) -> Tri
 
 def test_rows_of_the_history_can_be_compared_however_the_machine_drifts(chain):
     affinity = Affinity.from_graph(chain, lambda _: "CPU")
-    history: list[Tried] = []
+    history: list[Attempt] = []
     # The machine takes twice as long in the second run, and half as long in the third.
     for label, level_us, ratio in (("1.", 100.0, 1.1), ("2.", 200.0, 0.9), ("3.", 50.0, 1.2)):
         run = [
@@ -259,7 +259,7 @@ def test_rows_of_the_history_can_be_compared_however_the_machine_drifts(chain):
 
 def test_a_failed_first_run_leaves_no_scale(chain):
     affinity = Affinity.from_graph(chain, lambda _: "CPU")
-    failed = Tried("automatic", affinity, "crashed (signal 11)", "")
+    failed = Attempt("automatic", affinity, "crashed (signal 11)", "")
     own = tried("1.", 80.0, 1.0, affinity)
     assert new_rows([], [failed, own]) == [failed, own]
     assert new_rows([failed], [tried("automatic", 70.0, 1.0, affinity), own])[1] == own
@@ -283,7 +283,7 @@ def test_what_comes_after_an_op_is_selected_in_one_walk():
     )
     graph = OpGraph("long", (*ops, Op(n, "out", "Result", ((n - 1, 0),), ())), (0,), (n,))
     names = frozenset(op.name for op in ops[1:])
-    long = Tweaking(graph, Affinity.from_graph(graph, lambda _: "CPU"), {"CPU": names})
+    long = TweakerState(graph, Affinity.from_graph(graph, lambda _: "CPU"), {"CPU": names})
     long.__dict__["ops"] = Walked(long.ops)
     long.select_after("op1")
     assert len(long._selected) == n - 2

@@ -1,0 +1,357 @@
+"""Figures of a sweep: the ranking, latency against structure, hosts side by side."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from hetero_lab.errors import ArgumentError, names_at_hand, shorten
+from hetero_lab.experiments.sweep.result import Sweep
+from hetero_lab.statistics import Estimate
+from hetero_lab.terminal import count_of
+from hetero_lab.views.text import plain
+from hetero_lab.views.theme import (
+    CLEAR,
+    GRID,
+    LINE,
+    TEXT,
+    base_layout,
+    device_styles,
+    error_bars,
+    latency_bars,
+    latency_end_us,
+    latency_text,
+)
+
+
+@dataclass(frozen=True)
+class StructurePoint:
+    """One placement: its structure and its latency in µs."""
+
+    label: str
+    n_subgraphs: int
+    boundary_bytes: int
+    shares: tuple[tuple[str, float], ...]
+    latency: Estimate
+
+    def share(self, device: str) -> float:
+        """Share of the ops that this device has, from 0 to 1."""
+        return dict(self.shares).get(device, 0.0)
+
+
+def structure_points(sweep: Sweep) -> list[StructurePoint]:
+    """Return one point a measured row."""
+    found = []
+    for row in sweep.rows:
+        if row.profile is None or row.latency is None or row.same_as:
+            continue
+        counts = row.profile.affinity.counts()
+        total = sum(counts.values()) or 1
+        found.append(
+            StructurePoint(
+                label=sweep.name_of(row),
+                n_subgraphs=row.profile.partition.n_subgraphs,
+                boundary_bytes=row.profile.partition.boundary_bytes,
+                shares=tuple((device, n / total) for device, n in counts.items()),
+                latency=row.latency,
+            )
+        )
+    return found
+
+
+def placement_latency(sweep: Sweep, x: str = "subgraphs") -> go.Figure:
+    """Draw a point a placement: latency over its structure.
+
+    Parameters
+    ----------
+    sweep
+        A Sweep.
+    x
+        ``"subgraphs"``, ``"boundary bytes"`` or the name of a device (its share of the ops).
+
+    Raises
+    ------
+    ArgumentError
+        Another ``x``.
+    """
+    found = structure_points(sweep)
+    devices = list(dict.fromkeys(d for p in found for d, _ in p.shares))
+    if x == "subgraphs":
+        values, title = [float(p.n_subgraphs) for p in found], "number of subgraphs"
+    elif x == "boundary bytes":
+        values, title = [float(p.boundary_bytes) for p in found], "boundary tensors (bytes)"
+    elif x in devices:
+        values, title = [p.share(x) for p in found], f"share of the ops on {plain(x, 30)}"
+    else:
+        known = ["subgraphs", "boundary bytes", *devices]
+        raise ArgumentError(f"x= is one of {names_at_hand(known, 20)}, not {shorten(str(x))}.")
+    styles = device_styles(devices, dict(sweep.environment.emulated))
+    figure = go.Figure()
+    for device in devices:
+        # A placement has the colour of the device that does most of it.
+        own = [i for i, p in enumerate(found) if max(p.shares, key=lambda s: s[1])[0] == device]
+        figure.add_scatter(
+            x=[values[i] for i in own],
+            y=[found[i].latency.us for i in own],
+            mode="markers",
+            name=f"mostly {styles[device].label}",
+            marker={
+                "size": 12,
+                "color": styles[device].colour,
+                "symbol": "circle-open-dot" if styles[device].emulated else "circle",
+                "line": {"width": 2},
+            },
+            error_y=latency_bars([found[i].latency for i in own]),
+            hovertext=[
+                f"<b>{plain(found[i].label, 200)}</b><br>{latency_text(found[i].latency)}<br>"
+                f"{count_of(found[i].n_subgraphs, 'subgraph')}, "
+                f"{found[i].boundary_bytes:,} boundary bytes<br>"
+                + ", ".join(f"{plain(d, 30)} {share:.0%}" for d, share in found[i].shares)
+                for i in own
+            ],
+            hoverinfo="text",
+        )
+    figure.update_layout(
+        **base_layout("Placement against latency"),
+        height=460,
+        margin={"l": 70, "r": 30, "t": 80, "b": 60},
+    )
+    figure.update_xaxes(
+        title=title, gridcolor=GRID, zeroline=False,
+        tickformat=".0%" if x in devices else None,
+    )  # fmt: skip
+    figure.update_yaxes(
+        title="latency (µs)", gridcolor=GRID, range=[0, latency_end_us([p.latency for p in found])]
+    )
+    return figure
+
+
+# Shapes, because colours stand for devices.
+_SYMBOLS = (
+    "circle", "diamond-open", "square", "triangle-up-open", "cross", "star-open", "pentagon",
+    "hexagon-open",
+)  # fmt: skip
+_WHISKERS = {"color": TEXT, "thickness": 1.2, "width": 3}
+_HOST_ROW_PX = 22
+_SPREAD = 0.56  # of a row, over which the hosts of one placement are spread
+
+
+@dataclass(frozen=True)
+class HostRow:
+    """One placement on one host: latency and, if it was beside it, ratio to the reference there."""
+
+    label: str
+    host: str
+    latency: Estimate
+    ratio: tuple[float, float, float] | None
+    emulated: str
+
+
+def host_rows(sweep: Sweep) -> list[HostRow]:
+    """Return each measured row, in the order of the sweep."""
+    found = []
+    for row in sweep.rows:
+        if row.profile is None or row.latency is None or row.same_as:
+            continue
+        found.append(
+            HostRow(
+                row.label,
+                row.profile.environment.host,
+                row.latency,
+                row.series.ratio[:3] if row.series.ratio else None,
+                emulated=", ".join(name for name, _ in row.profile.environment.emulated),
+            )
+        )
+    return found
+
+
+def hosts(sweep: Sweep) -> go.Figure:
+    """Draw latency and ratio of each placement, a symbol a host.
+
+    Latencies compare the hosts; ratios, each to the reference on its own host, tell whether what
+    is best on one is best on the other. Rows of two hosts were not measured beside each other.
+
+    Raises
+    ------
+    ArgumentError
+        Nothing was measured.
+    """
+    rows = host_rows(sweep)
+    if not rows:
+        raise ArgumentError("Nothing was measured, so there are no hosts to compare.")
+    labels = list(dict.fromkeys(row.label for row in rows))
+    names = list(dict.fromkeys(row.host for row in rows))
+    emulated = {row.label for row in rows if row.emulated}
+    figure = make_subplots(cols=2, shared_yaxes=True, horizontal_spacing=0.04)
+    for number, host in enumerate(names):
+        own = [row for row in rows if row.host == host]
+        offset = _SPREAD * ((number + 0.5) / len(names) - 0.5)
+        places = [labels.index(row.label) + offset for row in own]
+        marker = {
+            "symbol": _SYMBOLS[number % len(_SYMBOLS)], "size": 9, "color": TEXT,
+            "line": {"width": 1.5, "color": TEXT},
+        }  # fmt: skip
+        figure.add_scatter(
+            col=1, row=1, mode="markers", marker=marker,
+            name=plain(host, 40), legendgroup=str(number),
+            x=[row.latency.us for row in own],
+            y=places,
+            error_x=latency_bars([row.latency for row in own], **_WHISKERS),
+            hovertext=[_host_hover(row) for row in own],
+            hoverinfo="text",
+        )  # fmt: skip
+        paired = [
+            (place, row, row.ratio)
+            for place, row in zip(places, own, strict=True)
+            if row.ratio is not None
+        ]
+        figure.add_scatter(
+            col=2, row=1, mode="markers", marker=marker,
+            name=plain(host, 40), legendgroup=str(number), showlegend=False,
+            x=[ratio[0] for _, _, ratio in paired],
+            y=[place for place, _, _ in paired],
+            error_x=error_bars([ratio for _, _, ratio in paired], **_WHISKERS),
+            hovertext=[_host_hover(row) for _, row, _ in paired],
+            hoverinfo="text",
+        )  # fmt: skip
+    figure.add_vline(x=1, col=2, line={"color": LINE, "width": 1, "dash": "dot"})  # type: ignore[arg-type]
+    figure.update_layout(
+        **base_layout(
+            f"{len(names)} host{'s' if len(names) != 1 else ''}",
+            "bars: 95 % intervals · left of 1: faster than the reference there"
+            + (" · * with an emulated device" if emulated else ""),
+        ),
+        height=190 + _HOST_ROW_PX * len(labels) * max(2, len(names)),
+        margin={"l": 20, "r": 30, "t": 110, "b": 60},
+    )
+    figure.update_xaxes(gridcolor=GRID, zeroline=False)
+    figure.update_xaxes(
+        title="latency (µs)", range=[0, latency_end_us([r.latency for r in rows])], col=1
+    )
+    figure.update_xaxes(title="ratio to the reference on the same host", col=2)
+    for number in range(1, len(labels)):
+        figure.add_hline(y=number - 0.5, line={"color": GRID, "width": 1})
+    figure.update_yaxes(
+        range=[len(labels) - 0.5, -0.5], showgrid=False, zeroline=False, automargin=True,
+        tickvals=list(range(len(labels))), tickcolor=CLEAR,
+        ticktext=[plain(label, 44) + (" *" if label in emulated else "") for label in labels],
+    )  # fmt: skip
+    return figure
+
+
+def _host_hover(row: HostRow) -> str:
+    ratio = "" if row.ratio is None else f"<br>{row.ratio[0]:.3f} of the reference there"
+    emulated = f"<br>emulated: {plain(row.emulated, 80)}" if row.emulated else ""
+    return (
+        f"<b>{plain(row.label, 200)}</b><br>{plain(row.host, 80)}<br>"
+        f"{latency_text(row.latency)}{ratio}{emulated}"
+    )
+
+
+# Two alternating shades: what matters is where one group ends and the next begins. Greys, because
+# colours stand for devices.
+_SHADES = ("#6f7783", "#aeb4be")
+_ROW_PX = 34
+
+
+@dataclass(frozen=True)
+class RankedRow:
+    """One bar: a placement with its latency in µs and its group, which is one of its host."""
+
+    label: str
+    group: int
+    latency: Estimate
+    n_subgraphs: int
+    baseline: bool
+    emulated: str
+    host: str
+
+
+def ranked_rows(sweep: Sweep) -> list[RankedRow]:
+    """Return the measured rows from fast to slow, host by host."""
+    ranked = []
+    for row, group in zip(sweep.ranked.rows, sweep.ranked.groups, strict=True):
+        assert row.profile is not None
+        assert row.latency is not None
+        ranked.append(
+            RankedRow(
+                label=sweep.name_of(row),
+                group=group,
+                latency=row.latency,
+                n_subgraphs=row.profile.partition.n_subgraphs,
+                baseline=row.baseline,
+                emulated=", ".join(device for device, _ in row.profile.environment.emulated),
+                host=row.profile.environment.host,
+            )
+        )
+    return ranked
+
+
+def latency_ranking(sweep: Sweep) -> go.Figure:
+    """Draw the ranking: bars of latency with 95 % intervals, fastest on top.
+
+    Neighbours of one shade cannot be told apart by this run. Several hosts follow each other.
+    """
+    rows = ranked_rows(sweep)
+    groups = list(dict.fromkeys((r.host, r.group) for r in rows))
+    end_us = latency_end_us([r.latency for r in rows])
+    names = [f"{plain(r.label, 48)}{' ⌂' if r.baseline else ''}" for r in rows]
+    figure = go.Figure(
+        go.Bar(
+            orientation="h",
+            y=list(range(len(rows))),
+            x=[r.latency.us for r in rows],
+            marker={
+                "color": [_SHADES[groups.index((r.host, r.group)) % 2] for r in rows],
+                "pattern": {
+                    "shape": ["/" if r.emulated else "" for r in rows],
+                    "solidity": 0.15,
+                    "fillmode": "overlay",
+                },
+            },
+            error_x=latency_bars([r.latency for r in rows], color=TEXT, thickness=1.5),
+            hovertext=[
+                f"<b>{plain(r.label, 200)}</b><br>{latency_text(r.latency)}<br>group {r.group}, "
+                f"{count_of(r.n_subgraphs, 'subgraph')}"
+                + (f"<br>emulated: {plain(r.emulated, 80)}" if r.emulated else "")
+                for r in rows
+            ],
+            hoverinfo="text",
+        )
+    )
+    figure.add_scatter(
+        x=[min(r.latency.high_us, end_us) for r in rows],
+        y=list(range(len(rows))),
+        mode="text",
+        text=[
+            f"   group {r.group} · {r.n_subgraphs} subgraph{'s' if r.n_subgraphs != 1 else ''}"
+            for r in rows
+        ],
+        textposition="middle right",
+        textfont={"color": TEXT, "size": 11},
+        cliponaxis=False,
+        hoverinfo="skip",
+    )
+    smallest = sweep.smallest_difference
+    seen = f"smallest difference this run could show: {smallest:.1%}"
+    if not math.isfinite(smallest):
+        seen = "too little to tell placements apart" if rows else "nothing measured"
+    figure.update_layout(
+        **base_layout(
+            "Latency ranking",
+            f"one shade: cannot be told apart · {seen} · ⌂ one device alone · hatched: emulated",
+        ),
+        height=130 + _ROW_PX * max(1, len(rows)),
+        margin={"l": 20, "r": 130, "t": 80, "b": 50},
+        bargap=0.3,
+        showlegend=False,
+    )
+    figure.update_xaxes(title="latency (µs)", range=[0, end_us], gridcolor=GRID)
+    figure.update_yaxes(
+        tickvals=list(range(len(rows))), ticktext=names, autorange="reversed", automargin=True,
+        showgrid=False, zeroline=False,
+    )  # fmt: skip
+    return figure
