@@ -18,7 +18,8 @@ from hetero_lab import arguments, interrupts
 if TYPE_CHECKING:
     from hetero_lab import views as views
     from hetero_lab.backend.devices import devices as devices, support as support
-    from hetero_lab.backend.emulation import EmulatedDevice as EmulatedDevice, emulate as emulate
+    from hetero_lab.backend.emulation import EmulatedDevice as EmulatedDevice
+    from hetero_lab.backend.registration import emulate as emulate
     from hetero_lab.errors import (
         BudgetWarning as BudgetWarning,
         HeteroLabError as HeteroLabError,
@@ -161,7 +162,7 @@ _WHERE = {
     "find_wrong": "experiments.search.find_wrong",
     "dataset": "samples.datasets",
     "devices": "backend.devices",
-    "emulate": "backend.emulation",
+    "emulate": "backend.registration",
     "freeze": "experiments.deployment.deploy",
     "hetero_dumps": "experiments.interop.dot_dumps",
     "last_interrupted": "interrupts",

@@ -1,10 +1,23 @@
-"""The Core that is shared unless the caller passes its own."""
+"""The shared Core, and the environment of child processes that load the runtime."""
 
 from __future__ import annotations
 
 import functools
+import os
 
 import openvino as ov
+
+
+def environment_of_a_child(**more: str) -> dict[str, str]:
+    """Return this process's environment and ``more``, for a process that imports openvino.
+
+    ``CI`` is OpenVINO's own switch against telemetry. ``import openvino`` forks: from a thread,
+    a child reports the import to Google Analytics. Such a child can hang in a lock that was taken
+    when it was forked, and if its parent dies first, it keeps the parent's pipes open, so that
+    their end is never seen.
+    """
+    return {**os.environ, "CI": "true", **more}
+
 
 _kept: dict[int, ov.Core] = {}
 

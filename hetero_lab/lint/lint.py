@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from hetero_lab.backend.devices import supported_ops
 from hetero_lab.errors import ArgumentError
 from hetero_lab.lint.context import Costs, Finding
-from hetero_lab.lint.cost_rules import SLOW_DEVICE
 from hetero_lab.lint.remedies import find_problems
+from hetero_lab.lint.rules import SLOW_DEVICE
 from hetero_lab.model.read import PreparedModel, Source, prepare
 from hetero_lab.placement.placement import PlacementLike, resolve
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hetero_lab.lint.context import WARNING, Draft, LintContext, together
-from hetero_lab.lint.topology_rules import HEAVY, fusion_pairs
+from hetero_lab.lint.rules import HEAVY, fusion_pairs
 from hetero_lab.model.opgraph import CONSTANT, OpGraph
 from hetero_lab.terminal import count_of
 

@@ -10,9 +10,8 @@ import numpy as np
 from hetero_lab.errors import names_at_hand, shorten
 from hetero_lab.lint.causes import with_causes
 from hetero_lab.lint.context import ERROR, INFO, Costs, Draft, Finding, LintContext
-from hetero_lab.lint.cost_rules import COST_RULES
 from hetero_lab.lint.quantized_blocks import QUANTIZATION_RULES
-from hetero_lab.lint.topology_rules import TOPOLOGY_RULES
+from hetero_lab.lint.rules import COST_RULES, TOPOLOGY_RULES
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.subgraph_collector import SubgraphCollector

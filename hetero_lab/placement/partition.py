@@ -21,6 +21,7 @@ from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import PlacementLike, resolve
 from hetero_lab.placement.subgraph_collector import Split, SubgraphCollector
 from hetero_lab.placement.topology import topology
+from hetero_lab.tables import html_table
 from hetero_lab.terminal import count_of
 
 if TYPE_CHECKING:
@@ -121,8 +122,6 @@ class Partition:
         return pd.DataFrame(rows, columns=["subgraph", "device", "n_ops", "ops"])
 
     def _repr_html_(self) -> str:
-        from hetero_lab.tables import html_table
-
         return html_table(self.to_frame(), caption=repr(self))
 
 

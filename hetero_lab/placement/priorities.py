@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import check_device
 from hetero_lab.errors import DeviceError, names_at_hand, shorten
 
@@ -67,8 +68,6 @@ class Priorities:
 
 
 def _core_priorities(core: ov.Core | None) -> str:
-    from hetero_lab.backend.core import shared_core
-
     try:
         value = (core or shared_core()).get_property("HETERO", "MULTI_DEVICE_PRIORITIES")
     except Exception:  # the property is absent until somebody sets it

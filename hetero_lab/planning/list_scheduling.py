@@ -22,9 +22,9 @@ from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, OpGraph
 from hetero_lab.placement.partition import Partition, predict, predict_by_branch
 from hetero_lab.placement.topology import strong_components
 from hetero_lab.planning.planner import Baseline, plan_graph
-from hetero_lab.planning.schedules import Schedule, ScheduledTask, arranged
-from hetero_lab.planning.simulation import run_partition, simulate
+from hetero_lab.planning.schedules import Schedule, ScheduledTask, arranged, run_partition, simulate
 from hetero_lab.planning.task_graph import Edge, Task, TaskGraph, check_rank, rank_tasks
+from hetero_lab.tables import html_table
 from hetero_lab.terminal import count_of
 
 if TYPE_CHECKING:
@@ -95,8 +95,6 @@ class SchedulePlan:
         return pd.DataFrame(rows, columns=["label", "predicted_us", "regret_us"])
 
     def _repr_html_(self) -> str:
-        from hetero_lab.tables import html_table
-
         return html_table(self.to_frame(), caption=repr(self)) + self.schedule._repr_html_()
 
 

@@ -25,7 +25,7 @@ from hetero_lab.planning.milp import milp
 from hetero_lab.planning.min_cut import Choice, min_cut
 from hetero_lab.planning.objective import LATENCY, THROUGHPUT
 from hetero_lab.planning.pairwise import Pairwise
-from hetero_lab.tables import bytes_text
+from hetero_lab.tables import bytes_text, html_table
 from hetero_lab.terminal import count_of
 
 if TYPE_CHECKING:
@@ -118,8 +118,6 @@ class Plan:
         return pd.DataFrame(rows, columns=["label", "predicted_us", "regret_us"])
 
     def _repr_html_(self) -> str:
-        from hetero_lab.tables import html_table
-
         return html_table(self.to_frame(), caption=repr(self))
 
 

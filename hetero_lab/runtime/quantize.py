@@ -29,7 +29,7 @@ from hetero_lab.errors import (
     shorten,
 )
 from hetero_lab.lint.quantized_blocks import FAKE_QUANTIZE, has_small_weights, is_small
-from hetero_lab.lint.topology_rules import HEAVY
+from hetero_lab.lint.rules import HEAVY
 from hetero_lab.model.opgraph import CONSTANT, OpGraph
 from hetero_lab.model.read import PreparedModel, Source, prepare
 from hetero_lab.progress import Progress

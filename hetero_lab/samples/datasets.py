@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from hetero_lab.errors import ArgumentError, SampleError, did_you_mean, names_at_hand, shorten
-from hetero_lab.samples import drawn_text, faces, file_types
+from hetero_lab.samples import drawn_text, file_types
 from hetero_lab.samples.catalogue import sample_labels
 from hetero_lab.samples.fetch import datasets_dir
 
@@ -26,6 +26,10 @@ Example: TypeAlias = tuple[Inputs, Any]
 
 N_DRAWN_CALIBRATION, N_DRAWN_EVALUATION = 100, 200
 N_FILES = 600
+N_FACES = 100
+PICTURE, PATCH = 128, 48
+# MediaPipe's graphs for this network take a face for one from here on.
+LEAST_SCORE = 0.75
 
 
 @dataclass(frozen=True)
@@ -158,7 +162,7 @@ def dataset_names() -> tuple[str, ...]:
 
 def _digits() -> Dataset:
     """Handwritten digits of scikit-learn, split as they were to train `digits_inception`."""
-    _digit_images()  # an error about a missing package belongs here, not to the first example
+    digit_images()  # an error about a missing package belongs here, not to the first example
     path = datasets_dir() / "digits_split.json"
     try:
         split = json.loads(path.read_text("utf-8"))
@@ -170,7 +174,7 @@ def _digits() -> Dataset:
 
 
 @functools.lru_cache(maxsize=1)
-def _digit_images() -> tuple[np.ndarray, np.ndarray]:
+def digit_images() -> tuple[np.ndarray, np.ndarray]:
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
@@ -183,7 +187,7 @@ def _digit_images() -> tuple[np.ndarray, np.ndarray]:
 
 
 def _digit(index: int) -> Example:
-    images, labels = _digit_images()
+    images, labels = digit_images()
     return {"image": images[index][np.newaxis, np.newaxis].copy()}, int(labels[index])
 
 
@@ -207,13 +211,64 @@ def _file(key: tuple[Any, int]) -> Example:
 
 
 def _blazeface() -> Dataset:
-    """Faces and patches without a face, of scikit-image."""
-    calibration, evaluation = _every_sixth(tuple(range(faces.n_faces_and_others())))
-    make = faces.face_example
+    """Faces and patches without a face: scikit-image's ``lfw_subset``.
+
+    100 faces and 100 patches without a face, 25 x 25 pixels, grey. The network looks for faces in
+    pictures, so each stands in the middle of a black one.
+    """
+    calibration, evaluation = _every_sixth(tuple(range(len(face_patches()))))
+    make = face_example
     output = "classificators"
     metric = Metric("accuracy", functools.partial(_face_correct, output=output))
     name = "blazeface"
     return Dataset(name, Examples(calibration, make), Examples(evaluation, make), metric, output)
+
+
+def n_faces_and_others() -> int:
+    """Return the number of patches; the first 100 are"""
+    return len(face_patches())
+
+
+def face_example(index: int) -> tuple[dict[str, np.ndarray], bool]:
+    """Return one patch, ``{"input": [1, 128, 128, 3] f32}`` from -1 to 1, and if it is a face."""
+    patch = face_patches()[index]
+    picture = np.zeros((PICTURE, PICTURE), np.float32)
+    begin = (PICTURE - PATCH) // 2
+    picture[begin : begin + PATCH, begin : begin + PATCH] = enlarge(patch, PATCH)
+    pixels = np.repeat((picture * 2 - 1)[np.newaxis, :, :, np.newaxis], 3, axis=3)
+    return {"input": pixels}, index < N_FACES
+
+
+def is_face(logits: np.ndarray) -> bool:
+    """Return whether one of the anchors' scores, given as logits, is high enough."""
+    return bool(logits.max() > np.log(LEAST_SCORE / (1 - LEAST_SCORE)))
+
+
+def enlarge(patch: np.ndarray, size: int) -> np.ndarray:
+    """Return a square patch enlarged, linear between the centres of its pixels."""
+    n = len(patch)
+    at = np.clip((np.arange(size) + 0.5) * n / size - 0.5, 0, n - 1)
+    low = np.minimum(at.astype(int), n - 2)
+    share = at - low
+    rows = np.zeros((size, n))
+    rows[np.arange(size), low] = 1 - share
+    rows[np.arange(size), low + 1] = share
+    return (rows @ patch @ rows.T).astype(np.float32)
+
+
+@functools.lru_cache(maxsize=1)
+def face_patches() -> np.ndarray:
+    """Return the patches, grey; the first 100 are faces."""
+    try:
+        from skimage.data import lfw_subset  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise SampleError(
+            "The data set 'blazeface' is scikit-image's lfw_subset. "
+            "Install it: python -m pip install scikit-image"
+        ) from error
+    patches = np.asarray(lfw_subset(), np.float64)
+    patches.flags.writeable = False
+    return patches
 
 
 def _page_orientation() -> Dataset:
@@ -262,7 +317,7 @@ def _class_correct(outputs: Outputs, label: int, output: str) -> bool:
 
 def _face_correct(outputs: Outputs, label: bool, output: str) -> bool:
     _check_label(isinstance(label, bool | np.bool_), label, "True (a face) or False")
-    return faces.is_face(_chosen(outputs, output)) == label
+    return is_face(_chosen(outputs, output)) == label
 
 
 def _text_correct(outputs: Outputs, label: str, output: str, characters: tuple[str, ...]) -> bool:

@@ -62,7 +62,7 @@ def page_example(seed: str) -> tuple[dict[str, np.ndarray], int]:
     """
     rng = random.Random(seed)
     label = rng.randrange(len(PAGE_ANGLES))
-    page = _draw_page(rng).rotate(-PAGE_ANGLES[label], expand=True)
+    page = draw_page(rng).rotate(-PAGE_ANGLES[label], expand=True)
     scale = 256 / min(page.size)
     width, height = (round(n * scale) for n in page.size)
     page = page.resize((width, height), _pil().Image.Resampling.LANCZOS)
@@ -110,7 +110,7 @@ def _text(rng: random.Random) -> str:
     return "".join(rng.choices(string.ascii_letters + string.digits, k=rng.randint(6, 10)))
 
 
-def _draw_page(rng: random.Random) -> Image:
+def draw_page(rng: random.Random) -> Image:
     """Draw a heading and paragraphs of dark words on a light page."""
     pil = _pil()
     height = PAGE_SIZE[1]

@@ -129,7 +129,7 @@ def find_files(n: int) -> list[tuple[Path, str]]:
         Path and magika's name of the type; fewer than ``n`` if there are no more.
     """
     by_type: dict[str, list[tuple[str, Path]]] = defaultdict(list)
-    for path, relative in _installed_files(_roots()):
+    for path, relative in _installed_files(roots()):
         kind = TYPES.get(path.suffix[1:].lower())
         if kind and path.stem.lower() not in LEFT_OUT_NAMES:
             order = hashlib.sha256(relative.encode("utf-8", "surrogateescape")).hexdigest()
@@ -149,7 +149,8 @@ def find_files(n: int) -> list[tuple[Path, str]]:
     return chosen
 
 
-def _roots() -> tuple[Path, ...]:
+def roots() -> tuple[Path, ...]:
+    """Return the directories of the Python installation."""
     paths = sysconfig.get_paths()
     names = ("stdlib", "platstdlib", "purelib", "platlib", "include")
     return tuple(dict.fromkeys(Path(paths[name]).resolve() for name in names))

@@ -52,13 +52,22 @@ def _always(_: Any) -> bool:
     return True
 
 
+def _itself(result: Any) -> Any:
+    return result
+
+
 @dataclass(frozen=True)
 class View:
-    """A figure of a result, for those to which it applies."""
+    """A figure of a result, or of a part of it, for those to which it applies."""
 
     name: str
-    draw: Callable[[Any], go.Figure]
+    figure: Callable[[Any], go.Figure]
     applies: Callable[[Any], bool] = _always
+    part: Callable[[Any], Any] = _itself
+
+    def draw(self, result: Any) -> go.Figure:
+        """Draw the figure."""
+        return self.figure(self.part(result))
 
 
 @dataclass(frozen=True)
@@ -199,18 +208,12 @@ def _slowest(profile: Profile) -> pd.DataFrame:
     return frame.sort_values("real_time_us", ascending=False, kind="stable").loc[:, columns]
 
 
-def _best_row(best: Optimized) -> Profile | None:
+def _best(best: Optimized) -> Profile | None:
     """Return the profile of the placement that was chosen."""
     for row in best.sweep.rows:
         if row.profile is not None and row.profile.affinity == best.affinity:
             return row.profile
     return None
-
-
-def _graph_of_best(best: Optimized) -> go.Figure:
-    profile = _best_row(best)
-    assert profile is not None
-    return placement_graph(profile)
 
 
 def _ranking(sweep: Sweep) -> pd.DataFrame:
@@ -276,9 +279,9 @@ KINDS = (
         heading=lambda best: f"The best placement of {best.costs.graph.name}",
         notes=lambda best: [best.verdict, *best.notes, *_sweep_notes(best.sweep)],
         views=(
-            View("latency_ranking", lambda best: latency_ranking(best.sweep)),
-            View("placement_graph", _graph_of_best, lambda best: _best_row(best) is not None),
-            View("predicted_measured", lambda best: predicted_measured(best.costs)),
+            View("latency_ranking", latency_ranking, part=lambda best: best.sweep),
+            View("placement_graph", placement_graph, lambda best: bool(_best(best)), part=_best),
+            View("predicted_measured", predicted_measured, part=lambda best: best.costs),
         ),
         listings=(
             Listing("Ranking", lambda best: _ranking(best.sweep), is_detail=False),

@@ -16,7 +16,7 @@ from hetero_lab.errors import AffinityError, ArgumentError, DeviceError, PlanErr
 from hetero_lab.lint.context import Finding
 from hetero_lab.lint.lint import lint
 from hetero_lab.lint.remedies import find_problems, most_remedies
-from hetero_lab.lint.topology_rules import fusion_pairs
+from hetero_lab.lint.rules import fusion_pairs
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.affinity import Affinity, Node

@@ -18,8 +18,7 @@ from hetero_lab.placement.partition import predict, predict_by_branch
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, LostFusion, Unit
 from hetero_lab.planning.list_scheduling import list_scheduling, schedule_tasks, unit_tasks
 from hetero_lab.planning.planner import plan_graph
-from hetero_lab.planning.schedules import Schedule
-from hetero_lab.planning.simulation import simulate, work_ns
+from hetero_lab.planning.schedules import Schedule, simulate, work_ns
 from hetero_lab.planning.task_graph import (
     Edge,
     Task,

@@ -16,7 +16,6 @@ from hetero_lab.samples import (
     catalogue as samples,
     datasets as labelled_data,
     drawn_text,
-    faces,
     file_types,
 )
 from hetero_lab.samples.datasets import Dataset, dataset
@@ -142,8 +141,8 @@ def test_unknown_data_set_and_text() -> None:
     ],
 )
 def test_a_missing_package(name: str, module: str, package: str, monkeypatch) -> None:
-    labelled_data._digit_images.cache_clear()
-    faces._patches.cache_clear()
+    labelled_data.digit_images.cache_clear()
+    labelled_data.face_patches.cache_clear()
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(SampleError, match=f"python -m pip install .*{package}"):
         dataset(name)
@@ -185,7 +184,7 @@ def test_files_are_spread_over_the_types(tmp_path: Path, monkeypatch) -> None:
     (root / "a" / "short.json").write_text("{}")
     (root / "a" / "LICENSE.md").write_text("# All rights, none reserved")
     (root / "a" / "link.css").symlink_to(root / "a" / "m0.py")
-    monkeypatch.setattr(file_types, "_roots", lambda: (root,))
+    monkeypatch.setattr(file_types, "roots", lambda: (root,))
     chosen = file_types.find_files(10)
     assert Counter(kind for _, kind in chosen) == {"python": 7, "json": 3}
     assert {path.parent.name for path, _ in chosen} == {"a"}
@@ -222,18 +221,18 @@ def test_pages_are_turned_clockwise(data: Dataset) -> None:
 
 def test_enlarging_a_patch_keeps_planes_and_range() -> None:
     rows, columns = np.mgrid[0:25, 0:25] / 24
-    enlarged = faces._enlarge(rows, 48)
+    enlarged = labelled_data.enlarge(rows, 48)
     assert enlarged.shape == (48, 48)
     assert enlarged.min() == 0
     assert enlarged.max() == 1
     assert np.allclose(np.diff(enlarged[2:-2, 0]), 25 / 48 / 24, atol=1e-6)
-    assert np.allclose(faces._enlarge(columns, 48), faces._enlarge(rows, 48).T)
+    assert np.allclose(labelled_data.enlarge(columns, 48), labelled_data.enlarge(rows, 48).T)
 
 
 def test_face_scores() -> None:
     logits = np.full((1, 896, 1), -5.0, np.float32)
-    assert not faces.is_face(logits)
+    assert not labelled_data.is_face(logits)
     logits[0, 7] = np.log(0.74 / 0.26)
-    assert not faces.is_face(logits)
+    assert not labelled_data.is_face(logits)
     logits[0, 7] = np.log(0.76 / 0.24)
-    assert faces.is_face(logits)
+    assert labelled_data.is_face(logits)

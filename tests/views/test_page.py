@@ -84,7 +84,7 @@ def test_the_gallery_holds_what_applies():
 def test_every_view_of_a_gallery_is_public():
     for kind in KINDS:
         for view in kind.views:
-            assert inspect.unwrap(getattr(hl.views, view.name)) is view.draw
+            assert inspect.unwrap(getattr(hl.views, view.name)) is view.figure
 
 
 def test_an_interrupted_measurement_says_so(tmp_path):

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import openvino as ov
 
-from hetero_lab.backend.core import shared_core
+from hetero_lab.backend.core import environment_of_a_child, shared_core
 from hetero_lab.backend.emulation import emulated_devices, plugin_of
-from hetero_lab.backend.processes import environment_of_a_child
 from hetero_lab.errors import ArgumentError, CompileError, StoredFileError, shorten
 from hetero_lab.model.naming import unique
 from hetero_lab.model.read import PreparedModel, Source, prepare, save

@@ -18,7 +18,7 @@ from typing import IO, Any, Protocol
 
 import psutil
 
-from hetero_lab.backend.processes import environment_of_a_child
+from hetero_lab.backend.core import environment_of_a_child
 
 ANSWER = struct.Struct("=q")  # a process id
 EXIT_CODE = struct.Struct("=i")  # as in subprocess.Popen: negative is a signal

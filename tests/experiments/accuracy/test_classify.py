@@ -274,7 +274,7 @@ def test_pages_that_are_turned(tmp_path):
         arrays, label = drawn_text.page_example(seed)
         rng = random.Random(seed)
         rng.randrange(4)
-        page = drawn_text._draw_page(rng).rotate(-90 * label, expand=True)
+        page = drawn_text.draw_page(rng).rotate(-90 * label, expand=True)
         page.save(tmp_path / "page.png")
         found = hl.classify("page_orientation", tmp_path / "page.png", "CPU")
         assert found.classes[0].label == str(90 * label)
