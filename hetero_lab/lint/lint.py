@@ -9,7 +9,9 @@ from hetero_lab.errors import ArgumentError
 from hetero_lab.lint.context import Costs, Finding
 from hetero_lab.lint.remedies import find_problems
 from hetero_lab.lint.rules import SLOW_DEVICE
+from hetero_lab.lint.wrong_numbers import Found, wrong_findings, wrong_sets
 from hetero_lab.model.read import PreparedModel, Source, prepare
+from hetero_lab.placement.partition import one_subgraph, predict
 from hetero_lab.placement.placement import PlacementLike, resolve
 
 if TYPE_CHECKING:
@@ -22,11 +24,13 @@ def lint(
     placement: PlacementLike,
     costs: Costs | None = None,
     *,
+    wrong: Found | None = None,
     core: ov.Core | None = None,
 ) -> pd.DataFrame:
     """Look for difficult topologies in a placement: what is wrong, and what to do about it.
 
-    It runs nothing, so it does not see wrong numbers: :func:`hetero_lab.find_wrong` does.
+    It runs nothing, so it knows of wrong numbers only what :func:`hetero_lab.find_wrong` found.
+    Search where a profile or a sweep says that outputs are ``different`` or ``not a number``.
 
     Parameters
     ----------
@@ -37,6 +41,8 @@ def lint(
     costs
         A cost model of the same model. Findings are then priced, two more rules apply, and a
         remedy may use any device of it; without costs, any device of the affinity.
+    wrong
+        What :func:`hetero_lab.find_wrong` found in the same model.
 
     Returns
     -------
@@ -48,7 +54,8 @@ def lint(
           ``cycle`` (ops that make HETERO split a neighbouring part), ``cut-fusion``,
           ``cut-quantization`` (apart from its quantiser an op loses its int8 kernel),
           ``ping-pong`` (A → B → A for little), ``tiny-subgraph``, ``copy-only``; with costs
-          also ``slow-device`` and ``dear-boundary``
+          also ``slow-device`` and ``dear-boundary``; with ``wrong`` also ``wrong-numbers``, for
+          ops that are still together on the device that computes them wrong
         - ``severity``: ``error``, ``warning``, or ``info`` where nothing can or should be done
         - ``ops``: list of names
         - ``finding``, ``advice``: sentences
@@ -95,9 +102,22 @@ def lint(
             "costs= takes a cost model, for instance of hetero_lab.calibrate(model, devices), "
             f"not {type(costs).__name__}."
         )
-    found = find_problems(prepared.graph, affinity, able, costs)
+    if wrong is not None:
+        if not hasattr(wrong, "given"):
+            raise ArgumentError(
+                "wrong= takes what hetero_lab.find_wrong(model, placement) returns, not "
+                f"{type(wrong).__name__}."
+            )
+        wrong.given.affinity.check_model(prepared.graph)
+    graph = prepared.graph
+    found = find_problems(graph, affinity, able, costs)
+    partition = predict(graph, affinity)
     if resolved.direct:  # compiled as a whole: there is no partition to complain about
         found = [finding for finding in found if finding.rule == SLOW_DEVICE]
+        partition = one_subgraph(partition, affinity.devices[0])
+    if wrong is not None:
+        sets = wrong_sets(wrong, partition)
+        found = [*wrong_findings(wrong, sets, affinity, costs), *found]
     return to_frame(found, priced=costs is not None)
 
 

@@ -22,6 +22,9 @@ from hetero_lab.model.read import prepare
 from hetero_lab.placement.affinity import Affinity, Node
 from hetero_lab.placement.partition import predict
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, LostFusion, Unit
+from tests.experiments.search.test_find_wrong import chain_case
+from tests.proof import injected_faults
+from tests.proof.faults import Fault
 
 COLUMNS = ["rule", "severity", "ops", "finding", "advice", "remedy", "cause", "n_ops"]
 
@@ -543,3 +546,29 @@ def test_shared_weights_are_no_finding(core):
     half = {f"add{index}": "ACC" for index in range(3)}
     affinity = hl.Affinity.uniform(model, "CPU", core=core).fix(ops=half, core=core)
     assert lint(model, affinity, core=core).empty
+
+
+def test_wrong_numbers_are_findings_while_their_ops_are_together():
+    case = chain_case(Fault(frozenset({"shift", "sigmoid"}), "sigmoid"))
+    wrong, model = injected_faults.search(case), case.prepared.model
+    (finding,) = lint(model, case.placement, wrong=wrong).to_dict("records")
+    assert (finding["rule"], finding["severity"]) == ("wrong-numbers", "error")
+    assert finding["ops"] == ["shift", "sigmoid"]
+    assert finding["remedy"] == wrong.fix
+    mended = lint(model, wrong.affinity, wrong=wrong)
+    assert "wrong-numbers" not in list(mended["rule"])
+    names = [case.prepared.graph.ops[i].name for i in case.prepared.graph.placeable]
+    costs = CostModel(
+        graph=case.prepared.graph,
+        devices=("ACC", "CPU"),
+        units=tuple(Unit((name,), (10.0, 30.0)) for name in names),
+        boundaries=dict.fromkeys([("ACC", "CPU"), ("CPU", "ACC")], BoundaryCost(5.0)),
+        subgraph_us={"ACC": 1.0, "CPU": 1.0},
+    )
+    priced = lint(model, case.placement, costs, wrong=wrong).iloc[0]
+    assert priced["rule"] == "wrong-numbers"
+    assert priced["cost_us"] == -(20.0 + 2 * 5.0 + 2 * 1.0)  # the right numbers cost time
+    with pytest.raises(AffinityError, match="another model"):
+        lint(chain("a", "b"), "CPU", wrong=wrong)
+    with pytest.raises(ArgumentError, match=r"find_wrong\("):
+        hl.lint(model, "CPU", wrong="GPU")

@@ -18,14 +18,13 @@ from hetero_lab.errors import (
 )
 from hetero_lab.lint.context import Finding
 from hetero_lab.lint.remedies import find_problems
+from hetero_lab.lint.wrong_numbers import Found, FoundSet, wrong_findings, wrong_sets
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, partition_of_split, predict
 from hetero_lab.terminal import count_of
-from hetero_lab.widgets.tweaker.wrong_ops import wrong_findings, wrong_sets
 
 if TYPE_CHECKING:
-    from hetero_lab.experiments.search.wrong import Wrong, WrongSet
     from hetero_lab.planning.cost_model import CostModel
 
 _REMEMBERED = 8  # affinities whose numbers are kept, so that undo is instant
@@ -101,7 +100,7 @@ class TweakerState:
         automatic: Affinity,
         able: Mapping[str, frozenset[str]],
         costs: CostModel | None = None,
-        wrong: Wrong | None = None,
+        wrong: Found | None = None,
     ):
         self.graph = graph
         self.able = {device: frozenset(ops) for device, ops in able.items()}
@@ -154,7 +153,7 @@ class TweakerState:
         return self._find_what_if(self.automatic)
 
     @property
-    def wrong_sets(self) -> tuple[WrongSet, ...]:
+    def wrong_sets(self) -> tuple[FoundSet, ...]:
         """The ops that compute wrong numbers in the present placement."""
         return self._wrong_sets(self.affinity)
 
@@ -400,8 +399,13 @@ class TweakerState:
 
     def _find_problems(self, affinity: Affinity) -> list[Finding]:
         costs = self.costs if not self._what_if(affinity).problem else None
-        wrong = wrong_findings(self.wrong, self._wrong_sets(affinity), self.devices)
-        return [*wrong, *find_problems(self.graph, affinity, self.able, costs)]
+        found = find_problems(self.graph, affinity, self.able, costs)
+        if self.wrong is None:
+            return found
+        sets = self._wrong_sets(affinity)
+        return [*wrong_findings(self.wrong, sets, affinity, costs), *found]
 
-    def _wrong_sets(self, affinity: Affinity) -> tuple[WrongSet, ...]:
-        return wrong_sets(self.wrong, self.graph, affinity, self._what_if(affinity).partition)
+    def _wrong_sets(self, affinity: Affinity) -> tuple[FoundSet, ...]:
+        if self.wrong is None:
+            return ()
+        return wrong_sets(self.wrong, self._what_if(affinity).partition)

@@ -12,6 +12,7 @@ import traitlets
 
 from hetero_lab.errors import names_at_hand
 from hetero_lab.lint.context import Finding
+from hetero_lab.lint.wrong_numbers import FoundSet
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.tables import bytes_text
 from hetero_lab.views.text import squeeze
@@ -20,7 +21,6 @@ from hetero_lab.widgets.tweaker.board_picture import BoardPicture
 from hetero_lab.widgets.tweaker.controls import Controls
 from hetero_lab.widgets.tweaker.measurement import AUTOMATIC, Attempt
 from hetero_lab.widgets.tweaker.state import TweakerState, WhatIf
-from hetero_lab.widgets.tweaker.wrong_ops import mark_text
 
 _HERE = Path(__file__).parent
 
@@ -212,7 +212,7 @@ class TweakerView:
             "devices": self.picture.devices_of(affinity),
             "subgraphs": self.picture.subgraphs_of(what_if.partition),
             "wrong": [
-                [self.picture.place_of[op], mark_text(found, op)]
+                [self.picture.place_of[op], _mark_text(found, op)]
                 for found in state.wrong_sets
                 for op in found.ops
             ],
@@ -243,3 +243,10 @@ class TweakerView:
             elif refusing:
                 text += " ".join(state.why_not(device) for device in refusing)
         self.controls.show_selection(text, possible, is_empty=not selected)
+
+
+def _mark_text(found: FoundSet, op: str) -> str:
+    """Say of one op what is wrong with it."""
+    others = [other for other in found.ops if other != op]
+    beside = f" together with {names_at_hand(others)}" if others else ""
+    return f"wrong numbers on {found.device}{beside}"

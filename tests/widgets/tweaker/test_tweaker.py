@@ -313,10 +313,8 @@ def test_a_remedy_needs_a_device_of_the_tweaker():
     case = chain_case(Fault(frozenset({"tanh"}), "tanh"))
     wrong = injected_faults.search(case)
     tweaker = hl.AffinityTweaker(case.prepared.model, ["ACC"], wrong=wrong)
-    finding = tweaker.findings.iloc[0]
-    assert finding["remedy"] == {}
-    assert "CPU, which is not among the devices" in finding["advice"]
-    with pytest.raises(ArgumentError, match="no remedy"):
+    assert tweaker.findings.iloc[0]["remedy"] == {"tanh": "CPU"}
+    with pytest.raises(DeviceError, match="does not know 'CPU'"):
         tweaker.apply(0)
 
 
