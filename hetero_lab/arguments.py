@@ -3,7 +3,7 @@
 What an annotation says is checked before the function runs, so that the wrong kind of thing is an
 ArgumentError that names the argument, and not an AttributeError somewhere inside. Numbers whose
 meaning is in their name have bounds here. Annotations are read at the first call, and no package
-is imported for them: nothing can be of a type whose package nobody has imported.
+is imported for them: nothing can be of a type whose package has not been imported.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def _fits(value: Any, hint: Any) -> bool:
 
 def _elements(value: Any, origin: type, inner: tuple[Any, ...]) -> Iterator[tuple[Any, Any]]:
     if isinstance(value, str | bytes):
-        # Text is a sequence of text, and nobody means that.
+        # Text is a sequence of text, but never meant as one.
         yield value, None
     elif issubclass(origin, abc.Mapping):
         for key, one in value.items():

@@ -56,7 +56,7 @@ class StoredFileError(ArgumentError):
 
 
 class StoreError(ArgumentError):
-    """A store of a sweep that belongs to something else, or that somebody else is using."""
+    """A store of a sweep that belongs to something else, or that another process is using."""
 
 
 class SampleError(HeteroLabError):

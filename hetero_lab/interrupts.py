@@ -32,7 +32,7 @@ def last_interrupted() -> Any:
     -------
     object
         What the function returns otherwise, with ``interrupted`` set; or the ``CostModel`` that it
-        had measured, with which it goes on when that is given as ``costs=``. ``None`` if it had
+        had measured, with which it continues when that is given as ``costs=``. ``None`` if it had
         nothing yet, or if no call was interrupted.
 
     Examples
@@ -48,7 +48,7 @@ def guarded(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
     Python drops a ``KeyboardInterrupt`` that is raised in a destructor or a callback of a
     library, so what counts is that the signal came. Signals come to the main thread only, and a
-    handler that somebody else has set is left alone.
+    handler set by other code is left alone.
     """
 
     @functools.wraps(function)

@@ -220,18 +220,18 @@ def _drift(logs: np.ndarray) -> float:
 
 
 def compile_spread(
-    ours: Sequence[float], theirs: Sequence[float], noise: Noise = ASSUMED_NOISE
+    first: Sequence[float], second: Sequence[float], noise: Noise = ASSUMED_NOISE
 ) -> float:
     """Return by how much the log ratio of two placements varies from compile to compile.
 
     Parameters
     ----------
-    ours, theirs
+    first, second
         Turn levels of each in µs.
     noise
         How much two compiles differ there.
     """
-    levels = [float(np.median(levels)) for levels in (ours, theirs) if len(levels)]
+    levels = [float(np.median(levels)) for levels in (first, second) if len(levels)]
     return noise.spread(min(levels, default=1.0))
 
 

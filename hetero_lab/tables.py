@@ -268,7 +268,7 @@ def _is_special(target: Path) -> bool:
 
 
 def _opened_special(target: Path) -> IO[bytes]:
-    """Open what cannot be replaced; a stream of this process goes on where it is."""
+    """Open what cannot be replaced; a stream of this process continues where it is."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):
             descriptor = stream.fileno()

@@ -30,7 +30,7 @@ def shared_core() -> ov.Core:
 
 @functools.cache
 def scratch_core() -> ov.Core:
-    """Return a Core to try properties on, so that nobody's settings are touched."""
+    """Return a Core to try properties on, so that no settings of other Cores are touched."""
     return ov.Core()
 
 

@@ -41,7 +41,7 @@ def devices(*, core: ov.Core | None = None) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        One row a device or deviceless plugin: ``device``, ``available``, ``full_name``,
+        One row per device or deviceless plugin: ``device``, ``available``, ``full_name``,
         ``type``, ``capabilities``, ``emulated_on`` (empty for a real device), ``problem``.
 
     Examples
@@ -110,7 +110,7 @@ def _hint(name: str, here: list[str]) -> str:
 
 
 def why_unavailable(plugin: str, *, core: ov.Core | None = None) -> str:
-    """Say in one line why a plugin of the wheel offers no device."""
+    """Explain in one line why a plugin of the wheel offers no device."""
     core = core or shared_core()
     try:
         if core.get_property(plugin, "AVAILABLE_DEVICES"):
@@ -125,7 +125,7 @@ def why_unavailable(plugin: str, *, core: ov.Core | None = None) -> str:
 
 
 def support(model: Source, devices: Sequence[str], *, core: ov.Core | None = None) -> pd.DataFrame:
-    """Tell which op each device says that it can run.
+    """Ask each device which ops it supports.
 
     Parameters
     ----------

@@ -42,7 +42,7 @@ class EmulatedDevice:
     contrast: Mapping[str, Any] = field(default_factory=dict)
 
     def allows(self, op_type: str) -> bool:
-        """Whether the emulated device claims this op type at all."""
+        """Whether the emulated device claims this op type."""
         if self.supported is not None:
             return op_type in self.supported
         return op_type not in self.unsupported

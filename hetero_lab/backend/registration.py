@@ -40,7 +40,7 @@ def emulate(
     name
         The new device's name: upper-case letters, digits and ``_``, for instance ``"ACC"``.
     base
-        The device whose plugin really runs it.
+        The device whose plugin runs it.
     supported, unsupported
         Op types that it claims, or does not claim; give at most one of the two. Types that no
         opset knows are accepted.
@@ -89,8 +89,8 @@ def emulate(
     taken = {f"{known}_{spec.base}": known for known, spec in registry.items()}
     if name in taken or f"{name}_{base}" in registry:
         raise DeviceError(
-            f"{name!r} and {taken.get(name, f'{name}_{base}')!r} get in each other's way: "
-            "OpenVINO knows an emulated device as its name, _ and its base too. Take another name."
+            f"{name!r} and {taken.get(name, f'{name}_{base}')!r} conflict: OpenVINO also "
+            "registers an emulated device as its name, _ and its base. Take another name."
         )
     if base not in PLUGIN_OF or base not in core.available_devices:
         bases = [device for device in core.available_devices if device in PLUGIN_OF]

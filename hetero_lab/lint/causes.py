@@ -65,7 +65,7 @@ def _listed(op_types: Sequence[str]) -> str:
 
 
 def summary_lines(findings: pd.DataFrame, most: int = 4) -> list[str]:
-    """Say in a few lines what :func:`hetero_lab.lint` found, one line a cause.
+    """Say in a few lines what :func:`hetero_lab.lint` found, one line per cause.
 
     Parameters
     ----------

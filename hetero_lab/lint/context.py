@@ -72,7 +72,7 @@ class Draft:
         By how much a remedy may change the number of subgraphs and crossings together; None if
         that does not matter. With costs the prediction decides instead.
     weight
-        Bytes, or with costs µs, that hang on it: the heaviest is worked out first.
+        Bytes, or with costs µs, that it affects: the heaviest is tried first.
     must_save
         Whether it is only a finding if its remedy lowers the prediction.
     stuck

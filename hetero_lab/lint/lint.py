@@ -47,7 +47,7 @@ def lint(
     Returns
     -------
     pandas.DataFrame
-        One row a finding, worst first (errors, then by ``cost_us`` or severity), no rows if
+        One row per finding, worst first (errors, then by ``cost_us`` or severity), no rows if
         there is none:
 
         - ``rule``: ``torn-state`` (a stateful path in several subgraphs: cannot be compiled),
@@ -77,7 +77,7 @@ def lint(
     -----
     Each remedy is tried on the predicted partition, which takes up to 5 µs a node. So that an
     answer takes about 0.1 s, 15,000 divided by the number of nodes are tried, at least 8 and at
-    most 200, those first on which most bytes (with costs: µs) hang. What is left has no remedy
+    most 200, those that affect most bytes (with costs: µs) first. What is left has no remedy
     and says so in its advice, but for the remedy of a ``cycle`` without costs, which needs no
     trial; a ``dear-boundary`` that is left is not listed.
 
@@ -133,7 +133,7 @@ def able_ops(prepared: PreparedModel, device: str, core: ov.Core | None) -> froz
 
 
 def to_frame(found: list[Finding], *, priced: bool) -> pd.DataFrame:
-    """Return one row a finding."""
+    """Return one row per finding."""
     import pandas as pd
 
     rows = [

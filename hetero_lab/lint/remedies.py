@@ -167,9 +167,9 @@ def _without_remedy(draft: Draft, untried: bool) -> dict[str, str]:
     if draft.stuck:
         why = draft.stuck
     elif untried:
-        why = "Not worked out: there is more to do in front of it. Follow that advice, look again."
+        why = "Not worked out: other findings come first. Follow their advice, then lint again."
     elif draft.options:
-        why = "None: on a neighbour's device they stay apart, or others are apart instead."
+        why = "None: on a neighbour's device they would stay separate, or separate others."
     else:
         why = "None: no other device here supports all of these ops."
     keep = draft.severity == ERROR or untried
@@ -183,7 +183,7 @@ def _advice(remedy: Mapping[str, str], now: Outcome, after: Outcome | None) -> s
     move = f"Move {names_at_hand(names, 3)} to {device}"
     how = f"affinity.fix(ops={shown if len(names) <= 3 else '…'})"
     if after is None:
-        return f"{move}, {how}. What that does to the rest was not tried."
+        return f"{move}, {how}. The effect on the rest was not tried."
     return (
         f"{move}, {how}: subgraphs {now.n_subgraphs} → {after.n_subgraphs}, "
         f"boundaries {now.n_crossings} → {after.n_crossings}."

@@ -89,7 +89,7 @@ def expensive_boundaries(context: LintContext) -> Iterator[Draft]:
             finding=(
                 f"A subgraph of {subgraph.device} with {count_of(len(nodes), 'op')} "
                 f"({context.named(nodes)}) has {count_of(link.n_tensors, 'boundary')} of "
-                f"{link.n_bytes:,} bytes; to have it apart costs "
+                f"{link.n_bytes:,} bytes; keeping it separate costs "
                 f"{context.overhead_us[subgraph.index]:.1f} µs, more than it saves."
             ),
             options=tuple(remedy for _, remedy in options),
@@ -330,7 +330,7 @@ def cut_fusions(context: LintContext) -> Iterator[Draft]:
 
 
 def _priced_groups(context: LintContext) -> dict[int, tuple[int, ...]]:
-    """Return, for each op in a term of lost fusion, all ops that hang together by such terms."""
+    """Return, for each op in a term of lost fusion, all ops that such terms connect."""
     assert context.costs is not None
     group: dict[int, list[int]] = {}
     for term in context.costs.lost_fusion:

@@ -102,16 +102,20 @@ class Affinity(Mapping[str, str]):
         graph = prepared.graph
         members = _members(graph)
         devices: dict[str, str] = {}
-        nobody: list[str] = []
+        unsupported: list[str] = []
         for index in dict.fromkeys(graph.leader):
             names = [graph.ops[i].name for i in members[index]]
             able = [d for d in order if all(name in supported[d] for name in names)]
             if not able:
-                nobody += [n for n in names if not any(n in supported[d] for d in order)] or names
+                unsupported += [
+                    n for n in names if not any(n in supported[d] for d in order)
+                ] or names
             devices[graph.ops[index].name] = able[0] if able else order[0]
-        if nobody:
+        if unsupported:
             types = {op.name: op.type for op in graph}
-            raise DeviceError(unsupported_message(order, [(name, types[name]) for name in nobody]))
+            raise DeviceError(
+                unsupported_message(order, [(name, types[name]) for name in unsupported])
+            )
         return cls(_nodes(graph), devices)
 
     @classmethod
@@ -306,7 +310,7 @@ class Affinity(Mapping[str, str]):
             raise AffinityError(_other_model(self._devices, graph.index_of))
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row a node: ``node``, ``type``, ``device``, ``leader``."""
+        """Return one row per node: ``node``, ``type``, ``device``, ``leader``."""
         import pandas as pd
 
         rows = [(n.name, n.type, self._devices[n.name], n.leader) for n in self._nodes]
@@ -330,7 +334,7 @@ class Affinity(Mapping[str, str]):
         return cls._from_rows(data.get("nodes"), file)
 
     def to_csv(self, file: str | os.PathLike[str]) -> None:
-        """Write a CSV file with one row a node, whole or not at all."""
+        """Write a CSV file with one row per node, whole or not at all."""
         write_csv(file, self.to_frame())
 
     @classmethod

@@ -1,7 +1,7 @@
 """The subgraphs and boundaries that HETERO makes of a model and an affinity.
 
 The rule is that of OpenVINO's HETERO plugin (``SubgraphCollector``, 2026.4; Apache-2.0, see
-NOTICE), written anew: neighbours of equal affinity merge; while some subgraph depends on itself
+NOTICE), reimplemented: neighbours of equal affinity merge; while some subgraph depends on itself
 through another one, it is split at the inputs that close the cycle; what is still cyclic is
 split node by node inside the strongly connected components (``subgraph_collector``). Constants
 are copied, never cut, but one constant that two parts of a device share joins them.
@@ -115,7 +115,7 @@ class Partition:
         )
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row a subgraph: ``subgraph``, ``device``, ``n_ops``, ``ops``."""
+        """Return one row per subgraph: ``subgraph``, ``device``, ``n_ops``, ``ops``."""
         import pandas as pd
 
         rows = [(s.index, s.device, len(s.ops), "\n".join(s.ops)) for s in self.subgraphs]

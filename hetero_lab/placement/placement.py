@@ -1,4 +1,4 @@
-"""Placement: what is compiled, and how the short forms of one are understood."""
+"""Placement: what is compiled; short forms of one are resolved."""
 
 from __future__ import annotations
 

@@ -70,6 +70,6 @@ class Priorities:
 def _core_priorities(core: ov.Core | None) -> str:
     try:
         value = (core or shared_core()).get_property("HETERO", "MULTI_DEVICE_PRIORITIES")
-    except Exception:  # the property is absent until somebody sets it
+    except Exception:  # the property is absent until it is set
         return ""
     return value if isinstance(value, str) else ",".join(value)

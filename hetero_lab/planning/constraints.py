@@ -166,7 +166,7 @@ def nothing_fits(pairwise: Pairwise, limits: Mapping[int, int]) -> PlanError:
     """Return the error that says why no placement keeps within the memory limits."""
     devices = pairwise.objective.devices
     weights = sum(term.n_bytes for term in pairwise.constants)
-    said = ", ".join(f"{devices[d]} {bytes_text(limit)}" for d, limit in limits.items())
+    listed = ", ".join(f"{devices[d]} {bytes_text(limit)}" for d, limit in limits.items())
     forced: list[str] = []
     for device, limit in limits.items():
         only = pairwise.allowed[:, device] & (pairwise.allowed.sum(axis=1) == 1)
@@ -186,4 +186,4 @@ def nothing_fits(pairwise: Pairwise, limits: Mapping[int, int]) -> PlanError:
     why = (
         "; ".join(forced) or f"the weights are {bytes_text(weights)}, boundary tensors come on top"
     )
-    return PlanError(f"No placement keeps within memory_limit ({said}): {why}. {out}")
+    return PlanError(f"No placement keeps within memory_limit ({listed}): {why}. {out}")

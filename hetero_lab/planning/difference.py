@@ -380,7 +380,7 @@ def _by_kind(prediction: Prediction) -> dict[str, int]:
         SUBGRAPHS: prediction.subgraphs,
         BOUNDARIES: prediction.boundaries,
     }
-    by_kind = {kind: sum(_ns(share.us) for share in mine) for kind, mine in shares.items()}
+    by_kind = {kind: sum(_ns(share.us) for share in every) for kind, every in shares.items()}
     alone = {CONSTANT: _ns(prediction.constant_us), SPREAD: _ns(prediction.spread_us)}
     return {**alone, **by_kind}
 

@@ -41,7 +41,7 @@ def summary(difference: Difference) -> pd.DataFrame:
 
 
 def ops(difference: Difference) -> pd.DataFrame:
-    """Return one row an op that moves."""
+    """Return one row per op that moves."""
     priced = difference.predicted_parts is not None
     rows = [
         {
@@ -57,7 +57,7 @@ def ops(difference: Difference) -> pd.DataFrame:
 
 
 def devices(difference: Difference) -> pd.DataFrame:
-    """Return one row a device: its ops before and after, those that came and those that went."""
+    """Return one row per device: its ops before and after, arrivals and departures."""
     before, after = difference.before.affinity.counts(), difference.after.affinity.counts()
     rows = [
         {
@@ -73,7 +73,7 @@ def devices(difference: Difference) -> pd.DataFrame:
 
 
 def subgraphs(difference: Difference) -> pd.DataFrame:
-    """Return one row a subgraph that only one of the placements has."""
+    """Return one row per subgraph that only one of the placements has."""
     rows = [
         {
             "change": change.change,
@@ -87,7 +87,7 @@ def subgraphs(difference: Difference) -> pd.DataFrame:
 
 
 def boundaries(difference: Difference) -> pd.DataFrame:
-    """Return one row a tensor and pair of devices whose number of hand-overs differs."""
+    """Return one row per tensor and pair of devices whose number of hand-overs differs."""
     prices = {
         (part.name, part.device_before, part.device_after): part.difference_ns
         for part in difference.predicted_parts or ()
@@ -117,7 +117,7 @@ def boundaries(difference: Difference) -> pd.DataFrame:
 
 
 def kinds(difference: Difference) -> pd.DataFrame:
-    """Return one row a kind of part, the constant too, and the total."""
+    """Return one row per kind of part, the constant too, and the total."""
     _ = difference.priced  # says what is missing without costs
     before, after = difference.before.kinds_ns or {}, difference.after.kinds_ns or {}
     rows = [{"kind": kind, **_times(before[kind], after[kind])} for kind in before]
@@ -126,7 +126,7 @@ def kinds(difference: Difference) -> pd.DataFrame:
 
 
 def parts(difference: Difference) -> pd.DataFrame:
-    """Return one row a part that differs, largest first."""
+    """Return one row per part that differs, largest first."""
     rows = [
         {
             "kind": part.kind,

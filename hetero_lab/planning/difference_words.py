@@ -18,7 +18,7 @@ _MOST_PARTS = 3
 
 
 def sentences(difference: Difference) -> list[str]:
-    """Say what differs, what is predicted and what was measured, a sentence a line."""
+    """Say what differs, what is predicted and what was measured, one sentence per line."""
     a, b = difference.before, difference.after
     lines = [f"a is {shorten(a.label, 80)}, b is {shorten(b.label, 80)}."]
     if a.label == b.label:
@@ -61,12 +61,12 @@ def _moved(difference: Difference) -> str:
     ways: dict[tuple[str, str], Counter[str]] = {}
     for op in difference.moved:
         ways.setdefault((op.before, op.after), Counter())[op.op_type] += 1
-    said = [
+    moves = [
         f"{sum(types.values())} from {before} to {after} ({_types(types)})"
         for (before, after), types in ways.items()
     ]
     n, of = len(difference.moved), len(difference.before.affinity.ops)
-    return f"{n} of {of} ops {'moves' if n == 1 else 'move'}: {'; '.join(said)}."
+    return f"{n} of {of} ops {'moves' if n == 1 else 'move'}: {'; '.join(moves)}."
 
 
 def _types(types: Counter[str]) -> str:

@@ -246,7 +246,7 @@ def unit_tasks(costs: CostModel) -> TaskGraph:
     objective, units = costs.objective, costs.units
     between = _edges(costs)
     pairs = np.array(list(between), dtype=np.int64).reshape(-1, 2)
-    knot = strong_components(pairs[:, 0], pairs[:, 1], len(units))
+    component = strong_components(pairs[:, 0], pairs[:, 1], len(units))
     first = [min(costs.graph.index_of[op] for op in unit.ops) for unit in units]
     lost: dict[tuple[int, int], np.ndarray] = {}
     for row, ends in enumerate(objective.fused.tolist()):
@@ -256,7 +256,7 @@ def unit_tasks(costs: CostModel) -> TaskGraph:
     source, target = np.indices((len(costs.devices),) * 2)
     edges = []
     for (a, b), tensors in between.items():
-        if knot[a] == knot[b] and first[a] > first[b]:
+        if component[a] == component[b] and first[a] > first[b]:
             continue
         every = np.array(sorted(tensors))[:, None, None]
         ns = objective.hand_over_ns(every, source, target)[0].sum(axis=0)
@@ -331,7 +331,7 @@ class _Climb:
     def _moves(
         self, devices: np.ndarray, schedule: Schedule, partition: Partition
     ) -> Iterator[tuple[tuple[int, ...], int]]:
-        """Yield (units, device), what the end hangs on first, subgraphs before single units."""
+        """Yield (units, device), the critical path first, subgraphs before single units."""
         path = {entry.index for entry in schedule.critical_path}
         late = [self._home(partition, unit) in path for unit in range(len(self.first))]
         homes = [partition]

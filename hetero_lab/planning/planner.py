@@ -1,4 +1,4 @@
-"""Plan: the best placement for a cost model, with what is proven about it."""
+"""Plan: the best placement for a cost model, with a proven lower bound."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def plan_graph(
 def _check_arguments(costs: CostModel, objective: str, budget_s: float) -> None:
     if objective not in (LATENCY, THROUGHPUT):
         raise PlanError(
-            f"{shorten(str(objective))} is no objective. Objectives: 'latency', 'throughput'."
+            f"{shorten(str(objective))} is not an objective. Objectives: 'latency', 'throughput'."
         )
     number: Any = budget_s
     if not isinstance(number, int | float) or not math.isfinite(number) or number <= 0:
@@ -375,14 +375,14 @@ class _Search:
         return fits(self.pairwise.objective, devices, placed.evaluation, self.limits)
 
     def _not_found(self) -> PlanError:
-        said = ", ".join(
+        listed = ", ".join(
             f"{self.pairwise.objective.devices[d]} {bytes_text(n)}" for d, n in self.limits.items()
         )
-        limit = f" that keeps within memory_limit ({said})" if said else ""
+        limit = f" that keeps within memory_limit ({listed})" if listed else ""
         if now() > self.deadline:
             return PlanError(
                 f"No placement{limit} was found within budget_s. Give more time"
-                f"{' or raise a limit' if said else ''}."
+                f"{' or raise a limit' if listed else ''}."
             )
         return PlanError(f"No placement{limit} was found. Raise a limit a little.")
 

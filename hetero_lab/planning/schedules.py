@@ -94,7 +94,7 @@ class Schedule:
         )
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row a task: ``task, device, start_us, end_us, n_ops, critical``."""
+        """Return one row per task: ``task, device, start_us, end_us, n_ops, critical``."""
         import pandas as pd
 
         path = {entry.index for entry in self.critical_path}
@@ -167,7 +167,7 @@ def simulate(costs: CostModel, affinity: Affinity, *, split_branches: bool = Fal
     Returns
     -------
     Schedule
-        One entry a subgraph, ``subgraph0`` and so on. The constant passes before the first one
+        One entry per subgraph, ``subgraph0`` and so on. The constant passes before the first one
         begins, so that ``makespan_us`` is at most ``costs.predict_us(affinity)`` unless
         branches are split.
 

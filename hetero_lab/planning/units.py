@@ -54,11 +54,11 @@ def split_into_units(
         index: tuple(d for d in devices if graph.ops[index].name in support[d])
         for index in graph.placeable
     }
-    nobody = [graph.ops[index].name for index, places in able.items() if not places]
-    if nobody:
+    unsupported = [graph.ops[i].name for i, places in able.items() if not places]
+    if unsupported:
         raise PlanError(
-            f"None of {', '.join(devices)} supports {names_at_hand(nobody)}. Add a device that "
-            "does, for instance CPU."
+            f"None of {', '.join(devices)} supports {names_at_hand(unsupported)}. Add a device "
+            "that does, for instance CPU."
         )
     units = DisjointSet(graph.placeable)
 

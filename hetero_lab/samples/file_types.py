@@ -1,6 +1,6 @@
-"""Files of known type, as magika's network sees them.
+"""Files of known type, as inputs of magika's network.
 
-The files are those of the Python installation; what type they have is told by their extension.
+The files are those of the Python installation; their extension gives the type.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def features(begin: bytes, end: bytes) -> np.ndarray:
     """Return what the network sees of a file.
 
     The first 1024 bytes after leading white space and the last 1024 before trailing white
-    space, one number a byte; what is missing is 256, after the beginning and before the end.
+    space, one number per byte; what is missing is 256, after the beginning and before the end.
 
     Parameters
     ----------

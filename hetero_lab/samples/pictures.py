@@ -106,23 +106,23 @@ def picture_input(graph: OpGraph) -> PictureInput:
         It has several inputs, or one that is no picture.
     """
     inputs = [graph.ops[i] for i in graph.parameters]
-    said = ", ".join(f"{shorten(op.name)} {_shape(op.outputs[0].shape)}" for op in inputs[:4])
+    found = ", ".join(f"{shorten(op.name)} {_shape(op.outputs[0].shape)}" for op in inputs[:4])
     wanted = "An image classifier has one input, 1x3x224x224 or 1x224x224x3 (or 1 channel)"
     if len(inputs) != 1:
-        raise ModelError(f"{wanted}; this model has {len(inputs)}: {said}.")
+        raise ModelError(f"{wanted}; this model has {len(inputs)}: {found}.")
     tensor = inputs[0].outputs[0]
     shape = tensor.shape
     if shape is None or len(shape) != 4 or not {shape[1], shape[3]} & {1, 3}:
-        raise ModelError(f"{wanted}; this model's is {said}.")
+        raise ModelError(f"{wanted}; this model's is {found}.")
     if shape[0] != 1:
         raise ModelError(
-            f"{wanted}; this model takes {shape[0]} pictures at once ({said}). Give its input "
+            f"{wanted}; this model takes {shape[0]} pictures at once ({found}). Give its input "
             "another shape: --shape INPUT=1,… or hetero_lab.load(model, shapes={…})."
         )
     if tensor.element_type not in _DTYPES:
         raise ModelError(
             f"Pictures are made for inputs of {names_at_hand(_DTYPES)}; this model's is of "
-            f"{tensor.element_type}: {said}."
+            f"{tensor.element_type}: {found}."
         )
     channels_last = shape[1] not in (1, 3)
     height, width, n_channels = shape[1:] if channels_last else (*shape[2:], shape[1])

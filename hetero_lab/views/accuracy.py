@@ -37,10 +37,9 @@ _LEAST_ERROR = 1e-6
 def sensitivity(recovered: Recovered) -> go.Figure:
     """Draw the output error with each part alone on either device, in topological order.
 
-    A high bar on the fast device: the part brings in an error by itself. A low bar on the
-    accurate device: that part alone, there, mends the model. The dotted line is the error of the
-    whole model on the fast device; parts with a shade behind are chosen for the accurate
-    one.
+    A high bar on the fast device: the part alone causes an error. A low bar on the accurate
+    device: moving that part alone there repairs the model. The dotted line is the error of the
+    whole model on the fast device; shaded parts are chosen for the accurate one.
     """
     fast, accurate = recovered.fast, recovered.accurate
     styles = device_styles([fast, accurate], dict(recovered.sweep.environment.emulated))
@@ -85,7 +84,7 @@ def sensitivity(recovered: Recovered) -> go.Figure:
 
 
 def _untried(recovered: Recovered) -> str:
-    """Say which parts have no bar, so that nobody takes them for parts without an error."""
+    """Name the parts that have no bar, since they are not parts without an error."""
     missing = [t.chunk.index + 1 for t in recovered.tried if not (t.only_fast or t.only_accurate)]
     if not missing:
         return ""
@@ -141,7 +140,7 @@ class FrontPoint:
 
 
 def front_points(result: Recovered | Sweep) -> tuple[FrontPoint, ...]:
-    """Return one point a measured placement that has an accuracy, fast to slow.
+    """Return one point per measured placement that has an accuracy, fast to slow.
 
     Raises
     ------
@@ -174,7 +173,7 @@ def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
 
 
 def accuracy_front(result: Recovered | Sweep) -> go.Figure:
-    """Draw a point a placement: latency and accuracy with intervals, area and colour its size.
+    """Draw one point per placement: latency and accuracy with intervals, area and colour its size.
 
     Filled points are on the front of latency, accuracy and size; a hollow one is beaten by
     another point. The line is the front of latency and accuracy alone.

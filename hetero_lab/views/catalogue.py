@@ -1,4 +1,4 @@
-"""Which views and tables there are of which kind of result.
+"""The views and tables of each kind of result.
 
 To give another kind of result a place in galleries and pages, add an entry to ``KINDS``.
 """

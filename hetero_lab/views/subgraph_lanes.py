@@ -50,7 +50,7 @@ def bars(profile: Profile) -> list[Bar]:
         return _measured(profile)
     if not profile.counters:
         raise MeasurementError(
-            "A timeline is made of counters, and this profile has none. Profile with counters=True."
+            "A timeline needs counters, and this profile has none. Profile with counters=True."
         )
     found, at = [], 0.0
     for subgraph in profile.partition.subgraphs:
@@ -81,7 +81,7 @@ def _measured(profile: Profile) -> list[Bar]:
 
 
 def timeline(profile: Profile) -> go.Figure:
-    """Draw the subgraphs over time, a lane a device.
+    """Draw the subgraphs over time, one lane per device.
 
     Measured runs are drawn as they were; a line goes along the critical path, the chain that
     determined the end of the request since it last waited for another one, and what is not on it
@@ -106,7 +106,7 @@ def timeline(profile: Profile) -> go.Figure:
 
 
 def schedule(plan: SchedulePlan) -> go.Figure:
-    """Draw when each subgraph is predicted to run, a lane a device (Gantt 1919)."""
+    """Draw when each subgraph is predicted to run, one lane per device (Gantt 1919)."""
     path = {entry.index for entry in plan.schedule.critical_path}
     found = [
         Bar(e.index, e.device, e.start_us, e.us, e.n_ops, critical=e.index in path)
@@ -125,7 +125,7 @@ def schedule(plan: SchedulePlan) -> go.Figure:
 def lanes(
     found: list[Bar], styles: Mapping[str, DeviceStyle], *, title: str, subtitle: str, axis: str
 ) -> go.Figure:
-    """Draw runs of subgraphs, a lane a device; what is known not to be critical is faded."""
+    """Draw runs of subgraphs, one lane per device; what is known not to be critical is faded."""
     devices = list(styles)
     figure = go.Figure()
     for device, style in styles.items():

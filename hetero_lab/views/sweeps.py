@@ -43,7 +43,7 @@ class StructurePoint:
 
 
 def structure_points(sweep: Sweep) -> list[StructurePoint]:
-    """Return one point a measured row."""
+    """Return one point per measured row."""
     found = []
     for row in sweep.rows:
         if row.profile is None or row.latency is None or row.same_as:
@@ -63,7 +63,7 @@ def structure_points(sweep: Sweep) -> list[StructurePoint]:
 
 
 def placement_latency(sweep: Sweep, x: str = "subgraphs") -> go.Figure:
-    """Draw a point a placement: latency over its structure.
+    """Draw one point per placement: latency over its structure.
 
     Parameters
     ----------
@@ -169,7 +169,7 @@ def host_rows(sweep: Sweep) -> list[HostRow]:
 
 
 def hosts(sweep: Sweep) -> go.Figure:
-    """Draw latency and ratio of each placement, a symbol a host.
+    """Draw latency and ratio of each placement, one symbol per host.
 
     Latencies compare the hosts; ratios, each to the reference on its own host, tell whether what
     is best on one is best on the other. Rows of two hosts were not measured beside each other.

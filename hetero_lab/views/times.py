@@ -57,7 +57,7 @@ def subgraph_times(profile: Profile) -> list[SubgraphTime]:
 
 
 def time_by_subgraph(profile: Profile) -> go.Figure:
-    """Draw a bar a subgraph: its ops in the device's colour, then its reorders, faded.
+    """Draw one bar per subgraph: its ops in the device's colour, then its reorders, faded.
 
     Raises
     ------

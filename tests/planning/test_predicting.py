@@ -139,7 +139,7 @@ def test_broken_files_are_named(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"objective": "speed"}, "is no objective. Objectives: 'latency', 'throughput'"),
+        ({"objective": "speed"}, "is not an objective. Objectives: 'latency', 'throughput'"),
         ({"budget_s": 0}, "budget_s is a number of seconds above 0, not 0"),
         ({"budget_s": float("nan")}, "budget_s"),
         ({"memory_limit": {"GPU": "1GB"}}, "memory_limit names GPU|memory_limit names 'GPU'"),

@@ -58,8 +58,8 @@ def bundled(data: GraphData, runs: Collection[Sequence[GraphBox]]) -> GraphData:
 def contracted(data: GraphData, groups: Mapping[int, str]) -> GraphData:
     """Draw each group as one node in every subgraph that it is in.
 
-    A group is split where the graph would become cyclic. Nodes are numbered anew, in an order
-    in which sources come before targets.
+    A group is split where the graph would become cyclic. Nodes are renumbered in an order in
+    which sources come before targets.
     """
     parts = _parts(data, groups)
     if all(len(members) == 1 for members in parts):

@@ -1,4 +1,4 @@
-"""What a placement graph shows, as plain data: nodes, edges and subgraphs."""
+"""Data of a placement graph: nodes, edges and subgraphs."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def data_of_profile(profile: Profile) -> GraphData:
 
 
 def structure(partition: Partition) -> str:
-    """Say in words what a partition is made of."""
+    """Describe a partition in words."""
     n, crossing = partition.n_subgraphs, len(partition.boundaries)
     subgraphs = f"{n} subgraph{'s' if n != 1 else ''}"
     if not crossing:

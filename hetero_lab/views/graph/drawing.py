@@ -189,7 +189,7 @@ def _layout(data: GraphData, page: Page, width: int) -> go.Layout:
     if any(edge.is_boundary for edge in data.edges):
         hints.append("width of a boundary: its bytes")
     if page.n_rows > 1:
-        hints.append("the flow goes on in the next row")
+        hints.append("the flow continues in the next row")
     axis = {"visible": False}
     return go.Layout(
         **base_layout(plain(data.title, 150), " · ".join(hints)),
@@ -223,7 +223,7 @@ def _corners(piece: FramePiece) -> list[Point]:
 
 
 def _outline(piece: FramePiece) -> list[list[Point]]:
-    """Return the border of a subgraph, without the sides on which it goes on."""
+    """Return the border of a subgraph, without the sides on which it continues."""
     top_left, top_right, bottom_right, bottom_left, _ = _corners(piece)
     if piece.opens_left and piece.opens_right:
         return [[top_left, top_right], [bottom_left, bottom_right]]
@@ -375,7 +375,7 @@ def _draw_titles(
         room = (f.right - f.left) / TITLE_CHARACTER - 1
         options = [*titles[f.index], str(f.index)]
         if piece.opens_left:
-            options = [f"{options[0]} (goes on)", *options]
+            options = [f"{options[0]} (continued)", *options]
         places.append((f.left + 4 + 8 * piece.opens_left, f.top + 9))
         texts.append(escape(next((o for o in options if len(o) <= room), options[-1])))
         hover.append(graph_words.box_hover(boxes[f.index], data))

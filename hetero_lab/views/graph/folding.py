@@ -1,4 +1,4 @@
-"""A big graph made small enough to read: ops folded into groups, or only an op's neighbourhood."""
+"""A big graph made readable: ops folded into groups, or only the neighbourhood of an op."""
 
 from __future__ import annotations
 

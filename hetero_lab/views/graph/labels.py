@@ -1,4 +1,4 @@
-"""What a placement graph says: labels and hover texts, safe to show."""
+"""Labels and hover texts of a placement graph, escaped."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def _layers_of_part(
     rows: dict[float, list[tuple[float, int]]] = {}
     for key, (x, y) in positions:
         rows.setdefault(round(-y, 3), []).append((x, int(key)))
-    # Passing points are numbered anew by where they are: its own numbers are others each time.
+    # Passing points are renumbered by position: the numbers of fast-sugiyama differ each time.
     names = dict(enumerate(members))
     ranks: list[list[int]] = []
     for y in sorted(rows):

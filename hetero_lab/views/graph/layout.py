@@ -1,4 +1,4 @@
-"""Where everything of a placement graph goes, in pixels.
+"""Layout of a placement graph, in pixels.
 
 Two layered layouts inside each other: subgraphs among each other, and the ops of each subgraph
 inside its box, so that boxes never overlap and no wire runs through a box that it does not touch.

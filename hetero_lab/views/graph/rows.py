@@ -9,7 +9,7 @@ from itertools import pairwise
 from hetero_lab.views.graph.layout import TITLE_HEIGHT, Frame, Pair, Point, Strip
 
 _STEP = 4.0
-_OVERHANG = 9.0  # how far a broken wire goes on at both ends
+_OVERHANG = 9.0  # how far a broken wire extends at both ends
 _ROW_GAP = 24.0
 _INSET = 5.0  # between the border of a broken subgraph and what is in it
 _CURVE_STEPS = 10
@@ -23,7 +23,7 @@ _NEAR = 40.0
 
 @dataclass(frozen=True, slots=True)
 class FramePiece:
-    """The part of a subgraph's rectangle in one row; open where it goes on in another row."""
+    """The part of a subgraph's rectangle in one row; open where it continues in another row."""
 
     frame: Frame
     opens_left: bool

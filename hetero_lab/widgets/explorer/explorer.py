@@ -198,7 +198,7 @@ class SweepExplorer(ipw.VBox):
                 choice.group,
             )
             self.controls.a.value, self.controls.b.value = choice.a, choice.b
-            if not keep_filter:  # a filter that is wrong stays, to be mended
+            if not keep_filter:  # a wrong filter stays, to be corrected
                 self.controls.filter.value = choice.filter
         finally:
             self._quiet = False

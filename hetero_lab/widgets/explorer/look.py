@@ -1,4 +1,4 @@
-"""How explorers look: JupyterLab's own colours, in the light and in the dark theme."""
+"""Look of the explorer: JupyterLab's own colours, and figures as widgets."""
 
 from __future__ import annotations
 

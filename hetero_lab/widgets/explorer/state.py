@@ -1,4 +1,4 @@
-"""What a SweepExplorer shows, without a browser: rows, axes, groups and the chosen placements."""
+"""State of a SweepExplorer, without a browser: rows, filter, axes, groups, placements."""
 
 from __future__ import annotations
 

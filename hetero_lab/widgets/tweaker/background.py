@@ -1,4 +1,4 @@
-"""One piece of work at a time in a thread, so that the notebook stays responsive."""
+"""Work in threads, so that the notebook stays responsive: one at a time, or debounced."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DELAY_S = 0.3
 
 
 class Later:
-    """Calls a function in a thread of its own, once, a moment after the last request for it."""
+    """Debounce: calls a function in its own thread, once, a moment after the last request."""
 
     def __init__(self, work: Callable[[], object], delay_s: float = DELAY_S):
         self._work = work
@@ -35,8 +35,8 @@ class Background:
     Parameters
     ----------
     failed
-        Called in that thread with the text of an error, whatever it is: work in a thread has
-        nobody else to tell.
+        Called in that thread with the text of an error, whatever it is: a thread has no
+        caller to raise it to.
     """
 
     def __init__(self, failed: Callable[[str], object]):

@@ -1,4 +1,4 @@
-"""The picture of a model that the tweaker's board shows: where each op and wire is.
+"""Layout of a model for the board of the tweaker: where each op and wire is.
 
 It is laid out once, as one subgraph, so that nothing moves while devices change; the board then
 only recolours. Everything is plain data, indices are places in the list of nodes.

@@ -27,10 +27,10 @@ _LEAST_TURNS = 8  # of each placement, before a measurement may end
 class Attempt:
     """A placement that was measured, or could not be.
 
-    ``status`` is ``ok`` or the cause, and ``detail`` what the runtime said. ``ratio`` is to the
-    automatic placement in the same run; below 1 is faster. ``median_us`` is that ratio times what
-    the automatic placement took when it was measured first, so that rows of several runs can be
-    compared; ``raw_median_us`` is the median of the row's own turns.
+    ``status`` is ``ok`` or the cause, and ``detail`` the message of the runtime. ``ratio`` is to
+    the automatic placement in the same run; below 1 is faster. ``median_us`` is that ratio times
+    what the automatic placement took when it was measured first, so that rows of several runs can
+    be compared; ``raw_median_us`` is the median of the row's own turns.
     """
 
     label: str
@@ -164,7 +164,7 @@ _NUMBERS = tuple(f.name for f in fields(Attempt))[4:]
 
 
 def history_frame(history: Sequence[Attempt]) -> pd.DataFrame:
-    """Return one row a measurement: label, status, structure, latency, ratio to automatic."""
+    """Return one row per measurement: label, status, structure, latency, ratio to automatic."""
     import pandas as pd
 
     columns = ["label", "status", *_NUMBERS, "detail"]

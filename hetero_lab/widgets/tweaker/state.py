@@ -1,4 +1,4 @@
-"""What the affinity tweaker does, without a browser: selection, changes, undo, what-if numbers."""
+"""State of the tweaker, without a browser: selection, changes, undo, what-if numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AffinityTweaker: touch a placement, and see at once what that does."""
+"""AffinityTweaker: change a placement by hand and see at once what that does."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def connect(tweaker: AffinityTweaker, view: TweakerView) -> None:
         with view.lock:
             try:
                 action()
-            except Exception as error:  # whatever it is: nobody sees what a callback raises
+            except Exception as error:  # exceptions of a callback would not be seen
                 known = isinstance(error, HeteroLabError)
                 controls.say(
                     str(error) if known else f"{type(error).__name__}: {error}", is_error=True
@@ -303,7 +303,7 @@ class AffinityTweaker(ipywidgets.VBox):
 
     @property
     def history(self) -> pd.DataFrame:
-        """One row a measurement, in order: status, latency with interval, ratio to automatic."""
+        """One row per measurement, in order: status, latency with interval, ratio to automatic."""
         return history_frame(self._history)
 
     @property

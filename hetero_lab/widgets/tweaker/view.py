@@ -1,4 +1,4 @@
-"""What the tweaker shows: board, panel and controls, brought up to date after every change."""
+"""View of the tweaker: board, panel and controls, updated after every change."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _LONGEST = 400
 
 
 def number_rows(now: WhatIf, automatic: WhatIf) -> list[dict[str, str]]:
-    """Return one row a number: ``key, name, now, automatic``."""
+    """Return one row per number: ``key, name, now, automatic``."""
     rows = [
         ("subgraphs", "subgraphs", str(now.n_subgraphs), str(automatic.n_subgraphs)),
         ("boundaries", "boundaries", str(now.n_boundaries), str(automatic.n_boundaries)),
@@ -93,7 +93,7 @@ def finding_rows(findings: Sequence[Finding]) -> list[dict[str, Any]]:
 
 
 def tried_rows(history: Sequence[Attempt], now: Affinity) -> list[dict[str, Any]]:
-    """Return one row a measurement; ``is_here`` where it is of the present affinity."""
+    """Return one row per measurement; ``is_here`` where it is of the present affinity."""
     return [_tried_row(tried, tried.affinity == now) for tried in history]
 
 
