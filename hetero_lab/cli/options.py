@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -25,6 +25,7 @@ class OptionParser(argparse.ArgumentParser):
         kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         self._names: list[str] = []  # of all options
         self._has_commands = False
+        self.commands: Mapping[str, OptionParser] = {}
         super().__init__(*args, **kwargs)
 
     def add_argument(self, *names: Any, **options: Any) -> Any:
@@ -35,7 +36,9 @@ class OptionParser(argparse.ArgumentParser):
     def add_subparsers(self, **options: Any) -> Any:
         """Add commands, whose options are their own."""
         self._has_commands = True
-        return super().add_subparsers(**options)
+        action = super().add_subparsers(**options)
+        self.commands = action.choices
+        return action
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing the usage."""

@@ -360,7 +360,7 @@ def _draw_nodes(
         x=[page.spots[n.index][0] for n in nodes], y=[page.spots[n.index][1] for n in nodes],
         mode="markers+text" if labels else "markers", marker={**marker, "line": {"width": 0}},
         text=texts if labels else None, textposition=list(positions),
-        textfont={"size": 9, "color": TEXT}, hovertext=list(hover), hoverinfo="text",
+        textfont={"size": 10, "color": TEXT}, hovertext=list(hover), hoverinfo="text",
         customdata=[n.index for n in nodes], **legend,
     )  # fmt: skip
 
@@ -391,7 +391,7 @@ def _write(figure: go.Figure, texts: Sequence[tuple[Point, str]]) -> None:
     figure.add_scatter(
         x=[x + 3 for (x, _), _ in texts], y=[y - 2.5 for (_, y), _ in texts], mode="text",
         text=[text for _, text in texts], textposition="top right", hoverinfo="skip",
-        textfont={"size": 9, "color": TEXT}, showlegend=False,
+        textfont={"size": 10, "color": TEXT}, showlegend=False,
     )  # fmt: skip
 
 

@@ -1,0 +1,75 @@
+"""The course on the site: the notebooks with the outputs that were recorded of their cells."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import lzma
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbformat import NotebookNode
+
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = ROOT / "notebooks"
+OUTPUTS = Path(__file__).parent / "outputs"
+_PLOTLY = "application/vnd.plotly.v1+json"
+_WIDGET = "application/vnd.jupyter.widget-view+json"
+_SHOWN = (_PLOTLY, "image/png", "text/html", "text/markdown", "text/plain")  # the best first
+
+
+def store_outputs(executed: NotebookNode, name: str) -> Path:
+    """Keep what the cells of an executed notebook show, by the text of each cell."""
+    kept = {
+        _key(cell.source): [_slim(output) for output in cell.outputs]
+        for cell in executed.cells
+        if cell.cell_type == "code" and cell.outputs
+    }
+    OUTPUTS.mkdir(exist_ok=True)
+    path = OUTPUTS / f"{name}.json.xz"
+    path.write_bytes(lzma.compress(json.dumps(kept, sort_keys=True).encode(), preset=9))
+    return path
+
+
+def with_outputs(notebook: Path) -> NotebookNode:
+    """Return a notebook with the recorded outputs of those cells that are as they were."""
+    shown = nbformat.read(notebook, as_version=4)
+    path = OUTPUTS / f"{notebook.stem}.json.xz"
+    kept = json.loads(lzma.decompress(path.read_bytes())) if path.exists() else {}
+    for cell in shown.cells:
+        if cell.cell_type == "code":
+            outputs = kept.get(_key(cell.source), [])
+            cell.outputs = [nbformat.from_dict(_drawn(output)) for output in outputs]
+    return shown
+
+
+def figure_html(figure: str) -> str:
+    """Return HTML in which ``_static/figures.js`` draws a figure, given as plotly's JSON."""
+    harmless = figure.replace("</", "<\\/")
+    return f'<div class="figure"><script type="application/json">{harmless}</script></div>'
+
+
+def _key(source: str) -> str:
+    return hashlib.sha256(source.strip().encode()).hexdigest()[:16]
+
+
+def _slim(output: NotebookNode) -> dict[str, Any]:
+    """Keep of an output what a page shows: one form of each, no progress bars."""
+    if output.output_type not in ("display_data", "execute_result"):
+        return dict(output)
+    if _WIDGET in output.data:
+        bar = output.data.get("text/plain", "").startswith("HBox(")  # of progress
+        data = {} if bar else {"text/markdown": "*A widget, which needs a running notebook.*"}
+    else:
+        best = next((mime for mime in _SHOWN if mime in output.data), None)
+        data = {} if best is None else {best: output.data[best]}
+    return {"output_type": "display_data", "metadata": {}, "data": data}
+
+
+def _drawn(output: dict[str, Any]) -> dict[str, Any]:
+    data = output.get("data", {})
+    if _PLOTLY not in data:
+        return output
+    figure = {key: data[_PLOTLY][key] for key in ("data", "layout")}
+    return {**output, "data": {"text/html": figure_html(json.dumps(figure))}}

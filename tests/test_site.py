@@ -1,0 +1,49 @@
+"""The site: what its pages are made of."""
+
+import json
+import lzma
+
+import nbformat
+
+import hetero_lab as hl
+from docs.course import NOTEBOOKS, OUTPUTS, figure_html, store_outputs, with_outputs
+from docs.links import broken_links
+from docs.pages import groups
+
+
+def test_outputs_follow_the_text_of_a_cell(tmp_path, monkeypatch):
+    monkeypatch.setattr("docs.course.OUTPUTS", tmp_path)
+    cells = [nbformat.v4.new_code_cell(source) for source in ("1 + 1", "2 + 2")]
+    for cell, text in zip(cells, ("2", "4"), strict=True):
+        cell.outputs = [nbformat.v4.new_output("execute_result", {"text/plain": text})]
+    store_outputs(nbformat.v4.new_notebook(cells=cells), "sum")
+    changed = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(source) for source in ("2 + 2", "1 + 2")]
+    )
+    nbformat.write(changed, tmp_path / "sum.ipynb")
+    shown = with_outputs(tmp_path / "sum.ipynb").cells
+    assert [[o.data["text/plain"] for o in cell.outputs] for cell in shown] == [["4"], []]
+
+
+def test_every_stored_output_is_of_a_notebook():
+    names = {path.stem for path in NOTEBOOKS.glob("*.ipynb")}
+    stored = list(OUTPUTS.glob("*.json.xz"))
+    assert stored
+    for path in stored:
+        assert path.name.removesuffix(".json.xz") in names
+        assert json.loads(lzma.decompress(path.read_bytes()))
+
+
+def test_a_figure_cannot_end_its_script():
+    assert figure_html('{"text": "</script><b>"}').count("</script>") == 1
+
+
+def test_every_public_name_is_in_the_reference():
+    documented = [name for names in groups().values() for name in names]
+    assert sorted(documented) == sorted(name for name in hl.__all__ if name != "views")
+
+
+def test_links_that_lead_nowhere_are_found(tmp_path):
+    (tmp_path / "a.html").write_text('<a href="b.html#here">b</a><a href="c.html">c</a>')
+    (tmp_path / "b.html").write_text('<p id="there"><a href="https://example.org">e</a>')
+    assert sorted(broken_links(tmp_path)) == ["a.html: b.html#here", "a.html: c.html"]
