@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import lzma
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,19 @@ _SHOWN = (_PLOTLY, "image/png", "text/html", "text/markdown", "text/plain")  # t
 
 
 def store_outputs(executed: NotebookNode, name: str) -> Path:
-    """Keep what the cells of an executed notebook show, by the text of each cell."""
+    """Keep what the cells of an executed notebook show, by the text of each cell.
+
+    Progress and warnings are left out, and so is where the environment lies.
+    """
     kept = {
-        _key(cell.source): [_slim(output) for output in cell.outputs]
+        _key(cell.source): [_slim(o) for o in cell.outputs if o.get("name") != "stderr"]
         for cell in executed.cells
         if cell.cell_type == "code" and cell.outputs
     }
+    text = json.dumps(kept, sort_keys=True).replace(sys.prefix, ".venv")
     OUTPUTS.mkdir(exist_ok=True)
     path = OUTPUTS / f"{name}.json.xz"
-    path.write_bytes(lzma.compress(json.dumps(kept, sort_keys=True).encode(), preset=9))
+    path.write_bytes(lzma.compress(text.encode(), preset=9))
     return path
 
 
