@@ -33,6 +33,7 @@ def add_wrong_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="survive devices that crash: let them work in a process of their own",
     )
+    add("--costs", metavar="FILE", help="price the ways around it with these costs, of plan")
     add("--export", metavar="DIR", help="write what shows the fault with openvino and numpy alone")
     add("-q", "--quiet", action="store_true", help="show nothing")
     options.add_shape_option(parser)
@@ -52,6 +53,7 @@ def run_wrong(given: argparse.Namespace, defaults: Mapping[str, Mapping[str, Any
         commands.placement_of(given, prepared, defaults=defaults),
         inputs=given.input,
         tolerance=given.tolerance,
+        costs=None if given.costs is None else hl.CostModel.from_json(given.costs),
         budget_s=given.budget,
         isolate=given.isolate,
         progress=not given.quiet,

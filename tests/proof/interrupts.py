@@ -65,6 +65,8 @@ def calls() -> dict[str, Callable[[], Any]]:
         "evaluate": lambda: hl.evaluate(model, automatic, list(data.evaluation) * 20, **quiet),
         "quantize": lambda: hl.quantize(model, list(data.calibration) * 3, **quiet),
         "find_refused": lambda: hl.find_refused(model, automatic, **quiet),
+        # So that rounding is not right, and everything is searched.
+        "find_wrong": lambda: hl.find_wrong(model, automatic, tolerance=1e-9, **quiet),
     }
 
 
@@ -208,7 +210,7 @@ def _take(outcome: Outcome, said: dict[str, Any], sent: float) -> None:
 
 FUNCTIONS = (
     "profile", "sweep", "calibrate", "plan", "optimize", "recover_accuracy", "evaluate",
-    "quantize", "find_refused",
+    "quantize", "find_refused", "find_wrong",
 )  # fmt: skip
 
 

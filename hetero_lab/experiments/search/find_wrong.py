@@ -695,9 +695,17 @@ class _Search:
                 }
             except _BudgetOverError:
                 self.notes.append("The budget ended before the accumulated errors were measured.")
+            except KeyboardInterrupt:
+                self.interrupted = True
+                self.notes.append("Ctrl-C came before the accumulated errors were measured.")
             except HeteroLabError as error:
                 self.notes.append(f"The accumulated errors could not be measured: {error}")
-        bound = self.transparent.rounding(self.suspects, set(values))
+        bound: dict[TensorKey, float] = {}
+        if not self.interrupted:
+            try:
+                bound = self.transparent.rounding(self.suspects, set(values))
+            except KeyboardInterrupt:
+                self.interrupted = True
         ports: dict[str, list[TensorKey]] = {}
         for key in values:
             ports.setdefault(key[0], []).append(key)
@@ -713,7 +721,9 @@ class _Search:
                     device=self.given.affinity[op],
                     isolated=None if isolated is None else isolated.error,
                     accumulated=max((arrived[k] for k in keys if k in arrived), default=None),
-                    rounding=max((_relative(bound[k], values[k]) for k in keys), default=None),
+                    rounding=max(
+                        (_relative(bound[k], values[k]) for k in keys if k in bound), default=None
+                    ),
                 )
             )
         return tuple(errors)
