@@ -70,7 +70,7 @@ def checked(function: _F) -> _F:
 
     @functools.cache
     def hints() -> dict[str, Any]:
-        return _hints(function)
+        return hints_of(function)
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
@@ -132,7 +132,7 @@ def renamed(function: _F, names: Mapping[str, str]) -> _F:
 
 
 def _check(name: str, value: Any, hint: Any) -> None:
-    if not _fits(value, hint):
+    if not fits(value, hint):
         way = next((f" {_WAYS[kind]}." for kind in _kinds(hint) if kind in _WAYS), "")
         shown = repr(value) if len(repr(value)) <= 80 else f"{repr(value)[:79]}…"
         raise ArgumentError(
@@ -146,7 +146,7 @@ def _check_most(name: str, value: Any) -> None:
         raise ArgumentError(f"{name}= is at most {most:,.0f}, not {shorten(repr(value), 40)}.")
 
 
-def _fits(value: Any, hint: Any) -> bool:
+def fits(value: Any, hint: Any) -> bool:
     """Tell whether a value is of the kind that a resolved annotation says."""
     if hint is Any or isinstance(hint, TypeVar):
         return True
@@ -154,7 +154,7 @@ def _fits(value: Any, hint: Any) -> bool:
         return value is None
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        return any(_fits(value, one) for one in inner)
+        return any(fits(value, one) for one in inner)
     if origin is Literal:
         return any(value is one or (type(value) is type(one) and value == one) for one in inner)
     if origin is abc.Callable or hint is abc.Callable:
@@ -167,7 +167,7 @@ def _fits(value: Any, hint: Any) -> bool:
         return _is_protocol(hint) or not isinstance(hint, type) or isinstance(value, hint)
     if not isinstance(origin, type) or not isinstance(value, origin):
         return not isinstance(origin, type)
-    return all(_fits(one, of) for one, of in _elements(value, origin, inner))
+    return all(fits(one, of) for one, of in _elements(value, origin, inner))
 
 
 def _elements(value: Any, origin: type, inner: tuple[Any, ...]) -> Iterator[tuple[Any, Any]]:
@@ -271,7 +271,7 @@ def _evaluated(text: str, module: types.ModuleType) -> Any:
     return inspect.get_annotations(quoted, globals={}, locals=_Names(module), eval_str=True)["it"]
 
 
-def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the annotations of a function's arguments, resolved."""
     names = _Names(sys.modules[function.__module__])
     hints = inspect.get_annotations(function, globals={}, locals=names, eval_str=True)

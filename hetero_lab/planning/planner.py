@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from hetero_lab.planning.cost_model import CostModel
 
 GREEDY = "greedy"
-_SMALL = 12  # up to so many units that are free to move, the best placement is proven
+SMALL = 12  # up to so many units that are free to move, the best placement is proven
 _SURCHARGES = (0.5, 1.0, 2.0)  # of a subgraph's cost, added to each hand-over
 _TIGHTENINGS = 8
 _MOST_STARTS = 6
@@ -255,7 +255,7 @@ class _Search:
     def run(self) -> tuple[Placed, int, str]:
         """Return the best placement, a lower bound in ns and how it was found."""
         free = int((self.pairwise.allowed.sum(axis=1) > 1).sum())
-        if free <= _SMALL and small_enough(self.pairwise):
+        if free <= SMALL and small_enough(self.pairwise):
             return self._small()
         return self._large()
 

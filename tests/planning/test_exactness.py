@@ -145,7 +145,7 @@ def test_large_plans_are_between_their_bounds_and_every_baseline(seed, n_devices
 @pytest.mark.parametrize("objective", ["latency", "throughput"])
 @pytest.mark.parametrize("seed", sliced(range(12), quick=4))
 def test_the_bound_of_the_large_method_holds(monkeypatch, seed, objective, limited):
-    monkeypatch.setattr(planner, "_SMALL", 0)
+    monkeypatch.setattr(planner, "SMALL", 0)
     costs = random_case(seed, most_units=6)
     every = every_placement(costs)
     limit = None

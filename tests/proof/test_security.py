@@ -26,7 +26,7 @@ from small_models import convolutions, diamond
 import hetero_lab as hl
 from hetero_lab import tables
 from hetero_lab.errors import HeteroLabError, SampleError, StoredFileError
-from hetero_lab.experiments.sweep.store import _line
+from hetero_lab.experiments.sweep.store import stored_line
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
 from hetero_lab.samples import fetch
 from hetero_lab.samples.fetch import Member, Wheel
@@ -329,7 +329,9 @@ def test_records_with_wrong_values_say_so(step, stored, tmp_path):
         for where, value, spoilt in itertools.islice(every, 0, None, step):
             if not where:
                 continue
-            path.write_text("".join(map(_line, [*lines[:index], spoilt, *lines[index + 1 :]])))
+            path.write_text(
+                "".join(map(stored_line, [*lines[:index], spoilt, *lines[index + 1 :]]))
+            )
             try:
                 _look(hl.read_sweep(tmp_path))
             except HeteroLabError:

@@ -42,7 +42,7 @@ def takes_anything(hint: Any) -> bool:
 CASES = [
     (name, parameter)
     for name, function in FUNCTIONS.items()
-    for parameter, hint in arguments._hints(inspect.unwrap(function)).items()
+    for parameter, hint in arguments.hints_of(inspect.unwrap(function)).items()
     if not takes_anything(hint)
 ]
 
@@ -164,15 +164,15 @@ def test_names_of_version_0_1_are_taken_with_a_warning(name, old, new):
 
 def test_text_is_no_list_of_text():
     hint = list[str]
-    assert not arguments._fits("CPU", hint)
-    assert arguments._fits(["CPU"], hint)
-    assert not arguments._fits(["CPU", 3], hint)
+    assert not arguments.fits("CPU", hint)
+    assert arguments.fits(["CPU"], hint)
+    assert not arguments.fits(["CPU", 3], hint)
 
 
 def test_true_is_no_number():
-    assert not arguments._fits(True, int)
-    assert not arguments._fits(True, float | None)
-    assert arguments._fits(1, float)
+    assert not arguments.fits(True, int)
+    assert not arguments.fits(True, float | None)
+    assert arguments.fits(1, float)
 
 
 def test_an_argument_by_its_former_name_works_and_says_the_new_one():

@@ -33,7 +33,7 @@ from hetero_lab.errors import (
 from hetero_lab.model.read import output_names, prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, Subgraph, predict
-from hetero_lab.runtime.compiled import _check_ports, _lonely_results, check_states
+from hetero_lab.runtime.compiled import check_ports, check_states, lonely_results
 from hetero_lab.runtime.exported import Header, match_header, observe, read_header
 from hetero_lab.runtime.inputs import generate_inputs
 
@@ -247,8 +247,8 @@ def test_other_inputs_or_outputs_than_the_models_are_refused(core):
     prepared = prepare(two_parts())
     for other in (diamond(), chain("r"), odd_ends()):
         with pytest.raises(CompileError, match="not in the model's order"):
-            _check_ports(prepared, core.compile_model(other, "CPU"))
-    _check_ports(prepared, core.compile_model(two_parts(), "CPU"))
+            check_ports(prepared, core.compile_model(other, "CPU"))
+    check_ports(prepared, core.compile_model(two_parts(), "CPU"))
 
 
 def test_the_runtime_model_is_not_needed(core):
@@ -268,7 +268,7 @@ def test_a_subgraph_of_results_only_gets_an_op_that_changes_nothing(core):
     model = random_model(86)
     prepared = prepare(model)
     affinity = random_affinity(prepared.graph, ["ACC", "CPU"], 86)
-    assert _lonely_results(predict(prepared.graph, affinity))
+    assert lonely_results(predict(prepared.graph, affinity))
     # This is how it goes without the op.
     with pytest.raises(RuntimeError, match="at"):
         core.compile_model(

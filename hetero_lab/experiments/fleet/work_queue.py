@@ -44,7 +44,7 @@ class WorkQueue:
         self._devices_of = devices_of
         self._base_of = base_of
         self._group = max(1, group_size - 1)
-        self._losses: Counter[Item] = Counter()
+        self.losses: Counter[Item] = Counter()
         self._since: dict[Item, float] = {}  # when it was seen first that nobody can measure it
         self._most = 0  # that ever waited
         self.waiting: list[Item] = []
@@ -93,7 +93,7 @@ class WorkQueue:
         there are enough. What was lost again and again goes alone, so that it takes nothing with
         it; what has to be measured on this very host goes at once.
         """
-        lost = [item for item in items if self._losses[item] > 1]
+        lost = [item for item in items if self.losses[item] > 1]
         if lost:
             return lost[:1]
         if items[0].host:
@@ -108,8 +108,8 @@ class WorkQueue:
 
     def put_back(self, item: Item) -> bool:
         """Let an item wait again that was lost; ``False`` if that was once too often."""
-        self._losses[item] += 1
-        if self._losses[item] < MOST_LOSSES:
+        self.losses[item] += 1
+        if self.losses[item] < MOST_LOSSES:
             self.waiting.append(item)
             return True
         return False

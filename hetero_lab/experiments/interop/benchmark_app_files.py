@@ -21,7 +21,7 @@ from hetero_lab.errors import StoredFileError, names_at_hand, shorten
 
 COUNTERS = ("average_counters", "detailed_counters")
 _MOST_BYTES = 1 << 28
-_HEAD = "layerName;execStatus;layerType;execType;realTime (ms);cpuTime (ms)"
+HEAD = "layerName;execStatus;layerType;execType;realTime (ms);cpuTime (ms)"
 _MS = re.compile(r"[0-9]{1,12}(\.[0-9]+)?")
 _STATUS = re.compile(r"(Status\.)?[A-Z][A-Z_]*")
 _SECTIONS = {  # as in CSV, as in JSON
@@ -131,8 +131,8 @@ def _kind(path: Path) -> str:
             return f"{data['report_type']}_counters"
         if "execution_results" in data:
             return "report"
-    elif text.startswith(_HEAD):
-        return COUNTERS[text.count(f"\n{_HEAD}") > 0]
+    elif text.startswith(HEAD):
+        return COUNTERS[text.count(f"\n{HEAD}") > 0]
     elif text.partition("\n")[0].strip() in _SECTIONS:
         return "report"
     raise StoredFileError(
@@ -148,8 +148,8 @@ def _csv_requests(path: Path) -> tuple[tuple[Node, ...], ...]:
     for number, line in lines:
         if not line.strip():
             continue
-        if line.rstrip(";\r") != _HEAD:
-            raise _broken(path, f"line {number} is {shorten(line, 60)} and not {_HEAD!r}")
+        if line.rstrip(";\r") != HEAD:
+            raise _broken(path, f"line {number} is {shorten(line, 60)} and not {HEAD!r}")
         nodes, total = _csv_nodes(path, lines)
         _check_total(path, nodes, total)
         requests.append(nodes)

@@ -48,8 +48,8 @@ from hetero_lab.runtime.timing import Stopwatch
 if TYPE_CHECKING:
     import openvino as ov
 
-_MOST_FITTED = 72
-_MOST_VALIDATED = 16
+MOST_FITTED = 72
+MOST_VALIDATED = 16
 _VALIDATED = 0.25  # of the placements that are measured besides the base
 _FEW = 6  # fewer placements than this besides the base: coarser units
 _AT_ONCE = 0.8  # of what is affordable; then it is known better what placements take
@@ -178,7 +178,7 @@ def check_device_properties(
 
 
 def _most_validated(n_affordable: int) -> int:
-    return min(_MOST_VALIDATED, round(_VALIDATED * n_affordable))
+    return min(MOST_VALIDATED, round(_VALIDATED * n_affordable))
 
 
 @dataclass
@@ -372,7 +372,7 @@ class Calibration:
         """Return placements to fit to and placements to validate with, by label."""
         n_validated = _most_validated(n_affordable) if validate is None else validate
         n_validated = max(0, min(n_validated, n_affordable - _FEW))
-        n = min(_MOST_FITTED, n_affordable - n_validated)
+        n = min(MOST_FITTED, n_affordable - n_validated)
         is_coarse = n < _FEW
         graph, seed = self.observer.prepared.graph, self.observer.conditions.seed
         groups = fusion_groups(self.observed, list(self.support))

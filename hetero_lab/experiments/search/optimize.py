@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import openvino as ov
 
 _LEARNING, _SEARCHING = 0.4, 0.75  # shares of the budget after which these end
-_ROUNDS = 8
+ROUNDS = 8
 _IDLE_ROUNDS = 2  # rounds without a gain after which the search ends
 _SCALES = (1.0, 0.5, 2.0, 4.0, 0.25)  # of the price of a boundary, while it is uncertain
 _CANDIDATES = 3
@@ -173,7 +173,7 @@ class _Search:
             raise KeyboardInterrupt
         self._plan()
         idle = 0
-        for number in range(1, _ROUNDS + 1):
+        for number in range(1, ROUNDS + 1):
             if idle >= _IDLE_ROUNDS:
                 return
             until_s = self._until_s

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 _CALIBRATED = 0.25  # share of the budget
 _SENSED, _TRIED = 0.3, 0.55  # shares of what is left then, after which these end
-_MOST_CHUNKS = 16
+MOST_CHUNKS = 16
 _FINALISTS = 5
 _MOST_EXAMPLES = 200  # of the calibration part
 _PLAN_S = 2.0
@@ -230,7 +230,7 @@ class _Search:
         self.reference = F32Reference(prepared, core)
         self.able = supported_ops(prepared, fast, core=core)
         self.whole = Affinity.uniform(prepared, accurate, core=core)
-        self.chunks: tuple[Chunk, ...] = chunks_of(costs, fast, accurate, _MOST_CHUNKS)
+        self.chunks: tuple[Chunk, ...] = chunks_of(costs, fast, accurate, MOST_CHUNKS)
         self.tried: tuple[Tried, ...] = ()
         self.candidates: list[Candidate] = []
         self.is_cut_short = False

@@ -56,7 +56,7 @@ GROUP_SIZE = 8
 LEAST_TURNS = 8
 _NARROWEST = 2.3  # half widths in standard deviations: a tenth more than the least there is
 _PRECISE_TURNS = 20  # a spread of fewer turns is too uncertain itself to stop by
-_MOST_TURNS = 500
+MOST_TURNS = 500
 _TIMED_BAR = "{desc} |{bar}| {n:.0f} of about {total:.0f} s {postfix}"
 _ATTEMPTS = 2  # a crash has to happen twice to be the placement's own
 _LOOK_SHARE = 0.05  # of the budget for a first look at how long an inference takes
@@ -311,7 +311,7 @@ class SweepRun:
                     self._warm_up(alive, key, WARM_UP_S)
         shuffle = random.Random(group)
         number = 0
-        while number < _MOST_TURNS and any(
+        while number < MOST_TURNS and any(
             self._lacks(key, programme.turns, group, alive) for key in alive
         ):
             round_began = now()
@@ -333,7 +333,7 @@ class SweepRun:
         deadline = self._deadline(now() - began, later)
         while (
             self._options.turns is None
-            and number < _MOST_TURNS
+            and number < MOST_TURNS
             and (deadline is None or now() < deadline)
             and not self._precise(alive)
         ):

@@ -67,7 +67,7 @@ class Store:
         self.records.append(record)
         self._check_still_there()
         try:
-            self._file.write(_line(msgspec.to_builtins(record)))
+            self._file.write(stored_line(msgspec.to_builtins(record)))
             self._file.flush()
             os.fsync(self._file.fileno())
         except (OSError, ValueError) as error:
@@ -214,7 +214,8 @@ def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, _PRIVATE)
 
 
-def _line(record: Mapping[str, Any]) -> str:
+def stored_line(record: Mapping[str, Any]) -> str:
+    """Return a record as a line with its checksum."""
     text = json.dumps(record, ensure_ascii=True, allow_nan=False)
     return json.dumps({"crc": zlib.crc32(text.encode()), "record": record}, allow_nan=False) + "\n"
 

@@ -21,7 +21,7 @@ from hetero_lab.views.graph.layers import Layers
 _SORTING_SWEEPS = 12
 _MOVING_SWEEPS = 12
 _NUMBERED_IS_NICER = 0.97  # the numbers' order wins if its wires are hardly longer
-_MOST_IDS_TO_STRAIGHTEN = 4000
+MOST_IDS_TO_STRAIGHTEN = 4000
 _SIDE_BY_SIDE = 0.2  # share of the gap that two passing wires keep
 _LINE, _BRANCH = 8.0, 1.0  # how much a link of a line without branches weighs, and another one
 # What it costs to bend a line and to move a place in straightening; wires that pass are softer.
@@ -83,7 +83,7 @@ def spread(
     if max(map(len, layers.ranks), default=0) > 1:
         work.sort()
         work.settle()
-        if layers.n_ids <= _MOST_IDS_TO_STRAIGHTEN:
+        if layers.n_ids <= MOST_IDS_TO_STRAIGHTEN:
             work.straighten()
         else:
             work.pull_straight(wires)

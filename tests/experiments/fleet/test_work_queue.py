@@ -146,7 +146,7 @@ def test_what_is_lost_goes_alone_and_then_no_more():
     for expected in (True, True, False):
         made.take([bad])
         assert made.put_back(bad) is expected
-        if expected and made._losses[bad] > 1:
+        if expected and made.losses[bad] > 1:
             assert made.choose([worker()], set())[1] == [bad]
 
 

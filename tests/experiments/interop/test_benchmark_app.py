@@ -193,7 +193,7 @@ def test_counters_of_another_model(reports, tmp_path):
 
 
 ROW = "conv;Status.EXECUTED;Convolution;jit_f32;0.010;0.010"
-HEAD = benchmark_app_files._HEAD
+HEAD = benchmark_app_files.HEAD
 
 
 def test_any_name_a_model_can_have(tmp_path):

@@ -27,9 +27,9 @@ def digits():
 def few_placements():
     """Without a budget, measure a few placements only."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(calibrating, "_MOST_FITTED", 6)
-        patch.setattr(calibrating, "_MOST_VALIDATED", 2)
-        patch.setattr(optimizing, "_ROUNDS", 2)
+        patch.setattr(calibrating, "MOST_FITTED", 6)
+        patch.setattr(calibrating, "MOST_VALIDATED", 2)
+        patch.setattr(optimizing, "ROUNDS", 2)
         yield
 
 

@@ -36,9 +36,9 @@ def found(digits):
     hint = BF16 if "bf16" in precisions("CPU") else {}
     core = core_with_acc(properties=hint)
     with pytest.MonkeyPatch.context() as patch:  # few placements, however long they take
-        patch.setattr(calibrate, "_MOST_FITTED", 6)
-        patch.setattr(calibrate, "_MOST_VALIDATED", 0)
-        patch.setattr(recover, "_MOST_CHUNKS", 4)
+        patch.setattr(calibrate, "MOST_FITTED", 6)
+        patch.setattr(calibrate, "MOST_VALIDATED", 0)
+        patch.setattr(recover, "MOST_CHUNKS", 4)
         return hl.recover_accuracy(
             *(digits[0], "ACC", "CPU", digits[1]),
             budget_s=3600,

@@ -10,7 +10,7 @@ import pytest
 
 import hetero_lab as hl
 from hetero_lab.errors import StoredFileError, StoreError
-from hetero_lab.experiments.sweep.store import _line
+from hetero_lab.experiments.sweep.store import stored_line
 
 BEFORE = Path(__file__).parent / "stored_by_0_1"
 
@@ -50,7 +50,7 @@ def damaged(tmp_path):
     records = [json.loads(line)["record"] for line in path.read_text().splitlines()]
     at = next(i for i, record in enumerate(records) if record["type"] == "turn")
     del records[at]["entry"]
-    path.write_text("".join(map(_line, records)))
+    path.write_text("".join(map(stored_line, records)))
     return store, at + 1, lambda: hl.sweep(model, ["CPU"], **options)
 
 

@@ -22,7 +22,7 @@ def spread_randomly(seed: int):
 @pytest.mark.parametrize("most_straightened", [0, 10_000])
 @pytest.mark.parametrize("seed", range(25))
 def test_nothing_overlaps_and_all_stays(seed, most_straightened, monkeypatch):
-    monkeypatch.setattr(spreading, "_MOST_IDS_TO_STRAIGHTEN", most_straightened)
+    monkeypatch.setattr(spreading, "MOST_IDS_TO_STRAIGHTEN", most_straightened)
     found, breadth = spread_randomly(seed)
     size = [*breadth, *[4.0] * (found.layers.n_ids - len(breadth))]
     for rank in found.layers.ranks:
