@@ -50,8 +50,11 @@ if TYPE_CHECKING:
         HeteroDumps as HeteroDumps,
         hetero_dumps as hetero_dumps,
     )
-    from hetero_lab.experiments.profile.profile import Profile as Profile, profile as profile
-    from hetero_lab.experiments.profile.storage import read_profile as read_profile
+    from hetero_lab.experiments.profile.profile import profile as profile
+    from hetero_lab.experiments.profile.result import (
+        Profile as Profile,
+        read_profile as read_profile,
+    )
     from hetero_lab.experiments.search.calibrate import calibrate as calibrate
     from hetero_lab.experiments.search.explain import explain as explain
     from hetero_lab.experiments.search.find_wrong import find_wrong as find_wrong
@@ -150,7 +153,7 @@ _WHERE = {
     "SchedulePlan": "planning.list_scheduling",
     "Subgraph": "placement.partition",
     "SweepControl": "experiments.sweep.control",
-    "Profile": "experiments.profile.profile",
+    "Profile": "experiments.profile.result",
     "calibrate": "experiments.search.calibrate",
     "classify": "experiments.accuracy.classify",
     "compile": "runtime.compiled:compile_placement",
@@ -177,7 +180,7 @@ _WHERE = {
     "priority_orders": "experiments.sweep.entries",
     "recover_accuracy": "experiments.search.recover",
     "read_benchmark_app": "experiments.interop.benchmark_app",
-    "read_profile": "experiments.profile.storage",
+    "read_profile": "experiments.profile.result",
     "read_sweep": "experiments.sweep.reading",
     "read_wrong": "experiments.search.wrong_reading",
     "samples": "samples.catalogue",

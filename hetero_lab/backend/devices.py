@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import openvino as ov
 
+from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.emulation import EmulatedDevice, emulated_devices
 from hetero_lab.errors import (
@@ -20,7 +21,8 @@ from hetero_lab.errors import (
     shorten,
     warn,
 )
-from hetero_lab.model.read import PreparedModel, Source, prepare
+from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.model.read import Source
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -161,37 +163,33 @@ def support(model: Source, devices: Sequence[str], *, core: ov.Core | None = Non
         devices = [devices]
     if not isinstance(devices, Iterable) or not (devices := list(devices)):
         raise DeviceError(f"{devices!r} names no device. Give a list, for instance ['GPU', 'CPU'].")
-    prepared = prepare(model)
-    ops = [prepared.graph.ops[index] for index in visible_ops(prepared)]
+    bound = bind(model, core)
+    ops = [op for op in bound.graph if op.type not in ("Parameter", "Constant", "Result")]
     columns: dict[str, list[Any]] = {
         "op": [op.name for op in ops],
         "op_type": [op.type for op in ops],
     }
     for device in devices:
-        found = supported_ops(prepared, device, core=core)
+        found = supported_ops(bound, device)
         columns[device] = [op.name in found for op in ops]
     return pd.DataFrame(columns)
 
 
-def visible_ops(prepared: PreparedModel) -> list[int]:
-    """Return the ops that tables about ops list: no Parameters, Constants and Results."""
-    return [
-        op.index for op in prepared.graph.ops if op.type not in ("Parameter", "Constant", "Result")
-    ]
+def supported_ops(bound: BoundModel, device: str) -> frozenset[str]:
+    """Return the names of all nodes that ``device`` supports (cached per model and device).
 
-
-def supported_ops(
-    prepared: PreparedModel, device: str, *, core: ov.Core | None = None
-) -> frozenset[str]:
-    """Return the names of all nodes that ``device`` supports (cached per model and device)."""
-    core = core or shared_core()
-    check_device(device, core)
-    spec = emulated_devices(core).get(device)
-    cache = _support_cache.setdefault(core, {})
-    key = (prepared.fingerprint, device)
+    Raises
+    ------
+    DeviceError
+        It is not here, or cannot say what it supports.
+    """
+    check_device(device, bound.core)
+    spec = emulated_devices(bound.core).get(device)
+    cache = _support_cache.setdefault(bound.core, {})
+    key = (bound.fingerprint, device)
     if key not in cache:
         try:
-            answer = core.query_model(prepared.model, device)
+            answer = bound.core.query_model(bound.model, device)
         except Exception as error:
             raise DeviceError(
                 f"{device} cannot say what it supports of this model: {last_line(error)}"
@@ -201,16 +199,16 @@ def supported_ops(
         cache[key] = frozenset(answer)
     if spec is None:
         return cache[key]
-    _tell_of_misspelt_types(prepared, spec)
-    return frozenset(op.name for op in prepared.graph if _allowed(spec, op.type)) & cache[key]
+    _tell_of_misspelt_types(bound.graph, bound.fingerprint, spec)
+    return frozenset(op.name for op in bound.graph if _allowed(spec, op.type)) & cache[key]
 
 
-def _tell_of_misspelt_types(prepared: PreparedModel, spec: EmulatedDevice) -> None:
+def _tell_of_misspelt_types(graph: OpGraph, fingerprint: str, spec: EmulatedDevice) -> None:
     """Warn once of op types of an emulated device that look like one of the model's, misspelt."""
-    here = {op.type for op in prepared.graph}
+    here = {op.type for op in graph}
     named = spec.unsupported | (spec.supported or frozenset())
     for op_type in sorted(named - here):
-        key = (prepared.fingerprint, spec.name, op_type)
+        key = (fingerprint, spec.name, op_type)
         if key in _looked_at:
             continue
         _looked_at.add(key)

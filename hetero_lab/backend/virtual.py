@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hetero_lab.backend.bound import BoundModel
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import check_device, device_names, supported_ops
 from hetero_lab.backend.emulation import emulated_devices, plugin_of
 from hetero_lab.errors import DeviceError, names_at_hand, shorten
-from hetero_lab.model.read import PreparedModel
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -51,16 +51,16 @@ class VirtualDevice:
         if twice:
             raise DeviceError(f"{self} names {names_at_hand(twice)} twice.")
 
-    def check_model(self, prepared: PreparedModel, core: ov.Core) -> None:
+    def check_model(self, bound: BoundModel) -> None:
         """Raise DeviceError where an emulated device would run ops that it does not claim.
 
         A real device that lacks an op is passed over by OpenVINO itself.
         """
         for device in self.devices:
-            if device not in emulated_devices(core):
+            if device not in emulated_devices(bound.core):
                 continue
-            able = supported_ops(prepared, device, core=core)
-            lacks = [op.name for op in prepared.graph if op.name not in able]
+            able = supported_ops(bound, device)
+            lacks = [op.name for op in bound.graph if op.name not in able]
             if lacks:
                 raise DeviceError(
                     f"{device} is emulated and does not claim {names_at_hand(lacks)}, but "

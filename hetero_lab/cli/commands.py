@@ -25,7 +25,7 @@ from hetero_lab.lint.causes import summary_lines
 from hetero_lab.tables import check_writable
 
 if TYPE_CHECKING:
-    from hetero_lab.experiments.profile.profile import Profile
+    from hetero_lab.experiments.profile.result import Profile
     from hetero_lab.model.read import PreparedModel, Source
     from hetero_lab.placement.affinity import Affinity
     from hetero_lab.placement.placement import Placement
@@ -222,6 +222,7 @@ def _start(
     prepared: PreparedModel, given: Namespace, affinity: Affinity | Placement | None
 ) -> Placement:
     """Return the placement before fixes."""
+    from hetero_lab.backend.bound import bind
     from hetero_lab.backend.devices import device_names
     from hetero_lab.placement.placement import resolve
     from hetero_lab.placement.priorities import Priorities
@@ -232,7 +233,7 @@ def _start(
                 "Name the device: -d HETERO:GPU,CPU or -d CPU. "
                 f"Devices: {', '.join(device_names())}."
             )
-        return resolve(prepared, given.device)
+        return resolve(bind(prepared), given.device).placement
     start = affinity if isinstance(affinity, hl.Placement) else hl.Placement(affinity)
     if not start.label:
         start = dataclasses.replace(start, label=str(given.affinity))

@@ -19,7 +19,7 @@ from hetero_lab.terminal import columns, count_of
 if TYPE_CHECKING:
     import pandas as pd
 
-    from hetero_lab.experiments.profile.profile import Profile
+    from hetero_lab.experiments.profile.result import Profile
     from hetero_lab.model.read import PreparedModel, Source
     from hetero_lab.planning.cost_model import CostModel
     from hetero_lab.planning.planner import Plan
@@ -294,6 +294,7 @@ def _check_limits(
     prepared: PreparedModel,
 ) -> None:
     """Find wrong limits and pins before a minute of measuring."""
+    from hetero_lab.backend.bound import bind
     from hetero_lab.backend.devices import supported_ops
     from hetero_lab.planning.constraints import memory_limits
 
@@ -305,7 +306,7 @@ def _check_limits(
                 f"--pin names {shorten(device)}, which is not planned for. Devices: "
                 f"{', '.join(names)}."
             )
-        able = supported_ops(prepared, device)
+        able = supported_ops(bind(prepared), device)
         pinned = everywhere.fix(patterns={pattern: device}).diff(everywhere)["op"]
         refused = [op for op in pinned if op not in able]
         if refused:

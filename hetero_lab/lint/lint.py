@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.devices import supported_ops
 from hetero_lab.errors import ArgumentError
 from hetero_lab.lint.context import Costs, Finding
 from hetero_lab.lint.remedies import find_problems
 from hetero_lab.lint.rules import SLOW_DEVICE
 from hetero_lab.lint.wrong_numbers import Found, wrong_findings, wrong_sets
-from hetero_lab.model.read import PreparedModel, Source, prepare
-from hetero_lab.placement.partition import one_subgraph, predict
+from hetero_lab.model.read import Source
+from hetero_lab.placement.partition import partition_of
 from hetero_lab.placement.placement import PlacementLike, resolve
 
 if TYPE_CHECKING:
@@ -90,11 +91,9 @@ def lint(
                 rule severity
     0  tiny-subgraph     info
     """
-    prepared = prepare(model)
-    resolved = resolve(prepared, placement, core=core)
-    affinity = resolved.affinity
+    placed = resolve(bind(model, core), placement)
     if costs is None:
-        able = {device: able_ops(prepared, device, core) for device in affinity.devices}
+        able = {device: able_ops(placed.bound, device) for device in placed.affinity.devices}
     elif hasattr(costs, "check_graph"):
         able = {device: costs.supports(device) for device in costs.devices}
     else:
@@ -108,22 +107,20 @@ def lint(
                 "wrong= takes what hetero_lab.find_wrong(model, placement) returns, not "
                 f"{type(wrong).__name__}."
             )
-        wrong.given.affinity.check_model(prepared.graph)
-    graph = prepared.graph
-    found = find_problems(graph, affinity, able, costs)
-    partition = predict(graph, affinity)
-    if resolved.direct:  # compiled as a whole: there is no partition to complain about
+        wrong.given.affinity.check_model(placed.graph)
+    affinity = placed.affinity
+    found = find_problems(placed.graph, affinity, able, costs)
+    if placed.direct:  # compiled as a whole: there is no partition to complain about
         found = [finding for finding in found if finding.rule == SLOW_DEVICE]
-        partition = one_subgraph(partition, affinity.devices[0])
     if wrong is not None:
-        sets = wrong_sets(wrong, partition)
+        sets = wrong_sets(wrong, partition_of(placed))
         found = [*wrong_findings(wrong, sets, affinity, costs), *found]
     return to_frame(found, priced=costs is not None)
 
 
-def able_ops(prepared: PreparedModel, device: str, core: ov.Core | None) -> frozenset[str]:
+def able_ops(bound: BoundModel, device: str) -> frozenset[str]:
     """Return the ops that can go to a device with all that follows them there."""
-    graph, supported = prepared.graph, supported_ops(prepared, device, core=core)
+    graph, supported = bound.graph, supported_ops(bound, device)
     refused = {
         graph.leader[op.index]
         for op in graph

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.devices import (
     check_device,
     supported_ops,
@@ -96,27 +97,8 @@ class Affinity(Mapping[str, str]):
         >>> hl.Affinity.automatic(model, "HETERO:ACC,CPU")
         Affinity(92 ops; ACC: 91, CPU: 1)
         """
-        prepared = prepare(model)
-        order = Priorities.parse(priorities, core).devices
-        supported = {device: supported_ops(prepared, device, core=core) for device in order}
-        graph = prepared.graph
-        members = _members(graph)
-        devices: dict[str, str] = {}
-        unsupported: list[str] = []
-        for index in dict.fromkeys(graph.leader):
-            names = [graph.ops[i].name for i in members[index]]
-            able = [d for d in order if all(name in supported[d] for name in names)]
-            if not able:
-                unsupported += [
-                    n for n in names if not any(n in supported[d] for d in order)
-                ] or names
-            devices[graph.ops[index].name] = able[0] if able else order[0]
-        if unsupported:
-            types = {op.name: op.type for op in graph}
-            raise DeviceError(
-                unsupported_message(order, [(name, types[name]) for name in unsupported])
-            )
-        return cls(_nodes(graph), devices)
+        bound = bind(model, core)
+        return greedy(bound, Priorities.parse(priorities, bound.core).devices)
 
     @classmethod
     def uniform(cls, model: Source, device: str, *, core: ov.Core | None = None) -> Affinity:
@@ -135,7 +117,12 @@ class Affinity(Mapping[str, str]):
         Affinity(92 ops; CPU: 92)
         """
         check_device(device, core)
-        return cls.from_graph(prepare(model).graph, lambda _name: device)
+        return cls.on_one(prepare(model).graph, device)
+
+    @classmethod
+    def on_one(cls, graph: OpGraph, device: str) -> Affinity:
+        """Put every node of a graph on one device, whose name is known to be right."""
+        return cls.from_graph(graph, lambda _name: device)
 
     @classmethod
     def from_graph(cls, graph: OpGraph, device_of: Any) -> Affinity:
@@ -284,7 +271,10 @@ class Affinity(Mapping[str, str]):
         AffinityError
             Fewer than half of the variant's ops are known here: it is of another model.
         """
-        graph = prepare(variant).graph
+        return self.onto(prepare(variant).graph)
+
+    def onto(self, graph: OpGraph) -> Affinity:
+        """Do what :meth:`carried_to` does with the graph of a variant."""
         return Affinity.from_graph(graph, _carried_devices(self._devices, graph))
 
     def diff(self, before: Affinity) -> pd.DataFrame:
@@ -436,6 +426,32 @@ class Affinity(Mapping[str, str]):
                     "fix(subgraphs={hl.partition(model, affinity).subgraphs[0]: 'CPU'})."
                 )
             yield from self._by_name(dict.fromkeys(subgraph.ops, device))
+
+
+def greedy(bound: BoundModel, order: Sequence[str]) -> Affinity:
+    """Return each op on the first device of an order that supports it.
+
+    Raises
+    ------
+    DeviceError
+        No device supports some op.
+    """
+    supported = {device: supported_ops(bound, device) for device in order}
+    graph = bound.graph
+    members = _members(graph)
+    devices: dict[str, str] = {}
+    unsupported: list[str] = []
+    for index in dict.fromkeys(graph.leader):
+        names = [graph.ops[i].name for i in members[index]]
+        able = [d for d in order if all(name in supported[d] for name in names)]
+        if not able:
+            none = [n for n in names if not any(n in supported[d] for d in order)]
+            unsupported += none or names
+        devices[graph.ops[index].name] = able[0] if able else order[0]
+    if unsupported:
+        refused = [(name, graph.ops[graph.index_of[name]].type) for name in unsupported]
+        raise DeviceError(unsupported_message(order, refused))
+    return Affinity(_nodes(graph), devices)
 
 
 def _nodes(graph: OpGraph) -> list[Node]:

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hetero_lab.backend.bound import bind
 from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, Consumer, OpGraph
-from hetero_lab.model.read import Source, prepare
+from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.placement import PlacementLike, resolve
+from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve
 from hetero_lab.placement.subgraph_collector import Split, SubgraphCollector
 from hetero_lab.placement.topology import topology
 from hetero_lab.tables import html_table
@@ -156,12 +157,13 @@ def partition(model: Source, placement: PlacementLike, *, core: ov.Core | None =
     >>> found.boundary_bytes
     40
     """
-    prepared = prepare(model)
-    resolved = resolve(prepared, placement, core=core)
-    predicted = predict(prepared.graph, resolved.affinity)
-    if resolved.direct:
-        return one_subgraph(predicted, resolved.affinity.devices[0])
-    return predicted
+    return partition_of(resolve(bind(model, core), placement))
+
+
+def partition_of(placed: BoundPlacement) -> Partition:
+    """Return the partition that a placement is compiled as, as far as it can be foreseen."""
+    found = predict(placed.graph, placed.affinity)
+    return one_subgraph(found, placed.affinity.devices[0]) if placed.direct else found
 
 
 def predict(graph: OpGraph, affinity: Affinity) -> Partition:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from hetero_lab.backend.core import shared_core
+from hetero_lab.backend.bound import BoundModel
 from hetero_lab.backend.devices import check_device, supported_ops, unsupported_message
 from hetero_lab.backend.emulation import emulated_devices, plain
 from hetero_lab.backend.properties import check_properties
 from hetero_lab.backend.virtual import VirtualDevice, virtual_device
 from hetero_lab.errors import ArgumentError, DeviceError
-from hetero_lab.model.read import PreparedModel
-from hetero_lab.placement.affinity import Affinity
+from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.placement.affinity import Affinity, greedy
 from hetero_lab.placement.priorities import Priorities
 
 if TYPE_CHECKING:
@@ -75,10 +76,77 @@ class Placement:
 PlacementLike: TypeAlias = "Placement | Affinity | Priorities | str"
 
 
-def resolve(
-    prepared: PreparedModel, placement: PlacementLike, *, core: ov.Core | None = None
-) -> Placement:
-    """Turn a Placement, an Affinity, ``"HETERO:ACC,CPU"`` or ``"CPU"`` into a checked Placement.
+@dataclass(frozen=True)
+class BoundPlacement:
+    """A placement of a bound model: all that compiling it takes.
+
+    :func:`resolve` makes it of what a caller gave and checks it; who makes it by hand vouches
+    for the placement.
+    """
+
+    bound: BoundModel
+    placement: Placement
+
+    @property
+    def graph(self) -> OpGraph:
+        """The model's graph."""
+        return self.bound.graph
+
+    @property
+    def core(self) -> ov.Core:
+        """The Core that compiles it."""
+        return self.bound.core
+
+    @property
+    def affinity(self) -> Affinity:
+        """The device of every node."""
+        return self.placement.affinity
+
+    @property
+    def label(self) -> str:
+        """Its name in tables."""
+        return self.placement.label
+
+    @property
+    def direct(self) -> bool:
+        """Whether it is compiled without HETERO."""
+        return self.placement.direct
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The devices that may run it."""
+        return self.placement.devices
+
+    @cached_property
+    def properties(self) -> dict[str, dict[str, Any]]:
+        """Each used device's properties: an emulated one's defaults, then the placement's."""
+        emulated = emulated_devices(self.core)
+        given = self.placement.device_properties
+        merged = {
+            device: {
+                **(emulated[device].properties if device in emulated else {}),
+                **given.get(device, {}),
+            }
+            for device in self.devices
+        }
+        if self.placement.virtual:
+            kind = self.placement.virtual.kind
+            merged[kind] = dict(given.get(kind, {}))
+        return merged
+
+    @property
+    def compile_call(self) -> tuple[str, dict[str, Any]]:
+        """The device and the properties that it is compiled with."""
+        if self.placement.virtual:
+            return self.placement.virtual.compile_call(self.properties, self.core)
+        if self.direct:
+            (device,) = self.properties
+            return device, self.properties[device]
+        return "HETERO:" + ",".join(self.properties), {"DEVICE_PROPERTIES": self.properties}
+
+
+def resolve(bound: BoundModel, placement: PlacementLike) -> BoundPlacement:
+    """Bind a Placement, an Affinity, ``"HETERO:ACC,CPU"`` or ``"CPU"``, and check it.
 
     ``"AUTO:GPU,CPU"``, ``"MULTI:GPU,CPU"`` and ``"BATCH:GPU(8)"`` are devices as well.
 
@@ -91,11 +159,10 @@ def resolve(
     PropertyError
         A device property that does not exist or has a value of the wrong kind.
     """
-    core = core or shared_core()
     if isinstance(placement, Priorities):
         placement = str(placement)
     if isinstance(placement, str):
-        resolved = _from_text(prepared, placement, core)
+        resolved = _from_text(bound, placement)
     elif isinstance(placement, Affinity):
         resolved = Placement(placement, label="affinity")
     elif isinstance(placement, Placement):
@@ -106,11 +173,11 @@ def resolve(
             f"not {type(placement).__name__}. A name for the tables: "
             "hetero_lab.Placement(affinity, 'name')."
         )
-    _check(prepared, resolved, core)
-    return resolved
+    _check(bound, resolved)
+    return BoundPlacement(bound, resolved)
 
 
-def carried_over(prepared: PreparedModel, placement: PlacementLike) -> PlacementLike:
+def carried_over(graph: OpGraph, placement: PlacementLike) -> PlacementLike:
     """Return a placement as it is, or carried to this variant if it was made for another.
 
     Raises
@@ -119,65 +186,38 @@ def carried_over(prepared: PreparedModel, placement: PlacementLike) -> Placement
         It belongs to another model altogether.
     """
     affinity = placement.affinity if isinstance(placement, Placement) else placement
-    if not isinstance(affinity, Affinity) or set(affinity) == set(prepared.graph.index_of):
+    if not isinstance(affinity, Affinity) or set(affinity) == set(graph.index_of):
         return placement
-    carried = affinity.carried_to(prepared)
+    carried = affinity.onto(graph)
     return replace(placement, affinity=carried) if isinstance(placement, Placement) else carried
 
 
-def compile_properties(placement: Placement, core: ov.Core) -> dict[str, dict[str, Any]]:
-    """Return each used device's properties: an emulated one's defaults, then the placement's."""
-    emulated = emulated_devices(core)
-    merged: dict[str, dict[str, Any]] = {}
-    for device in placement.devices:
-        defaults = emulated[device].properties if device in emulated else {}
-        merged[device] = {**defaults, **placement.device_properties.get(device, {})}
-    if placement.virtual:
-        kind = placement.virtual.kind
-        merged[kind] = dict(placement.device_properties.get(kind, {}))
-    return merged
-
-
-def compile_call(placement: Placement, core: ov.Core) -> tuple[str, dict[str, Any]]:
-    """Return the device and the properties that a placement is compiled with."""
-    by_device = compile_properties(placement, core)
-    if placement.virtual:
-        return placement.virtual.compile_call(by_device, core)
-    if placement.direct:
-        (device,) = by_device
-        return device, by_device[device]
-    return "HETERO:" + ",".join(by_device), {"DEVICE_PROPERTIES": by_device}
-
-
-def _from_text(prepared: PreparedModel, text: str, core: ov.Core) -> Placement:
+def _from_text(bound: BoundModel, text: str) -> Placement:
     if text == "HETERO" or text.startswith("HETERO:"):
-        priorities = Priorities.parse(text, core)
-        return Placement(
-            Affinity.automatic(prepared, priorities.devices, core=core), str(priorities)
-        )
-    virtual = virtual_device(text, core)
+        priorities = Priorities.parse(text, bound.core)
+        return Placement(greedy(bound, priorities.devices), str(priorities))
+    virtual = virtual_device(text, bound.core)
     if virtual is not None:
-        virtual.check(core)
-        affinity = Affinity.from_graph(prepared.graph, lambda _name: str(virtual))
-        return Placement(affinity, text, direct=True)
+        virtual.check(bound.core)
+        return Placement(Affinity.on_one(bound.graph, str(virtual)), text, direct=True)
     if "," in text:
-        Priorities.parse(text, core)
+        Priorities.parse(text, bound.core)
         raise DeviceError(f"Several devices need HETERO: 'HETERO:{text}'.")
-    check_device(text, core)
-    return Placement(Affinity.uniform(prepared, text, core=core), text, direct=True)
+    check_device(text, bound.core)
+    return Placement(Affinity.on_one(bound.graph, text), text, direct=True)
 
 
-def _check(prepared: PreparedModel, placement: Placement, core: ov.Core) -> None:
-    affinity, graph = placement.affinity, prepared.graph
+def _check(bound: BoundModel, placement: Placement) -> None:
+    affinity, graph, core = placement.affinity, bound.graph, bound.core
     affinity.check_model(graph)
     virtual = placement.virtual
     for device in placement.devices:
         check_device(device, core)
     if virtual is not None:
         virtual.check(core)
-        virtual.check_model(prepared, core)
+        virtual.check_model(bound)
     for device in () if virtual else affinity.devices:
-        able = supported_ops(prepared, device, core=core)
+        able = supported_ops(bound, device)
         refused = [
             (name, graph.ops[graph.index_of[name]].type)
             for name in affinity.ops

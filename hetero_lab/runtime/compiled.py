@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import openvino as ov
 
-from hetero_lab.backend.core import keep, shared_core
+from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.properties import check_properties
 from hetero_lab.clock import now
 from hetero_lab.errors import (
@@ -22,16 +22,11 @@ from hetero_lab.errors import (
     names_at_hand,
     shorten,
 )
-from hetero_lab.model.read import PreparedModel, Source, op_graph, output_names, prepare
+from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.model.read import PreparedModel, Source, op_graph
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.partition import Partition, one_subgraph, predict
-from hetero_lab.placement.placement import (
-    Placement,
-    PlacementLike,
-    compile_call,
-    compile_properties,
-    resolve,
-)
+from hetero_lab.placement.partition import Partition, partition_of, predict
+from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, resolve
 from hetero_lab.runtime.exported import observe
 from hetero_lab.runtime.inputs import Inputs, bind_inputs
 from hetero_lab.runtime.submodels import cut
@@ -46,8 +41,8 @@ class CompiledPlacement:
 
     Attributes
     ----------
-    placement
-        What was asked for.
+    placed
+        The placement with its model and its Core.
     partition
         The subgraphs and boundaries, as observed on the runtime where it tells them.
     as_predicted
@@ -60,21 +55,33 @@ class CompiledPlacement:
 
     def __init__(
         self,
-        prepared: PreparedModel,
-        placement: Placement,
+        placed: BoundPlacement,
         compiled_model: ov.CompiledModel,
         partition: Partition,
         as_predicted: bool | None,
         compile_ms: float,
     ):
-        self.prepared = prepared
-        self.placement = placement
+        self.placed = placed
         self.compiled_model = compiled_model
         self.partition = partition
         self.as_predicted = as_predicted
         self.compile_ms = compile_ms
-        self.output_names: tuple[str, ...] = tuple(output_names(prepared.model))
         self._local = threading.local()
+
+    @property
+    def placement(self) -> Placement:
+        """What was asked for."""
+        return self.placed.placement
+
+    @property
+    def prepared(self) -> PreparedModel:
+        """The model that was compiled."""
+        return self.placed.bound.prepared
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """The names of the outputs in order."""
+        return self.placed.bound.output_names
 
     def __call__(self, inputs: Inputs) -> dict[str, np.ndarray]:
         """Infer once; return name → fresh array in the model's own output order.
@@ -85,8 +92,8 @@ class CompiledPlacement:
             An input is missing, unknown, or has the wrong shape or element type.
         """
         request = self._request()
-        self._bind(request, bind_inputs(self.prepared, inputs))
-        with inference_errors(self.placement.label):
+        self._bind(request, bind_inputs(self.placed.bound, inputs))
+        with inference_errors(self.placed.label):
             request.infer(share_outputs=True)  # copied once, below
         return self.read_outputs(request)
 
@@ -100,7 +107,7 @@ class CompiledPlacement:
     def new_request(self, inputs: Inputs) -> ov.InferRequest:
         """Return a request of its own with the inputs set."""
         request = self.compiled_model.create_infer_request()
-        self._bind(request, bind_inputs(self.prepared, inputs))
+        self._bind(request, bind_inputs(self.placed.bound, inputs))
         return request
 
     def __repr__(self) -> str:
@@ -109,7 +116,7 @@ class CompiledPlacement:
     def _bind(self, request: ov.InferRequest, arrays: list[np.ndarray]) -> None:
         """Give a request its inputs as tensors of its own memory."""
         for index, array in enumerate(arrays):
-            element_type = self.prepared.model.inputs[index].get_element_type()
+            element_type = self.placed.bound.model.inputs[index].get_element_type()
             request.set_input_tensor(index, to_tensor(array, element_type))
 
     def _request(self) -> ov.InferRequest:
@@ -178,58 +185,70 @@ def compile_placement(
     >>> {name: array.shape for name, array in outputs.items()}
     {'digit': (1, 10), 'parity': (1, 2)}
     """
-    core = keep(core or shared_core())
-    prepared = prepare(model)
+    bound = bind(model, core)
     if checked and isinstance(placement, Placement):
-        resolved = placement
+        placed = BoundPlacement(bound, placement)
     else:
-        resolved = resolve(prepared, placement, core=core)
-    predicted = predict(prepared.graph, resolved.affinity)
-    if resolved.direct:
-        predicted = one_subgraph(predicted, resolved.affinity.devices[0])
-    check_states(prepared, predicted)
-    check_cuts(prepared, predicted)
-    by_device = compile_properties(resolved, core)
-    target, own = compile_call(resolved, core)
+        placed = resolve(bound, placement)
+    return compile_placed(placed, counters=counters, properties=properties)
+
+
+def compile_placed(
+    placed: BoundPlacement,
+    *,
+    counters: bool = False,
+    properties: Mapping[str, Any] | None = None,
+) -> CompiledPlacement:
+    """Do what :func:`compile_placement` does with a placement that is bound already.
+
+    Raises
+    ------
+    AffinityError, PropertyError
+        It cannot be cut, or a device does not know a property; nothing was compiled.
+    CompileError
+        The runtime refused.
+    """
+    bound, core = placed.bound, placed.core
+    predicted = partition_of(placed)
+    check_states(placed.graph, predicted)
+    check_cuts(bound, predicted)
+    target, own = placed.compile_call
     config: dict[str, Any] = dict(properties or {})
     # HETERO drops what it does not know without a word.
     of_devices = {key: value for key, value in config.items() if key not in _OF_THE_CORE}
-    for device in resolved.devices:
+    for device in placed.devices:
         check_properties(device, of_devices, core=core)
     if counters:
         config["PERF_COUNT"] = True
     started = now()
     try:
-        compiled_from = prepared.model
-        if not resolved.direct:
-            compiled_from, predicted = labelled_clone(prepared, resolved.affinity, predicted)
+        compiled_from = bound.model
+        if not placed.direct:
+            compiled_from, predicted = labelled_clone(placed, predicted)
         compiled = core.compile_model(compiled_from, target, {**own, **config})
     except Exception as error:
         raise CompileError(
-            f"The runtime refused the placement {shorten(resolved.label)} on "
-            f"{names_at_hand(resolved.devices)}: {last_line(error)}."
-            + ("" if resolved.virtual else _who_refused(prepared, predicted, by_device, core))
+            f"The runtime refused the placement {shorten(placed.label)} on "
+            f"{names_at_hand(placed.devices)}: {last_line(error)}."
+            + ("" if placed.placement.virtual else _who_refused(placed, predicted))
         ) from error
     compile_ms = (now() - started) * 1e3
-    if resolved.direct:
+    if placed.direct:
         observed, same = replace(predicted, observed=True), True
     else:
         observed, same = observe(compiled, predicted)
-    result = CompiledPlacement(prepared, resolved, compiled, observed, same, compile_ms)
-    check_ports(prepared, compiled)
-    return result
+    check_ports(bound, compiled)
+    return CompiledPlacement(placed, compiled, observed, same, compile_ms)
 
 
-def labelled_clone(
-    prepared: PreparedModel, affinity: Affinity, predicted: Partition
-) -> tuple[ov.Model, Partition]:
+def labelled_clone(placed: BoundPlacement, predicted: Partition) -> tuple[ov.Model, Partition]:
     """Return a clone with an affinity on every node, and the partition that it leads to.
 
     The runtime cannot compile a subgraph that holds nothing but results ("unordered_map::at"),
     which its splitting of cycles can make. There the result gets an op that changes nothing.
     """
-    clone = prepared.model.clone()
-    devices = dict(affinity)
+    clone = placed.bound.model.clone()
+    devices = dict(placed.affinity)
     copies: set[str] = set()
     while lonely := lonely_results(predicted):
         for index in lonely:
@@ -254,15 +273,11 @@ def labelled_clone(
     return clone, replace(predicted, subgraphs=subgraphs, home=() if copies else predicted.home)
 
 
-def _who_refused(
-    prepared: PreparedModel,
-    predicted: Partition,
-    by_device: dict[str, dict[str, Any]],
-    core: ov.Core,
-) -> str:
+def _who_refused(placed: BoundPlacement, predicted: Partition) -> str:
     """Compile each subgraph alone and name the one that is refused."""
+    core, by_device = placed.core, placed.properties
     try:
-        submodels = cut(prepared, predicted)
+        submodels = cut(placed.bound, predicted)
     except Exception:  # a model that cannot be cut does not tell
         return ""
     for subgraph, submodel in zip(predicted.subgraphs, submodels, strict=True):
@@ -288,9 +303,8 @@ def lonely_results(partition: Partition) -> list[int]:
     ]
 
 
-def check_states(prepared: PreparedModel, partition: Partition) -> None:
+def check_states(graph: OpGraph, partition: Partition) -> None:
     """Raise AffinityError where a state would be read in one subgraph and written in another."""
-    graph = prepared.graph
     where = partition.subgraph_of
     for path in graph.stateful_paths:
         homes = {where[graph.ops[i].name] for i in path if graph.ops[i].name in where}
@@ -302,18 +316,18 @@ def check_states(prepared: PreparedModel, partition: Partition) -> None:
             )
 
 
-def check_cuts(prepared: PreparedModel, partition: Partition) -> None:
+def check_cuts(bound: BoundModel, partition: Partition) -> None:
     """Raise AffinityError where HETERO could not hand a tensor over.
 
     Before the first inference HETERO gives a boundary of unknown shape a tensor whose dimensions
     are all 0. The submodel that receives it takes that only if it knows none of them, and the one
     that makes it may know less of the shape than the whole model does.
     """
-    graph = prepared.graph
+    graph = bound.graph
     outputs = [graph.ops[graph.index_of[b.op]].outputs[b.port] for b in partition.boundaries]
     if all(output.shape is not None for output in outputs):
         return
-    submodels = cut(prepared, partition)
+    submodels = cut(bound, partition)
     made = {
         entry: port.get_partial_shape()
         for submodel in submodels
@@ -341,13 +355,13 @@ def _at_first(shape: ov.PartialShape) -> ov.PartialShape:
     return ov.PartialShape([0] * (1 if shape.rank.is_dynamic else shape.rank.get_length()))
 
 
-def check_ports(prepared: PreparedModel, compiled: ov.CompiledModel) -> None:
+def check_ports(bound: BoundModel, compiled: ov.CompiledModel) -> None:
     """Prove that inputs and outputs kept number, shape and type in their order."""
 
     def signature(ports: Any) -> list[tuple[str, str]]:
         return [(str(p.get_partial_shape()), p.get_element_type().get_type_name()) for p in ports]
 
-    model = prepared.model
+    model = bound.model
     if signature(model.inputs) != signature(compiled.inputs) or (
         [s[1] for s in signature(model.outputs)] != [s[1] for s in signature(compiled.outputs)]
         or len(model.outputs) != len(compiled.outputs)

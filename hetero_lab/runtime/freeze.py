@@ -5,27 +5,23 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from hetero_lab.backend.core import runtime_version
 from hetero_lab.backend.emulation import emulated_devices, plugin_of
-from hetero_lab.model.read import input_name, output_names, save
+from hetero_lab.model.read import input_name, save
 from hetero_lab.placement.partition import predict
-from hetero_lab.placement.placement import compile_call
 from hetero_lab.runtime import run_frozen
 from hetero_lab.runtime.compiled import CompiledPlacement, labelled_clone
 from hetero_lab.tables import SCHEMA_VERSION, write_json
-
-if TYPE_CHECKING:
-    import openvino as ov
 
 PROGRAM = Path(run_frozen.__file__)
 
 
 def write_frozen(
-    target: Path, compiled: CompiledPlacement, requests: Sequence[list[np.ndarray]], core: ov.Core
+    target: Path, compiled: CompiledPlacement, requests: Sequence[list[np.ndarray]]
 ) -> None:
     """Write the files of a frozen placement into an empty directory.
 
@@ -36,32 +32,30 @@ def write_frozen(
     requests
         Inputs in the model's order, at least one.
     """
-    prepared, placement = compiled.prepared, compiled.placement
-    model, _ = labelled_clone(
-        prepared, placement.affinity, predict(prepared.graph, placement.affinity)
-    )
-    compile_on, properties = compile_call(placement, core)
-    specs = emulated_devices(core)
+    placed, bound = compiled.placed, compiled.placed.bound
+    model, _ = labelled_clone(placed, predict(placed.graph, placed.affinity))
+    compile_on, properties = placed.compile_call
+    specs = emulated_devices(placed.core)
     # Saving drops the labels from the model, so they stand in placement.json.
     affinity = {
         node.get_friendly_name(): node.get_rt_info()["affinity"].astype(str)
         for node in model.get_ordered_ops()
     }
     save(model, target / "model.xml")
-    names = [input_name(port) for port in prepared.model.inputs]
+    names = [input_name(port) for port in bound.model.inputs]
     write_json(
         target / "placement.json",
         {
             "kind": "frozen placement",
             "schema_version": SCHEMA_VERSION,
-            "label": placement.label,
+            "label": placed.label,
             "openvino_version": runtime_version(),
-            "model_fingerprint": prepared.fingerprint,
+            "model_fingerprint": bound.fingerprint,
             "target": compile_on,
             "properties": _plain(properties),
             "inputs": names,
-            "outputs": output_names(prepared.model),
-            "emulated": {d: list(plugin_of(specs[d])) for d in placement.devices if d in specs},
+            "outputs": list(bound.output_names),
+            "emulated": {d: list(plugin_of(specs[d])) for d in placed.devices if d in specs},
             "affinity": affinity,
         },
     )

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import openvino as ov
 
+from hetero_lab.backend.bound import BoundModel
 from hetero_lab.errors import ArgumentError, InputError, did_you_mean, names_at_hand, shorten
 from hetero_lab.model.read import PreparedModel, input_name
 from hetero_lab.runtime.tensors import array_type, bits_of, encode, ml_dtypes_name
@@ -38,7 +39,7 @@ _CARRIERS = frozenset(
 )
 
 
-def generate_inputs(prepared: PreparedModel, seed: int = 0) -> dict[str, np.ndarray]:
+def generate_inputs(model: PreparedModel | BoundModel, seed: int = 0) -> dict[str, np.ndarray]:
     """Make inputs from a seed: sensible for the element type, ids within what they index.
 
     Floats are uniform in [0, 1), bytes cover their range, whole numbers that index a tensor
@@ -58,7 +59,7 @@ def generate_inputs(prepared: PreparedModel, seed: int = 0) -> dict[str, np.ndar
         raise ArgumentError(f"seed= is a whole number of at least 0, not {seed!r}.")
     rng = np.random.default_rng(seed)
     made: dict[str, np.ndarray] = {}
-    for port in prepared.model.inputs:
+    for port in model.model.inputs:
         shape, dtype = tuple(port.get_shape()), _array_type(port)
         if port.get_element_type().is_real():
             made[input_name(port)] = encode(rng.random(shape), port.get_element_type())
@@ -77,7 +78,20 @@ def generate_inputs(prepared: PreparedModel, seed: int = 0) -> dict[str, np.ndar
     return made
 
 
-def bind_inputs(prepared: PreparedModel, inputs: Inputs) -> list[np.ndarray]:
+def given_or_generated(
+    model: PreparedModel | BoundModel, inputs: Inputs | None, seed: int = 0
+) -> list[np.ndarray]:
+    """Return the arrays in the model's input order: those given, else those made from ``seed``.
+
+    Raises
+    ------
+    InputError
+        As for :func:`bind_inputs` and :func:`generate_inputs`.
+    """
+    return bind_inputs(model, generate_inputs(model, seed) if inputs is None else inputs)
+
+
+def bind_inputs(model: PreparedModel | BoundModel, inputs: Inputs) -> list[np.ndarray]:
     """Return the arrays in the model's input order, checked for name, shape and element type.
 
     Parameters
@@ -95,7 +109,7 @@ def bind_inputs(prepared: PreparedModel, inputs: Inputs) -> list[np.ndarray]:
         inputs = inputs()
     if isinstance(inputs, str | os.PathLike):
         inputs = _read_npz(inputs)
-    ports = prepared.model.inputs
+    ports = model.model.inputs
     names = [input_name(port) for port in ports]
     if isinstance(inputs, np.ndarray):
         inputs = [inputs]

@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 import openvino as ov
 
-from hetero_lab.backend.core import keep, shared_core
+from hetero_lab.backend.bound import bind
 from hetero_lab.clock import now
 from hetero_lab.errors import ArgumentError
 from hetero_lab.model.opgraph import PARAMETER
-from hetero_lab.model.read import PreparedModel, Source, output_names, prepare
-from hetero_lab.placement.affinity import Affinity
+from hetero_lab.model.read import Source
 from hetero_lab.placement.partition import Partition, predict, predict_by_branch
-from hetero_lab.placement.placement import Placement, PlacementLike, compile_properties, resolve
+from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, resolve
 from hetero_lab.runtime.compiled import check_states
 from hetero_lab.runtime.inputs import Inputs, bind_inputs
 from hetero_lab.runtime.scheduler import Dataflow, Done, Outputs, Scheduler
@@ -29,13 +28,7 @@ from hetero_lab.runtime.submodels import compile_submodels, cut, named_rows
 from hetero_lab.runtime.timeline import Span
 
 
-def cuts(
-    prepared: PreparedModel,
-    affinity: Affinity,
-    *,
-    requests: int = 1,
-    split_branches: bool = False,
-) -> Partition:
+def cuts(placed: BoundPlacement, *, requests: int = 1, split_branches: bool = False) -> Partition:
     """Return the partition that a :class:`ParallelExecutor` makes, without compiling anything.
 
     Raises
@@ -47,15 +40,15 @@ def cuts(
     """
     if isinstance(requests, bool) or not isinstance(requests, int) or requests < 1:
         raise ArgumentError(f"requests= is a whole number of at least 1, not {requests!r}.")
-    graph = prepared.graph
+    graph = placed.graph
     if graph.stateful_paths and requests > 1:
         raise ArgumentError(
             "A model with states has them in its request: several in flight would mix them. "
             "Use requests=1."
         )
     cut_up = predict_by_branch if split_branches else predict
-    partition = cut_up(graph, affinity)
-    check_states(prepared, partition)
+    partition = cut_up(graph, placed.affinity)
+    check_states(graph, partition)
     return partition
 
 
@@ -119,32 +112,45 @@ class ParallelExecutor:
         properties: Mapping[str, Any] | None = None,
         core: ov.Core | None = None,
     ):
-        core = keep(core or shared_core())
-        self._prepared = prepare(model)
-        resolved = resolve(self._prepared, placement, core=core)
+        placed = resolve(bind(model, core), placement)
         if device_properties is not None:
-            merged = {**resolved.device_properties, **device_properties}
-            merged = Placement(resolved.affinity, resolved.label, merged)
-            resolved = resolve(self._prepared, merged, core=core)
-        graph = self._prepared.graph
-        self.placement: Placement = resolved
-        self.partition: Partition = cuts(
-            self._prepared,
-            resolved.affinity,
-            requests=requests,
-            split_branches=split_branches,
-        )
-        self.output_names: tuple[str, ...] = tuple(output_names(self._prepared.model))
-        self._submodels = cut(self._prepared, self.partition)
-        by_device = {
-            device: {**own, **(properties or {})}
-            for device, own in compile_properties(resolved, core).items()
-        }
+            merged = {**placed.placement.device_properties, **device_properties}
+            placed = resolve(placed.bound, Placement(placed.affinity, placed.label, merged))
+        self._open(placed, requests, split_branches, properties or {})
+
+    @classmethod
+    def of(
+        cls,
+        placed: BoundPlacement,
+        *,
+        requests: int = 1,
+        split_branches: bool = False,
+        properties: Mapping[str, Any] | None = None,
+    ) -> ParallelExecutor:
+        """Make one of a placement that is bound already; arguments and errors as of the class."""
+        executor = cls.__new__(cls)
+        executor._open(placed, requests, split_branches, properties or {})
+        return executor
+
+    def _open(
+        self,
+        placed: BoundPlacement,
+        requests: int,
+        split_branches: bool,
+        properties: Mapping[str, Any],
+    ) -> None:
+        """Cut the model, compile its parts and start the threads."""
+        self._bound, self.placement = placed.bound, placed.placement
+        self.partition: Partition = cuts(placed, requests=requests, split_branches=split_branches)
+        self.output_names: tuple[str, ...] = placed.bound.output_names
+        self._submodels = cut(placed.bound, self.partition)
+        by_device = {device: {**own, **properties} for device, own in placed.properties.items()}
         started = now()
         self.compiled_models: list[ov.CompiledModel] = compile_submodels(
-            self._submodels, by_device, core
+            self._submodels, by_device, placed.core
         )
         self.compile_ms: float = (now() - started) * 1e3
+        graph = placed.graph
         parameters = {
             graph.ops[i].name: n
             for n, i in enumerate(graph.parameters)
@@ -172,7 +178,7 @@ class ParallelExecutor:
         HeteroLabError
             The caller is a done callback, whose thread would wait for itself.
         """
-        return self._scheduler.call(bind_inputs(self._prepared, inputs))
+        return self._scheduler.call(bind_inputs(self._bound, inputs))
 
     def submit(self, inputs: Inputs) -> Future[dict[str, np.ndarray]]:
         """Put a request in line; the future gives what a call would return, or raises.
@@ -184,7 +190,7 @@ class ParallelExecutor:
         ClosedError
             The executor was closed.
         """
-        return self.submit_bound(bind_inputs(self._prepared, inputs))
+        return self.submit_bound(bind_inputs(self._bound, inputs))
 
     def submit_bound(
         self, arrays: Sequence[np.ndarray], done: Done | None = None

@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import openvino as ov
 
+from hetero_lab.backend.bound import BoundModel
 from hetero_lab.model.opgraph import OpGraph
-from hetero_lab.model.read import PreparedModel
 
 # An op's name and the number of its output.
 TensorKey: TypeAlias = tuple[str, int]
@@ -56,7 +56,7 @@ def incoming(graph: OpGraph, ops: Collection[str]) -> tuple[TensorKey, ...]:
 
 
 def cut_pieces(
-    prepared: PreparedModel,
+    bound: BoundModel,
     pieces: Sequence[Collection[str]],
     values: Mapping[TensorKey, np.ndarray],
 ) -> Pieces:
@@ -72,8 +72,8 @@ def cut_pieces(
     values
         The tensors that are read, for their shapes.
     """
-    graph = prepared.graph
-    clone = prepared.model.clone()
+    graph = bound.graph
+    clone = bound.model.clone()
     nodes = {node.get_friendly_name(): node for node in clone.get_ordered_ops()}
     outputs = [(number, key) for number, ops in enumerate(pieces) for key in outgoing(graph, ops)]
     results = [

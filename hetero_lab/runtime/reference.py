@@ -11,16 +11,15 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-import openvino as ov
 
-from hetero_lab.backend.core import shared_core
+from hetero_lab.backend.bound import BoundModel
 from hetero_lab.backend.devices import device_names, supported_ops
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import DeviceError, HeteroLabError
-from hetero_lab.model.read import PreparedModel, output_names
+from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.placement import Placement
-from hetero_lab.runtime.compiled import CompiledPlacement, compile_placement
+from hetero_lab.placement.placement import Placement, resolve
+from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed
 from hetero_lab.runtime.counters import Counter
 
 Verdict = Literal["equal", "rounding", "different", "not a number"]
@@ -58,11 +57,7 @@ class Agreement:
 
 
 def reference_outputs(
-    prepared: PreparedModel,
-    arrays: Sequence[np.ndarray],
-    precision: str = "f32",
-    *,
-    core: ov.Core | None = None,
+    bound: BoundModel, arrays: Sequence[np.ndarray], precision: str = "f32"
 ) -> dict[str, np.ndarray]:
     """Infer on one device in one precision; cached per model and inputs.
 
@@ -71,38 +66,36 @@ def reference_outputs(
     DeviceError
         No single device here supports the whole model.
     """
-    core = core or shared_core()
-    device = reference_device(prepared, core)
+    device = reference_device(bound)
     digest = hashlib.blake2b(digest_size=16)
     for array in arrays:
         digest.update(repr((array.shape, array.dtype.str)).encode())
         digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-    key = (prepared.fingerprint, device, precision, digest.hexdigest())
+    key = (bound.fingerprint, device, precision, digest.hexdigest())
     if key not in _kept:
         placement = Placement(
-            Affinity.uniform(prepared, device, core=core),
+            Affinity.on_one(bound.graph, device),
             label="reference",
             device_properties={device: {_HINT: precision}},
             direct=True,
         )
-        outputs = compile_placement(prepared, placement, core=core)(list(arrays))
+        outputs = compile_placed(resolve(bound, placement))(list(arrays))
         _kept[key] = tuple(outputs.values())
         while len(_kept) > _KEPT:
             _kept.popitem(last=False)
     _kept.move_to_end(key)
     # The fingerprint does not cover the names of outputs, so they are this model's own.
-    names = output_names(prepared.model)
-    return {name: array.copy() for name, array in zip(names, _kept[key], strict=True)}
+    named = zip(bound.output_names, _kept[key], strict=True)
+    return {name: array.copy() for name, array in named}
 
 
 def compare_with_reference(
-    prepared: PreparedModel,
+    bound: BoundModel,
     arrays: Sequence[np.ndarray],
     outputs: Mapping[str, np.ndarray],
     precision: str,
     *,
     expected: Mapping[str, np.ndarray] | None = None,
-    core: ov.Core | None = None,
 ) -> tuple[Agreement, ...]:
     """Compare outputs with a single-device f32 run of the same inputs, ``expected`` if it is known.
 
@@ -116,12 +109,12 @@ def compare_with_reference(
         No single device here supports the whole model.
     """
     if expected is None:
-        expected = reference_outputs(prepared, arrays, core=core)
+        expected = reference_outputs(bound, arrays)
     agreement = compare(outputs, expected, precision)
     if all(a.verdict != "different" for a in agreement) or precision not in ("f16", "bf16"):
         return agreement
     try:
-        rounded = reference_outputs(prepared, arrays, precision, core=core)
+        rounded = reference_outputs(bound, arrays, precision)
     except HeteroLabError:  # the reference device does not have that precision
         return agreement
     own = {a.output: a.relative_error for a in compare(rounded, expected, precision)}
@@ -147,28 +140,26 @@ def compare(
 
 def executed_precision(rows: Sequence[Counter], compiled: CompiledPlacement) -> str:
     """Return the lowest precision that was executed, or asked for if no counters tell."""
-    return lowest_precision(rows, compiled.prepared, _asked_precisions(compiled))
+    return lowest_precision(rows, compiled.placed.graph, _asked_precisions(compiled))
 
 
-def lowest_precision(
-    rows: Sequence[Counter], prepared: PreparedModel, hints: Iterable[object]
-) -> str:
+def lowest_precision(rows: Sequence[Counter], graph: OpGraph, hints: Iterable[object]) -> str:
     """Return the lowest precision that counters saw, else that of the devices' hints."""
     executed = [row.precision for row in rows if row.status == "EXECUTED" and row.precision]
     texts = [str(hint) for hint in hints if hint is not None]
     asked = [
         next((short for long, short in _LONG_NAMES.items() if long in text), text) for text in texts
     ]
-    asked += ["i8"] if _is_quantised(prepared) else []
+    asked += ["i8"] if _is_quantised(graph) else []
     known = [p for p in executed or asked if p in TOLERANCE]
     return max(known, key=lambda p: TOLERANCE[p], default="f32")
 
 
-def _is_quantised(prepared: PreparedModel) -> bool:
+def _is_quantised(graph: OpGraph) -> bool:
     """Whether the model asks for 8-bit kernels by itself, whatever the hint."""
     return any(
         op.type == "FakeQuantize" or any(t.element_type in ("i8", "u8") for t in op.outputs)
-        for op in prepared.graph
+        for op in graph
     )
 
 
@@ -236,7 +227,7 @@ def _argmax_agreement(output: np.ndarray, expected: np.ndarray) -> float:
     return float(np.mean(output.argmax(-1) == expected.argmax(-1)))
 
 
-def reference_device(prepared: PreparedModel, core: ov.Core) -> str:
+def reference_device(bound: BoundModel) -> str:
     """Return the real device that f32 references are run on: CPU, if it supports the model.
 
     Raises
@@ -244,11 +235,11 @@ def reference_device(prepared: PreparedModel, core: ov.Core) -> str:
     DeviceError
         No single device here supports the whole model.
     """
-    emulated = emulated_devices(core)
-    real = [device for device in device_names(core) if device not in emulated]
-    wanted = set(Affinity.uniform(prepared, real[0], core=core).ops) if real else set()
+    emulated = emulated_devices(bound.core)
+    real = [device for device in device_names(bound.core) if device not in emulated]
+    wanted = set(Affinity.on_one(bound.graph, real[0]).ops) if real else set()
     for device in sorted(real, key=lambda name: name != "CPU"):
-        if wanted <= supported_ops(prepared, device, core=core):
+        if wanted <= supported_ops(bound, device):
             return device
     raise DeviceError(
         f"No single device here ({', '.join(real)}) supports the whole model, so there is no "

@@ -15,14 +15,12 @@ from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
-import openvino as ov
 
 from hetero_lab.errors import ArgumentError, HeteroLabWarning, did_you_mean, shorten
-from hetero_lab.model.read import PreparedModel
 from hetero_lab.placement.partition import Partition
-from hetero_lab.placement.placement import Placement
+from hetero_lab.placement.placement import BoundPlacement
 from hetero_lab.runtime.chosen import Chosen, chosen_by, settle
-from hetero_lab.runtime.compiled import compile_placement
+from hetero_lab.runtime.compiled import compile_placed
 from hetero_lab.runtime.counters import Counter, read_counters
 from hetero_lab.runtime.parallel import ParallelExecutor, cuts
 from hetero_lab.runtime.reference import executed_precision, lowest_precision
@@ -67,7 +65,7 @@ class Execution:
                 "executor='parallel'."
             )
 
-    def check(self, prepared: PreparedModel, placement: Placement) -> None:
+    def check(self, placed: BoundPlacement) -> None:
         """Raise for what could not run, before anything is compiled.
 
         Raises
@@ -77,15 +75,15 @@ class Execution:
         ArgumentError
             Several requests in flight of a model with states.
         """
-        if self.executor == PARALLEL and placement.virtual:
+        virtual = placed.placement.virtual
+        if self.executor == PARALLEL and virtual:
             raise ArgumentError(
-                f"{placement.virtual} runs a whole model by itself: executor='parallel' takes an "
+                f"{virtual} runs a whole model by itself: executor='parallel' takes an "
                 "affinity over devices."
             )
         if self.executor == PARALLEL:
             cuts(
-                prepared,
-                placement.affinity,
+                placed,
                 requests=self.requests,
                 split_branches=self.split_branches,
             )
@@ -98,7 +96,7 @@ class Runner(Protocol):
     where it cannot be told.
     """
 
-    placement: Placement
+    placed: BoundPlacement
     partition: Partition
     as_predicted: bool | None
     compile_ms: float
@@ -137,22 +135,19 @@ class Runner(Protocol):
 
 
 def open_runner(
-    prepared: PreparedModel,
-    placement: Placement,
+    placed: BoundPlacement,
     arrays: list[np.ndarray],
     execution: Execution,
     *,
     counters: bool = False,
     properties: Mapping[str, Any] | None = None,
-    core: ov.Core,
 ) -> Runner:
     """Compile a placement for an executor and give it its inputs; close it after use.
 
     Parameters
     ----------
-    prepared, placement
-        The model, and a placement of it that :func:`~hetero_lab.placement.placement.resolve`
-        has checked.
+    placed
+        What :func:`~hetero_lab.placement.placement.resolve` returned.
     arrays
         The inputs, bound, in the model's order.
     counters
@@ -168,17 +163,15 @@ def open_runner(
         The runtime refused.
     """
     kind = _HeteroRunner if execution.executor == HETERO else _ParallelRunner
-    return kind(prepared, placement, arrays, execution, counters, dict(properties or {}), core)
+    return kind(placed, arrays, execution, counters, dict(properties or {}))
 
 
 def measure_counters(
-    prepared: PreparedModel,
-    placement: Placement,
+    placed: BoundPlacement,
     arrays: list[np.ndarray],
     execution: Execution,
     *,
     properties: Mapping[str, Any] | None = None,
-    core: ov.Core,
 ) -> tuple[Counter, ...]:
     """Compile a placement once more with counters, run it and read them.
 
@@ -191,9 +184,7 @@ def measure_counters(
     with warnings.catch_warnings():
         # A partition that differs from the prediction was already said of the first compile.
         warnings.simplefilter("ignore", HeteroLabWarning)
-        runner = open_runner(
-            prepared, placement, arrays, one, counters=True, properties=properties, core=core
-        )
+        runner = open_runner(placed, arrays, one, counters=True, properties=properties)
     with contextlib.closing(runner):
         for _ in range(_COUNTER_TURNS):
             run_turn(runner.infer)
@@ -203,24 +194,19 @@ def measure_counters(
 class _HeteroRunner:
     def __init__(
         self,
-        prepared: PreparedModel,
-        placement: Placement,
+        placed: BoundPlacement,
         arrays: list[np.ndarray],
         execution: Execution,
         counters: bool,
         properties: dict[str, Any],
-        core: ov.Core,
     ):
-        self._compiled = compile_placement(
-            prepared, placement, counters=counters, properties=properties, checked=True, core=core
-        )
-        self.placement = placement
+        self._compiled = compile_placed(placed, counters=counters, properties=properties)
+        self.placed = placed
         self.partition = self._compiled.partition
         self.as_predicted = self._compiled.as_predicted
         self.compile_ms = self._compiled.compile_ms
         self._arrays = arrays
         self._n_requests = execution.requests
-        self._core = core
         self._request = self._compiled.new_request(arrays)
         # Nothing in between that would be timed too, and no copy of the outputs.
         self.infer = partial(self._request.infer, share_outputs=True)
@@ -235,13 +221,12 @@ class _HeteroRunner:
         return executed_precision(rows, self._compiled)
 
     def counters(self) -> tuple[Counter, ...]:
-        graph = self._compiled.prepared.graph
-        return read_counters(self._request.profiling_info, self.partition, graph)
+        return read_counters(self._request.profiling_info, self.partition, self.placed.graph)
 
     def chosen(self) -> Chosen:
-        if self.placement.virtual:
+        if self.placed.placement.virtual:
             settle(self._compiled.compiled_model, self.infer)
-        return chosen_by([self._compiled.compiled_model], self._core)
+        return chosen_by([self._compiled.compiled_model], self.placed.core)
 
     def spans(self, requests: int) -> tuple[Span, ...]:
         del requests  # HETERO does not tell when a subgraph started
@@ -256,28 +241,22 @@ class _ParallelRunner:
 
     def __init__(
         self,
-        prepared: PreparedModel,
-        placement: Placement,
+        placed: BoundPlacement,
         arrays: list[np.ndarray],
         execution: Execution,
         counters: bool,
         properties: dict[str, Any],
-        core: ov.Core,
     ):
-        self._executor = ParallelExecutor(
-            prepared,
-            placement,
+        self._executor = ParallelExecutor.of(
+            placed,
             requests=execution.requests,
             split_branches=execution.split_branches,
             properties={**properties, **({"PERF_COUNT": True} if counters else {})},
-            core=core,
         )
-        self.placement = placement
+        self.placed = placed
         self.partition = replace(self._executor.partition, observed=True)
         self.as_predicted: bool | None = True
         self.compile_ms = self._executor.compile_ms
-        self._prepared = prepared
-        self._core = core
         self._arrays = arrays
         self._n_requests = execution.requests
         self._outputs: dict[str, np.ndarray] = {}
@@ -293,14 +272,14 @@ class _ParallelRunner:
         return samples
 
     def precision(self, rows: Sequence[Counter]) -> str:
-        return lowest_precision(rows, self._prepared, self._hints())
+        return lowest_precision(rows, self.placed.graph, self._hints())
 
     def counters(self) -> tuple[Counter, ...]:
         rows = self._executor.profiling_info()
-        return read_counters(rows, self.partition, self._prepared.graph)
+        return read_counters(rows, self.partition, self.placed.graph)
 
     def chosen(self) -> Chosen:
-        return chosen_by(self._executor.compiled_models, self._core)
+        return chosen_by(self._executor.compiled_models, self.placed.core)
 
     def spans(self, requests: int) -> tuple[Span, ...]:
         kept = self._executor.timeline

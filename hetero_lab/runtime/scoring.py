@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-import openvino as ov
 
+from hetero_lab.backend.bound import BoundModel
 from hetero_lab.errors import ArgumentError, HeteroLabError, names_at_hand, shorten
-from hetero_lab.model.read import PreparedModel, output_names
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.placement import Placement
-from hetero_lab.runtime.compiled import CompiledPlacement, compile_placement
+from hetero_lab.placement.placement import Placement, resolve
+from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed
 from hetero_lab.runtime.inputs import bind_inputs
 from hetero_lab.runtime.reference import compare, reference_device
 
@@ -54,11 +53,9 @@ class F32Reference:
         No single device here supports the whole model.
     """
 
-    def __init__(self, prepared: PreparedModel, core: ov.Core):
-        self.prepared = prepared
-        self.core = core
-        self.device = reference_device(prepared, core)
-        self._names = output_names(prepared.model)
+    def __init__(self, bound: BoundModel):
+        self.bound = bound
+        self.device = reference_device(bound)
         self._compiled: CompiledPlacement | None = None
 
     def __call__(self, arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
@@ -67,7 +64,7 @@ class F32Reference:
         for array in arrays:
             digest.update(repr((array.shape, array.dtype.str)).encode())
             digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-        key = (self.prepared.fingerprint, self.device, digest.hexdigest())
+        key = (self.bound.fingerprint, self.device, digest.hexdigest())
         with _kept_lock:
             found = _kept.get(key)
             if found is not None:
@@ -75,19 +72,19 @@ class F32Reference:
         if found is None:
             found = tuple(self.compiled(arrays).values())
             _keep(key, found)
-        return dict(zip(self._names, found, strict=True))
+        return dict(zip(self.bound.output_names, found, strict=True))
 
     @property
     def compiled(self) -> CompiledPlacement:
         """The model, compiled when it is first needed."""
         if self._compiled is None:
             placement = Placement(
-                Affinity.uniform(self.prepared, self.device, core=self.core),
+                Affinity.on_one(self.bound.graph, self.device),
                 label="f32",
                 device_properties={self.device: {"INFERENCE_PRECISION_HINT": "f32"}},
                 direct=True,
             )
-            self._compiled = compile_placement(self.prepared, placement, core=self.core)
+            self._compiled = compile_placed(resolve(self.bound, placement))
         return self._compiled
 
 
@@ -121,7 +118,7 @@ def judge(
     """
     for number, example in enumerate(examples):
         inputs, label = _parts(example, number, correct is not None)
-        arrays = bind_inputs(run.prepared, inputs)
+        arrays = bind_inputs(run.placed.bound, inputs)
         expected, found = reference(arrays), run(arrays)
         yield _judge_one(found, expected, label, correct, output, number)
 
@@ -131,7 +128,7 @@ def check_labels(reference: F32Reference, examples: Sequence[Any], correct: Corr
     outputs: dict[str, np.ndarray] = {}
     for number, example in enumerate(examples):
         inputs, label = _parts(example, number, True)
-        outputs = outputs or reference(bind_inputs(reference.prepared, inputs))
+        outputs = outputs or reference(bind_inputs(reference.bound, inputs))
         _is_right(correct, outputs, label, number)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import openvino as ov
 
+from hetero_lab.backend.bound import BoundModel
 from hetero_lab.errors import ArgumentError, CompileError, last_line, names_at_hand
-from hetero_lab.model.read import PreparedModel
 from hetero_lab.placement.partition import Partition
 
 # Ports at boundaries are numbered from here; no model's own "Parameter_N" gets so high.
@@ -32,7 +32,7 @@ class Submodel:
     outputs: tuple[tuple[str | int, ...], ...]
 
 
-def cut(prepared: PreparedModel, partition: Partition) -> tuple[Submodel, ...]:
+def cut(bound: BoundModel, partition: Partition) -> tuple[Submodel, ...]:
     """Cut a clone of the model; the caller's stays as it is.
 
     Raises
@@ -40,10 +40,10 @@ def cut(prepared: PreparedModel, partition: Partition) -> tuple[Submodel, ...]:
     ArgumentError
         The partition does not say where every node belongs.
     """
-    graph = prepared.graph
+    graph = bound.graph
     if len(partition.home) != len(graph.ops):
         raise ArgumentError("This partition does not tell in which subgraph every op is.")
-    clone = prepared.model.clone()
+    clone = bound.model.clone()
     nodes = {node.get_friendly_name(): node for node in clone.get_ordered_ops()}
     parameters: dict[tuple[int, tuple[Any, ...]], Any] = {}
     results: dict[tuple[Any, ...], Any] = {}

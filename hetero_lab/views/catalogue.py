@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hetero_lab.errors import ArgumentError
 from hetero_lab.experiments.accuracy.evaluate import Evaluation
-from hetero_lab.experiments.profile.profile import Profile
+from hetero_lab.experiments.profile.result import Profile
 from hetero_lab.experiments.profile.tables import headline
 from hetero_lab.experiments.search.optimized import Optimized
 from hetero_lab.experiments.search.recovered import Recovered

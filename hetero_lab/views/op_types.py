@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import plotly.graph_objects as go
 
 from hetero_lab.errors import ArgumentError, MeasurementError, names_at_hand
-from hetero_lab.experiments.profile.profile import Profile
+from hetero_lab.experiments.profile.result import Profile
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.views.text import plain, time_text
 from hetero_lab.views.theme import GRID, TEXT, base_layout, device_styles, row_axis

@@ -5,6 +5,7 @@ from counting_core import core_with_acc
 from small_models import chain, convolutions, embedding
 
 import hetero_lab as hl
+from hetero_lab.backend.bound import bind
 from hetero_lab.backend.devices import (
     check_device,
     device_names,
@@ -90,13 +91,13 @@ def test_support_of_an_unknown_device(core):
 def test_support_is_asked_once_and_still_follows_the_emulation():
     core = core_with_acc()
     model = prepare(chain("r", "s"))
-    assert supported_ops(model, "ACC", core=core) >= {"r", "s"}
+    assert supported_ops(bind(model, core), "ACC") >= {"r", "s"}
     hl.emulate("ACC", unsupported={"Relu"}, core=core)
-    assert "r" not in supported_ops(model, "ACC", core=core)
-    assert "s" in supported_ops(model, "ACC", core=core)
+    assert "r" not in supported_ops(bind(model, core), "ACC")
+    assert "s" in supported_ops(bind(model, core), "ACC")
     # Parameters, constants and results are everybody's.
     hl.emulate("ACC", supported=set(), core=core)
-    assert supported_ops(model, "ACC", core=core) == {"x", "out"}
+    assert supported_ops(bind(model, core), "ACC") == {"x", "out"}
 
 
 def test_precisions_hold_f32(core):

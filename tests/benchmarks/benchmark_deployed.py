@@ -24,13 +24,12 @@ import numpy as np
 from scipy import stats
 
 import hetero_lab as hl
-from hetero_lab.backend.core import shared_core
+from hetero_lab.backend.bound import bind
 from hetero_lab.experiments.sweep.entries import expand
 from hetero_lab.experiments.workers.bench import WARM_UP_S
 from hetero_lab.experiments.workers.benches import Asked, Benches
 from hetero_lab.experiments.workers.local_bench import LocalBench
-from hetero_lab.model.read import prepare
-from hetero_lab.runtime.inputs import bind_inputs, generate_inputs
+from hetero_lab.runtime.inputs import given_or_generated
 
 DISCARDED, TIMED = 2, 10
 BLOCKS, BLOCK = 8, 4  # of each kind; turns in one
@@ -118,7 +117,7 @@ def compare(
 ) -> list[float]:
     """Measure one model; print a line for each placement and way, return the ratios."""
     model = hl.load(name)
-    prepared, core = prepare(model), shared_core()
+    bound = bind(model)
     cpu = hl.Affinity.uniform(model, "CPU")
     ops = cpu.ops
     chosen = {
@@ -129,17 +128,17 @@ def compare(
         hl.Placement(cpu.fix(ops=dict.fromkeys(ops[: len(ops) * (n + 1) // 9], "ACC")), f"{n}")
         for n in range(N_OTHERS)
     ]
-    arrays = {name: bind_inputs(prepared, generate_inputs(prepared))}
+    arrays = {name: given_or_generated(bound, None)}
     jobs = {
         entry.label: entry.job(compare=False)
         for entry in expand(
-            {name: prepared}, [*chosen.values(), *others], grid=None, requests=(1,), dedupe=True,
-            baselines=False, core=core,
+            {name: bound}, [*chosen.values(), *others], grid=None, requests=(1,), dedupe=True,
+            baselines=False,
         )
     }  # fmt: skip
     directory = scratch / name
     directory.mkdir()
-    benches = stack.enter_context(Benches({name: prepared}, arrays, core))
+    benches = stack.enter_context(Benches({name: bound}, arrays))
 
     def bench(label: str, made: Asked) -> Turn:
         key = jobs[label].key
@@ -153,7 +152,7 @@ def compare(
         found: dict[str, list[float]] = {}
         for _ in range(repeats):
             workers = [benches.start() for _ in range(1 + N_OTHERS)]
-            plain, local = Plain(frozen), LocalBench({name: prepared}, arrays, core)
+            plain, local = Plain(frozen), LocalBench({name: bound}, arrays)
             ways = {
                 "plain": plain.turn,
                 "worker": bench(label, workers[0]),

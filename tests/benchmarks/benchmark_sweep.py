@@ -17,12 +17,13 @@ import openvino as ov
 import psutil
 
 import hetero_lab as hl
+from hetero_lab.backend.bound import bind
 from hetero_lab.backend.core import shared_core
 from hetero_lab.experiments.sweep.rounds import GROUP_SIZE
 from hetero_lab.experiments.workers import process as worker_process
 from hetero_lab.experiments.workers.bench import WARM_UP_S
 from hetero_lab.model.read import prepare
-from hetero_lab.placement.placement import compile_properties
+from hetero_lab.placement.placement import BoundPlacement
 from hetero_lab.runtime.inputs import bind_inputs, generate_inputs
 from hetero_lab.runtime.timing import warm_up
 
@@ -70,7 +71,8 @@ def _compile(prepared, core, placement, config, arrays):
     clone = prepared.model.clone()
     for node in clone.get_ordered_ops():
         node.get_rt_info()["affinity"] = placement.affinity[node.get_friendly_name()]
-    properties = {**config, "DEVICE_PROPERTIES": compile_properties(placement, core)}
+    by_device = BoundPlacement(bind(prepared, core), placement).properties
+    properties = {**config, "DEVICE_PROPERTIES": by_device}
     target = "HETERO:" + ",".join(placement.affinity.devices)
     request = core.compile_model(clone, target, properties).create_infer_request()
     for index, array in enumerate(arrays):

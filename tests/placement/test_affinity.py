@@ -24,6 +24,7 @@ from small_models import (
 )
 
 import hetero_lab as hl
+from hetero_lab.backend.bound import bind
 from hetero_lab.backend.devices import supported_ops
 from hetero_lab.errors import AffinityError, DeviceError, OutputPathError, StoredFileError
 from hetero_lab.model.read import prepare
@@ -111,7 +112,7 @@ def test_automatic_is_what_the_supports_say(seed):
     types = sorted({model.graph.ops[i].type for i in model.graph.placeable})
     core = core_with_acc(unsupported=[t for t in types if rng.random() < 0.4])
     affinity = Affinity.automatic(model, "HETERO:ACC,CPU", core=core)
-    able = supported_ops(model, "ACC", core=core)
+    able = supported_ops(bind(model, core), "ACC")
     assert on(affinity) == {name: "ACC" if name in able else "CPU" for name in affinity.ops}
 
 

@@ -8,9 +8,10 @@ from counting_core import F32, core_with_acc
 from small_models import chain, convolutions, two_parts
 
 import hetero_lab as hl
+from hetero_lab.backend.bound import bind
 from hetero_lab.errors import ArgumentError, DeviceError, PropertyError
 from hetero_lab.model.read import prepare
-from hetero_lab.placement.placement import compile_properties, resolve
+from hetero_lab.placement.placement import BoundPlacement, resolve
 from hetero_lab.placement.priorities import Priorities
 
 
@@ -18,20 +19,20 @@ def test_every_form_of_a_placement_is_understood(core):
     model = prepare(two_parts())
     automatic = hl.Affinity.automatic(model, "HETERO:ACC,CPU", core=core)
     for form in ("HETERO:ACC,CPU", Priorities(("ACC", "CPU")), automatic, hl.Placement(automatic)):
-        resolved = resolve(model, form, core=core)
+        resolved = resolve(bind(model, core), form)
         assert resolved.affinity == automatic
         assert not resolved.direct
-    assert resolve(model, "HETERO:ACC,CPU", core=core).label == "HETERO:ACC,CPU"
-    single = resolve(model, "CPU", core=core)
+    assert resolve(bind(model, core), "HETERO:ACC,CPU").label == "HETERO:ACC,CPU"
+    single = resolve(bind(model, core), "CPU")
     assert (single.label, single.direct) == ("CPU", True)
     assert set(single.affinity.values()) == {"CPU"}
     mine = hl.Placement(automatic, "mine")
-    assert resolve(model, mine, core=core) is mine
+    assert resolve(bind(model, core), mine).placement is mine
     assert repr(mine) == "Placement('mine', Affinity(2 ops; ACC: 2))"
 
 
 def test_a_single_device_through_hetero_is_not_direct(core):
-    resolved = resolve(prepare(two_parts()), "HETERO:CPU", core=core)
+    resolved = resolve(bind(two_parts(), core), "HETERO:CPU")
     assert not resolved.direct
     assert resolved.affinity.devices == ("CPU",)
 
@@ -53,7 +54,7 @@ def test_a_single_device_through_hetero_is_not_direct(core):
 )
 def test_what_is_no_placement(core, placement, kind, says):
     with pytest.raises(kind) as caught:
-        resolve(prepare(two_parts()), placement, core=core)
+        resolve(bind(two_parts(), core), placement)
     assert says in str(caught.value)
 
 
@@ -75,7 +76,7 @@ def test_an_op_on_a_device_that_does_not_support_it():
     model = prepare(convolutions())
     for placement in ("ACC", hl.Affinity.uniform(model, "ACC", core=core)):
         with pytest.raises(DeviceError) as caught:
-            resolve(model, placement, core=core)
+            resolve(bind(model, core), placement)
         message = str(caught.value)
         assert "ACC does not support 3 of the ops placed on it" in message
         assert "'relu1 (Relu)', 'softmax (Softmax)', 'relu2 (Relu)'" in message
@@ -104,7 +105,7 @@ def test_wrong_properties(core, properties, kind, says):
         hl.Affinity.uniform(model, "CPU", core=core), device_properties=properties
     )
     with pytest.raises(kind) as caught:
-        resolve(model, placement, core=core)
+        resolve(bind(model, core), placement)
     assert says in str(caught.value)
 
 
@@ -115,7 +116,7 @@ def test_a_placements_properties_win_over_the_emulations(own_core):
     model = prepare(chain("r", "s"))
     affinity = hl.Affinity.uniform(model, "ACC", core=own_core).fix(ops={"s": "CPU"}, core=own_core)
     placement = hl.Placement(affinity, device_properties={"ACC": F32})
-    assert compile_properties(placement, own_core) == {
+    assert BoundPlacement(bind(model, own_core), placement).properties == {
         "ACC": {"INFERENCE_PRECISION_HINT": "f32", "NUM_STREAMS": 1}, "CPU": {},
     }  # fmt: skip
 

@@ -21,14 +21,15 @@ from faults import Fault, can_be_wrong, residual_model, spoil, unshare  # noqa: 
 from random_models import random_affinity, random_model  # noqa: E402
 
 import hetero_lab as hl  # noqa: E402
-from hetero_lab.backend.core import shared_core  # noqa: E402
+from hetero_lab.backend.bound import bind  # noqa: E402
 from hetero_lab.backend.devices import precisions  # noqa: E402
 from hetero_lab.experiments.search.find_wrong import search_wrong  # noqa: E402
-from hetero_lab.experiments.search.placed_runs import PlacedRuns, partition_of  # noqa: E402
+from hetero_lab.experiments.search.placed_runs import PlacedRuns  # noqa: E402
 from hetero_lab.experiments.search.wrong import Wrong  # noqa: E402
 from hetero_lab.model.read import PreparedModel, prepare  # noqa: E402
 from hetero_lab.placement.affinity import Affinity  # noqa: E402
-from hetero_lab.placement.placement import Placement  # noqa: E402
+from hetero_lab.placement.partition import partition_of  # noqa: E402
+from hetero_lab.placement.placement import BoundPlacement, Placement  # noqa: E402
 from hetero_lab.planning.cost_model import CostModel  # noqa: E402
 from hetero_lab.runtime.inputs import bind_inputs, generate_inputs  # noqa: E402
 from hetero_lab.runtime.reference import compare_with_reference, reference_outputs  # noqa: E402
@@ -49,14 +50,17 @@ class Case:
     faults: tuple[Fault, ...]
     worker_command: tuple[str, ...] | None = None  # of a device that works in a process
 
+    @property
+    def placed(self) -> BoundPlacement:
+        """The placement bound to its model."""
+        return BoundPlacement(bind(self.prepared), self.placement)
+
     def runs(self, faults: tuple[Fault, ...] | None = None) -> PlacedRuns:
         hook = spoil(SUSPECT, self.faults if faults is None else faults)
         return PlacedRuns(
-            self.prepared,
-            self.placement,
+            self.placed,
             self.arrays,
             "CPU",
-            shared_core(),
             isolate=self.worker_command is not None,
             worker_command=self.worker_command,
             before_compile=hook,
@@ -92,7 +96,7 @@ def with_faults(case: Case, seed: int) -> Case | None:
     nodes = {n.get_friendly_name(): n for n in case.prepared.model.get_ordered_ops()}
     homes = [
         [op for op in subgraph.ops if can_be_wrong(nodes[op])]
-        for subgraph in partition_of(case.prepared, case.placement).subgraphs
+        for subgraph in partition_of(case.placed).subgraphs
         if subgraph.device == SUSPECT
     ]
     homes = [home for home in homes if home]
@@ -123,8 +127,9 @@ def with_faults(case: Case, seed: int) -> Case | None:
 def shows(case: Case, fault: Fault) -> bool:
     """Whether a fault by itself makes some output different, beyond doubt."""
     outputs, _ = case.runs((fault,)).placed(case.placement)
-    named = dict(zip(reference_outputs(case.prepared, case.arrays), outputs, strict=True))
-    agreement = compare_with_reference(case.prepared, case.arrays, named, case.precision)
+    bound = case.placed.bound
+    named = dict(zip(reference_outputs(bound, case.arrays), outputs, strict=True))
+    agreement = compare_with_reference(bound, case.arrays, named, case.precision)
     return any(a.verdict == "different" and a.relative_error > 2 * a.tolerance for a in agreement)
 
 

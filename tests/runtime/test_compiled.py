@@ -22,6 +22,7 @@ from small_models import (
 )
 
 import hetero_lab as hl
+from hetero_lab.backend.bound import bind
 from hetero_lab.errors import (
     AffinityError,
     CompileError,
@@ -247,8 +248,8 @@ def test_other_inputs_or_outputs_than_the_models_are_refused(core):
     prepared = prepare(two_parts())
     for other in (diamond(), chain("r"), odd_ends()):
         with pytest.raises(CompileError, match="not in the model's order"):
-            check_ports(prepared, core.compile_model(other, "CPU"))
-    check_ports(prepared, core.compile_model(two_parts(), "CPU"))
+            check_ports(bind(prepared, core), core.compile_model(other, "CPU"))
+    check_ports(bind(prepared, core), core.compile_model(two_parts(), "CPU"))
 
 
 def test_the_runtime_model_is_not_needed(core):
@@ -324,7 +325,7 @@ def test_a_partition_that_tears_a_stateful_path_is_refused():
         (Subgraph(0, "CPU", ("read", "sum")), Subgraph(1, "ACC", ("middle", "assign"))), ()
     )
     with pytest.raises(AffinityError, match=r"'read', 'sum', 'middle', 'assign' would be torn"):
-        check_states(prepared, torn)
+        check_states(prepared.graph, torn)
 
 
 def test_duplicate_names_compile_as_different_ops(own_core):

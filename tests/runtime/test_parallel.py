@@ -23,6 +23,7 @@ from small_models import stateful
 
 import hetero_lab as hl
 from hetero_lab import clock
+from hetero_lab.backend.bound import bind
 from hetero_lab.errors import (
     ArgumentError,
     ClosedError,
@@ -313,10 +314,10 @@ def test_every_sample_equals_one_device(name):
             prepared, affinity, device_properties=F32, requests=requests
         ) as executor:
             hints = [m.get_property("INFERENCE_PRECISION_HINT") for m in executor.compiled_models]
-            precision = lowest_precision((), prepared, hints)
+            precision = lowest_precision((), prepared.graph, hints)
             allowed = {"equal", "rounding"} if precision == "i8" else {"equal"}
             for future in [executor.submit_bound(arrays) for _ in range(requests + 1)]:
-                found = compare_with_reference(prepared, arrays, future.result(), precision)
+                found = compare_with_reference(bind(prepared), arrays, future.result(), precision)
                 assert {a.verdict for a in found} <= allowed, found
 
 

@@ -9,6 +9,7 @@ from hypothesis import given, strategies as st
 from small_models import chain, convolutions, two_parts
 
 import hetero_lab as hl
+from hetero_lab.backend.bound import bind
 from hetero_lab.backend.devices import precisions
 from hetero_lab.model.read import prepare
 from hetero_lab.runtime.inputs import generate_inputs
@@ -119,7 +120,7 @@ def test_the_reference_is_a_real_device_in_f32():
     core = core_with_acc(properties={"INFERENCE_PRECISION_HINT": precisions("CPU")[0]})
     prepared = prepare(convolutions(8))
     arrays = list(generate_inputs(prepared).values())
-    expected = reference_outputs(prepared, arrays, core=core)
+    expected = reference_outputs(bind(prepared, core), arrays)
     cpu = in_f32(hl.Affinity.uniform(prepared, "CPU", core=core), direct=True)
     np.testing.assert_array_equal(
         expected["features"], hl.compile(prepared, cpu, core=core)(arrays)["features"]
@@ -130,12 +131,12 @@ def test_the_reference_is_compiled_once_per_model_and_inputs(own_core):
     prepared = prepare(chain("only", "here", "in", "this", "test"))
     arrays = list(generate_inputs(prepared).values())
     for _ in range(3):
-        reference_outputs(prepared, arrays, core=own_core)
+        reference_outputs(bind(prepared, own_core), arrays)
     assert own_core.n_compiled == 1
     other = [array + 1 for array in arrays]
     assert not np.array_equal(
-        reference_outputs(prepared, other, core=own_core)["out"],
-        reference_outputs(prepared, arrays, core=own_core)["out"],
+        reference_outputs(bind(prepared, own_core), other)["out"],
+        reference_outputs(bind(prepared, own_core), arrays)["out"],
     )
     assert own_core.n_compiled == 2
 
@@ -143,10 +144,10 @@ def test_the_reference_is_compiled_once_per_model_and_inputs(own_core):
 def test_the_kept_reference_cannot_be_spoilt(core):
     prepared = prepare(chain("spoilt", "once"))
     arrays = list(generate_inputs(prepared).values())
-    first = reference_outputs(prepared, arrays, core=core)
+    first = reference_outputs(bind(prepared, core), arrays)
     expected = first["out"].copy()
     first["out"][:] = 77
-    np.testing.assert_array_equal(reference_outputs(prepared, arrays, core=core)["out"], expected)
+    np.testing.assert_array_equal(reference_outputs(bind(prepared, core), arrays)["out"], expected)
 
 
 def test_models_that_differ_in_output_names_only(core):
@@ -155,7 +156,7 @@ def test_models_that_differ_in_output_names_only(core):
         model.outputs[0].set_names({name})
         prepared = prepare(model)
         arrays = list(generate_inputs(prepared).values())
-        assert list(reference_outputs(prepared, arrays, core=core)) == [name]
+        assert list(reference_outputs(bind(prepared, core), arrays)) == [name]
 
 
 def test_compare_with_reference_and_executed_precision(core):
@@ -167,11 +168,11 @@ def test_compare_with_reference_and_executed_precision(core):
     compiled = hl.compile(prepared, in_f32(affinity), core=core)
     assert executed_precision((), compiled) == "f32"
     arrays = list(inputs.values())
-    right = compare_with_reference(prepared, arrays, compiled(inputs), "f32", core=core)
+    right = compare_with_reference(bind(prepared, core), arrays, compiled(inputs), "f32")
     assert [(a.output, a.verdict) for a in right] == [("first", "equal"), ("second", "equal")]
     swapped = dict(zip(("second", "first"), compiled(inputs).values(), strict=True))
     swapped["first"] = swapped["first"] + 1
-    wrong = compare_with_reference(prepared, arrays, swapped, "f32", core=core)
+    wrong = compare_with_reference(bind(prepared, core), arrays, swapped, "f32")
     assert {a.verdict for a in wrong} == {"different"}
 
 

@@ -6,6 +6,7 @@ import pytest
 from random_models import random_affinity
 
 import hetero_lab as hl
+from hetero_lab.backend.bound import bind
 from hetero_lab.model.read import prepare
 from hetero_lab.runtime.inputs import bind_inputs, generate_inputs
 from hetero_lab.runtime.reference import compare_with_reference, executed_precision
@@ -31,7 +32,7 @@ def test_random_placements_equal_one_device(name):
         precision = executed_precision((), compiled)
         allowed = {"equal", "rounding"} if precision == "i8" else {"equal"}
         predicted += bool(compiled.as_predicted)
-        agreement = compare_with_reference(prepared, arrays, compiled(inputs), precision)
+        agreement = compare_with_reference(bind(prepared), arrays, compiled(inputs), precision)
         # An 8-bit model rounds in other places in each placement; all others agree in f32.
         assert {a.verdict for a in agreement} <= allowed, (seed, agreement)
     assert predicted == TIMES

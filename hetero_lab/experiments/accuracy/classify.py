@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hetero_lab.backend.core import shared_core
+from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import (
     ArgumentError,
@@ -21,10 +21,10 @@ from hetero_lab.errors import (
     warn,
 )
 from hetero_lab.experiments.profile import report as profile_report
-from hetero_lab.model.read import PreparedModel, Source, output_names, prepare
+from hetero_lab.model.read import Source
 from hetero_lab.placement.partition import Partition
-from hetero_lab.placement.placement import Placement, PlacementLike, resolve
-from hetero_lab.runtime.compiled import compile_placement
+from hetero_lab.placement.placement import PlacementLike, resolve
+from hetero_lab.runtime.compiled import compile_placed
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.runners import Execution, measure_counters
 from hetero_lab.samples.catalogue import sample_labels, sample_names
@@ -193,26 +193,25 @@ def classify(
     how = sample_preprocessing(known)
     given = {"mean": _numbers("mean", mean), "scale": _numbers("scale", scale), "bgr": bgr}
     how = replace(how, **{name: value for name, value in given.items() if value is not None})
-    core = core or shared_core()
-    prepared = prepare(model)
-    into = picture_input(prepared.graph)
-    outputs = _class_outputs(prepared)
+    bound = bind(model, core)
+    into = picture_input(bound.graph)
+    outputs = _class_outputs(bound)
     pixels = read_picture(image, into, how)
-    resolved = resolve(prepared, placement, core=core)
-    compiled = compile_placement(prepared, resolved, checked=True, core=core)
+    placed = resolve(bound, placement)
+    compiled = compile_placed(placed)
     answers = compiled([pixels])
     labels = _labels(known) if known in sample_names() else None
     return Classification(
-        model=prepared.graph.name,
-        placement=resolved.label,
+        model=bound.graph.name,
+        placement=placed.label,
         image=os.fspath(image),
         classes=tuple(found for name in outputs for found in _best(name, answers, top, labels)),
         partition=compiled.partition,
-        counters=_counters(prepared, resolved, pixels, core) if counters else (),
+        counters=measure_counters(placed, [pixels], Execution()) if counters else (),
         emulated=tuple(
             (name, spec.base)
-            for name, spec in emulated_devices(core).items()
-            if name in resolved.affinity.devices
+            for name, spec in emulated_devices(bound.core).items()
+            if name in placed.affinity.devices
         ),
     )
 
@@ -225,10 +224,10 @@ def _labels(name: str) -> tuple[str, ...] | None:
         return None
 
 
-def _class_outputs(prepared: PreparedModel) -> list[str]:
+def _class_outputs(bound: BoundModel) -> list[str]:
     """Return the outputs that have one score a class: one axis that is longer than 1."""
-    names = output_names(prepared.model)
-    shapes = [prepared.graph.ops[i].outputs[0].shape for i in prepared.graph.results]
+    names, graph = bound.output_names, bound.graph
+    shapes = [graph.ops[i].outputs[0].shape for i in graph.results]
     found = [
         name
         for name, shape in zip(names, shapes, strict=True)
@@ -257,12 +256,6 @@ def _best(
         ClassScore(output, rank, int(index), labels[index], float(scores[index]))
         for rank, index in enumerate(order, start=1)
     ]
-
-
-def _counters(
-    prepared: PreparedModel, resolved: Placement, pixels: np.ndarray, core: ov.Core
-) -> tuple[Counter, ...]:
-    return measure_counters(prepared, resolved, [pixels], Execution(), core=core)
 
 
 def _numbers(name: str, given: float | Sequence[float] | None) -> tuple[float, ...] | None:

@@ -6,17 +6,17 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hetero_lab.backend.core import shared_core
+from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.errors import ArgumentError, shorten
 from hetero_lab.experiments.accuracy.paired import PairedDrop, paired_drop, wilson_interval
-from hetero_lab.model.read import Source, prepare
-from hetero_lab.placement.placement import PlacementLike
+from hetero_lab.model.read import Source
+from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve
 from hetero_lab.progress import Progress
-from hetero_lab.runtime.compiled import compile_placement
+from hetero_lab.runtime.compiled import compile_placed
 from hetero_lab.runtime.scoring import Answer, Correct, F32Reference, judge
 from hetero_lab.samples.datasets import Dataset, Metric
 from hetero_lab.tables import html_table, write_csv
@@ -254,11 +254,27 @@ def evaluate(
     >>> len(found), found.accuracy > 0.95
     (597, True)
     """
-    core = core or shared_core()
-    examples, correct, name, output = read_data(data, metric)
-    prepared = prepare(model)
-    exact = F32Reference(prepared if reference_model is None else prepare(reference_model), core)
-    run = compile_placement(prepared, placement, core=core)
+    read = read_data(data, metric)
+    placed = resolve(bind(model, core), placement)
+    exact = placed.bound if reference_model is None else bind(reference_model, core)
+    return evaluate_placed(placed, read, reference=exact, progress=progress)
+
+
+class ReadData(NamedTuple):
+    """Examples, what tells whether one is right, its name, and the output that is looked at."""
+
+    examples: Sequence[Any]
+    correct: Correct | None
+    metric: str
+    output: str
+
+
+def evaluate_placed(
+    placed: BoundPlacement, data: ReadData, *, reference: BoundModel, progress: bool
+) -> Evaluation:
+    """Do what :func:`evaluate` does with what is bound and read already."""
+    examples, correct, name, output = data
+    exact, run = F32Reference(reference), compile_placed(placed)
     answers: list[Answer] = []
     interrupted = False
     with Progress("evaluate", show=progress, total=len(examples), unit="examples") as bar:
@@ -273,10 +289,8 @@ def evaluate(
     return Evaluation(run.placement.label, name, tuple(answers), interrupted)
 
 
-def read_data(
-    data: Any, metric: Metric | Correct | None = None
-) -> tuple[Sequence[Any], Correct | None, str, str]:
-    """Return examples, what tells whether one is right, its name, and the output looked at."""
+def read_data(data: Any, metric: Metric | Correct | None = None) -> ReadData:
+    """Read what a caller gave as ``data=`` and ``metric=``; ArgumentError where it is neither."""
     output = ""
     if isinstance(data, Dataset):
         metric, output, data = metric or data.metric, data.output, data.evaluation
@@ -289,12 +303,12 @@ def read_data(
     if not len(examples):
         raise ArgumentError("data= has no examples. Give at least one; hundreds tell more.")
     if metric is None:
-        return examples, None, "", output
+        return ReadData(examples, None, "", output)
     if isinstance(metric, Metric):
-        return examples, metric.correct, metric.name, output
+        return ReadData(examples, metric.correct, metric.name, output)
     if not callable(metric):
         raise ArgumentError(
             "metric= is a function from outputs by name and a label to a bool, not "
             f"{type(metric).__name__}."
         )
-    return examples, metric, getattr(metric, "__name__", "accuracy"), output
+    return ReadData(examples, metric, getattr(metric, "__name__", "accuracy"), output)

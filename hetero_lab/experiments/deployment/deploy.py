@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hetero_lab.backend.core import shared_core
+from hetero_lab.backend.bound import bind
 from hetero_lab.errors import ArgumentError, CompileError
 from hetero_lab.experiments.deployment.contract import (
     FILE_NAME,
@@ -21,9 +21,9 @@ from hetero_lab.experiments.deployment.contract import (
 )
 from hetero_lab.experiments.deployment.observation import expected_outputs, observe
 from hetero_lab.experiments.environment import current_environment
-from hetero_lab.model.read import Source, prepare
+from hetero_lab.model.read import Source
 from hetero_lab.placement.placement import PlacementLike, resolve
-from hetero_lab.runtime.compiled import compile_placement
+from hetero_lab.runtime.compiled import compile_placed
 from hetero_lab.runtime.freeze import write_frozen
 from hetero_lab.runtime.inputs import Inputs, bind_inputs, generate_inputs
 from hetero_lab.runtime.reference import executed_precision
@@ -88,18 +88,16 @@ def freeze(
     ...     sorted(path.name for path in directory.iterdir())[:4]
     ['contract.json', 'inputs.npz', 'model.bin', 'model.xml']
     """
-    core = core or shared_core()
-    prepared = prepare(model)
-    resolved = resolve(prepared, placement, core=core)
+    placed = resolve(bind(model, core), placement)
     if examples is None:
-        examples = [generate_inputs(prepared, seed) for seed in range(_REQUESTS)]
-    arrays = [bind_inputs(prepared, inputs) for inputs in examples]
+        examples = [generate_inputs(placed.bound, seed) for seed in range(_REQUESTS)]
+    arrays = [bind_inputs(placed.bound, inputs) for inputs in examples]
     if not arrays:
         raise ArgumentError("examples= needs the inputs of one request at least.")
     target = make_directory(directory)
-    compiled = compile_placement(prepared, resolved, core=core)
+    compiled = compile_placed(placed)
     with scratch_directory(target, ".hetero_lab-") as draft:
-        write_frozen(draft, compiled, arrays, core)
+        write_frozen(draft, compiled, arrays)
         seen = observe(draft)
         if seen.error:
             raise CompileError(
@@ -116,16 +114,16 @@ def freeze(
         write_contract(
             draft,
             Contract(
-                label=resolved.label,
-                model_fingerprint=prepared.fingerprint,
+                label=placed.label,
+                model_fingerprint=placed.bound.fingerprint,
                 files={name: file_digest(draft / name) for name in HASHED},
                 **{key: plan[key] for key in ("target", "properties", "affinity", "emulated")},
-                devices={name: seen.devices.get(name, "") for name in resolved.devices},
+                devices={name: seen.devices.get(name, "") for name in placed.devices},
                 execution_devices=seen.execution_devices,
                 header=seen.header,
                 precision=executed_precision((), compiled),
                 n_requests=len(arrays),
-                environment=current_environment(resolved.devices, core),
+                environment=current_environment(placed.devices, placed.core),
                 latency=seen.latency,
                 accuracy=accuracy,
             ),

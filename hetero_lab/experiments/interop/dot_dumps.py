@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 import openvino as ov
 
-from hetero_lab.backend.core import environment_of_a_child, shared_core
+from hetero_lab.backend.bound import bind
+from hetero_lab.backend.core import environment_of_a_child
 from hetero_lab.backend.emulation import emulated_devices, plugin_of
 from hetero_lab.errors import ArgumentError, CompileError, StoredFileError, shorten
 from hetero_lab.model.naming import unique
-from hetero_lab.model.read import PreparedModel, Source, prepare, save
+from hetero_lab.model.read import Source, save
 from hetero_lab.placement.partition import predict
-from hetero_lab.placement.placement import Placement, PlacementLike, compile_properties, resolve
+from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve
 from hetero_lab.runtime import run_frozen
 from hetero_lab.runtime.compiled import labelled_clone
 from hetero_lab.tables import html_table, scratch_directory, write_json
@@ -180,18 +181,16 @@ def hetero_dumps(
     """
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s > 0:
         raise ArgumentError(f"timeout_s= is a number above 0, not {timeout_s!r}.")
-    core = core or shared_core()
-    prepared = prepare(model)
-    resolved = resolve(prepared, placement, core=core)
+    placed = resolve(bind(model, core), placement)
     with scratch_directory() as directory:
-        names = _write(directory, prepared, resolved, core)
-        _compile_there(directory, resolved.label, timeout_s)
+        names = _write(directory, placed)
+        _compile_there(directory, placed.label, timeout_s)
         texts = []
         for kind in ("affinity", "subgraphs"):
             path = directory / f"hetero_{kind}_{_MODEL}.dot"
             if not path.is_file():
                 raise CompileError(
-                    f"OpenVINO wrote no {path.name} for {shorten(resolved.label)}. Its HETERO "
+                    f"OpenVINO wrote no {path.name} for {shorten(placed.label)}. Its HETERO "
                     "plugin may no longer know OPENVINO_HETERO_VISUALIZE."
                 )
             texts.append(path.read_text(encoding="utf-8", errors="replace"))
@@ -202,7 +201,7 @@ def hetero_dumps(
     if apart:
         raise StoredFileError(f"The two dumps do not agree on the device of {shorten(apart[0])}.")
     return HeteroDumps(
-        resolved.label,
+        placed.label,
         tuple(DumpedNode(names.get(n.name, n.name), n.type, n.device, n.subgraph) for n in nodes),
         tuple((names.get(s, s), names.get(t, t)) for s, t in wires),
         *texts,
@@ -252,23 +251,19 @@ def _edges(
             yield of_clone.get(source, source), sends.get(target, target)
 
 
-def _write(
-    directory: Path, prepared: PreparedModel, placement: Placement, core: ov.Core
-) -> dict[str, str]:
+def _write(directory: Path, placed: BoundPlacement) -> dict[str, str]:
     """Write what ``run_frozen`` compiles; return dumped name → own name, where they differ."""
-    model, _ = labelled_clone(
-        prepared, placement.affinity, predict(prepared.graph, placement.affinity)
-    )
+    model, _ = labelled_clone(placed, predict(placed.graph, placed.affinity))
     model.set_friendly_name(_MODEL)
     names = _rename(model.get_ordered_ops())
-    specs = emulated_devices(core)
-    devices = placement.affinity.devices
+    specs = emulated_devices(placed.core)
+    devices = placed.affinity.devices
     save(model, directory / "model.xml")
     write_json(
         directory / "placement.json",
         {
             "target": "HETERO:" + ",".join(devices),
-            "properties": {"DEVICE_PROPERTIES": compile_properties(placement, core)},
+            "properties": {"DEVICE_PROPERTIES": placed.properties},
             "emulated": {d: list(plugin_of(specs[d])) for d in devices if d in specs},
             "affinity": {
                 node.get_friendly_name(): node.get_rt_info()["affinity"].astype(str)

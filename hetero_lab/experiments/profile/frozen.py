@@ -5,20 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.clock import now
 from hetero_lab.errors import CompileError, StoredFileError, last_line, shorten
 from hetero_lab.experiments.environment import current_environment
-from hetero_lab.experiments.profile.profile import Profile
-from hetero_lab.model.read import PreparedModel, Source, prepare
+from hetero_lab.experiments.profile.result import Profile
+from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.partition import Partition, one_subgraph, predict
-from hetero_lab.placement.placement import Placement
+from hetero_lab.placement.partition import Partition, partition_of
+from hetero_lab.placement.placement import BoundPlacement, Placement
 from hetero_lab.runtime import memory, run_frozen
 from hetero_lab.runtime.compiled import CompiledPlacement
-from hetero_lab.runtime.inputs import Inputs, bind_inputs, generate_inputs
+from hetero_lab.runtime.inputs import Inputs, given_or_generated
 from hetero_lab.runtime.reference import compare_with_reference, executed_precision
 from hetero_lab.runtime.timing import latency_of, time_once, turns, warm_up
 from hetero_lab.tables import read_json
@@ -52,10 +55,10 @@ def profile_frozen(
     CompileError
         The runtime refuses it, for instance because a device is not here.
     """
-    prepared = prepare(model)
-    frozen = _read(directory, prepared)
-    placement = _placement(frozen, prepared, directory)
-    arrays = bind_inputs(prepared, inputs if inputs is not None else generate_inputs(prepared))
+    bound = bind(model)
+    frozen = _read(directory, bound)
+    placed = BoundPlacement(bound, _placement(frozen, bound.graph, directory))
+    arrays = given_or_generated(bound, inputs)
     memory.reset_peak()
     started = now()
     try:
@@ -67,22 +70,23 @@ def profile_frozen(
             f"{frozen['target']}: {last_line(error)}"
         ) from error
     compile_ms = (now() - started) * 1e3
-    partition, as_predicted = _partition(prepared, placement)
-    whole = CompiledPlacement(prepared, placement, compiled, partition, as_predicted, compile_ms)
+    partition, as_predicted = _partition(placed)
+    whole = CompiledPlacement(placed, compiled, partition, as_predicted, compile_ms)
     request = whole.new_request(arrays)
-    first_ms = time_once(request.infer) / 1e3
-    warm_up(request.infer)
+    infer = partial(request.infer, share_outputs=True)  # as every other profile is timed
+    first_ms = time_once(infer) / 1e3
+    warm_up(infer)
     limit = iterations or (100 if budget_s is None else None)
-    samples = list(turns(request.infer, limit, budget_s))
+    samples = list(turns(infer, limit, budget_s))
+    peak_bytes = memory.peak_bytes()
     agreement = compare_with_reference(
-        prepared, arrays, whole.read_outputs(request), executed_precision((), whole)
+        bound, arrays, whole.read_outputs(request), executed_precision((), whole)
     )
-    devices = placement.affinity.devices
     return Profile(
-        label=placement.label,
-        model_fingerprint=prepared.fingerprint,
-        graph=prepared.graph,
-        affinity=placement.affinity,
+        label=placed.label,
+        model_fingerprint=bound.fingerprint,
+        graph=bound.graph,
+        affinity=placed.affinity,
         latency=latency_of(samples),
         partition=partition,
         as_predicted=as_predicted,
@@ -90,13 +94,15 @@ def profile_frozen(
         agreement=agreement,
         compile_ms=compile_ms,
         first_inference_ms=first_ms,
-        peak_rss_bytes=memory.peak_bytes(),
+        peak_rss_bytes=peak_bytes,
         # It brings its own emulated devices along, whatever is registered here.
-        environment=replace(current_environment(devices), emulated=_emulated(frozen)),
+        environment=replace(
+            current_environment(placed.affinity.devices, bound.core), emulated=_emulated(frozen)
+        ),
     )
 
 
-def _read(directory: str | os.PathLike[str], prepared: PreparedModel) -> dict[str, Any]:
+def _read(directory: str | os.PathLike[str], bound: BoundModel) -> dict[str, Any]:
     name = shorten(os.fspath(directory))
     missing = [file for file in _FILES if not (Path(directory) / file).is_file()]
     if missing:
@@ -111,22 +117,22 @@ def _read(directory: str | os.PathLike[str], prepared: PreparedModel) -> dict[st
         isinstance(frozen.get(key), dict) for key in maps
     ):
         raise StoredFileError(f"{name} is not a whole frozen placement.")
-    if frozen["model_fingerprint"] != prepared.fingerprint:
+    if frozen["model_fingerprint"] != bound.fingerprint:
         raise StoredFileError(
-            f"{name} was frozen from another model than {shorten(prepared.graph.name)}, or from "
+            f"{name} was frozen from another model than {shorten(bound.graph.name)}, or from "
             "other weights or shapes. Freeze this model, or name the one that was frozen."
         )
     return frozen
 
 
 def _placement(
-    frozen: Mapping[str, Any], prepared: PreparedModel, directory: str | os.PathLike[str]
+    frozen: Mapping[str, Any], graph: OpGraph, directory: str | os.PathLike[str]
 ) -> Placement:
     by_device: Any = frozen["properties"].get("DEVICE_PROPERTIES")
     direct = by_device is None
     try:
         return Placement(
-            Affinity.from_graph(prepared.graph, frozen["affinity"]),
+            Affinity.from_graph(graph, frozen["affinity"]),
             label=frozen["label"] or Path(directory).name,
             device_properties={frozen["target"]: frozen["properties"]} if direct else by_device,
             direct=direct,
@@ -137,15 +143,15 @@ def _placement(
         ) from error
 
 
-def _partition(prepared: PreparedModel, placement: Placement) -> tuple[Partition, bool | None]:
+def _partition(placed: BoundPlacement) -> tuple[Partition, bool | None]:
     """Return the predicted partition, and whether it is what the runtime has.
 
     Of a split it is not asked: its Core is gone with the code that compiled it, and OpenVINO
     2026.4 crashes when a model that has lost its Core is exported.
     """
-    predicted = predict(prepared.graph, placement.affinity)
-    if placement.direct:
-        return replace(one_subgraph(predicted, placement.affinity.devices[0]), observed=True), True
+    predicted = partition_of(placed)
+    if placed.direct:
+        return replace(predicted, observed=True), True
     return predicted, None
 
 

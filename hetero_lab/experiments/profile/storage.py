@@ -1,17 +1,14 @@
-"""A Profile on disk: CSV tables for people and spreadsheets, one JSON file for reading back."""
+"""A profile as plain data, for files and for workers' answers."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-from hetero_lab.errors import HeteroLabError, StoredFileError, shorten
+from hetero_lab.errors import shorten
 from hetero_lab.experiments.environment import environment_from_json
-from hetero_lab.experiments.profile.profile import Profile
-from hetero_lab.experiments.profile.throughput import Throughput
+from hetero_lab.experiments.profile.data import ProfileData, Throughput
 from hetero_lab.model.opgraph import graph_from_json, graph_to_json
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, partition_from_json, partition_to_json
@@ -21,45 +18,10 @@ from hetero_lab.runtime.reference import Agreement
 from hetero_lab.runtime.runners import HETERO
 from hetero_lab.runtime.timeline import Span
 from hetero_lab.statistics import Latency
-from hetero_lab.tables import SCHEMA_VERSION, make_directory, read_json, write_csv, write_json
-
-FILE_NAME = "profile.json"
+from hetero_lab.tables import SCHEMA_VERSION
 
 
-def export(profile: Profile, directory: str | os.PathLike[str]) -> None:
-    """Write every table as CSV, then profile.json."""
-    target = make_directory(directory)
-    for name, frame in profile.tables.items():
-        table = frame.copy()
-        table.insert(0, "schema_version", SCHEMA_VERSION)
-        write_csv(target / f"{name}.csv", table)
-    write_json(target / FILE_NAME, to_json(profile))
-
-
-def read_profile(directory: str | os.PathLike[str]) -> Profile:
-    """Read a profile that :meth:`Profile.export` wrote; no device is needed.
-
-    Raises
-    ------
-    StoredFileError
-        The directory holds no profile, or a broken one.
-
-    Examples
-    --------
-    >>> import hetero_lab as hl
-    >>> model = hl.load("digits_inception")
-    >>> import tempfile
-    >>> measured = hl.profile(model, "CPU", iterations=20, progress=False)
-    >>> with tempfile.TemporaryDirectory() as scratch:
-    ...     directory = measured.export(f"{scratch}/results")
-    ...     hl.read_profile(f"{scratch}/results").latency == measured.latency
-    True
-    """
-    path = Path(directory) / FILE_NAME
-    return from_json(read_json(path, kind="profile"), path)
-
-
-def to_json(profile: Profile) -> dict[str, Any]:
+def to_json(profile: ProfileData) -> dict[str, Any]:
     """Return a profile as plain data."""
     return {
         "kind": "profile",
@@ -92,50 +54,41 @@ def to_json(profile: Profile) -> dict[str, Any]:
     }
 
 
-def from_json(data: dict[str, Any], path: str | os.PathLike[str]) -> Profile:
-    """Build a profile from plain data; ``path`` is for the message if that fails."""
-    try:
-        graph = graph_from_json(data["graph"])
-        partition = partition_from_json(data["partition"])
-        devices = dict(zip((op.name for op in graph), data["affinity"], strict=True))
-        result = Profile(
-            label=_text(data["label"]),
-            model_fingerprint=data["model_fingerprint"],
-            graph=graph,
-            affinity=Affinity.from_graph(graph, devices),
-            latency=_latency(data["turns_us"]),
-            partition=partition,
-            as_predicted=data["as_predicted"],
-            counters=counters_from_json(data["counters"]),
-            agreement=agreement_from_json(data["agreement"]),
-            compile_ms=float(data["compile_ms"]),
-            first_inference_ms=float(data["first_inference_ms"]),
-            peak_rss_bytes=int(data["peak_rss_bytes"]),
-            environment=environment_from_json(data["environment"]),
-            interrupted=bool(data["interrupted"]),
-            # What was stored before there was another executor has none of these.
-            executor=str(data.get("executor", HETERO)),
-            chosen=chosen_from_json(data.get("chosen", {})),
-            spans=spans_from_json(data.get("spans", ()), partition),
-            throughput=tuple(
-                Throughput(
-                    executor=t["executor"],
-                    n_requests=int(t["n_requests"]),
-                    exclusive=t["exclusive"],
-                    between=_latency(t["between_us"]),
-                    latency=_latency(t["latency_us"]),
-                )
-                for t in data.get("throughput", ())
-            ),
-        )
-        result._repr_html_()  # what cannot be shown is not whole either
-        return result
-    except Exception as error:
-        if isinstance(error, HeteroLabError):
-            raise
-        raise StoredFileError(
-            f"{shorten(os.fspath(path))} is not a whole profile: {type(error).__name__}: {error}"
-        ) from error
+def from_json(data: Mapping[str, Any]) -> ProfileData:
+    """Build a profile's data from plain data; raises all sorts of errors where it is not whole."""
+    graph = graph_from_json(data["graph"])
+    partition = partition_from_json(data["partition"])
+    devices = dict(zip((op.name for op in graph), data["affinity"], strict=True))
+    return ProfileData(
+        label=_text(data["label"]),
+        model_fingerprint=data["model_fingerprint"],
+        graph=graph,
+        affinity=Affinity.from_graph(graph, devices),
+        latency=_latency(data["turns_us"]),
+        partition=partition,
+        as_predicted=data["as_predicted"],
+        counters=counters_from_json(data["counters"]),
+        agreement=agreement_from_json(data["agreement"]),
+        compile_ms=float(data["compile_ms"]),
+        first_inference_ms=float(data["first_inference_ms"]),
+        peak_rss_bytes=int(data["peak_rss_bytes"]),
+        environment=environment_from_json(data["environment"]),
+        interrupted=bool(data["interrupted"]),
+        # What was stored before there was another executor has none of these.
+        executor=str(data.get("executor", HETERO)),
+        spans=spans_from_json(data.get("spans", ()), partition),
+        chosen=chosen_from_json(data.get("chosen", {})),
+        throughput=tuple(
+            Throughput(
+                executor=t["executor"],
+                n_requests=int(t["n_requests"]),
+                exclusive=t["exclusive"],
+                between=_latency(t["between_us"]),
+                latency=_latency(t["latency_us"]),
+            )
+            for t in data.get("throughput", ())
+        ),
+    )
 
 
 def _text(value: Any) -> str:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+from collections import Counter as Tally
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from hetero_lab.experiments.profile import (
-    precision as precision_tables,
-    timeline as timeline_tables,
-)
+from hetero_lab.experiments.profile.data import ProfileData
 from hetero_lab.runtime.counters import Counter, executed_ops_us
+from hetero_lab.runtime.timeline import Span, critical_path, idle_times, sources
 from hetero_lab.tables import Tables
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from hetero_lab.experiments.profile.profile import Profile
+# What a device may choose among; i32 or boolean is what the model says.
+_CHOSEN = frozenset(["f64", "f32", "f16", "bf16", "i8", "u8"])
+TRANSITION_COLUMNS = [
+    "producer", "consumer", "from_device", "from_precision", "to_device", "to_precision", "where",
+    "handed_over_as", "n_bytes", "from_subgraph", "to_subgraph",
+]  # fmt: skip
 
 
-def build(profile: Profile) -> Tables:
+def build_tables(profile: ProfileData) -> Tables:
     """Return all tables of a profile by name; the last four where they were measured."""
     emulated = dict(profile.environment.emulated)
     tables = Tables(
@@ -34,24 +38,22 @@ def build(profile: Profile) -> Tables:
         }
     )
     if profile.counters:
-        tables["transitions"] = _frame(
-            precision_tables.transitions(profile), precision_tables.TRANSITION_COLUMNS
-        )
+        tables["transitions"] = _frame(transitions(profile), TRANSITION_COLUMNS)
     if profile.spans:
-        tables["timeline"] = _frame(timeline_tables.timeline(profile))
-        tables["idle"] = _frame(timeline_tables.idle(profile))
+        tables["timeline"] = _frame(timeline(profile))
+        tables["idle"] = _frame(idle(profile))
     if profile.throughput:
         tables["throughput"] = _frame(_throughput(profile))
     return tables
 
 
-def headline(profile: Profile) -> pd.DataFrame:
+def headline(profile: ProfileData) -> pd.DataFrame:
     """Return the few numbers of the summary that people look at first."""
     columns = [
         "median_us", "ci95_low_us", "ci95_high_us", "p90_us", "n_subgraphs", "boundary_bytes",
         "compile_ms", "first_inference_ms", "verdict",
     ]  # fmt: skip
-    return profile.tables["summary"].loc[:, columns]
+    return _frame([summary_row(profile)], columns)
 
 
 SUMMARY_COLUMNS = [
@@ -82,7 +84,7 @@ def _frame(rows: list[dict[str, Any]], columns: list[str] | None = None) -> pd.D
     return pd.DataFrame(rows, columns=columns)
 
 
-def summary_row(profile: Profile) -> dict[str, Any]:
+def summary_row(profile: ProfileData) -> dict[str, Any]:
     """Return the summary of a profile, with the keys of ``SUMMARY_COLUMNS``."""
     latency, partition, environment = profile.latency, profile.partition, profile.environment
     low, high = latency.ci95_us
@@ -139,12 +141,12 @@ def time_parts(counters: Sequence[Counter], latency_us: float) -> dict[str, Any]
     }
 
 
-def _worst_verdict(profile: Profile) -> str:
+def _worst_verdict(profile: ProfileData) -> str:
     order = ["equal", "rounding", "different", "not a number"]
     return max((a.verdict for a in profile.agreement), key=order.index, default="not compared")
 
 
-def _latency(profile: Profile) -> pd.DataFrame:
+def _latency(profile: ProfileData) -> pd.DataFrame:
     return _frame(
         [
             {"label": profile.label, "turn": number, "index": index, "latency_us": sample}
@@ -154,10 +156,10 @@ def _latency(profile: Profile) -> pd.DataFrame:
     )
 
 
-def _subgraphs(profile: Profile) -> list[dict[str, Any]]:
+def _subgraphs(profile: ProfileData) -> list[dict[str, Any]]:
     emulated = dict(profile.environment.emulated)
     boundaries = profile.partition.boundaries
-    precision = precision_tables.executed_precisions(profile.counters)
+    precision = executed_precisions(profile.counters)
     rows = []
     for subgraph in profile.partition.subgraphs:
         mine = [c for c in profile.counters if c.subgraph == subgraph.index]
@@ -177,7 +179,7 @@ def _subgraphs(profile: Profile) -> list[dict[str, Any]]:
                 "input_bytes": sum(b.n_bytes or 0 for b in incoming),
                 "n_outputs": len(outgoing),
                 "output_bytes": sum(b.n_bytes or 0 for b in outgoing),
-                "precisions": precision_tables.tally(precision.get(o, "") for o in subgraph.ops),
+                "precisions": tally(precision.get(o, "") for o in subgraph.ops),
                 "ops": "\n".join(subgraph.ops),
             }
         )
@@ -196,7 +198,7 @@ def counter_rows(counters: Iterable[Counter], emulated: Container[str]) -> list[
     ]
 
 
-def _boundaries(profile: Profile) -> list[dict[str, Any]]:
+def _boundaries(profile: ProfileData) -> list[dict[str, Any]]:
     graph, partition = profile.graph, profile.partition
     device = [s.device for s in partition.subgraphs]
     rows = []
@@ -225,7 +227,7 @@ def _boundaries(profile: Profile) -> list[dict[str, Any]]:
     return rows
 
 
-def _placement(profile: Profile) -> list[dict[str, Any]]:
+def _placement(profile: ProfileData) -> list[dict[str, Any]]:
     graph = profile.graph
     where = profile.partition.subgraph_of
     times = executed_ops_us(profile.counters)
@@ -235,7 +237,7 @@ def _placement(profile: Profile) -> list[dict[str, Any]]:
         for op in (counter.op, *counter.fused_ops)
         if counter.kind == "op"
     }
-    precision = precision_tables.executed_precisions(profile.counters)
+    precision = executed_precisions(profile.counters)
     emulated = dict(profile.environment.emulated)
     rows = []
     for name in profile.affinity.ops:
@@ -260,7 +262,7 @@ def _placement(profile: Profile) -> list[dict[str, Any]]:
     return rows
 
 
-def _throughput(profile: Profile) -> list[dict[str, Any]]:
+def _throughput(profile: ProfileData) -> list[dict[str, Any]]:
     rows = []
     for measured in profile.throughput:
         low, high = measured.between.ci95_us
@@ -281,3 +283,106 @@ def _throughput(profile: Profile) -> list[dict[str, Any]]:
 
 def _total(counters: Iterable[Counter]) -> float:
     return float(sum(c.real_time_us for c in counters))
+
+
+def executed_precisions(counters: Sequence[Counter]) -> dict[str, str]:
+    """Return op → precision of the node that ran it; ops of which no counter tells are left out."""
+    found = {}
+    for counter in counters:
+        if counter.kind == "op" and counter.precision:
+            for op in (counter.op, *counter.fused_ops):
+                found.setdefault(op, counter.precision)
+    return found
+
+
+def tally(precisions: Iterable[str]) -> str:
+    """Say how many ops ran in which precision, the most frequent first: ``"9 bf16, 2 f32"``."""
+    counted = Tally(precisions)
+    return ", ".join(f"{n} {name}" for name, n in counted.most_common() if name)
+
+
+def transitions(profile: ProfileData) -> list[dict[str, Any]]:
+    """Return one row a pair of ops between which the precision changes, in the model's order.
+
+    With the keys of ``TRANSITION_COLUMNS``. ``where`` is ``boundary`` (between subgraphs) or
+    ``inside`` one. What crosses a boundary does so in the model's own type: two bf16 devices hand
+    over f32, so that such a pair is in the table too. ``n_bytes`` are those of the tensors in the
+    model's type; a tensor that several ops read is in the row of each.
+    """
+    graph, home = profile.graph, profile.partition.subgraph_of
+    precision = executed_precisions(profile.counters)
+    node = {op: c.op for c in profile.counters if c.kind == "op" for op in (c.op, *c.fused_ops)}
+    rows = []
+    for consumer in profile.affinity.ops:
+        ports: dict[int, set[int]] = {}
+        for index, port in graph.ops[graph.index_of[consumer]].inputs:
+            ports.setdefault(index, set()).add(port)
+        for index, used in ports.items():
+            producer = graph.ops[index].name
+            tensors = [graph.ops[index].outputs[port] for port in sorted(used)]
+            tensors = [t for t in tensors if t.element_type in _CHOSEN]
+            ends = precision.get(producer), precision.get(consumer)
+            if not tensors or not set(ends) <= _CHOSEN:
+                continue
+            crosses = home.get(producer) != home.get(consumer)
+            if not crosses and node[producer] == node[consumer]:
+                continue
+            handed_over = tensors[0].element_type if crosses else ""
+            if ends[0] == ends[1] and handed_over in ("", ends[0]):
+                continue
+            sizes = [t.n_bytes for t in tensors]
+            rows.append(
+                {
+                    "producer": producer,
+                    "consumer": consumer,
+                    "from_device": profile.affinity[producer],
+                    "from_precision": ends[0],
+                    "to_device": profile.affinity[consumer],
+                    "to_precision": ends[1],
+                    "where": "boundary" if crosses else "inside",
+                    "handed_over_as": handed_over,
+                    "n_bytes": None if None in sizes else sum(size or 0 for size in sizes),
+                    "from_subgraph": home.get(producer),
+                    "to_subgraph": home.get(consumer),
+                }
+            )
+    return rows
+
+
+def critical_spans(profile: ProfileData) -> frozenset[Span]:
+    """Return the spans that determined the end of their own request."""
+    waits = sources(profile.partition, profile.graph)
+    requests = {span.request for span in profile.spans}
+    return frozenset(s for r in requests for s in critical_path(profile.spans, r, waits))
+
+
+def timeline(profile: ProfileData) -> list[dict[str, Any]]:
+    """Return a row a span, times since the first start; ``request`` counts from 0."""
+    critical = critical_spans(profile)
+    first_s = min(span.start_s for span in profile.spans)
+    number = {r: i for i, r in enumerate(sorted({span.request for span in profile.spans}))}
+    return [
+        {
+            "request": number[span.request],
+            "subgraph": span.subgraph,
+            "device": span.device,
+            "start_us": (span.start_s - first_s) * 1e6,
+            "end_us": (span.end_s - first_s) * 1e6,
+            "critical": span in critical,
+        }
+        for span in sorted(profile.spans, key=lambda s: (s.start_s, s.end_s, s.subgraph))
+    ]
+
+
+def idle(profile: ProfileData) -> list[dict[str, Any]]:
+    """Return a row a device: busy and idle while a request was in flight, and the idle share."""
+    devices = dict.fromkeys(subgraph.device for subgraph in profile.partition.subgraphs)
+    return [
+        {
+            "device": found.device,
+            "busy_us": found.busy_us,
+            "idle_us": found.idle_us,
+            "share": found.share,
+        }
+        for found in idle_times(profile.spans, devices)
+    ]

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import supported_ops
 from hetero_lab.backend.emulation import emulated_devices
@@ -27,7 +28,7 @@ from hetero_lab.experiments.search.isolated_units import isolated_nodes
 from hetero_lab.experiments.search.observer import Conditions, Observer
 from hetero_lab.experiments.search.progress import Progress
 from hetero_lab.model.opgraph import CONSTANT, OpGraph
-from hetero_lab.model.read import PreparedModel, Source, prepare
+from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.priorities import Priorities
 from hetero_lab.planning.cost_model import CostModel, ValidationRow
@@ -133,10 +134,10 @@ def calibrate(
     if not (validate is None or (type(validate) is int and validate >= 0)):
         raise ArgumentError(f"validate= is a whole number of at least 0, not {validate!r}.")
     properties = check_device_properties(device_properties, names, core)
-    prepared = prepare(model)
+    bound = bind(model, core)
     with Progress(watch, show=progress) as bar:
         calibration = Calibration.begin(
-            prepared, names, properties, Conditions(inputs, seed, isolate), watch, bar, core
+            bound, names, properties, Conditions(inputs, seed, isolate), watch, bar
         )
         calibration.run(math.inf if budget_s is None else budget_s, validate)
         costs = calibration.fit()
@@ -205,22 +206,22 @@ class Calibration:
     @classmethod
     def begin(
         cls,
-        prepared: PreparedModel,
+        bound: BoundModel,
         names: Sequence[str],
         properties: Mapping[str, Mapping[str, Any]],
         conditions: Conditions,
         watch: Stopwatch,
         progress: Progress,
-        core: ov.Core,
         *,
         prior: CostModel | None = None,
     ) -> Calibration:
         """Measure the reference."""
         progress.begin("calibrate")
-        support = _support(prepared, names, core)
-        base = _base(prepared, names, support, core)
-        reference = middling_affinity(prepared.graph, support, _single_ops(prepared.graph))
-        observer = Observer(prepared, properties, reference, watch, conditions, progress, core)
+        graph = bound.graph
+        support = _support(bound, names)
+        base = _base(graph, names, support)
+        reference = middling_affinity(graph, support, _single_ops(graph))
+        observer = Observer(bound, properties, reference, watch, conditions, progress)
         if prior is not None:
             prior.check_support(support)
         first = observer.observe_reference(base, counters=prior is None)
@@ -293,16 +294,15 @@ class Calibration:
         observed = [seen.slower(drift) for seen in self.observed]
         if self.prior is not None:
             return adjust(self.prior, observed)
-        prepared = self.observer.prepared
-        names, core = tuple(self.support), self.observer.core
-        found = fit(prepared.graph, self.support, observed, coarse=self._is_coarse)
-        specs = emulated_devices(core)
+        bound, names = self.observer.bound, tuple(self.support)
+        found = fit(bound.graph, self.support, observed, coarse=self._is_coarse)
+        specs = emulated_devices(bound.core)
         return dataclasses.replace(
             found,
             device_properties=self.observer.device_properties,
-            environment=_environment(names, core),
+            environment=_environment(names, bound.core),
             emulated={device: specs[device].base for device in names if device in specs},
-            fingerprint=prepared.fingerprint,
+            fingerprint=bound.fingerprint,
             notes=tuple(self._notes()),
             interrupted=self.observer.interrupted,
             validation_rows=tuple(
@@ -374,7 +374,7 @@ class Calibration:
         n_validated = max(0, min(n_validated, n_affordable - _FEW))
         n = min(MOST_FITTED, n_affordable - n_validated)
         is_coarse = n < _FEW
-        graph, seed = self.observer.prepared.graph, self.observer.conditions.seed
+        graph, seed = self.observer.bound.graph, self.observer.conditions.seed
         groups = fusion_groups(self.observed, list(self.support))
         units = split_into_units(graph, self.support, groups, coarse=is_coarse)
         most = self._most_switches()
@@ -412,12 +412,10 @@ class Calibration:
         return max(2, int(_MOST_SWITCHES * _SLOW_COMPILE_S / slowest_s))
 
 
-def _support(
-    prepared: PreparedModel, names: Sequence[str], core: ov.Core
-) -> dict[str, frozenset[str]]:
-    graph = prepared.graph
+def _support(bound: BoundModel, names: Sequence[str]) -> dict[str, frozenset[str]]:
+    graph = bound.graph
     placeable = [graph.ops[index].name for index in graph.placeable]
-    able = {d: supported_ops(prepared, d, core=core) for d in names}
+    able = {d: supported_ops(bound, d) for d in names}
     # What is computed from constants goes with the op that uses it.
     with_it: dict[str, set[str]] = {op: set() for op in placeable}
     for index in graph.constant_side:
@@ -441,18 +439,12 @@ def _support(
 
 
 def _base(
-    prepared: PreparedModel,
-    names: Sequence[str],
-    support: Mapping[str, frozenset[str]],
-    core: ov.Core,
+    graph: OpGraph, names: Sequence[str], support: Mapping[str, frozenset[str]]
 ) -> dict[str, Affinity]:
     """Return each device alone where it can, and each device first in a greedy order."""
-    graph = prepared.graph
     n_ops = len(graph.placeable)
     base = {
-        device: Affinity.uniform(prepared, device, core=core)
-        for device in names
-        if len(support[device]) == n_ops
+        device: Affinity.on_one(graph, device) for device in names if len(support[device]) == n_ops
     }
     for device in names:
         order = [device, *(d for d in names if d != device)]

@@ -6,16 +6,16 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from hetero_lab.backend.core import shared_core
+from hetero_lab.backend.bound import bind
 from hetero_lab.backend.emulation import emulated_devices, plain
 from hetero_lab.errors import ArgumentError, shorten
 from hetero_lab.experiments.environment import noise_of
-from hetero_lab.experiments.profile.profile import Profile
+from hetero_lab.experiments.profile.result import Profile
 from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.experiments.sweep.row import Row
-from hetero_lab.model.read import PreparedModel, Source, prepare
-from hetero_lab.placement.partition import Partition, one_subgraph, predict
-from hetero_lab.placement.placement import Placement, PlacementLike, resolve
+from hetero_lab.model.read import Source
+from hetero_lab.placement.partition import partition_of
+from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve
 from hetero_lab.planning.cost_model import CostModel, expect_costs
 from hetero_lab.planning.difference import Difference, Measurement, compare_placements
 from hetero_lab.runtime.runners import HETERO
@@ -85,22 +85,21 @@ def explain(
     """
     if costs is not None:
         expect_costs(costs)
-    core = core or shared_core()
-    prepared = prepare(model)
-    first, second = (resolve(prepared, placement, core=core) for placement in (before, after))
+    bound = bind(model, core)
+    first, second = (resolve(bound, placement) for placement in (before, after))
     measurement, measured_notes = None, []
     if profiles is not None:
         pair = _pair(profiles, first, second)
         for name, placement, given in zip("ab", (first, second), pair, strict=True):
-            _check(name, placement, given, prepared)
+            _check(name, placement, given)
         measurement = _measurement(*pair)
         measured_notes = _measured_notes(pair, costs)
-    specs = emulated_devices(core)
+    specs = emulated_devices(bound.core)
     used = dict.fromkeys([*first.affinity.devices, *second.affinity.devices])
     return compare_placements(
-        prepared.graph,
-        (_label(first), first.affinity, _partition(prepared, first)),
-        (_label(second), second.affinity, _partition(prepared, second)),
+        bound.graph,
+        (_label(first), first.affinity, partition_of(first)),
+        (_label(second), second.affinity, partition_of(second)),
         costs,
         measurement=measurement,
         emulated={device: specs[device].base for device in used if device in specs},
@@ -144,19 +143,12 @@ def explain_rows(before: Row, after: Row) -> Difference:
     )
 
 
-def _label(placement: Placement) -> str:
+def _label(placement: BoundPlacement) -> str:
     return placement.label or "affinity"
 
 
-def _partition(prepared: PreparedModel, placement: Placement) -> Partition:
-    predicted = predict(prepared.graph, placement.affinity)
-    if placement.direct:
-        return one_subgraph(predicted, placement.affinity.devices[0])
-    return predicted
-
-
 def _pair(
-    profiles: Sequence[Measured] | Sweep, before: Placement, after: Placement
+    profiles: Sequence[Measured] | Sweep, before: BoundPlacement, after: BoundPlacement
 ) -> tuple[Measured, Measured]:
     if isinstance(profiles, Sweep):
         return _row_of("a", profiles, before), _row_of("b", profiles, after)
@@ -169,7 +161,7 @@ def _pair(
     )
 
 
-def _row_of(name: str, sweep: Sweep, placement: Placement) -> Row:
+def _row_of(name: str, sweep: Sweep, placement: BoundPlacement) -> Row:
     """Return the measured row of a placement; one of its label if there are several."""
     found = [
         row
@@ -192,7 +184,7 @@ def _profile(given: Measured) -> Profile:
     return profile
 
 
-def _check(name: str, placement: Placement, given: Measured, prepared: PreparedModel) -> None:
+def _check(name: str, placement: BoundPlacement, given: Measured) -> None:
     if isinstance(given, Row):
         if given.profile is None:
             raise ArgumentError(f"The row of {name} was not measured: {given.status}.")
@@ -202,7 +194,7 @@ def _check(name: str, placement: Placement, given: Measured, prepared: PreparedM
                 "is no latency. Give a row with one request."
             )
     profile = _profile(given)
-    if profile.model_fingerprint != prepared.fingerprint:
+    if profile.model_fingerprint != placement.bound.fingerprint:
         raise ArgumentError(f"The profile of {name} is of another model or of other weights.")
     if profile.affinity != placement.affinity:
         raise ArgumentError(
@@ -276,7 +268,7 @@ def _counted(before: Profile, after: Profile) -> dict[str, float]:
     return found
 
 
-def _notes(before: Placement, after: Placement, costs: CostModel | None) -> Iterator[str]:
+def _notes(before: BoundPlacement, after: BoundPlacement, costs: CostModel | None) -> Iterator[str]:
     """Say what a prediction does not know of."""
     common = [d for d in before.affinity.devices if d in after.affinity.devices]
     if any(_properties(before, d) != _properties(after, d) for d in common):
@@ -293,8 +285,8 @@ def _notes(before: Placement, after: Placement, costs: CostModel | None) -> Iter
                 yield f"The costs hold for other properties of {device} than {name} sets."
 
 
-def _properties(placement: Placement, device: str) -> Mapping[str, Any]:
-    return placement.device_properties.get(device, {})
+def _properties(placement: BoundPlacement, device: str) -> Mapping[str, Any]:
+    return placement.placement.device_properties.get(device, {})
 
 
 def _measured_notes(pair: Sequence[Measured], costs: CostModel | None) -> list[str]:

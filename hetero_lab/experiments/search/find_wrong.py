@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero_lab.backend.core import shared_core
+from hetero_lab.backend.bound import bind
 from hetero_lab.backend.emulation import emulated_devices, plugin_of
 from hetero_lab.errors import (
     ArgumentError,
@@ -23,16 +23,16 @@ from hetero_lab.errors import (
 )
 from hetero_lab.experiments.environment import current_environment
 from hetero_lab.experiments.search.minimal_set import minimal_set
-from hetero_lab.experiments.search.placed_runs import PlacedRuns, partition_of
+from hetero_lab.experiments.search.placed_runs import PlacedRuns
 from hetero_lab.experiments.search.wrong import Kind, OpError, Wrong, WrongSet
-from hetero_lab.model.read import Source, prepare
+from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.partition import predict
-from hetero_lab.placement.placement import Placement, PlacementLike, compile_properties, resolve
+from hetero_lab.placement.partition import partition_of, predict
+from hetero_lab.placement.placement import Placement, PlacementLike, resolve
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.planner import plan_graph
 from hetero_lab.progress import Progress
-from hetero_lab.runtime.inputs import Inputs, bind_inputs, generate_inputs
+from hetero_lab.runtime.inputs import Inputs, given_or_generated
 from hetero_lab.runtime.pieces import TensorKey, cut_pieces, outgoing
 from hetero_lab.runtime.reference import (
     TOLERANCE,
@@ -129,32 +129,31 @@ def find_wrong(
     >>> wrong.kind in ("none", "rounding"), wrong.fix
     (True, {})
     """
-    core = core or shared_core()
     watch = Stopwatch.start(budget_s)
     if tolerance is not None and not tolerance > 0:
         raise ArgumentError(
             f"tolerance= is a relative error above 0, for instance 0.001, not {tolerance!r}."
         )
-    prepared = prepare(model)
-    resolved = resolve(prepared, placement, core=core)
-    if resolved.virtual is not None:
+    placed = resolve(bind(model, core), placement)
+    virtual = placed.placement.virtual
+    if virtual is not None:
         raise ArgumentError(
-            f"{resolved.virtual} chooses a device for the whole model as it runs. Search on each "
-            f"of its devices by itself: {', '.join(resolved.devices)}."
+            f"{virtual} chooses a device for the whole model as it runs. Search on each of its "
+            f"devices by itself: {', '.join(placed.devices)}."
         )
     if costs is not None:
-        costs.check_graph(prepared.graph)
-    arrays = bind_inputs(prepared, generate_inputs(prepared) if inputs is None else inputs)
+        costs.check_graph(placed.graph)
+    arrays = given_or_generated(placed.bound, inputs)
     try:
-        trusted = reference_device(prepared, core)
+        trusted = reference_device(placed.bound)
     except DeviceError as error:
         raise DeviceError(
             "No single real device here supports the whole model, so there is no reference that "
             "could tell what is wrong."
         ) from error
     if costs is not None:
-        costs.check_devices([*resolved.devices, trusted])
-    runs = PlacedRuns(prepared, resolved, arrays, trusted, core, isolate=isolate)
+        costs.check_devices([*placed.devices, trusted])
+    runs = PlacedRuns(placed, arrays, trusted, isolate=isolate)
     try:
         return search_wrong(runs, watch, tolerance=tolerance, costs=costs, progress=progress)
     finally:
@@ -217,7 +216,7 @@ class _Search:
             costs,
             bar,
         )
-        self.prepared, self.graph, self.given = runs.prepared, runs.prepared.graph, runs.placement
+        self.graph, self.given = runs.bound.graph, runs.given.placement
         self.placeable = frozenset(self.graph.ops[i].name for i in self.graph.placeable)
         # Ops of a stateful path go together.
         self.members: dict[str, list[str]] = {}
@@ -238,7 +237,7 @@ class _Search:
         """Search, and bring together what was found."""
         outputs = self._run_given()
         self.precisions = {
-            device: lowest_precision([], self.prepared, [self._hint(device)])
+            device: lowest_precision([], self.graph, [self._hint(device)])
             for device in self.given.affinity.devices
         }
         self.suspects = {
@@ -251,7 +250,7 @@ class _Search:
             (self.graph.ops[producer].name, port)
             for producer, port in (self.graph.ops[i].inputs[0] for i in self.graph.results)
         ]
-        named = reference_outputs(self.prepared, self.runs.arrays, core=self.runs.core)
+        named = reference_outputs(self.runs.bound, self.runs.arrays)
         self.reference = list(named.values())
         self._check_numbers(list(named))
         self.before = float("inf") if self.refused else max(self._errors(outputs), default=0.0)
@@ -261,7 +260,7 @@ class _Search:
         self.bar.note(f"{self.runs.n_compiles} compiles")
         self.transparent = self.runs.transparent()
         self._check_reference()
-        whole = partition_of(self.prepared, self.given).n_subgraphs == 1
+        whole = partition_of(self.runs.given).n_subgraphs == 1
         if whole and not self.refused and len(self.suspects) == len(self.placeable):
             made = dict(zip(self.output_keys, outputs, strict=True))
             everything = frozenset(self.suspects)
@@ -302,7 +301,7 @@ class _Search:
             return []
 
     def _hint(self, device: str) -> object:
-        own = compile_properties(self.given, self.runs.core)[device]
+        own = self.runs.given.properties[device]
         return own.get("INFERENCE_PRECISION_HINT", self.runs.hints.get(device))
 
     # What the outputs are worth.
@@ -490,7 +489,7 @@ class _Search:
         """Return the sets of ops that are wrong in a placement, as far as they are not known."""
         suspects = self._suspects_in(placement)
         roots: dict[str, list[frozenset[str]]] = {}
-        for subgraph in partition_of(self.prepared, placement).subgraphs:
+        for subgraph in partition_of(self.runs.bind(placement)).subgraphs:
             ops = frozenset(op for op in subgraph.ops if op in suspects)
             if ops:
                 roots.setdefault(subgraph.device, []).append(ops)
@@ -734,7 +733,7 @@ class _Search:
         values = {} if kind == "none" else self.transparent.values
         sets = []
         for found in self.found:
-            piece = cut_pieces(self.prepared, [found.ops], values)
+            piece = cut_pieces(self.runs.bound, [found.ops], values)
             sets.append(
                 WrongSet(
                     found.device,
@@ -760,7 +759,7 @@ class _Search:
             before=self.before,
             after=after,
             precisions=dict(self.precisions),
-            device_properties=compile_properties(self.given, self.runs.core),
+            device_properties=self.runs.given.properties,
             plugins={
                 device: plugin_of(spec)
                 for device, spec in emulated_devices(self.runs.core).items()

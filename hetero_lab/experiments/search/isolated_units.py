@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from hetero_lab.experiments.search.observer import Observer
-from hetero_lab.model.read import PreparedModel
+from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.placement import resolve
 from hetero_lab.planning.design import placed
 from hetero_lab.planning.observations import Node
-from hetero_lab.runtime.inputs import bind_inputs, generate_inputs
+from hetero_lab.runtime.inputs import given_or_generated
 from hetero_lab.runtime.parallel import ParallelExecutor
 
 _PARTS = 12
@@ -29,20 +30,12 @@ def isolated_nodes(
     rest, so that two compiles show all of them apart. The time of a subgraph is divided among
     its ops as another device's counters divide theirs, or by the bytes that they make.
     """
-    prepared, conditions = observer.prepared, observer.conditions
-    weights = _weights(prepared, known)
-    inputs = conditions.inputs
-    if inputs is None:
-        inputs = generate_inputs(prepared, conditions.seed)
-    arrays = bind_inputs(prepared, inputs)
+    bound, conditions = observer.bound, observer.conditions
+    weights = _weights(bound.graph, known)
+    arrays = given_or_generated(bound, conditions.inputs, conditions.seed)
     found: list[Node] = []
-    for affinity in _halves(prepared, device, support):
-        executor = ParallelExecutor(
-            prepared,
-            affinity,
-            device_properties=observer.device_properties,
-            core=observer.core,
-        )
+    for affinity in _halves(bound.graph, device, support):
+        executor = ParallelExecutor.of(resolve(bound, observer.placement(affinity, "isolated")))
         try:
             for _ in range(_RUNS):
                 executor(arrays)
@@ -62,8 +55,7 @@ def isolated_nodes(
     return tuple(found)
 
 
-def _weights(prepared: PreparedModel, known: Sequence[Node]) -> dict[str, float]:
-    graph = prepared.graph
+def _weights(graph: OpGraph, known: Sequence[Node]) -> dict[str, float]:
     counted: defaultdict[str, list[float]] = defaultdict(list)
     for node in known:
         counted[node.ops[0]].append(node.us)
@@ -79,11 +71,8 @@ def _weights(prepared: PreparedModel, known: Sequence[Node]) -> dict[str, float]
     }
 
 
-def _halves(
-    prepared: PreparedModel, device: str, support: Mapping[str, frozenset[str]]
-) -> list[Affinity]:
+def _halves(graph: OpGraph, device: str, support: Mapping[str, frozenset[str]]) -> list[Affinity]:
     """Return two placements: even and odd parts of the model on the device."""
-    graph = prepared.graph
     leaders = list(dict.fromkeys(graph.leader[i] for i in graph.placeable))
     part_of = {leader: number * _PARTS // len(leaders) for number, leader in enumerate(leaders)}
     others = [other for other in support if other != device]

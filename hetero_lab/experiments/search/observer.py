@@ -6,10 +6,11 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from hetero_lab.backend.bound import BoundModel
 from hetero_lab.errors import MeasurementError
 from hetero_lab.experiments.search.progress import Progress
 from hetero_lab.experiments.sweep.result import Sweep
@@ -17,7 +18,6 @@ from hetero_lab.experiments.sweep.rounds import GROUP_SIZE
 from hetero_lab.experiments.sweep.row import Row
 from hetero_lab.experiments.sweep.sweep import sweep
 from hetero_lab.model.opgraph import OpGraph
-from hetero_lab.model.read import PreparedModel
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition
 from hetero_lab.placement.placement import Placement
@@ -25,9 +25,6 @@ from hetero_lab.planning.observations import ENTERS, LEAVES, Conversion, Node, O
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.inputs import Inputs
 from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN, Stopwatch
-
-if TYPE_CHECKING:
-    import openvino as ov
 
 _ROUNDED_DOWN_US = 0.5  # on average, where a device counts whole microseconds
 _LEAST_NOISE = 0.02  # what the model's form leaves open, whatever the number of turns
@@ -60,21 +57,20 @@ class Observer:
 
     Parameters
     ----------
-    prepared, device_properties, core
-        The model, the properties of each device for every placement, OpenVINO's core.
+    bound, device_properties
+        The model, and the properties of each device for every placement.
     reference
         The affinity that is measured every time.
     watch
         The budget of the whole call.
     """
 
-    prepared: PreparedModel
+    bound: BoundModel
     device_properties: Mapping[str, Mapping[str, Any]]
     reference: Affinity
     watch: Stopwatch
     conditions: Conditions
     progress: Progress
-    core: ov.Core
     level_us: float = 0.0
     levels_us: list[float] = field(default_factory=list)  # of the reference, sweep by sweep
     interrupted: bool = False
@@ -143,7 +139,7 @@ class Observer:
     ) -> Sweep:
         began_s = self.watch.elapsed_s
         made = sweep(
-            self.prepared,
+            self.bound.prepared,
             [self.placement(affinity, label) for label, affinity in affinities.items()],
             turns=turns,
             group_size=GROUP_SIZE if self.conditions.isolate else _ALIVE,
@@ -153,7 +149,7 @@ class Observer:
             baselines=False,
             progress=False,
             control=self.progress.control(),
-            core=self.core,
+            core=self.bound.core,
             **self.conditions.arguments,
         )
         self.interrupted |= made.interrupted

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from hetero_lab.backend.bound import bind
 from hetero_lab.backend.core import shared_core
 from hetero_lab.errors import MeasurementError, PlanError, names_at_hand
 from hetero_lab.experiments.search.calibrate import (
@@ -20,7 +21,7 @@ from hetero_lab.experiments.search.progress import Progress
 from hetero_lab.experiments.search.proof import prove
 from hetero_lab.experiments.sweep.row import Row
 from hetero_lab.interrupts import set_aside
-from hetero_lab.model.read import Source, prepare
+from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.planning.constraints import check_constraints
 from hetero_lab.planning.cost_model import CostModel, expect_costs
@@ -133,14 +134,14 @@ def optimize(
     elif objective == THROUGHPUT:
         for device in names:  # a split forbids requests to overlap unless told otherwise
             properties.setdefault(device, {}).setdefault("EXCLUSIVE_ASYNC_REQUESTS", False)
-    prepared = prepare(model)
+    bound = bind(model, core)
     if costs is not None:
-        costs.check_graph(prepared.graph)
-    check_constraints(prepared.graph, names, memory_limit, pin)
+        costs.check_graph(bound.graph)
+    check_constraints(bound.graph, names, memory_limit, pin)
     conditions = Conditions(inputs, seed, isolate)
     with Progress(watch, show=progress) as bar:
         calibration = Calibration.begin(
-            prepared, names, properties, conditions, watch, bar, core, prior=costs
+            bound, names, properties, conditions, watch, bar, prior=costs
         )
         try:
             search = _Search(calibration, watch, bar, objective, memory_limit, pin)
@@ -271,13 +272,12 @@ def _prove(search: _Search) -> Optimized:
     if watch.budget_s is not None:
         left_s = max((1.0 - _SEARCHING) * watch.budget_s, watch.budget_s - watch.elapsed_s)
     made = prove(
-        observer.prepared,
+        observer.bound,
         placements,
         least=1,
         budget_s=left_s,
         requests=(1 if search.objective == LATENCY else _IN_FLIGHT,),
         control=search.progress.control(),
-        core=observer.core,
         **observer.conditions.arguments,
     )
     rows = dict(zip(placements, made.rows, strict=True))

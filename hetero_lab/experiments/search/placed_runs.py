@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hetero_lab.backend.bound import BoundModel
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import CompileError, names_at_hand, shorten
 from hetero_lab.experiments.workers.process import WorkerError, WorkerProcess
 from hetero_lab.experiments.workers.set_up import Limits, SetUp
 from hetero_lab.model.read import PreparedModel, save
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.partition import Partition, one_subgraph, predict
-from hetero_lab.placement.placement import Placement, compile_call, compile_properties
+from hetero_lab.placement.partition import partition_of
+from hetero_lab.placement.placement import BoundPlacement, Placement
 from hetero_lab.runtime.compiled import check_cuts, labelled_clone
 from hetero_lab.runtime.infer_once import affinities_of, infer_once
 from hetero_lab.runtime.pieces import TensorKey, cut_pieces
@@ -39,6 +40,8 @@ class PlacedRuns:
 
     Parameters
     ----------
+    placed
+        The placement that is searched.
     arrays
         The model's inputs, in its order.
     trusted
@@ -62,28 +65,29 @@ class PlacedRuns:
 
     def __init__(
         self,
-        prepared: PreparedModel,
-        placement: Placement,
+        placed: BoundPlacement,
         arrays: Sequence[np.ndarray],
         trusted: str,
-        core: ov.Core,
         *,
         isolate: bool = False,
         worker_command: Sequence[str] | None = None,
         before_compile: Hook | None = None,
     ):
-        self.prepared, self.placement, self.arrays = prepared, placement, list(arrays)
-        self.trusted, self.core = trusted, core
+        self.given, self.bound, self.core = placed, placed.bound, placed.core
+        self.arrays, self.trusted = list(arrays), trusted
         self.n_compiles = 0
         self.hints: dict[str, str] = {}
         self._before_compile = before_compile
-        self._properties = compile_properties(placement, core)
-        self._worker = _Worker(core, worker_command or _COMMAND) if isolate else None
+        self._worker = _Worker(self.core, worker_command or _COMMAND) if isolate else None
 
     def close(self) -> None:
         """End the worker, if there is one."""
         if self._worker is not None:
             self._worker.close()
+
+    def bind(self, placement: Placement) -> BoundPlacement:
+        """Bind another placement of the same model."""
+        return BoundPlacement(self.bound, placement)
 
     def placed(
         self, placement: Placement, shown: Collection[TensorKey] = ()
@@ -95,27 +99,29 @@ class PlacedRuns:
         CompileError
             The runtime refuses the placement, or to run it.
         """
-        prepared, affinity = self.prepared, placement.affinity
-        partition = partition_of(prepared, placement)
-        model = prepared.model.clone()
+        placed = self.bind(placement)
+        partition = partition_of(placed)
+        model, graph = self.bound.model.clone(), self.bound.graph
         self._prepare(model, [(s.device, frozenset(s.ops)) for s in partition.subgraphs])
-        prepared = replace(prepared, model=model)
+        known = affinity = placed.affinity
         if shown:
             model, graph = with_tensors_as_outputs(model, shown)
-            prepared = PreparedModel(model, graph, "")
             # What is new converts a tensor for NumPy, on the device that makes it.
             makers = {op.name: graph.ops[op.inputs[0][0]].name for op in graph if op.inputs}
-            known = placement.affinity
             affinity = Affinity.from_graph(
                 graph, lambda name: known[name] if name in known else known[makers[name]]
             )
-            partition = partition_of(prepared, replace(placement, affinity=affinity))
-        if not placement.direct:
-            check_cuts(prepared, partition)
-            model, _ = labelled_clone(prepared, affinity, partition)
-        target, properties = compile_call(placement, self.core)
-        outputs = self._infer(model, target, properties, self.arrays, placement.devices)
-        n = len(self.prepared.model.outputs)
+        changed = BoundPlacement(
+            BoundModel(PreparedModel(model, graph, ""), self.core),
+            replace(placement, affinity=affinity),
+        )
+        if not placed.direct:
+            partition = partition_of(changed)
+            check_cuts(changed.bound, partition)
+            model, _ = labelled_clone(changed, partition)
+        target, properties = placed.compile_call
+        outputs = self._infer(model, target, properties, self.arrays, placed.devices)
+        n = len(self.bound.model.outputs)
         return outputs[:n], dict(zip(shown, outputs[n:], strict=True))
 
     def pieces(
@@ -136,10 +142,10 @@ class PlacedRuns:
         CompileError
             The device refuses them.
         """
-        cut = cut_pieces(self.prepared, pieces, values)
+        cut = cut_pieces(self.bound, pieces, values)
         self._prepare(cut.model, [(device, frozenset(piece)) for piece in pieces])
         arrays = [values[key] for key in cut.inputs]
-        outputs = self._infer(cut.model, device, self._properties[device], arrays, [device])
+        outputs = self._infer(cut.model, device, self.given.properties[device], arrays, [device])
         return [(n, key, array) for (n, key), array in zip(cut.outputs, outputs, strict=True)]
 
     def transparent(self) -> TransparentModel:
@@ -150,7 +156,7 @@ class PlacedRuns:
             # With many outputs, its snippets can tie a model into a loop, and the compile fails.
             properties["SNIPPETS_MODE"] = "DISABLE"
         return TransparentModel(
-            self.prepared,
+            self.bound.prepared,
             self.arrays,
             lambda model: self.core.compile_model(model, self.trusted, properties),
         )
@@ -227,11 +233,3 @@ class _Worker:
         if self._process is not None:
             self._process.kill()  # it may be compiling
         self._files.close()
-
-
-def partition_of(prepared: PreparedModel, placement: Placement) -> Partition:
-    """Return the subgraphs that a placement is compiled as."""
-    predicted = predict(prepared.graph, placement.affinity)
-    if placement.direct:
-        return one_subgraph(predicted, placement.affinity.devices[0])
-    return predicted

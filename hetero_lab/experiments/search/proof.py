@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from hetero_lab.backend.bound import BoundModel
 from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.experiments.sweep.sweep import sweep
-from hetero_lab.model.read import PreparedModel
 from hetero_lab.placement.placement import Placement
 
 _LEAST_TURNS = 2
 
 
 def prove(
-    prepared: PreparedModel,
+    bound: BoundModel,
     placements: Mapping[str, Placement],
     *,
     least: int,
@@ -27,17 +27,18 @@ def prove(
 
     Parameters
     ----------
-    prepared, placements
+    bound, placements
         The model, and what is measured by label; the first one is the reference.
     least
         How many are measured, with the least turns, if the budget ends before any is.
     budget_s, precision, options
         As for :func:`hetero_lab.sweep`.
     """
-    options = {"counters": False, "baselines": False, "progress": False, **options}
+    quiet = {"counters": False, "baselines": False, "progress": False, "core": bound.core}
+    options = {**quiet, **options}
     given = list(placements.values())
-    made = sweep(prepared, given, precision=precision, budget_s=budget_s, **options)
+    made = sweep(bound.prepared, given, precision=precision, budget_s=budget_s, **options)
     if made.interrupted or any(row.profile is not None for row in made.rows):
         return made
-    first = sweep(prepared, given[:least], turns=_LEAST_TURNS, budget_s=None, **options)
+    first = sweep(bound.prepared, given[:least], turns=_LEAST_TURNS, budget_s=None, **options)
     return replace(first, rows=(*first.rows, *made.rows[least:]))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import check_device, supported_ops
 from hetero_lab.errors import (
@@ -20,7 +21,7 @@ from hetero_lab.errors import (
     PlanError,
     names_at_hand,
 )
-from hetero_lab.experiments.accuracy.evaluate import Evaluation, evaluate
+from hetero_lab.experiments.accuracy.evaluate import Evaluation, evaluate_placed, read_data
 from hetero_lab.experiments.search.calibrate import Calibration, check_device_properties
 from hetero_lab.experiments.search.observer import Conditions
 from hetero_lab.experiments.search.progress import Progress
@@ -37,12 +38,12 @@ from hetero_lab.experiments.search.sensitivity import (
 from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.experiments.sweep.row import Row
 from hetero_lab.interrupts import set_aside
-from hetero_lab.model.read import PreparedModel, Source, prepare
+from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.placement import Placement
+from hetero_lab.placement.placement import Placement, resolve
 from hetero_lab.planning.cost_model import CostModel, expect_costs
 from hetero_lab.planning.planner import plan_graph
-from hetero_lab.runtime.compiled import compile_placement
+from hetero_lab.runtime.compiled import compile_placed
 from hetero_lab.runtime.scoring import F32Reference, judge
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.samples.datasets import Dataset, Examples
@@ -139,25 +140,21 @@ def recover_accuracy(
     names = (fast, accurate)
     properties = check_device_properties(device_properties, names, core)
     properties.setdefault(accurate, {}).setdefault("INFERENCE_PRECISION_HINT", "f32")
-    prepared = prepare(model)
-    _check_supported(prepared, accurate, core)
+    bound = bind(model, core)
+    _check_supported(bound, accurate)
     if costs is not None:
-        expect_costs(costs).check_graph(prepared.graph)
+        expect_costs(costs).check_graph(bound.graph)
         costs.check_devices(names)
     with Progress(watch, show=progress) as bar:
         if costs is None:
             conditions = Conditions(data.calibration[0][0])
-            calibration = Calibration.begin(
-                prepared, names, properties, conditions, watch, bar, core
-            )
+            calibration = Calibration.begin(bound, names, properties, conditions, watch, bar)
             calibration.run(_CALIBRATED * _budget_s(watch))
             costs = calibration.fit()
             set_aside(costs)
             if costs.interrupted:
                 raise KeyboardInterrupt
-        search = _Search(
-            prepared, fast, accurate, data, properties, costs, watch, bar, max_drop, core
-        )
+        search = _Search(bound, fast, accurate, data, properties, costs, watch, bar, max_drop)
         search.run()
         return _prove(search, isolate=isolate)
 
@@ -194,9 +191,9 @@ def _check(fast: str, accurate: str, data: Any, max_drop: Any, core: ov.Core) ->
             )
 
 
-def _check_supported(prepared: PreparedModel, accurate: str, core: ov.Core) -> None:
-    able = supported_ops(prepared, accurate, core=core)
-    placeable = [prepared.graph.ops[i].name for i in prepared.graph.placeable]
+def _check_supported(bound: BoundModel, accurate: str) -> None:
+    able = supported_ops(bound, accurate)
+    placeable = [bound.graph.ops[i].name for i in bound.graph.placeable]
     missing = [op for op in placeable if op not in able]
     if missing:
         raise DeviceError(
@@ -210,7 +207,7 @@ class _Search:
 
     def __init__(
         self,
-        prepared: PreparedModel,
+        bound: BoundModel,
         fast: str,
         accurate: str,
         data: Dataset,
@@ -219,17 +216,16 @@ class _Search:
         watch: Stopwatch,
         progress: Progress,
         max_drop: float,
-        core: ov.Core,
     ):
-        self.prepared, self.fast, self.accurate = prepared, fast, accurate
+        self.bound, self.fast, self.accurate = bound, fast, accurate
         self.data, self.properties, self.costs = data, properties, costs
         self.watch, self.progress = watch, progress
-        self.max_drop, self.core = max_drop, core
+        self.max_drop = max_drop
         self.began_s = watch.elapsed_s
         self.examples = list(data.calibration[:_MOST_EXAMPLES])
-        self.reference = F32Reference(prepared, core)
-        self.able = supported_ops(prepared, fast, core=core)
-        self.whole = Affinity.uniform(prepared, accurate, core=core)
+        self.reference = F32Reference(bound)
+        self.able = supported_ops(bound, fast)
+        self.whole = Affinity.on_one(bound.graph, accurate)
         self.chunks: tuple[Chunk, ...] = chunks_of(costs, fast, accurate, MOST_CHUNKS)
         self.tried: tuple[Tried, ...] = ()
         self.candidates: list[Candidate] = []
@@ -271,7 +267,7 @@ class _Search:
                 for op in chunk.ops
                 if op in self.able
             },
-            core=self.core,
+            core=self.bound.core,
         )
 
     def placement(self, affinity: Affinity, label: str) -> Placement:
@@ -331,7 +327,7 @@ class _Search:
         if not self._has_time(_TRIED):
             return [(name, plain)]
         try:
-            plan = plan_graph(self.prepared.graph, self.costs, pin=pins, budget_s=_PLAN_S)
+            plan = plan_graph(self.bound.graph, self.costs, pin=pins, budget_s=_PLAN_S)
         except PlanError:
             return [(name, plain)]
         return [(name, plain), (f"{name}, planned", plan.affinity)]
@@ -348,8 +344,7 @@ class _Search:
         return self._known[affinity]
 
     def _judged(self, label: str, affinity: Affinity) -> Evaluation:
-        placement = self.placement(affinity, label)
-        run = compile_placement(self.prepared, placement, core=self.core)
+        run = compile_placed(resolve(self.bound, self.placement(affinity, label)))
         answers = judge(
             run,
             self.reference,
@@ -373,7 +368,7 @@ def _prove(search: _Search, *, isolate: bool) -> Recovered:
     if search.watch.budget_s is not None:
         left_s = max(1.0, search.watch.budget_s - search.watch.elapsed_s)
     made = prove(
-        search.prepared,
+        search.bound,
         {c.label: c.placement for c in finalists},
         least=2,
         budget_s=left_s,
@@ -382,7 +377,6 @@ def _prove(search: _Search, *, isolate: bool) -> Recovered:
         reference=False,
         isolate=isolate,
         control=search.progress.control(),
-        core=search.core,
     )
     rows = {row.label: row for row in made.rows}
     if rows[ALL_ACCURATE].detail:
@@ -409,8 +403,11 @@ def _prove(search: _Search, *, isolate: bool) -> Recovered:
 
 
 def _verified(search: _Search, candidate: Candidate) -> Evaluation:
-    found = evaluate(
-        search.prepared, candidate.placement, search.data, progress=False, core=search.core
+    found = evaluate_placed(
+        resolve(search.bound, candidate.placement),
+        read_data(search.data),
+        reference=search.bound,
+        progress=False,
     )
     if found.interrupted:
         raise KeyboardInterrupt

@@ -6,17 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hetero_lab.backend.core import shared_core
+from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.devices import check_device, device_names, supported_ops
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import CompileError, DeviceError, names_at_hand, shorten
 from hetero_lab.experiments.workers.job import Job
 from hetero_lab.experiments.workers.process import WorkerError, WorkerProcess
 from hetero_lab.experiments.workers.set_up import SetUp
-from hetero_lab.model.read import PreparedModel, Source, prepare, save
+from hetero_lab.model.read import Source, save
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import predict
-from hetero_lab.placement.placement import Placement, PlacementLike, compile_properties, resolve
+from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve
 from hetero_lab.progress import Progress
 from hetero_lab.tables import scratch_directory
 
@@ -114,25 +114,23 @@ def find_refused(
     >>> hl.find_refused(model, "HETERO:ACC,CPU", progress=False).fix
     {}
     """
-    core = core or shared_core()
-    prepared = prepare(model)
-    resolved = resolve(prepared, placement, core=core)
+    placed = resolve(bind(model, core), placement)
     if fallback is not None:
-        check_device(fallback, core)
-    current = resolved.affinity
+        check_device(fallback, placed.core)
+    current = placed.affinity
     found: list[Refusal] = []
     fixes: dict[str, str] = {}
     interrupted = False
     with scratch_directory() as directory, Progress("find refused ops", show=progress) as bar:
         path = directory / "model.xml"
-        save(prepared.model, path)
-        prober = _Prober(resolved, str(path), timeout_s, bar, core)
+        save(placed.bound.model, path)
+        prober = _Prober(placed, str(path), timeout_s, bar)
         try:
             while (error := prober.refuses(current)) and len(found) < _MOST_REFUSALS:
-                refusal, target = _one(prepared, current, prober, fallback, error, core)
+                refusal, target = _one(placed.bound, current, prober, fallback, error)
                 found.append(refusal)
                 fixes.update(dict.fromkeys(refusal.ops, target))
-                current = current.fix(ops=dict.fromkeys(refusal.ops, target), core=core)
+                current = current.fix(ops=dict.fromkeys(refusal.ops, target), core=placed.core)
         except KeyboardInterrupt:
             if not found:
                 raise
@@ -147,17 +145,16 @@ class _Prober:
 
     def __init__(
         self,
-        placement: Placement,
+        placed: BoundPlacement,
         path: str,
         timeout_s: float,
         progress: Progress,
-        core: ov.Core,
     ):
-        emulated = [spec.to_json() for spec in emulated_devices(core).values()]
+        emulated = [spec.to_json() for spec in emulated_devices(placed.core).values()]
         self._set_up = SetUp(models={"model": path}, emulated=emulated)
         self._properties = {
-            **{d: dict(p) for d, p in placement.device_properties.items()},
-            **compile_properties(placement, core),
+            **{d: dict(p) for d, p in placed.placement.device_properties.items()},
+            **placed.properties,
         }
         self._timeout_s = timeout_s
         self._progress = progress
@@ -196,40 +193,39 @@ class _Prober:
 
 
 def _one(
-    prepared: PreparedModel,
+    bound: BoundModel,
     affinity: Affinity,
     prober: _Prober,
     fallback: str | None,
     error: str,
-    core: ov.Core,
 ) -> tuple[Refusal, str]:
     """Find one minimal set of ops that some device refuses."""
     leaders = {node.name for node in affinity.nodes if node.leader == node.name}
     for device in affinity.devices:
         ops = [op for op in affinity.ops if affinity[op] == device and op in leaders]
-        target = fallback or _fallback(prepared, ops, device, core)
+        target = fallback or _fallback(bound, ops, device)
         if target is None or target == device:
             continue
-        background = affinity.fix(ops=dict.fromkeys(affinity.ops, target), core=core)
+        background = affinity.fix(ops=dict.fromkeys(affinity.ops, target), core=bound.core)
         if prober.refuses(background):
             continue
 
         def fails(
             chosen: Sequence[str], background: Affinity = background, device: str = device
         ) -> bool:
-            probe = background.fix(ops=dict.fromkeys(chosen, device), core=core)
+            probe = background.fix(ops=dict.fromkeys(chosen, device), core=bound.core)
             return bool(chosen) and bool(prober.refuses(probe))
 
         if not fails(ops):
             continue
         # Most refusals lie within one subgraph; that is far less to search.
-        for subgraph in predict(prepared.graph, affinity).subgraphs:
+        for subgraph in predict(bound.graph, affinity).subgraphs:
             inside = [op for op in subgraph.ops if op in leaders]
             if subgraph.device == device and fails(inside):
                 ops = inside
                 break
         minimal = _minimal(ops, fails)
-        said = prober.refuses(background.fix(ops=dict.fromkeys(minimal, device), core=core))
+        said = prober.refuses(background.fix(ops=dict.fromkeys(minimal, device), core=bound.core))
         return Refusal(device, tuple(minimal), said), target
     raise CompileError(
         f"The placement is refused ({shorten(error, 300)}), and no op of it could be moved to a "
@@ -237,13 +233,11 @@ def _one(
     )
 
 
-def _fallback(
-    prepared: PreparedModel, ops: Sequence[str], device: str, core: ov.Core
-) -> str | None:
-    here = [d for d in device_names(core) if d != device]
+def _fallback(bound: BoundModel, ops: Sequence[str], device: str) -> str | None:
+    here = [d for d in device_names(bound.core) if d != device]
     for other in sorted(here, key=lambda name: name != "CPU"):
         try:
-            if set(ops) <= supported_ops(prepared, other, core=core):
+            if set(ops) <= supported_ops(bound, other):
                 return other
         except DeviceError:
             continue

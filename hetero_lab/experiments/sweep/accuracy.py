@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hetero_lab.backend.bound import BoundModel
 from hetero_lab.errors import HeteroLabError, shorten
 from hetero_lab.experiments.accuracy.evaluate import Evaluation, accuracy_columns, read_data
 from hetero_lab.experiments.sweep.entries import Entry
 from hetero_lab.experiments.sweep.records import Accuracy, AnyRecord, Turn
-from hetero_lab.model.read import PreparedModel
+from hetero_lab.placement.placement import resolve
 from hetero_lab.progress import Progress
-from hetero_lab.runtime.compiled import compile_placement
+from hetero_lab.runtime.compiled import compile_placed
 from hetero_lab.runtime.scoring import Answer, Correct, F32Reference, check_labels, judge
 from hetero_lab.samples.datasets import Dataset, Metric
-
-if TYPE_CHECKING:
-    import openvino as ov
 
 _ERRORS = ("relative_error", "cosine", "top1_agreement")
 _FLAGS = ("right", "reference_right", "is_nan", "reference_is_nan")
@@ -44,12 +42,11 @@ class SweepData:
         self,
         data: Dataset | Sequence[Any],
         metric: Metric | Correct | None,
-        prepared: Mapping[str, PreparedModel],
-        core: ov.Core,
+        models: Mapping[str, BoundModel],
     ):
         self.examples, self.correct, self.metric, self.output = read_data(data, metric)
-        self.prepared, self.core = prepared, core
-        self.reference = F32Reference(next(iter(prepared.values())), core)
+        self.models = models
+        self.reference = F32Reference(next(iter(models.values())))
         self._judge(self.reference.compiled, self.examples[:1])
         if self.correct is not None:
             check_labels(self.reference, self.examples, self.correct)
@@ -78,7 +75,7 @@ class SweepData:
     def _evaluate(self, several: Sequence[Entry], append: Callable[[AnyRecord], object]) -> None:
         first = several[0]
         try:
-            run = compile_placement(self.prepared[first.variant], first.placement, core=self.core)
+            run = compile_placed(resolve(self.models[first.variant], first.placement))
             found: dict[str, Any] = _columns(self._judge(run, self.examples))
         except HeteroLabError as error:  # another variant may have other outputs
             found = {"problem": str(error)}

@@ -12,19 +12,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from hetero_lab.backend.core import shared_core
+from hetero_lab.backend.bound import BoundModel
 from hetero_lab.backend.devices import check_device, device_names, supported_ops
 from hetero_lab.backend.virtual import KINDS, virtual_device
 from hetero_lab.errors import ArgumentError, PropertyError, names_at_hand, shorten
 from hetero_lab.experiments.sweep.records import StoredEntry
 from hetero_lab.experiments.workers.job import Job
-from hetero_lab.model.read import PreparedModel
+from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import (
+    BoundPlacement,
     Placement,
     PlacementLike,
     carried_over,
-    compile_properties,
     resolve,
 )
 from hetero_lab.placement.priorities import Priorities
@@ -48,14 +48,14 @@ class Entry:
     properties: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     executor: str = HETERO
 
-    def stored(self, prepared: PreparedModel) -> StoredEntry:
+    def stored(self, graph: OpGraph) -> StoredEntry:
         """Return the entry as the header of a store has it."""
         affinity = self.placement.affinity
         return StoredEntry(
             key=self.key,
             label=self.label,
             variant=self.variant,
-            affinity=[affinity[op.name] for op in prepared.graph],
+            affinity=[affinity[op.name] for op in graph],
             devices=list(self.placement.devices),
             device_properties=self._plain_properties(),
             direct=self.placement.direct,
@@ -105,7 +105,7 @@ def priority_orders(devices: Sequence[str], *, core: ov.Core | None = None) -> l
 
 
 def expand(
-    prepared: Mapping[str, PreparedModel],
+    models: Mapping[str, BoundModel],
     placements: Iterable[PlacementLike],
     *,
     grid: Mapping[str, Sequence[Any]] | None,
@@ -113,7 +113,6 @@ def expand(
     requests: Sequence[int],
     dedupe: bool,
     baselines: bool = True,
-    core: ov.Core | None = None,
 ) -> list[Entry]:
     """Return the entries in order, the single-device baselines last.
 
@@ -123,28 +122,27 @@ def expand(
         Nothing to measure, an unknown dimension or executor, a label twice with different
         meaning, or something that an executor cannot run.
     """
-    core = core or shared_core()
     placements = _as_list(placements)
-    settings = _settings(grid or {}, core)
+    settings = _settings(grid or {}, next(iter(models.values())).core)
     _check_requests(requests)
     ways = [Execution(name, n) for name in _executors(executor) for n in requests]
     entries: list[Entry] = []
-    for name, model in prepared.items():
+    many = len(models) > 1
+    for name, bound in models.items():
         for asked in placements:
-            here = carried_over(model, asked) if len(prepared) > 1 else asked
-            placement = resolve(model, here, core=core)
+            placed = resolve(bound, carried_over(bound.graph, asked) if many else asked)
             for suffix, changes in settings:
-                changed = _with_properties(placement, changes)
+                changed = _with_properties(placed, changes)
                 for way in ways:
-                    way.check(model, changed)
-                    extra = [name] if len(prepared) > 1 else []
+                    way.check(changed)
+                    extra = [name] if many else []
                     extra += [suffix] if suffix else []
                     extra += [way.executor] if way.executor != HETERO else []
                     extra += [f"{way.requests} requests"] if way.requests > 1 else []
-                    label = " · ".join([placement.label or "placement", *extra])
-                    entries.append(_entry(label, name, model, changed, way, core))
+                    label = " · ".join([placed.label or "placement", *extra])
+                    entries.append(_entry(label, name, changed, way))
         if baselines:
-            entries += _baselines(name, model, placements, core, many=len(prepared) > 1)
+            entries += _baselines(name, bound, placements, many=many)
     entries = _distinct_labels(entries)
     if not dedupe:
         entries = [replace(e, key=f"{e.key}-{number}") for number, e in enumerate(entries)]
@@ -208,9 +206,12 @@ def _settings(
     return combined
 
 
-def _with_properties(placement: Placement, changes: Mapping[str, Mapping[str, Any]]) -> Placement:
+def _with_properties(
+    placed: BoundPlacement, changes: Mapping[str, Mapping[str, Any]]
+) -> BoundPlacement:
     if not changes:
-        return placement
+        return placed
+    placement = placed.placement
     kind = placement.virtual.kind if placement.virtual else ""
     used = (*placement.devices, *([kind] if kind else []))
     merged = {d: dict(p) for d, p in placement.device_properties.items()}
@@ -224,25 +225,18 @@ def _with_properties(placement: Placement, changes: Mapping[str, Mapping[str, An
             )
         for target in targets:
             merged.setdefault(target, {}).update(properties)
-    return replace(placement, device_properties=merged)
+    return resolve(placed.bound, replace(placement, device_properties=merged))
 
 
 def _entry(
-    label: str,
-    variant: str,
-    model: PreparedModel,
-    placement: Placement,
-    way: Execution,
-    core: ov.Core,
-    baseline: bool = False,
+    label: str, variant: str, placed: BoundPlacement, way: Execution, baseline: bool = False
 ) -> Entry:
-    resolve(model, placement, core=core)  # properties that came from the grid are checked too
-    properties = compile_properties(placement, core)
+    properties = placed.properties
     identity = [
         variant,
-        [placement.affinity[op.name] for op in model.graph],
+        [placed.affinity[op.name] for op in placed.graph],
         {d: {k: str(v) for k, v in sorted(p.items())} for d, p in sorted(properties.items())},
-        placement.direct,
+        placed.direct,
         way.requests,
     ]
     if way.executor != HETERO:
@@ -252,7 +246,7 @@ def _entry(
         key,
         label,
         variant,
-        placement,
+        placed.placement,
         way.requests,
         baseline,
         properties=properties,
@@ -261,16 +255,17 @@ def _entry(
 
 
 def _baselines(
-    name: str, model: PreparedModel, placements: Sequence[Any], core: ov.Core, *, many: bool
+    name: str, bound: BoundModel, placements: Sequence[Any], *, many: bool
 ) -> list[Entry]:
     """Return each used device alone, where it can run the whole model."""
     used: dict[str, dict[str, Any]] = {}
+    here = device_names(bound.core)
     for asked in placements:
         for text in [str(asked)] if isinstance(asked, Priorities | str) else []:
-            virtual = virtual_device(text, core)
+            virtual = virtual_device(text, bound.core)
             named = virtual.devices if virtual else text.removeprefix("HETERO:").split(",")
             for device in named:
-                if device in device_names(core):
+                if device in here:
                     used.setdefault(device, {})
         if isinstance(asked, Affinity):
             for device in asked.devices:
@@ -282,12 +277,12 @@ def _baselines(
                 used.setdefault(device, {}).update(asked.device_properties.get(device, {}))
     entries = []
     for device, properties in used.items():
-        affinity = Affinity.uniform(model, device, core=core)
-        if not set(affinity.ops) <= supported_ops(model, device, core=core):
+        affinity = Affinity.on_one(bound.graph, device)
+        if not set(affinity.ops) <= supported_ops(bound, device):
             continue
         label = f"{device} · {name}" if many else device
-        placement = Placement(affinity, label, {device: properties}, direct=True)
-        entries.append(_entry(label, name, model, placement, Execution(), core, baseline=True))
+        placed = resolve(bound, Placement(affinity, label, {device: properties}, direct=True))
+        entries.append(_entry(label, name, placed, Execution(), baseline=True))
     return entries
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from hetero_lab.errors import ArgumentError, StoredFileError, names_at_hand, shorten
 from hetero_lab.experiments.environment import Environment, noise_of
-from hetero_lab.experiments.profile.profile import Profile
+from hetero_lab.experiments.profile.result import Profile
 from hetero_lab.experiments.profile.storage import (
     agreement_from_json,
     chosen_from_json,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hetero_lab.errors import ArgumentError, did_you_mean, names_at_hand, shorten
 from hetero_lab.experiments.environment import Environment, noise_of, noise_sentence
-from hetero_lab.experiments.profile.profile import Profile
+from hetero_lab.experiments.profile.result import Profile
 from hetero_lab.experiments.sweep import tables as sweep_tables
 from hetero_lab.experiments.sweep.row import Ranking, Row, rank
 from hetero_lab.statistics import Noise

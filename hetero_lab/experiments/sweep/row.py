@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from hetero_lab.experiments.accuracy.evaluate import Evaluation
-from hetero_lab.experiments.profile.profile import Profile
+from hetero_lab.experiments.profile.result import Profile
 from hetero_lab.runtime.runners import HETERO
 from hetero_lab.statistics import Estimate, Latency, Series, centred, rank_groups
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 import numpy as np
 
-from hetero_lab.backend.core import shared_core
+from hetero_lab.backend.bound import BoundModel
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import ArgumentError, warn
 from hetero_lab.experiments.environment import current_environment
@@ -23,14 +23,14 @@ from hetero_lab.experiments.sweep.records import AnyRecord, Header, StoredModel
 from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.experiments.sweep.rounds import GROUP_SIZE, RunOptions, SweepRun
 from hetero_lab.experiments.sweep.store import Store
-from hetero_lab.experiments.sweep.variants import Variant, prepare_variants, with_problems
+from hetero_lab.experiments.sweep.variants import Variant, bind_variants, with_problems
 from hetero_lab.experiments.workers.benches import Benches
 from hetero_lab.experiments.workers.set_up import Limits
 from hetero_lab.model.opgraph import graph_to_json
-from hetero_lab.model.read import PreparedModel, Source
+from hetero_lab.model.read import Source
 from hetero_lab.placement.placement import PlacementLike
 from hetero_lab.planning.constraints import parse_bytes
-from hetero_lab.runtime.inputs import Inputs, bind_inputs, generate_inputs
+from hetero_lab.runtime.inputs import Inputs, given_or_generated
 from hetero_lab.runtime.runners import HETERO
 from hetero_lab.runtime.scoring import Correct
 from hetero_lab.runtime.timing import Stopwatch
@@ -180,7 +180,6 @@ def sweep(
     HETERO:ACC,CPU     ok            2
     """
     watch = Stopwatch.start(budget_s)
-    core = core or shared_core()
     if control is not None and not isinstance(control, SweepControl):
         raise ArgumentError(f"control= is a SweepControl, not {type(control).__name__}.")
     control = control or SweepControl()
@@ -197,27 +196,23 @@ def sweep(
         raise ArgumentError("metric= says how answers to data= are judged: give data=, too")
     limits = _limits(worker_command, memory_limit)
     cluster = _cluster(client, isolate, every_host)
-    prepared, problems = prepare_variants(model)
+    models, problems = bind_variants(model, core)
     entries = expand(
-        prepared,
+        models,
         placements,
         grid=grid,
         executor=executor,
         requests=requests,
         dedupe=dedupe,
         baselines=baselines,
-        core=core,
     )
     entries = with_problems(entries, problems)
-    examples = None if data is None else SweepData(data, metric, prepared, core)
-    arrays = {
-        name: bind_inputs(p, inputs if inputs is not None else generate_inputs(p, seed))
-        for name, p in prepared.items()
-    }
-    header = _header(prepared, entries, arrays, seed, core)
+    examples = None if data is None else SweepData(data, metric, models)
+    arrays = {name: given_or_generated(bound, inputs, seed) for name, bound in models.items()}
+    header = _header(models, entries, arrays, seed)
     if cluster is not None:
         header = msgspec.structs.replace(header, fleet=True, every_host=every_host)
-    blobs = _blob_directories(cache_dir, prepared, entries)
+    blobs = _blob_directories(cache_dir, models, entries)
     interrupted = False
     with contextlib.ExitStack() as stack:
         records: list[AnyRecord] = []
@@ -226,7 +221,7 @@ def sweep(
             opened = stack.enter_context(Store(store, header))
             header, records, append = opened.header, opened.records, opened.append
         append = control.watched(append)
-        benches = stack.enter_context(Benches(prepared, arrays, core, seed, isolate, limits))
+        benches = stack.enter_context(Benches(models, arrays, seed, isolate, limits))
         jobs = [
             entry.job(compare=reference, cache_dir=blobs.get(entry.key, ""))
             for entry in entries
@@ -325,12 +320,12 @@ def _fleet_run(cluster: Cluster, **given: Any) -> _Run:
 
 
 def _header(
-    prepared: Mapping[str, PreparedModel],
+    models: Mapping[str, BoundModel],
     entries: Sequence[Entry],
     arrays: Mapping[str, Sequence[np.ndarray]],
     seed: int,
-    core: ov.Core,
 ) -> Header:
+    core = next(iter(models.values())).core
     devices = dict.fromkeys(d for e in entries for d in e.placement.devices)
     specs = emulated_devices(core)
     digest = hashlib.blake2b(digest_size=8)
@@ -341,11 +336,13 @@ def _header(
     return Header(
         models={
             name: StoredModel(
-                name=p.graph.name, fingerprint=p.fingerprint, graph=graph_to_json(p.graph)
+                name=bound.graph.name,
+                fingerprint=bound.fingerprint,
+                graph=graph_to_json(bound.graph),
             )
-            for name, p in prepared.items()
+            for name, bound in models.items()
         },
-        entries=[e.stored(prepared[e.variant]) for e in entries],
+        entries=[e.stored(models[e.variant].graph) for e in entries],
         reference=next(e.key for e in entries if not e.problem),
         emulated=[specs[d].to_json() for d in sorted(devices) if d in specs],
         seed=seed,
@@ -356,7 +353,7 @@ def _header(
 
 def _blob_directories(
     cache_dir: str | os.PathLike[str] | None,
-    prepared: Mapping[str, PreparedModel],
+    models: Mapping[str, BoundModel],
     entries: Sequence[Entry],
 ) -> dict[str, str]:
     """One directory a placement: the runtime's own key leaves per-device properties out."""
@@ -366,7 +363,7 @@ def _blob_directories(
     directories = {}
     for entry in entries:
         key = entry.key.partition("-")[0]
-        place = root / f"{prepared[entry.variant].fingerprint[:16]}-{key}"
+        place = root / f"{models[entry.variant].fingerprint[:16]}-{key}"
         place.mkdir(mode=0o700, exist_ok=True)
         directories[entry.key] = str(place)
     return directories

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
+from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.errors import ArgumentError, HeteroLabError, ModelError, shorten
 from hetero_lab.experiments.sweep.entries import Entry
-from hetero_lab.model.read import PreparedModel, Source, prepare
+from hetero_lab.model.read import Source
+
+if TYPE_CHECKING:
+    import openvino as ov
 
 Variant: TypeAlias = "Source | Callable[[], Source]"
 
 
-def prepare_variants(
-    model: Source | Mapping[str, Variant],
-) -> tuple[dict[str, PreparedModel], dict[str, str]]:
-    """Return the prepared model of each variant, and why some could not be made.
+def bind_variants(
+    model: Source | Mapping[str, Variant], core: ov.Core | None = None
+) -> tuple[dict[str, BoundModel], dict[str, str]]:
+    """Return the bound model of each variant, and why some could not be made.
 
     A variant that could not be made is there with the model of another one, so that its rows
     can be named.
@@ -29,18 +33,18 @@ def prepare_variants(
         None of them could be made.
     """
     if not isinstance(model, Mapping):
-        one = prepare(model)
+        one = bind(model, core)
         return {one.graph.name or "model": one}, {}
     if not model:
         raise ArgumentError("There is no model to sweep: the mapping of variants is empty.")
-    made: dict[str, PreparedModel] = {}
+    made: dict[str, BoundModel] = {}
     failures: dict[str, Exception] = {}
     for name, variant in model.items():
         if not callable(variant):
-            made[str(name)] = prepare(variant)
+            made[str(name)] = bind(variant, core)
             continue
         try:
-            made[str(name)] = prepare(variant())
+            made[str(name)] = bind(variant(), core)
         except ArgumentError as error:
             raise type(error)(f"The variant {shorten(str(name))}: {error}") from error
         except Exception as error:  # a recipe of the user's own may call NNCF itself
@@ -51,8 +55,8 @@ def prepare_variants(
             raise error
         raise ModelError(f"The variant {shorten(name)} cannot be made: {_said(error)}") from error
     stand_in = next(iter(made.values()))
-    prepared = {str(name): made.get(str(name), stand_in) for name in model}
-    return prepared, {name: _said(error) for name, error in failures.items()}
+    bound = {str(name): made.get(str(name), stand_in) for name in model}
+    return bound, {name: _said(error) for name, error in failures.items()}
 
 
 def _said(error: Exception) -> str:

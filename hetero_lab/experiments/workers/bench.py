@@ -10,37 +10,34 @@ import contextlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from hetero_lab.backend.core import shared_core
+from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.emulation import EmulatedDevice, register
 from hetero_lab.clock import now
 from hetero_lab.errors import MeasurementError, OutputPathError
-from hetero_lab.experiments.profile.profile import profile
+from hetero_lab.experiments.profile.measure import ProfileOptions, measure_profile
 from hetero_lab.experiments.profile.storage import agreement_to_json, spans_to_json, to_json
 from hetero_lab.experiments.workers.job import Job
 from hetero_lab.experiments.workers.set_up import SetUp
-from hetero_lab.model.read import PreparedModel, Source, output_names, prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import partition_to_json
-from hetero_lab.placement.placement import Placement
+from hetero_lab.placement.placement import BoundPlacement, Placement
 from hetero_lab.runtime import memory
-from hetero_lab.runtime.inputs import bind_inputs, generate_inputs
+from hetero_lab.runtime.inputs import given_or_generated
 from hetero_lab.runtime.reference import Agreement, compare_with_reference, reference_outputs
 from hetero_lab.runtime.runners import Execution, Runner, measure_counters, open_runner
 from hetero_lab.runtime.timing import (
     DISCARDED_PER_TURN,
     TIMED_PER_TURN,
+    Stopwatch,
     run_turn,
     time_once,
     warm_up,
 )
 from hetero_lab.tables import whole_file
-
-if TYPE_CHECKING:
-    import openvino as ov
 
 WARM_UP_S = 0.3
 LEAST_WARM_UP = 30  # inferences before turns can be told to be alike
@@ -60,7 +57,7 @@ class Bench:
     Parameters
     ----------
     models
-        Variant name → model (anything that ``load`` takes; a path in a worker).
+        Variant name → model.
     inputs
         Variant name → arrays in input order, or ``None`` to generate them from ``seed``.
     directory
@@ -69,15 +66,13 @@ class Bench:
 
     def __init__(
         self,
-        models: Mapping[str, Source],
+        models: Mapping[str, BoundModel],
         *,
         inputs: Mapping[str, Any] | None = None,
         seed: int = 0,
         directory: str = "",
-        core: ov.Core | None = None,
     ):
-        self._core = core or shared_core()
-        self._prepared: dict[str, PreparedModel] = {n: prepare(m) for n, m in models.items()}
+        self._models = dict(models)
         self._inputs = dict(inputs or {})
         self._seed = seed
         self._directory = directory
@@ -89,7 +84,8 @@ class Bench:
         for spec in set_up.emulated:
             register(EmulatedDevice.from_json(spec))
         inputs = {name: _read_arrays(path) for name, path in set_up.inputs.items()}
-        return cls(set_up.models, inputs=inputs, seed=set_up.seed, directory=set_up.directory)
+        models = {name: bind(path) for name, path in set_up.models.items()}
+        return cls(models, inputs=inputs, seed=set_up.seed, directory=set_up.directory)
 
     def compile(self, job: Job) -> dict[str, Any]:
         """Compile a job, infer once, compare with the reference if asked to.
@@ -100,7 +96,7 @@ class Bench:
         """
         memory.reset_peak()
         self.release(job.key)
-        runner = open_runner(**self._opened_as(job), core=self._core)
+        runner = open_runner(**self._opened_as(job))
         first_us = time_once(runner.infer)
         chosen = runner.chosen()
         self._compiled[job.key] = _Compiled(runner, job.requests, first_us / 1e6)
@@ -153,22 +149,16 @@ class Bench:
     def counters(self, job: Job) -> list[dict[str, Any]]:
         """Compile a job once more with counters and read them; empty if it has none."""
         try:
-            rows = measure_counters(**self._opened_as(job), core=self._core)
+            rows = measure_counters(**self._opened_as(job))
         except MeasurementError:
             return []
         return [asdict(row) for row in rows]
 
-    def profile(self, job: Job, options: Mapping[str, Any]) -> dict[str, Any]:
+    def profile(self, job: Job, options: ProfileOptions) -> dict[str, Any]:
         """Make a whole Profile of a placement; return it as plain data."""
-        made = profile(
-            self._prepared[job.variant],
-            self._placement(job),
-            inputs=self._arrays(job.variant),
-            progress=False,
-            core=self._core,
-            **options,
-        )
-        return to_json(made)
+        watch = Stopwatch.start(options.budget_s)
+        arrays = self._arrays(job.variant)
+        return to_json(measure_profile(self._placed(job), arrays, options, watch, progress=False))
 
     def release(self, key: str) -> None:
         """Let go of a compiled placement."""
@@ -181,16 +171,18 @@ class Bench:
         for key in list(self._compiled):
             self.release(key)
 
-    def _placement(self, job: Job) -> Placement:
-        graph = self._prepared[job.variant].graph
-        affinity = Affinity.from_graph(graph, job.affinity)
-        return Placement(affinity, job.label, job.device_properties, job.direct)
+    def _placed(self, job: Job) -> BoundPlacement:
+        """Return what the caller's process has checked."""
+        bound = self._models[job.variant]
+        affinity = Affinity.from_graph(bound.graph, job.affinity)
+        return BoundPlacement(
+            bound, Placement(affinity, job.label, job.device_properties, job.direct)
+        )
 
     def _opened_as(self, job: Job) -> dict[str, Any]:
-        """Return what :func:`open_runner` takes; the caller's process has checked it."""
+        """Return what :func:`open_runner` takes."""
         return {
-            "prepared": self._prepared[job.variant],
-            "placement": self._placement(job),
+            "placed": self._placed(job),
             "arrays": self._arrays(job.variant),
             "execution": Execution(job.executor, job.requests),
             "properties": {"CACHE_DIR": job.cache_dir} if job.cache_dir else {},
@@ -198,28 +190,22 @@ class Bench:
 
     def _agreement(self, job: Job, runner: Runner) -> tuple[Agreement, ...]:
         """Compare with the reference, which one bench computes for all that share a directory."""
-        prepared, arrays = self._prepared[job.variant], self._arrays(job.variant)
+        bound, arrays = self._models[job.variant], self._arrays(job.variant)
         expected = None
         if self._directory:
-            number = list(self._prepared).index(job.variant)
+            number = list(self._models).index(job.variant)
             kept = Path(self._directory) / f"reference{number}.npz"
-            expected = _kept_outputs(kept, prepared)
+            expected = _kept_outputs(kept, bound)
             if expected is None:
-                expected = reference_outputs(prepared, arrays, core=self._core)
+                expected = reference_outputs(bound, arrays)
                 _keep(kept, expected)
         return compare_with_reference(
-            prepared,
-            arrays,
-            runner.outputs(),
-            runner.precision(()),
-            expected=expected,
-            core=self._core,
+            bound, arrays, runner.outputs(), runner.precision(()), expected=expected
         )
 
     def _arrays(self, variant: str) -> list[np.ndarray]:
         if variant not in self._inputs:
-            prepared = self._prepared[variant]
-            self._inputs[variant] = bind_inputs(prepared, generate_inputs(prepared, self._seed))
+            self._inputs[variant] = given_or_generated(self._models[variant], None, self._seed)
         return self._inputs[variant]
 
 
@@ -228,9 +214,9 @@ def _read_arrays(path: str | Path) -> list[np.ndarray]:
         return [file[key] for key in sorted(file.files)]
 
 
-def _kept_outputs(path: Path, prepared: PreparedModel) -> dict[str, np.ndarray] | None:
+def _kept_outputs(path: Path, bound: BoundModel) -> dict[str, np.ndarray] | None:
     try:
-        return dict(zip(output_names(prepared.model), _read_arrays(path), strict=True))
+        return dict(zip(bound.output_names, _read_arrays(path), strict=True))
     except (OSError, ValueError):
         return None
 

@@ -7,19 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
+from hetero_lab.backend.bound import BoundModel
 from hetero_lab.experiments.workers.launch import FORK_SERVER
 from hetero_lab.experiments.workers.local_bench import LocalBench
 from hetero_lab.experiments.workers.process import WorkerProcess
 from hetero_lab.experiments.workers.set_up import Limits, SetUp, write_set_up
-from hetero_lab.model.read import PreparedModel
 from hetero_lab.tables import scratch_directory
-
-if TYPE_CHECKING:
-    import openvino as ov
 
 
 class Asked(Protocol):
@@ -39,9 +36,8 @@ class Benches:
     Files for workers are written when the first one is started, and removed at the end.
     """
 
-    prepared: Mapping[str, PreparedModel]
+    models: Mapping[str, BoundModel]
     arrays: Mapping[str, Sequence[np.ndarray]]
-    core: ov.Core
     seed: int = 0
     isolate: bool = True
     limits: Limits = field(default_factory=Limits)
@@ -57,7 +53,7 @@ class Benches:
         """
         if self.isolate:
             return WorkerProcess(self.set_up, self.limits)
-        return LocalBench(self.prepared, self.arrays, self.core)
+        return LocalBench(self.models, self.arrays)
 
     def is_ready(self, timeout_s: float) -> bool:
         """Tell whether a bench can be started soon, after waiting for that at most so long."""
@@ -73,7 +69,7 @@ class Benches:
             They cannot be written.
         """
         directory = self._open.enter_context(scratch_directory())
-        return write_set_up(directory, self.prepared, self.arrays, self.seed, self.core)
+        return write_set_up(directory, self.models, self.arrays, self.seed)
 
     def __enter__(self) -> Benches:
         return self

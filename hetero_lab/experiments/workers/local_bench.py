@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from hetero_lab.backend.bound import BoundModel
 from hetero_lab.experiments.workers.bench import Bench
 from hetero_lab.experiments.workers.process import WorkerError
 from hetero_lab.experiments.workers.worker import HANDLERS
-from hetero_lab.model.read import PreparedModel
-
-if TYPE_CHECKING:
-    import openvino as ov
 
 
 class LocalBench:
@@ -24,13 +21,10 @@ class LocalBench:
 
     def __init__(
         self,
-        prepared: Mapping[str, PreparedModel],
+        models: Mapping[str, BoundModel],
         arrays: Mapping[str, Sequence[np.ndarray]],
-        core: ov.Core,
     ):
-        self._bench = Bench(
-            prepared, inputs={name: list(a) for name, a in arrays.items()}, core=core
-        )
+        self._bench = Bench(models, inputs={name: list(a) for name, a in arrays.items()})
 
     def ask(self, do: str, *, timeout_s: float, **args: Any) -> Any:
         """Do it here; ``timeout_s`` cannot be kept without a process of its own."""

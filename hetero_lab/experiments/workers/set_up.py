@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 
+from hetero_lab.backend.bound import BoundModel
 from hetero_lab.backend.emulation import emulated_devices
-from hetero_lab.model.read import PreparedModel, save
-
-if TYPE_CHECKING:
-    import openvino as ov
+from hetero_lab.model.read import save
 
 
 class SetUp(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,16 +39,16 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 def write_set_up(
     directory: Path,
-    prepared: Mapping[str, PreparedModel],
+    bound: Mapping[str, BoundModel],
     arrays: Mapping[str, Sequence[np.ndarray]],
     seed: int,
-    core: ov.Core,
 ) -> SetUp:
     """Write models and inputs where a worker can read them; return what sets a worker up."""
     models, inputs = {}, {}
-    for index, variant in enumerate(prepared):
+    core = next(iter(bound.values())).core
+    for index, variant in enumerate(bound):
         path = directory / f"model{index}.xml"
-        save(prepared[variant].model, path)
+        save(bound[variant].model, path)
         models[variant] = str(path)
         named: dict[str, Any] = {f"{i:04d}": array for i, array in enumerate(arrays[variant])}
         inputs[variant] = str(directory / f"inputs{index}.npz")

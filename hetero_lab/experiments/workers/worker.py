@@ -18,6 +18,7 @@ from typing import IO, Any
 import msgspec
 
 from hetero_lab.errors import HeteroLabError
+from hetero_lab.experiments.profile.measure import ProfileOptions
 from hetero_lab.experiments.workers.bench import Bench
 from hetero_lab.experiments.workers.job import Job
 from hetero_lab.experiments.workers.set_up import SetUp
@@ -30,7 +31,9 @@ HANDLERS: dict[str, Handler] = {
     "turn": lambda bench, args: bench.turn(args["key"], args["discarded"], args["timed"]),
     "hold": lambda bench, args: bench.hold(args["key"], args["seconds"]),
     "counters": lambda bench, args: bench.counters(_job(args)),
-    "profile": lambda bench, args: bench.profile(_job(args), args["options"]),
+    "profile": lambda bench, args: bench.profile(
+        _job(args), msgspec.convert(args["options"], ProfileOptions)
+    ),
     "release": lambda bench, args: bench.release(args["key"]),
 }
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from hetero_lab.errors import ArgumentError
-from hetero_lab.experiments.profile.profile import Profile
+from hetero_lab.experiments.profile.result import Profile
 from hetero_lab.model.opgraph import PARAMETER, RESULT, Op, OpGraph, Tensor
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Boundary, Partition, Subgraph

@@ -9,7 +9,7 @@ from typing import Any
 import ipywidgets as ipw
 
 from hetero_lab.errors import HeteroLabError
-from hetero_lab.experiments.profile.profile import Profile
+from hetero_lab.experiments.profile.result import Profile
 from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.tables import html_table
 from hetero_lab.views.difference_bars import difference

@@ -7,7 +7,7 @@ from typing import Any
 import ipywidgets as ipw
 
 from hetero_lab.errors import HeteroLabError
-from hetero_lab.experiments.profile.profile import Profile
+from hetero_lab.experiments.profile.result import Profile
 from hetero_lab.views.graph.data import GraphData, data_of_profile
 from hetero_lab.views.graph.drawing import draw
 from hetero_lab.views.graph.folding import FOLDS, Shown

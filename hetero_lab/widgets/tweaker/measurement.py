@@ -6,17 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
+from hetero_lab.backend.bound import BoundModel
 from hetero_lab.errors import MeasurementError
 from hetero_lab.experiments.sweep.control import SweepControl
 from hetero_lab.experiments.sweep.records import AnyRecord, Compiled, Turn
 from hetero_lab.experiments.sweep.sweep import sweep
-from hetero_lab.model.read import PreparedModel
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement
 from hetero_lab.runtime.timing import Stopwatch
 
 if TYPE_CHECKING:
-    import openvino as ov
     import pandas as pd
 
 AUTOMATIC = "automatic"
@@ -53,12 +52,11 @@ class Attempt:
 class Trial:
     """What a measurement needs besides the placement."""
 
-    prepared: PreparedModel
+    bound: BoundModel
     automatic: Affinity
     device_properties: Mapping[str, Mapping[str, Any]]
     budget_s: float
     worker_command: Sequence[str] | None
-    core: ov.Core
 
 
 class Progress:
@@ -109,7 +107,7 @@ def measure(trial: Trial, affinity: Affinity, label: str, control: SweepControl)
         for name, a in affinities.items()
     ]
     measured = sweep(
-        trial.prepared,
+        trial.bound.prepared,
         placements,
         budget_s=trial.budget_s,
         baselines=False,
@@ -119,7 +117,7 @@ def measure(trial: Trial, affinity: Affinity, label: str, control: SweepControl)
         worker_command=trial.worker_command,
         progress=False,
         control=control,
-        core=trial.core,
+        core=trial.bound.core,
     )
     if control.is_stopped:
         return []

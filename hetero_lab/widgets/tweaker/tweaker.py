@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import ipywidgets
 
-from hetero_lab.backend.core import shared_core
+from hetero_lab.backend.bound import bind
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import AffinityError, ArgumentError, HeteroLabError, names_at_hand
 from hetero_lab.experiments.deployment.deploy import freeze
@@ -18,8 +18,8 @@ from hetero_lab.experiments.search.wrong import Wrong
 from hetero_lab.experiments.sweep.control import SweepControl
 from hetero_lab.lint.context import Finding
 from hetero_lab.lint.lint import able_ops, to_frame
-from hetero_lab.model.read import Source, prepare
-from hetero_lab.placement.affinity import Affinity
+from hetero_lab.model.read import Source
+from hetero_lab.placement.affinity import Affinity, greedy
 from hetero_lab.placement.placement import Placement, resolve
 from hetero_lab.placement.priorities import Priorities
 from hetero_lab.planning.cost_model import CostModel
@@ -226,19 +226,18 @@ class AffinityTweaker(ipywidgets.VBox):
         wrong: Wrong | None = None,
         core: ov.Core | None = None,
     ):
-        core = core or shared_core()
         if budget_s is None:
             raise ArgumentError("budget_s= is how many seconds Measure may take, not None.")
         Stopwatch.start(budget_s)  # raises if it is no number above 0
-        prepared = prepare(model)
-        names = Priorities.parse(devices, core).devices
+        bound = bind(model, core)
+        names = Priorities.parse(devices, bound.core).devices
         if costs is not None:
             if not isinstance(costs, CostModel):
                 raise ArgumentError(
                     "costs= is what hetero_lab.calibrate(model, devices) returns, not "
                     f"{type(costs).__name__}."
                 )
-            costs.check_graph(prepared.graph)
+            costs.check_graph(bound.graph)
             costs.check_devices(names)
         if wrong is not None:
             if not isinstance(wrong, Wrong):
@@ -246,19 +245,19 @@ class AffinityTweaker(ipywidgets.VBox):
                     "wrong= is what hetero_lab.find_wrong(model, placement) returns, not "
                     f"{type(wrong).__name__}."
                 )
-            wrong.given.affinity.check_model(prepared.graph)
+            wrong.given.affinity.check_model(bound.graph)
         if device_properties is None:
             device_properties = costs.device_properties if costs is not None else {}
-        automatic = Affinity.automatic(prepared, names, core=core)
+        automatic = greedy(bound, names)
         # Mistakes in the properties show now, not in a worker.
-        resolve(prepared, Placement(automatic, AUTOMATIC, device_properties), core=core)
-        able = {device: able_ops(prepared, device, core) for device in names}
-        emulated = {d: spec.base for d, spec in emulated_devices(core).items()}
-        self.state = TweakerState(prepared.graph, automatic, able, costs, wrong)
-        self._trial = Trial(prepared, automatic, device_properties, budget_s, worker_command, core)
+        resolve(bound, Placement(automatic, AUTOMATIC, device_properties))
+        able = {device: able_ops(bound, device) for device in names}
+        emulated = {d: spec.base for d, spec in emulated_devices(bound.core).items()}
+        self.state = TweakerState(bound.graph, automatic, able, costs, wrong)
+        self._trial = Trial(bound, automatic, device_properties, budget_s, worker_command)
         self._history: list[Attempt] = []
         self._control: SweepControl | None = None
-        self.view = TweakerView(self.state, BoardPicture(prepared.graph, names, emulated))
+        self.view = TweakerView(self.state, BoardPicture(bound.graph, names, emulated))
         self.background = Background(lambda text: self.view.controls.say(text, is_error=True))
         connect(self, self.view)
         self.refresh()
@@ -431,7 +430,7 @@ class AffinityTweaker(ipywidgets.VBox):
             raise ArgumentError(_NO_COSTS)
 
         def work() -> None:
-            found = plan(self._trial.prepared, costs, budget_s=_PLANNING_S)
+            found = plan(self._trial.bound.prepared, costs, budget_s=_PLANNING_S)
             before = self.affinity
             self._change(lambda: self.state.replace(found.affinity, "suggested"))
             same = " It is where you are." if before == self.affinity else ""
@@ -474,7 +473,8 @@ class AffinityTweaker(ipywidgets.VBox):
         used = self.affinity.devices
         properties = {d: p for d, p in self._trial.device_properties.items() if d in used}
         placement = Placement(self.affinity, self.state.step.label, properties)
-        return freeze(self._trial.prepared, placement, directory, core=self._trial.core)
+        bound = self._trial.bound
+        return freeze(bound.prepared, placement, directory, core=bound.core)
 
     def refresh(self) -> None:
         """Bring the widget up to date."""

@@ -247,7 +247,7 @@ def bad(tmp_path_factory, digits) -> Path:
     ],
 )
 def test_what_cannot_be_meant_says_so(bad, monkeypatch, capsys, model, image, more, kind, fact):
-    monkeypatch.setattr(classifying, "compile_placement", pytest.fail)
+    monkeypatch.setattr(classifying, "compile_placed", pytest.fail)
     path = str(bad / model) if model.endswith(".xml") else model
     arguments = ["classify", path, str(bad / image), "-d", "CPU", *more]
     assert cli.main(arguments) == 2

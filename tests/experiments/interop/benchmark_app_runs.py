@@ -15,8 +15,9 @@ from openvino.tools.benchmark import benchmark
 from openvino.tools.benchmark.main import main
 
 import hetero_lab as hl
-from hetero_lab.model.read import prepare
+from hetero_lab.backend.bound import bind
 from hetero_lab.placement.partition import predict
+from hetero_lab.placement.placement import resolve
 from hetero_lab.runtime.compiled import labelled_clone
 
 MODEL = str(Path(__file__).parents[3] / "datasets" / "digits_inception.xml")
@@ -31,9 +32,8 @@ class SplitCore(ov.Core):
         hl.emulate("ACC", unsupported={"Softmax", "Sigmoid", "Concat"}, core=self)
 
     def read_model(self, model, *more):
-        prepared = prepare(model)
-        affinity = hl.Affinity.automatic(prepared, "HETERO:ACC,CPU", core=self)
-        return labelled_clone(prepared, affinity, predict(prepared.graph, affinity))[0]
+        placed = resolve(bind(model, self), "HETERO:ACC,CPU")
+        return labelled_clone(placed, predict(placed.graph, placed.affinity))[0]
 
 
 def run(directory: Path, name: str) -> None:

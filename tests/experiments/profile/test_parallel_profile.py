@@ -15,9 +15,10 @@ from openvino import opset13 as op
 from small_models import convolutions, dynamic_inside, odd_ends, stateful
 
 import hetero_lab as hl
+from hetero_lab.backend.bound import bind
 from hetero_lab.cli import main as cli
 from hetero_lab.errors import AffinityError, ArgumentError, HeteroLabWarning, StoredFileError
-from hetero_lab.experiments.profile import profile as profiling
+from hetero_lab.experiments.profile import measure as profiling
 from hetero_lab.experiments.workers.bench import Bench
 from hetero_lab.experiments.workers.job import Job
 from hetero_lab.tables import read_csv
@@ -510,7 +511,7 @@ def test_the_same_call_measures_nothing_again(swept):
 
 def test_a_bench_ends_the_threads_of_what_it_lets_go(core):
     model, placement = branchy(core)
-    bench = Bench({"m": model}, core=core)
+    bench = Bench({"m": bind(model, core)})
     job = Job(
         key="k", variant="m", label="l", affinity=dict(placement.affinity),
         device_properties={d: dict(p) for d, p in placement.device_properties.items()},

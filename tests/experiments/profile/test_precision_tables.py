@@ -12,7 +12,7 @@ from small_models import convolutions
 import hetero_lab as hl
 from hetero_lab.backend.devices import precisions
 from hetero_lab.errors import MeasurementError
-from hetero_lab.experiments.profile.precision import TRANSITION_COLUMNS, tally
+from hetero_lab.experiments.profile.tables import TRANSITION_COLUMNS, tally
 from hetero_lab.model.read import prepare
 from hetero_lab.tables import read_csv
 

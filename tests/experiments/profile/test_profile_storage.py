@@ -12,7 +12,8 @@ from small_models import convolutions, dynamic_inside, odd_ends
 
 import hetero_lab as hl
 from hetero_lab.errors import StoredFileError
-from hetero_lab.experiments.profile.storage import FILE_NAME, from_json, to_json
+from hetero_lab.experiments.profile.result import FILE_NAME, profile_from
+from hetero_lab.experiments.profile.storage import to_json
 from hetero_lab.tables import read_csv
 
 QUICK = {"iterations": 20, "warmup": 0, "progress": False}
@@ -77,7 +78,7 @@ def test_what_is_no_number_is_stored_as_null(measured):
         agreement=(dataclasses.replace(measured.agreement[0], cosine=math.nan),),
     )
     data = json.loads(json.dumps(to_json(odd), allow_nan=False))
-    back = from_json(data, "x")
+    back = profile_from(data, "x")
     assert math.isnan(back.agreement[0].cosine)
     assert back.agreement[0].verdict == odd.agreement[0].verdict
 

@@ -24,7 +24,6 @@ from openvino import opset13 as op
 
 import hetero_lab as hl
 from hetero_lab import clock
-from hetero_lab.backend.core import shared_core
 from hetero_lab.errors import (
     AffinityError,
     ArgumentError,
@@ -314,7 +313,7 @@ def test_the_last_idle_bench_is_given_to_one_thread_only(model, placements):
     from hetero_lab.experiments.workers.local_bench import LocalBench
     from hetero_lab.runtime.timing import Stopwatch
 
-    fresh = LocalBench({}, {}, shared_core())
+    fresh = LocalBench({}, {})
     run = SweepRun(
         jobs=[], reference="a", records=[], append=print, options=RunOptions(), start=lambda: fresh,
         watch=Stopwatch.start(None), progress=False,

@@ -9,7 +9,7 @@ import pytest
 
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError, InputError, ModelError, QuantizationError
-from hetero_lab.experiments.sweep.variants import prepare_variants
+from hetero_lab.experiments.sweep.variants import bind_variants
 
 quick = partial(hl.sweep, turns=2, budget_s=None, isolate=False, progress=False)
 
@@ -68,11 +68,11 @@ def test_a_recipe_that_fails_in_its_own_way_is_a_failed_row_too(f32, core):
     assert list(sweep.summary["status"]) == ["ok", "failed"]
     assert "RuntimeError: 'nncf: no such algorithm'" in sweep.summary["detail"].iloc[1]
     with pytest.raises(ModelError, match="The variant 'own' cannot be made: RuntimeError"):
-        prepare_variants({"own": recipe})
+        bind_variants({"own": recipe})
 
 
 def test_nothing_to_measure(quantize):
     with pytest.raises(ArgumentError, match="mapping of variants is empty"):
-        prepare_variants({})
+        bind_variants({})
     with pytest.raises(QuantizationError, match="no op that it can quantise"):
-        prepare_variants({"a": partial(quantize, ignored="."), "b": partial(quantize, ignored=".")})
+        bind_variants({"a": partial(quantize, ignored="."), "b": partial(quantize, ignored=".")})
