@@ -11,7 +11,7 @@ import pytest
 
 import hetero_lab as hl
 from hetero_lab.cli import main as cli
-from hetero_lab.experiments.profile import profile as profiling
+from hetero_lab.experiments.profile import measure as profiling
 
 EMULATE = "CLIACC:unsupported=Softmax,Sigmoid"
 FEW = ["-n", "10", "-w", "0", "--no-counters"]
