@@ -6,18 +6,20 @@ that below 0 is faster. Predictions are kept in whole nanoseconds, so that parts
 
 from __future__ import annotations
 
+import html
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hetero_lab.errors import MeasurementError, PlanError
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition
-from hetero_lab.planning import difference_tables, difference_words
+from hetero_lab.planning import difference_words
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.prediction import Prediction
+from hetero_lab.tables import html_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,6 +28,7 @@ OPS, LOST_FUSION, SUBGRAPHS, BOUNDARIES = "ops", "lost fusion", "subgraphs", "bo
 CONSTANT, SPREAD = "constant", "spread memory"
 KINDS = (OPS, LOST_FUSION, SUBGRAPHS, BOUNDARIES, SPREAD)
 NEW, GONE = "new", "gone"
+_TIMES = ["before_us", "after_us", "difference_us"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,27 +195,107 @@ class Difference:
     @property
     def summary(self) -> pd.DataFrame:
         """Rows ``a``, ``b`` and ``difference``: structure, predicted and measured latency."""
-        return difference_tables.summary(self)
+        rows = [_side("a", self.before), _side("b", self.after)]
+        counted = ["n_ops_moved", "n_subgraphs", "n_boundaries", "boundary_bytes"]
+        rows.append(
+            {"placement": "difference", "label": "b − a", **_minus(rows[1], rows[0], counted[1:])}
+        )
+        for row, n in zip(rows, (0, 0, len(self.moved)), strict=True):
+            row["n_ops_moved"] = n
+        columns = ["placement", "label", *counted]
+        if self.predicted_parts is not None:
+            for row, side in zip(rows, (self.before, self.after), strict=False):
+                row["predicted_us"] = side.predicted_us
+            rows[2]["predicted_us"] = self.predicted_us
+            columns.append("predicted_us")
+        if self.measurement is not None:
+            timed = self.measurement
+            values = [
+                (timed.before_us, *timed.before_ci95_us),
+                (timed.after_us, *timed.after_ci95_us),
+                (timed.difference_us, timed.low_us, timed.high_us),
+            ]
+            names = ["measured_us", "measured_ci95_low_us", "measured_ci95_high_us"]
+            for row, numbers in zip(rows, values, strict=True):
+                row.update(zip(names, numbers, strict=True))
+            columns += names
+        return _frame(rows, columns)
 
     @property
     def ops(self) -> pd.DataFrame:
         """The ops that move: ``op, op_type, before, after``, with costs their times."""
-        return difference_tables.ops(self)
+        priced = self.predicted_parts is not None
+        rows = [
+            {
+                "op": op.op,
+                "op_type": op.op_type,
+                "before": op.before,
+                "after": op.after,
+                **(_times(op.before_ns or 0, op.after_ns or 0) if priced else {}),
+            }
+            for op in self.moved
+        ]
+        return _frame(rows, ["op", "op_type", "before", "after", *(_TIMES if priced else [])])
 
     @property
     def devices(self) -> pd.DataFrame:
         """How many ops each device has: ``device, before, after, arrived, left``."""
-        return difference_tables.devices(self)
+        before, after = self.before.affinity.counts(), self.after.affinity.counts()
+        rows = [
+            {
+                "device": device,
+                "before": before.get(device, 0),
+                "after": after.get(device, 0),
+                "arrived": sum(op.after == device for op in self.moved),
+                "left": sum(op.before == device for op in self.moved),
+            }
+            for device in dict.fromkeys([*before, *after])
+        ]
+        return _frame(rows, ["device", "before", "after", "arrived", "left"])
 
     @property
     def subgraphs(self) -> pd.DataFrame:
         """The subgraphs that only one placement has: ``change, device, n_ops, ops``."""
-        return difference_tables.subgraphs(self)
+        rows = [
+            {
+                "change": change.change,
+                "device": change.device,
+                "n_ops": len(change.ops),
+                "ops": "\n".join(change.ops),
+            }
+            for change in self.subgraph_changes
+        ]
+        return _frame(rows, ["change", "device", "n_ops", "ops"])
 
     @property
     def boundaries(self) -> pd.DataFrame:
         """Hand-overs that appear and vanish, with bytes; with costs their predicted time."""
-        return difference_tables.boundaries(self)
+        prices = {
+            (part.name, part.device_before, part.device_after): part.difference_ns
+            for part in self.predicted_parts or ()
+            if part.kind == "boundaries"
+        }
+        rows = [
+            {
+                "tensor": change.tensor,
+                "source_device": change.source_device,
+                "target_device": change.target_device,
+                "n_bytes": change.n_bytes,
+                "change": change.change,
+                "n_before": change.n_before,
+                "n_after": change.n_after,
+                "difference_us": prices.get(
+                    (change.tensor, change.source_device, change.target_device), 0
+                )
+                / 1000.0,
+            }
+            for change in self.boundary_changes
+        ]
+        columns = [
+            "tensor", "source_device", "target_device", "n_bytes", "change", "n_before", "n_after",
+        ]  # fmt: skip
+        priced = self.predicted_parts is not None
+        return _frame(rows, [*columns, *(["difference_us"] if priced else [])])
 
     @property
     def kinds(self) -> pd.DataFrame:
@@ -223,7 +306,11 @@ class Difference:
         PlanError
             No costs were given.
         """
-        return difference_tables.kinds(self)
+        _ = self.priced  # says what is missing without costs
+        before, after = self.before.kinds_ns or {}, self.after.kinds_ns or {}
+        rows = [{"kind": kind, **_times(before[kind], after[kind])} for kind in before]
+        rows.append({"kind": "total", **_times(sum(before.values()), sum(after.values()))})
+        return _frame(rows, ["kind", *_TIMES])
 
     @property
     def parts(self) -> pd.DataFrame:
@@ -234,7 +321,18 @@ class Difference:
         PlanError
             No costs were given.
         """
-        return difference_tables.parts(self)
+        rows = [
+            {
+                "kind": part.kind,
+                "name": part.name,
+                "before": part.device_before,
+                "after": part.device_after,
+                **_times(part.before_ns, part.after_ns),
+            }
+            for part in self.priced
+        ]
+        # Of a boundary these are the devices that it leaves and enters, whichever placement has it.
+        return _frame(rows, ["kind", "name", "before", "after", *_TIMES])
 
     @property
     def measured(self) -> pd.DataFrame:
@@ -247,13 +345,43 @@ class Difference:
         MeasurementError
             No profiles were given.
         """
-        return difference_tables.measured(self)
+        timed = self.timed
+        rows: list[dict[str, Any]] = []
+        predicted: dict[str, float] = {}
+        if self.predicted_parts is not None:
+            of_ops = sum(p.difference_ns for p in self.priced if p.kind in ("ops", "lost fusion"))
+            whole = sum(p.difference_ns for p in self.priced)
+            predicted = {"ops": of_ops / 1000.0, "rest": (whole - of_ops) / 1000.0}
+            predicted["latency"] = whole / 1000.0
+        if timed.ops_before_us is not None and timed.ops_after_us is not None:
+            by_counters = timed.ops_after_us - timed.ops_before_us
+            rows.append({"part": "ops", "measured_us": by_counters})
+            rows.append({"part": "rest", "measured_us": timed.difference_us - by_counters})
+        rows.append(
+            {
+                "part": "latency",
+                "measured_us": timed.difference_us,
+                "measured_ci95_low_us": timed.low_us,
+                "measured_ci95_high_us": timed.high_us,
+            }
+        )
+        columns = ["part", "measured_us", "measured_ci95_low_us", "measured_ci95_high_us"]
+        if predicted:
+            rows = [{**row, "predicted_us": predicted[row["part"]]} for row in rows]
+            columns.insert(1, "predicted_us")
+        return _frame(rows, columns)
 
     def __repr__(self) -> str:
         return "\n".join(difference_words.sentences(self))
 
     def _repr_html_(self) -> str:
-        return difference_tables.as_html(self)
+        shown = [f"<p>{html.escape(line)}</p>" for line in difference_words.sentences(self)]
+        shown.append(html_table(self.summary))
+        if self.predicted_parts:
+            shown.append(html_table(self.parts, caption="Where the difference comes from", most=20))
+        if self.moved:
+            shown.append(html_table(self.ops, caption="Ops that move", most=20))
+        return "".join(shown)
 
 
 def compare_placements(
@@ -388,3 +516,28 @@ def _by_kind(prediction: Prediction) -> dict[str, int]:
 def _ns(us: float) -> int:
     """Return the whole nanoseconds that a share was made of."""
     return round(us * 1000.0)
+
+
+def _times(before_ns: int, after_ns: int) -> dict[str, float]:
+    values = (before_ns, after_ns, after_ns - before_ns)
+    return {name: ns / 1000.0 for name, ns in zip(_TIMES, values, strict=True)}
+
+
+def _side(name: str, side: Side) -> dict[str, Any]:
+    return {
+        "placement": name,
+        "label": side.label,
+        "n_subgraphs": side.partition.n_subgraphs,
+        "n_boundaries": len(side.partition.boundaries),
+        "boundary_bytes": side.partition.boundary_bytes,
+    }
+
+
+def _minus(after: dict[str, Any], before: dict[str, Any], keys: list[str]) -> dict[str, Any]:
+    return {key: after[key] - before[key] for key in keys}
+
+
+def _frame(rows: list[dict[str, Any]], columns: list[str]) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame(rows, columns=columns)

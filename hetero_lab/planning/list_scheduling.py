@@ -9,19 +9,17 @@ improved by moving subgraphs, branches and units; the best of all is the plan.
 from __future__ import annotations
 
 import bisect
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hetero_lab.clock import now
-from hetero_lab.errors import PlanError
 from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, OpGraph
 from hetero_lab.placement.partition import Partition, predict, predict_by_branch
 from hetero_lab.placement.topology import strong_components
-from hetero_lab.planning.planner import Baseline, plan_graph
+from hetero_lab.planning.planner import Baseline, check_budget, plan_graph
 from hetero_lab.planning.schedules import Schedule, ScheduledTask, arranged, run_partition, simulate
 from hetero_lab.planning.task_graph import Edge, Task, TaskGraph, check_rank, rank_tasks
 from hetero_lab.tables import html_table
@@ -48,7 +46,7 @@ class SchedulePlan:
     schedule
         When its subgraphs are predicted to run.
     split_branches
-        Whether this holds for an executor with ``separate_branches=True``.
+        Whether this holds for an executor with ``split_branches=True``.
     method
         How it was found.
     baselines
@@ -106,20 +104,9 @@ def list_scheduling(
     split_branches: bool = False,
     budget_s: float = 20.0,
 ) -> SchedulePlan:
-    """Plan a placement for the parallel executor.
+    """Do what :func:`hetero_lab.plan` does for the parallel executor, given the graph.
 
-    Parameters
-    ----------
-    graph
-        The model.
-    costs
-        Its cost model.
-    rank
-        Which unit is most urgent: ``"heft"``, or ``"heterogeneous"`` as in Samsung ONE.
-    split_branches
-        Whether the executor separates independent branches on one device.
-    budget_s
-        About when to stop. Half of it is for the plan for latency.
+    Half of ``budget_s`` is for the plan for latency.
 
     Returns
     -------
@@ -130,13 +117,10 @@ def list_scheduling(
     Raises
     ------
     PlanError
-        There is no such rank, the cost model is of another model or knows one device only, or
-        an op is supported nowhere.
+        As :func:`hetero_lab.plan`, or there is no such rank.
     """
     check_rank(rank)
-    number: Any = budget_s
-    if not isinstance(number, int | float) or not math.isfinite(number) or number <= 0:
-        raise PlanError(f"budget_s is a number of seconds above 0, not {number!r}.")
+    check_budget(budget_s)
     deadline = now() + budget_s
     latency = plan_graph(graph, costs, budget_s=budget_s / 2)
     units = schedule_tasks(unit_tasks(costs), rank=rank)

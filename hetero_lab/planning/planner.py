@@ -130,36 +130,16 @@ def plan_graph(
     pin: Mapping[str, str] | None = None,
     budget_s: float = 60.0,
 ) -> Plan:
-    """Plan the best placement of a model.
+    """Do what :func:`hetero_lab.plan` does for HETERO, given the graph.
 
-    Up to 12 units that are free to move, the best placement is found and proven. Beyond, the
-    pairwise part is minimised exactly (:func:`min_cut` for two devices, :func:`milp` for more
-    and for limits) and the result repaired on the whole prediction, as are choices with a
-    surcharge on hand-overs and the baselines; the best of them, kicked and repaired again, is the
-    plan.
-
-    Parameters
-    ----------
-    graph
-        The model.
-    costs
-        Its cost model.
-    objective
-        ``"latency"`` of one request, or ``"throughput"``: the least time of the busiest device
-        when requests pipeline.
-    memory_limit
-        Bytes by device (``{"GPU": "2GiB"}``) for constants and boundary tensors.
-    pin
-        Device by pattern (``re.search`` in an op's name).
-    budget_s
-        About when to stop; the plan then says what is proven.
+    The pairwise part is minimised by :func:`min_cut` for two devices and by :func:`milp` for more
+    and for limits. That choice, choices with a surcharge on hand-overs and the baselines are
+    repaired on the whole prediction; the best of them, kicked and repaired again, is the plan.
 
     Raises
     ------
     PlanError
-        The cost model is of another model or knows one device only, an op is supported
-        nowhere, pins contradict each other, nothing fits the memory limit, or time runs out
-        before anything is found.
+        As :func:`hetero_lab.plan`.
     """
     costs.check_graph(graph)
     _check_arguments(costs, objective, budget_s)
@@ -193,9 +173,7 @@ def _check_arguments(costs: CostModel, objective: str, budget_s: float) -> None:
         raise PlanError(
             f"{shorten(str(objective))} is not an objective. Objectives: 'latency', 'throughput'."
         )
-    number: Any = budget_s
-    if not isinstance(number, int | float) or not math.isfinite(number) or number <= 0:
-        raise PlanError(f"budget_s is a number of seconds above 0, not {number!r}.")
+    check_budget(budget_s)
     if len(costs.devices) < 2:
         raise PlanError(
             f"This cost model knows {names_at_hand(costs.devices)} only; a plan chooses between "
@@ -204,6 +182,12 @@ def _check_arguments(costs: CostModel, objective: str, budget_s: float) -> None:
         )
     if not costs.units:
         raise PlanError(f"{shorten(costs.graph.name)} has no op that could be placed.")
+
+
+def check_budget(budget_s: Any) -> None:
+    """Raise PlanError unless a budget is a number of seconds above 0."""
+    if not isinstance(budget_s, int | float) or not math.isfinite(budget_s) or budget_s <= 0:
+        raise PlanError(f"budget_s is a number of seconds above 0, not {budget_s!r}.")
 
 
 def keeps_limits(
