@@ -55,6 +55,8 @@ if TYPE_CHECKING:
         Profile as Profile,
         read_profile as read_profile,
     )
+    from hetero_lab.experiments.search.advice import Advice as Advice
+    from hetero_lab.experiments.search.advise import advise as advise
     from hetero_lab.experiments.search.calibrate import calibrate as calibrate
     from hetero_lab.experiments.search.explain import explain as explain
     from hetero_lab.experiments.search.find_wrong import find_wrong as find_wrong
@@ -120,6 +122,8 @@ __version__ = "0.2.0"
 
 _WHERE = {
     "Across": "experiments.deployment.releases",
+    "Advice": "experiments.search.advice",
+    "advise": "experiments.search.advise",
     "Affinity": "placement.affinity",
     "AffinityTweaker": "widgets.tweaker.tweaker",
     "Boundary": "placement.partition",

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from importlib import metadata
 
 from hetero_lab.cli import (
+    advise as advise_commands,
     classify as classify_commands,
     commands,
     inspect as inspect_commands,
@@ -49,6 +50,11 @@ _APPLY_EXAMPLES = """
 examples:
   hetero-lab apply model.onnx plan.json
   hetero-lab apply model.onnx frozen/
+"""
+_ADVISE_EXAMPLES = """
+examples:
+  hetero-lab advise model.onnx
+  hetero-lab advise digits_inception --data digits --budget 60 --html advice.html --deploy deploy
 """
 _CLASSIFY_EXAMPLES = """
 examples:
@@ -177,6 +183,18 @@ def parser() -> options.OptionParser:
     )
     wrong_commands.add_wrong_options(wrong)
     wrong.set_defaults(run=_find_wrong)
+    advise = subparsers.add_parser(
+        "advise",
+        help="say what to deploy, and why",
+        description=(
+            "Measure what could be deployed on the devices here (single devices, AUTO, MULTI,\n"
+            "HETERO, an optimised placement, int8), drop what is hopeless early, and say what is\n"
+            "best and how sure that is."
+        ),
+        epilog=_ADVISE_EXAMPLES,
+    )
+    advise_commands.add_advise_options(advise)
+    advise.set_defaults(run=_advise)
     verify = subparsers.add_parser(
         "verify",
         help="prove a deployed directory again on what is installed here",
@@ -188,7 +206,19 @@ def parser() -> options.OptionParser:
     )
     verify_commands.add_verify_options(verify)
     verify.set_defaults(run=_verify)
-    placing = (devices, support, lint, explain, freeze, profile, sweep, optimize, noise, plan)
+    placing = (
+        advise,
+        devices,
+        support,
+        lint,
+        explain,
+        freeze,
+        profile,
+        sweep,
+        optimize,
+        noise,
+        plan,
+    )
     for command in (*placing, apply, classify, wrong):
         options.add_emulate_option(command)
     return top
@@ -352,6 +382,17 @@ def _find_wrong(given: argparse.Namespace) -> int:
     if result.interrupted:
         return INTERRUPTED
     return DIFFERENT if result.kind in ("op", "combination") else 0
+
+
+def _advise(given: argparse.Namespace) -> int:
+    result = advise_commands.run_advise(given, commands.emulate(given.emulate))
+    if not given.quiet:
+        print(result, end="")
+        if given.deploy is None:
+            print(f"Next:       {commands.again(given, 'advise', '--deploy', 'deploy')}")
+        else:
+            print(f"Next:       {commands.command_line('hetero-lab', 'verify', given.deploy)}")
+    return INTERRUPTED if result.interrupted else 0
 
 
 def _verify(given: argparse.Namespace) -> int:

@@ -13,6 +13,7 @@ from hetero_lab.errors import ArgumentError
 from hetero_lab.experiments.accuracy.evaluate import Evaluation
 from hetero_lab.experiments.profile.result import Profile
 from hetero_lab.experiments.profile.tables import headline
+from hetero_lab.experiments.search.advice import BEST, Advice
 from hetero_lab.experiments.search.optimized import Optimized
 from hetero_lab.experiments.search.recovered import Recovered
 from hetero_lab.experiments.search.wrong import Wrong
@@ -39,6 +40,7 @@ Result: TypeAlias = (
     Profile
     | Sweep
     | Optimized
+    | Advice
     | CostModel
     | SchedulePlan
     | Difference
@@ -208,6 +210,20 @@ def _slowest(profile: Profile) -> pd.DataFrame:
     return frame.sort_values("real_time_us", ascending=False, kind="stable").loc[:, columns]
 
 
+def _final(advice: Advice) -> Sweep:
+    return advice.sweep
+
+
+def _advised(advice: Advice) -> Profile | None:
+    """Return the profile of what is advised, if anything was measured."""
+    return next((c.row.profile for c in advice.candidates if c.judgement == BEST), None)
+
+
+def _judged(advice: Advice) -> pd.DataFrame:
+    columns = ["label", "judgement", "why", "stage", "median_us", "ratio", "execution_devices"]
+    return advice.summary.loc[:, columns]
+
+
 def _best(best: Optimized) -> Profile | None:
     """Return the profile of the placement that was chosen."""
     for row in best.sweep.rows:
@@ -272,6 +288,20 @@ KINDS = (
         listings=(
             Listing("Ranking", _ranking, is_detail=False, applies=_any_measured),
             Listing("Summary", _table("summary")),
+        ),
+    ),
+    Kind(
+        takes=Advice,
+        heading=lambda advice: f"What to deploy: {advice.best.label}",
+        notes=lambda advice: advice.verdict.splitlines(),
+        views=(
+            View("latency_ranking", latency_ranking, lambda a: _any_measured(a.sweep), _final),
+            View("placement_graph", placement_graph, lambda a: bool(_advised(a)), _advised),
+            View("accuracy_front", accuracy_front, lambda a: _has_accuracy(a.sweep), _final),
+        ),
+        listings=(
+            Listing("Candidates", _judged, is_detail=False),
+            Listing("Summary", lambda advice: advice.summary),
         ),
     ),
     Kind(

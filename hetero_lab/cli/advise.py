@@ -1,0 +1,95 @@
+"""What ``hetero-lab advise`` does with its options: call the library, write the files."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import hetero_lab as hl
+from hetero_lab.cli import commands, options
+from hetero_lab.cli.plan import device_properties, pairs
+
+if TYPE_CHECKING:
+    from hetero_lab.experiments.search.advice import Advice
+
+
+def add_advise_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``hetero-lab advise``."""
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="a sample's name or the path of a model file")
+    add("-d", "--devices", metavar="GPU,CPU", help="devices (all that are here)")
+    add("--data", metavar="NAME", help="a labelled data set to judge accuracy on: digits")
+    add(
+        "--max-drop",
+        type=float,
+        default=0.01,
+        metavar="SHARE",
+        help="right answers that may be lost to f32 (%(default)s)",
+    )
+    add(
+        "--objective",
+        choices=("latency", "throughput"),
+        default="latency",
+        help="of one request, or the time between results (%(default)s)",
+    )
+    add("--requests", type=int, default=1, metavar="N", help="requests in flight (%(default)s)")
+    add(
+        "-b",
+        "--budget",
+        type=options.seconds,
+        default=300.0,
+        metavar="SECONDS",
+        help="most time for the measurements (%(default)s)",
+    )
+    add(
+        "--memory-limit",
+        action="append",
+        default=[],
+        metavar="GPU=2GiB",
+        help="most bytes of weights on a device; may be repeated",
+    )
+    add("--costs", metavar="FILE", help="go on from these costs, of hetero-lab plan")
+    add("--store", metavar="DIR", help="keep measurements there; the same command goes on")
+    add("--deploy", metavar="DIR", help="write what is advised, with its contract")
+    options.add_property_option(parser)
+    options.add_shape_option(parser)
+    add("--input", metavar="FILE", help="inputs from an .npz file")
+    add("--no-isolate", action="store_true", help="measure in this process")
+    add("--csv", metavar="FILE", help="write the summary, one row a candidate")
+    options.add_html_option(parser)
+    add("-q", "--quiet", action="store_true", help="show nothing")
+
+
+def run_advise(given: argparse.Namespace, defaults: Mapping[str, Mapping[str, Any]]) -> Advice:
+    """Advise as the options say; write ``--deploy``, ``--csv`` and ``--html``."""
+    from hetero_lab.experiments.search.candidates import order_of
+    from hetero_lab.model.read import prepare
+    from hetero_lab.tables import write_csv
+
+    commands.check_targets(files=[given.csv, given.html], directories=[given.deploy, given.store])
+    own = options.properties(given.property)
+    names = order_of(given.devices, None)
+    result = commands.until_interrupted(
+        hl.advise,
+        prepare(given.model, options.shapes(given.shape)),
+        names,
+        data=None if given.data is None else hl.dataset(given.data),
+        max_drop=given.max_drop,
+        objective=given.objective,
+        requests=given.requests,
+        budget_s=given.budget,
+        device_properties=device_properties(defaults, own, names) or None,
+        memory_limit=pairs(given.memory_limit, "--memory-limit", "GPU=2GiB") or None,
+        costs=None if given.costs is None else hl.CostModel.from_json(given.costs),
+        inputs=given.input,
+        store=given.store,
+        isolate=not given.no_isolate,
+        progress=not given.quiet,
+    )
+    if given.csv is not None:
+        write_csv(given.csv, result.summary)
+    commands.write_page(given.html, result)
+    if given.deploy is not None:
+        result.deploy(given.deploy)
+    return result

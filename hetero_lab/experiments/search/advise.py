@@ -1,0 +1,646 @@
+"""Advise: measure what could be deployed, drop what is hopeless early, and say what is best."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hetero_lab.backend.core import shared_core
+from hetero_lab.errors import (
+    ArgumentError,
+    DeviceError,
+    HeteroLabError,
+    MeasurementError,
+    names_at_hand,
+)
+from hetero_lab.experiments.accuracy.evaluate import read_data
+from hetero_lab.experiments.search.advice import (
+    ALIKE,
+    BEST,
+    INACCURATE,
+    SLOWER,
+    UNMEASURED,
+    WRONG,
+    Advice,
+    Judged,
+    by_label,
+)
+from hetero_lab.experiments.search.calibrate import check_device_properties
+from hetero_lab.experiments.search.candidates import Candidates, candidates_for, order_of
+from hetero_lab.experiments.search.optimize import optimize
+from hetero_lab.experiments.search.optimized import OPTIMIZED, Optimized
+from hetero_lab.experiments.search.progress import Progress
+from hetero_lab.experiments.sweep.result import Sweep
+from hetero_lab.experiments.sweep.row import Row
+from hetero_lab.experiments.sweep.sweep import sweep
+from hetero_lab.model.read import PreparedModel, Source, prepare, save
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.placement import Placement, carried_over, resolve
+from hetero_lab.planning.constraints import check_constraints
+from hetero_lab.planning.cost_model import CostModel
+from hetero_lab.planning.objective import LATENCY, THROUGHPUT
+from hetero_lab.runtime.inputs import Inputs
+from hetero_lab.runtime.quantize import quantize
+from hetero_lab.runtime.reference import reference_device
+from hetero_lab.runtime.runners import HETERO, PARALLEL
+from hetero_lab.runtime.scoring import Correct
+from hetero_lab.runtime.timing import Stopwatch
+from hetero_lab.samples.datasets import Dataset, Metric
+from hetero_lab.tables import make_directory
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+_RACE, _RACE_ALONE, _SEARCH = 0.3, 0.5, 0.65  # shares of the budget after which these end
+_SEARCH_LEAST_S = 20.0  # in less nothing is learnt that a plan could be made with
+_RACE_PRECISION, _FINAL_PRECISION = 0.05, 0.01
+_FINALISTS = 4
+_AS_GOOD = 1.01  # a simpler candidate that is slower by no more is advised instead
+_IN_FLIGHT = 4
+_LEAST_TURNS = 2
+_EXAMPLES = 3
+_INT8 = "int8"
+
+
+def advise(
+    model: Source,
+    devices: Sequence[str] | None = None,
+    *,
+    data: Dataset | Sequence[Any] | None = None,
+    metric: Metric | Correct | None = None,
+    max_drop: float = 0.01,
+    objective: str = LATENCY,
+    requests: int = 1,
+    budget_s: float | None = 300.0,
+    device_properties: Mapping[str, Mapping[str, Any]] | None = None,
+    memory_limit: Mapping[str, int | str] | None = None,
+    costs: CostModel | None = None,
+    inputs: Inputs | None = None,
+    seed: int = 0,
+    store: str | os.PathLike[str] | None = None,
+    isolate: bool = True,
+    progress: bool = True,
+    core: ov.Core | None = None,
+) -> Advice:
+    """Say what to deploy, and why.
+
+    First all candidates are raced: single devices and their properties, AUTO and MULTI, HETERO's
+    greedy orders. Those that are slower beyond the intervals are dropped (racing, Maron and Moore
+    1994), so that the budget goes into the few that may be best. On several devices a placement
+    is then searched for (:func:`hetero_lab.optimize`). The best few, with int8 variants if there
+    is data to calibrate with, are measured once more, in turns with each other, and the best
+    split with the parallel executor. Of what is equally fast within 1 %, the simplest is advised.
+
+    Parameters
+    ----------
+    model
+        Anything that :func:`hetero_lab.load` takes.
+    devices
+        By default all that are here, emulated ones included.
+    data, metric
+        Examples to judge the accuracy on, as for :func:`hetero_lab.evaluate`; a
+        :class:`~hetero_lab.Dataset` has examples to calibrate int8 with, too. Accuracy is
+        evaluated outside of the budget.
+    max_drop
+        The share of right answers that may be lost to f32.
+    objective, requests
+        ``"latency"`` of one request, or ``"throughput"`` with so many requests in flight (4, if
+        ``requests`` is 1).
+    budget_s
+        Wall time of the measurements. Where it is too short, the advice says what it needs.
+    device_properties, memory_limit, costs
+        As for :func:`hetero_lab.optimize`; the limits are those of weights.
+    inputs, seed, isolate, progress
+        As for :func:`hetero_lab.sweep`.
+    store
+        Directory in which measurements are kept. The same call goes on where it was stopped.
+
+    Returns
+    -------
+    Advice
+        ``.verdict``, ``.summary``, ``.best``, ``.deploy(directory)``. After Ctrl-C
+        (:func:`hetero_lab.last_interrupted`): what is known.
+
+    Raises
+    ------
+    DeviceError
+        The model runs nowhere here; the message names the ops.
+    ArgumentError
+        ``metric`` without data, or another wrong argument, before something is compiled.
+    MeasurementError
+        No candidate runs.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> advice = hl.advise(model, ["CPU"], budget_s=10, progress=False)
+    >>> advice.best.affinity.devices
+    ('CPU',)
+    """
+    watch = Stopwatch.start(budget_s)
+    core = core or shared_core()
+    if objective not in (LATENCY, THROUGHPUT):
+        raise ArgumentError(
+            f"{objective!r} is no objective. Objectives: {LATENCY!r}, {THROUGHPUT!r}."
+        )
+    if metric is not None and data is None:
+        raise ArgumentError("metric= says how answers to data= are judged: give data=, too")
+    if data is not None:
+        read_data(data, metric)
+    names = order_of(devices, core)
+    properties = check_device_properties(device_properties, names, core)
+    prepared = prepare(model)
+    limits = dict(memory_limit or {})
+    check_constraints(prepared.graph, names, limits, None)
+    if costs is not None:
+        costs.check_graph(prepared.graph)
+    in_flight = requests if requests > 1 or objective == LATENCY else _IN_FLIGHT
+    candidates = candidates_for(
+        prepared,
+        names,
+        objective=objective,
+        requests=in_flight,
+        device_properties=properties,
+        memory_limit=limits,
+        core=core,
+    )
+    if not candidates.placements:
+        reasons = "; ".join(f"{label}: {why}" for label, why in candidates.left_out.items())
+        raise DeviceError(f"No candidate can be run. {reasons}")
+    with Progress(watch, show=progress) as bar:
+        inquiry = _Inquiry(
+            prepared=prepared,
+            devices=names,
+            candidates=candidates,
+            data=data,
+            metric=metric,
+            max_drop=max_drop,
+            objective=objective,
+            requests=in_flight,
+            properties=properties,
+            limits=limits,
+            costs=costs,
+            inputs=inputs,
+            seed=seed,
+            isolate=isolate,
+            store=None if store is None else make_directory(store),
+            watch=watch,
+            progress=bar,
+            core=core,
+        )
+        return inquiry.run()
+
+
+@dataclass
+class _Inquiry:
+    """The stages of an advice: race, search, final; keeps what each found."""
+
+    prepared: PreparedModel
+    devices: tuple[str, ...]
+    candidates: Candidates
+    data: Any
+    metric: Any
+    max_drop: float
+    objective: str
+    requests: int
+    properties: Mapping[str, Mapping[str, Any]]
+    limits: Mapping[str, int | str]
+    costs: CostModel | None
+    inputs: Inputs | None
+    seed: int
+    isolate: bool
+    store: Path | None
+    watch: Stopwatch
+    progress: Progress
+    core: ov.Core
+    interrupted: bool = False
+    optimized: Optimized | None = None
+    variants: dict[str, PreparedModel] = field(default_factory=dict)  # of the model, int8 only
+    began_s: float = 0.0  # when measuring began
+    notes: list[str] = field(default_factory=list)
+
+    def run(self) -> Advice:
+        """Race, search, measure the best few, and decide."""
+        placements = self.candidates.placements
+        self._make_variants()
+        self.began_s = self.watch.elapsed_s
+        race = self._race()
+        rows = dict(zip(placements, race.rows, strict=True))
+        known = self._judge(rows, dict.fromkeys(rows, self.prepared), placements, "race")
+        if self.interrupted or not by_label(known, BEST):
+            return self._advice(known, race)
+        searched = self._search()
+        finalists = self._finalists(known, searched)
+        if self.interrupted or (self._left_s is not None and self._left_s <= 0.0):
+            return self._advice(known, race)
+        final, models, measured = self._final(finalists)
+        last = self._judge(measured, models, self._carried(finalists, models), "final")
+        if not by_label(last, BEST):
+            return self._advice(known, race)
+        again = {c.row.label for c in last}
+        earlier = [
+            replace(c, judgement=SLOWER, why=c.why or "dropped in the race")
+            if c.judgement in (BEST, ALIKE)
+            else c
+            for c in known
+            if c.row.label not in again
+        ]
+        executor = self._executor(by_label(last, BEST)[0])
+        return self._advice([*last, *earlier], final, executor)
+
+    # -- stages -------------------------------------------------------------------------------
+
+    def _make_variants(self) -> None:
+        """Quantise the model, where there are examples to calibrate with."""
+        if not isinstance(self.data, Dataset) or find_spec("nncf") is None:
+            return
+        self.progress.begin("quantise")
+        kept = None if self.store is None else self.store / "int8.xml"
+        try:
+            if kept is not None and kept.is_file():
+                self.variants[_INT8] = prepare(kept)
+                return
+            made = prepare(quantize(self.prepared, self.data.calibration, progress=False))
+        except HeteroLabError as error:
+            self.notes.append(f"There is no int8 variant: {error}")
+            return
+        if kept is not None:
+            save(made.model, kept)
+            made = prepare(kept)
+        self.variants[_INT8] = made
+
+    def _race(self) -> Sweep:
+        """Measure all candidates roughly; the reference whatever the budget."""
+        self.progress.begin("race")
+        placements = list(self.candidates.placements.values())
+        share_s = self._until_s(_RACE if len(self.devices) > 1 else _RACE_ALONE)
+        made = self._sweep(self.prepared, placements, "race", share_s, precision=_RACE_PRECISION)
+        if self.interrupted or any(row.profile is not None for row in made.rows):
+            return made
+        failed = [row for row in made.rows if row.detail and not row.status.startswith("not meas")]
+        if len(failed) == len(made.rows):
+            raise MeasurementError(f"No candidate runs. {failed[0].label}: {failed[0].detail}")
+        self.notes += [row.detail for row in made.rows if row.detail][:1]
+        first = self._sweep(self.prepared, placements[:1], "", None, turns=_LEAST_TURNS)
+        return replace(first, rows=(*first.rows, *made.rows[1:]))
+
+    def _search(self) -> Placement | None:
+        """Search for a placement over several devices, or take what an earlier call found."""
+        if len(self.devices) < 2:
+            return None
+        kept = None if self.store is None else self.store / "optimized.json"
+        if kept is not None and kept.is_file():
+            affinity = Affinity.from_json(kept)
+            return Placement(affinity, OPTIMIZED, self._free_properties(affinity))
+        budget_s = self._until_s(_SEARCH)
+        if budget_s is not None and budget_s < _SEARCH_LEAST_S:
+            self.notes.append(
+                "The budget was too short to search for a better placement: that takes "
+                f"{_SEARCH_LEAST_S / (_SEARCH - _RACE):.0f} s or more."
+            )
+            return None
+        self.progress.begin("search")
+        costs = self.costs
+        kept_costs = None if self.store is None else self.store / "costs.json"
+        if costs is None and kept_costs is not None and kept_costs.is_file():
+            costs = CostModel.from_json(kept_costs)
+        try:
+            found = optimize(
+                self.prepared,
+                self.devices,
+                objective=self.objective,
+                budget_s=budget_s,
+                device_properties=None if costs is not None else self.properties,
+                memory_limit=self.limits or None,
+                costs=costs,
+                inputs=self.inputs,
+                seed=self.seed,
+                isolate=self.isolate,
+                progress=False,
+                core=self.core,
+            )
+        except KeyboardInterrupt:
+            self.interrupted = True
+            return None
+        except HeteroLabError as error:
+            self.notes.append(f"No placement was searched for: {error}")
+            return None
+        self.optimized = found
+        self.interrupted |= found.interrupted
+        if kept is not None and kept_costs is not None:
+            found.costs.to_json(kept_costs)
+            found.affinity.to_json(kept)
+        return found.placement if found.improved else None
+
+    def _finalists(
+        self, known: Sequence[Judged], searched: Placement | None
+    ) -> dict[str, Placement]:
+        """Return the reference, what the race left over, and what was found."""
+        reference = next(iter(self.candidates.placements))
+        left = [c for c in known if c.judgement in (BEST, ALIKE)]
+        left.sort(key=lambda c: c.row.latency.us if c.row.latency else 0.0)
+        names = dict.fromkeys([reference, *(c.row.label for c in left[:_FINALISTS])])
+        finalists = {n: p for n, p in self.candidates.placements.items() if n in names}
+        if searched is not None and searched.affinity not in [
+            p.affinity for p in finalists.values()
+        ]:
+            finalists[OPTIMIZED] = replace(searched, label=OPTIMIZED)
+        return finalists
+
+    def _final(
+        self, finalists: Mapping[str, Placement]
+    ) -> tuple[Sweep, dict[str, PreparedModel], dict[str, Row]]:
+        """Measure the best few, and their int8 variants; return sweep, models and rows by label."""
+        self.progress.begin("final")
+        variants = {"": self.prepared, **self.variants}
+        try:
+            self._carried(
+                finalists,
+                {f"{name} · {v}": m for v, m in self.variants.items() for name in finalists},
+            )
+        except HeteroLabError as error:
+            self.notes.append(f"int8 was left out: {error}")
+            variants = {"": self.prepared}
+        made = self._sweep(
+            variants if len(variants) > 1 else self.prepared,
+            list(finalists.values()),
+            "final",
+            self._left_s,
+            precision=_FINAL_PRECISION,
+            data=self.data,
+            metric=self.metric,
+        )
+        labels = [
+            (f"{name} · {variant}" if variant else name, model)
+            for variant, model in variants.items()
+            for name in finalists
+        ]
+        rows = {
+            label: replace(row, label=label)
+            for (label, _), row in zip(labels, made.rows, strict=True)
+        }
+        shown = replace(made, rows=tuple(rows.values()), reference=next(iter(rows)))
+        return shown, dict(labels), rows
+
+    def _executor(self, best: Judged) -> str:
+        """Tell whether the parallel executor is faster than HETERO with the best placement."""
+        if best.placement.direct or best.row.profile is None or self.interrupted:
+            return HETERO
+        if best.row.profile.partition.n_subgraphs < 2 or (
+            self._left_s is not None and self._left_s <= 0.0
+        ):
+            return HETERO
+        self.progress.begin("parallel executor")
+        try:
+            made = self._sweep(
+                best.model, [best.placement], "", self._left_s, executor=[HETERO, PARALLEL]
+            )
+        except HeteroLabError as error:
+            self.notes.append(f"The parallel executor cannot run it: {error}")
+            return HETERO
+        ratio = made.rows[1].series.ratio
+        if made.rows[1].profile is None or ratio is None:
+            return HETERO
+        middle, low, high, _ = ratio
+        faster = high < 1.0
+        self.notes.append(
+            f"hetero_lab.ParallelExecutor runs the placement in {middle:.3f} of HETERO's time "
+            f"(95 %: {low:.3f} to {high:.3f})"
+            + (": use it. What deploy writes runs with HETERO." if faster else ".")
+        )
+        return PARALLEL if faster else HETERO
+
+    def _sweep(
+        self,
+        model: Any,
+        placements: Sequence[Placement],
+        name: str,
+        budget_s: float | None,
+        **options: Any,
+    ) -> Sweep:
+        """Measure placements; what is kept under a name is gone on with."""
+        try:
+            reference_device(self.prepared, self.core)
+            reference = True
+        except DeviceError:
+            reference = False
+        made = sweep(
+            model,
+            placements,
+            requests=(self.requests,),
+            budget_s=budget_s,
+            counters=False,
+            reference=reference,
+            baselines=False,
+            inputs=self.inputs,
+            seed=self.seed,
+            isolate=self.isolate,
+            store=self.store / name if self.store is not None and name else None,
+            progress=False,
+            control=self.progress.control(),
+            core=self.core,
+            **options,
+        )
+        self.interrupted |= made.interrupted
+        return made
+
+    # -- judging ------------------------------------------------------------------------------
+
+    def _judge(
+        self,
+        rows: Mapping[str, Row],
+        models: Mapping[str, PreparedModel],
+        placements: Mapping[str, Placement],
+        stage: str,
+    ) -> list[Judged]:
+        """Say of each row what becomes of it."""
+        rows = {label: replace(row, label=label) for label, row in rows.items()}
+        reasons = {label: self._unusable(row) for label, row in rows.items()}
+        usable = {label: row for label, row in rows.items() if reasons[label] is None}
+        best = min(usable, key=lambda n: _level(usable[n]), default="")
+        if best:
+            # Of what is about as fast the first one, which is the simplest.
+            best = next(n for n in usable if _level(usable[n]) <= _AS_GOOD * _level(usable[best]))
+        judged = []
+        for label, row in rows.items():
+            reason = reasons[label]
+            if reason is not None:
+                judgement, why = reason
+            elif label == best:
+                judgement, why = BEST, ""
+            else:
+                high = rows[best].latency
+                own = row.latency
+                assert own is not None
+                assert high is not None
+                slower = own.low_us > high.high_us
+                share = own.us / high.us - 1.0
+                judgement = SLOWER if slower else ALIKE
+                why = f"{abs(share):.1%} {'slower' if share >= 0 else 'faster'} than {best}"
+            judged.append(Judged(row, placements[label], models[label], stage, judgement, why))
+        return judged
+
+    def _unusable(self, row: Row) -> tuple[str, str] | None:
+        if row.profile is None or row.latency is None:
+            return UNMEASURED, row.detail or row.status
+        wrong = [a for a in row.profile.agreement if a.verdict in ("different", "not a number")]
+        if wrong:
+            worst = max(wrong, key=lambda a: np.nan_to_num(a.relative_error, nan=np.inf))
+            return WRONG, f"output {worst.output} is off by {worst.relative_error:.2g}"
+        found = row.evaluation
+        if found is not None and found.is_labelled and found.paired.drop > self.max_drop:
+            return INACCURATE, f"{found.paired.drop:.1%} fewer right answers than in f32"
+        return None
+
+    def _carried(
+        self, finalists: Mapping[str, Placement], models: Mapping[str, PreparedModel]
+    ) -> dict[str, Placement]:
+        """Return what each row of the final is compiled from."""
+        found = {}
+        for label, model in models.items():
+            name = label.removesuffix(f" · {_INT8}")
+            carried = carried_over(model, finalists[name])
+            found[label] = replace(resolve(model, carried, core=self.core), label=label)
+        return found
+
+    # -- the answer ---------------------------------------------------------------------------
+
+    def _advice(self, known: Sequence[Judged], made: Sweep, executor: str = HETERO) -> Advice:
+        best = next(iter(by_label(known, BEST)), None)
+        if best is None and self.interrupted:
+            raise KeyboardInterrupt
+        fallback = next(iter(self.candidates.placements.values()))
+        return Advice(
+            best=fallback if best is None else best.placement,
+            verdict="\n".join(_sentences(self, known, made, best, fallback)),
+            candidates=tuple(known),
+            left_out=tuple(self.candidates.left_out.items()),
+            executor=executor,
+            sweep=made,
+            examples=tuple(self._examples()),
+            optimized=self.optimized,
+            interrupted=self.interrupted,
+        )
+
+    def _examples(self) -> list[Any]:
+        if isinstance(self.data, Dataset):
+            first = range(min(_EXAMPLES, len(self.data.evaluation)))
+            return [self.data.evaluation[index][0] for index in first]
+        return [] if self.inputs is None else [self.inputs]
+
+    def _free_properties(self, affinity: Affinity) -> dict[str, dict[str, Any]]:
+        free = {} if self.objective == LATENCY else {"EXCLUSIVE_ASYNC_REQUESTS": False}
+        return {d: {**free, **self.properties.get(d, {})} for d in affinity.devices}
+
+    @property
+    def _left_s(self) -> float | None:
+        if self.watch.budget_s is None:
+            return None
+        return max(0.0, self.watch.budget_s - self.watch.elapsed_s)
+
+    def _until_s(self, share: float) -> float | None:
+        """Return the time from now to a share of what there was when measuring began."""
+        if self.watch.budget_s is None:
+            return None
+        end_s = self.began_s + share * (self.watch.budget_s - self.began_s)
+        return max(0.1, end_s - self.watch.elapsed_s)
+
+
+def _level(row: Row) -> float:
+    return row.latency.us if row.latency else float("inf")
+
+
+def _sentences(
+    asked: _Inquiry,
+    known: Sequence[Judged],
+    made: Sweep,
+    best: Judged | None,
+    fallback: Placement,
+) -> list[str]:
+    """Say what is best, how sure that is, what was unusable, and what would change the answer."""
+    said = []
+    if best is None:
+        said.append(f"Nothing usable was measured; {fallback.label} is what OpenVINO does itself.")
+    else:
+        said.append(_what_is_best(asked, best, made))
+        alike = [c.row.label for c in by_label(known, ALIKE)]
+        if alike:
+            said.append(
+                f"About as fast, or not to be told apart: {names_at_hand(alike, 4)}. Of what is "
+                "within 1 % the simplest is advised."
+            )
+        slower = by_label(known, SLOWER)
+        if slower:
+            names = names_at_hand([c.row.label for c in slower], 4)
+            said.append(f"Slower, beyond the uncertainty: {names}.")
+    for candidate in by_label(known, WRONG):
+        said.append(
+            f"{candidate.row.label} computes wrong outputs ({candidate.why}); "
+            "hetero_lab.find_wrong(model, placement) finds the ops."
+        )
+    for judgement in (INACCURATE, UNMEASURED):
+        several = by_label(known, judgement)
+        reasons = dict.fromkeys(c.why for c in several)
+        if several:
+            labels = names_at_hand([c.row.label for c in several], 4)
+            said.append(f"{judgement.capitalize()}: {labels} ({'; '.join(reasons)[:300]}).")
+    for label, why in asked.candidates.left_out.items():
+        said.append(f"Not a candidate: {label}, because {why.rstrip('.')}.")
+    emulated = dict(made.environment.emulated)
+    if emulated:
+        said.append(
+            f"{names_at_hand(emulated)} {'is' if len(emulated) == 1 else 'are'} emulated: times "
+            "there say nothing about a real device."
+        )
+    said += asked.notes
+    if asked.interrupted:
+        said.append("Ctrl-C ended it: this is what was known by then.")
+    said.append(_what_would_change_it(asked, made))
+    return said
+
+
+def _what_is_best(asked: _Inquiry, best: Judged, made: Sweep) -> str:
+    latency, ratio = best.row.latency, best.row.series.ratio
+    assert latency is not None
+    what = "a request" if asked.requests == 1 else f"a result, with {asked.requests} in flight"
+    text = (
+        f"Deploy {best.row.label}: {latency.us:.0f} µs {what} (95 %: {latency.low_us:.0f} to "
+        f"{latency.high_us:.0f})"
+    )
+    if best.row.label == made.reference:
+        others = sum(row.profile is not None for row in made.rows) - 1
+        text += f". None of {others} others measured beside it is worth the change"
+    elif ratio is not None:
+        middle, low, high, _ = ratio
+        text += f", {middle:.3f} of the time of {made.reference} (95 %: {low:.3f} to {high:.3f})"
+        if high > 1.0:
+            text += f". That it is faster than {made.reference} is likely, not proven"
+    found = best.row.evaluation
+    if found is not None and found.is_labelled:
+        text += f". Accuracy {found.accuracy:.1%}, {found.paired.drop:+.1%} lost to f32"
+    return f"{text}."
+
+
+def _what_would_change_it(asked: _Inquiry, made: Sweep) -> str:
+    reasons = []
+    if np.isfinite(made.smallest_difference):
+        reasons.append(
+            f"a larger budget_s= (differences below {made.smallest_difference:.1%} could not be "
+            "seen)"
+        )
+    else:
+        reasons.append("a larger budget_s=")
+    if asked.data is None:
+        reasons.append("data=, with which int8 and lower precisions are judged by accuracy")
+    if asked.objective == LATENCY:
+        reasons.append("objective='throughput', if several requests are in flight")
+    if len(asked.devices) == 1:
+        reasons.append("a second device")
+    return f"What could change the answer: {'; '.join(reasons)}."

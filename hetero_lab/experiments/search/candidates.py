@@ -1,0 +1,159 @@
+"""What could be deployed: the ways to run a model on the devices here, the simplest first."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from hetero_lab.backend.devices import device_names, precisions, supported_ops
+from hetero_lab.backend.emulation import emulated_devices
+from hetero_lab.errors import DeviceError, HeteroLabError, names_at_hand
+from hetero_lab.experiments.sweep.entries import priority_orders
+from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.model.read import PreparedModel
+from hetero_lab.placement.placement import Placement, resolve
+from hetero_lab.placement.priorities import Priorities
+from hetero_lab.planning.constraints import parse_bytes
+from hetero_lab.planning.objective import LATENCY
+from hetero_lab.tables import bytes_text
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+_MOST_ORDERS = 6
+_PRECISION = "INFERENCE_PRECISION_HINT"
+
+
+@dataclass
+class Candidates:
+    """Placements by label, the reference first, and why others are not among them."""
+
+    placements: dict[str, Placement] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    def add(self, placement: Placement) -> None:
+        """Add a placement unless the same is there."""
+        same = (placement.affinity, placement.device_properties, placement.direct)
+        known = [(p.affinity, p.device_properties, p.direct) for p in self.placements.values()]
+        if same not in known:
+            self.placements.setdefault(placement.label, placement)
+
+
+def order_of(devices: Sequence[str] | None, core: ov.Core) -> tuple[str, ...]:
+    """Return the devices to advise on, the host's CPU last, as the one that others fall back to.
+
+    Raises
+    ------
+    DeviceError
+        One is not here, or named twice.
+    """
+    names = Priorities.parse(device_names(core) if devices is None else devices, core).devices
+    return tuple(sorted(names, key=lambda name: name == "CPU"))
+
+
+def candidates_for(
+    prepared: PreparedModel,
+    devices: Sequence[str],
+    *,
+    objective: str,
+    requests: int,
+    device_properties: Mapping[str, Mapping[str, Any]],
+    memory_limit: Mapping[str, int | str],
+    core: ov.Core,
+) -> Candidates:
+    """Return what can be measured without a search.
+
+    Raises
+    ------
+    DeviceError
+        No device supports some op, so that the model runs nowhere here.
+    """
+    every = list(prepared.graph)
+    able = {device: supported_ops(prepared, device, core=core) for device in devices}
+    nowhere = [
+        f"{op.name} ({op.type})" for op in every if not any(op.name in s for s in able.values())
+    ]
+    if nowhere:
+        raise DeviceError(
+            f"The model runs nowhere here: none of {', '.join(devices)} supports "
+            f"{names_at_hand(nowhere, 5)}."
+        )
+    found = Candidates()
+
+    def offer(text: str, label: str, changes: Mapping[str, Mapping[str, Any]]) -> None:
+        merged = {
+            device: {**device_properties.get(device, {}), **changes.get(device, {})}
+            for device in dict.fromkeys([*device_properties, *changes])
+        }
+        try:
+            placement = resolve(prepared, text, core=core)
+            used = {*placement.devices, *([placement.virtual.kind] if placement.virtual else [])}
+            own = {d: p for d, p in merged.items() if d in used and p}
+            placement = replace(placement, label=label, device_properties=own)
+            resolve(prepared, placement, core=core)  # the properties, too
+        except HeteroLabError as error:
+            found.left_out[label] = str(error)
+            return
+        if excess := over_limit(prepared.graph, placement, memory_limit):
+            found.left_out[label] = excess
+        elif not (text.startswith("HETERO:") and len(placement.affinity.devices) == 1):
+            found.add(placement)
+
+    whole = [d for d in devices if all(op.name in able[d] for op in every)]
+    for device in sorted(whole, key=lambda name: name != "CPU"):  # CPU is the reference
+        offer(device, device, {})
+    for device in devices:
+        if device not in whole:
+            lacks = [op.name for op in every if op.name not in able[device]]
+            found.left_out[device] = f"it does not support {names_at_hand(lacks)}"
+    many = objective != LATENCY
+    if len(devices) > 1:
+        together = ",".join(devices)
+        hint = {"AUTO": {"PERFORMANCE_HINT": "CUMULATIVE_THROUGHPUT"}} if many else {}
+        offer(f"AUTO:{together}", f"AUTO:{together}", hint)
+        if many:
+            offer(f"MULTI:{together}", f"MULTI:{together}", {})
+    for device in whole:
+        for label, properties in _variations(device, requests if many else 1, core).items():
+            offer(device, f"{device} · {label}", {device: properties})
+    if len(devices) > 1:
+        # Without this a split lets requests wait for each other.
+        free = {d: {"EXCLUSIVE_ASYNC_REQUESTS": False} for d in devices} if many else {}
+        for order in priority_orders(devices, core=core)[:_MOST_ORDERS]:
+            offer(str(order), str(order), free)
+    return found
+
+
+def _variations(device: str, requests: int, core: ov.Core) -> dict[str, dict[str, Any]]:
+    """Return properties that are worth a try on a device by itself, by label."""
+    found: dict[str, dict[str, Any]] = {}
+    if len(precisions(device, core=core)) > 1:
+        found["f32"] = {_PRECISION: "f32"}
+    spec = emulated_devices(core).get(device)
+    is_cpu = (spec.base if spec else device) == "CPU"
+    if requests > 1:
+        found["throughput hint"] = {"PERFORMANCE_HINT": "THROUGHPUT"}
+        if is_cpu:
+            found[f"{requests} streams"] = {"NUM_STREAMS": requests}
+    elif is_cpu and (os.cpu_count() or 1) > 1:
+        found["1 thread"] = {"INFERENCE_NUM_THREADS": 1}
+    return found
+
+
+def over_limit(graph: OpGraph, placement: Placement, memory_limit: Mapping[str, int | str]) -> str:
+    """Say which device would hold more weights than it may; empty if none would."""
+    held = dict.fromkeys(placement.devices, graph.weight_bytes)
+    if not placement.direct:
+        held = dict.fromkeys(placement.devices, 0)
+        for op in graph:
+            if op.type == "Constant":
+                held[placement.affinity[op.name]] += op.outputs[0].n_bytes or 0
+    for device, limit in memory_limit.items():
+        if held.get(device, 0) > parse_bytes(limit):
+            return (
+                f"{device} would hold {bytes_text(held[device])} of weights, more than its limit "
+                f"of {bytes_text(parse_bytes(limit))}"
+            )
+    return ""

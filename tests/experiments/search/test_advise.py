@@ -1,0 +1,169 @@
+"""Advice: what is raced, what is dropped and why, and what can be done with the answer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from small_models import two_parts
+
+import hetero_lab as hl
+from hetero_lab.backend.core import shared_core
+from hetero_lab.cli.main import main
+from hetero_lab.errors import ArgumentError, DeviceError
+from hetero_lab.experiments.search import advise as advising
+from hetero_lab.experiments.search.candidates import candidates_for, order_of
+from hetero_lab.model.read import prepare
+
+JUDGEMENTS = {"best", "as fast", "slower", "wrong outputs", "less accurate", "not measured"}
+
+
+def candidates(model, devices, core, **changes):
+    options = {
+        "objective": "latency", "requests": 1, "device_properties": {}, "memory_limit": {},
+    }  # fmt: skip
+    return candidates_for(prepare(model), devices, **{**options, **changes}, core=core)
+
+
+@pytest.fixture(scope="module")
+def advice(tmp_path_factory):
+    hl.emulate("ADVACC", unsupported={"Softmax"})
+    store = tmp_path_factory.mktemp("store")
+    data = hl.dataset("digits")
+    few = replace(data, evaluation=data.evaluation[:40], calibration=data.calibration[:20])
+    options = {"data": few, "budget_s": 15, "store": store, "progress": False}
+    made = hl.advise("digits_inception", ["ADVACC", "CPU"], **options)
+    return made, store, options
+
+
+def test_every_candidate_is_judged(advice):
+    made, _, _ = advice
+    assert set(made.summary["judgement"]) <= JUDGEMENTS
+    assert list(made.summary["judgement"]).count("best") == 1
+    labels = set(made.summary["label"])
+    assert {"CPU", "CPU · int8", "HETERO:ADVACC,CPU"} <= labels
+    chosen = made.summary.set_index("label").loc[made.chosen.row.label]
+    assert chosen["execution_devices"] == ",".join(made.best.devices)
+    assert "does not support 'head_digit/softmax'" in dict(made.left_out)["ADVACC"]
+    assert made.verdict.startswith(f"Deploy {made.best.label}")
+    assert "What could change the answer" in made.verdict
+
+
+def test_the_advice_is_the_simplest_of_the_fastest(advice):
+    made, _, _ = advice
+    usable = [c for c in made.candidates if c.judgement in ("best", "as fast", "slower")]
+    final = [c for c in usable if c.stage == "final"]
+    least = min(c.row.latency.us for c in final)
+    assert made.chosen == next(c for c in final if c.row.latency.us <= 1.01 * least)
+
+
+def test_the_advice_is_deployed_with_its_accuracy(advice, tmp_path):
+    made, _, _ = advice
+    directory = made.deploy(tmp_path / "deploy")
+    proven = hl.verify(directory, turns=3, slower=1e6)
+    assert proven.ok
+    assert '"n_examples": 40' in (directory / "contract.json").read_text()
+
+
+def test_the_same_call_goes_on_from_its_store(advice):
+    made, store, options = advice
+    files = {path: path.stat().st_mtime_ns for path in store.glob("race/*turns*")}
+    assert files
+    again = hl.advise("digits_inception", ["ADVACC", "CPU"], **options)
+    assert {c.row.label for c in made.candidates} <= {c.row.label for c in again.candidates}
+
+
+def test_the_page_holds_the_verdict(advice, tmp_path):
+    made, _, _ = advice
+    hl.views.page(made, tmp_path / "advice.html")
+    text = (tmp_path / "advice.html").read_text()
+    assert f"What to deploy: {made.best.label}" in text
+    assert "What could change the answer" in text
+
+
+def test_too_small_a_budget_says_what_it_needs_and_answers():
+    made = hl.advise("digits_inception", ["CPU"], budget_s=0.01, progress=False)
+    assert made.best.affinity.devices == ("CPU",)
+    assert "needs about" in made.verdict
+    assert made.chosen.row.profile is not None
+
+
+def test_interrupted_it_says_what_it_knows(monkeypatch, tmp_path):
+    def stop(*_args, **_options):
+        raise KeyboardInterrupt
+
+    hl.emulate("ADVDSP")
+    monkeypatch.setattr(advising, "optimize", stop)
+    monkeypatch.setattr(advising, "_SEARCH_LEAST_S", 0.0)
+    made = advising.advise(
+        "digits_inception", ["ADVDSP", "CPU"], budget_s=8, store=tmp_path, progress=False
+    )
+    assert made.interrupted
+    assert "Ctrl-C ended it" in made.verdict
+    assert {c.stage for c in made.candidates} == {"race"}
+    assert hl.read_sweep(tmp_path / "race").rows
+
+
+def test_what_is_raced_for_latency_and_for_throughput():
+    hl.emulate("ADVDSP")
+    core = shared_core()
+    for_latency = candidates("digits_inception", ("ADVDSP", "CPU"), core).placements
+    assert next(iter(for_latency)) == "CPU"  # the reference
+    assert "AUTO:ADVDSP,CPU" in for_latency
+    assert not any("MULTI" in label for label in for_latency)
+    # With ADVDSP able to run everything, no order is split.
+    assert not any(label.startswith("HETERO") for label in for_latency)
+    many = candidates(
+        "digits_inception", ("ADVDSP", "CPU"), core, objective="throughput", requests=4
+    ).placements
+    assert {"MULTI:ADVDSP,CPU", "CPU · throughput hint", "CPU · 4 streams"} <= set(many)
+    assert many["AUTO:ADVDSP,CPU"].device_properties["AUTO"] == {
+        "PERFORMANCE_HINT": "CUMULATIVE_THROUGHPUT"
+    }
+
+
+def test_a_memory_limit_leaves_devices_out():
+    hl.emulate("ADVACC", unsupported={"Softmax"})
+    core = shared_core()
+    found = candidates("digits_inception", ("ADVACC", "CPU"), core, memory_limit={"ADVACC": "1KiB"})
+    assert "ADVACC would hold" in found.left_out["HETERO:ADVACC,CPU"]
+    assert "HETERO:CPU,ADVACC" not in found.placements
+
+
+def test_order_of_devices():
+    hl.emulate("ADVACC", unsupported={"Softmax"})
+    core = shared_core()
+    assert order_of(["CPU", "ADVACC"], core) == ("ADVACC", "CPU")
+    with pytest.raises(DeviceError, match="'XPU' is not a device here"):
+        order_of(["XPU"], core)
+
+
+def test_a_model_that_runs_nowhere():
+    hl.emulate("ADVNONE", supported=set())
+    with pytest.raises(DeviceError, match="runs nowhere here: none of ADVNONE supports"):
+        hl.advise(two_parts(), ["ADVNONE"], progress=False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"objective": "power"}, "'power' is no objective"),
+        ({"metric": max}, "give data="),
+        ({"data": []}, "data= has no examples"),
+        ({"budget_s": 0}, "more than 0 seconds"),
+        ({"memory_limit": {"CPU": "lots"}}, "'lots' is not a number of bytes"),
+    ],
+)
+def test_what_cannot_be_asked(changes, says):
+    with pytest.raises(ArgumentError, match=says):
+        hl.advise("digits_inception", ["CPU"], progress=False, **changes)
+
+
+def test_the_command(tmp_path, capsys):
+    arguments = ["advise", "digits_inception", "-d", "CPU", "-b", "4", "--no-isolate", "-q"]
+    arguments += ["--csv", str(tmp_path / "a.csv"), "--deploy", str(tmp_path / "deploy")]
+    assert main(arguments) == 0
+    assert capsys.readouterr().out == ""
+    header = (tmp_path / "a.csv").read_text().partition("\n")[0]
+    assert header.startswith('"label","stage","judgement","why","status"')
+    assert (tmp_path / "deploy" / "contract.json").is_file()
