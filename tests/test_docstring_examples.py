@@ -14,13 +14,13 @@ import hetero_lab as hl
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 # These measure for longer than a quick test may.
-SLOW = {"calibrate", "measure_noise", "optimize", "plan", "quantize", "recover_accuracy"}
+SLOW = {"advise", "calibrate", "measure_noise", "optimize", "plan", "quantize", "recover_accuracy"}
 # What has no example: errors, results that only a function of the lab returns, and what needs a
 # file of the user's.
 WITHOUT = {
-    "Across", "BenchmarkReport", "Boundary", "BudgetWarning", "Classification", "classify",
-    "Comparison", "CompiledPlacement", "CostModel", "Dataset", "Difference", "EmulatedDevice",
-    "Evaluation",
+    "Across", "Advice", "BenchmarkReport", "Boundary", "BudgetWarning", "Classification",
+    "classify", "Comparison", "CompiledPlacement", "CostModel", "Dataset", "Difference",
+    "EmulatedDevice", "Evaluation",
     "HeteroDumps", "HeteroLabError", "HeteroLabWarning", "Latency", "Metric", "Noise", "OpGraph",
     "Optimized", "Partition", "Plan", "Prediction", "Profile", "read_benchmark_app", "Recovered",
     "Refusals", "Schedule", "SchedulePlan", "Subgraph", "Sweep", "SweepControl", "Verification",

@@ -206,20 +206,8 @@ def parser() -> options.OptionParser:
     )
     verify_commands.add_verify_options(verify)
     verify.set_defaults(run=_verify)
-    placing = (
-        advise,
-        devices,
-        support,
-        lint,
-        explain,
-        freeze,
-        profile,
-        sweep,
-        optimize,
-        noise,
-        plan,
-    )
-    for command in (*placing, apply, classify, wrong):
+    placing = (devices, support, lint, explain, freeze, profile, sweep, optimize, noise, plan)
+    for command in (*placing, advise, apply, classify, wrong):
         options.add_emulate_option(command)
     return top
 

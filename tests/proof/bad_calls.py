@@ -122,6 +122,13 @@ _recover = _asked(
     progress=lambda k: False,
     core=lambda k: k.core,
 )
+_advise = _asked(
+    "advise",
+    model=lambda k: k.model,
+    devices=lambda k: ["ACC", "CPU"],
+    core=lambda k: k.core,
+    progress=lambda k: False,
+)
 _optimize = _asked(
     "optimize",
     model=lambda k: k.model,
@@ -1054,6 +1061,11 @@ VIEWS = [
 ]
 
 DEPLOYING = [
+    row("advise: an absent device", _advise(devices=["XPU"]), DeviceError, "'XPU'", "ACC, CPU"),
+    row("advise: an objective", _advise(objective="power"), ArgumentError, "'power'", "latency"),
+    row("advise: no data", _advise(metric=lambda k: max), ArgumentError, "give data="),
+    row("advise: no budget", _advise(budget_s=0), ArgumentError, "more than 0 seconds"),
+    row("advise: bytes", _advise(memory_limit={"CPU": "lots"}), PlanError, "'lots'"),
     row("verify: no contract", lambda k: hl.verify(k.tmp), StoredFileError, "contract.json"),
     row(
         "verify: an edited contract",

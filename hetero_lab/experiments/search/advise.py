@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -371,7 +372,7 @@ class _Inquiry:
         made = self._sweep(
             variants if len(variants) > 1 else self.prepared,
             list(finalists.values()),
-            "final",
+            f"final-{_digest([*finalists, *variants])}",
             self._left_s,
             precision=_FINAL_PRECISION,
             data=self.data,
@@ -553,6 +554,11 @@ class _Inquiry:
         return max(0.1, end_s - self.watch.elapsed_s)
 
 
+def _digest(labels: Sequence[str]) -> str:
+    """Return a name for the store of a final: another call may have other finalists."""
+    return hashlib.blake2b("\n".join(labels).encode(), digest_size=4).hexdigest()
+
+
 def _level(row: Row) -> float:
     return row.latency.us if row.latency else float("inf")
 
@@ -616,7 +622,10 @@ def _what_is_best(asked: _Inquiry, best: Judged, made: Sweep) -> str:
     )
     if best.row.label == made.reference:
         others = sum(row.profile is not None for row in made.rows) - 1
-        text += f". None of {others} others measured beside it is worth the change"
+        if others:
+            text += f". None of the {others} others measured beside it is worth the change"
+        else:
+            text += ". Nothing else was measured beside it"
     elif ratio is not None:
         middle, low, high, _ = ratio
         text += f", {middle:.3f} of the time of {made.reference} (95 %: {low:.3f} to {high:.3f})"
