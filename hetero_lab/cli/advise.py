@@ -63,13 +63,14 @@ def add_advise_options(parser: argparse.ArgumentParser) -> None:
 
 def run_advise(given: argparse.Namespace, defaults: Mapping[str, Mapping[str, Any]]) -> Advice:
     """Advise as the options say; write ``--deploy``, ``--csv`` and ``--html``."""
+    from hetero_lab.backend.core import shared_core
     from hetero_lab.experiments.search.candidates import order_of
     from hetero_lab.model.read import prepare
     from hetero_lab.tables import write_csv
 
     commands.check_targets(files=[given.csv, given.html], directories=[given.deploy, given.store])
     own = options.properties(given.property)
-    names = order_of(given.devices, None)
+    names = order_of(given.devices, shared_core())
     result = commands.until_interrupted(
         hl.advise,
         prepare(given.model, options.shapes(given.shape)),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.core import shared_core
 from hetero_lab.errors import (
     ArgumentError,
@@ -157,27 +158,26 @@ def advise(
         read_data(data, metric)
     names = order_of(devices, core)
     properties = check_device_properties(device_properties, names, core)
-    prepared = prepare(model)
+    bound = bind(model, core)
     limits = dict(memory_limit or {})
-    check_constraints(prepared.graph, names, limits, None)
+    check_constraints(bound.graph, names, limits, None)
     if costs is not None:
-        costs.check_graph(prepared.graph)
+        costs.check_graph(bound.graph)
     in_flight = requests if requests > 1 or objective == LATENCY else _IN_FLIGHT
     candidates = candidates_for(
-        prepared,
+        bound,
         names,
         objective=objective,
         requests=in_flight,
         device_properties=properties,
         memory_limit=limits,
-        core=core,
     )
     if not candidates.placements:
         reasons = "; ".join(f"{label}: {why}" for label, why in candidates.left_out.items())
         raise DeviceError(f"No candidate can be run. {reasons}")
     with Progress(watch, show=progress) as bar:
         inquiry = _Inquiry(
-            prepared=prepared,
+            bound=bound,
             devices=names,
             candidates=candidates,
             data=data,
@@ -194,7 +194,6 @@ def advise(
             store=None if store is None else make_directory(store),
             watch=watch,
             progress=bar,
-            core=core,
         )
         return inquiry.run()
 
@@ -203,7 +202,7 @@ def advise(
 class _Inquiry:
     """The stages of an advice: race, search, final; keeps what each found."""
 
-    prepared: PreparedModel
+    bound: BoundModel
     devices: tuple[str, ...]
     candidates: Candidates
     data: Any
@@ -220,7 +219,6 @@ class _Inquiry:
     store: Path | None
     watch: Stopwatch
     progress: Progress
-    core: ov.Core
     interrupted: bool = False
     optimized: Optimized | None = None
     variants: dict[str, PreparedModel] = field(default_factory=dict)  # of the model, int8 only
@@ -234,7 +232,7 @@ class _Inquiry:
         self.began_s = self.watch.elapsed_s
         race = self._race()
         rows = dict(zip(placements, race.rows, strict=True))
-        known = self._judge(rows, dict.fromkeys(rows, self.prepared), placements, "race")
+        known = self._judge(rows, dict.fromkeys(rows, self.bound.prepared), placements, "race")
         if self.interrupted or not by_label(known, BEST):
             return self._advice(known, race)
         searched = self._search()
@@ -268,7 +266,7 @@ class _Inquiry:
             if kept is not None and kept.is_file():
                 self.variants[_INT8] = prepare(kept)
                 return
-            made = prepare(quantize(self.prepared, self.data.calibration, progress=False))
+            made = prepare(quantize(self.bound.prepared, self.data.calibration, progress=False))
         except HeteroLabError as error:
             self.notes.append(f"There is no int8 variant: {error}")
             return
@@ -282,14 +280,16 @@ class _Inquiry:
         self.progress.begin("race")
         placements = list(self.candidates.placements.values())
         share_s = self._until_s(_RACE if len(self.devices) > 1 else _RACE_ALONE)
-        made = self._sweep(self.prepared, placements, "race", share_s, precision=_RACE_PRECISION)
+        made = self._sweep(
+            self.bound.prepared, placements, "race", share_s, precision=_RACE_PRECISION
+        )
         if self.interrupted or any(row.profile is not None for row in made.rows):
             return made
         failed = [row for row in made.rows if row.detail and not row.status.startswith("not meas")]
         if len(failed) == len(made.rows):
             raise MeasurementError(f"No candidate runs. {failed[0].label}: {failed[0].detail}")
         self.notes += [row.detail for row in made.rows if row.detail][:1]
-        first = self._sweep(self.prepared, placements[:1], "", None, turns=_LEAST_TURNS)
+        first = self._sweep(self.bound.prepared, placements[:1], "", None, turns=_LEAST_TURNS)
         return replace(first, rows=(*first.rows, *made.rows[1:]))
 
     def _search(self) -> Placement | None:
@@ -314,7 +314,7 @@ class _Inquiry:
             costs = CostModel.from_json(kept_costs)
         try:
             found = optimize(
-                self.prepared,
+                self.bound.prepared,
                 self.devices,
                 objective=self.objective,
                 budget_s=budget_s,
@@ -325,7 +325,7 @@ class _Inquiry:
                 seed=self.seed,
                 isolate=self.isolate,
                 progress=False,
-                core=self.core,
+                core=self.bound.core,
             )
         except KeyboardInterrupt:
             self.interrupted = True
@@ -360,7 +360,7 @@ class _Inquiry:
     ) -> tuple[Sweep, dict[str, PreparedModel], dict[str, Row]]:
         """Measure the best few, and their int8 variants; return sweep, models and rows by label."""
         self.progress.begin("final")
-        variants = {"": self.prepared, **self.variants}
+        variants = {"": self.bound.prepared, **self.variants}
         try:
             self._carried(
                 finalists,
@@ -368,9 +368,9 @@ class _Inquiry:
             )
         except HeteroLabError as error:
             self.notes.append(f"int8 was left out: {error}")
-            variants = {"": self.prepared}
+            variants = {"": self.bound.prepared}
         made = self._sweep(
-            variants if len(variants) > 1 else self.prepared,
+            variants if len(variants) > 1 else self.bound.prepared,
             list(finalists.values()),
             f"final-{_digest([*finalists, *variants])}",
             self._left_s,
@@ -428,7 +428,7 @@ class _Inquiry:
     ) -> Sweep:
         """Measure placements; what is kept under a name is gone on with."""
         try:
-            reference_device(self.prepared, self.core)
+            reference_device(self.bound)
             reference = True
         except DeviceError:
             reference = False
@@ -446,7 +446,7 @@ class _Inquiry:
             store=self.store / name if self.store is not None and name else None,
             progress=False,
             control=self.progress.control(),
-            core=self.core,
+            core=self.bound.core,
             **options,
         )
         self.interrupted |= made.interrupted
@@ -507,8 +507,10 @@ class _Inquiry:
         found = {}
         for label, model in models.items():
             name = label.removesuffix(f" · {_INT8}")
-            carried = carried_over(model, finalists[name])
-            found[label] = replace(resolve(model, carried, core=self.core), label=label)
+            carried = carried_over(model.graph, finalists[name])
+            found[label] = replace(
+                resolve(bind(model, self.bound.core), carried).placement, label=label
+            )
         return found
 
     # -- the answer ---------------------------------------------------------------------------

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from hetero_lab.backend.bound import BoundModel
 from hetero_lab.backend.devices import device_names, precisions, supported_ops
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import DeviceError, HeteroLabError, names_at_hand
 from hetero_lab.experiments.sweep.entries import priority_orders
 from hetero_lab.model.opgraph import OpGraph
-from hetero_lab.model.read import PreparedModel
 from hetero_lab.placement.placement import Placement, resolve
 from hetero_lab.placement.priorities import Priorities
 from hetero_lab.planning.constraints import parse_bytes
@@ -54,14 +54,13 @@ def order_of(devices: Sequence[str] | None, core: ov.Core) -> tuple[str, ...]:
 
 
 def candidates_for(
-    prepared: PreparedModel,
+    bound: BoundModel,
     devices: Sequence[str],
     *,
     objective: str,
     requests: int,
     device_properties: Mapping[str, Mapping[str, Any]],
     memory_limit: Mapping[str, int | str],
-    core: ov.Core,
 ) -> Candidates:
     """Return what can be measured without a search.
 
@@ -70,8 +69,8 @@ def candidates_for(
     DeviceError
         No device supports some op, so that the model runs nowhere here.
     """
-    every = list(prepared.graph)
-    able = {device: supported_ops(prepared, device, core=core) for device in devices}
+    every, core = list(bound.graph), bound.core
+    able = {device: supported_ops(bound, device) for device in devices}
     nowhere = [
         f"{op.name} ({op.type})" for op in every if not any(op.name in s for s in able.values())
     ]
@@ -88,15 +87,15 @@ def candidates_for(
             for device in dict.fromkeys([*device_properties, *changes])
         }
         try:
-            placement = resolve(prepared, text, core=core)
+            placement = resolve(bound, text).placement
             used = {*placement.devices, *([placement.virtual.kind] if placement.virtual else [])}
             own = {d: p for d, p in merged.items() if d in used and p}
             placement = replace(placement, label=label, device_properties=own)
-            resolve(prepared, placement, core=core)  # the properties, too
+            resolve(bound, placement)  # the properties, too
         except HeteroLabError as error:
             found.left_out[label] = str(error)
             return
-        if excess := over_limit(prepared.graph, placement, memory_limit):
+        if excess := over_limit(bound.graph, placement, memory_limit):
             found.left_out[label] = excess
         elif not (text.startswith("HETERO:") and len(placement.affinity.devices) == 1):
             found.add(placement)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from small_models import two_parts
 
 import hetero_lab as hl
+from hetero_lab.backend.bound import bind
 from hetero_lab.backend.core import shared_core
 from hetero_lab.cli.main import main
 from hetero_lab.errors import ArgumentError, DeviceError
 from hetero_lab.experiments.search import advise as advising
 from hetero_lab.experiments.search.candidates import candidates_for, order_of
-from hetero_lab.model.read import prepare
 
 JUDGEMENTS = {"best", "as fast", "slower", "wrong outputs", "less accurate", "not measured"}
 
@@ -22,17 +23,17 @@ def candidates(model, devices, core, **changes):
     options = {
         "objective": "latency", "requests": 1, "device_properties": {}, "memory_limit": {},
     }  # fmt: skip
-    return candidates_for(prepare(model), devices, **{**options, **changes}, core=core)
+    return candidates_for(bind(model, core), devices, **{**options, **changes})
 
 
-QUICK = {"isolate": False, "progress": False}
+QUICK: dict[str, Any] = {"isolate": False, "progress": False}
 
 
 @pytest.fixture(scope="module")
 def advice(tmp_path_factory):
     hl.emulate("ADVACC", unsupported={"Softmax"})
     store = tmp_path_factory.mktemp("store")
-    options = {"budget_s": 6, "store": store, **QUICK}
+    options: dict[str, Any] = {"budget_s": 6, "store": store, **QUICK}
     made = hl.advise("digits_inception", ["ADVACC", "CPU"], **options)
     return made, store, options
 
