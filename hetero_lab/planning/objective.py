@@ -295,7 +295,8 @@ class Objective:
             return ()
         root_of: dict[int, int] = {}
         tensors: dict[int, list[int]] = {}
-        for above, node in self.keeps.tolist():  # in topological order of the second
+        pairs: list[tuple[int, int]] = self.keeps.tolist()
+        for above, node in pairs:  # in topological order of the second
             root = root_of.get(above, above)
             if node not in root_of and self.chooses[root].any():
                 root_of[node] = root
