@@ -86,6 +86,24 @@ def test_when_the_budget_ends_what_is_known_is_returned():
     assert "budget ended" in wrong.verdict
 
 
+def test_ctrl_c_while_the_errors_are_measured_keeps_what_is_wrong():
+    runs = chain_case(Fault(frozenset({"tanh"}), "tanh")).runs()
+    placed = runs.placed
+
+    def interrupted_at_last(placement, shown=()):
+        if shown:  # the last run, with all tensors in sight
+            raise KeyboardInterrupt
+        return placed(placement)
+
+    runs.placed = interrupted_at_last
+    wrong = injected.search_wrong(runs, injected.Stopwatch.start(None))
+    assert wrong.interrupted
+    assert wrong.fix == {"tanh": "CPU"}
+    assert wrong.proven
+    assert wrong.errors["accumulated_error"].isna().all()
+    assert any(note.startswith("Ctrl-C came before") for note in wrong.notes)
+
+
 def test_a_random_model_is_searched_without_what_is_random():
     hl.emulate("ACC")
     x = op.parameter([2, 8], np.float32, name="x")
