@@ -204,7 +204,7 @@ def test_every_way_of_selecting(tweaker):
 def test_around_some_nodes(tweaker, mode):
     page, names = tweaker.page, ["stem/conv", "stem/bias", "stem/relu"]
     tweaker.press(mode)
-    boxes = [tweaker.node(name).locator("path").bounding_box() for name in names]
+    boxes = [tweaker.node(name).locator("path").first.bounding_box() for name in names]
     left, right = boxes[0]["x"] - 6, boxes[-1]["x"] + boxes[-1]["width"] + 6
     low, high = boxes[0]["y"] - 6, boxes[0]["y"] + boxes[0]["height"] + 6
     corners = [(left, low), (right, low), (right, high), (left, high)]
