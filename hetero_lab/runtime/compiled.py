@@ -131,6 +131,8 @@ def inference_errors(label: str) -> Iterator[None]:
     """Turn what the runtime raises while it runs a placement into an InferenceError."""
     try:
         yield
+    except InferenceError:  # one of the parts of a placement has said it
+        raise
     except RuntimeError as error:
         raise InferenceError(
             f"The runtime failed while it ran {shorten(label)}: {last_line(error)}"

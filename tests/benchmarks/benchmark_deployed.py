@@ -26,6 +26,7 @@ from scipy import stats
 import hetero_lab as hl
 from hetero_lab.backend.bound import bind
 from hetero_lab.experiments.sweep.entries import expand
+from hetero_lab.experiments.sweep.options import Dimensions
 from hetero_lab.experiments.workers.bench import WARM_UP_S
 from hetero_lab.experiments.workers.benches import Asked, Benches
 from hetero_lab.experiments.workers.local_bench import LocalBench
@@ -132,8 +133,7 @@ def compare(
     jobs = {
         entry.label: entry.job(compare=False)
         for entry in expand(
-            {name: bound}, [*chosen.values(), *others], grid=None, requests=(1,), dedupe=True,
-            baselines=False,
+            {name: bound}, [*chosen.values(), *others], Dimensions(baselines=False)
         )
     }  # fmt: skip
     directory = scratch / name

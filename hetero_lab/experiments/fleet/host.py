@@ -22,8 +22,9 @@ from filelock import FileLock, Timeout
 from hetero_lab.backend.devices import check_device
 from hetero_lab.errors import DeviceError, HeteroLabError, OutputPathError
 from hetero_lab.experiments.environment import current_environment
+from hetero_lab.experiments.sweep.options import RunOptions
 from hetero_lab.experiments.sweep.records import AnyRecord
-from hetero_lab.experiments.sweep.rounds import RunOptions, SweepRun
+from hetero_lab.experiments.sweep.rounds import SweepRun
 from hetero_lab.experiments.workers.job import Job
 from hetero_lab.experiments.workers.process import WorkerProcess
 from hetero_lab.experiments.workers.set_up import Limits, SetUp

@@ -29,6 +29,7 @@ from hetero_lab.experiments.fleet.workers import (
 )
 from hetero_lab.experiments.sweep.hosts import is_done
 from hetero_lab.experiments.sweep.ledger import Ledger
+from hetero_lab.experiments.sweep.options import RunOptions
 from hetero_lab.experiments.sweep.records import (
     AnyRecord,
     Failed,
@@ -38,7 +39,6 @@ from hetero_lab.experiments.sweep.records import (
     OfEntry,
     Turn,
 )
-from hetero_lab.experiments.sweep.rounds import RunOptions
 from hetero_lab.experiments.workers.job import Job
 from hetero_lab.experiments.workers.set_up import Limits, SetUp
 from hetero_lab.runtime.timing import Stopwatch

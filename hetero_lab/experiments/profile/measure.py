@@ -17,6 +17,7 @@ from hetero_lab.experiments.profile.result import Profile
 from hetero_lab.placement.placement import BoundPlacement
 from hetero_lab.progress import Progress
 from hetero_lab.runtime import memory
+from hetero_lab.runtime.compiled import inference_errors
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.reference import Agreement, compare_with_reference
 from hetero_lab.runtime.runners import (
@@ -77,7 +78,8 @@ def measure_profile(
     stages = 2 + in_flight + counters + reference
     bar = Progress(f"compile {placed.label}", show=progress, total=stages, unit="steps")
     with bar, contextlib.closing(open_runner(placed, arrays, execution)) as runner:
-        first_ms = time_once(runner.infer) / 1e3
+        with inference_errors(placed.label):
+            first_ms = time_once(runner.infer) / 1e3
         chosen = runner.chosen()
         _next(bar, "time")
         samples: list[tuple[float, ...]] = []

@@ -25,8 +25,9 @@ from hetero_lab.errors import (
 )
 from hetero_lab.experiments.environment import current_environment
 from hetero_lab.experiments.search.isolated_units import isolated_nodes
-from hetero_lab.experiments.search.observer import Conditions, Observer
+from hetero_lab.experiments.search.observer import Observer
 from hetero_lab.experiments.search.progress import Progress
+from hetero_lab.experiments.sweep.options import Conditions
 from hetero_lab.model.opgraph import CONSTANT, OpGraph
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
@@ -137,7 +138,7 @@ def calibrate(
     bound = bind(model, core)
     with Progress(watch, show=progress) as bar:
         calibration = Calibration.begin(
-            bound, names, properties, Conditions(inputs, seed, isolate), watch, bar
+            bound, names, properties, Conditions(inputs, seed, isolate=isolate), watch, bar
         )
         calibration.run(math.inf if budget_s is None else budget_s, validate)
         costs = calibration.fit()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,17 +13,17 @@ import numpy as np
 from hetero_lab.backend.bound import BoundModel
 from hetero_lab.errors import MeasurementError
 from hetero_lab.experiments.search.progress import Progress
+from hetero_lab.experiments.sweep.options import GROUP_SIZE, Conditions, Dimensions, RunOptions
 from hetero_lab.experiments.sweep.result import Sweep
-from hetero_lab.experiments.sweep.rounds import GROUP_SIZE
 from hetero_lab.experiments.sweep.row import Row
-from hetero_lab.experiments.sweep.sweep import sweep
+from hetero_lab.experiments.sweep.sweep import measure_placements
+from hetero_lab.experiments.sweep.variants import by_name
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition
 from hetero_lab.placement.placement import Placement
 from hetero_lab.planning.observations import ENTERS, LEAVES, Conversion, Node, Observation
 from hetero_lab.runtime.counters import Counter
-from hetero_lab.runtime.inputs import Inputs
 from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN, Stopwatch
 
 _ROUNDED_DOWN_US = 0.5  # on average, where a device counts whole microseconds
@@ -32,20 +32,6 @@ _ALIVE = 4  # compiled at once in this process; who deploys a placement has it a
 _FIRST_TURNS, _LEAST_TURNS, _MOST_TURNS = 2, 4, 12
 _ENOUGH_S = 0.3  # of turns for one placement: another placement tells more than more turns
 _SAFETY = 1.2  # placements of many subgraphs take longer than the first ones
-
-
-@dataclass(frozen=True)
-class Conditions:
-    """How placements are measured, as :func:`hetero_lab.sweep` takes it."""
-
-    inputs: Inputs | None = None
-    seed: int = 0
-    isolate: bool = False
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """Keyword arguments for a sweep."""
-        return {"inputs": self.inputs, "seed": self.seed, "isolate": self.isolate}
 
 
 @dataclass
@@ -138,19 +124,18 @@ class Observer:
         counters: bool,
     ) -> Sweep:
         began_s = self.watch.elapsed_s
-        made = sweep(
-            self.bound.prepared,
+        made = measure_placements(
+            by_name(self.bound),
             [self.placement(affinity, label) for label, affinity in affinities.items()],
-            turns=turns,
-            group_size=GROUP_SIZE if self.conditions.isolate else _ALIVE,
-            budget_s=budget_s,
-            counters=counters,
-            reference=False,
-            baselines=False,
-            progress=False,
+            Dimensions(baselines=False),
+            replace(self.conditions, reference=False),
+            RunOptions(
+                turns=turns,
+                group_size=GROUP_SIZE if self.conditions.isolate else _ALIVE,
+                counters=counters,
+            ),
+            Stopwatch.start(budget_s),
             control=self.progress.control(),
-            core=self.bound.core,
-            **self.conditions.arguments,
         )
         self.interrupted |= made.interrupted
         if made.rows[0].profile is not None:

@@ -15,10 +15,10 @@ from hetero_lab.experiments.search.calibrate import (
     check_device_properties,
     check_devices,
 )
-from hetero_lab.experiments.search.observer import Conditions
 from hetero_lab.experiments.search.optimized import OPTIMIZED, Optimized, Proposal
 from hetero_lab.experiments.search.progress import Progress
 from hetero_lab.experiments.search.proof import prove
+from hetero_lab.experiments.sweep.options import Conditions
 from hetero_lab.experiments.sweep.row import Row
 from hetero_lab.interrupts import set_aside
 from hetero_lab.model.read import Source
@@ -138,7 +138,7 @@ def optimize(
     if costs is not None:
         costs.check_graph(bound.graph)
     check_constraints(bound.graph, names, memory_limit, pin)
-    conditions = Conditions(inputs, seed, isolate)
+    conditions = Conditions(inputs, seed, isolate=isolate)
     with Progress(watch, show=progress) as bar:
         calibration = Calibration.begin(
             bound, names, properties, conditions, watch, bar, prior=costs
@@ -276,9 +276,9 @@ def _prove(search: _Search) -> Optimized:
         placements,
         least=1,
         budget_s=left_s,
-        requests=(1 if search.objective == LATENCY else _IN_FLIGHT,),
+        requests=1 if search.objective == LATENCY else _IN_FLIGHT,
+        conditions=observer.conditions,
         control=search.progress.control(),
-        **observer.conditions.arguments,
     )
     rows = dict(zip(placements, made.rows, strict=True))
     measured = {label: row for label, row in rows.items() if row.profile is not None}

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 from hetero_lab.backend.bound import BoundModel
+from hetero_lab.experiments.sweep.control import SweepControl
+from hetero_lab.experiments.sweep.options import Conditions, Dimensions, RunOptions
 from hetero_lab.experiments.sweep.result import Sweep
-from hetero_lab.experiments.sweep.sweep import sweep
+from hetero_lab.experiments.sweep.sweep import measure_placements
+from hetero_lab.experiments.sweep.variants import by_name
 from hetero_lab.placement.placement import Placement
+from hetero_lab.runtime.timing import Stopwatch
 
 _LEAST_TURNS = 2
 
@@ -20,8 +24,10 @@ def prove(
     *,
     least: int,
     budget_s: float | None,
+    conditions: Conditions,
+    control: SweepControl,
     precision: float = 0.01,
-    **options: Any,
+    requests: int = 1,
 ) -> Sweep:
     """Measure placements in turns; the first ``least`` of them whatever the budget.
 
@@ -31,14 +37,23 @@ def prove(
         The model, and what is measured by label; the first one is the reference.
     least
         How many are measured, with the least turns, if the budget ends before any is.
-    budget_s, precision, options
+    budget_s, precision
         As for :func:`hetero_lab.sweep`.
+    requests
+        Requests in flight.
     """
-    quiet = {"counters": False, "baselines": False, "progress": False, "core": bound.core}
-    options = {**quiet, **options}
+    measure = partial(
+        measure_placements,
+        by_name(bound),
+        dimensions=Dimensions(requests=(requests,), baselines=False),
+        conditions=conditions,
+        control=control,
+    )
     given = list(placements.values())
-    made = sweep(bound.prepared, given, precision=precision, budget_s=budget_s, **options)
+    options = RunOptions(precision=precision, counters=False)
+    made = measure(given, options=options, watch=Stopwatch.start(budget_s))
     if made.interrupted or any(row.profile is not None for row in made.rows):
         return made
-    first = sweep(bound.prepared, given[:least], turns=_LEAST_TURNS, budget_s=None, **options)
+    few = RunOptions(turns=_LEAST_TURNS, counters=False)
+    first = measure(given[:least], options=few, watch=Stopwatch.start(None))
     return replace(first, rows=(*first.rows, *made.rows[least:]))

@@ -23,7 +23,6 @@ from hetero_lab.errors import (
 )
 from hetero_lab.experiments.accuracy.evaluate import Evaluation, evaluate_placed, read_data
 from hetero_lab.experiments.search.calibrate import Calibration, check_device_properties
-from hetero_lab.experiments.search.observer import Conditions
 from hetero_lab.experiments.search.progress import Progress
 from hetero_lab.experiments.search.proof import prove
 from hetero_lab.experiments.search.recovered import ALL_ACCURATE, ALL_FAST, Candidate, Recovered
@@ -35,6 +34,7 @@ from hetero_lab.experiments.search.sensitivity import (
     measure_sensitivity,
     promising_sets,
 )
+from hetero_lab.experiments.sweep.options import Conditions
 from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.experiments.sweep.row import Row
 from hetero_lab.interrupts import set_aside
@@ -147,7 +147,7 @@ def recover_accuracy(
         costs.check_devices(names)
     with Progress(watch, show=progress) as bar:
         if costs is None:
-            conditions = Conditions(data.calibration[0][0])
+            conditions = Conditions(data.calibration[0][0], isolate=False)
             calibration = Calibration.begin(bound, names, properties, conditions, watch, bar)
             calibration.run(_CALIBRATED * _budget_s(watch))
             costs = calibration.fit()
@@ -373,9 +373,7 @@ def _prove(search: _Search, *, isolate: bool) -> Recovered:
         least=2,
         budget_s=left_s,
         precision=_PRECISION,
-        inputs=search.examples[0][0],
-        reference=False,
-        isolate=isolate,
+        conditions=Conditions(search.examples[0][0], reference=False, isolate=isolate),
         control=search.progress.control(),
     )
     rows = {row.label: row for row in made.rows}

@@ -8,14 +8,13 @@ from typing import Any
 
 from hetero_lab.backend.bound import BoundModel
 from hetero_lab.errors import HeteroLabError, shorten
-from hetero_lab.experiments.accuracy.evaluate import Evaluation, accuracy_columns, read_data
+from hetero_lab.experiments.accuracy.evaluate import Evaluation, ReadData, accuracy_columns
 from hetero_lab.experiments.sweep.entries import Entry
 from hetero_lab.experiments.sweep.records import Accuracy, AnyRecord, Turn
 from hetero_lab.placement.placement import resolve
 from hetero_lab.progress import Progress
 from hetero_lab.runtime.compiled import compile_placed
-from hetero_lab.runtime.scoring import Answer, Correct, F32Reference, check_labels, judge
-from hetero_lab.samples.datasets import Dataset, Metric
+from hetero_lab.runtime.scoring import Answer, F32Reference, check_labels, judge
 
 _ERRORS = ("relative_error", "cosine", "top1_agreement")
 _FLAGS = ("right", "reference_right", "is_nan", "reference_is_nan")
@@ -40,11 +39,10 @@ class SweepData:
 
     def __init__(
         self,
-        data: Dataset | Sequence[Any],
-        metric: Metric | Correct | None,
+        data: ReadData,
         models: Mapping[str, BoundModel],
     ):
-        self.examples, self.correct, self.metric, self.output = read_data(data, metric)
+        self.examples, self.correct, self.metric, self.output = data
         self.models = models
         self.reference = F32Reference(next(iter(models.values())))
         self._judge(self.reference.compiled, self.examples[:1])

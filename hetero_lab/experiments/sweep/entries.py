@@ -16,6 +16,7 @@ from hetero_lab.backend.bound import BoundModel
 from hetero_lab.backend.devices import check_device, device_names, supported_ops
 from hetero_lab.backend.virtual import KINDS, virtual_device
 from hetero_lab.errors import ArgumentError, PropertyError, names_at_hand, shorten
+from hetero_lab.experiments.sweep.options import Dimensions
 from hetero_lab.experiments.sweep.records import StoredEntry
 from hetero_lab.experiments.workers.job import Job
 from hetero_lab.model.opgraph import OpGraph
@@ -105,14 +106,7 @@ def priority_orders(devices: Sequence[str], *, core: ov.Core | None = None) -> l
 
 
 def expand(
-    models: Mapping[str, BoundModel],
-    placements: Iterable[PlacementLike],
-    *,
-    grid: Mapping[str, Sequence[Any]] | None,
-    executor: str | Sequence[str] = HETERO,
-    requests: Sequence[int],
-    dedupe: bool,
-    baselines: bool = True,
+    models: Mapping[str, BoundModel], placements: Iterable[PlacementLike], dimensions: Dimensions
 ) -> list[Entry]:
     """Return the entries in order, the single-device baselines last.
 
@@ -123,9 +117,11 @@ def expand(
         meaning, or something that an executor cannot run.
     """
     placements = _as_list(placements)
-    settings = _settings(grid or {}, next(iter(models.values())).core)
-    _check_requests(requests)
-    ways = [Execution(name, n) for name in _executors(executor) for n in requests]
+    settings = _settings(dimensions.grid, next(iter(models.values())).core)
+    _check_requests(dimensions.requests)
+    ways = [
+        Execution(name, n) for name in _executors(dimensions.executor) for n in dimensions.requests
+    ]
     entries: list[Entry] = []
     many = len(models) > 1
     for name, bound in models.items():
@@ -141,10 +137,10 @@ def expand(
                     extra += [f"{way.requests} requests"] if way.requests > 1 else []
                     label = " · ".join([placed.label or "placement", *extra])
                     entries.append(_entry(label, name, changed, way))
-        if baselines:
+        if dimensions.baselines:
             entries += _baselines(name, bound, placements, many=many)
     entries = _distinct_labels(entries)
-    if not dedupe:
+    if not dimensions.dedupe:
         entries = [replace(e, key=f"{e.key}-{number}") for number, e in enumerate(entries)]
     return entries
 

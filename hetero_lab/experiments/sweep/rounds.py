@@ -14,7 +14,7 @@ import os
 import random
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -34,6 +34,7 @@ from hetero_lab.experiments.sweep.budget import (
     affordable,
 )
 from hetero_lab.experiments.sweep.ledger import Ledger
+from hetero_lab.experiments.sweep.options import RunOptions
 from hetero_lab.experiments.sweep.records import (
     AnyRecord,
     Call,
@@ -52,8 +53,6 @@ from hetero_lab.experiments.workers.process import WorkerError
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.statistics import compile_spread, paired_ratio
 
-GROUP_SIZE = 8
-LEAST_TURNS = 8
 _NARROWEST = 2.3  # half widths in standard deviations: a tenth more than the least there is
 _PRECISE_TURNS = 20  # a spread of fewer turns is too uncertain itself to stop by
 MOST_TURNS = 500
@@ -63,24 +62,6 @@ _LOOK_SHARE = 0.05  # of the budget for a first look at how long an inference ta
 _SAY_S = 0.1
 _END_S = 0.1  # to end the workers and read what was measured
 _COUNTED_INFERENCES = 36  # of a compile with counters
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """How long to measure, and what besides turns."""
-
-    precision: float = 0.02
-    turns: int | None = None
-    group_size: int = GROUP_SIZE
-    sustained_s: float | None = None
-    counters: bool = True
-    timeout_s: float = 60.0
-    compile_timeout_s: float = 600.0
-
-    @property
-    def target(self) -> int:
-        """How many turns each placement is to have at least."""
-        return self.turns or LEAST_TURNS
 
 
 class SweepRun:

@@ -14,14 +14,22 @@ import numpy as np
 from hetero_lab.backend.bound import BoundModel
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import ArgumentError, warn
+from hetero_lab.experiments.accuracy.evaluate import ReadData, read_data
 from hetero_lab.experiments.environment import current_environment
 from hetero_lab.experiments.sweep.accuracy import SweepData
 from hetero_lab.experiments.sweep.control import StoppedError, SweepControl
 from hetero_lab.experiments.sweep.entries import Entry, expand
+from hetero_lab.experiments.sweep.options import (
+    GROUP_SIZE,
+    Conditions,
+    Dimensions,
+    RunOptions,
+    positive,
+)
 from hetero_lab.experiments.sweep.reading import sweep_from
 from hetero_lab.experiments.sweep.records import AnyRecord, Header, StoredModel
 from hetero_lab.experiments.sweep.result import Sweep
-from hetero_lab.experiments.sweep.rounds import GROUP_SIZE, RunOptions, SweepRun
+from hetero_lab.experiments.sweep.rounds import SweepRun
 from hetero_lab.experiments.sweep.store import Store
 from hetero_lab.experiments.sweep.variants import Variant, bind_variants, with_problems
 from hetero_lab.experiments.workers.benches import Benches
@@ -182,48 +190,79 @@ def sweep(
     watch = Stopwatch.start(budget_s)
     if control is not None and not isinstance(control, SweepControl):
         raise ArgumentError(f"control= is a SweepControl, not {type(control).__name__}.")
-    control = control or SweepControl()
-    options = _options(
-        precision=precision,
-        turns=turns,
-        group_size=group_size,
-        sustained_s=sustained_s,
-        counters=counters,
-        timeout_s=timeout_s,
-        compile_timeout_s=compile_timeout_s,
+    options = RunOptions(
+        precision, turns, group_size, sustained_s, counters, timeout_s, compile_timeout_s
     )
     if metric is not None and data is None:
         raise ArgumentError("metric= says how answers to data= are judged: give data=, too")
     limits = _limits(worker_command, memory_limit)
     cluster = _cluster(client, isolate, every_host)
     models, problems = bind_variants(model, core)
-    entries = expand(
+    return measure_placements(
         models,
         placements,
-        grid=grid,
-        executor=executor,
-        requests=requests,
-        dedupe=dedupe,
-        baselines=baselines,
+        Dimensions(grid or {}, executor, requests, dedupe, baselines),
+        Conditions(inputs, seed, reference, store, cache_dir, isolate, limits),
+        options,
+        watch,
+        control=control,
+        progress=progress,
+        problems=problems,
+        data=None if data is None else read_data(data, metric),
+        cluster=cluster,
+        every_host=every_host,
     )
-    entries = with_problems(entries, problems)
-    examples = None if data is None else SweepData(data, metric, models)
-    arrays = {name: given_or_generated(bound, inputs, seed) for name, bound in models.items()}
-    header = _header(models, entries, arrays, seed)
+
+
+def measure_placements(
+    models: Mapping[str, BoundModel],
+    placements: Iterable[PlacementLike],
+    dimensions: Dimensions,
+    conditions: Conditions,
+    options: RunOptions,
+    watch: Stopwatch,
+    *,
+    control: SweepControl | None = None,
+    progress: bool = False,
+    problems: Mapping[str, str] | None = None,
+    data: ReadData | None = None,
+    cluster: Cluster | None = None,
+    every_host: bool = False,
+) -> Sweep:
+    """Do what :func:`hetero_lab.sweep` does with models that are bound.
+
+    Parameters
+    ----------
+    models
+        By variant; one at least.
+    problems
+        Why some variants could not be made.
+    """
+    control = control or SweepControl()
+    entries = with_problems(expand(models, placements, dimensions), problems or {})
+    examples = None if data is None else SweepData(data, models)
+    arrays = {
+        name: given_or_generated(bound, conditions.inputs, conditions.seed)
+        for name, bound in models.items()
+    }
+    header = _header(models, entries, arrays, conditions.seed)
     if cluster is not None:
         header = msgspec.structs.replace(header, fleet=True, every_host=every_host)
-    blobs = _blob_directories(cache_dir, models, entries)
+    blobs = _blob_directories(conditions.cache_dir, models, entries)
     interrupted = False
     with contextlib.ExitStack() as stack:
         records: list[AnyRecord] = []
         append: Callable[[AnyRecord], object] = records.append
-        if store is not None:
-            opened = stack.enter_context(Store(store, header))
+        if conditions.store is not None:
+            opened = stack.enter_context(Store(conditions.store, header))
             header, records, append = opened.header, opened.records, opened.append
         append = control.watched(append)
-        benches = stack.enter_context(Benches(models, arrays, seed, isolate, limits))
+        limits = conditions.limits
+        benches = stack.enter_context(
+            Benches(models, arrays, conditions.seed, conditions.isolate, limits)
+        )
         jobs = [
-            entry.job(compare=reference, cache_dir=blobs.get(entry.key, ""))
+            entry.job(compare=conditions.reference, cache_dir=blobs.get(entry.key, ""))
             for entry in entries
             if not entry.problem
         ]
@@ -263,7 +302,7 @@ def sweep(
             interrupted = True
             warn(
                 "Interrupted; the turns that were measured are kept"
-                + (", and the same call goes on from there." if store else ".")
+                + (", and the same call goes on from there." if conditions.store else ".")
             )
         finally:
             run.close()
@@ -278,23 +317,12 @@ class _Run(Protocol):
     def close(self) -> None: ...
 
 
-def _options(**given: Any) -> RunOptions:
-    """Check what a caller may have got wrong."""
-    for name in ("precision", "timeout_s", "compile_timeout_s"):
-        given[name] = _positive(name, given[name])
-    if given["sustained_s"] is not None:
-        given["sustained_s"] = _positive("sustained_s", given["sustained_s"])
-    given["turns"] = _whole("turns", given["turns"])
-    given["group_size"] = _whole("group_size", given["group_size"]) or GROUP_SIZE
-    return RunOptions(**given)
-
-
 def _limits(command: Sequence[str] | None, memory_limit: int | str | None) -> Limits:
     return Limits(
         command=None if command is None else tuple(command),
         memory_limit_bytes=None
         if memory_limit is None
-        else int(_positive("memory_limit", parse_bytes(memory_limit))),
+        else int(positive("memory_limit", parse_bytes(memory_limit))),
     )
 
 
@@ -367,15 +395,3 @@ def _blob_directories(
         place.mkdir(mode=0o700, exist_ok=True)
         directories[entry.key] = str(place)
     return directories
-
-
-def _positive(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise ArgumentError(f"{name}= is a number above 0, not {value!r}.")
-    return float(value)
-
-
-def _whole(name: str, value: Any) -> int | None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 2):
-        raise ArgumentError(f"{name}= is a whole number of at least 2, not {value!r}.")
-    return value

@@ -33,8 +33,7 @@ def bind_variants(
         None of them could be made.
     """
     if not isinstance(model, Mapping):
-        one = bind(model, core)
-        return {one.graph.name or "model": one}, {}
+        return by_name(bind(model, core)), {}
     if not model:
         raise ArgumentError("There is no model to sweep: the mapping of variants is empty.")
     made: dict[str, BoundModel] = {}
@@ -57,6 +56,11 @@ def bind_variants(
     stand_in = next(iter(made.values()))
     bound = {str(name): made.get(str(name), stand_in) for name in model}
     return bound, {name: _said(error) for name, error in failures.items()}
+
+
+def by_name(bound: BoundModel) -> dict[str, BoundModel]:
+    """Return a model that is the only variant."""
+    return {bound.graph.name or "model": bound}
 
 
 def _said(error: Exception) -> str:

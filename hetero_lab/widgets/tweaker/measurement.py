@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 from hetero_lab.backend.bound import BoundModel
 from hetero_lab.errors import MeasurementError
 from hetero_lab.experiments.sweep.control import SweepControl
+from hetero_lab.experiments.sweep.options import Conditions, Dimensions, RunOptions
 from hetero_lab.experiments.sweep.records import AnyRecord, Compiled, Turn
-from hetero_lab.experiments.sweep.sweep import sweep
+from hetero_lab.experiments.sweep.sweep import measure_placements
+from hetero_lab.experiments.sweep.variants import by_name
+from hetero_lab.experiments.workers.set_up import Limits
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement
 from hetero_lab.runtime.timing import Stopwatch
@@ -106,18 +109,15 @@ def measure(trial: Trial, affinity: Affinity, label: str, control: SweepControl)
         Placement(a, name, {d: properties[d] for d in a.devices if d in properties})
         for name, a in affinities.items()
     ]
-    measured = sweep(
-        trial.bound.prepared,
+    command = trial.worker_command
+    measured = measure_placements(
+        by_name(trial.bound),
         placements,
-        budget_s=trial.budget_s,
-        baselines=False,
-        counters=False,
-        reference=False,
-        isolate=True,
-        worker_command=trial.worker_command,
-        progress=False,
+        Dimensions(baselines=False),
+        Conditions(reference=False, limits=Limits(command=tuple(command) if command else None)),
+        RunOptions(counters=False),
+        Stopwatch.start(trial.budget_s),
         control=control,
-        core=trial.bound.core,
     )
     if control.is_stopped:
         return []

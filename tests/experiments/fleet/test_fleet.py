@@ -25,8 +25,8 @@ from hetero_lab.errors import ArgumentError, HeteroLabWarning, MeasurementError,
 from hetero_lab.experiments.environment import current_environment
 from hetero_lab.experiments.fleet.cluster import cluster_of
 from hetero_lab.experiments.fleet.run import FleetRun
+from hetero_lab.experiments.sweep.options import RunOptions
 from hetero_lab.experiments.sweep.records import Failed, Finished, Header, StoredEntry, Turn
-from hetero_lab.experiments.sweep.rounds import RunOptions
 from hetero_lab.experiments.sweep.store import read_store
 from hetero_lab.experiments.workers.job import Job
 from hetero_lab.experiments.workers.set_up import Limits, SetUp

@@ -35,6 +35,7 @@ from hetero_lab.errors import (
     ArgumentError,
     DeviceError,
     HeteroLabWarning,
+    InferenceError,
     InputError,
     ModelError,
     OutputPathError,
@@ -514,3 +515,12 @@ def test_any_name_is_escaped_in_html(nasty):
     assert len(nasty.partition._repr_html_()) < 40_000
     assert all(line.isprintable() for line in repr(nasty).split("\n"))
     assert len(repr(nasty).split("\n")) <= 15
+
+
+@pytest.mark.parametrize("executor", ["hetero", "parallel"])
+def test_what_the_runtime_cannot_run_is_said_of_the_placement(executor):
+    x = ov.opset13.parameter([1, 8], np.float32, name="x")
+    bits = ov.opset13.convert(ov.opset13.relu(x, name="r"), "u1")
+    model = ov.Model([ov.opset13.result(bits, name="out")], [x], "bits")
+    with pytest.raises(InferenceError, match=r"The runtime failed while it ran .*Output tensor"):
+        hl.profile(model, "CPU", executor=executor, iterations=10, progress=False)
