@@ -48,7 +48,7 @@ from hetero_lab.experiments.sweep.records import (
 )
 from hetero_lab.experiments.workers.bench import WARM_UP_S
 from hetero_lab.experiments.workers.benches import Asked
-from hetero_lab.experiments.workers.job import Job
+from hetero_lab.experiments.workers.job import CompileAnswer, Job
 from hetero_lab.experiments.workers.process import WorkerError
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.statistics import compile_spread, paired_ratio
@@ -258,7 +258,7 @@ class SweepRun:
     def _compile(self, key: str) -> bool:
         self._say(f"compile {self._jobs[key].label}")
         began = now()
-        answer = self._guarded(None, key, "compile", job=self._jobs[key])
+        answer: CompileAnswer | None = self._guarded(None, key, "compile", job=self._jobs[key])
         if answer is None:
             return False
         took_s = now() - began
@@ -266,13 +266,13 @@ class SweepRun:
         self._compile_s += took_s
         self._longest_compile_s = max(self._longest_compile_s, took_s)
         self._compiled.add(key)
-        self._inference_s[key] = answer["first_inference_ms"] / 1e3
+        self._inference_s[key] = answer.first_inference_ms / 1e3
         if not self._ledger.has(Compiled, key):
-            self._record(_compiled_record(key, answer))
+            self._record(Compiled(entry=key, **msgspec.structs.asdict(answer)))
         if key == self._reference:
             self._warm_up(None, key, min(WARM_UP_S, max(0.0, _LOOK_SHARE * self._left_s)))
             # The f32 reference that outputs are compared with was computed there, once for all.
-            both_ms = answer["compile_ms"] + answer["first_inference_ms"]
+            both_ms = answer.compile_ms + answer.first_inference_ms
             self._ready_s[-1] = min(self._ready_s[-1], 1.2 * both_ms / 1e3)
         return True
 
@@ -350,7 +350,7 @@ class SweepRun:
                 alive, key, "turn", key=key, discarded=length.discarded, timed=length.timed
             )
             if samples is not None:
-                self._record(Turn(entry=key, group=group, round=number, samples_us=tuple(samples)))
+                self._record(Turn(entry=key, group=group, round=number, samples_us=samples))
                 if self._jobs[key].requests == 1:
                     self._inference_s[key] = (now() - began) / length.inferences
                 self._say(f"measure {self._jobs[key].label}")
@@ -372,7 +372,7 @@ class SweepRun:
         self._say(f"counters {self._jobs[key].label}")
         rows = self._guarded(alive, key, "counters", job=self._jobs[key])
         if rows is not None:
-            self._record(Counters(entry=key, rows=tuple(rows)))
+            self._record(Counters(entry=key, rows=rows))
 
     def _hold_all(self, alive: list[str]) -> None:
         """Hold each for a while, which the budget for the turns does not pay."""
@@ -381,7 +381,7 @@ class SweepRun:
             self._say(f"hold {self._jobs[key].label}")
             medians = self._guarded(alive, key, "hold", key=key, seconds=seconds)
             if medians is not None:
-                self._record(Sustained(entry=key, medians_us=tuple(medians)))
+                self._record(Sustained(entry=key, medians_us=medians))
         if self._watch.budget_s is not None:
             budget_s = self._watch.budget_s + now() - began
             self._watch = replace(self._watch, budget_s=budget_s)
@@ -576,10 +576,6 @@ class SweepRun:
 
 def _without_comparison(job: Job) -> Job:
     return msgspec.structs.replace(job, compare=False)
-
-
-def _compiled_record(key: str, answer: dict[str, Any]) -> Compiled:
-    return msgspec.convert({"type": "compiled", "entry": key, **answer}, Compiled)
 
 
 def _busy(times: Any) -> float:

@@ -19,8 +19,8 @@ from hetero_lab.backend.emulation import EmulatedDevice, register
 from hetero_lab.clock import now
 from hetero_lab.errors import MeasurementError, OutputPathError
 from hetero_lab.experiments.profile.measure import ProfileOptions, measure_profile
-from hetero_lab.experiments.profile.storage import agreement_to_json, spans_to_json, to_json
-from hetero_lab.experiments.workers.job import Job
+from hetero_lab.experiments.profile.storage import agreement_to_json, to_json
+from hetero_lab.experiments.workers.job import CompileAnswer, Job
 from hetero_lab.experiments.workers.set_up import SetUp
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import partition_to_json
@@ -87,13 +87,8 @@ class Bench:
         models = {name: bind(path) for name, path in set_up.models.items()}
         return cls(models, inputs=inputs, seed=set_up.seed, directory=set_up.directory)
 
-    def compile(self, job: Job) -> dict[str, Any]:
-        """Compile a job, infer once, compare with the reference if asked to.
-
-        Returns ``compile_ms``, ``first_inference_ms``, ``partition``, ``as_predicted``,
-        ``agreement``, ``peak_rss_bytes``, ``chosen``, and the ``spans`` of an
-        inference if they are known.
-        """
+    def compile(self, job: Job) -> CompileAnswer:
+        """Compile a job, infer once, compare with the reference if asked to."""
         memory.reset_peak()
         self.release(job.key)
         runner = open_runner(**self._opened_as(job))
@@ -104,16 +99,16 @@ class Bench:
         agreement = self._agreement(job, runner) if job.compare else ()
         if runner.spans(1):
             run_turn(runner.infer, timed=_SHOWN)
-        return {
-            "compile_ms": runner.compile_ms,
-            "first_inference_ms": first_us / 1e3,
-            "partition": partition_to_json(runner.partition),
-            "as_predicted": runner.as_predicted,
-            "spans": spans_to_json(runner.spans(1)),
-            "agreement": agreement_to_json(agreement),
-            "peak_rss_bytes": peak_bytes,
-            "chosen": asdict(chosen),
-        }
+        return CompileAnswer(
+            compile_ms=runner.compile_ms,
+            first_inference_ms=first_us / 1e3,
+            partition=partition_to_json(runner.partition),
+            as_predicted=runner.as_predicted,
+            agreement=tuple(agreement_to_json(agreement)),
+            peak_rss_bytes=peak_bytes,
+            spans=tuple((s.request, s.subgraph, s.start_s, s.end_s) for s in runner.spans(1)),
+            chosen=asdict(chosen),
+        )
 
     def warm_up(self, key: str, at_most_s: float = WARM_UP_S) -> float:
         """Run until stable, or for as long as that may take; return what an inference takes."""
@@ -128,31 +123,31 @@ class Bench:
 
     def turn(
         self, key: str, discarded: int = DISCARDED_PER_TURN, timed: int = TIMED_PER_TURN
-    ) -> list[float]:
+    ) -> tuple[float, ...]:
         """Run one turn; return the time of each inference in µs.
 
         With several requests in flight it is the time between results, and its length is fixed.
         """
         compiled = self._compiled[key]
         if compiled.requests > 1:
-            return list(compiled.runner.queue_turn())
-        return list(run_turn(compiled.runner.infer, timed=timed, discarded=discarded))
+            return compiled.runner.queue_turn()
+        return run_turn(compiled.runner.infer, timed=timed, discarded=discarded)
 
-    def hold(self, key: str, seconds: float) -> list[float]:
+    def hold(self, key: str, seconds: float) -> tuple[float, ...]:
         """Run turn after turn for some seconds; return the median of each in µs."""
         until = now() + seconds
         medians: list[float] = []
         while now() < until or not medians:
             medians.append(float(np.median(self.turn(key))))
-        return medians
+        return tuple(medians)
 
-    def counters(self, job: Job) -> list[dict[str, Any]]:
+    def counters(self, job: Job) -> tuple[dict[str, Any], ...]:
         """Compile a job once more with counters and read them; empty if it has none."""
         try:
             rows = measure_counters(**self._opened_as(job))
         except MeasurementError:
-            return []
-        return [asdict(row) for row in rows]
+            return ()
+        return tuple(asdict(row) for row in rows)
 
     def profile(self, job: Job, options: ProfileOptions) -> dict[str, Any]:
         """Make a whole Profile of a placement; return it as plain data."""

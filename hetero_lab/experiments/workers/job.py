@@ -1,4 +1,4 @@
-"""Jobs: what a bench is asked to compile and run, as data that travels to a worker."""
+"""Jobs and answers: what a bench is asked to run and what it says, as data that travels."""
 
 from __future__ import annotations
 
@@ -26,3 +26,31 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     requests: int = 1
     cache_dir: str = ""
     compare: bool = False
+
+
+class CompileAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a bench says of a job that it compiled and ran once.
+
+    ``partition``, ``agreement``, ``spans`` and ``chosen`` are as profiles store them.
+    """
+
+    compile_ms: float
+    first_inference_ms: float
+    partition: dict[str, Any]
+    as_predicted: bool | None
+    agreement: tuple[dict[str, Any], ...]
+    peak_rss_bytes: int
+    spans: tuple[tuple[int, int, float, float], ...]
+    chosen: dict[str, Any]
+
+
+# The type of the answer to each question that a bench knows.
+ANSWERS: dict[str, Any] = {
+    "compile": CompileAnswer,
+    "warm_up": float,
+    "turn": tuple[float, ...],
+    "hold": tuple[float, ...],
+    "counters": tuple[dict[str, Any], ...],
+    "profile": dict[str, Any],
+    "release": None,
+}

@@ -16,6 +16,7 @@ import psutil
 
 from hetero_lab.clock import now
 from hetero_lab.errors import HeteroLabError, shorten
+from hetero_lab.experiments.workers.job import ANSWERS
 from hetero_lab.experiments.workers.launch import launch
 from hetero_lab.experiments.workers.set_up import Limits, SetUp
 from hetero_lab.tables import number
@@ -131,15 +132,15 @@ class WorkerProcess:
         try:
             reply = json.loads(line)
             self.warnings = tuple(reply["warnings"])
+            if "error" not in reply:
+                return msgspec.convert(reply["value"], ANSWERS.get(do, Any))
         except (ValueError, TypeError, KeyError) as error:
             self.kill()
             detail = f"the worker said {shorten(line.strip())}, which is no answer"
             raise WorkerError("failed", detail, died=True) from error
-        if "error" in reply:
-            memory = reply["kind"] == "memory"
-            status = "out of memory" if memory else "failed"
-            raise WorkerError(status, reply["error"], died=False)
-        return reply["value"]
+        memory = reply["kind"] == "memory"
+        status = "out of memory" if memory else "failed"
+        raise WorkerError(status, reply["error"], died=False)
 
     def close(self) -> None:
         """End the process; it lets go of its models by ending."""

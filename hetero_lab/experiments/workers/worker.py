@@ -27,7 +27,7 @@ Handler = Callable[[Bench, Mapping[str, Any]], Any]
 
 HANDLERS: dict[str, Handler] = {
     "compile": lambda bench, args: bench.compile(_job(args)),
-    "warm_up": lambda bench, args: bench.warm_up(args["key"]),
+    "warm_up": lambda bench, args: bench.warm_up(args["key"], args["at_most_s"]),
     "turn": lambda bench, args: bench.turn(args["key"], args["discarded"], args["timed"]),
     "hold": lambda bench, args: bench.hold(args["key"], args["seconds"]),
     "counters": lambda bench, args: bench.counters(_job(args)),
@@ -68,7 +68,7 @@ def serve(handlers: Mapping[str, Handler] = HANDLERS) -> None:
                 kind = "memory" if "bad_alloc" in str(error) else type(error).__name__
                 reply = {"error": f"{type(error).__name__}: {error}", "kind": kind}
         reply["warnings"] = [str(w.message) for w in caught]
-        replies.write(json.dumps(reply) + "\n")
+        replies.write(json.dumps(reply, default=msgspec.to_builtins) + "\n")
         replies.flush()
 
 
