@@ -21,7 +21,7 @@ from hetero_lab.tables import scratch_directory
 # One core of the machine: a yardstick for the machine that a busy device does not stretch.
 REFERENCE_DEVICE = "CPU"
 REFERENCE_PROPERTIES = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
-TURNS, BUDGET_S = 12, 10.0
+TURNS, BUDGET_S = 30, 10.0
 _TIMEOUT_S = 900.0
 _LAST_LINES = 400
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero_lab.backend.bound import BoundModel, bind
+from hetero_lab.backend.virtual import virtual_device
 from hetero_lab.clock import now
 from hetero_lab.errors import CompileError, StoredFileError, last_line, shorten
 from hetero_lab.experiments.environment import current_environment
@@ -97,7 +98,7 @@ def profile_frozen(
         peak_rss_bytes=peak_bytes,
         # It brings its own emulated devices along, whatever is registered here.
         environment=replace(
-            current_environment(placed.affinity.devices, bound.core), emulated=_emulated(frozen)
+            current_environment(placed.devices, bound.core), emulated=_emulated(frozen)
         ),
     )
 
@@ -128,13 +129,16 @@ def _read(directory: str | os.PathLike[str], bound: BoundModel) -> dict[str, Any
 def _placement(
     frozen: Mapping[str, Any], graph: OpGraph, directory: str | os.PathLike[str]
 ) -> Placement:
-    by_device: Any = frozen["properties"].get("DEVICE_PROPERTIES")
-    direct = by_device is None
+    direct = not frozen["target"].startswith("HETERO:")
+    # What AUTO, MULTI and BATCH were given has no device of its own name.
+    by_device: Any = frozen["properties"].get("DEVICE_PROPERTIES", {})
+    if direct and virtual_device(frozen["target"]) is None:
+        by_device = {frozen["target"]: frozen["properties"]}
     try:
         return Placement(
             Affinity.from_graph(graph, frozen["affinity"]),
             label=frozen["label"] or Path(directory).name,
-            device_properties={frozen["target"]: frozen["properties"]} if direct else by_device,
+            device_properties=by_device,
             direct=direct,
         )
     except (KeyError, TypeError, ValueError) as error:

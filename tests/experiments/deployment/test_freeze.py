@@ -11,6 +11,7 @@ from random_models import random_affinity, random_model
 
 import hetero_lab as hl
 from hetero_lab.errors import OutputPathError
+from hetero_lab.experiments.profile.frozen import profile_frozen
 from hetero_lab.model.read import prepare
 
 F32 = {"FRZACC": {"INFERENCE_PRECISION_HINT": "f32"}, "CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
@@ -50,6 +51,15 @@ def test_random_placements_freeze(tmp_path, seed):
     affinity = random_affinity(prepared.graph, ["FRZACC", "CPU"], seed)
     hl.freeze(prepared, hl.Placement(affinity, "r", F32), tmp_path)  # checks itself
     assert (tmp_path / "run.py").exists()
+
+
+def test_auto_is_frozen_and_measured_as_it_lies_there(tmp_path):
+    hl.emulate("FRZDSP", properties=F32["CPU"])
+    directory = hl.freeze("digits_inception", "AUTO:FRZDSP,CPU", tmp_path)
+    assert hl.verify(directory, turns=3, slower=1e6).ok
+    measured = profile_frozen("digits_inception", directory, iterations=10)
+    assert measured.affinity.devices == ("AUTO:FRZDSP,CPU",)
+    assert {a.verdict for a in measured.agreement} == {"equal"}
 
 
 def test_a_place_that_cannot_be_written(tmp_path):
