@@ -28,7 +28,7 @@ _FUNCTIONS = {
     "Deploy": ("freeze", "advise", "verify"),
     "Widgets": ("AffinityTweaker", "SweepExplorer"),
     "Files and other tools": ("read_profile", "read_sweep", "read_wrong", "read_benchmark_app",
-                              "hetero_dumps"),
+                              "hetero_dumps", "export_model_explorer"),
 }  # fmt: skip
 
 

@@ -50,6 +50,9 @@ if TYPE_CHECKING:
         HeteroDumps as HeteroDumps,
         hetero_dumps as hetero_dumps,
     )
+    from hetero_lab.experiments.interop.model_explorer import (
+        export_model_explorer as export_model_explorer,
+    )
     from hetero_lab.experiments.profile.profile import profile as profile
     from hetero_lab.experiments.profile.result import (
         Profile as Profile,
@@ -164,6 +167,7 @@ _WHERE = {
     "compare": "experiments.sweep.comparison",
     "compress_weights": "runtime.quantize",
     "evaluate": "experiments.accuracy.evaluate",
+    "export_model_explorer": "experiments.interop.model_explorer",
     "explain": "experiments.search.explain",
     "find_refused": "experiments.search.refusals",
     "find_wrong": "experiments.search.find_wrong",

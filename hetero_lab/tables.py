@@ -216,6 +216,26 @@ def read_json(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
     return data
 
 
+def read_flat_json(path: str | os.PathLike[str], kind: str) -> dict[str, str]:
+    """Read a JSON object of texts, ``{"op": "device"}``, that any tool may have written.
+
+    Raises
+    ------
+    StoredFileError
+        The file is missing, broken, or something else.
+    """
+    name = shorten(os.fspath(path))
+    try:
+        if os.path.getsize(path) > _MAX_JSON_BYTES:
+            raise ValueError("it is larger than 1 GiB")
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise StoredFileError(f"{name} cannot be read as a flat {kind}: {error}") from error
+    if not isinstance(data, dict) or not all(isinstance(value, str) for value in data.values()):
+        raise StoredFileError(f"{name} is not a flat {kind}: an object of texts.")
+    return data
+
+
 def write_text(path: str | os.PathLike[str], text: str, *, private: bool = False) -> None:
     """Write a text file, whole or not at all."""
     options: dict[str, Any] = {"encoding": "utf-8", "newline": "", "errors": "surrogatepass"}

@@ -30,7 +30,15 @@ from hetero_lab.errors import (
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import Source, prepare
 from hetero_lab.placement.priorities import Priorities
-from hetero_lab.tables import SCHEMA_VERSION, html_table, read_csv, read_json, write_csv, write_json
+from hetero_lab.tables import (
+    SCHEMA_VERSION,
+    html_table,
+    read_csv,
+    read_flat_json,
+    read_json,
+    write_csv,
+    write_json,
+)
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -118,6 +126,35 @@ class Affinity(Mapping[str, str]):
         """
         check_device(device, core)
         return cls.on_one(prepare(model).graph, device)
+
+    @classmethod
+    def from_mapping(cls, model: Source, devices: Mapping[str, str]) -> Affinity:
+        """Return the affinity that names the device of every op, as ``dict`` or flat JSON.
+
+        Raises
+        ------
+        AffinityError
+            Ops of the model are left out, others are named, or ops that cannot be parted (a
+            stateful path) are given to several devices.
+        """
+        graph = prepare(model).graph
+        ops = [graph.ops[index].name for index in graph.placeable]
+        left_out = [name for name in ops if name not in devices]
+        unknown = [name for name in devices if name not in graph.index_of]
+        if left_out or unknown:
+            what = "leaves out" if left_out else "names, but the model does not have,"
+            raise AffinityError(
+                f"The mapping {what} {names_at_hand(left_out or unknown)}. It has to name the "
+                f"device of each of the {len(ops)} ops."
+            )
+        affinity = cls.from_graph(graph, lambda name: devices.get(name, ""))
+        parted = [name for name in ops if affinity[name] != devices[name]]
+        if parted:
+            raise AffinityError(
+                f"{names_at_hand(parted)} cannot be on another device than the rest of the "
+                "stateful path."
+            )
+        return affinity
 
     @classmethod
     def on_one(cls, graph: OpGraph, device: str) -> Affinity:
@@ -306,20 +343,31 @@ class Affinity(Mapping[str, str]):
         rows = [(n.name, n.type, self._devices[n.name], n.leader) for n in self._nodes]
         return pd.DataFrame(rows, columns=["node", "type", "device", "leader"], dtype="str")
 
-    def to_json(self, file: str | os.PathLike[str]) -> None:
-        """Write a JSON file, whole or not at all."""
+    def to_json(self, file: str | os.PathLike[str], *, flat: bool = False) -> None:
+        """Write a JSON file, whole or not at all; ``flat`` is ``{"op": "device"}`` and no more.
+
+        Other tools read and write the flat form; without the types and leaders of the nodes, it
+        takes the model to read it again.
+        """
+        if flat:
+            write_json(file, {name: self._devices[name] for name in self.ops})
+            return
         rows = [[n.name, n.type, self._devices[n.name], n.leader] for n in self._nodes]
         write_json(file, {"kind": "affinity", "schema_version": SCHEMA_VERSION, "nodes": rows})
 
     @classmethod
-    def from_json(cls, file: str | os.PathLike[str]) -> Affinity:
-        """Read what :meth:`to_json` wrote.
+    def from_json(cls, file: str | os.PathLike[str], model: Source | None = None) -> Affinity:
+        """Read what :meth:`to_json` wrote; the flat form with the model that it is of.
 
         Raises
         ------
         StoredFileError
             The file is missing or is not an affinity.
+        AffinityError
+            A flat file leaves out ops of the model, or names others.
         """
+        if model is not None:
+            return cls.from_mapping(model, read_flat_json(file, "affinity"))
         data = read_json(file, kind="affinity")
         return cls._from_rows(data.get("nodes"), file)
 
