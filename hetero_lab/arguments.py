@@ -134,10 +134,10 @@ def renamed(function: _F, names: Mapping[str, str]) -> _F:
 def _check(name: str, value: Any, hint: Any) -> None:
     if not fits(value, hint):
         way = next((f" {_WAYS[kind]}." for kind in _kinds(hint) if kind in _WAYS), "")
-        shown = repr(value) if len(repr(value)) <= 80 else f"{repr(value)[:79]}…"
-        raise ArgumentError(
-            f"{name}= is {_described(hint)}, not {shown} ({type(value).__name__}).{way}"
-        )
+        kind, shown = type(value).__name__, repr(value)
+        # What begins with its answer, as results do, is told by its kind.
+        given = f"{shown} ({kind})" if len(shown) <= 80 and shown.isprintable() else kind
+        raise ArgumentError(f"{name}= is {_described(hint)}, not {given}.{way}")
 
 
 def _check_most(name: str, value: Any) -> None:

@@ -591,6 +591,13 @@ RUNNING = [
         "taken",
     ),
     row(
+        "export_model_explorer: a sweep",
+        lambda k: hl.export_model_explorer(k.sweep, "explorer"),
+        ArgumentError,
+        "profile=",
+        "not Sweep",
+    ),
+    row(
         "hetero_dumps: no time",
         _dumps(timeout_s=0),
         ArgumentError,

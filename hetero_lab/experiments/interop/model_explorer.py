@@ -45,6 +45,16 @@ def export_model_explorer(profile: Profile, directory: str | os.PathLike[str]) -
     ------
     OutputPathError
         The directory cannot be made or written.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> import tempfile
+    >>> measured = hl.profile("digits_inception", "CPU", iterations=20, progress=False)
+    >>> with tempfile.TemporaryDirectory() as scratch:
+    ...     directory = hl.export_model_explorer(measured, f"{scratch}/explorer")
+    ...     sorted(path.name for path in directory.iterdir())
+    ['graph.json', 'time_us.json']
     """
     target = make_directory(directory)
     graph_id = profile.graph.name
