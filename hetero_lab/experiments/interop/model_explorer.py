@@ -9,13 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hetero_lab.experiments.profile.profile import Profile
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.tables import make_directory, write_json
-
-if TYPE_CHECKING:
-    from hetero_lab.experiments.profile.profile import Profile
 
 GRAPH_FILE, TIMES_FILE = "graph.json", "time_us.json"
 _GRADIENT = [{"stop": 0, "bgColor": "#ffffff"}, {"stop": 1, "bgColor": "#e69f00"}]
