@@ -54,9 +54,9 @@ def export_model_explorer(profile: Profile, directory: str | os.PathLike[str]) -
     ...     sorted(path.name for path in directory.iterdir())
     ['graph.json', 'time_us.json']
     """
-    target = make_directory(directory)
     graph_id = profile.graph.name
     graph = {"id": graph_id, "nodes": list(_nodes(profile)), "tasksData": _boundaries(profile)}
+    target = make_directory(directory)
     write_json(target / GRAPH_FILE, {"label": profile.label, "graphs": [graph]})
     if profile.counters:
         times: dict[str, float] = {}
