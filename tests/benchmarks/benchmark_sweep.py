@@ -19,7 +19,7 @@ import psutil
 import hetero_lab as hl
 from hetero_lab.backend.bound import bind
 from hetero_lab.backend.core import shared_core
-from hetero_lab.experiments.sweep.rounds import GROUP_SIZE
+from hetero_lab.experiments.sweep.options import GROUP_SIZE
 from hetero_lab.experiments.workers import process as worker_process
 from hetero_lab.experiments.workers.bench import WARM_UP_S
 from hetero_lab.model.read import prepare
