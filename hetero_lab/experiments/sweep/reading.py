@@ -201,7 +201,7 @@ def _build(header: Header, records: Sequence[AnyRecord], interrupted: bool) -> S
         rows=tuple(rows),
         reference=labels.get(header.reference, ""),
         environment=here,
-        notes=(*_all_notes(records, rows), *nan_notes(rows), *_wrong_notes(rows)),
+        notes=(*nan_notes(rows), *_wrong_notes(rows), *_all_notes(records, rows)),
         interrupted=interrupted,
     )
 

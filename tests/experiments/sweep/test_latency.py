@@ -83,7 +83,8 @@ def test_a_drift_between_groups_turns_no_rank_around():
     for row in sweep.rows:
         median = row.profile.latency.median_us
         assert raw[row.label] == median == sweep.profile(row.label).latency.median_us
-    ranks = text(sweep.tables, "", []).splitlines()[2:]
+    verdict, _, _, *ranks = text(sweep.tables, "", []).splitlines()
+    assert verdict.startswith("Fastest: 'b'")
     assert [line.split()[2] for line in ranks] == list(sweep.ranking["label"])
 
 

@@ -69,7 +69,7 @@ def test_a_stored_sweep_keeps_the_noise_that_it_was_made_with(core, tmp_path):
     assert dict(swept.noise) == {"ACC": LOUD, "CPU": LOUD}
     assert set(swept.summary["noise_measured"]) == {True}
     assert (swept.summary["compile_spread"] > 0.25).all()
-    assert "measured on 12 compiles" in str(swept)
+    assert "measured on 12 compiles" in swept.report()
     assert "measured on 12 compiles" in swept._repr_html_()
     keep_noise("CPU", replace(LOUD, relative=1e-6, absolute_us=0.0), core)
     again = hl.read_sweep(tmp_path / "store")
