@@ -15,7 +15,7 @@ from hetero_lab.views.graph.coordinates import Wire, spread
 from hetero_lab.views.graph.data import GraphBox, GraphData
 from hetero_lab.views.graph.layers import Layers, find_layers
 
-CHARACTER, TITLE_CHARACTER = 5.0, 5.8  # width of a character of a label, of a title
+CHARACTER, TITLE_CHARACTER = 6.0, 6.2  # width of a character of a label, of a title
 TITLE_HEIGHT = 16.0
 _LINE_HEIGHT = 11.5
 _NODE_GAP = 4.0
