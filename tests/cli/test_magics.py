@@ -8,7 +8,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
 import hetero_lab as hl
-from hetero_lab.experiments.profile import profile as profiling
+from hetero_lab.experiments.profile import measure as profiling
 
 SETUP = """
 import hetero_lab as hl

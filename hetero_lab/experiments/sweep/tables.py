@@ -164,13 +164,15 @@ def _shown(tables: Tables) -> list[str]:
 
 
 def _failed(tables: Tables) -> pd.DataFrame:
-    summary = tables["summary"]
-    columns = [*_host_column(tables), "label", "status", "detail"]
+    summary, columns = tables["summary"], [*_host_column(tables), "label", "status", "detail"]
+    if not len(summary):
+        return summary.reindex(columns=columns)
     return summary.loc[summary["status"] != "ok", columns]
 
 
 def _host_column(tables: Tables) -> list[str]:
-    return ["host"] if tables["summary"]["host"].nunique() > 1 else []
+    summary = tables["summary"]
+    return ["host"] if len(summary) and summary["host"].nunique() > 1 else []
 
 
 def could_be_seen(ranking: Ranking) -> str:
