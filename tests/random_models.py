@@ -77,6 +77,55 @@ def _random_op(rng, tensors, constants, weights, name):
     return op.softmax(pick(), 1, name=name)
 
 
+def arithmetic_model(seed: int) -> ov.Model:
+    """Build a random DAG of ops that amplify rounding or leave the range of narrow precisions."""
+    rng = np.random.default_rng(seed)
+    shape = (4, 64)
+
+    def constant(value):
+        return op.constant(np.float32(value))
+
+    def axis():
+        return op.constant(np.array([1]))
+
+    def matmul(x, name):
+        weights = (rng.normal(size=(64, 64)) / 8).astype(np.float32)
+        return op.matmul(x, op.constant(weights), False, False, name=name)
+
+    def spread(x, name):  # back to the one shape
+        return op.add(x, constant(np.zeros(shape)), name=name)
+
+    make = {
+        "exp": lambda x, n: op.exp(x, name=n),
+        "log": lambda x, n: op.log(op.abs(x, name=f"{n}/abs"), name=n),
+        "sqrt": lambda x, n: op.sqrt(op.abs(x, name=f"{n}/abs"), name=n),
+        "square": lambda x, n: op.multiply(x, x, name=n),
+        "scale": lambda x, n: op.multiply(x, constant(10 ** rng.uniform(-2, 2)), name=n),
+        "sin": lambda x, n: op.sin(x, name=n),
+        "tanh": lambda x, n: op.tanh(x, name=n),
+        "sigmoid": lambda x, n: op.sigmoid(x, name=n),
+        "relu": lambda x, n: op.relu(x, name=n),
+        "softmax": lambda x, n: op.softmax(x, 1, name=n),
+        "matmul": matmul,
+        "cumsum": lambda x, n: op.cum_sum(x, op.constant(np.int64(1)), name=n),
+        "sum": lambda x, n: spread(op.reduce_sum(x, axis(), True, name=n), f"{n}/spread"),
+        "mean": lambda x, n: spread(op.reduce_mean(x, axis(), True, name=n), f"{n}/spread"),
+        "norm": lambda x, n: spread(op.reduce_l2(x, axis(), True, name=n), f"{n}/spread"),
+    }
+    x = op.parameter(list(shape), np.float32, name="x")
+    made = [x]
+    for index in range(int(rng.integers(2, 14))):
+        name = f"op{index}"
+        one, other = made[-1], made[rng.integers(len(made))]
+        kind = str(rng.choice([*make, "divide", "subtract", "add"]))
+        if kind in make:
+            made.append(make[kind](one, f"{name}_{kind}"))
+        else:
+            binary = {"divide": op.divide, "subtract": op.subtract, "add": op.add}[kind]
+            made.append(binary(one, other, name=f"{name}_{kind}"))
+    return ov.Model([made[-1]], [x], f"arithmetic{seed}")
+
+
 def random_affinity(graph: OpGraph, devices: list[str], seed: int) -> Affinity:
     """Put every op on a random device; neighbours agree more often than not in half the cases."""
     rng = np.random.default_rng(seed)

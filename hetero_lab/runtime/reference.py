@@ -29,6 +29,30 @@ Verdict = Literal["equal", "rounding", "different", "not a number"]
 TOLERANCE = {"f32": 1e-3, "f16": 2e-2, "bf16": 1.5e-1, "i8": 3e-1, "u8": 3e-1}
 _HINT = "INFERENCE_PRECISION_HINT"
 _LONG_NAMES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
+# What these ops read in 8 bits, they pass on in 8 bits.
+_KEEPS_VALUES = frozenset(
+    [
+        "AvgPool",
+        "Clamp",
+        "Concat",
+        "DepthToSpace",
+        "Gather",
+        "MaxPool",
+        "Pad",
+        "ReduceMax",
+        "Relu",
+        "Reshape",
+        "ShuffleChannels",
+        "Slice",
+        "SpaceToDepth",
+        "Split",
+        "Squeeze",
+        "StridedSlice",
+        "Transpose",
+        "Unsqueeze",
+        "VariadicSplit",
+    ]
+)
 _ROUNDING_FACTOR = 2.0
 _LARGE = 1e100
 _KEPT = 32
@@ -146,21 +170,43 @@ def executed_precision(rows: Sequence[Counter], compiled: CompiledPlacement) -> 
 def lowest_precision(rows: Sequence[Counter], graph: OpGraph, hints: Iterable[object]) -> str:
     """Return the lowest precision that counters saw, else that of the devices' hints."""
     executed = [row.precision for row in rows if row.status == "EXECUTED" and row.precision]
+    if executed:
+        return _lowest(executed)
+    asked = asked_precision(hints)
+    return _lowest([asked, "i8"]) if quantised_ops(graph) else asked
+
+
+def asked_precision(hints: Iterable[object]) -> str:
+    """Return the lowest precision of devices' hints, f32 without any."""
     texts = [str(hint) for hint in hints if hint is not None]
-    asked = [
+    return _lowest(
         next((short for long, short in _LONG_NAMES.items() if long in text), text) for text in texts
-    ]
-    asked += ["i8"] if _is_quantised(graph) else []
-    known = [p for p in executed or asked if p in TOLERANCE]
-    return max(known, key=lambda p: TOLERANCE[p], default="f32")
-
-
-def _is_quantised(graph: OpGraph) -> bool:
-    """Whether the model asks for 8-bit kernels by itself, whatever the hint."""
-    return any(
-        op.type == "FakeQuantize" or any(t.element_type in ("i8", "u8") for t in op.outputs)
-        for op in graph
     )
+
+
+def quantised_ops(graph: OpGraph) -> frozenset[str]:
+    """Return the ops that may be computed in 8 bits, whatever the hint.
+
+    These are FakeQuantize and what reads its values. Weights or images stored in 8 bits are
+    converted before anything is computed with them.
+    """
+    carriers: set[int] = set()
+    for op in graph:
+        reads = any(producer in carriers for producer, _ in op.inputs)
+        if op.index not in graph.constant_side and (
+            op.type == "FakeQuantize" or (reads and op.type in _KEEPS_VALUES)
+        ):
+            carriers.add(op.index)
+    return frozenset(
+        op.name
+        for op in graph
+        if op.index in carriers or any(producer in carriers for producer, _ in op.inputs)
+    )
+
+
+def _lowest(precisions: Iterable[str]) -> str:
+    known = [precision for precision in precisions if precision in TOLERANCE]
+    return max(known, key=lambda precision: TOLERANCE[precision], default="f32")
 
 
 def _asked_precisions(compiled: CompiledPlacement) -> list[object]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,14 +19,18 @@ from hetero_lab.runtime.pieces import (
     incoming,
     readable,
 )
+from hetero_lab.runtime.rounding import (
+    LARGEST,
+    SUBNORMAL,
+    UNIT,
+    Rounding,
+    distance,
+    noise,
+    sums_of,
+)
 
-# Relative rounding error of one value. That of f32 is 6e-8; functions such as exp and tanh are
-# computed by approximations of about 1e-5, each device by its own.
-UNIT = {"f32": 1e-5, "f16": 2.0**-11, "bf16": 2.0**-8, "i8": 2.0**-8, "u8": 2.0**-8}
-_SMALLEST = {"f16": 2.0**-24}  # below, a value becomes zero
-# Rounding is given this many times its size, and this many chances to go wrong.
-_MARGIN = 4.0
-_SAMPLES = 8
+_SAMPLES = 8  # chances that rounding is given to go wrong
+_CORRECTIONS = 4
 
 
 class TransparentModel:
@@ -49,6 +54,7 @@ class TransparentModel:
         compile_model: Callable[[ov.Model], ov.CompiledModel],
     ):
         self._graph = prepared.graph
+        self._sums = {sum_.op: sum_ for sum_ in sums_of(prepared)}
         for integers in (True, False):
             # An offset to what decides on a shape would make the shape unknown.
             model, self._keys, offsets = _transparent(prepared, integers=integers)
@@ -94,12 +100,14 @@ class TransparentModel:
         precisions: Mapping[str, str],
         wanted: Collection[TensorKey],
         seed: int = 0,
-    ) -> dict[TensorKey, float]:
-        """Return how far rounding in some ops can move tensors, as Euclidean norms.
+    ) -> dict[TensorKey, Rounding]:
+        """Return what rounding in some ops can do to tensors.
 
         What the ops read and what they make is moved at random by up to four times the rounding
         error of their precision, eight times over; the farthest that each tensor went counts.
         This is Monte Carlo arithmetic (Parker 1997): it knows how the model amplifies rounding.
+        One more run makes infinite what is too large for a precision, and one makes zero what is
+        too small to be normal in it.
 
         Parameters
         ----------
@@ -108,52 +116,96 @@ class TransparentModel:
         wanted
             The tensors in question.
         """
+        noisy = self._touched(precisions)
+        sums = {
+            key: self._sums[key[0]].rounding(self.values, precisions[key[0]])
+            for key in noisy
+            if key[0] in self._sums and key[0] in precisions
+        }
+        overflow = self.beyond_range(precisions)
+        lost = {key: np.zeros(self.values[key].shape, bool) for key in wanted}
+        if overflow:
+            for key, value in self.run(overflow, wanted).items():
+                lost[key] |= ~_same(value, self.values[key])
+        farthest = dict.fromkeys(wanted, 0.0)
+        samples = self._samples(noisy, sums, np.random.default_rng(seed))
+        for offsets in itertools.chain(self._flushed(noisy), samples):
+            for key, value in self.run(offsets, wanted).items():
+                reference = self.values[key]
+                if reference.dtype.kind == "f":
+                    lost[key] |= np.isfinite(value) != np.isfinite(reference)
+                farthest[key] = max(farthest[key], distance(value, reference, lost[key]))
+        return {key: Rounding(farthest[key], lost[key]) for key in wanted}
+
+    def _samples(
+        self,
+        noisy: Mapping[TensorKey, str],
+        sums: Mapping[TensorKey, tuple[np.ndarray | float, bool]],
+        rng: np.random.Generator,
+    ) -> Iterator[dict[TensorKey, np.ndarray]]:
+        for _ in range(_SAMPLES // 2):
+            drawn = {key: rng.uniform(-1.0, 1.0, self.values[key].shape) for key in noisy}
+            # In both directions, so that what is at the edge of a function's domain leaves it.
+            for sign in (1, -1):
+                yield {
+                    key: noise(self.values[key], p, sign * drawn[key], *sums.get(key, (0.0, True)))
+                    for key, p in noisy.items()
+                }
+
+    def _flushed(self, noisy: Mapping[TensorKey, str]) -> Iterator[dict[TensorKey, np.ndarray]]:
+        """Yield offsets that make zero what is subnormal in its precision, if anything is."""
+        tiny = {}
+        for key, precision in noisy.items():
+            largest = SUBNORMAL.get(precision, 0.0)
+            mask = (self.values[key] != 0) & (np.abs(self.values[key]) < largest)
+            if mask.any():
+                tiny[key] = mask
+        if not tiny:
+            return
+        offsets = {key: np.where(mask, -self.values[key], 0.0) for key, mask in tiny.items()}
+        # What is made of zeros has another value before its own offset is added.
+        for _ in range(_CORRECTIONS):
+            made = self.run(offsets, tiny.keys())
+            left = {
+                key: np.where(mask & np.isfinite(made[key]), made[key], 0.0)
+                for key, mask in tiny.items()
+            }
+            if not any(rest.any() for rest in left.values()):
+                break
+            offsets = {key: offset - left[key] for key, offset in offsets.items()}
+        yield offsets
+
+    def _touched(self, precisions: Mapping[str, str]) -> dict[TensorKey, str]:
+        """Return the tensors that ops read and make, with the lowest precision of any of these."""
         lowest: dict[TensorKey, str] = {}
         for precision in sorted(set(precisions.values()), key=UNIT.__getitem__):
             ops = [op for op, own in precisions.items() if own == precision]
             touched = {*incoming(self._graph, ops), *_made(self._graph, ops)}
             lowest.update(dict.fromkeys(touched, precision))
-        rng = np.random.default_rng(seed)
-        noisy = sorted(
-            key for key in lowest if key in self._zeros and self.values[key].dtype.kind == "f"
-        )
-        farthest = dict.fromkeys(wanted, 0.0)
-        for _ in range(_SAMPLES):
-            offsets = {key: _noise(self.values[key], lowest[key], rng) for key in noisy}
-            for key, value in self.run(offsets, wanted).items():
-                farthest[key] = max(farthest[key], distance(value, self.values[key]))
-        return farthest
+        return {
+            key: lowest[key]
+            for key in sorted(lowest)
+            if key in self._zeros and self.values[key].dtype.kind == "f"
+        }
+
+    def beyond_range(self, precisions: Mapping[str, str]) -> dict[TensorKey, np.ndarray]:
+        """Return offsets that make infinite what has no number in the precision of some ops."""
+        offsets = {}
+        for key, precision in self._touched(precisions).items():
+            value = self.values[key]
+            largest = np.abs(value)
+            if key[0] in self._sums and key[0] in precisions:
+                largest = np.maximum(largest, self._sums[key[0]].largest(self.values))
+            beyond = np.isfinite(value) & (largest > LARGEST.get(precision, np.inf))
+            if beyond.any():
+                offsets[key] = np.where(beyond, np.copysign(np.inf, value), 0.0)
+        return offsets
 
 
-def distance(value: np.ndarray, reference: np.ndarray) -> float:
-    """Return the Euclidean norm of a difference; infinite where only one of the two is finite."""
-    if value.shape != reference.shape:
-        return float("inf")
-    if value.dtype.kind not in "fiub":  # strings
-        return 0.0 if np.array_equal(value, reference) else float("inf")
-    a, b = value.astype(np.float64), reference.astype(np.float64)
-    finite = np.isfinite(a) & np.isfinite(b)
-    if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
-        return float("inf")
-    return float(np.linalg.norm(a[finite] - b[finite]))
-
-
-def size(value: np.ndarray) -> float:
-    """Return the Euclidean norm of what is finite in a tensor."""
-    if value.dtype.kind not in "fiub":
-        return 1.0
-    wide = value.astype(np.float64)
-    return float(np.linalg.norm(wide[np.isfinite(wide)]))
-
-
-def _noise(value: np.ndarray, precision: str, rng: np.random.Generator) -> np.ndarray:
-    largest = np.abs(value[np.isfinite(value)]).max(initial=0.0)
-    # Eight-bit values lie evenly, so that a small one is as far off as a large one.
-    relative_to = largest if precision in ("i8", "u8") else np.abs(value)
-    scale = _MARGIN * (UNIT[precision] * relative_to + _SMALLEST.get(precision, 0.0))
-    with np.errstate(invalid="ignore"):
-        noise = rng.uniform(-1.0, 1.0, value.shape) * scale
-    return np.where(np.isfinite(value), noise, 0.0)
+def _same(value: np.ndarray, reference: np.ndarray) -> np.ndarray:
+    if reference.dtype.kind != "f":
+        return value == reference
+    return (value == reference) | (np.isnan(value) & np.isnan(reference))
 
 
 def _made(graph: OpGraph, ops: Collection[str]) -> list[TensorKey]:

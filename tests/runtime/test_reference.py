@@ -3,9 +3,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import openvino as ov
 import pytest
 from counting_core import F32, core_with_acc, in_f32
 from hypothesis import given, strategies as st
+from openvino import opset13 as op
 from small_models import chain, convolutions, two_parts
 
 import hetero_lab as hl
@@ -17,6 +19,8 @@ from hetero_lab.runtime.reference import (
     compare,
     compare_with_reference,
     executed_precision,
+    lowest_precision,
+    quantised_ops,
     reference_outputs,
 )
 
@@ -184,3 +188,19 @@ def test_the_executed_precision_is_what_was_asked_for(core, direct):
         placement = hl.Placement(affinity, device_properties=low, direct=direct)
         compiled = hl.compile(chain("r"), placement, core=core)
         assert executed_precision((), compiled) == text
+
+
+def test_only_what_reads_quantised_values_is_computed_in_8_bits():
+    x = op.parameter([1, 4], np.uint8, name="image")
+    node = op.multiply(op.convert(x, "f32", name="convert"), op.constant(np.float32(0.1)), name="a")
+    low, high = op.constant(np.float32(-3)), op.constant(np.float32(3))
+    weights = op.convert(op.constant(np.ones((4, 4), np.int8)), "f32")
+    plain = op.matmul(node, weights, False, True, name="plain")
+    node = op.fake_quantize(plain, low, high, low, high, 255, name="quantise")
+    node = op.matmul(op.relu(node, name="relu"), weights, False, True, name="matmul")
+    graph = prepare(ov.Model([op.tanh(node, name="tanh")], [x], "m")).graph
+    assert quantised_ops(graph) >= {"quantise", "relu", "matmul"}
+    assert not quantised_ops(graph) & {"convert", "a", "plain", "tanh"}
+    assert lowest_precision([], graph, ["f32"]) == "i8"
+    image = prepare(ov.Model([plain], [x], "m")).graph
+    assert lowest_precision([], image, ["f32"]) == "f32"

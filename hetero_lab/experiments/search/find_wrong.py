@@ -36,12 +36,13 @@ from hetero_lab.runtime.inputs import Inputs, given_or_generated
 from hetero_lab.runtime.pieces import TensorKey, cut_pieces, outgoing
 from hetero_lab.runtime.reference import (
     TOLERANCE,
-    lowest_precision,
+    asked_precision,
+    quantised_ops,
     reference_device,
     reference_outputs,
 )
+from hetero_lab.runtime.rounding import Rounding, distance, size
 from hetero_lab.runtime.timing import Stopwatch
-from hetero_lab.runtime.transparent import distance, size
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -236,16 +237,21 @@ class _Search:
     def run(self) -> Wrong:
         """Search, and bring together what was found."""
         outputs = self._run_given()
-        self.precisions = {
-            device: lowest_precision([], self.graph, [self._hint(device)])
-            for device in self.given.affinity.devices
+        asked = {d: asked_precision([self._hint(d)]) for d in self.given.affinity.devices}
+        in_8_bits = quantised_ops(self.graph)
+        used = {
+            op: "i8" if op in in_8_bits else asked[self.given.affinity[op]] for op in self.placeable
         }
+        self.precisions = dict(asked)
+        for op in in_8_bits & self.placeable:
+            self.precisions[self.given.affinity[op]] = "i8"
         self.suspects = {
-            op: self.precisions[self.given.affinity[op]]
-            for op in self.placeable
+            op: precision
+            for op, precision in used.items()
             if self.given.affinity[op] != self.runs.trusted
             or self.precisions[self.runs.trusted] != "f32"
         }
+        self.executed = dict(self.suspects)  # also what is left out of the search
         self.output_keys = [
             (self.graph.ops[producer].name, port)
             for producer, port in (self.graph.ops[i].inputs[0] for i in self.graph.results)
@@ -283,7 +289,8 @@ class _Search:
                 self.found.append(self.best)
         if not self.found:
             kind: Kind = "rounding" if right or self.random else "combination"
-            return self._result(kind, self.given, proven=right, after=after, complete=complete)
+            proven = right and self._is_right(outputs, self.given)
+            return self._result(kind, self.given, proven=proven, after=after, complete=complete)
         if mended is self.given:  # the budget ended before a way out was run
             mended, after, right = self._mended(self._moves_all()), float("nan"), False
         kind = "op" if all(len(found.ops) == 1 for found in self.found) else "combination"
@@ -326,22 +333,39 @@ class _Search:
 
     def _is_wrong(self, outputs: Sequence[np.ndarray], placement: Placement) -> bool:
         """Whether some output is off by more than rounding explains."""
-        off = {
-            key: distance(output, expected)
+        return any(
+            known is None or not known.explains(output, expected)
+            for output, expected, known in self._off(outputs, placement)
+        )
+
+    def _is_right(self, outputs: Sequence[np.ndarray], placement: Placement) -> bool:
+        """Whether rounding explains all, and no output is lost with a number out of range."""
+        return not any(
+            known is None or known.lost.any() or not known.explains(output, expected)
+            for output, expected, known in self._off(outputs, placement)
+        )
+
+    def _off(
+        self, outputs: Sequence[np.ndarray], placement: Placement
+    ) -> list[tuple[np.ndarray, np.ndarray, Rounding | None]]:
+        """Return the outputs that need an explanation, with what rounding can do to them."""
+        off = [
+            (key, output, expected)
             for key, output, expected, error in zip(
                 self.output_keys, outputs, self.reference, self._errors(outputs), strict=True
             )
             if error > self._threshold
-        }
+        ]
         if not off:
-            return False
-        known = set(self.transparent.values)
-        bound = self.transparent.rounding(self._suspects_in(placement), set(off) & known)
-        return any(far > bound.get(key, 0.0) for key, far in off.items())
+            return []
+        known = {key for key, _, _ in off} & set(self.transparent.values)
+        rounding = self.transparent.rounding(self._kept_in(placement, self.executed), known)
+        return [(output, expected, rounding.get(key)) for key, output, expected in off]
 
-    def _suspects_in(self, placement: Placement) -> dict[str, str]:
+    def _kept_in(self, placement: Placement, ops: Mapping[str, str]) -> dict[str, str]:
+        """Return those of some ops that a placement leaves where they were."""
         affinity, before = placement.affinity, self.given.affinity
-        return {op: p for op, p in self.suspects.items() if affinity[op] == before[op]}
+        return {op: p for op, p in ops.items() if affinity[op] == before[op]}
 
     # The reference.
 
@@ -450,8 +474,9 @@ class _Search:
         damage = self._damage({key: made[key] for key, d in far.items() if d > 0})
         if damage <= _SHARE * self._threshold:
             return _Trial(False, error, damage)
-        bound = self.transparent.rounding({op: self.suspects[op] for op in ops}, set(far))
-        return _Trial(any(d > bound[key] for key, d in far.items()), error, damage)
+        rounding = self.transparent.rounding({op: self.suspects[op] for op in ops}, set(far))
+        unexplained = (not r.explains(made[key], values[key]) for key, r in rounding.items())
+        return _Trial(any(unexplained), error, damage)
 
     def _damage(self, made: Mapping[TensorKey, np.ndarray]) -> float:
         """Return the relative error of the outputs if these tensors were as they are here."""
@@ -487,7 +512,7 @@ class _Search:
 
     def _find_in(self, placement: Placement) -> list[_Found]:
         """Return the sets of ops that are wrong in a placement, as far as they are not known."""
-        suspects = self._suspects_in(placement)
+        suspects = self._kept_in(placement, self.suspects)
         roots: dict[str, list[frozenset[str]]] = {}
         for subgraph in partition_of(self.runs.bind(placement)).subgraphs:
             ops = frozenset(op for op in subgraph.ops if op in suspects)
@@ -595,7 +620,7 @@ class _Search:
                 self.notes.append(f"A way around the fault does not run: {error}")
                 continue
             after = max(self._errors(outputs), default=0.0)
-            tried = placement, after, not self._is_wrong(outputs, placement)
+            tried = placement, after, self._is_right(outputs, placement)
             if tried[2]:
                 break
         return tried or (self._mended(self._moves_all()), float("nan"), False)
@@ -699,7 +724,7 @@ class _Search:
                 self.notes.append("Ctrl-C came before the accumulated errors were measured.")
             except HeteroLabError as error:
                 self.notes.append(f"The accumulated errors could not be measured: {error}")
-        bound: dict[TensorKey, float] = {}
+        bound: dict[TensorKey, Rounding] = {}
         if not self.interrupted:
             try:
                 bound = self.transparent.rounding(self.suspects, set(values))
@@ -721,7 +746,8 @@ class _Search:
                     isolated=None if isolated is None else isolated.error,
                     accumulated=max((arrived[k] for k in keys if k in arrived), default=None),
                     rounding=max(
-                        (_relative(bound[k], values[k]) for k in keys if k in bound), default=None
+                        (_relative(bound[k].farthest, values[k]) for k in keys if k in bound),
+                        default=None,
                     ),
                 )
             )
@@ -778,6 +804,8 @@ class _Search:
         self, kind: Kind, placement: Placement, proven: bool, after: float, complete: bool
     ) -> str:
         off = f"The outputs are off by {self.before:.2g} (relative error)"
+        if np.isinf(self.before):
+            off = "Outputs are infinite or no number where the reference is finite, or the reverse"
         seen = "The placement does not run" if self.refused else off
         used = ", ".join(sorted(set(self.suspects.values())))
         cut = "It was interrupted" if self.interrupted else "The budget ended"
@@ -786,7 +814,8 @@ class _Search:
             return f"Nothing is wrong: no output is off by more than {self.before:.2g} (relative)."
         if kind == "rounding":
             how = "Each op is right" if self.random else f"{off}, by rounding in {used}"
-            return f"{how}: no op is wrong, by itself or together with others.{end}"
+            lost = "" if proven or self.random else self._beyond_precision()
+            return f"{how}: no op is wrong, by itself or together with others.{lost}{end}"
         if not self.found:
             return (
                 f"{seen}, more than rounding in {used} explains, but no op and no subgraph is "
@@ -801,6 +830,34 @@ class _Search:
         way = f"With {moved} op{'s' * (moved > 1)} moved to {self.runs.trusted}, the outputs "
         way += f"are right ({after:.2g})" if proven else "should be right; this was not proven"
         return f"{seen}. Wrong: {'; '.join(blame)}. {way}.{end}"
+
+    def _beyond_precision(self) -> str:
+        """Say where numbers leave what the executed precision can hold, if outputs feel it."""
+        rounding = self.transparent.rounding(self.executed, set(self.transparent.values))
+        if not any(key in rounding and rounding[key].lost.any() for key in self.output_keys):
+            return ""
+        lost = {key for key, known in rounding.items() if known.lost.any()}
+        first = []
+        for op in self._ordered({op for op, _ in lost}):
+            node = self.graph.ops[self.graph.index_of[op]]
+            if not any((self.graph.ops[i].name, port) in lost for i, port in node.inputs):
+                first.append(op)
+        beyond = {op for op, _ in self.transparent.beyond_range(self.executed)}
+        out = [op for op in first if op in beyond]
+        rounded = [op for op in first if op not in beyond]
+        said = ""
+        if out:
+            leave = "leaves" if len(out) == 1 else "leave"
+            used = ", ".join(sorted({self.executed[op] for op in out if op in self.executed}))
+            said += f" {names_at_hand(out)} {leave} the range of {used}."
+        if rounded:
+            used = ", ".join(sorted(set(self.suspects.values())))
+            make = "makes" if len(rounded) == 1 else "make"
+            said += (
+                f" {names_at_hand(rounded)} {make} infinite or no number of what {used} cannot "
+                "tell apart."
+            )
+        return f"{said} What depends on it could not be judged."
 
     def _given_ops(self) -> list[tuple[str, str]]:
         return [(op, self.given.affinity[op]) for op in self.given.affinity.ops]

@@ -1,0 +1,196 @@
+"""What rounding does to numbers, and to sums of many; the range of a precision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hetero_lab.model.read import PreparedModel
+from hetero_lab.runtime.pieces import TensorKey
+
+# Relative rounding error of one value. That of f32 is 6e-8; functions such as exp and tanh are
+# computed by approximations of about 1e-5, each device by its own.
+UNIT = {"f32": 1e-5, "f16": 2.0**-11, "bf16": 2.0**-8, "i8": 2.0**-8, "u8": 2.0**-8}
+# Values below the first may become zero, and are at most the second apart; those above the third
+# become infinite, some of them because what they are made of is rounded.
+SUBNORMAL = {"f16": 2.0**-14}
+_SMALLEST = {"f16": 2.0**-24}
+LARGEST = {"f16": 0.9 * 65504}
+# Rounding is given this many times its size.
+_MARGIN = 4.0
+
+_MEANS = frozenset({"ReduceMean", "AvgPool"})
+_ROOTS = frozenset({"ReduceL2"})
+_REDUCTIONS = frozenset(
+    {"ReduceSum", "ReduceMean", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"}
+)
+_CONVOLUTIONS = frozenset(
+    {"Convolution", "GroupConvolution", "ConvolutionBackpropData", "GroupConvolutionBackpropData"}
+)
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """What rounding can do to a tensor.
+
+    Attributes
+    ----------
+    farthest
+        How far it can move the elements that are not lost, as a Euclidean norm.
+    lost
+        True for each element that depends on a number outside of the range of its precision, or
+        on one that rounding makes infinite or no number. Nothing can be said about these.
+    """
+
+    farthest: float
+    lost: np.ndarray
+
+    def explains(self, value: np.ndarray, reference: np.ndarray) -> bool:
+        """Whether a tensor may be as it is by rounding."""
+        return distance(value, reference, self.lost) <= self.farthest
+
+
+@dataclass(frozen=True)
+class Sum:
+    """An op that adds up ``n_terms`` terms for each element that it makes.
+
+    The error of a sum of n numbers that are rounded one after the other grows with the square
+    root of n, if the errors are independent (Higham 2002, section 4.2).
+    """
+
+    op: str
+    op_type: str
+    n_terms: int
+    source: TensorKey  # what is added up, or multiplied with weights first
+    axis: int = 0  # of CumSum
+    reverse: bool = False
+
+    def rounding(
+        self, values: Mapping[TensorKey, np.ndarray], precision: str
+    ) -> tuple[np.ndarray | float, bool]:
+        """Return the error of one rounding of each partial sum, and whether the sign is kept."""
+        value = values[self.op, 0].astype(np.float64)
+        one_sided = self._terms_have_one_sign(values)
+        if self.op_type == "CumSum":
+            made = np.flip(value, self.axis) if self.reverse else value
+            total = np.sqrt(np.cumsum(made * made, self.axis))
+            total = np.flip(total, self.axis) if self.reverse else total
+            return UNIT[precision] * total, one_sided
+        # What is narrower than f16 is added up in f32 by all hardware that has it.
+        if precision != "f16":
+            return 0.0, True
+        finite = value[np.isfinite(value)]
+        usual = float(np.sqrt(np.mean(finite * finite))) if finite.size else 0.0
+        # Terms of both signs make partial sums as large as other elements are.
+        partial = np.abs(value) if one_sided else np.hypot(value, usual)
+        return UNIT[precision] * np.sqrt(self.n_terms) * partial, one_sided
+
+    def largest(self, values: Mapping[TensorKey, np.ndarray]) -> np.ndarray:
+        """Return the largest sum on the way to each element, if terms have one sign."""
+        value = np.abs(values[self.op, 0].astype(np.float64))
+        if self.op_type in _MEANS:
+            return value * self.n_terms
+        return value * value if self.op_type in _ROOTS else value
+
+    def _terms_have_one_sign(self, values: Mapping[TensorKey, np.ndarray]) -> bool:
+        if self.op_type in ("ReduceL1", "ReduceL2"):
+            return True
+        if self.op_type == "MatMul" or self.op_type in _CONVOLUTIONS:
+            return False  # their weights have both
+        terms = values.get(self.source)
+        return terms is not None and bool((terms >= 0).all() or (terms <= 0).all())
+
+
+def distance(value: np.ndarray, reference: np.ndarray, without: np.ndarray | None = None) -> float:
+    """Return the Euclidean norm of a difference; infinite where only one of the two is finite.
+
+    Elements where ``without`` is true do not count.
+    """
+    if value.shape != reference.shape:
+        return float("inf")
+    if value.dtype.kind not in "fiub":  # strings
+        return 0.0 if np.array_equal(value, reference) else float("inf")
+    a, b = value.astype(np.float64), reference.astype(np.float64)
+    if without is not None:
+        a, b = a[~without], b[~without]
+    finite = np.isfinite(a) & np.isfinite(b)
+    if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
+        return float("inf")
+    return float(np.linalg.norm(a[finite] - b[finite]))
+
+
+def size(value: np.ndarray) -> float:
+    """Return the Euclidean norm of what is finite in a tensor."""
+    if value.dtype.kind not in "fiub":
+        return 1.0
+    wide = value.astype(np.float64)
+    return float(np.linalg.norm(wide[np.isfinite(wide)]))
+
+
+def noise(
+    value: np.ndarray,
+    precision: str,
+    drawn: np.ndarray,
+    summed: np.ndarray | float,
+    keeps_sign: bool,
+) -> np.ndarray:
+    """Scale random numbers to offsets such as rounding makes; ``summed`` is the error of a sum."""
+    largest = np.abs(value[np.isfinite(value)]).max(initial=0.0)
+    # Eight-bit values lie evenly, so that a small one is as far off as a large one.
+    relative_to = largest if precision in ("i8", "u8") else np.abs(value)
+    with np.errstate(invalid="ignore"):
+        scale = _MARGIN * np.maximum(
+            UNIT[precision] * relative_to, np.maximum(_SMALLEST.get(precision, 0.0), summed)
+        )
+        offsets = drawn * scale
+    if keeps_sign:  # as rounding does, which leaves zero as it is, too
+        offsets = np.where(value < 0, np.minimum(offsets, -value), np.maximum(offsets, -value))
+        offsets = np.where(value == 0, 0.0, offsets)
+    return np.where(np.isfinite(value), offsets, 0.0)
+
+
+def sums_of(prepared: PreparedModel) -> Iterator[Sum]:
+    """Find the ops of a model that add up many terms, as far as their shapes are known."""
+    graph = prepared.graph
+    for node in prepared.model.get_ordered_ops():
+        op_type = node.get_type_name()
+        known = op_type in _REDUCTIONS | _CONVOLUTIONS | {"MatMul", "CumSum", "AvgPool"}
+        ports = [*node.inputs(), *node.outputs()] if known else []
+        if not ports or any(port.get_partial_shape().is_dynamic for port in ports):
+            continue
+        name = node.get_friendly_name()
+        producer, port = graph.ops[graph.index_of[name]].inputs[0]
+        attributes = node.get_attributes()
+        axis = 0
+        if op_type == "CumSum":
+            constant = node.input_value(1).get_node()
+            if constant.get_type_name() != "Constant":
+                continue
+            axis = int(np.array(constant.get_data()).reshape(-1)[0])
+        yield Sum(
+            name,
+            op_type,
+            _n_terms(node, attributes, axis),
+            (graph.ops[producer].name, port),
+            axis,
+            bool(attributes.get("reverse")),
+        )
+
+
+def _n_terms(node: Any, attributes: Mapping[str, Any], axis: int) -> int:
+    op_type = node.get_type_name()
+    shape = [int(n) for n in node.input(0).get_shape()]
+    if op_type == "CumSum":
+        return shape[axis]
+    if op_type == "AvgPool":
+        return int(np.prod(attributes["kernel"]))
+    if op_type == "MatMul":
+        return shape[-2 if attributes["transpose_a"] and len(shape) > 1 else -1]
+    if op_type in _CONVOLUTIONS:
+        weights = [int(n) for n in node.input(1).get_shape()]
+        inner = int(np.prod(weights)) // int(node.output(0).get_shape()[1])
+        return max(inner, 1)
+    return max(int(np.prod(shape)) // max(int(np.prod(list(node.output(0).get_shape()))), 1), 1)
