@@ -15,7 +15,11 @@ RULE = "wrong-numbers"
 
 
 class FoundSet(Protocol):
-    """Ops that are wrong together on a device; ``damage`` is the error of the outputs."""
+    """Ops that are wrong together on a device; ``damage`` is the error of the outputs.
+
+    ``minimal`` if none of them can be left out; ``refusal`` is what the device says if it does not
+    run them.
+    """
 
     @property
     def device(self) -> str: ...
@@ -23,6 +27,10 @@ class FoundSet(Protocol):
     def ops(self) -> tuple[str, ...]: ...
     @property
     def damage(self) -> float: ...
+    @property
+    def minimal(self) -> bool: ...
+    @property
+    def refusal(self) -> str: ...
 
 
 class Found(Protocol):
@@ -55,7 +63,14 @@ def wrong_findings(
     findings = []
     for found in sets:
         remedy = {op: device for op, device in wrong.fix.items() if op in found.ops}
-        how = "only together" if len(found.ops) > 1 else "by itself"
+        together = "only together" if found.minimal else "together"
+        how = together if len(found.ops) > 1 else "by itself"
+        if found.refusal:
+            what = f"refused {how}: {found.refusal}"
+            cause = f"{found.device} refuses them"
+        else:
+            what = f"wrong {how}; the outputs are off by {found.damage:.2g} (relative error)."
+            cause = f"{found.device} computes wrong numbers"
         saved_us = None if costs is None else 0.0
         if costs is not None and set(remedy.values()) <= set(costs.devices):
             now = costs.predictor(affinity)
@@ -65,12 +80,11 @@ def wrong_findings(
                 rule=RULE,
                 severity=ERROR,
                 ops=found.ops,
-                finding=f"{names_at_hand(found.ops)} on {found.device}: wrong {how}; the outputs "
-                f"are off by {found.damage:.2g} (relative error).",
+                finding=f"{names_at_hand(found.ops)} on {found.device}: {what}",
                 advice=f"Move {names_at_hand(list(remedy))} to {wrong.trusted}.",
                 remedy=remedy,
                 cost_us=saved_us,
-                cause=f"{found.device} computes wrong numbers",
+                cause=cause,
             )
         )
     return findings

@@ -21,7 +21,8 @@ def errors_along_model(wrong: Wrong) -> go.Figure:
 
     Where the line of what really arrives jumps, something is wrong: an op whose isolated error
     is as high, or ops that are wrong only together, of which no isolated error tells. These are
-    shaded. The dotted line is what rounding could add up to at most.
+    shaded. The dotted line is what rounding could add up to at most. Ops on the trusted device in
+    f32 were not searched, and are left out.
     """
     ops = wrong.op_errors
     figure = go.Figure()

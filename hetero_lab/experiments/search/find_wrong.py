@@ -24,7 +24,7 @@ from hetero_lab.errors import (
 from hetero_lab.experiments.environment import current_environment
 from hetero_lab.experiments.search.minimal_set import minimal_set
 from hetero_lab.experiments.search.placed_runs import PlacedRuns
-from hetero_lab.experiments.search.wrong import Kind, OpError, Wrong, WrongSet
+from hetero_lab.experiments.search.wrong import Kind, OpError, Wrong, WrongSet, doubt
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import partition_of, predict
@@ -91,10 +91,12 @@ def find_wrong(
         The relative error (Euclidean norm) up to which an output is right. Left out, it is 0.001
         for f32, 0.02 for f16 and 0.15 for bf16, and more where the model amplifies rounding.
     budget_s
-        Wall time of the search, overrun by at most one compile. What is known then is returned.
+        Wall time of the search, overrun by about one compile at most. What is known then is
+        returned.
     costs
-        Prices the ways around the fault, of :func:`hetero_lab.calibrate`. Without it, the way
-        with the fewest subgraphs, then bytes at their boundaries, then moved ops, is taken.
+        Prices the ways around the fault, of :func:`hetero_lab.calibrate`; ops beside the faulty
+        ones may then move as well. Without it, one op of each set moves: the choice with the
+        fewest subgraphs, then bytes at their boundaries, then moved ops, of those that are right.
     isolate
         Let the placement's devices work in a process of their own. The search then survives a
         device that crashes or hangs, and names the ops that make it.
@@ -184,21 +186,36 @@ class _Trial:
 
     ``error`` is the largest relative error of a tensor that it makes, ``damage`` that of the
     model's outputs if nothing else were wrong. ``wrong`` if both are more than rounding.
+    ``refusal`` is what the device said if it did not run the set.
     """
 
     wrong: bool
     error: float
     damage: float
+    refusal: str = ""
 
 
 @dataclass(frozen=True)
 class _Found:
-    """Ops that are wrong together, on a device."""
+    """Ops that are wrong together, on a device.
+
+    ``untried`` are those without which the others could not be run.
+    """
 
     device: str
     ops: tuple[str, ...]
     trial: _Trial
     minimal: bool
+    untried: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Way:
+    """A placement around the fault: how far its outputs are off, NaN if it was not run."""
+
+    placement: Placement
+    after: float
+    right: bool
 
 
 class _Search:
@@ -229,14 +246,36 @@ class _Search:
         self.precisions: dict[str, str] = {}
         self.trials: dict[tuple[str, frozenset[str]], _Trial] = {}
         self.isolated: dict[str, _Trial] = {}
-        self.best: _Found | None = None  # of the set that is being shrunk
         self.random: frozenset[str] = frozenset()
         self.interrupted = False
         self.refused = ""  # what the runtime says against the given placement
+        self.before = float("nan")  # until the outputs were compared
+        self.right: bool | None = None  # whether rounding explains them, once that is known
+        self.proven = False  # whether nothing else could explain them
+        self.values: Mapping[TensorKey, np.ndarray] = {}  # of the reference
+        self.ways: dict[Affinity, _Way] = {}  # that were run
+        # The reference, and what the trusted device computed when it fused ops.
+        self.reference: list[np.ndarray] = []
+        self.trusted_outputs: list[np.ndarray] = []
 
     def run(self) -> Wrong:
         """Search, and bring together what was found."""
-        outputs = self._run_given()
+        complete = True
+        try:
+            outputs = self._run_given()
+            if self._compare(outputs):
+                return self._result("none", self.given, proven=True, after=self.before)
+            self._look_inside(outputs)
+            self._search()
+        except (_BudgetOverError, KeyboardInterrupt) as error:
+            complete, self.interrupted = False, isinstance(error, KeyboardInterrupt)
+            if self.interrupted and np.isnan(self.before):
+                raise  # nothing is known yet
+            self._keep_unshrunk()
+        return self._answer(complete)
+
+    def _compare(self, outputs: Sequence[np.ndarray]) -> bool:
+        """Compare the outputs with the reference's; return whether nothing is wrong."""
         asked = {d: asked_precision([self._hint(d)]) for d in self.given.affinity.devices}
         in_8_bits = quantised_ops(self.graph)
         used = {
@@ -256,52 +295,72 @@ class _Search:
             (self.graph.ops[producer].name, port)
             for producer, port in (self.graph.ops[i].inputs[0] for i in self.graph.results)
         ]
+        self._check_budget()
         named = reference_outputs(self.runs.bound, self.runs.arrays)
-        self.reference = list(named.values())
+        self.reference = self.trusted_outputs = list(named.values())
         self._check_numbers(list(named))
-        self.before = float("inf") if self.refused else max(self._errors(outputs), default=0.0)
+        if not self.refused:
+            self.before = max(self._errors(outputs), default=0.0)
         has_random = any(op.type in _RANDOM_TYPES for op in self.graph)
-        if self.before <= self._equal and not has_random:
-            return self._result("none", self.given, proven=True, after=self.before, complete=True)
-        self.bar.note(f"{self.runs.n_compiles} compiles")
+        return self.before <= self._equal and not has_random
+
+    def _look_inside(self, outputs: Sequence[np.ndarray]) -> None:
+        """Get every tensor of the reference, and find out whether rounding explains the error."""
+        self._check_budget()
         self.transparent = self.runs.transparent()
+        self.values = self.transparent.values
+        self._check_budget()
         self._check_reference()
+        self._check_budget()
+        self.right = not (self.refused or self.random) and not self._is_wrong(outputs, self.given)
+        self._check_budget()
+        self.proven = self.right and self._is_right(outputs, self.given)
         whole = partition_of(self.runs.given).n_subgraphs == 1
         if whole and not self.refused and len(self.suspects) == len(self.placeable):
+            self._check_budget()
             made = dict(zip(self.output_keys, outputs, strict=True))
             everything = frozenset(self.suspects)
             (device,) = self.given.affinity.devices
             self.trials[device, everything] = self._judged(everything, made)
-        mended, after, complete = self.given, self.before, True
-        right = not (self.refused or self.random) and not self._is_wrong(outputs, self.given)
-        try:
-            for _ in range(_MOST_ROUNDS):
-                new = self._find_in(mended)
-                self.found += new
-                if not new:
-                    break
-                mended, after, right = self._way_out()
-                if right or self.random:
-                    break
-        except (_BudgetOverError, KeyboardInterrupt) as error:
-            complete, self.interrupted = False, isinstance(error, KeyboardInterrupt)
-            if self.best is not None:
-                self.found.append(self.best)
-        if not self.found:
-            kind: Kind = "rounding" if right or self.random else "combination"
-            proven = right and self._is_right(outputs, self.given)
-            return self._result(kind, self.given, proven=proven, after=after, complete=complete)
-        if mended is self.given:  # the budget ended before a way out was run
-            mended, after, right = self._mended(self._moves_all()), float("nan"), False
-        kind = "op" if all(len(found.ops) == 1 for found in self.found) else "combination"
-        return self._result(kind, mended, proven=right, after=after, complete=complete)
+
+    def _search(self) -> None:
+        placement = self.given
+        for _ in range(_MOST_ROUNDS):
+            n_known = len(self.found)
+            self._find_in(placement)
+            if len(self.found) == n_known or self.random:
+                break
+            way = self._way_out()
+            if way.right:
+                break
+            placement = way.placement
+
+    def _answer(self, complete: bool) -> Wrong:
+        """Return what is known, with the way out that is."""
+        if not self.found and (self.right or (self.random and complete and not self._unrun())):
+            return self._result(
+                "rounding",
+                self.given,
+                proven=self.proven,
+                after=self.before,
+                complete=complete,
+            )
+        single = bool(self.found) and all(len(found.ops) == 1 for found in self.found)
+        way = self._best_way()
+        return self._result(
+            "op" if single else "combination",
+            way.placement,
+            proven=way.right,
+            after=way.after,
+            complete=complete,
+        )
 
     def _run_given(self) -> list[np.ndarray]:
         self.bar.note(f"{self.runs.n_compiles} compiles")
         try:
             return self.runs.placed(self.given)[0]
         except CompileError as error:
-            self.refused = str(error)
+            self.refused, self.right, self.before = str(error), False, float("inf")
             self.notes.append(
                 f"The placement does not run: {error}. What is refused counts as wrong."
             )
@@ -372,7 +431,7 @@ class _Search:
     def _check_numbers(self, names: Sequence[str]) -> None:
         """Say which outputs are not numbers in the reference; raise where none has a number."""
         nan = [name for name, o in zip(names, self.reference, strict=True) if _has_nan(o)]
-        if nan and not any(np.isfinite(o).any() for o in self.reference if o.dtype.kind == "f"):
+        if nan and not any(np.isfinite(o).any() for o in self.reference if o.dtype.kind in "fiub"):
             raise MeasurementError(
                 f"On {self.runs.trusted} in f32, no output has a number that could be compared: "
                 f"{names_at_hand(nan)}. Give inputs= for which the model computes some."
@@ -444,7 +503,7 @@ class _Search:
             raise _BudgetOverError
         self.bar.note(f"{self.runs.n_compiles} compiles")
 
-    def _run(self, device: str, sets: Sequence[frozenset[str]]) -> list[_Trial | None]:
+    def _run(self, device: str, sets: Sequence[frozenset[str]]) -> list[_Trial]:
         """Run disjoint sets in one compile; in several where the device refuses them together."""
         self._check_budget()
         try:
@@ -454,16 +513,21 @@ class _Search:
                 half = len(sets) // 2
                 return [*self._run(device, sets[:half]), *self._run(device, sets[half:])]
             if self.refused:
-                return [_Trial(True, float("inf"), float("inf"))]
-            self.notes.append(
-                f"{device} refuses to run {names_at_hand(self._ordered(sets[0]))} apart from the "
-                f"rest, so that could not be tested: {error}"
-            )
-            return [None]
+                trial = _Trial(True, float("inf"), float("inf"), str(error))
+            else:
+                self.notes.append(
+                    f"{device} refuses to run {names_at_hand(self._ordered(sets[0]))} apart from "
+                    f"the rest, so that could not be tested: {error}"
+                )
+                trial = _Trial(False, float("nan"), float("nan"), str(error))
+            self.trials[device, sets[0]] = trial
+            return [trial]
         by_set: list[dict[TensorKey, np.ndarray]] = [{} for _ in sets]
         for index, key, value in made:
             by_set[index][key] = value
-        return [self._judged(ops, values) for ops, values in zip(sets, by_set, strict=True)]
+        for ops, values in zip(sets, by_set, strict=True):
+            self.trials[device, ops] = self._judged(ops, values)
+        return [self.trials[device, ops] for ops in sets]
 
     def _judged(self, ops: frozenset[str], made: Mapping[TensorKey, np.ndarray]) -> _Trial:
         values = self.transparent.values
@@ -494,24 +558,46 @@ class _Search:
             default=0.0,
         )
 
-    def _fails(self, device: str, leaders: Iterable[str]) -> bool:
+    def _trial(self, device: str, leaders: Iterable[str]) -> _Trial:
         ops = frozenset(member for leader in leaders for member in self.members[leader])
-        known = self.trials.get((device, ops))
-        if known is None:
-            (trial,) = self._run(device, [ops])
-            known = trial or _Trial(False, float("nan"), float("nan"))
-            self.trials[device, ops] = known
-        if known.wrong and (self.best is None or len(ops) < len(self.best.ops)):
-            self.best = _Found(device, self._ordered(ops), known, minimal=False)
-        return known.wrong
+        if (device, ops) not in self.trials:
+            self._run(device, [ops])
+        return self.trials[device, ops]
+
+    def _unrun(self) -> set[str]:
+        """Return the suspects that were not run by themselves."""
+        ran = {leader for leader, trial in self.isolated.items() if not trial.refusal}
+        return set(self.suspects) - {op for leader in ran for op in self.members[leader]}
 
     def _ordered(self, ops: Iterable[str]) -> tuple[str, ...]:
         return tuple(sorted(ops, key=self.graph.index_of.__getitem__))
 
     # The search.
 
-    def _find_in(self, placement: Placement) -> list[_Found]:
-        """Return the sets of ops that are wrong in a placement, as far as they are not known."""
+    def _could_all_run(self) -> bool:
+        untested = any(trial.refusal and not trial.wrong for trial in self.trials.values())
+        return not untested and not self._unrun()
+
+    def _keep(self, found: _Found) -> None:
+        known = {(each.device, each.ops) for each in self.found}
+        if (found.device, found.ops) not in known:
+            self.found.append(found)
+
+    def _keep_unshrunk(self) -> None:
+        """Keep the smallest sets that were wrong and hold nothing of what is known already.
+
+        Only of ops that were run one by one before: that the whole is wrong is nothing new.
+        """
+        taken = {op for found in self.found for op in found.ops}
+        alone = {op for leader in self.isolated for op in self.members[leader]}
+        for (device, ops), trial in sorted(self.trials.items(), key=lambda known: len(known[0][1])):
+            single = sum(op in self.members for op in ops) == 1
+            if trial.wrong and (single or ops <= alone) and taken.isdisjoint(ops):
+                self._keep(_Found(device, self._ordered(ops), trial, minimal=single))
+                taken |= ops
+
+    def _find_in(self, placement: Placement) -> None:
+        """Keep the sets of ops that are wrong in a placement, as far as they are not known."""
         suspects = self._kept_in(placement, self.suspects)
         roots: dict[str, list[frozenset[str]]] = {}
         for subgraph in partition_of(self.runs.bind(placement)).subgraphs:
@@ -519,55 +605,69 @@ class _Search:
             if ops:
                 roots.setdefault(subgraph.device, []).append(ops)
         self._run_isolated(suspects)
-        new = [
-            _Found(self.given.affinity[leader], self._ordered(self.members[leader]), trial, True)
-            for leader, trial in self.isolated.items()
-            if trial.wrong and leader in suspects
-        ]
-        alone = {op for found in new for op in found.ops}
+        alone: set[str] = set()
+        for leader, trial in self.isolated.items():
+            if trial.wrong and leader in suspects:
+                alone.update(self.members[leader])
         for device, sets in roots.items():
             rests = [ops - alone for ops in sets]
             asked = [ops for ops in rests if ops and (device, ops) not in self.trials]
             if asked:
-                for ops, trial in zip(asked, self._run(device, asked), strict=True):
-                    if trial is not None:
-                        self.trials[device, ops] = trial
+                self._run(device, asked)
             for rest in rests:
-                new += self._combinations(device, rest)
-        return new
+                self._find_combinations(device, rest)
 
     def _run_isolated(self, suspects: Collection[str]) -> None:
+        """Run each op by itself, and keep those that are wrong."""
         by_device: dict[str, list[str]] = {}
         for leader, members in self.members.items():
             if leader not in self.isolated and all(op in suspects for op in members):
                 by_device.setdefault(self.given.affinity[leader], []).append(leader)
         for device, leaders in by_device.items():
             sets = [frozenset(self.members[leader]) for leader in leaders]
-            for leader, trial in zip(leaders, self._run(device, sets), strict=True):
-                if trial is not None:
-                    self.isolated[leader] = self.trials[device, frozenset(self.members[leader])] = (
-                        trial
-                    )
+            trials = self._run(device, sets)
+            self.isolated.update(zip(leaders, trials, strict=True))
+            for ops, trial in zip(sets, trials, strict=True):
+                if trial.wrong:
+                    self._keep(_Found(device, self._ordered(ops), trial, minimal=True))
 
-    def _combinations(self, device: str, ops: frozenset[str]) -> list[_Found]:
-        """Return minimal sets of a subgraph's ops that are wrong together."""
+    def _find_combinations(self, device: str, ops: frozenset[str]) -> None:
+        """Keep minimal sets of a subgraph's ops that are wrong together."""
         leaders = [leader for leader in self.members if leader in ops]
-        if not leaders or not self._fails(device, leaders):
-            return []
-        new: list[_Found] = []
+        if not leaders or not self._trial(device, leaders).wrong:
+            return
+        taken: set[str] = set()
         # At last the whole: what is far apart can be wrong together, too.
         for part in [*self._wrong_windows(device, leaders), leaders]:
-            taken = {op for found in new for op in found.ops}
             left = [leader for leader in part if leader not in taken]
-            while left and self._fails(device, left):
-                self.best = None
-                chosen = minimal_set(left, lambda some: self._fails(device, some), self._nearest)
-                together = self._ordered(m for leader in chosen for m in self.members[leader])
-                trial = self.trials[device, frozenset(together)]
-                new.append(_Found(device, together, trial, minimal=True))
+            while left and self._trial(device, left).wrong:
+                chosen = minimal_set(
+                    left, lambda some: self._trial(device, some).wrong, self._nearest
+                )
+                self._keep(self._shrunk(device, chosen))
+                taken.update(chosen)
                 left = [leader for leader in left if leader not in chosen]
-            self.best = None
-        return new
+
+    def _shrunk(self, device: str, chosen: Sequence[str]) -> _Found:
+        """Return a set that was shrunk, with the ops without which the rest could not be run."""
+        rests = {
+            leader: self._trial(device, [each for each in chosen if each != leader])
+            for leader in chosen
+            if len(chosen) > 1
+        }
+        untried = [
+            member
+            for leader, rest in rests.items()
+            if rest.refusal and not rest.wrong
+            for member in self.members[leader]
+        ]
+        return _Found(
+            device,
+            self._ordered(member for leader in chosen for member in self.members[leader]),
+            self._trial(device, chosen),
+            minimal=not untried and not any(rest.wrong for rest in rests.values()),
+            untried=self._ordered(untried),
+        )
 
     def _wrong_windows(self, device: str, leaders: list[str]) -> list[list[str]]:
         """Return overlapping stretches of the model that are wrong, run side by side.
@@ -582,11 +682,9 @@ class _Search:
             if len(windows) == 1:
                 break
             sets = [frozenset(m for leader in w for m in self.members[leader]) for w in windows]
-            for window, ops, trial in zip(windows, sets, self._run(device, sets), strict=True):
-                if trial is not None:
-                    self.trials[device, ops] = trial
-                    if trial.wrong:
-                        wrong.append(window)
+            for window, trial in zip(windows, self._run(device, sets), strict=True):
+                if trial.wrong:
+                    wrong.append(window)
         return wrong
 
     def _nearest(self, leader: str, others: Sequence[str]) -> list[str]:
@@ -606,24 +704,49 @@ class _Search:
 
     # The way around.
 
-    def _way_out(self) -> tuple[Placement, float, bool]:
-        """Run the ways around the fault, the cheapest first; return the first that is right."""
-        tried: tuple[Placement, float, bool] | None = None
+    def _way_out(self) -> _Way:
+        """Run the ways around the fault, the cheapest first; return the first that is right.
+
+        Where none is, return the last, in which all that is known to be wrong has moved.
+        """
         for affinity in self._ways_out():
-            placement = self._mended(affinity)
-            if self.random:
-                return placement, float("nan"), False
-            self._check_budget()
-            try:
-                outputs, _ = self.runs.placed(placement)
-            except HeteroLabError as error:
-                self.notes.append(f"A way around the fault does not run: {error}")
-                continue
-            after = max(self._errors(outputs), default=0.0)
-            tried = placement, after, self._is_right(outputs, placement)
-            if tried[2]:
+            if affinity not in self.ways:
+                self.ways[affinity] = self._run_way(self._mended(affinity))
+            if self.ways[affinity].right:
                 break
-        return tried or (self._mended(self._moves_all()), float("nan"), False)
+        return self.ways[affinity]
+
+    def _run_way(self, placement: Placement) -> _Way:
+        self._check_budget()
+        try:
+            outputs, _ = self.runs.placed(placement)
+        except HeteroLabError as error:
+            self.notes.append(f"A way around the fault does not run: {error}")
+            return _Way(placement, float("nan"), right=False)
+        self._check_budget()
+        after = max(self._errors(outputs), default=0.0)
+        return _Way(placement, after, right=self._is_right(outputs, placement))
+
+    def _best_way(self) -> _Way:
+        """Return the way around that is right, or may be; in the end, all on the trusted device."""
+        for way in self.ways.values():
+            if way.right:
+                return way
+        whole = self._moves_all()
+        if self.found and whole not in self.ways:
+            return _Way(self._mended(whole), float("nan"), right=False)
+        if self.right is None or (self.random and not self.refused):
+            return _Way(self.given, self.before, right=False)  # it may be right
+        # This is what the reference was made with, so it was run.
+        trusted = self.runs.trusted
+        placement = Placement(
+            Affinity.on_one(self.graph, trusted),
+            f"{self.given.label} mended",
+            {trusted: _F32},
+            True,
+        )
+        after = max(self._errors(self.trusted_outputs), default=float("nan"))
+        return _Way(placement, after, right=after <= self._threshold)
 
     def _ways_out(self) -> list[Affinity]:
         """Return affinities that break up every set, the cheapest first, and one that moves all."""
@@ -701,7 +824,7 @@ class _Search:
                 for port in range(len(self.graph.ops[self.graph.index_of[op]].outputs))
                 if (op, port) not in shown
             }
-        values = self.transparent.values
+        values = self.values
         wanted = [
             key
             for key in values
@@ -710,7 +833,7 @@ class _Search:
             and self.graph.ops[self.graph.index_of[key[0]]].outputs[key[1]].shape is not None
         ]
         arrived: dict[TensorKey, float] = {}
-        if not (self.random or self.refused or self.interrupted):
+        if values and not (self.random or self.refused or self.interrupted):
             try:
                 self._check_budget()
                 _, shown = self.runs.placed(self.given, wanted)
@@ -725,9 +848,12 @@ class _Search:
             except HeteroLabError as error:
                 self.notes.append(f"The accumulated errors could not be measured: {error}")
         bound: dict[TensorKey, Rounding] = {}
-        if not self.interrupted:
+        if values and not self.interrupted:
             try:
+                self._check_budget()
                 bound = self.transparent.rounding(self.suspects, set(values))
+            except _BudgetOverError:
+                self.notes.append("The budget ended before the rounding of each op was estimated.")
             except KeyboardInterrupt:
                 self.interrupted = True
         ports: dict[str, list[TensorKey]] = {}
@@ -743,7 +869,10 @@ class _Search:
                     op=op,
                     op_type=self.graph.ops[self.graph.index_of[op]].type,
                     device=self.given.affinity[op],
-                    isolated=None if isolated is None else isolated.error,
+                    # Not a number where the device refused to run it.
+                    isolated=None
+                    if isolated is None or np.isnan(isolated.error)
+                    else isolated.error,
                     accumulated=max((arrived[k] for k in keys if k in arrived), default=None),
                     rounding=max(
                         (_relative(bound[k].farthest, values[k]) for k in keys if k in bound),
@@ -754,10 +883,9 @@ class _Search:
         return tuple(errors)
 
     def _result(
-        self, kind: Kind, placement: Placement, *, proven: bool, after: float, complete: bool
+        self, kind: Kind, placement: Placement, *, proven: bool, after: float, complete: bool = True
     ) -> Wrong:
-        values = {} if kind == "none" else self.transparent.values
-        sets = []
+        values, sets = self.values, []
         for found in self.found:
             piece = cut_pieces(self.runs.bound, [found.ops], values)
             sets.append(
@@ -770,6 +898,8 @@ class _Search:
                     piece.model,
                     tuple(values[key] for key in piece.inputs),
                     tuple(op for _, (op, _) in piece.outputs),
+                    found.untried,
+                    found.trial.refusal,
                 )
             )
         op_errors = () if kind == "none" else self._op_errors()
@@ -803,33 +933,88 @@ class _Search:
     def _verdict(
         self, kind: Kind, placement: Placement, proven: bool, after: float, complete: bool
     ) -> str:
+        if kind == "none":
+            return f"Nothing is wrong: no output is off by more than {self.before:.2g} (relative)."
+        if kind == "rounding" and complete and self._could_all_run():
+            what = "Each op is right" if self.random else self._seen()
+            lost = "" if proven or self.random else self._beyond_precision()
+            return f"{what}: no op is wrong, by itself or together with others.{lost}"
+        said = [f"{self._seen()}.", self._blame() if self.found else self._tested(complete)]
+        if placement is not self.given:
+            said += self._way(placement, proven, after)
+        if not complete:
+            cut = "It was interrupted" if self.interrupted else "The budget ended"
+            said.append(f"{cut} before the search came to its end.")
+        return " ".join(said)
+
+    def _seen(self) -> str:
+        if self.refused:
+            return "The placement does not run"
+        if np.isnan(self.before):
+            return "The outputs were not compared with those of the reference"
         off = f"The outputs are off by {self.before:.2g} (relative error)"
         if np.isinf(self.before):
             off = "Outputs are infinite or no number where the reference is finite, or the reverse"
-        seen = "The placement does not run" if self.refused else off
         used = ", ".join(sorted(set(self.suspects.values())))
-        cut = "It was interrupted" if self.interrupted else "The budget ended"
-        end = "" if complete else f" {cut} before the search came to its end."
-        if kind == "none":
-            return f"Nothing is wrong: no output is off by more than {self.before:.2g} (relative)."
-        if kind == "rounding":
-            how = "Each op is right" if self.random else f"{off}, by rounding in {used}"
-            lost = "" if proven or self.random else self._beyond_precision()
-            return f"{how}: no op is wrong, by itself or together with others.{lost}{end}"
-        if not self.found:
-            return (
-                f"{seen}, more than rounding in {used} explains, but no op and no subgraph is "
-                f"wrong with the reference's inputs.{end}"
-            )
-        singles = [found.ops[0] for found in self.found if len(found.ops) == 1]
-        together = [names_at_hand(found.ops) for found in self.found if len(found.ops) > 1]
-        blame = [f"{names_at_hand(singles)} by itself"] if len(singles) == 1 else []
-        blame += [f"{names_at_hand(singles)} by themselves"] if len(singles) > 1 else []
-        blame += [f"{ops} together" for ops in together]
-        moved = sum(placement.affinity[op] != device for op, device in self._given_ops())
-        way = f"With {moved} op{'s' * (moved > 1)} moved to {self.runs.trusted}, the outputs "
-        way += f"are right ({after:.2g})" if proven else "should be right; this was not proven"
-        return f"{seen}. Wrong: {'; '.join(blame)}. {way}.{end}"
+        if self.found or self.random or self.right is None:
+            return off
+        how = "by rounding in" if self.right else "which is more than what comes of rounding in"
+        return f"{off}, {how} {used}"
+
+    def _blame(self) -> str:
+        said = []
+        for verb, sets in (
+            ("Wrong", [found for found in self.found if not found.trial.refusal]),
+            ("Refused", [found for found in self.found if found.trial.refusal]),
+        ):
+            singles = [found.ops[0] for found in sets if len(found.ops) == 1]
+            blame = [f"{names_at_hand(singles)} by itself"] if len(singles) == 1 else []
+            blame += [f"{names_at_hand(singles)} by themselves"] if len(singles) > 1 else []
+            for found in sets:
+                if len(found.ops) > 1:
+                    blame.append(
+                        f"{names_at_hand(found.ops)} together{doubt(found.minimal, found.untried)}"
+                    )
+            if blame:
+                said.append(f"{verb}: {'; '.join(blame)}.")
+        return " ".join(said)
+
+    def _tested(self, complete: bool) -> str:
+        """Say what was run by itself, where nothing of it is wrong."""
+        if complete and self._could_all_run():
+            return "No op and no subgraph is wrong with the reference's inputs."
+        n, n_right = len(self.suspects), len(self.suspects) - len(self._unrun())
+        if not n_right:
+            return "No op was run by itself."
+        rest = (
+            "The device refuses other cuts." if complete else "Not all of them were run together."
+        )
+        return f"{n_right} of {n} ops were run by themselves, and are right. {rest}"
+
+    def _way(self, placement: Placement, proven: bool, after: float) -> list[str]:
+        said, trusted = [], self.runs.trusted
+        moved = self._n_moved(placement.affinity)
+        way = f"With {moved} op{'s' * (moved > 1)} moved to {trusted}, the outputs"
+        if not moved:  # only its precision has changed
+            way = f"With {trusted} in f32, the outputs"
+        whole = self.ways.get(self._moves_all()) if self.found else None
+        if not proven and np.isnan(after):
+            why = "they cannot be compared" if self.random else "it was not run"
+            return [f"{way} may be right; this was not proven, as {why}."]
+        if whole is not None and placement is not whole.placement and not whole.right:
+            n = self._n_moved(whole.placement.affinity)
+            what = f"the outputs are still off by {whole.after:.2g}"
+            if np.isnan(whole.after):
+                what = "the placement does not run"
+            said = [f"With {n} op{'s' * (n > 1)} moved to {trusted}, {what}."]
+        if len(placement.affinity.devices) == 1:
+            way = f"With all ops on {trusted}, the outputs"
+        if proven:
+            return [*said, f"{way} are right ({after:.2g})."]
+        return [*said, f"{way} are still off by {after:.2g}; no placement was found to be right."]
+
+    def _n_moved(self, affinity: Affinity) -> int:
+        return sum(affinity[op] != device for op, device in self._given_ops())
 
     def _beyond_precision(self) -> str:
         """Say where numbers leave what the executed precision can hold, if outputs feel it."""

@@ -63,8 +63,9 @@ def minimal_set(
         pool = pool[:last]
     # Where more can mend, what was needed beside others need not fail by itself.
     needed = smallest
-    for item in list(needed):
-        rest = [other for other in needed if other != item]
-        if rest and fails_together(rest):
-            needed = rest
+    at = 0
+    while at < len(needed) > 1:
+        rest = [*needed[:at], *needed[at + 1 :]]
+        # Beside fewer items, one that was needed so far need not be.
+        needed, at = (rest, 0) if fails_together(rest) else (needed, at + 1)
     return sorted(needed, key=order.__getitem__)

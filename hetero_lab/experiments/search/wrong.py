@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
@@ -50,7 +50,7 @@ class OpError:
 
 @dataclass(frozen=True)
 class WrongSet:
-    """Ops that are wrong together; without any one of them, the others are right.
+    """Ops that are wrong together, or that the device refuses to run together.
 
     Attributes
     ----------
@@ -59,13 +59,19 @@ class WrongSet:
     damage
         The relative error that this does to the model's outputs, the largest of them.
     minimal
-        Whether it was shown that no op of it can be left out.
+        Whether it was shown that no op of it can be left out: the others were run, and were right.
     model
         These ops by themselves, each with its own name.
     inputs
         What reaches them in the reference, in the order of the model's inputs.
     makers
         The op that makes each output of the model.
+    untried
+        The ops without which the device refuses to run the others, so that it is not known
+        whether they are needed.
+    refusal
+        What the device said, where it refuses the set, or crashes at it; empty where it computes
+        wrong numbers.
     """
 
     device: str
@@ -76,6 +82,17 @@ class WrongSet:
     model: ov.Model
     inputs: tuple[np.ndarray, ...]
     makers: tuple[str, ...]
+    untried: tuple[str, ...] = ()
+    refusal: str = ""
+
+
+def doubt(minimal: bool, untried: Sequence[str]) -> str:
+    """Say what is not known of a set, if it was not shown that all of it is needed."""
+    if minimal:
+        return ""
+    if untried:
+        return f" (the device refuses them without {names_at_hand(untried)}, so not all may matter)"
+    return " (perhaps not all of them are needed)"
 
 
 @dataclass(frozen=True)
@@ -87,21 +104,24 @@ class Wrong:
     kind
         ``"none"``: the outputs are right. ``"rounding"``: they are off by what the executed
         precision does to this model. ``"op"``: some ops are wrong by themselves.
-        ``"combination"``: some ops are wrong only together, because the plugin fuses them.
+        ``"combination"``: some ops are wrong only together, because the plugin fuses them; or,
+        with empty ``sets``, the outputs were not found right, and no op is known to be to blame.
     verdict
         In sentences.
     sets
         The ops that are wrong, each set by itself.
     op_errors
-        One for each op that is not on the trusted device.
+        One for each op that was searched: not those on the trusted device in f32.
     given
         The placement in question.
     placement
-        The cheapest placement without the fault; the given one where nothing is wrong.
+        The cheapest placement without the fault that was found, in the end all ops on the trusted
+        device; ``proven`` and ``after`` say whether it helps. The given one where nothing
+        is known to be wrong.
     proven
         Whether ``placement`` was run and its outputs were right.
     before, after
-        The largest relative error of an output, as placed and as mended.
+        The largest relative error of an output, as placed and as mended; NaN if not compared.
     precisions
         Device → the precision in which it executes.
     device_properties
@@ -143,7 +163,7 @@ class Wrong:
 
     @property
     def affinity(self) -> Affinity:
-        """The cheapest affinity without the fault."""
+        """That of ``placement``: without the fault, if that is ``proven``."""
         return self.placement.affinity
 
     @property
@@ -184,6 +204,7 @@ class Wrong:
     def errors(self) -> pd.DataFrame:
         """One row an op in topological order, with its isolated and accumulated error.
 
+        Ops on the trusted device in f32 are left out, as they were not searched.
         ``rounding_error`` is what rounding could add up to there, at most.
         """
         import pandas as pd
@@ -202,7 +223,8 @@ class Wrong:
         question, ``affinity.json`` the mended one, ``devices.json`` the same as a flat mapping
         from op to device, ``errors.csv`` and ``culprits.csv`` the tables. A directory for each
         set of wrong ops has them as a model of their own, with the inputs that reach them and
-        ``show_fault.py``, which needs openvino and numpy only.
+        ``show_fault.py``, which needs openvino and numpy only. What an earlier export wrote there
+        is replaced.
 
         Raises
         ------
@@ -218,10 +240,10 @@ class Wrong:
     def __str__(self) -> str:
         lines = [self.verdict]
         for found in self.sets:
-            least = "" if found.minimal else ", perhaps not all of them needed"
+            how = f"relative error {found.error:.2g}, of the outputs {found.damage:.2g}"
+            least = doubt(found.minimal, found.untried)
             lines.append(
-                f"  {found.device}: {names_at_hand(found.ops)} (relative error "
-                f"{found.error:.2g}, of the outputs {found.damage:.2g}{least})"
+                f"  {found.device}: {names_at_hand(found.ops)} ({found.refusal or how}){least}"
             )
         if self.fix:
             lines.append(f"fix(ops={self.fix!r})")

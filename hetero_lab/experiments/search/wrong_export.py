@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 
 FILE_NAME, MENDED, GIVEN = "wrong.json", "affinity.json", "given.json"
+_FAULT_FILES = (
+    "model.xml", "model.bin", "inputs.npz", "README.md", "show_fault.py", "fault.json",
+)  # fmt: skip
 
 
 def write_wrong(wrong: Wrong, directory: str | os.PathLike[str]) -> None:
@@ -46,6 +49,18 @@ def write_wrong(wrong: Wrong, directory: str | os.PathLike[str]) -> None:
             for file in sorted(draft.iterdir()):
                 os.replace(file, place / file.name)
     write_json(target / FILE_NAME, _to_json(wrong))
+    _remove_faults(target, after=len(wrong.sets))
+
+
+def _remove_faults(target: Path, after: int) -> None:
+    """Remove the faults of an earlier export into the same directory, but no other files."""
+    for place in target.glob("fault_*"):
+        number = place.name.removeprefix("fault_")
+        if number.isdecimal() and int(number) > after and (place / "fault.json").is_file():
+            for name in _FAULT_FILES:
+                (place / name).unlink(missing_ok=True)
+            if not any(place.iterdir()):
+                place.rmdir()
 
 
 def _to_json(wrong: Wrong) -> dict[str, Any]:
@@ -57,6 +72,8 @@ def _to_json(wrong: Wrong) -> dict[str, Any]:
             "damage": _plain(found.damage),
             "minimal": found.minimal,
             "makers": list(found.makers),
+            "untried": list(found.untried),
+            "refusal": found.refusal,
         }
         for found in wrong.sets
     ]
@@ -118,6 +135,7 @@ def _write_fault(draft: Path, wrong: Wrong, found: WrongSet) -> None:
             "outputs": list(found.makers),
             # JSON knows no infinity; one is as bad as any error.
             "relative_error": min(found.error, 1.0) if math.isfinite(found.error) else 1.0,
+            "refusal": found.refusal,
             "openvino_version": wrong.environment.openvino_version,
             "emulated": {
                 device: list(plugin)
@@ -132,19 +150,16 @@ def _write_fault(draft: Path, wrong: Wrong, found: WrongSet) -> None:
 
 def _report(wrong: Wrong, found: WrongSet, types: dict[str, str]) -> str:
     devices = dict(wrong.environment.devices)
-    many = len(found.ops) > 1
+    what = "refused, or the device crashes" if found.refusal else "wrong numbers"
     lines = [
-        f"# {_sorts(found.ops, types)} on {found.device}: wrong numbers",
+        f"# {_sorts(found.ops, types)} on {found.device}: {what}",
         "",
         f"`python show_fault.py` runs `model.xml` on {found.device} and on {wrong.trusted} with "
-        "the same inputs and compares the outputs; it needs openvino and numpy. The model holds "
-        + (
-            "the ops that are wrong only together: without any one of them, the others are right."
-            if many and found.minimal
-            else "the ops in question."
-        ),
+        f"the same inputs and compares the outputs; it needs openvino and numpy. {_needed(found)}",
         "",
-        f"- relative error of the outputs (Euclidean norm): {found.error:.2g}",
+        f"- {found.device} says: {found.refusal}"
+        if found.refusal
+        else f"- relative error of the outputs (Euclidean norm): {found.error:.2g}",
         f"- OpenVINO {wrong.environment.openvino_version}, {wrong.environment.system}, Python "
         f"{wrong.environment.python_version}",
         *(f"- {device}: {devices[device]}" for device in (found.device, wrong.trusted)),
@@ -157,6 +172,25 @@ def _report(wrong: Wrong, found: WrongSet, types: dict[str, str]) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _needed(found: WrongSet) -> str:
+    """Say what is known of the ops, and no more."""
+    if found.untried:
+        names = ", ".join(f"`{op}`" for op in found.untried)
+        return (
+            "It is not known whether all of its ops are needed: without "
+            f"{names}, {found.device} refuses to run the others."
+        )
+    if not found.minimal:
+        return "It is not known whether all of its ops are needed: the search ended before."
+    if len(found.ops) == 1:
+        return "The model holds the op in question."
+    bad, good = ("refused", "accepted") if found.refusal else ("wrong", "right")
+    return (
+        f"The model holds the ops that are {bad} only together: without any one of them, the "
+        f"others are {good}."
+    )
 
 
 def _sorts(ops: Sequence[str], types: dict[str, str]) -> str:

@@ -94,6 +94,9 @@ def _read_set(place: Path, stored: Mapping[str, Any]) -> WrongSet:
         model=model,
         inputs=inputs,
         makers=tuple(map(_text, stored["makers"])),
+        # Results that were stored by earlier versions have neither.
+        untried=tuple(map(_text, stored.get("untried", ()))),
+        refusal=_text(stored.get("refusal", "")),
     )
 
 

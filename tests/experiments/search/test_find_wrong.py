@@ -141,6 +141,48 @@ def test_an_export_runs_without_the_lab(tmp_path):
     assert "shift (Add), sigmoid (Sigmoid)" in done.stdout
 
 
+def test_an_export_of_what_is_refused_says_so(monkeypatch, tmp_path):
+    """What is refused is another fault than wrong numbers, in the report and in the script."""
+    for name, value in (("", "refuse"), ("_MAKER", "shift"), ("_READER", "sigmoid")):
+        monkeypatch.setenv(f"FAULT{name}", value)
+    command = (sys.executable, "-m", "tests.experiments.search.crashing_worker")
+    wrong = injected.search(replace(chain_case(), worker_command=command))
+    assert "Refused: 'shift', 'sigmoid' together." in wrong.verdict
+    wrong.export(tmp_path)
+    assert hl.read_wrong(tmp_path).sets[0].refusal == wrong.sets[0].refusal
+    place = tmp_path / "fault_1"
+    report = (place / "README.md").read_text()
+    assert "# Add + Sigmoid on ACC: refused" in report
+    assert "no kernel for this" in report
+    assert "wrong" not in report
+
+    def shown():
+        script = [sys.executable, place / "show_fault.py"]
+        return subprocess.run(script, capture_output=True, text=True, cwd="/")
+
+    # It was the worker that refused them.
+    assert "The fault is not there." in shown().stdout
+    fault = json.loads((place / "fault.json").read_text())
+    fault["wrong"]["properties"] = {"INFERENCE_PRECISION_HINT": "nonsense"}
+    (place / "fault.json").write_text(json.dumps(fault))
+    done = shown()
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "ACC raised: " in done.stdout
+    assert "The fault is there." in done.stdout
+
+
+def test_an_export_replaces_an_earlier_one_and_nothing_else(tmp_path):
+    tanh, negative = (Fault(frozenset({op}), op) for op in ("tanh", "negative"))
+    injected.search(chain_case(tanh, negative)).export(tmp_path)
+    assert (tmp_path / "fault_2" / "model.xml").exists()
+    (tmp_path / "fault_3").mkdir()
+    (tmp_path / "fault_3" / "own.txt").write_text("not of an export")
+    wrong = injected.search(chain_case(tanh))
+    wrong.export(tmp_path)
+    assert sorted(p.name for p in tmp_path.glob("fault_*")) == ["fault_1", "fault_3"]
+    assert hl.read_wrong(tmp_path).verdict == wrong.verdict
+
+
 def test_what_was_exported_can_be_read_back(tmp_path):
     faults = Fault(frozenset({"shift", "sigmoid"}), "sigmoid"), Fault(frozenset({"tanh"}), "tanh")
     wrong = injected.search(chain_case(*faults))

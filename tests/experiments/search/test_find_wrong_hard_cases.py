@@ -103,6 +103,22 @@ def test_a_reference_without_a_number_is_refused_also_where_both_agree():
         hl.find_wrong(model, injected.SUSPECT, inputs=[np.full((1, 4), -1, np.float32)])
 
 
+def test_a_number_beside_what_is_not_one_is_enough_of_a_reference():
+    """The only floating-point output is NaN, but there are indices beside it."""
+    x = op.parameter([1, 4], np.float32, name="x")
+    largest = op.topk(op.abs(x, name="abs"), op.constant(np.int64(2)), 1, "max", "value")
+    results = [
+        op.result(op.log(x, name="log"), name="nan"),
+        op.result(largest.output(1), name="indices"),
+    ]
+    arrays = [np.float32([[-1, -2, -0.5, -3]])]
+    fault = Fault(frozenset({"abs"}), "abs")
+    wrong = injected.search(case_of(ov.Model(results, [x], "m"), arrays))
+    assert wrong.kind == "none"
+    wrong = injected.search(case_of(ov.Model(results, [x], "m"), arrays, fault))
+    assert list(wrong.culprits["op"]) == ["abs"]
+
+
 def test_a_model_that_is_random_by_itself_is_still_searched():
     """The fault is found although no output can be compared."""
     x = op.parameter([2, 8], np.float32, name="x")

@@ -87,15 +87,16 @@ def test_what_leaves_the_range_of_a_precision_is_no_fault_and_not_right(make, sa
     assert wrong.before > 0.5
 
 
-def test_a_fault_beside_what_leaves_the_range_is_found_and_no_way_out_is_proven():
+def test_a_fault_beside_what_leaves_the_range_is_found_and_all_goes_to_the_trusted_device():
     x = parameter()
     results = [log_of_an_exponential(x), op.abs(op.tanh(x, name="tanh"), name="abs")]
     fault = Fault(frozenset({"tanh"}), "tanh")
     wrong = injected.search(case_of(results, [x], NORMAL, "f16", fault))
     assert injected.found_sets(wrong) == {fault.ops}
-    assert wrong.after == float("inf")
-    assert not wrong.proven
-    assert "this was not proven" in wrong.verdict
+    assert "With 1 op moved to CPU, the outputs are still off by inf." in wrong.verdict
+    assert set(wrong.fix) == set(wrong.given.affinity.ops)
+    assert wrong.proven
+    assert wrong.after < 1e-6
 
 
 @pytest.mark.parametrize("precision", ["bf16", "f16"])

@@ -1,0 +1,203 @@
+"""What find_wrong says and keeps when it could not do all that it wanted."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import hetero_lab as hl
+from hetero_lab.backend.devices import precisions
+from hetero_lab.cli.main import main
+from hetero_lab.experiments.search.find_wrong import search_wrong
+from hetero_lab.experiments.search.placed_runs import PlacedRuns
+from hetero_lab.runtime.timing import Stopwatch
+from tests.experiments.search.test_find_wrong import F32, chain_case
+from tests.proof import injected_faults as injected
+from tests.proof.faults import Fault, spoil
+
+OPS = ["matmul", "tanh", "shift", "sigmoid", "negative"]
+TANH = Fault(frozenset({"tanh"}), "tanh")
+FIRST = Fault(frozenset({"matmul", "tanh"}), "tanh")
+LAST = Fault(frozenset({"sigmoid", "negative"}), "negative")
+
+
+def over_when(is_over):
+    """Return a budget that is over when a condition holds."""
+
+    class Budget(Stopwatch):
+        @property
+        def is_over(self):
+            return is_over()
+
+    return Budget(1.0, 0.0)
+
+
+def checks(n):
+    """Return a budget that is over when it was asked for n times."""
+    left = iter(range(n))
+    return over_when(lambda: next(left, None) is None)
+
+
+def by_budget(case, most=60):
+    """Return what is known after each of the checks of the budget."""
+    known = []
+    for n in range(most):
+        known.append(search_wrong(case.runs(), checks(n)))
+        if known[-1].complete:
+            return known
+    raise AssertionError("the search does not end")
+
+
+@pytest.mark.parametrize("faults", [(TANH, LAST), (FIRST, LAST)])
+def test_what_was_found_is_kept_when_the_budget_ends(faults):
+    injected_sets = {tuple(op for op in OPS if op in fault.ops) for fault in faults}
+    known = by_budget(chain_case(*faults))
+    n_minimal = [sum(found.minimal for found in wrong.sets) for wrong in known]
+    assert n_minimal == sorted(n_minimal)
+    assert set(n_minimal) == {0, 1, 2}
+    for wrong in known:
+        assert {found.ops for found in wrong.sets if found.minimal} <= injected_sets
+        # What is only known to hold a culprit is said to be no more than that.
+        for found in wrong.sets:
+            assert found.minimal == ("perhaps" not in wrong.verdict) or len(wrong.sets) > 1
+    assert {found.ops for found in known[-1].sets} == injected_sets
+
+
+def test_ctrl_c_keeps_what_was_found():
+    def pressed(runs, n):
+        if runs.n_compiles == n:
+            raise KeyboardInterrupt
+        return False
+
+    case, n_found = chain_case(FIRST, LAST), []
+    for n in range(2, 30):
+        runs = case.runs()
+        wrong = search_wrong(runs, over_when(functools.partial(pressed, runs, n)))
+        n_found.append(sum(found.minimal for found in wrong.sets))
+        if not wrong.interrupted:
+            break
+    assert n_found == sorted(n_found)
+    assert set(n_found) == {0, 1, 2}
+
+
+def test_no_verdict_claims_what_was_not_tested():
+    for wrong in by_budget(chain_case(TANH)):
+        assert "no op is wrong" not in wrong.verdict
+        if not wrong.complete:
+            assert "No op and no subgraph" not in wrong.verdict
+            assert "budget ended" in wrong.verdict
+        if not wrong.sets:
+            assert wrong.kind == "combination"
+            assert "No op was run by itself" in wrong.verdict
+
+
+def test_a_right_placement_is_not_said_to_be_tested_op_by_op():
+    if "bf16" not in precisions("CPU"):
+        pytest.skip("this CPU does not round to bf16")
+    case = injected.placed_graph(3, n_ops=10, precision="bf16")
+    *cut, whole = by_budget(case)
+    assert whole.kind == "rounding"
+    assert "no op is wrong" in whole.verdict
+    for wrong in cut:
+        assert "no op is wrong" not in wrong.verdict
+        # Rounding is claimed only where the outputs were found to be in its reach.
+        assert (wrong.kind == "rounding") == wrong.proven == ("by rounding" in wrong.verdict)
+
+
+def test_a_placement_that_does_not_run_is_not_blamed_on_rounding():
+    case = chain_case()
+    bad = {injected.SUSPECT: {"INFERENCE_PRECISION_HINT": "nonsense"}}
+    case = replace(case, placement=replace(case.placement, device_properties=bad))
+    for n in range(3):
+        wrong = search_wrong(case.runs(), checks(n))
+        assert wrong.verdict.startswith("The placement does not run.")
+        assert "rounding" not in wrong.verdict
+        assert set(wrong.fix) == set(OPS)
+        # Everything on CPU is the reference, once that was run.
+        assert wrong.proven == (n > 0)
+        assert ("not proven" in wrong.verdict) == (n == 0)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_no_model_is_compiled_once_the_budget_is_over(n):
+    runs = chain_case(TANH, LAST).runs()
+    wrong = search_wrong(runs, over_when(lambda: runs.n_compiles >= n))
+    assert wrong.n_compiles == n
+    assert not wrong.complete
+
+
+def test_the_exit_code_is_1_where_nothing_was_shown(capsys):
+    arguments = ["find-wrong", "digits_inception", "-d", "ACC", "--emulate", "ACC"]
+    assert main([*arguments, "--budget", "1e-6"]) == 1
+    assert "not compared" in capsys.readouterr().out
+
+
+def in_whole_runs(*faults):
+    """Put faults in that are gone as soon as ops are cut out."""
+    put_in = spoil(injected.SUSPECT, faults)
+
+    def before_compile(model, subgraphs):
+        if not model.get_friendly_name().endswith("_pieces"):
+            put_in(model, subgraphs)
+
+    return before_compile
+
+
+def test_where_no_cut_shows_the_fault_all_goes_to_the_trusted_device():
+    case = chain_case()
+    # As a whole, it would be one piece.
+    affinity = case.placement.affinity.fix(ops={"matmul": "CPU"})
+    placement = hl.Placement(affinity, "placed", dict.fromkeys(affinity.devices, F32))
+    runs = PlacedRuns(
+        replace(case, placement=placement).placed,
+        case.arrays,
+        "CPU",
+        before_compile=in_whole_runs(TANH),
+    )
+    wrong = search_wrong(runs, injected.Stopwatch.start(None))
+    assert (wrong.kind, wrong.sets) == ("combination", ())
+    assert wrong.fix == dict.fromkeys(OPS[1:], "CPU")
+    assert wrong.proven
+    assert wrong.after < 1e-6 < wrong.before
+    assert "With all ops on CPU, the outputs are right" in wrong.verdict
+
+
+def test_a_way_out_that_was_run_and_is_wrong_is_said_to_be():
+    case = chain_case()
+    hidden = in_whole_runs(Fault(frozenset({"negative"}), "negative"))
+
+    def before_compile(model, subgraphs):
+        spoil(injected.SUSPECT, [TANH])(model, subgraphs)
+        hidden(model, subgraphs)
+
+    runs = PlacedRuns(case.placed, case.arrays, "CPU", before_compile=before_compile)
+    wrong = search_wrong(runs, injected.Stopwatch.start(None))
+    assert [found.ops for found in wrong.sets] == [("tanh",)]
+    assert "With 1 op moved to CPU, the outputs are still off by 2." in wrong.verdict
+    assert wrong.fix == dict.fromkeys(OPS, "CPU")
+    assert wrong.proven
+
+
+def test_a_set_is_minimal_only_if_all_left_out_trials_ran(monkeypatch, tmp_path):
+    """The device refuses sigmoid by itself, which is what is wrong."""
+    monkeypatch.setenv("FAULT", "refuse")
+    monkeypatch.setenv("FAULT_MAKER", "Parameter")
+    monkeypatch.setenv("FAULT_READER", "sigmoid")
+    command = (sys.executable, "-m", "tests.experiments.search.crashing_worker")
+    case = chain_case(Fault(frozenset({"sigmoid"}), "sigmoid"))
+    wrong = injected.search(replace(case, worker_command=command))
+    (found,) = wrong.sets
+    assert found.ops == ("shift", "sigmoid")
+    assert not found.minimal
+    assert found.untried == ("shift",)
+    assert "refuses them without 'shift'" in wrong.verdict
+    assert wrong.proven
+    wrong.export(tmp_path)
+    report = (tmp_path / "fault_1" / "README.md").read_text()
+    assert "not known whether all" in report
+    assert "without `shift`, ACC refuses" in report
+    assert np.isnan(wrong.errors.set_index("op").loc["sigmoid", "isolated_error"])
