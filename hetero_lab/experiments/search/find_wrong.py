@@ -313,7 +313,6 @@ class _Search:
         self._check_reference()
         self._check_budget()
         self.right = not (self.refused or self.random) and not self._is_wrong(outputs, self.given)
-        self._check_budget()
         self.proven = self.right and self._is_right(outputs, self.given)
         whole = partition_of(self.runs.given).n_subgraphs == 1
         if whole and not self.refused and len(self.suspects) == len(self.placeable):
