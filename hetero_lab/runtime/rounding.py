@@ -75,10 +75,7 @@ class Sum:
         value = values[self.op, 0].astype(np.float64)
         one_sided = self._terms_have_one_sign(values)
         if self.op_type == "CumSum":
-            made = np.flip(value, self.axis) if self.reverse else value
-            total = np.sqrt(np.cumsum(made * made, self.axis))
-            total = np.flip(total, self.axis) if self.reverse else total
-            return UNIT[precision] * total, one_sided
+            return self._running_sum(values, precision), one_sided
         # What is narrower than f16 is added up in f32 by all hardware that has it.
         if precision != "f16":
             return 0.0, True
@@ -87,6 +84,22 @@ class Sum:
         # Terms of both signs make partial sums as large as other elements are.
         partial = np.abs(value) if one_sided else np.hypot(value, usual)
         return UNIT[precision] * np.sqrt(self.n_terms) * partial, one_sided
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def _running_sum(self, values: Mapping[TensorKey, np.ndarray], precision: str) -> np.ndarray:
+        def forward(array: np.ndarray) -> np.ndarray:
+            return np.flip(array, self.axis) if self.reverse else array
+
+        made = forward(values[self.op, 0].astype(np.float64))
+        error = UNIT[precision] * np.sqrt(np.cumsum(made * made, self.axis))
+        terms = values.get(self.source)
+        if precision == "f16" and terms is not None:
+            # Equal terms are rounded alike, so that their errors add up: seen in f16 itself.
+            narrow = forward(terms).astype(np.float16)
+            seen = np.cumsum(narrow, self.axis, dtype=np.float16).astype(np.float64)
+            exact = np.cumsum(forward(terms).astype(np.float64), self.axis)
+            error = np.fmax(error, np.where(np.isfinite(seen), np.abs(seen - exact), 0.0))
+        return forward(error)
 
     def largest(self, values: Mapping[TensorKey, np.ndarray]) -> np.ndarray:
         """Return the largest sum on the way to each element, if terms have one sign."""

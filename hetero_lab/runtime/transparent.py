@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import openvino as ov
 
-from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, OpGraph
+from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, Op, OpGraph
 from hetero_lab.model.read import PreparedModel, op_graph
 from hetero_lab.runtime.pieces import (
     FLOATS,
@@ -54,6 +53,7 @@ class TransparentModel:
         compile_model: Callable[[ov.Model], ov.CompiledModel],
     ):
         self._graph = prepared.graph
+        self._has_poles = any(_has_pole(self._graph, op) for op in self._graph)
         self._sums = {sum_.op: sum_ for sum_ in sums_of(prepared)}
         for integers in (True, False):
             # An offset to what decides on a shape would make the shape unknown.
@@ -107,7 +107,7 @@ class TransparentModel:
         error of their precision, eight times over; the farthest that each tensor went counts.
         This is Monte Carlo arithmetic (Parker 1997): it knows how the model amplifies rounding.
         One more run makes infinite what is too large for a precision, and one makes zero what is
-        too small to be normal in it.
+        too small to be normal in it, or was moved across zero.
 
         Parameters
         ----------
@@ -128,13 +128,28 @@ class TransparentModel:
             for key, value in self.run(overflow, wanted).items():
                 lost[key] |= ~_same(value, self.values[key])
         farthest = dict.fromkeys(wanted, 0.0)
-        samples = self._samples(noisy, sums, np.random.default_rng(seed))
-        for offsets in itertools.chain(self._flushed(noisy), samples):
-            for key, value in self.run(offsets, wanted).items():
+        # What rounding may make exactly zero: subnormals, and what it moves across zero.
+        zero = {
+            key: np.abs(self.values[key]) < SUBNORMAL.get(precision, 0.0)
+            for key, precision in noisy.items()
+        }
+        watched = noisy.keys() if self._has_poles else ()
+
+        def look(offsets: Mapping[TensorKey, np.ndarray]) -> None:
+            made = self.run(offsets, {*wanted, *watched})
+            for key in watched:
+                zero[key] |= np.sign(made[key]) * np.sign(self.values[key]) < 0
+            for key in wanted:
                 reference = self.values[key]
                 if reference.dtype.kind == "f":
-                    lost[key] |= np.isfinite(value) != np.isfinite(reference)
-                farthest[key] = max(farthest[key], distance(value, reference, lost[key]))
+                    lost[key] |= np.isfinite(made[key]) != np.isfinite(reference)
+                farthest[key] = max(farthest[key], distance(made[key], reference, lost[key]))
+
+        for offsets in self._samples(noisy, sums, np.random.default_rng(seed)):
+            look(offsets)
+        flushed = self._flushed(zero)
+        if flushed:
+            look(flushed)
         return {key: Rounding(farthest[key], lost[key]) for key in wanted}
 
     def _samples(
@@ -152,28 +167,22 @@ class TransparentModel:
                     for key, p in noisy.items()
                 }
 
-    def _flushed(self, noisy: Mapping[TensorKey, str]) -> Iterator[dict[TensorKey, np.ndarray]]:
-        """Yield offsets that make zero what is subnormal in its precision, if anything is."""
-        tiny = {}
-        for key, precision in noisy.items():
-            largest = SUBNORMAL.get(precision, 0.0)
-            mask = (self.values[key] != 0) & (np.abs(self.values[key]) < largest)
-            if mask.any():
-                tiny[key] = mask
-        if not tiny:
-            return
-        offsets = {key: np.where(mask, -self.values[key], 0.0) for key, mask in tiny.items()}
+    def _flushed(self, zero: Mapping[TensorKey, np.ndarray]) -> dict[TensorKey, np.ndarray]:
+        """Return offsets that make zero what a mask for each tensor says, if any does."""
+        masks = {key: mask & (self.values[key] != 0) for key, mask in zero.items()}
+        masks = {key: mask for key, mask in masks.items() if mask.any()}
+        offsets = {key: np.where(mask, -self.values[key], 0.0) for key, mask in masks.items()}
         # What is made of zeros has another value before its own offset is added.
-        for _ in range(_CORRECTIONS):
-            made = self.run(offsets, tiny.keys())
+        for _ in range(_CORRECTIONS if masks else 0):
+            made = self.run(offsets, masks.keys())
             left = {
                 key: np.where(mask & np.isfinite(made[key]), made[key], 0.0)
-                for key, mask in tiny.items()
+                for key, mask in masks.items()
             }
             if not any(rest.any() for rest in left.values()):
                 break
             offsets = {key: offset - left[key] for key, offset in offsets.items()}
-        yield offsets
+        return offsets
 
     def _touched(self, precisions: Mapping[str, str]) -> dict[TensorKey, str]:
         """Return the tensors that ops read and make, with the lowest precision of any of these."""
@@ -200,6 +209,13 @@ class TransparentModel:
             if beyond.any():
                 offsets[key] = np.where(beyond, np.copysign(np.inf, value), 0.0)
         return offsets
+
+
+def _has_pole(graph: OpGraph, op: Op) -> bool:
+    """Whether an op makes infinite or no number of zeros that rounding can make."""
+    if op.type == "Divide":
+        return op.inputs[1][0] not in graph.constant_side
+    return op.type in ("Log", "Power")
 
 
 def _same(value: np.ndarray, reference: np.ndarray) -> np.ndarray:
