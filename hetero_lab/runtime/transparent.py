@@ -44,7 +44,12 @@ class TransparentModel:
     values
         Every tensor that ops make from the model's inputs, and the inputs themselves. Floating
         point is f32, whatever the model's own type.
+    before_run
+        Called before each inference, of which an estimate of rounding takes many; what it raises
+        ends the estimate.
     """
+
+    before_run: Callable[[], None] | None = None
 
     def __init__(
         self,
@@ -77,6 +82,8 @@ class TransparentModel:
         wanted: Collection[TensorKey] | None = None,
     ) -> dict[TensorKey, np.ndarray]:
         """Infer with offsets added to some tensors; return the wanted tensors, or all."""
+        if self.before_run is not None:
+            self.before_run()
         for key, offset in offsets.items():
             index, zero = self._zeros[key]
             array = np.ascontiguousarray(offset, dtype=zero.data.dtype)

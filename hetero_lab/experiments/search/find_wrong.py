@@ -308,15 +308,13 @@ class _Search:
         """Get every tensor of the reference, and find out whether rounding explains the error."""
         self._check_budget()
         self.transparent = self.runs.transparent()
+        self.transparent.before_run = self._check_budget
         self.values = self.transparent.values
-        self._check_budget()
         self._check_reference()
-        self._check_budget()
         self.right = not (self.refused or self.random) and not self._is_wrong(outputs, self.given)
         self.proven = self.right and self._is_right(outputs, self.given)
         whole = partition_of(self.runs.given).n_subgraphs == 1
         if whole and not self.refused and len(self.suspects) == len(self.placeable):
-            self._check_budget()
             made = dict(zip(self.output_keys, outputs, strict=True))
             everything = frozenset(self.suspects)
             (device,) = self.given.affinity.devices
@@ -722,7 +720,6 @@ class _Search:
         except HeteroLabError as error:
             self.notes.append(f"A way around the fault does not run: {error}")
             return _Way(placement, float("nan"), right=False)
-        self._check_budget()
         after = max(self._errors(outputs), default=0.0)
         return _Way(placement, after, right=self._is_right(outputs, placement))
 
@@ -849,7 +846,6 @@ class _Search:
         bound: dict[TensorKey, Rounding] = {}
         if values and not self.interrupted:
             try:
-                self._check_budget()
                 bound = self.transparent.rounding(self.suspects, set(values))
             except _BudgetOverError:
                 self.notes.append("The budget ended before the rounding of each op was estimated.")
@@ -936,7 +932,10 @@ class _Search:
             return f"Nothing is wrong: no output is off by more than {self.before:.2g} (relative)."
         if kind == "rounding" and complete and self._could_all_run():
             what = "Each op is right" if self.random else self._seen()
-            lost = "" if proven or self.random else self._beyond_precision()
+            lost = ""
+            if not (proven or self.random):
+                self.transparent.before_run = None  # the search is over, but this has to be said
+                lost = self._beyond_precision()
             return f"{what}: no op is wrong, by itself or together with others.{lost}"
         said = [f"{self._seen()}.", self._blame() if self.found else self._tested(complete)]
         if placement is not self.given:

@@ -51,19 +51,21 @@ def by_budget(case, most=60):
     raise AssertionError("the search does not end")
 
 
-@pytest.mark.parametrize("faults", [(TANH, LAST), (FIRST, LAST)])
-def test_what_was_found_is_kept_when_the_budget_ends(faults):
-    injected_sets = {tuple(op for op in OPS if op in fault.ops) for fault in faults}
-    known = by_budget(chain_case(*faults))
+def test_what_was_found_is_kept_when_the_budget_ends_and_no_more_is_claimed():
+    known = by_budget(chain_case(TANH, LAST))
     n_minimal = [sum(found.minimal for found in wrong.sets) for wrong in known]
     assert n_minimal == sorted(n_minimal)
     assert set(n_minimal) == {0, 1, 2}
     for wrong in known:
-        assert {found.ops for found in wrong.sets if found.minimal} <= injected_sets
+        minimal = {found.ops for found in wrong.sets if found.minimal}
+        assert minimal <= {("tanh",), ("sigmoid", "negative")}
         # What is only known to hold a culprit is said to be no more than that.
-        for found in wrong.sets:
-            assert found.minimal == ("perhaps" not in wrong.verdict) or len(wrong.sets) > 1
-    assert {found.ops for found in known[-1].sets} == injected_sets
+        assert (len(minimal) < len(wrong.sets)) == ("perhaps" in wrong.verdict)
+        assert "no op is wrong" not in wrong.verdict.lower()
+        assert wrong.complete != ("budget ended" in wrong.verdict)
+        if not wrong.sets:
+            assert wrong.kind == "combination"
+            assert "No op was run by itself" in wrong.verdict
 
 
 def test_ctrl_c_keeps_what_was_found():
@@ -81,17 +83,6 @@ def test_ctrl_c_keeps_what_was_found():
             break
     assert n_found == sorted(n_found)
     assert set(n_found) == {0, 1, 2}
-
-
-def test_no_verdict_claims_what_was_not_tested():
-    for wrong in by_budget(chain_case(TANH)):
-        assert "no op is wrong" not in wrong.verdict
-        if not wrong.complete:
-            assert "No op and no subgraph" not in wrong.verdict
-            assert "budget ended" in wrong.verdict
-        if not wrong.sets:
-            assert wrong.kind == "combination"
-            assert "No op was run by itself" in wrong.verdict
 
 
 def test_a_right_placement_is_not_said_to_be_tested_op_by_op():
@@ -127,6 +118,31 @@ def test_no_model_is_compiled_once_the_budget_is_over(n):
     wrong = search_wrong(runs, over_when(lambda: runs.n_compiles >= n))
     assert wrong.n_compiles == n
     assert not wrong.complete
+
+
+def test_an_estimate_of_rounding_ends_with_the_budget():
+    """It takes many inferences, so the budget is asked for between them."""
+    runs = chain_case(TANH).runs()
+    inferences: list[int] = []
+    make = runs.transparent
+
+    def counting():
+        transparent = make()
+        run = transparent.run
+
+        def counted(*given):
+            made = run(*given)
+            inferences.append(len(made))
+            return made
+
+        transparent.run = counted
+        return transparent
+
+    runs.transparent = counting
+    wrong = search_wrong(runs, over_when(lambda: len(inferences) >= 3))
+    assert len(inferences) == 3
+    assert not wrong.complete
+    assert "rounding" not in wrong.verdict
 
 
 def test_the_exit_code_is_1_where_nothing_was_shown(capsys):
