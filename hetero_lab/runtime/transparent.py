@@ -25,11 +25,16 @@ from hetero_lab.runtime.rounding import (
     Rounding,
     distance,
     noise,
+    size,
     sums_of,
 )
 
 _SAMPLES = 8  # chances that rounding is given to go wrong
 _CORRECTIONS = 4
+# Where rounding moves a tensor by this share of its size, the samples do not show how far it can
+# go: a sine of a large number is any sine. So much farther it may go.
+_SCRAMBLED = 0.5
+_MORE = 1.5
 
 
 class TransparentModel:
@@ -157,6 +162,9 @@ class TransparentModel:
         flushed = self._flushed(zero)
         if flushed:
             look(flushed)
+        for key, far in farthest.items():
+            if far > _SCRAMBLED * size(self.values[key]):
+                farthest[key] = _MORE * far
         return {key: Rounding(farthest[key], lost[key]) for key in wanted}
 
     def _samples(
