@@ -145,12 +145,17 @@ class TransparentModel:
             key: np.abs(self.values[key]) < SUBNORMAL.get(precision, 0.0)
             for key, precision in noisy.items()
         }
-        watched = noisy.keys() if self._has_poles else ()
+        far_out: dict[TensorKey, np.ndarray] = {}  # beyond the range only when noise is added
+        watched = [key for key, p in noisy.items() if p in LARGEST or self._has_poles]
 
         def look(offsets: Mapping[TensorKey, np.ndarray]) -> None:
             made = self.run(offsets, {*wanted, *watched})
             for key in watched:
-                zero[key] |= np.sign(made[key]) * np.sign(self.values[key]) < 0
+                if self._has_poles:
+                    zero[key] |= np.sign(made[key]) * np.sign(self.values[key]) < 0
+                beyond = np.abs(made[key]) > LARGEST.get(noisy[key], np.inf)
+                if beyond.any():
+                    far_out[key] = far_out.get(key, False) | beyond
             for key in wanted:
                 reference = self.values[key]
                 if reference.dtype.kind == "f":
@@ -162,6 +167,13 @@ class TransparentModel:
         flushed = self._flushed(zero)
         if flushed:
             look(flushed)
+        if far_out:
+            infinite = {
+                key: np.where(mask, np.copysign(np.inf, self.values[key]), 0.0)
+                for key, mask in far_out.items()
+            }
+            for key, value in self.run(infinite, wanted).items():
+                lost[key] |= ~_same(value, self.values[key])
         for key, far in farthest.items():
             if far > _SCRAMBLED * size(self.values[key]):
                 farthest[key] = _MORE * far
