@@ -178,7 +178,7 @@ def parser() -> options.OptionParser:
         description=(
             "Compare a placement with a single device in f32; where they differ by more than\n"
             "rounding, find the ops to blame and the cheapest affinity without the fault. The\n"
-            "exit code is 1 if something is wrong."
+            "exit code is 1 if something is wrong, or if the budget ended before that was known."
         ),
     )
     wrong_commands.add_wrong_options(wrong)

@@ -130,8 +130,8 @@ def test_an_estimate_of_rounding_ends_with_the_budget():
         transparent = make()
         run = transparent.run
 
-        def counted(*given):
-            made = run(*given)
+        def counted(offsets, wanted=None):
+            made = run(offsets, wanted)
             inferences.append(len(made))
             return made
 
