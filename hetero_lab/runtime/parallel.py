@@ -140,7 +140,8 @@ class ParallelExecutor:
         properties: Mapping[str, Any],
     ) -> None:
         """Cut the model, compile its parts and start the threads."""
-        self._bound, self.placement = placed.bound, placed.placement
+        self._bound = placed.bound
+        self.placement: Placement = placed.placement
         self.partition: Partition = cuts(placed, requests=requests, split_branches=split_branches)
         self.output_names: tuple[str, ...] = placed.bound.output_names
         self._submodels = cut(placed.bound, self.partition)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,8 @@ class LatencyPromise(msgspec.Struct, frozen=True, kw_only=True):
     ratio_ci95_high: float
 
 
-class AccuracyPromise(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class AccuracyPromise:
     """The accuracy that was measured on labelled examples, and its drop from f32."""
 
     accuracy: float
