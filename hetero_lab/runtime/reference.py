@@ -16,7 +16,7 @@ from hetero_lab.backend.bound import BoundModel
 from hetero_lab.backend.devices import device_names, supported_ops
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import DeviceError, HeteroLabError
-from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.model.opgraph import CONSTANT, OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement, resolve
 from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed
@@ -30,6 +30,7 @@ TOLERANCE = {"f32": 1e-3, "f16": 2e-2, "bf16": 1.5e-1, "i8": 3e-1, "u8": 3e-1}
 _HINT = "INFERENCE_PRECISION_HINT"
 _LONG_NAMES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 # What these ops read in 8 bits, they pass on in 8 bits.
+_FEW_BITS = frozenset({"i8", "u8", "i4", "u4", "i2", "u2", "nf4"})
 _KEEPS_VALUES = frozenset(
     [
         "AvgPool",
@@ -187,11 +188,17 @@ def asked_precision(hints: Iterable[object]) -> str:
 def quantised_ops(graph: OpGraph) -> frozenset[str]:
     """Return the ops that may be computed in 8 bits, whatever the hint.
 
-    These are FakeQuantize and what reads its values. Weights or images stored in 8 bits are
-    converted before anything is computed with them.
+    These are FakeQuantize and what reads its values, and a MatMul with weights of 8 bits or
+    fewer, for which the CPU plugin quantises the other input as it runs. Images stored in 8 bits,
+    and other ops' weights, are converted before anything is computed with them.
     """
     carriers: set[int] = set()
+    stored: set[int] = set()  # constants of so few bits, and what is made of them
     for op in graph:
+        if op.index in graph.constant_side or op.type == CONSTANT:
+            few = any(tensor.element_type in _FEW_BITS for tensor in op.outputs)
+            if few or any(producer in stored for producer, _ in op.inputs):
+                stored.add(op.index)
         reads = any(producer in carriers for producer, _ in op.inputs)
         if op.index not in graph.constant_side and (
             op.type == "FakeQuantize" or (reads and op.type in _KEEPS_VALUES)
@@ -200,7 +207,9 @@ def quantised_ops(graph: OpGraph) -> frozenset[str]:
     return frozenset(
         op.name
         for op in graph
-        if op.index in carriers or any(producer in carriers for producer, _ in op.inputs)
+        if op.index in carriers
+        or any(producer in carriers for producer, _ in op.inputs)
+        or (op.type == "MatMul" and any(producer in stored for producer, _ in op.inputs))
     )
 
 

@@ -190,17 +190,19 @@ def test_the_executed_precision_is_what_was_asked_for(core, direct):
         assert executed_precision((), compiled) == text
 
 
-def test_only_what_reads_quantised_values_is_computed_in_8_bits():
+def test_what_reads_quantised_values_or_weights_is_computed_in_8_bits():
     x = op.parameter([1, 4], np.uint8, name="image")
-    node = op.multiply(op.convert(x, "f32", name="convert"), op.constant(np.float32(0.1)), name="a")
+    scaled = op.multiply(
+        op.convert(x, "f32", name="convert"), op.constant(np.float32(0.1)), name="a"
+    )
     low, high = op.constant(np.float32(-3)), op.constant(np.float32(3))
     weights = op.convert(op.constant(np.ones((4, 4), np.int8)), "f32")
-    plain = op.matmul(node, weights, False, True, name="plain")
+    plain = op.matmul(scaled, weights, False, True, name="plain")
     node = op.fake_quantize(plain, low, high, low, high, 255, name="quantise")
     node = op.matmul(op.relu(node, name="relu"), weights, False, True, name="matmul")
     graph = prepare(ov.Model([op.tanh(node, name="tanh")], [x], "m")).graph
-    assert quantised_ops(graph) >= {"quantise", "relu", "matmul"}
-    assert not quantised_ops(graph) & {"convert", "a", "plain", "tanh"}
+    assert quantised_ops(graph) >= {"quantise", "relu", "matmul", "plain"}
+    assert not quantised_ops(graph) & {"convert", "a", "tanh"}
     assert lowest_precision([], graph, ["f32"]) == "i8"
-    image = prepare(ov.Model([plain], [x], "m")).graph
+    image = prepare(ov.Model([scaled], [x], "m")).graph
     assert lowest_precision([], image, ["f32"]) == "f32"
