@@ -171,6 +171,8 @@ def environment_of(release: str) -> Path:
 
 
 def _run(command: Sequence[str], release: str) -> None:
+    # What pins this environment's packages must not pin another release's.
+    environment = {name: text for name, text in os.environ.items() if name != "PIP_CONSTRAINT"}
     try:
         done = subprocess.run(
             command,
@@ -180,6 +182,7 @@ def _run(command: Sequence[str], release: str) -> None:
             errors="replace",
             timeout=_INSTALL_S,
             check=False,
+            env=environment,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise MeasurementError(f"OpenVINO {release} cannot be installed: {error}") from error
