@@ -110,12 +110,6 @@ def virtual_device(name: str, core: ov.Core | None = None) -> VirtualDevice | No
     return VirtualDevice(kind, devices)
 
 
-def plain_devices(name: str) -> tuple[str, ...]:
-    """Return the devices that a device's name stands for: itself, or those of a virtual one."""
-    virtual = virtual_device(name)
-    return (name,) if virtual is None else virtual.devices
-
-
 def named_by_plugin(core: ov.Core | None = None) -> dict[str, str]:
     """Return the emulated device behind each name that OpenVINO may give to its plugin."""
     specs = emulated_devices(core or shared_core())

@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.devices import (
@@ -46,13 +46,6 @@ if TYPE_CHECKING:
 
 _MIN_SHARE = 0.5  # of the ops of a variant that must be known; below, it is another model
 _QUANTIZER_TYPES = frozenset(["FakeQuantize", "Convert", "Multiply", "Subtract"])
-
-
-class HasOps(Protocol):
-    """Anything with the names of some ops, for instance a Subgraph of a Partition."""
-
-    @property
-    def ops(self) -> Sequence[str]: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,11 +33,6 @@ class TensorTerm:
     enter_ns: np.ndarray
     n_bytes: int
 
-    @property
-    def price_ns(self) -> np.ndarray:
-        """What handing it over costs, for each (source device, target device)."""
-        return self.leave_ns + self.enter_ns
-
 
 @dataclass(frozen=True, eq=False)
 class PairTerm:

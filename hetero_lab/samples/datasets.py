@@ -224,11 +224,6 @@ def _blazeface() -> Dataset:
     return Dataset(name, Examples(calibration, make), Examples(evaluation, make), metric, output)
 
 
-def n_faces_and_others() -> int:
-    """Return the number of patches; the first 100 are"""
-    return len(face_patches())
-
-
 def face_example(index: int) -> tuple[dict[str, np.ndarray], bool]:
     """Return one patch, ``{"input": [1, 128, 128, 3] f32}`` from -1 to 1, and if it is a face."""
     patch = face_patches()[index]

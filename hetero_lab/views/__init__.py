@@ -12,7 +12,6 @@ if TYPE_CHECKING:
         accuracy_front as accuracy_front,
         sensitivity as sensitivity,
     )
-    from hetero_lab.views.accuracy_scatter import predicted_measured as predicted_measured
     from hetero_lab.views.catalogue import gallery as gallery
     from hetero_lab.views.difference_bars import difference as difference
     from hetero_lab.views.error_lines import errors_along_model as errors_along_model
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
         op_types_by_device as op_types_by_device,
         time_by_op_type as time_by_op_type,
     )
+    from hetero_lab.views.prediction_scatter import predicted_measured as predicted_measured
     from hetero_lab.views.subgraph_lanes import schedule as schedule, timeline as timeline
     from hetero_lab.views.sweeps import (
         hosts as hosts,
@@ -50,7 +50,7 @@ _WHERE = {
     "placement_graph": "graph.drawing",
     "placement_graph_of": "graph.drawing",
     "placement_latency": "sweeps",
-    "predicted_measured": "accuracy_scatter",
+    "predicted_measured": "prediction_scatter",
     "time_by_op_type": "op_types",
     "time_by_subgraph": "times",
     "schedule": "subgraph_lanes",

@@ -22,11 +22,11 @@ from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.difference import Difference
 from hetero_lab.planning.list_scheduling import SchedulePlan
 from hetero_lab.views.accuracy import accuracy_front, sensitivity
-from hetero_lab.views.accuracy_scatter import predicted_measured
 from hetero_lab.views.difference_bars import difference
 from hetero_lab.views.error_lines import errors_along_model
 from hetero_lab.views.graph.drawing import placement_graph
 from hetero_lab.views.op_types import op_types_by_device, time_by_op_type
+from hetero_lab.views.prediction_scatter import predicted_measured
 from hetero_lab.views.subgraph_lanes import schedule, timeline
 from hetero_lab.views.sweeps import hosts, latency_ranking, placement_latency
 from hetero_lab.views.text import NOT_IN_TURN

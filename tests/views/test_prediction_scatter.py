@@ -8,7 +8,7 @@ from planning.test_difference import chain_costs
 
 import hetero_lab as hl
 from hetero_lab.planning.cost_model import CostModel, ValidationRow
-from hetero_lab.views.accuracy_scatter import accuracy
+from hetero_lab.views.prediction_scatter import validation_points
 
 
 def validated(*rows: tuple[str, float, float]) -> CostModel:
@@ -21,7 +21,7 @@ COSTS = validated(("<b>1</b>", 110.0, 100.0), ("2", 190.0, 200.0), ("3", 300.0, 
 
 
 def test_points_and_ends():
-    found = accuracy(COSTS)
+    found = validation_points(COSTS)
     assert found.measured_us == (100.0, 200.0, 300.0)
     assert found.predicted_us == (110.0, 190.0, 300.0)
     assert (found.low_us, found.high_us) == (84.0, 316.0)

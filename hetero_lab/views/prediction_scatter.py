@@ -17,7 +17,7 @@ _BAND = 0.05
 
 
 @dataclass(frozen=True)
-class Accuracy:
+class ValidationPoints:
     """The points and the range of both axes; times in µs."""
 
     labels: tuple[str, ...]
@@ -27,7 +27,7 @@ class Accuracy:
     high_us: float
 
 
-def accuracy(costs: CostModel) -> Accuracy:
+def validation_points(costs: CostModel) -> ValidationPoints:
     """Return the validation placements of a cost model; none if it was not validated."""
     rows = costs.validation_rows
     predicted = tuple(row.predicted_us for row in rows)
@@ -37,7 +37,7 @@ def accuracy(costs: CostModel) -> Accuracy:
         max((*predicted, *measured), default=1.0),
     )
     room = 0.08 * (most - least) or 0.08 * most or 1.0
-    return Accuracy(
+    return ValidationPoints(
         labels=tuple(row.label for row in rows),
         predicted_us=predicted,
         measured_us=measured,
@@ -52,7 +52,7 @@ def predicted_measured(costs: CostModel) -> go.Figure:
     Points on the diagonal are predicted exactly; above it the prediction is too high. Of a cost
     model that was not validated the figure has no points and says so.
     """
-    found = accuracy(costs)
+    found = validation_points(costs)
     ends = [found.low_us, found.high_us]
     figure = go.Figure()
     figure.add_scatter(
