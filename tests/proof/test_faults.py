@@ -98,9 +98,10 @@ def workers(caller: psutil.Process | None = None) -> list[psutil.Process]:
     found = []
     for child in caller.children(recursive=True):
         try:
-            command = " ".join(child.cmdline())
-            is_server = "fork_server" in command and child.ppid() == caller.pid
-            if "hetero_lab" in command and not is_server:
+            # The module, not the path: the interpreter's directory may have the package's name.
+            modules = [word for word in child.cmdline() if word.startswith("hetero_lab.")]
+            is_server = child.ppid() == caller.pid and any("fork_server" in it for it in modules)
+            if modules and not is_server:
                 found.append(child)
         except psutil.Error:
             continue
