@@ -135,7 +135,8 @@ def shows(case: Case, fault: Fault) -> bool:
 
 
 def search(case: Case, costs: CostModel | None = None) -> Wrong:
-    return search_wrong(case.runs(), Stopwatch.start(None), costs=costs)
+    with case.runs() as runs:
+        return search_wrong(runs, Stopwatch.start(None), costs=costs)
 
 
 def found_sets(wrong: Wrong) -> set[frozenset[str]]:

@@ -156,11 +156,8 @@ def find_wrong(
         ) from error
     if costs is not None:
         costs.check_devices([*placed.devices, trusted])
-    runs = PlacedRuns(placed, arrays, trusted, isolate=isolate)
-    try:
+    with PlacedRuns(placed, arrays, trusted, isolate=isolate) as runs:
         return search_wrong(runs, watch, tolerance=tolerance, costs=costs, progress=progress)
-    finally:
-        runs.close()
 
 
 def search_wrong(

@@ -80,7 +80,10 @@ class PlacedRuns:
         self._before_compile = before_compile
         self._worker = _Worker(self.core, worker_command or _COMMAND) if isolate else None
 
-    def close(self) -> None:
+    def __enter__(self) -> PlacedRuns:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """End the worker, if there is one."""
         if self._worker is not None:
             self._worker.close()
