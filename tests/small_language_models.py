@@ -1,0 +1,131 @@
+"""A small decoder as language models are exported: dynamic, with its key-value cache in states."""
+
+from __future__ import annotations
+
+import numpy as np
+import openvino as ov
+from openvino import opset13 as op
+from openvino.op.util import Variable, VariableInfo
+
+VOCABULARY = 97
+_HEADS, _KV_HEADS, _HEAD = 4, 2, 8
+_WIDTH = _HEADS * _HEAD
+
+
+def decoder(n_blocks: int = 3, seed: int = 0) -> ov.Model:
+    """Build a decoder with random weights: RMS norms, rotary positions, grouped-query attention.
+
+    Inputs ``input_ids``, ``attention_mask``, ``position_ids``, ``beam_idx``, all dynamic; output
+    ``logits``; two states a block. Ops of block 2 have names that begin with ``layers.2/``.
+    """
+    rng = np.random.default_rng(seed)
+
+    def weights(*shape: int) -> ov.Node:
+        return op.constant((rng.normal(size=shape) / np.sqrt(shape[-1])).astype(np.float32))
+
+    def whole(*values: int) -> ov.Node:
+        return op.constant(np.array(values, np.int64))
+
+    def linear(x: ov.Node, n_out: int, n_in: int, name: str) -> ov.Node:
+        return op.matmul(x, weights(n_out, n_in), False, True, name=name)
+
+    def norm(x: ov.Node, name: str) -> ov.Node:
+        square = op.power(x, op.constant(np.float32(2)), name=f"{name}/square")
+        mean = op.reduce_mean(square, whole(-1), True, name=f"{name}/mean")
+        root = op.sqrt(op.add(mean, op.constant(np.float32(1e-5))), name=f"{name}/root")
+        gain = op.constant(rng.uniform(0.5, 1.5, _WIDTH).astype(np.float32))
+        return op.multiply(op.divide(x, root), gain, name=name)
+
+    ids = _input("input_ids", [-1, -1], np.int64)
+    attention = _input("attention_mask", [-1, -1], np.int64)
+    positions = _input("position_ids", [-1, -1], np.int64)
+    beam = _input("beam_idx", [-1], np.int32)
+
+    shape = op.shape_of(ids, name="shape_of_ids")
+    batch = op.gather(shape, whole(0), whole(0), name="batch")
+    length = op.gather(shape, op.constant(np.int64(1)), whole(0), name="length")
+    no_past = op.concat([batch, whole(_KV_HEADS, 0, _HEAD)], 0, name="shape_of_no_past")
+
+    # Rotary positions, [batch, 1, length, head]
+    frequencies = op.constant((100.0 ** -np.arange(0, 1, 2 / _HEAD)).astype(np.float32))
+    angles = op.multiply(
+        op.unsqueeze(op.convert(positions, "f32"), whole(-1)), frequencies, name="angles"
+    )
+    angles = op.unsqueeze(op.concat([angles, angles], -1), whole(1))
+    cos, sin = op.cos(angles, name="cos"), op.sin(angles, name="sin")
+
+    # A key is seen if it is not padding and does not come later: [batch, 1, length, total]
+    total = op.gather(op.shape_of(attention), op.constant(np.int64(1)), whole(0), name="total")
+    zero, one = op.constant(np.int64(0)), op.constant(np.int64(1))
+    keys = op.range(zero, total, one, "i64", name="keys")
+    queries = op.add(op.range(zero, length, one, "i64"), op.subtract(total, length), name="queries")
+    causal = op.less_equal(keys, op.unsqueeze(queries, whole(1)), name="causal")
+    real = op.not_equal(op.unsqueeze(attention, whole(1, 2)), zero, name="not_padding")
+    bias = op.select(
+        op.logical_and(causal, real),
+        op.constant(np.float32(0)),
+        op.constant(np.float32(-1e9)),
+        name="mask",
+    )
+
+    def rotated(x: ov.Node, name: str) -> ov.Node:
+        low, high = op.split(x, op.constant(3), 2).outputs()
+        turned = op.concat([op.negative(high), low], -1)
+        return op.add(op.multiply(x, cos), op.multiply(turned, sin), name=name)
+
+    def heads(x: ov.Node, n: int, name: str) -> ov.Node:
+        split = op.reshape(x, whole(0, 0, n, _HEAD), True, name=f"{name}/split")
+        return op.transpose(split, whole(0, 2, 1, 3), name=name)
+
+    def cached(x: ov.Node, kind: str, block: int) -> tuple[ov.Node, ov.Node]:
+        info = VariableInfo()
+        info.data_shape = ov.PartialShape([-1, _KV_HEADS, -1, _HEAD])
+        info.data_type = ov.Type.f32
+        info.variable_id = f"past_key_values.{block}.{kind}present.{block}.{kind}"
+        variable, prefix = Variable(info), f"layers.{block}/{kind}"
+        empty = op.broadcast(op.constant(np.float32(0)), no_past, name=f"{prefix}/empty")
+        past = op.gather(op.read_value(empty, variable, name=f"{prefix}/past"), beam, whole(0))
+        every = op.concat([past, x], 2, name=f"{prefix}/every")
+        assign = op.assign(every, variable, name=f"{prefix}/keep")
+        # Each group of query heads shares a head: [batch, kv, 1, total, head] is repeated.
+        wide = op.broadcast(
+            op.unsqueeze(every, whole(2)),
+            whole(1, 1, _HEADS // _KV_HEADS, 1, 1),
+            broadcast_spec="BIDIRECTIONAL",
+        )
+        return op.reshape(wide, whole(0, _HEADS, -1, _HEAD), True, name=f"{prefix}/shared"), assign
+
+    table = weights(VOCABULARY, _WIDTH)
+    x = op.gather(table, ids, op.constant(0), name="embedding")
+    sinks = []
+    for block in range(n_blocks):
+        name = f"layers.{block}"
+        y = norm(x, f"{name}/input_norm")
+        query = heads(linear(y, _WIDTH, _WIDTH, f"{name}/q"), _HEADS, f"{name}/q_heads")
+        width = _KV_HEADS * _HEAD
+        key = heads(linear(y, width, _WIDTH, f"{name}/k"), _KV_HEADS, f"{name}/k_heads")
+        value = heads(linear(y, width, _WIDTH, f"{name}/v"), _KV_HEADS, f"{name}/v_heads")
+        keys_of, keep_keys = cached(rotated(key, f"{name}/k_rotated"), "key", block)
+        values_of, keep_values = cached(value, "value", block)
+        sinks += [keep_keys, keep_values]
+        seen = op.scaled_dot_product_attention(
+            rotated(query, f"{name}/q_rotated"), keys_of, values_of, bias, name=f"{name}/attention"
+        )
+        joined = op.reshape(
+            op.transpose(seen, whole(0, 2, 1, 3)), whole(0, 0, _WIDTH), True, name=f"{name}/joined"
+        )
+        x = op.add(x, linear(joined, _WIDTH, _WIDTH, f"{name}/o"), name=f"{name}/attended")
+        y = norm(x, f"{name}/mlp_norm")
+        gate = op.swish(linear(y, 2 * _WIDTH, _WIDTH, f"{name}/gate"), name=f"{name}/act")
+        up = op.multiply(gate, linear(y, 2 * _WIDTH, _WIDTH, f"{name}/up"), name=f"{name}/gated")
+        x = op.add(x, linear(up, _WIDTH, 2 * _WIDTH, f"{name}/down"), name=f"{name}/out")
+    logits = op.matmul(norm(x, "norm"), table, False, True, name="lm_head")
+    logits.output(0).set_names({"logits"})
+    result = op.result(logits, name="logits_out")
+    return ov.Model([result], sinks, [ids, attention, positions, beam], "small_decoder")
+
+
+def _input(name: str, shape: list[int], kind: type) -> ov.Node:
+    parameter = op.parameter(ov.PartialShape(shape), kind, name=name)
+    parameter.output(0).set_names({name})
+    return parameter
