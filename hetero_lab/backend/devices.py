@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 _PLUGINS_OF_THE_WHEEL = ("CPU", "GPU", "NPU")
 _FLOAT = {"BF16": "bf16", "FP16": "f16", "FP32": "f32"}
+_NOT_INTEL = (
+    "not an Intel GPU: the plugin runs its reference kernels on it, and only f32 is to be trusted"
+)
 _NO_DEVICE = "the plugin loads but finds no device: driver missing, or no permission to use it"
 _SUPPORT_CACHE_SIZE = 256
 _support_cache: weakref.WeakKeyDictionary[ov.Core, dict[Any, frozenset[str]]] = (
@@ -44,7 +47,8 @@ def devices(*, core: ov.Core | None = None) -> pd.DataFrame:
     -------
     pandas.DataFrame
         One row per device or deviceless plugin: ``device``, ``available``, ``full_name``,
-        ``type``, ``capabilities``, ``emulated_on`` (empty for a real device), ``problem``.
+        ``type``, ``capabilities``, ``emulated_on`` (empty for a real device), ``problem`` (why it
+        is not available, or what to know before using it).
 
     Examples
     --------
@@ -245,16 +249,21 @@ def _device_row(core: ov.Core, name: str, spec: EmulatedDevice | None) -> dict[s
         except Exception:  # not every plugin answers every question
             return ""
 
-    kind = ask("DEVICE_TYPE")
+    kind, full_name = ask("DEVICE_TYPE"), str(ask("FULL_DEVICE_NAME"))
     return {
         "device": name,
         "available": True,
-        "full_name": str(ask("FULL_DEVICE_NAME")),
+        "full_name": full_name,
         "type": str(kind).rpartition(".")[2].lower(),
         "capabilities": ", ".join(ask("OPTIMIZATION_CAPABILITIES") or ()),
         "emulated_on": spec.base if spec else "",
-        "problem": "",
+        "problem": _NOT_INTEL if is_foreign_gpu(spec.base if spec else name, full_name) else "",
     }
+
+
+def is_foreign_gpu(device: str, full_name: str) -> bool:
+    """Whether a device is the GPU plugin's, on a card that is not Intel's."""
+    return device.partition(".")[0] == "GPU" and "intel" not in full_name.lower()
 
 
 def precisions(device: str, *, core: ov.Core | None = None) -> list[str]:

@@ -256,8 +256,11 @@ def _devices(given: argparse.Namespace) -> int:
     rows = [["DEVICE", "WHAT IT IS", "CAPABILITIES"]]
     for row in hl.devices().to_dict("records"):
         name = f"{row['full_name']} (emulated)" if row["emulated_on"] else row["full_name"]
-        missing = f"not available: {row['problem']}"
-        rows.append([row["device"], name if row["available"] else missing, row["capabilities"]])
+        if not row["available"]:
+            name = f"not available: {row['problem']}"
+        elif row["problem"]:
+            name = f"{name} ({row['problem']})"
+        rows.append([row["device"], name, row["capabilities"]])
     print(columns(rows))
     return 0
 

@@ -9,12 +9,26 @@ from hetero_lab.backend.bound import bind
 from hetero_lab.backend.devices import (
     check_device,
     device_names,
+    is_foreign_gpu,
     precisions,
     supported_ops,
     why_unavailable,
 )
 from hetero_lab.errors import DeviceError, HeteroLabWarning
 from hetero_lab.model.read import prepare
+
+
+@pytest.mark.parametrize(
+    ("device", "full_name", "is_foreign"),
+    [
+        ("GPU", "NVIDIA H100 80GB HBM3 (dGPU)", True),
+        ("GPU.1", "NVIDIA H200 (dGPU)", True),
+        ("GPU.0", "Intel(R) Arc(TM) A770 Graphics (dGPU)", False),
+        ("CPU", "AMD EPYC 9654 96-Core Processor", False),
+    ],
+)
+def test_a_gpu_of_another_vendor_is_known_by_its_name(device, full_name, is_foreign):
+    assert is_foreign_gpu(device, full_name) is is_foreign
 
 
 def test_devices_has_a_row_for_each_device_and_each_plugin_without_one(core):
