@@ -1,34 +1,38 @@
-"""The demo: the main job on a small model, CPU and an emulated accelerator."""
+"""The demo: what to deploy of a small model on the devices here, and why."""
 
 from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+import textwrap
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import hetero_lab as hl
-from hetero_lab.cli.commands import check_targets, until_interrupted
+from hetero_lab.cli.commands import check_targets, command_line, until_interrupted
+from hetero_lab.errors import names_at_hand
+from hetero_lab.experiments.search.advice import Judged
+from hetero_lab.experiments.search.candidates import REMEDIED
 from hetero_lab.tables import make_directory, write_csv
 from hetero_lab.terminal import columns, count_of
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from hetero_lab.experiments.search.advice import Advice
+    from hetero_lab.experiments.sweep.row import Row
 
-MODEL = "digits_inception"
-_COURSE = "notebooks/01_quickstart.ipynb"
-DEVICE = "HETERO:ACC,CPU"
+MODEL, DATA = "digits_inception", "digits"
+EMULATED = "ACC"
 UNSUPPORTED = frozenset(["Interpolate", "ReduceMean", "Sigmoid", "Softmax"])
-FIX = "^(scale|features|head_)"
-ALONE, AUTOMATIC, FIXED = "CPU alone", f"{DEVICE} automatic", f"{DEVICE} fixed"
 BUDGET_S = 20.0
+_WIDTH = 96
+_COURSE = "notebooks/13_what_to_deploy.ipynb"
 
 Say = Callable[[str], object]
 
 
 def run(directory: str, say: Say, progress: bool = True) -> bool:
-    """Do the main job, tell it line by line, write tables and a page of figures.
+    """Advise on the bundled model, tell it line by line, write a page of figures and deploy.
 
     Parameters
     ----------
@@ -42,7 +46,7 @@ def run(directory: str, say: Say, progress: bool = True) -> bool:
     Returns
     -------
     bool
-        Whether Ctrl-C cut the measurement short.
+        Whether Ctrl-C cut the measurement short; then nothing is deployed.
 
     Raises
     ------
@@ -50,141 +54,145 @@ def run(directory: str, say: Say, progress: bool = True) -> bool:
         The directory cannot be written.
     """
     check_targets(files=[], directories=[directory])
-    model = hl.load(MODEL)
-    acc = hl.emulate("ACC", unsupported=UNSUPPORTED, faster_by="auto")
-    say(f"The model: {MODEL}, a small classifier of handwritten digits with branches.")
-    say("\n1. Two devices")
-    say(f"   CPU  set to {_settings(acc.contrast)}")
-    say(f"   ACC  set to {_settings(acc.properties)}; cannot run {', '.join(sorted(UNSUPPORTED))}")
-    say("   ACC is emulated: it is the CPU under a second name, on the same cores. What runs")
-    say("   where and what a boundary costs is real; its speed is not that of an accelerator.")
-
-    say("\n2. Support: the ops that each device can run")
-    support = hl.support(model, ["ACC", "CPU"])
-    say(_indented(_by_type(support)))
-
-    say(f"\n3. Automatic placement {DEVICE}: each op goes to the first device that can run it")
-    automatic = hl.Affinity.automatic(model, DEVICE)
-    say(_indented(_path(hl.partition(model, automatic))))
-
-    say(f"\n4. One fix, {FIX}=CPU: the small ops at both ends stay in one piece")
-    fixed = automatic.fix(patterns={FIX: "CPU"})
-    moved = fixed.diff(automatic)
-    say(f"   moved: {', '.join(moved['op'])}")
-    say(_indented(_path(hl.partition(model, fixed))))
-
-    say(f"\n5. Measured in turn, at most {BUDGET_S:g} s: a drift of the machine hits all alike")
-    properties = {"CPU": acc.contrast}
-    alone = hl.Affinity.uniform(model, "CPU")
-    sweep = until_interrupted(
-        hl.sweep,
+    model, data = hl.load(MODEL), hl.dataset(DATA)
+    say(f"What to deploy of {MODEL}, a small classifier of handwritten digits with branches?")
+    say("\n1. The devices")
+    devices = _devices(say)
+    say(f"\n2. What could be deployed on them, measured in turns in at most {BUDGET_S:g} s")
+    advice = until_interrupted(
+        hl.advise,
         model,
-        [
-            hl.Placement(alone, ALONE, properties, direct=True),
-            hl.Placement(automatic, AUTOMATIC, properties),
-            hl.Placement(fixed, FIXED, properties),
-        ],
+        devices,
+        data=data,
         budget_s=BUDGET_S,
-        precision=0.01,
         isolate=False,
         progress=progress,
     )
-    rows = [row.label for row in sweep.rows if row.profile is not None and not row.same_as]
-    summary = sweep.summary.set_index("label").loc[rows]
-    say(_indented(_measured(summary)))
-    say(_indented(_verdict(sweep)))
-    for note in sweep.notes:
-        say(f"   Note: {note}")
+    say(_indented(_candidates(advice)))
+    split = _split(advice)
+    if split is not None:
+        say("\n3. Why a split costs, and what lint found to do about it")
+        say(_indented(_remedy(*split)))
+    say("\n4. The answer")
+    for sentence in advice.verdict.splitlines():
+        say(_indented(textwrap.fill(sentence, _WIDTH, break_on_hyphens=False)))
 
     target = make_directory(directory)
-    write_csv(target / "support.csv", support)
-    write_csv(target / "fix.csv", moved)
-    sweep.export(target)
-    fixed.to_json(target / "fixed.json")
-    page = target / "index.html"
-    results = [sweep, *(sweep.profile(label) for label in rows)]
-    hl.views.page(results, page, title=f"hetero-lab demo: {MODEL}")
-    say("\n6. Where to look")
-    say(_indented(_files(target)))
-    say("\nNext")
-    say(_indented(_next_steps()))
-    return sweep.interrupted
-
-
-def _settings(properties: Mapping[str, Any]) -> str:
-    names = {"INFERENCE_PRECISION_HINT": "precision", "INFERENCE_NUM_THREADS": "threads"}
-    return ", ".join(f"{names[key]} {properties[key]}" for key in names if key in properties)
-
-
-def _by_type(support: pd.DataFrame) -> str:
-    rows = [["OP TYPE", "OPS", "ACC", "CPU"]]
-    for name in sorted(set(support["op_type"])):
-        mine = support[support["op_type"] == name]
-        rows.append([name, *(str(n) for n in (len(mine), mine["ACC"].sum(), mine["CPU"].sum()))])
-    return columns(rows)
-
-
-def _path(partition: hl.Partition) -> str:
-    rows = [["SUBGRAPH", "DEVICE", "OPS", "FROM … TO"]]
-    for subgraph in partition.subgraphs:
-        first, last = subgraph.ops[0], subgraph.ops[-1]
-        span = first if first == last else f"{first} … {last}"
-        rows.append([str(subgraph.index), subgraph.device, str(len(subgraph.ops)), span])
-    boundaries = count_of(len(partition.boundaries), "boundary")
-    sent = f"{boundaries}, {partition.boundary_bytes:,} bytes"
-    return f"{count_of(partition.n_subgraphs, 'subgraph')}, {sent}\n{columns(rows)}"
-
-
-def _measured(summary: pd.DataFrame) -> str:
-    rows = [["PLACEMENT", "SUBGRAPHS", "BYTES", "MEDIAN µs  [95 %]", "RATIO  [95 %]", "OUTPUTS"]]
-    for label, row in summary.iterrows():
-        median = f"{row.median_us:.1f}  [{row.ci95_low_us:.1f}, {row.ci95_high_us:.1f}]"
-        ratio = f"{row.ratio:.3f}  [{row.ratio_ci95_low:.3f}, {row.ratio_ci95_high:.3f}]"
-        if row.reference:
-            ratio = "1"
-        counts = [str(int(row.n_subgraphs)), f"{int(row.boundary_bytes):,}"]
-        rows.append([str(label), *counts, median, ratio, str(row.verdict)])
-    return columns(rows)
-
-
-def _verdict(sweep: hl.Sweep) -> str:
-    """Say what the evidence says: placements in one group cannot be told apart."""
-    ranking = sweep.ranking.set_index("label")
-    if not {ALONE, AUTOMATIC, FIXED} <= set(ranking.index):
-        return "The measurement was cut short: too little to compare."
-    lines = [
-        "A ratio below 1 is faster than CPU alone. Outputs are compared with CPU in f32;",
-        "rounding: they differ by no more than the precision explains.",
+    write_csv(target / "candidates.csv", advice.summary)
+    files = [
+        [str(target / "index.html"), "the figures; open it in a browser, no network needed"],
+        [str(target / "candidates.csv"), "one row a candidate"],
     ]
-    for other, name in ((AUTOMATIC, "the automatic placement"), (ALONE, "CPU alone")):
-        ratio = ranking["ratio"][FIXED] / ranking["ratio"][other]
-        if ranking["group"][FIXED] == ranking["group"][other]:
-            lines.append(f"The fix cannot be told apart from {name}.")
-        else:
-            word = "less" if ratio < 1 else "more"
-            lines.append(f"The fix needs {abs(1 - ratio):.1%} {word} time than {name}.")
+    profiles = [c.row.profile for c in split or () if c.row.profile is not None]
+    hl.views.page([advice, *profiles], target / "index.html", title=f"hetero-lab demo: {MODEL}")
+    if split is not None:
+        split[1].placement.affinity.to_json(target / "remedied.json")
+        files.append([str(target / "remedied.json"), "the remedied affinity, for --affinity"])
+    deployed = target / "deploy"
+    if not advice.interrupted:
+        advice.deploy(deployed)
+        files.append([str(deployed), "what is advised, with its contract; run.py runs it"])
+    say("\n5. Where to look")
+    say(_indented(columns(files)))
+    say("\nNext")
+    say(_indented(_next_steps(None if advice.interrupted else deployed)))
+    return advice.interrupted
+
+
+def _devices(say: Say) -> list[str]:
+    """Return the devices here; with none beside the CPU, a second one is emulated on it."""
+    table = hl.devices()
+    table = table[table["available"] & (table["emulated_on"] == "")]
+    rows = [[row["device"], row["full_name"]] for row in table.to_dict("records")]
+    names = [name for name, _ in rows]
+    if len(rows) == 1:
+        hl.emulate(EMULATED, unsupported=UNSUPPORTED)
+        names = [EMULATED, *names]
+        rows.append([EMULATED, f"emulated; cannot run {', '.join(sorted(UNSUPPORTED))}"])
+    say(_indented(columns(rows)))
+    if EMULATED in names:
+        say(f"   {EMULATED} is emulated: it is the CPU under a second name, on the same cores.")
+        say("   What runs where and what a boundary costs is real; its speed is the CPU's.")
+    return names
+
+
+def _candidates(advice: Advice) -> str:
+    rows = [["CANDIDATE", "SUBGRAPHS", "MEDIAN µs  [95 %]", "RATIO  [95 %]", "ACCURACY", "IS"]]
+    for candidate in advice.candidates:
+        row = candidate.row
+        if row.latency is None or row.profile is None:
+            rows.append([row.label, "", "", "", "", candidate.judgement])
+            continue
+        us, found = row.latency, row.evaluation
+        accuracy = None if found is None else found.accuracy
+        rows.append(
+            [
+                row.label,
+                str(row.profile.partition.n_subgraphs),
+                f"{us.us:.1f}  [{us.low_us:.1f}, {us.high_us:.1f}]",
+                _ratio(row),
+                "" if accuracy is None else f"{accuracy:.1%}",
+                f"{candidate.judgement} ({candidate.stage})",
+            ]
+        )
+    said = [
+        "A ratio below 1 is faster than the first. The slow ones are dropped after a short race;",
+        "the others are measured longer, and quantised to int8, in a final.",
+    ]
+    return "\n".join([columns(rows), *said])
+
+
+def _ratio(row: Row) -> str:
+    if row.series.ratio is None:
+        return "1"
+    middle, low, high, _ = row.series.ratio
+    return "1" if low == high else f"{middle:.3f}  [{low:.3f}, {high:.3f}]"
+
+
+def _split(advice: Advice) -> tuple[Judged, Judged] | None:
+    """Return HETERO's own choice and the same after lint's remedies, if there are any."""
+    known = {candidate.row.label: candidate for candidate in advice.candidates}
+    for label, candidate in known.items():
+        if label.endswith(f" {REMEDIED}"):
+            return known[label.removesuffix(f" {REMEDIED}")], candidate
+    return None
+
+
+def _remedy(automatic: Judged, remedied: Judged) -> str:
+    before, after = automatic.placement.affinity, remedied.placement.affinity
+    moved = after.diff(before)
+    lines = []
+    for name, candidate in (("as HETERO splits it", automatic), ("remedied", remedied)):
+        part = hl.partition(candidate.model, candidate.placement)
+        rows = [["SUBGRAPH", "DEVICE", "OPS", "FROM … TO"]]
+        for subgraph in part.subgraphs:
+            first, last = subgraph.ops[0], subgraph.ops[-1]
+            span = first if first == last else f"{first} … {last}"
+            rows.append([str(subgraph.index), subgraph.device, str(len(subgraph.ops)), span])
+        boundaries = count_of(len(part.boundaries), "boundary")
+        sent = f"{boundaries}, {part.boundary_bytes:,} bytes"
+        lines.append(f"{name}: {count_of(part.n_subgraphs, 'subgraph')}, {sent}")
+        lines.append(columns(rows))
+    to = ", ".join(sorted(set(moved["after"])))
+    lines.insert(2, f"Moved to {to}: {names_at_hand(list(moved['op']), 8)}")
+    ratios = [c.row.series.ratio for c in (automatic, remedied)]
+    if ratios[0] is not None and ratios[1] is not None:
+        saved = 1.0 - ratios[1][0] / ratios[0][0]
+        word = "less" if saved > 0 else "more"
+        lines.append(f"Roughly measured, the remedied split takes {abs(saved):.1%} {word} time.")
     return "\n".join(lines)
 
 
-def _files(target: Path) -> str:
-    return columns(
-        [
-            [str(target / "index.html"), "the figures; open it in a browser, no network needed"],
-            [str(target / "summary.csv"), "one row a placement"],
-            [str(target / "subgraphs.csv"), "one row a subgraph; counters.csv, boundaries.csv, …"],
-            [str(target / "fixed.json"), "the fixed affinity, for --affinity"],
-        ]
-    )
-
-
-def _next_steps() -> str:
+def _next_steps(deployed: Path | None) -> str:
     lab, ours = _program("jupyter"), _program("hetero-lab")
     here = Path(_COURSE).exists()  # a wheel does not bring the notebooks
+    verify = command_line(ours, "verify", str(deployed))
     return columns(
         [
+            *([[verify, "prove it again: after an update, in CI"]] if deployed else []),
             *([[f"{lab} lab {_COURSE}", "the same story, step by step"]] if here else []),
-            [f"{ours} devices", "the real devices of this machine"],
-            [f"{ours} profile MODEL -d HETERO:GPU,CPU", "your own model (.xml .onnx .tflite …)"],
+            [f"{ours} devices", "the devices of this machine, and why others are missing"],
+            [f"{ours} advise MODEL", "your own model (.xml .onnx .tflite …)"],
         ]
     )
 

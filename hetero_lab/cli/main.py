@@ -73,7 +73,9 @@ def parser() -> options.OptionParser:
     subparsers = top.add_subparsers(
         dest="command", metavar="COMMAND", parser_class=options.OptionParser
     )
-    demo = subparsers.add_parser("demo", help="the main job on a small bundled model")
+    demo = subparsers.add_parser(
+        "demo", help="what to deploy of a small bundled model, in half a minute"
+    )
     demo.add_argument(
         "--export", default="hetero_lab_demo", metavar="DIR", help="where to write (%(default)s)"
     )

@@ -22,6 +22,7 @@ RULES = (*TOPOLOGY_RULES, *QUANTIZATION_RULES, *COST_RULES)
 _RANK = {ERROR: 0, "warning": 1, INFO: 2}
 _NODES_TRIED = 15_000  # nodes times remedies: a trial takes 1 to 4 µs a node
 _LEAST, _MOST = 8, 200
+_ROUNDS = 4  # of following all remedies: the first one makes most of the difference
 
 
 def most_remedies(n_nodes: int) -> int:
@@ -123,6 +124,29 @@ def find_problems(
     found = [finding for draft in drafts if (finding := _finding(trials, now, draft))]
     found.sort(key=lambda f: (f.severity != ERROR, -(f.cost_us or 0.0), _RANK[f.severity]))
     return with_causes(context, found)
+
+
+def follow_remedies(
+    graph: OpGraph, affinity: Affinity, able: Mapping[str, frozenset[str]]
+) -> Affinity:
+    """Return a placement after the remedies of its findings, while these leave fewer subgraphs.
+
+    Findings without a remedy, and those of severity ``info``, are left alone. The arguments are
+    those of :func:`find_problems`.
+    """
+    for _ in range(_ROUNDS):
+        remedied = affinity
+        for finding in find_problems(graph, affinity, able):
+            if finding.remedy and finding.severity != INFO:
+                remedied = remedied.fix(ops=finding.remedy)
+        if _n_subgraphs(graph, remedied, able) >= _n_subgraphs(graph, affinity, able):
+            break
+        affinity = remedied
+    return affinity
+
+
+def _n_subgraphs(graph: OpGraph, affinity: Affinity, able: Mapping[str, frozenset[str]]) -> int:
+    return _outcome(LintContext(graph, affinity, able), {}).n_subgraphs
 
 
 def _finding(trials: Trials, now: Outcome, draft: Draft) -> Finding | None:

@@ -197,14 +197,17 @@ def test_demo(tmp_path):
     (tmp_path / "hetero_lab_demo").mkdir()  # an existing directory is fine
     out, err = start("demo", cwd=tmp_path).communicate()
     assert "Traceback" not in err
-    for expected in ("ACC is emulated", "8 subgraphs", "3 subgraphs", "hetero-lab devices"):
+    for expected in ("ACC is emulated", "8 subgraphs", "5 subgraphs", "hetero-lab devices"):
         assert expected in out
     made = tmp_path / "hetero_lab_demo"
-    summary = pd.read_csv(made / "summary.csv").set_index("label")
-    assert list(summary["status"].unique()) == ["ok"]
-    assert list(summary["n_subgraphs"][:3]) == [1, 8, 3]
-    assert set(summary["verdict"]) <= {"equal", "rounding"}
-    assert hl.Affinity.from_json(made / "fixed.json").counts()["CPU"] == 9
+    table = pd.read_csv(made / "candidates.csv").set_index("label")
+    assert {"CPU", "CPU · f32", "HETERO:ACC,CPU", "HETERO:ACC,CPU remedied"} <= set(table.index)
+    (best,) = table.index[table["judgement"] == "best"]
+    assert f"Deploy {best}: " in out
+    assert set(table["verdict"].dropna()) <= {"equal", "rounding"}
+    remedied = hl.Affinity.from_json(made / "remedied.json")
+    assert remedied["scale"] == remedied["head_parity/matmul"] == "CPU"
+    assert hl.verify(made / "deploy", turns=3, slower=1e6).ok
     page = (made / "index.html").read_text("utf-8")
     links = _Links()
     links.feed(page)

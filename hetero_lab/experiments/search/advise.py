@@ -635,7 +635,7 @@ def _what_is_best(asked: _Inquiry, best: Judged, made: Sweep) -> str:
             text += f". That it is faster than {made.reference} is likely, not proven"
     found = best.row.evaluation
     if found is not None and found.is_labelled:
-        text += f". Accuracy {found.accuracy:.1%}, {found.paired.drop:+.1%} lost to f32"
+        text += f". Accuracy {found.accuracy:.1%}, {-found.paired.drop:+.1%} against f32"
     return f"{text}."
 
 

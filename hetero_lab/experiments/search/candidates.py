@@ -12,7 +12,10 @@ from hetero_lab.backend.devices import device_names, precisions, supported_ops
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import DeviceError, HeteroLabError, names_at_hand
 from hetero_lab.experiments.sweep.entries import priority_orders
+from hetero_lab.lint.lint import able_ops
+from hetero_lab.lint.remedies import follow_remedies
 from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement, resolve
 from hetero_lab.placement.priorities import Priorities
 from hetero_lab.planning.constraints import parse_bytes
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     import openvino as ov
 
 _MOST_ORDERS = 6
+REMEDIED = "remedied"  # by what lint advises
 _PRECISION = "INFERENCE_PRECISION_HINT"
 
 
@@ -81,24 +85,27 @@ def candidates_for(
         )
     found = Candidates()
 
-    def offer(text: str, label: str, changes: Mapping[str, Mapping[str, Any]]) -> None:
+    def offer(
+        what: str | Affinity, label: str, changes: Mapping[str, Mapping[str, Any]]
+    ) -> Placement | None:
         merged = {
             device: {**device_properties.get(device, {}), **changes.get(device, {})}
             for device in dict.fromkeys([*device_properties, *changes])
         }
         try:
-            placement = resolve(bound, text).placement
+            placement = resolve(bound, what).placement
             used = {*placement.devices, *([placement.virtual.kind] if placement.virtual else [])}
             own = {d: p for d, p in merged.items() if d in used and p}
             placement = replace(placement, label=label, device_properties=own)
             resolve(bound, placement)  # the properties, too
         except HeteroLabError as error:
             found.left_out[label] = str(error)
-            return
+            return None
         if excess := over_limit(bound.graph, placement, memory_limit):
             found.left_out[label] = excess
-        elif not (text.startswith("HETERO:") and len(placement.affinity.devices) == 1):
+        elif placement.direct or len(placement.affinity.devices) > 1:
             found.add(placement)
+        return placement
 
     whole = [d for d in devices if all(op.name in able[d] for op in every)]
     for device in sorted(whole, key=lambda name: name != "CPU"):  # CPU is the reference
@@ -120,8 +127,15 @@ def candidates_for(
     if len(devices) > 1:
         # Without this a split lets requests wait for each other.
         free = {d: {"EXCLUSIVE_ASYNC_REQUESTS": False} for d in devices} if many else {}
-        for order in priority_orders(devices, core=core)[:_MOST_ORDERS]:
+        greedy = [
             offer(str(order), str(order), free)
+            for order in priority_orders(devices, core=core)[:_MOST_ORDERS]
+        ]
+        first = next((p for p in greedy if p is not None and len(p.affinity.devices) > 1), None)
+        if first is not None:
+            able = {device: able_ops(bound, device) for device in devices}
+            remedied = follow_remedies(bound.graph, first.affinity, able)
+            offer(remedied, f"{first.label} {REMEDIED}", free)
     return found
 
 

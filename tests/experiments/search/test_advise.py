@@ -137,6 +137,20 @@ def test_what_is_raced_for_latency_and_for_throughput():
     }
 
 
+def test_lints_remedies_are_a_candidate():
+    hl.emulate("ADVACC", unsupported={"Interpolate", "ReduceMean", "Sigmoid", "Softmax"})
+    found = candidates("digits_inception", ("ADVACC", "CPU"), shared_core()).placements
+    split, remedied = found["HETERO:ADVACC,CPU"], found["HETERO:ADVACC,CPU remedied"]
+    parts = [hl.partition("digits_inception", p).n_subgraphs for p in (split, remedied)]
+    assert parts == [8, 5]
+    findings = hl.lint("digits_inception", remedied)
+    assert not [
+        r
+        for r, s in zip(findings["remedy"], findings["severity"], strict=True)
+        if r and s != "info"
+    ]
+
+
 def test_a_memory_limit_leaves_devices_out():
     hl.emulate("ADVACC", unsupported={"Softmax"})
     core = shared_core()
