@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     from hetero_lab.experiments.sweep.sweep import sweep as sweep
     from hetero_lab.interrupts import last_interrupted as last_interrupted
     from hetero_lab.lint.lint import lint as lint
+    from hetero_lab.model.language import Scenario as Scenario
     from hetero_lab.model.opgraph import OpGraph as OpGraph
     from hetero_lab.model.read import load as load
     from hetero_lab.placement.affinity import Affinity as Affinity
@@ -156,6 +157,7 @@ _WHERE = {
     "Priorities": "placement.priorities",
     "Recovered": "experiments.search.recovered",
     "Refusals": "experiments.search.refusals",
+    "Scenario": "model.language",
     "Schedule": "planning.schedules",
     "SchedulePlan": "planning.list_scheduling",
     "Subgraph": "placement.partition",

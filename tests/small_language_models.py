@@ -119,7 +119,7 @@ def decoder(n_blocks: int = 3, seed: int = 0) -> ov.Model:
         gate = op.swish(linear(y, 2 * _WIDTH, _WIDTH, f"{name}/gate"), name=f"{name}/act")
         up = op.multiply(gate, linear(y, 2 * _WIDTH, _WIDTH, f"{name}/up"), name=f"{name}/gated")
         x = op.add(x, linear(up, _WIDTH, 2 * _WIDTH, f"{name}/down"), name=f"{name}/out")
-    logits = op.matmul(norm(x, "norm"), table, False, True, name="lm_head")
+    logits = linear(norm(x, "norm"), VOCABULARY, _WIDTH, "lm_head")
     logits.output(0).set_names({"logits"})
     result = op.result(logits, name="logits_out")
     return ov.Model([result], sinks, [ids, attention, positions, beam], "small_decoder")

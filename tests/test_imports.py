@@ -39,10 +39,11 @@ LAYERS = [
 # Where a package may be imported: directories end in a slash.
 ALLOWED = {
     "openvino": (
-        "model/read.py", "samples/googlenet_graph.py", "samples/efficientnet_lite0.py",
-        "backend/", "runtime/", "experiments/interop/dot_dumps.py",
+        "model/read.py", "model/language.py", "samples/googlenet_graph.py",
+        "samples/efficientnet_lite0.py", "backend/", "runtime/", "experiments/interop/dot_dumps.py",
     ),
     "nncf": ("runtime/quantize.py",),
+    "openvino_genai": ("samples/gguf.py",),
     "plotly": ("views/", "widgets/"),
     "ipywidgets": ("widgets/",),
     "anywidget": ("widgets/",),

@@ -1,13 +1,16 @@
 """Any source → a prepared ov.Model, and ov.Model → OpGraph.
 
 Prepared means: static input shapes, constants folded without undoing compressed weights,
-unique friendly names. Without this most placements of real models cannot be compiled.
+unique friendly names. Without this most placements of real models cannot be compiled. A language
+model keeps its dynamic shapes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -31,6 +34,7 @@ from hetero_lab.errors import (
     shorten,
     warn,
 )
+from hetero_lab.model.language import is_language_model, set_context_tokens
 from hetero_lab.model.naming import make_names_unique, name_the_nameless, names_of_file, unique
 from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, Op, OpGraph, Tensor
 from hetero_lab.samples.catalogue import sample_names, sample_path, sample_shapes
@@ -39,6 +43,7 @@ Shapes: TypeAlias = "Mapping[str, Sequence[int]] | Sequence[int]"
 Source: TypeAlias = "str | os.PathLike[str] | ov.Model | PreparedModel"
 
 _MARK = ["hetero_lab", "prepared"]
+_EXPORTED = "openvino_model.xml"  # in the directory of an exported language model
 _MODEL_FILES = (".xml", ".onnx", ".tflite", ".pb", ".pdmodel")
 _COMPRESSED = re.compile(r"^(f16|bf16|[iu][1-8]|nf4|f8\w*|f4\w*)$")
 _UNREADABLE = "Unable to read the model"
@@ -64,18 +69,19 @@ def load(source: Source, shapes: Shapes | None = None) -> ov.Model:
     ----------
     source
         The name of a sample (see :func:`hetero_lab.samples`), the path of a model file that
-        OpenVINO reads (.xml, .onnx, .tflite, .pb, …), or an ``ov.Model``, which is not changed.
+        OpenVINO reads (.xml, .onnx, .tflite, .pb, …), the directory of an exported language
+        model, or an ``ov.Model``, which is not changed.
     shapes
         Static shape of each input whose shape is dynamic, by tensor name; for a model with one
         input the shape alone will do. If only the batch is dynamic, it becomes 1 and a warning
-        says so.
+        says so. A language model with states needs none: it stays dynamic.
 
     Returns
     -------
     openvino.Model
-        A copy with static inputs, folded constants (compressed weights stay compressed) and
-        unique friendly names. Names that are already unique, and the number and order of
-        inputs and outputs, are kept.
+        A copy with static inputs (but of a language model), folded constants (compressed weights
+        stay compressed) and unique friendly names. Names that are already unique, and the number
+        and order of inputs and outputs, are kept.
 
     Raises
     ------
@@ -117,7 +123,9 @@ def prepare(source: Source, shapes: Shapes | None = None) -> PreparedModel:
         if model.get_friendly_name().endswith("_Frontend_IR"):
             # Frontends call every model the same; the file's name tells more.
             model.set_friendly_name(Path(os.fspath(source)).stem)
-    _set_static_shapes(model, shapes or {})
+        _note_context(model, path)
+    if shapes or not is_language_model(model):
+        _set_static_shapes(model, shapes or {})
     # Now, because other shapes can bring new nodes.
     name_the_nameless(model.get_ordered_ops(), known)
     _bypass_identities(model)
@@ -205,14 +213,27 @@ def _path(source: str | os.PathLike[str]) -> tuple[Path, dict[str, Sequence[int]
     text = os.fspath(source)
     if isinstance(source, str) and text in sample_names():
         return sample_path(text), {**sample_shapes(text)}
+    if os.path.isdir(text) and os.path.isfile(os.path.join(text, _EXPORTED)):
+        return Path(text) / _EXPORTED, {}
     if not os.path.isfile(text):  # Path.is_file raises for a name that is too long
-        kind = "is a directory, not a model file" if os.path.isdir(text) else "does not exist"
+        kind = "does not exist"
+        if os.path.isdir(text):
+            kind = f"is a directory, not a model file: it has no {_EXPORTED},"
         raise ModelError(
             f"{shorten(text)} {kind} and no sample has that name."
             f"{did_you_mean(os.path.basename(text), [*sample_names(), *_models_beside(text)])} "
             f"Samples: {names_at_hand(sample_names(), most=20)}."
         )
     return Path(text), {}
+
+
+def _note_context(model: ov.Model, path: Path) -> None:
+    """Note in a language model how long a sequence may be, as the configuration beside it says."""
+    if path.name != _EXPORTED or not is_language_model(model):
+        return
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        config = json.loads((path.parent / "config.json").read_text("utf-8"))
+        set_context_tokens(model, int(config["max_position_embeddings"]))
 
 
 def _models_beside(path: str) -> list[str]:

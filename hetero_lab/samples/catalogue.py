@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab.errors import ArgumentError, SampleError, did_you_mean, names_at_hand, shorten
-from hetero_lab.samples import onnx_wire
+from hetero_lab.samples import gguf, onnx_wire
 from hetero_lab.samples.fetch import (
     Member,
     Wheel,
@@ -26,11 +26,13 @@ from hetero_lab.samples.fetch import (
     fetch,
     is_sound,
     keep,
+    keep_directory,
 )
 
 if TYPE_CHECKING:
     import pandas as pd
 
+_GGUF = "gguf"
 # What makes a whole model of a fetched file: module and function, which takes and returns bytes.
 _MAKERS = {
     "googlenet_graph": ("hetero_lab.samples.googlenet_graph", "with_weights"),
@@ -44,8 +46,10 @@ class Sample:
 
     ``bundled`` is a file in the directory of the data sets; the others have ``wheel`` and
     ``member`` instead. ``made_by`` names what turns the fetched member into a model, whose
-    SHA-256 is then ``made_sha256``. ``n_bytes`` is the size of the model file(s). ``labels`` are
-    the classes, where in the sample's own files they are, or a wheel that has a list of them.
+    SHA-256 is then ``made_sha256``; ``"gguf"`` makes a directory, whose content differs from one
+    release of OpenVINO GenAI to the next. ``n_bytes`` is the size of the model file(s).
+    ``labels`` are the classes, where in the sample's own files they are, or a wheel that has a
+    list of them.
     """
 
     name: str
@@ -145,6 +149,12 @@ def sample_path(name: str, progress: bool = True) -> Path:
         return path
     if chosen.made_by is None:
         return fetch(chosen.wheel, chosen.member, progress)
+    if chosen.made_by == _GGUF:
+        if not path.is_file():
+            gguf.check_installed(name)
+            source = fetch(chosen.wheel, chosen.member, progress)
+            keep_directory(path.parent, lambda directory: gguf.convert(source, directory))
+        return path
     if not is_sound(path, chosen.made_sha256):
         source = fetch(chosen.wheel, chosen.member, progress)
         content = _maker(chosen.made_by)(source.read_bytes())
@@ -239,6 +249,8 @@ def _model_path(chosen: Sample) -> Path:
     """Return where the model file is or will be."""
     if chosen.wheel is None or chosen.member is None:
         return datasets_dir() / str(chosen.bundled)
+    if chosen.made_by == _GGUF:
+        return cache_dir() / chosen.name / chosen.member.sha256[:12] / gguf.MODEL
     if chosen.made_by:
         # A later version may make it in another way: a file of its own for each.
         return cache_dir() / chosen.name / f"{chosen.made_sha256[:12]}.onnx"

@@ -22,7 +22,7 @@ import sys
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -161,6 +161,25 @@ def keep(path: Path, content: bytes) -> None:
     with _cache_errors(), _temporary_directory() as temporary:
         (temporary / "content").write_bytes(content)
         _move(temporary / "content", path)
+
+
+def keep_directory(target: Path, fill: Callable[[Path], None]) -> None:
+    """Let ``fill`` write files into a directory of the cache, which is there whole or not at all.
+
+    Raises
+    ------
+    SampleError
+        The cache cannot be written.
+    """
+    with _cache_errors(), _temporary_directory() as temporary:
+        made = temporary / "directory"
+        made.mkdir(mode=0o700)
+        fill(made)
+        for path in made.iterdir():
+            path.chmod(0o600)
+        shutil.rmtree(target, ignore_errors=True)
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.replace(made, target)
 
 
 def by_hand(wheel: Wheel) -> str:

@@ -71,7 +71,9 @@ def in_f32(core: ov.Core, model: ov.Model) -> Predict:
 
 
 def test_all_samples_are_looked_at() -> None:
-    assert set(N_OUTPUT_VALUES) == set(samples.sample_names())
+    language_models = {name for name in samples.sample_names() if not samples.sample_shapes(name)}
+    assert language_models == {"smollm2_135m"}
+    assert set(N_OUTPUT_VALUES) == set(samples.sample_names()) - language_models
 
 
 @pytest.mark.parametrize("name", N_OUTPUT_VALUES)
@@ -121,7 +123,10 @@ def test_accuracy_is_the_known_one_within_sampling_error(core: ov.Core, name: st
 def test_calibration_and_evaluation_share_nothing(sample: str) -> None:
     name = samples.sample(sample).dataset
     if not name:
-        assert sample in ("ppocr_det", "minilm_int8", "googlenet_graph", "efficientnet_lite0")
+        assert sample in (
+            *("ppocr_det", "minilm_int8", "googlenet_graph", "efficientnet_lite0"),
+            "smollm2_135m",
+        )
         return
     data = dataset(name)  # with the classes of the real model
     parts = [

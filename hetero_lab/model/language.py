@@ -1,0 +1,209 @@
+"""Language models: which inputs and states a decoder has, and what it is asked to generate.
+
+A language model is a model as OpenVINO's exporters write it: the key-value cache is in states, the
+inputs are token ids and what goes with them, the output is a logit for each token of the
+vocabulary. Its shapes stay dynamic: a prompt is longer than the one token of a further step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import openvino as ov
+
+from hetero_lab.errors import ArgumentError, InputError, ModelError, names_at_hand
+
+_IDS, _MASK, _POSITIONS, _BEAM = "input_ids", "attention_mask", "position_ids", "beam_idx"
+_INPUTS = (_IDS, _MASK, _POSITIONS, _BEAM)
+_OUTPUT = "logits"
+_CONTEXT = ["hetero_lab", "context_tokens"]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What a language model is asked to generate: so many tokens after a prompt of such a length.
+
+    The prompt is run in one inference, which gives the first of ``new_tokens``; each further one
+    takes an inference of its own. ``batch`` sequences are generated at once.
+
+    Raises
+    ------
+    ArgumentError
+        Less than one token in the prompt, two new ones or one sequence.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> hl.Scenario(prompt_tokens=64, new_tokens=32)
+    Scenario(prompt_tokens=64, new_tokens=32, batch=1)
+    """
+
+    prompt_tokens: int
+    new_tokens: int
+    batch: int = 1
+
+    def __post_init__(self) -> None:
+        for name, least in (("prompt_tokens", 1), ("new_tokens", 2), ("batch", 1)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ArgumentError(
+                    f"{name}= is a whole number of at least {least}, not {value!r}."
+                )
+
+    @property
+    def context_tokens(self) -> int:
+        """The positions that the prompt and the new tokens take in a sequence."""
+        return self.prompt_tokens + self.new_tokens
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """The ports and states of a language model.
+
+    Attributes
+    ----------
+    inputs
+        What each input of the model is, in its order: ``input_ids`` and, where the model has
+        them, ``attention_mask``, ``position_ids`` and ``beam_idx``.
+    logits
+        The number of the output.
+    vocabulary
+        How many tokens there are; ``None`` if the model does not tell.
+    states
+        The names of its variables.
+    context_tokens
+        How many positions the model was trained for, where the files beside it say so.
+    """
+
+    inputs: tuple[str, ...]
+    logits: int
+    vocabulary: int | None
+    states: tuple[str, ...]
+    context_tokens: int | None = None
+
+    def check(self, scenario: Scenario) -> None:
+        """Raise for a scenario that does not fit into the context.
+
+        Raises
+        ------
+        ArgumentError
+            The prompt and the new tokens are more than the model was trained for.
+        """
+        if self.context_tokens is not None and scenario.context_tokens > self.context_tokens:
+            raise ArgumentError(
+                f"A prompt of {scenario.prompt_tokens} tokens and {scenario.new_tokens} new ones "
+                f"are longer than the model's context of {self.context_tokens} tokens. Ask for "
+                "less in Scenario(prompt_tokens=…, new_tokens=…)."
+            )
+
+    def feed(self, ids: np.ndarray, past: int) -> list[np.ndarray]:
+        """Return the inputs, in the model's order, that append tokens to sequences.
+
+        Parameters
+        ----------
+        ids
+            Tokens, shape ``[batch, n]``.
+        past
+            How many tokens the states hold already.
+        """
+        batch, n = ids.shape
+        made = {
+            _IDS: lambda: ids,
+            _MASK: lambda: np.ones((batch, past + n), np.int64),
+            _POSITIONS: lambda: np.tile(np.arange(past, past + n), (batch, 1)),
+            _BEAM: lambda: np.arange(batch, dtype=np.int32),
+        }
+        return [made[name]() for name in self.inputs]
+
+    def prompt(self, scenario: Scenario, seed: int) -> np.ndarray:
+        """Return a prompt of random tokens, int64 of shape ``[batch, prompt_tokens]``."""
+        rng = np.random.default_rng(seed)
+        shape = (scenario.batch, scenario.prompt_tokens)
+        return rng.integers(0, self.vocabulary or 2, shape, dtype=np.int64)
+
+    def check_prompt(self, ids: np.ndarray, scenario: Scenario) -> np.ndarray:
+        """Return a prompt as int64 if it is what a scenario says.
+
+        Raises
+        ------
+        InputError
+            It has another shape, no whole numbers, or tokens that the model does not have.
+        """
+        shape = (scenario.batch, scenario.prompt_tokens)
+        if ids.dtype.kind not in "iu" or ids.shape != shape:
+            raise InputError(
+                f"The prompt is an array of token ids of shape {list(shape)}, as the scenario "
+                f"says, not {ids.dtype} of shape {list(ids.shape)}."
+            )
+        if ids.min() < 0 or (self.vocabulary is not None and ids.max() >= self.vocabulary):
+            raise InputError(
+                f"Token ids are from 0 to {(self.vocabulary or 0) - 1}; the prompt has ids from "
+                f"{ids.min()} to {ids.max()}."
+            )
+        return ids.astype(np.int64)
+
+
+def language_model(model: ov.Model) -> LanguageModel:
+    """Return the ports and states of a language model.
+
+    Raises
+    ------
+    ModelError
+        The model has no states, no ``input_ids`` or ``logits``, or an input that is not known.
+    """
+    states = tuple(variable.get_info().variable_id for variable in model.get_variables())
+    inputs = [_name(port, _INPUTS) for port in model.inputs]
+    outputs = [_name(port, (_OUTPUT,)) for port in model.outputs]
+    if not states:
+        raise ModelError(
+            f"{model.get_friendly_name()!r} has no states, so that it is no language model that "
+            "keeps its key-value cache. Export it with states (optimum-cli export openvino does)."
+        )
+    unknown = [name for name in inputs if name not in _INPUTS]
+    if unknown or _IDS not in inputs:
+        what = f"has the inputs {names_at_hand(unknown)}" if unknown else "has no input input_ids"
+        raise ModelError(
+            f"{model.get_friendly_name()!r} {what}. A language model's inputs are "
+            f"{', '.join(_INPUTS)}; the first is a must."
+        )
+    if _OUTPUT not in outputs:
+        raise ModelError(
+            f"{model.get_friendly_name()!r} has no output 'logits'. Outputs: "
+            f"{names_at_hand(outputs)}."
+        )
+    logits = outputs.index(_OUTPUT)
+    shape = model.outputs[logits].get_partial_shape()
+    last = None if shape.rank.is_dynamic else list(shape)[-1]
+    return LanguageModel(
+        inputs=tuple(inputs),
+        logits=logits,
+        vocabulary=None if last is None or last.is_dynamic else last.get_length(),
+        states=states,
+        context_tokens=_context_tokens(model),
+    )
+
+
+def is_language_model(model: ov.Model) -> bool:
+    """Return whether a model has states and reads token ids, so that its shapes stay dynamic."""
+    return bool(model.get_variables()) and any(
+        _name(port, (_IDS,)) == _IDS and port.get_partial_shape().is_dynamic
+        for port in model.inputs
+    )
+
+
+def set_context_tokens(model: ov.Model, n_tokens: int) -> None:
+    """Note in the model for how many positions it was trained."""
+    model.set_rt_info(str(n_tokens), _CONTEXT)
+
+
+def _context_tokens(model: ov.Model) -> int | None:
+    return int(model.get_rt_info(_CONTEXT).astype(str)) if model.has_rt_info(_CONTEXT) else None
+
+
+def _name(port: Any, known: Sequence[str]) -> str:
+    """Return the name among those known that a port has, else its own."""
+    names = sorted(port.get_names()) or [port.get_node().get_friendly_name()]
+    return next((name for name in names if name in known), names[0])

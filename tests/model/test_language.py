@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import openvino as ov
+import pytest
+from openvino import opset13 as op
+from small_language_models import VOCABULARY, decoder
+from small_models import dynamic, stateful
+
+import hetero_lab as hl
+from hetero_lab.errors import ArgumentError, InputError, ModelError
+from hetero_lab.model.language import is_language_model, language_model
+
+
+def test_a_language_model_is_loaded_as_it_is():
+    given = decoder(2)
+    loaded = hl.load(given)
+    assert [str(p.get_partial_shape()) for p in loaded.inputs] == ["[?,?]"] * 3 + ["[?]"]
+    known = language_model(loaded)
+    assert known.inputs == ("input_ids", "attention_mask", "position_ids", "beam_idx")
+    assert (known.vocabulary, len(known.states), known.context_tokens) == (VOCABULARY, 4, None)
+    cut = hl.Affinity.uniform(loaded, "CPU")
+    assert len(cut) == len(loaded.get_ordered_ops())
+
+
+def test_an_exported_directory_tells_its_context(tmp_path):
+    ov.save_model(decoder(1), tmp_path / "openvino_model.xml", compress_to_fp16=False)
+    assert language_model(hl.load(tmp_path)).context_tokens is None
+    (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": 512}))
+    loaded = hl.load(str(tmp_path))
+    known = language_model(loaded)
+    assert known.context_tokens == 512
+    known.check(hl.Scenario(500, 12))
+    with pytest.raises(ArgumentError, match=r"500 tokens and 13 new ones .* context of 512 tokens"):
+        known.check(hl.Scenario(500, 13))
+    # A worker reads a prepared model from a file without the configuration.
+    ov.save_model(loaded, tmp_path / "other.xml", compress_to_fp16=False)
+    assert language_model(hl.load(tmp_path / "other.xml")).context_tokens == 512
+
+
+def test_a_directory_without_a_model_is_told(tmp_path):
+    with pytest.raises(ModelError, match=r"not a model file: it has no openvino_model\.xml"):
+        hl.load(tmp_path)
+
+
+def test_what_is_no_language_model_is_told():
+    with pytest.raises(ModelError, match="has the inputs 'x'"):
+        language_model(stateful())
+    with pytest.raises(ModelError, match="has no states"):
+        language_model(dynamic(-1, 4))
+    odd = decoder(1)
+    odd.inputs[0].set_names({"inputs_embeds"})
+    with pytest.raises(ModelError, match="has the inputs 'inputs_embeds'"):
+        language_model(odd)
+    nameless = decoder(1)
+    nameless.outputs[0].set_names({"hidden"})
+    with pytest.raises(ModelError, match=r"no output 'logits'\. Outputs: 'hidden'"):
+        language_model(nameless)
+
+
+def test_a_dynamic_model_without_states_still_needs_shapes():
+    ids = op.parameter(ov.PartialShape([-1, -1]), np.int64, name="input_ids")
+    model = ov.Model([op.convert(ids, "f32")], [ids], "stateless")
+    assert not is_language_model(model)
+    with pytest.raises(ModelError, match="dynamic inputs"):
+        hl.load(model)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [((0, 4), "prompt_tokens="), ((4, 1), "new_tokens="), ((4, 4, 0), "batch="), ((True, 4), "p")],
+)
+def test_a_scenario_is_checked(given, named):
+    with pytest.raises(ArgumentError, match=named):
+        hl.Scenario(*given)
+
+
+def test_inputs_of_a_step_and_a_prompt():
+    known = language_model(decoder(1))
+    ids, mask, positions, beam = known.feed(np.array([[5], [6]]), past=3)
+    assert ids.tolist() == [[5], [6]]
+    assert mask.shape == (2, 4)
+    assert mask.all()
+    assert positions.tolist() == [[3], [3]]
+    assert beam.tolist() == [0, 1]
+    scenario = hl.Scenario(3, 4, batch=2)
+    prompt = known.prompt(scenario, seed=1)
+    assert prompt.shape == (2, 3)
+    assert known.check_prompt(prompt.astype(np.int32), scenario).dtype == np.int64
+    with pytest.raises(InputError, match=r"shape \[2, 3\]"):
+        known.check_prompt(prompt[:1], scenario)
+    with pytest.raises(InputError, match="from 0 to 96"):
+        known.check_prompt(prompt + VOCABULARY, scenario)
