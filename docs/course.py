@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import lzma
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,9 @@ def _slim(output: NotebookNode) -> dict[str, Any]:
     if output.output_type not in ("display_data", "execute_result"):
         return dict(output)
     if _WIDGET in output.data:
-        bar = output.data.get("text/plain", "").startswith("HBox(")  # of progress
+        plain = output.data.get("text/plain", "")
+        # A widget is written as a call, AffinityTweaker(…); a bar of progress as "race |▋  | …".
+        bar = plain.startswith("HBox(") or not re.match(r"\w+\(", plain)
         data = {} if bar else {"text/markdown": "*A widget, which needs a running notebook.*"}
     else:
         best = next((mime for mime in _SHOWN if mime in output.data), None)
