@@ -19,9 +19,11 @@ _RECORDED = (
     "name: structure, bytes and numbers are real, its speed is not that of an accelerator."
 )
 _FUNCTIONS = {
-    "Devices and models": ("devices", "emulate", "support", "samples", "load", "dataset"),
+    "Devices and models": ("devices", "emulate", "support", "samples", "load", "blocks",
+                           "dataset"),
     "Placements": ("Affinity", "Placement", "Priorities", "partition", "lint", "explain"),
-    "Measure": ("compile", "profile", "sweep", "priority_orders", "compare", "measure_noise"),
+    "Measure": ("compile", "profile", "sweep", "priority_orders", "block_cuts", "compare",
+                "measure_noise"),
     "Find the best": ("calibrate", "plan", "optimize", "ParallelExecutor"),
     "Accuracy": ("evaluate", "recover_accuracy", "find_wrong", "find_refused", "quantize",
                  "compress_weights", "classify"),

@@ -75,13 +75,17 @@ if TYPE_CHECKING:
     from hetero_lab.experiments.search.wrong_reading import read_wrong as read_wrong
     from hetero_lab.experiments.sweep.comparison import Comparison as Comparison, compare as compare
     from hetero_lab.experiments.sweep.control import SweepControl as SweepControl
-    from hetero_lab.experiments.sweep.entries import priority_orders as priority_orders
+    from hetero_lab.experiments.sweep.entries import (
+        block_cuts as block_cuts,
+        priority_orders as priority_orders,
+    )
     from hetero_lab.experiments.sweep.reading import read_sweep as read_sweep
     from hetero_lab.experiments.sweep.repeatability import measure_noise as measure_noise
     from hetero_lab.experiments.sweep.result import Sweep as Sweep
     from hetero_lab.experiments.sweep.sweep import sweep as sweep
     from hetero_lab.interrupts import last_interrupted as last_interrupted
     from hetero_lab.lint.lint import lint as lint
+    from hetero_lab.model.blocks import blocks as blocks
     from hetero_lab.model.language import Scenario as Scenario
     from hetero_lab.model.opgraph import OpGraph as OpGraph
     from hetero_lab.model.read import load as load
@@ -163,6 +167,8 @@ _WHERE = {
     "Subgraph": "placement.partition",
     "SweepControl": "experiments.sweep.control",
     "Profile": "experiments.profile.result",
+    "block_cuts": "experiments.sweep.entries",
+    "blocks": "model.blocks",
     "calibrate": "experiments.search.calibrate",
     "classify": "experiments.accuracy.classify",
     "compile": "runtime.compiled:compile_placement",

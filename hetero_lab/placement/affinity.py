@@ -27,8 +27,10 @@ from hetero_lab.errors import (
     names_at_hand,
     shorten,
 )
+from hetero_lab.model.blocks import find_blocks
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import Source, prepare
+from hetero_lab.placement.block_ranges import device_by_block
 from hetero_lab.placement.priorities import Priorities
 from hetero_lab.tables import (
     SCHEMA_VERSION,
@@ -119,6 +121,49 @@ class Affinity(Mapping[str, str]):
         """
         check_device(device, core)
         return cls.on_one(prepare(model).graph, device)
+
+    @classmethod
+    def by_block(
+        cls,
+        model: Source,
+        devices: Mapping[str | int, str],
+        *,
+        core: ov.Core | None = None,
+    ) -> Affinity:
+        """Place the repeated layers of a model: see :func:`hetero_lab.blocks`.
+
+        Parameters
+        ----------
+        model
+            Anything that :func:`hetero_lab.load` takes.
+        devices
+            Device by block (``3`` or ``"3"``) or range of blocks (``"0-14"``, both ends included).
+            What comes before the first block goes with it and what comes after the last one with
+            that, unless ``"before"`` and ``"after"`` say otherwise.
+
+        Raises
+        ------
+        AffinityError
+            The model has no repeated layers, a key is no range of its blocks, two ranges overlap,
+            or a block is left out.
+        DeviceError
+            A device is not here. (Whether it supports every op is checked when it is used.)
+
+        Examples
+        --------
+        >>> import hetero_lab as hl
+        >>> model = hl.load("digits_inception")
+        >>> acc = hl.emulate("ACC")
+        >>> hl.Affinity.by_block(model, {0: "ACC", 1: "CPU", "before": "CPU"})
+        Affinity(92 ops; CPU: 73, ACC: 19)
+        """
+        graph = prepare(model).graph
+        found = find_blocks(graph)
+        by_block = device_by_block(found, graph.name, devices)
+        for device in dict.fromkeys(by_block):
+            check_device(device, core)
+        index_of = graph.index_of
+        return cls.from_graph(graph, lambda name: by_block[found.of_op[index_of[name]] + 1])
 
     @classmethod
     def from_mapping(cls, model: Source, devices: Mapping[str, str]) -> Affinity:

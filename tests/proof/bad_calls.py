@@ -345,6 +345,52 @@ DEVICES = [
         ArgumentError,
         "no device",
     ),
+    *(
+        row(
+            f"Affinity.by_block: {what}",
+            lambda k, given=given: hl.Affinity.by_block("digits_inception", given, core=k.core),
+            AffinityError,
+            *says,
+        )
+        for what, given, says in (
+            ("an overlap", {"0-1": "ACC", 1: "CPU"}, ("Block 1", "ACC", "CPU")),
+            ("a block left out", {"1": "ACC"}, ("block 0", "0-1")),
+            ("a block too many", {"0-2": "ACC"}, ("no blocks '0-2'", "0-1")),
+            ("a range backwards", {"1-0": "ACC"}, ("no blocks '1-0'", "0-1")),
+            ("no range", {"first": "ACC", "0-1": "CPU"}, ("'first'", "'before'")),
+        )
+    ),
+    row(
+        "Affinity.by_block: an absent device",
+        lambda k: hl.Affinity.by_block("digits_inception", {"0-1": "XPU"}, core=k.core),
+        DeviceError,
+        "'XPU'",
+    ),
+    row(
+        "Affinity.by_block: no repeated layers",
+        lambda k: hl.Affinity.by_block(k.model, {"0": "CPU"}, core=k.core),
+        AffinityError,
+        "no repeated layers",
+    ),
+    row(
+        "block_cuts: no cut there",
+        lambda k: hl.block_cuts("digits_inception", ["ACC", "CPU"], after=[1], core=k.core),
+        AffinityError,
+        "after block 1",
+        "2 blocks",
+    ),
+    row(
+        "block_cuts: no repeated layers",
+        lambda k: hl.block_cuts(k.model, ["ACC", "CPU"], core=k.core),
+        AffinityError,
+        "no repeated layers",
+    ),
+    row(
+        "block_cuts: one device",
+        lambda k: hl.block_cuts("digits_inception", ["CPU"], core=k.core),
+        DeviceError,
+        "two devices",
+    ),
     row(
         "priority_orders: a number",
         lambda k: hl.priority_orders(5, core=k.core),

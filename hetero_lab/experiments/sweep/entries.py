@@ -15,12 +15,22 @@ from typing import TYPE_CHECKING, Any
 from hetero_lab.backend.bound import BoundModel
 from hetero_lab.backend.devices import check_device, device_names, supported_ops
 from hetero_lab.backend.virtual import KINDS, virtual_device
-from hetero_lab.errors import ArgumentError, PropertyError, names_at_hand, shorten
+from hetero_lab.errors import (
+    AffinityError,
+    ArgumentError,
+    DeviceError,
+    PropertyError,
+    names_at_hand,
+    shorten,
+)
 from hetero_lab.experiments.sweep.options import Dimensions
 from hetero_lab.experiments.sweep.records import StoredEntry
 from hetero_lab.experiments.workers.job import Job
+from hetero_lab.model.blocks import find_blocks
 from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.model.read import Source, prepare
 from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.block_ranges import block_range
 from hetero_lab.placement.placement import (
     BoundPlacement,
     Placement,
@@ -103,6 +113,68 @@ def priority_orders(devices: Sequence[str], *, core: ov.Core | None = None) -> l
     """
     every = Priorities.parse(devices, core).devices
     return [Priorities(order) for order in itertools.permutations(every)]
+
+
+def block_cuts(
+    model: Source,
+    devices: Sequence[str],
+    after: Iterable[int] | None = None,
+    *,
+    core: ov.Core | None = None,
+) -> list[Placement]:
+    """Return the placements that cut a model between two of its blocks, for a sweep.
+
+    Parameters
+    ----------
+    model
+        Anything that :func:`hetero_lab.load` takes; it has repeated layers (see
+        :func:`hetero_lab.blocks`).
+    devices
+        Two devices or more. Each pair takes a model in either order.
+    after
+        The blocks after which to cut; by default all but the last.
+
+    Returns
+    -------
+    list of Placement
+        For each cut and each order of two devices one, labelled ``"0-14 GPU, 15-29 CPU"``.
+
+    Raises
+    ------
+    AffinityError
+        The model has no repeated layers, or no block follows one of ``after``.
+    DeviceError
+        Fewer than two devices, one twice, or one that is not here.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> acc = hl.emulate("ACC")
+    >>> [cut.label for cut in hl.block_cuts("digits_inception", ["ACC", "CPU"])]
+    ['0 ACC, 1 CPU', '0 CPU, 1 ACC']
+    """
+    prepared = prepare(model)
+    every = Priorities.parse(devices, core).devices
+    if len(every) < 2:
+        raise DeviceError("A cut has a device on either side: give two devices or more.")
+    n_blocks = find_blocks(prepared.graph).n_blocks
+    if not n_blocks:
+        raise AffinityError(
+            f"{shorten(prepared.graph.name)} has no repeated layers to cut between."
+        )
+    cuts = list(range(n_blocks - 1)) if after is None else list(dict.fromkeys(after))
+    for cut in cuts:
+        if not 0 <= cut < n_blocks - 1:
+            raise AffinityError(
+                f"There is no cut after block {cut}: the model has {n_blocks} blocks, and the last "
+                f"cut is after block {n_blocks - 2}."
+            )
+    placements = []
+    for cut, (first, second) in itertools.product(cuts, itertools.permutations(every, 2)):
+        above, below = block_range(0, cut), block_range(cut + 1, n_blocks - 1)
+        affinity = Affinity.by_block(prepared, {above: first, below: second}, core=core)
+        placements.append(Placement(affinity, f"{above} {first}, {below} {second}"))
+    return placements
 
 
 def expand(

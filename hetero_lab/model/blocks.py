@@ -1,0 +1,378 @@
+"""Blocks: the repeated layers of a network, found from the structure of its graph.
+
+The ops on the longest paths, level by level, are a sequence of symbols; repeated layers are its
+longest repetition (Main and Lorentz 1984). The ops beside it are assigned by matching each layer
+with the one before it, wire by wire.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from hetero_lab.errors import shorten, warn
+from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.model.read import Source, prepare
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_LEAST_SHARE = 0.25  # of the levels that repeat; a pair of small twins in a big model is none
+_NUMBER = re.compile(r"\d+")
+
+_Signature: TypeAlias = "tuple[str, tuple[bool, ...], int]"
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Which block each node of a graph is in.
+
+    ``of_op`` has an entry for each node: the number of its block, -1 for what is before the
+    first block or beside all of them, and ``n_blocks`` for what comes after the last one. Data
+    flow from a block to itself or to later ones only.
+    """
+
+    n_blocks: int
+    of_op: tuple[int, ...]
+
+    def numbered(self, index: int) -> int | None:
+        """Return the block of a node, ``None`` if it is in none."""
+        block = self.of_op[index]
+        return block if 0 <= block < self.n_blocks else None
+
+
+def blocks(model: Source) -> pd.DataFrame:
+    """List the repeated layers of a network, such as the layers of a transformer.
+
+    They are found from the structure of the graph: types and wires of ops, not shapes, so that a
+    bottleneck with more channels is a bottleneck as well. Where a layer begins is not always
+    determined by structure; it is then where numbers in the names begin to differ, or else where
+    the fewest tensors cross.
+
+    Parameters
+    ----------
+    model
+        Anything that :func:`hetero_lab.load` takes.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``op`` in topological order, and ``block``, counted from 0, ``<NA>`` for what comes before
+        the first block or after the last. The states of a layer are in its block. A warning says
+        if nothing is repeated; all blocks are then ``<NA>``.
+
+    Raises
+    ------
+    ModelError
+        The model cannot be read.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> found = hl.blocks("digits_inception")
+    >>> found["block"].value_counts().sort_index().tolist()
+    [19, 23]
+    """
+    import pandas as pd
+
+    graph = prepare(model).graph
+    found = find_blocks(graph)
+    if not found.n_blocks:
+        warn(f"{shorten(graph.name)} has no repeated layers; no op is in a block.")
+    rows = [(graph.ops[index].name, found.numbered(index)) for index in graph.placeable]
+    frame = pd.DataFrame(rows, columns=["op", "block"])
+    return frame.astype({"op": "str", "block": "Int64"})
+
+
+def find_blocks(graph: OpGraph) -> Blocks:
+    """Return the blocks of a graph; none if nothing is repeated."""
+    return graph.derived(_find)
+
+
+def _find(graph: OpGraph) -> Blocks:
+    wiring = _Wiring.of(graph)
+    trunk = _Trunk.of(wiring)
+    repeated = _longest_repetition(trunk.symbols)
+    if repeated is None:
+        return Blocks(0, (-1,) * len(graph))
+    matched = [
+        (changes, _without_fragments(_matched(wiring, trunk, starts, repeated)))
+        for changes, starts in _starts(graph, trunk, repeated)
+    ]
+    _, block = min(matched, key=lambda found: (found[0], -len(found[1])))
+    return _total(wiring, block)
+
+
+@dataclass(frozen=True)
+class _Wiring:
+    """The placeable ops of a graph and the wires between them."""
+
+    graph: OpGraph
+    signatures: dict[int, _Signature]
+    reads: dict[int, list[tuple[int, int]]]  # op → (port, producer)
+    uses: dict[int, list[tuple[int, int, int]]]  # op → (its output, port of the user, user)
+
+    @classmethod
+    def of(cls, graph: OpGraph) -> _Wiring:
+        own = set(graph.placeable)
+        reads = {
+            i: [(port, p) for port, (p, _) in enumerate(graph.ops[i].inputs) if p in own]
+            for i in graph.placeable
+        }
+        uses = {
+            i: [(u.source_port, u.port, u.index) for u in graph.consumers[i] if u.index in own]
+            for i in graph.placeable
+        }
+        signatures = {
+            i: (
+                graph.ops[i].type,
+                tuple(producer in own for producer, _ in graph.ops[i].inputs),
+                len(graph.ops[i].outputs),
+            )
+            for i in graph.placeable
+        }
+        return cls(graph, signatures, reads, uses)
+
+
+@dataclass(frozen=True)
+class _Trunk:
+    """The ops on the longest paths of a graph, by level."""
+
+    levels: tuple[tuple[int, ...], ...]
+    symbols: np.ndarray  # of each level
+    open_wires: np.ndarray  # how many tensors are made up to a level and read below it
+
+    @classmethod
+    def of(cls, wiring: _Wiring) -> _Trunk:
+        depth: dict[int, int] = {}
+        for index, reads in wiring.reads.items():
+            depth[index] = max((depth[p] + 1 for _, p in reads), default=0)
+        height: dict[int, int] = {}
+        for index in reversed(wiring.graph.placeable):
+            height[index] = max((height[u] + 1 for _, _, u in wiring.uses[index]), default=0)
+        longest = max(depth.values(), default=-1)
+        levels: list[list[int]] = [[] for _ in range(longest + 1)]
+        change = np.zeros(longest + 2, dtype=np.int64)
+        for index, at in depth.items():
+            if at + height[index] == longest:
+                levels[at].append(index)
+            last = max((depth[u] for _, _, u in wiring.uses[index]), default=at)
+            change[at] += 1
+            change[last] -= 1
+        number: dict[tuple[_Signature, ...], int] = {}
+        words = [tuple(sorted(wiring.signatures[i] for i in level)) for level in levels]
+        symbols = [number.setdefault(word, len(number)) for word in words]
+        return cls(
+            tuple(map(tuple, levels)), np.array(symbols, dtype=np.int64), np.cumsum(change)[:-1]
+        )
+
+
+@dataclass(frozen=True)
+class _Repetition:
+    """Levels ``start`` to ``end`` that repeat with a ``period``."""
+
+    start: int
+    end: int
+    period: int
+
+
+def _longest_repetition(symbols: np.ndarray) -> _Repetition | None:
+    """Return the repetition of the most levels, and of these the one of the shortest period."""
+    best, most = None, 0
+    for period in range(1, len(symbols) // 2 + 1):
+        alike = np.flatnonzero(np.diff(symbols[:-period] == symbols[period:], prepend=0, append=0))
+        if not len(alike):
+            continue
+        runs = alike[1::2] - alike[::2]
+        for run in np.flatnonzero(runs >= period).tolist():
+            start, length = int(alike[2 * run]), int(runs[run]) + period
+            covered = length // period * period
+            # A chain of equal ops is no layer.
+            if covered > most and np.ptp(symbols[start : start + period]):
+                best, most = _Repetition(start, start + length, period), covered
+    return best if most >= _LEAST_SHARE * len(symbols) else None
+
+
+def _starts(
+    graph: OpGraph, trunk: _Trunk, repeated: _Repetition
+) -> Iterator[tuple[int, list[int]]]:
+    """Yield the levels at which layers begin, in one way or two; one cut short is left out.
+
+    Of all the levels at which the period may be cut, it is the one where the numbers in names
+    change, then where the fewest tensors cross, then the first; and the same among those that
+    make the most layers. With each comes how often numbers change within a layer.
+    """
+    start, end, period = repeated.start, repeated.end, repeated.period
+    names = [graph.ops[level[0]].name for level in trunk.levels]
+    layer = [
+        _counting(names[d], names[d + period]) if d + period < len(names) else None
+        for d in range(len(names))
+    ]
+
+    def cost(offset: int) -> tuple[int, float, int]:
+        n_layers = (end - start - offset) // period
+        cuts = [start + offset + n * period for n in range(n_layers + 1)]
+        changes = 0
+        for first, behind in itertools.pairwise(cuts):
+            known = [number for number in layer[first:behind] if number is not None]
+            changes += sum(a != b for a, b in itertools.pairwise(known))
+        crossing = np.mean([trunk.open_wires[cut - 1] for cut in cuts[1:]])
+        return changes, float(crossing), offset
+
+    most = range((end - start) % period + 1)
+    for offset in dict.fromkeys(min(some, key=cost) for some in (range(period), most)):
+        starts = list(range(start + offset, end - period + 1, period))
+        word = trunk.symbols[starts[0] : starts[0] + period]
+        earlier = _elsewhere(trunk.symbols, word, range(starts[0] - period, -1, -1))
+        later = _elsewhere(trunk.symbols, word, range(starts[-1] + period, len(trunk.symbols)))
+        yield cost(offset)[0], [*reversed(list(earlier)), *starts, *later]
+
+
+def _counting(name: str, following: str) -> int | None:
+    """Return the first number that differs between two names, if the next one follows it."""
+    numbers = [int(n) for n in _NUMBER.findall(name)]
+    others = [int(n) for n in _NUMBER.findall(following)]
+    if len(numbers) != len(others) or _NUMBER.sub("", name) != _NUMBER.sub("", following):
+        return None
+    different = ((a, b) for a, b in zip(numbers, others, strict=True) if a != b)
+    a, b = next(different, (0, 0))
+    return a if b == a + 1 else None
+
+
+def _elsewhere(symbols: np.ndarray, word: np.ndarray, levels: range) -> Iterator[int]:
+    """Yield the levels at which a word stands, each behind the one before in that direction."""
+    free = levels.start
+    for level in levels:
+        passed = (level - free) * levels.step >= 0
+        if passed and np.array_equal(symbols[level : level + len(word)], word):
+            yield level
+            free = level + levels.step * len(word)
+
+
+def _matched(
+    wiring: _Wiring, trunk: _Trunk, starts: Sequence[int], repeated: _Repetition
+) -> dict[int, int]:
+    """Return the block of each op that has a counterpart in the layer before or after it.
+
+    Beginning with the ops of the trunk, producers of counterparts that are of one kind are
+    counterparts as well; then users are. What several layers share has none.
+    """
+    block: dict[int, int] = {}
+    before: dict[int, int] = {}  # op → its counterpart in the layer before
+    taken: set[int] = set()
+
+    def pair(op: int, other: int, number: int) -> bool:
+        if op == other or op in before or other in taken:
+            return False
+        if wiring.signatures[op] != wiring.signatures[other]:
+            return False
+        if block.get(op, number) != number or block.get(other, number - 1) != number - 1:
+            return False
+        before[op] = other
+        taken.add(other)
+        block[op], block[other] = number, number - 1
+        return True
+
+    period = repeated.period
+    levels = [
+        (later + at, earlier + at, number)
+        for number, (earlier, later) in enumerate(itertools.pairwise(starts), 1)
+        for at in range(period)
+    ]
+    if repeated.start < starts[0]:  # the end of a layer whose beginning looks different
+        levels += [(d + period, d, 0) for d in range(repeated.start, starts[0])]
+    last = starts[-1] + period
+    levels += [(d, d - period, len(starts)) for d in range(last, repeated.end)]
+    new = [
+        (op, other, number)
+        for later, earlier, number in levels
+        for op, other in _alike(wiring, trunk.levels[later], trunk.levels[earlier])
+        if pair(op, other, number)
+    ]
+    while new:
+        upwards = list(new)
+        while upwards:
+            op, other, number = upwards.pop()
+            ports = dict(wiring.reads[other])
+            for port, producer in wiring.reads[op]:
+                if port in ports and pair(producer, ports[port], number):
+                    upwards.append((producer, ports[port], number))
+                    new.append((producer, ports[port], number))
+        found = []
+        for op, other, number in new:
+            for user, counterpart in _users_alike(wiring, op, other, before, taken):
+                if pair(user, counterpart, number):
+                    found.append((user, counterpart, number))
+        new = found
+    return block
+
+
+def _alike(wiring: _Wiring, ops: Iterable[int], others: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Yield pairs of ops, each the only one of its kind among either."""
+    kinds = [Counter(wiring.signatures[i] for i in some) for some in (ops, others)]
+    by_kind = {wiring.signatures[i]: i for i in others}
+    for op in ops:
+        kind = wiring.signatures[op]
+        if kinds[0][kind] == kinds[1][kind] == 1:
+            yield op, by_kind[kind]
+
+
+def _users_alike(
+    wiring: _Wiring, op: int, other: int, before: dict[int, int], taken: set[int]
+) -> Iterator[tuple[int, int]]:
+    """Yield users of two ops that read them in the same way, where there are as many of either."""
+    groups: dict[tuple[int, int, _Signature], tuple[list[int], list[int]]] = {}
+    for side, (index, known) in enumerate(((op, before), (other, taken))):
+        for output, port, user in wiring.uses[index]:
+            if user not in known:
+                key = (output, port, wiring.signatures[user])
+                groups.setdefault(key, ([], []))[side].append(user)
+    for users, counterparts in groups.values():
+        if len(users) == len(counterparts):
+            yield from zip(users, counterparts, strict=True)
+
+
+def _without_fragments(block: dict[int, int]) -> dict[int, int]:
+    """Leave out what is less than half a layer at either end, and count from 0."""
+    sizes = Counter(block.values())
+    usual = sorted(sizes.values())[len(sizes) // 2]
+    whole = sorted(number for number, size in sizes.items() if 2 * size >= usual)
+    return {i: number - whole[0] for i, number in block.items() if whole[0] <= number <= whole[-1]}
+
+
+def _total(wiring: _Wiring, block: dict[int, int]) -> Blocks:
+    """Assign all other ops: to the layer they are in, or before or after all layers."""
+    graph = wiring.graph
+    n_blocks = max(block.values()) + 1
+    for path in graph.stateful_paths:
+        users = [user for i in path for _, _, user in wiring.uses[i]]
+        known = [block[i] for i in path if i in block] or [block[i] for i in users if i in block]
+        block.update(dict.fromkeys(path, min(known)) if known else {})
+    below: set[int] = set()
+    for index in graph.placeable:
+        if any(p in block or p in below for _, p in wiring.reads[index]):
+            below.add(index)
+    for index in reversed(graph.placeable):
+        if index in block:
+            continue
+        users = [block[user] for _, _, user in wiring.uses[index] if user in block]
+        if index in below:
+            block[index] = min(users, default=n_blocks)
+        elif users and min(users) == max(users) > 0 and len(users) == len(wiring.uses[index]):
+            block[index] = users[0]
+    of_op = [-1] * len(graph)
+    for index in graph.placeable:  # no wire may lead back
+        earliest = max((of_op[p] for _, p in wiring.reads[index]), default=-1)
+        of_op[index] = max(block.get(index, -1), earliest)
+    for path in graph.stateful_paths:
+        for index in path:
+            of_op[index] = max(of_op[i] for i in path)
+    for index, leader in enumerate(graph.leader):
+        of_op[index] = of_op[leader]
+    return Blocks(n_blocks, tuple(of_op))

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+from big_graphs import transformer_graph
+from small_models import stateful
+
+import hetero_lab as hl
+from hetero_lab.errors import HeteroLabWarning
+from hetero_lab.model.blocks import find_blocks
+from hetero_lab.model.opgraph import Op, OpGraph, Tensor
+from hetero_lab.model.read import prepare
+
+KINDS = ["MatMul", "Add", "Multiply", "Softmax", "Relu", "Transpose", "Concat", "Sigmoid"]
+
+
+def repeated(seed: int, n_layers: int, *, numbered: bool) -> tuple[OpGraph, dict[str, int]]:
+    """A graph of equal random layers and the true block of each op.
+
+    A layer reads the end of the one before and a tensor that all share, has a weight of its own,
+    and may have a state. Its ops are in a random topological order among all others.
+    """
+    draw = random.Random(seed)
+    names, types, inputs, block = [], [], [], {}
+    variables = {}
+
+    def add(kind, reads=(), layer=None, variable=None):
+        index = len(types)
+        label = f"layers.{layer}.{len(names)}" if numbered and layer is not None else "op"
+        names.append(f"{label}_{index}")
+        types.append(kind)
+        inputs.append(list(reads))
+        if variable:
+            variables[index] = variable
+        if layer is not None:
+            block[names[-1]] = layer
+        return index
+
+    tokens = add("Parameter")
+    mask = tokens
+    # Often longer than the path to where it is read; of two layers it would leave one and a half.
+    for _ in range(draw.randrange(15) if n_layers > 2 else 0):
+        mask = add("Convert", [mask])
+    stream = add("Gather", [tokens, add("Constant")])
+    n_ops = draw.randint(5, 15)
+    recipe = []
+    for at in range(n_ops):
+        reads = [draw.choice([at - 1, at - 1, draw.randrange(-1, at)])]
+        reads += [draw.randrange(-1, at) for _ in range(draw.random() < 0.4)]
+        recipe.append((draw.choice(KINDS), reads, draw.random() < 0.3))
+    reads_mask = draw.randrange(n_ops)
+    state_at = draw.choice([None, draw.randrange(n_ops)])
+    for layer in range(n_layers):
+        made = {-1: stream}
+        read_so_far = set()
+        for at, (kind, reads, weighted) in enumerate(recipe):
+            read_so_far.update(reads)
+            sources = [made[read] for read in reads]
+            sources += [add("Constant")] * weighted
+            sources += [mask] * (at == reads_mask)
+            if at == state_at:
+                past = add("ReadValue", [], layer, f"past.{layer}")
+                sources.append(past)
+            made[at] = add(kind, sources, layer)
+            if at == state_at:
+                add("Assign", [made[at]], layer, f"past.{layer}")
+        loose = [made[at] for at in range(n_ops) if at not in read_so_far]
+        stream = add("Subtract", [stream, *loose], layer)  # everything leads on
+    head = add("LogSoftmax", [stream])
+    add("Result", [head])
+
+    waits = [len(reads) for reads in inputs]
+    users = [[u for u in range(len(types)) for r in inputs[u] if r == i] for i in range(len(types))]
+    ready = [i for i, n in enumerate(waits) if not n]
+    order = []
+    while ready:
+        index = ready.pop(draw.randrange(len(ready)))
+        order.append(index)
+        for user in users[index]:
+            waits[user] -= 1
+            if not waits[user]:
+                ready.append(user)
+    place = {old: new for new, old in enumerate(order)}
+    ops = tuple(
+        Op(
+            place[old],
+            names[old],
+            types[old],
+            tuple((place[read], 0) for read in inputs[old]),
+            () if types[old] == "Result" else (Tensor(None, "f32", None, ""),),
+            variables.get(old),
+        )
+        for old in order
+    )
+    results = tuple(op.index for op in ops if op.type == "Result")
+    return OpGraph("random", ops, (place[tokens],), results), block
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+@pytest.mark.parametrize("n_layers", [2, 3, 12])
+def test_layers_of_random_ops_are_found(n_layers, numbered):
+    for seed in range(10):
+        graph, truth = repeated(seed, n_layers, numbered=numbered)
+        found = find_blocks(graph)
+        assert found.n_blocks == n_layers, seed
+        for index in graph.placeable:
+            op = graph.ops[index]
+            if op.name in truth:
+                assert found.of_op[index] == truth[op.name], (seed, op)
+            elif op.type == "LogSoftmax":
+                assert found.of_op[index] == n_layers
+            elif op.type == "Gather":
+                assert found.of_op[index] == -1
+
+
+def test_data_never_flow_back_and_a_state_is_in_one_block():
+    for seed in range(15):
+        graph, _ = repeated(seed, 4, numbered=False)
+        of_op = find_blocks(graph).of_op
+        assert all(of_op[p] <= of_op[i] for i in graph.placeable for p, _ in graph.ops[i].inputs)
+        for path in graph.stateful_paths:
+            assert len({of_op[index] for index in path}) == 1
+        assert all(of_op[index] == of_op[leader] for index, leader in enumerate(graph.leader))
+
+
+@pytest.mark.parametrize("scoped", [True, False])
+def test_layers_of_a_transformer(scoped):
+    graph = transformer_graph(6000, scoped=scoped)
+    found = find_blocks(graph)
+    assert found.n_blocks == 239
+    true_layers = transformer_graph(6000).ops  # the same graph, with names that tell
+    for index in graph.placeable:
+        name = true_layers[index].name
+        if "layers." in name:
+            assert found.of_op[index] == int(name.split(".")[1].split("/")[0])
+
+
+def test_the_table_has_a_row_for_each_op():
+    graph = prepare("digits_inception").graph
+    table = hl.blocks("digits_inception")
+    assert list(table["op"]) == [graph.ops[index].name for index in graph.placeable]
+    by_op = table.set_index("op")["block"]
+    assert by_op["mixed2/concat"] == 0
+    assert by_op["mixed3/branch1x1/conv"] == 1
+    assert by_op.isna()["head_digit/matmul"]
+    assert by_op.isna().iloc[0]
+    assert str(by_op.dtype) == "Int64"
+
+
+def test_no_repetition_is_said():
+    with pytest.warns(HeteroLabWarning, match="no repeated layers"):
+        table = hl.blocks(stateful())
+    assert table["block"].isna().all()
+    assert len(table) == len(prepare(stateful()).graph.placeable)
+
+
+def test_an_empty_graph_has_no_blocks():
+    graph = OpGraph("empty", (), (), ())
+    assert find_blocks(graph).n_blocks == 0
