@@ -70,12 +70,12 @@ def diamond() -> ov.Model:
     return ov.Model([op.result(op.add(left, right, name="join"), name="out")], [x], "diamond")
 
 
-def convolutions(size: int = 32, channels: int = 8) -> ov.Model:
-    """Build convolution, bias and relu (one fused node), softmax, and a second convolution."""
+def convolutions(size: int = 32, channels: int = 8, layers: int = 2) -> ov.Model:
+    """Build convolution, bias and relu (one fused node), softmax, and more convolutions."""
     rng = np.random.default_rng(0)
     x = op.parameter([1, channels, size, size], np.float32, name="image")
     tensor = x
-    for number in (1, 2):
+    for number in range(1, layers + 1):
         weights = rng.normal(size=(channels, channels, 3, 3)).astype(np.float32) / 9
         bias = rng.normal(size=(1, channels, 1, 1)).astype(np.float32)
         tensor = op.convolution(

@@ -83,7 +83,7 @@ _records = st.lists(
 )  # fmt: skip
 
 
-@_settings(60)
+@_settings(30)
 @given(_records, st.integers(0, 400))
 def test_a_store_keeps_every_record_and_loses_only_a_torn_one(records: list, torn: int):
     header = Header(

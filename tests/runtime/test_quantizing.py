@@ -23,7 +23,7 @@ from hetero_lab.errors import (
 )
 from hetero_lab.model.read import prepare
 
-SUBSET = 60
+SUBSET = 20
 
 
 @pytest.fixture(scope="module")

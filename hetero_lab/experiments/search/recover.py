@@ -388,7 +388,7 @@ def _prove(search: _Search, *, isolate: bool) -> Recovered:
         placement=replace(chosen.placement, label="recovered"),
         fast=search.fast,
         accurate=search.accurate,
-        verdict=_verdict(chosen, refused, made, search.max_drop),
+        verdict=verdict(chosen, refused, made, search.max_drop),
         chosen=chosen.label,
         max_drop=search.max_drop,
         finalists=verified,
@@ -449,12 +449,8 @@ def choose(
     return next(c for c in verified if c.label == ALL_ACCURATE), refused
 
 
-def _verdict(
-    chosen: Candidate,
-    refused: Sequence[str],
-    made: Sweep,
-    max_drop: float,
-) -> str:
+def verdict(chosen: Candidate, refused: Sequence[str], made: Sweep, max_drop: float) -> str:
+    """Say what was chosen, how much faster it is, and what that costs."""
     held = chosen.held_out
     assert held is not None  # all finalists were verified
     said = f" Held-out examples refused {names_at_hand(refused)}." if refused else ""
@@ -467,9 +463,10 @@ def _verdict(
     ratio, low, high = (
         float(rows[c][chosen.label]) for c in ("ratio", "ratio_ci95_low", "ratio_ci95_high")
     )
+    most = f" to {1 / low:.2f}" if low > 0.0 else " or more"  # 0 where few turns differ much
     return (
         f"{chosen.label!r} is {1 / ratio:.2f} × as fast as all accurate (95 % interval "
-        f"{1 / high:.2f} to {1 / low:.2f}), at {held.accuracy:.1%} {held.metric}: a drop of "
+        f"{1 / high:.2f}{most}), at {held.accuracy:.1%} {held.metric}: a drop of "
         f"{100 * drop.drop:+.2f} points from f32 (95 % interval {100 * drop.low:+.2f} to "
         f"{100 * drop.high:+.2f}, {drop.n} held-out examples).{said}"
     )

@@ -54,14 +54,14 @@ def digits(tmp_path_factory) -> list[tuple[Path, np.ndarray, int]]:
 
 
 def test_digits_are_recognised(digits):
-    hits = 0
+    hits, compiled = 0, hl.compile("digits_inception", "CPU")
     for path, array, label in digits:
         found = hl.classify("digits_inception", path, "CPU", top=3)
         table = found.table.query("output == 'digit'")
         assert list(table["rank"]) == [1, 2, 3]
         assert list(table["score"]) == sorted(table["score"], reverse=True)
         assert list(table["label"]) == [str(i) for i in table["class_index"]]
-        raw = hl.compile("digits_inception", "CPU")([array])["digit"][0]
+        raw = compiled([array])["digit"][0]
         assert table["score"].iloc[0] == pytest.approx(raw[table["class_index"].iloc[0]], abs=0.05)
         hits += int(table["class_index"].iloc[0]) == label
     assert hits >= 11

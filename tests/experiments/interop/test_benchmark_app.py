@@ -48,15 +48,15 @@ def columns() -> list[str]:
 
 def test_as_people_run_it(tmp_path):
     program = Path(sys.executable).parent / "benchmark_app"
-    options = ["-m", MODEL, "-d", "HETERO:CPU", "-t", "1", "-report_type", "detailed_counters"]
+    options = ["-m", MODEL, "-d", "HETERO:CPU", "-niter", "24", "-report_type", "detailed_counters"]
     command = [str(program), *options, "-report_folder", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     report = hl.read_benchmark_app(tmp_path, "digits_inception")
     summary = report.summary.loc[0]
     assert summary["target"] == "HETERO:CPU"
-    assert 900 < summary["total_ms"] < 5000
-    assert summary["n_inferences"] > 10
+    assert summary["total_ms"] > 0
+    assert summary["n_inferences"] == 24
     assert summary["min_us"] <= summary["median_us"] <= summary["max_us"]
     said = next(line for line in done.stdout.splitlines() if "Median:" in line)
     assert (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 
 import pytest
+from small_models import convolutions
 
 import hetero_lab as hl
 from hetero_lab.errors import (
@@ -20,7 +21,7 @@ F32 = {"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
 
 @pytest.fixture(scope="module")
 def digits():
-    return hl.load("digits_inception")
+    return hl.load(convolutions(layers=4))
 
 
 @pytest.fixture(scope="module")

@@ -7,13 +7,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import hetero_lab as hl
 from hetero_lab.backend.devices import precisions
 from hetero_lab.errors import ArgumentError, DeviceError
 from hetero_lab.experiments.search import calibrate, recover
-from hetero_lab.experiments.search.recover import choose
+from hetero_lab.experiments.search.recover import choose, verdict
 from hetero_lab.experiments.search.recovered import ALL_ACCURATE, ALL_FAST
 from hetero_lab.experiments.search.sensitivity import Chunk, Tried, expected_error, promising_sets
 from hetero_lab.samples.datasets import dataset_names
@@ -184,6 +185,20 @@ def test_only_what_was_measured_to_be_faster_is_chosen():
     assert chosen(a=0.8, c=0.7) == ("a", ["c"])
     assert chosen(a=1.1) == (ALL_ACCURATE, [])
     assert chosen() == (ALL_ACCURATE, [])  # nothing but the accurate device was measured
+
+
+def test_a_ratio_that_may_be_nothing_has_no_upper_bound_of_its_speed():
+    held = SimpleNamespace(
+        paired=SimpleNamespace(drop=0.0, low=0.0, high=0.0, n=4), accuracy=1.0, metric="accuracy"
+    )
+    chosen: Any = Judged("a", None, held)
+    row = {"label": "a", "ratio": 0.5, "ratio_ci95_low": 0.0, "ratio_ci95_high": 0.8}
+    sweep: Any = SimpleNamespace(summary=pd.DataFrame([row]))
+    said = verdict(chosen, [], sweep, 0.01)
+    assert "2.00 × as fast as all accurate (95 % interval 1.25 or more)" in said
+    row["ratio_ci95_low"] = 0.25
+    sweep.summary = pd.DataFrame([row])
+    assert "(95 % interval 1.25 to 4.00)" in verdict(chosen, [], sweep, 0.01)
 
 
 def test_data_that_overlaps_is_refused(digits, own_core):

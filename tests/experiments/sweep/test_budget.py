@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from small_models import convolutions
 
 import hetero_lab as hl
 from hetero_lab.experiments.sweep.budget import FULL, Costs, Programme, affordable
@@ -69,10 +70,10 @@ def test_a_sweep_without_time_says_what_it_needs():
 
 def test_calls_on_one_store_come_to_an_end(tmp_path):
     hl.emulate("ACC", unsupported={"Concat"})
-    model = hl.load("digits_inception")
+    model = hl.load(convolutions())
     cpu = hl.Affinity.uniform(model, "CPU")
     placements = [
-        hl.Placement(cpu.fix(ops=dict.fromkeys(cpu.ops[:n], "ACC")), f"cut{n}") for n in (4, 8, 12)
+        hl.Placement(cpu.fix(ops=dict.fromkeys(cpu.ops[:n], "ACC")), f"cut{n}") for n in (1, 3, 5)
     ]
     budget_s, before = 0.3, 0
     while True:

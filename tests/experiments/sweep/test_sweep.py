@@ -115,11 +115,10 @@ def test_csv_and_parquet_read_back(swept, tmp_path):
 
 def test_orders_that_lead_to_one_affinity_are_measured_once(model):
     hl.emulate("TWIN")
-    sweep = hl.sweep(model, hl.priority_orders(["CPU", "TWIN"]), counters=False, **QUICK)
+    options = {"counters": False, "isolate": False, **QUICK}
+    sweep = hl.sweep(model, hl.priority_orders(["CPU", "TWIN"]), **options)
     # All ops are on the first device, so the orders differ; three orders of one device do not.
-    again = hl.sweep(
-        model, ["HETERO:CPU,TWIN", "HETERO:CPU", "HETERO:CPU,ACC"], counters=False, **QUICK
-    )
+    again = hl.sweep(model, ["HETERO:CPU,TWIN", "HETERO:CPU", "HETERO:CPU,ACC"], **options)
     assert set(sweep.summary["same_as"]) == {""}
     same = dict(zip(again.summary["label"], again.summary["same_as"], strict=True))
     assert same["HETERO:CPU"] == "HETERO:CPU,TWIN"
@@ -130,7 +129,8 @@ def test_orders_that_lead_to_one_affinity_are_measured_once(model):
 
 
 def test_without_dedupe_each_entry_is_measured_by_itself(model, placements):
-    sweep = hl.sweep(model, [placements[1], placements[1]], dedupe=False, counters=False, **QUICK)
+    twice = [placements[1], placements[1]]
+    sweep = hl.sweep(model, twice, dedupe=False, counters=False, isolate=False, **QUICK)
     assert list(sweep.summary["label"][:2]) == ["fixed", "fixed #2"]
     assert sweep.rows[0].profile.latency != sweep.rows[1].profile.latency
 
@@ -200,15 +200,9 @@ def test_a_crash_that_does_not_repeat_is_overcome(model, placements, swept, monk
     monkeypatch.setenv("FAULT", "signal once")
     monkeypatch.setenv("FAULT_MARK", str(tmp_path / "crashed"))
     monkeypatch.setenv("FAULT_KEY", key_of(swept[0], "fixed"))
-    sweep = hl.sweep(
-        model,
-        placements,
-        counters=False,
-        worker_command=[sys.executable, str(FAULTY)],
-        **QUICK,
-    )
+    summary = faulty(model, placements).summary
     assert (tmp_path / "crashed").exists()
-    assert list(sweep.summary["status"]) == ["ok"] * 3
+    assert list(summary["status"]) == ["ok"] * 2
 
 
 def test_a_child_that_a_crashed_worker_left_holds_up_nobody(
@@ -270,6 +264,7 @@ def faulty(model, placements, **options):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_reference_that_fails_in_a_later_group_does_not_hold_up_the_rest(
     model, placements, swept, monkeypatch, tmp_path
 ):
@@ -382,6 +377,7 @@ def test_turns_without_a_header_are_not_taken_over(swept, model, placements, tmp
         hl.sweep(model, placements, store=tmp_path, **QUICK)
 
 
+@pytest.mark.slow
 def test_the_peak_of_memory_leaves_the_reference_out(model):
     weights = np.ones((2048, 2048), np.float32)
     x = op.parameter([1, 2048], np.float32, name="x")
@@ -464,7 +460,7 @@ def killed_at_random(swept, model, placements, store, kills, seed):
 
 
 def test_killed_and_resumed_every_row_is_there_once(swept, model, placements, tmp_path):
-    killed_at_random(swept, model, placements, tmp_path, kills=2, seed=1)
+    killed_at_random(swept, model, placements, tmp_path, kills=1, seed=1)
 
 
 @pytest.mark.slow
@@ -547,7 +543,8 @@ def test_a_second_process_is_refused(model, placements, tmp_path):
     process.kill()
     process.wait()
     # The lock died with its owner.
-    assert len(hl.sweep(model, placements, store=tmp_path, **QUICK).ranking) == 3
+    again = hl.sweep(model, placements, store=tmp_path, isolate=False, **QUICK)
+    assert len(again.ranking) == 3
 
 
 def test_a_budget_too_small_is_said_in_the_rows(model, placements):

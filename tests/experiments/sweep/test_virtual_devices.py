@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from small_models import convolutions
 
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError, DeviceError, PropertyError
@@ -14,14 +15,16 @@ F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 @pytest.fixture(scope="module")
 def measured():
     hl.emulate("VIRACC", properties=F32)
-    model = hl.load("digits_inception")
+    model = hl.load(convolutions())
     auto = hl.Affinity.uniform(model, "CPU")
+    batch = hl.compile(model, "BATCH:CPU(2)").placement.affinity
+    no_wait = {"BATCH": {"AUTO_BATCH_TIMEOUT": 1}}  # ms, for a second request that never comes
     placements = [
         hl.Placement(auto, "CPU f32", {"CPU": F32}, direct=True),
         "AUTO:VIRACC,CPU",
         "AUTO:CPU",
         "MULTI:CPU",
-        "BATCH:CPU(2)",
+        hl.Placement(batch, "BATCH:CPU(2)", no_wait, direct=True),
         "HETERO:VIRACC,CPU",
         "AUTO",
     ]
