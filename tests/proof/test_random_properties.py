@@ -29,7 +29,7 @@ def _settings(examples: int) -> settings:
     )
 
 
-@_settings(12)
+@_settings(8)
 @given(cases(12))
 def test_what_holds_for_every_model_and_placement(case: Case):
     check(case, _seen)

@@ -293,7 +293,7 @@ def stored() -> SimpleNamespace:
 EVERY = pytest.param(1, marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize("step", [EVERY, 23])
+@pytest.mark.parametrize("step", [EVERY, 47])
 @pytest.mark.parametrize(
     "make", [_affinity, _costs, _profile, _sweep, _wrong], ids=lambda m: m.__name__
 )
@@ -317,7 +317,7 @@ def test_a_stored_file_with_wrong_values_says_so(make, step, stored, tmp_path):
     assert refused > 0.2 * tried
 
 
-@pytest.mark.parametrize("step", [EVERY, 23])
+@pytest.mark.parametrize("step", [EVERY, 47])
 def test_records_with_wrong_values_say_so(step, stored, tmp_path):
     _sweep(tmp_path, stored)
     path = tmp_path / "records.jsonl"

@@ -55,9 +55,14 @@ def test_one_result_needs_no_list_and_no_comparison(tmp_path):
     assert "ACC is emulated on CPU" in text
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("plain")
+    return Outline(written(directory / "plain.html", small_profile(), title="t"))
+
+
 @pytest.mark.parametrize("name", NASTY, ids=range(len(NASTY)))
-def test_names_stay_text(name, tmp_path):
-    plain = Outline(written(tmp_path / "plain.html", small_profile(), title="t"))
+def test_names_stay_text(plain, name, tmp_path):
     nasty = Outline(
         written(tmp_path / "nasty.html", small_profile(relu=name, label=name), title=name)
     )

@@ -1,14 +1,15 @@
 """Profiles made in a process of their own."""
 
 import pytest
+from small_models import convolutions
 
 import hetero_lab as hl
 from hetero_lab.errors import MeasurementError
 
 
 def test_an_isolated_profile_is_like_one_made_here():
-    hl.emulate("ISOACC", unsupported={"Concat"})
-    model = hl.load("digits_inception")
+    hl.emulate("ISOACC", unsupported={"Softmax"})
+    model = hl.load(convolutions())
     options = {"iterations": 20, "progress": False}
     here = hl.profile(model, "HETERO:ISOACC,CPU", **options)
     there = hl.profile(model, "HETERO:ISOACC,CPU", isolate=True, **options)
