@@ -136,6 +136,15 @@ def prepare(source: Source, shapes: Shapes | None = None) -> PreparedModel:
     return PreparedModel(model, op_graph(model), fingerprint)
 
 
+def attributes_of(prepared: PreparedModel) -> dict[str, dict[str, str]]:
+    """Return the attributes of each op as text, such as ``strides`` of a convolution."""
+    return {
+        op.get_friendly_name(): {name: str(value) for name, value in op.get_attributes().items()}
+        for op in prepared.model.get_ordered_ops()
+        if op.get_type_name() not in ("Constant", "Parameter", "Result")
+    }
+
+
 def save(model: ov.Model, path: Path) -> None:
     """Write a model as IR with its weights as they are, not compressed to f16.
 

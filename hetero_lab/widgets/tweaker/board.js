@@ -72,7 +72,7 @@ function makeGraph(model, selection) {
   const picture = model.get("picture"), palette = model.get("palette");
   const ops = picture.nodes.map((n, i) => i).filter(i => picture.nodes[i].kind === "op");
   const view = { x: 0, y: 0, k: 1 };
-  let mode = "pan", here = -1, fitted = false, devices = [];
+  let mode = "pan", here = -1, fitted = null, lettered = 0, devices = [];
 
   const wires = svg("path", { class: "hl-wire" });
   const crossing = svg("path", { class: "hl-cross", "data-hl": "boundaries" });
@@ -98,18 +98,39 @@ function makeGraph(model, selection) {
       group.setAttribute("data-op", place);
       group.setAttribute("id", `hl-${model._hlId}-op-${place}`);
     }
-    return { group, shape, title };
+    return { group, shape, title, text: group.querySelector("text") };
   });
   const stage = svg("g", { "data-hl": "stage" }, wires, crossing,
     svg("g", {}, ...nodes.map(n => n.group)), rope);
   const element = svg("svg", {
     class: "hl-graph", tabindex: "0", role: "application", "data-mode": mode,
     "aria-label": "Graph of the model. Arrow keys go from op to op, Enter selects, Shift+Enter "
-      + "adds, plus and minus zoom, 0 shows everything, Escape clears the selection.",
+      + "adds, plus and minus zoom, 0 shows everything, s the selection, Escape clears the selection.",
   }, stage);
 
-  const place = () => stage.setAttribute(
-    "transform", `translate(${view.x} ${view.y}) scale(${view.k})`);
+  const place = () => {
+    stage.setAttribute("transform", `translate(${view.x} ${view.y}) scale(${view.k})`);
+    if (view.k !== lettered) letter();
+  };
+  // Letters keep a size that can be read; those that would lie on others are left out.
+  function letter() {
+    const size = Math.max(8.5, 10.5 / view.k), taken = [];
+    lettered = view.k;
+    picture.nodes.forEach((node, i) => {
+      const { text } = nodes[i];
+      if (!text) return;
+      const side = node.kind === "input" ? -1 : node.kind === "output" ? 1 : 0;
+      const wide = 0.58 * size * text.textContent.length;
+      const x = node.x + (side ? side * 8 - (side < 0 ? wide : 0) : -wide / 2);
+      const y = node.y + (side ? -size / 2 : 8);
+      const clear = taken.every(([l, t, r, b]) => x > r || x + wide < l || y > b || y + size < t);
+      text.style.display = clear ? "" : "none";
+      if (!clear) return;
+      taken.push([x - 2, y, x + wide + 2, y + size]);
+      text.style.fontSize = `${size}px`;
+      text.setAttribute("y", side ? 0.35 * size : 8 + 0.85 * size);
+    });
+  }
   const size = () => {
     const box = element.getBoundingClientRect();
     return [box.width || 600, box.height || 380];
@@ -120,11 +141,26 @@ function makeGraph(model, selection) {
     view.k = Math.max(view.k, least);
     view.x = Math.max(12, (w - view.k * picture.width) / 2);
     view.y = Math.max(12, (h - view.k * picture.height) / 2);
-    fitted = true;
+    fitted = () => fit(least);
+    place();
+  }
+  function fitSelection() {
+    const chosen = [...selection.selected()].map(i => picture.nodes[i]);
+    if (!chosen.length) return fit();
+    const [w, h] = size(), margin = 60;
+    const [xs, ys] = [chosen.map(n => n.x), chosen.map(n => n.y)];
+    const [left, right] = [Math.min(...xs), Math.max(...xs)];
+    const [top, bottom] = [Math.min(...ys), Math.max(...ys)];
+    const fill = Math.min((w - 2 * margin) / (right - left || 1), (h - 2 * margin) / (bottom - top || 1));
+    view.k = Math.min(3, Math.max(0.02, fill));
+    view.x = w / 2 - view.k * (left + right) / 2;
+    view.y = h / 2 - view.k * (top + bottom) / 2;
+    fitted = fitSelection;
     place();
   }
   function zoom(factor, cx, cy) {
     const [w, h] = size();
+    fitted = () => {};
     cx ??= w / 2; cy ??= h / 2;
     const k = Math.min(12, Math.max(0.02, view.k * factor));
     view.x = cx - (cx - view.x) * k / view.k;
@@ -143,6 +179,7 @@ function makeGraph(model, selection) {
     if (x > 20 && x < w - 20 && y > 20 && y < h - 20) return;
     view.x = w / 2 - view.k * node.x;
     view.y = h / 2 - view.k * node.y;
+    fitted = () => {};
     place();
   }
 
@@ -168,6 +205,7 @@ function makeGraph(model, selection) {
     if (mode === "pan") {
       view.x += at[0] - drag.last[0];
       view.y += at[1] - drag.last[1];
+      fitted = () => {};
       place();
     } else {
       drag.points.push(at);
@@ -214,6 +252,7 @@ function makeGraph(model, selection) {
     } else if (event.key === "+" || event.key === "=") zoom(1.3);
     else if (event.key === "-") zoom(1 / 1.3);
     else if (event.key === "0") fit();
+    else if (event.key === "s") fitSelection();
     else return;
     event.preventDefault();
     event.stopPropagation();
@@ -242,6 +281,7 @@ function makeGraph(model, selection) {
   const bar = html("div", { class: "hl-bar" }, ...modes,
     tool("+", "Zoom in (also Ctrl and the wheel)", () => zoom(1.3)),
     tool("−", "Zoom out", () => zoom(1 / 1.3)), tool("Fit", "Show everything", () => fit()),
+    tool("Fit selection", "Show the selected ops", fitSelection),
     ...keys, html("span", { class: "hl-key" }, line, "boundary"));
   const wrongKey = html("span", { class: "hl-key hl-wrong" },
     svg("svg", { class: "hl-chip", viewBox: "1 -15 14 14", "aria-hidden": "true" }, warning()),
@@ -265,8 +305,9 @@ function makeGraph(model, selection) {
         nodes[i].group.dataset.device = look.device;
       }
       nodes[i].group.classList.toggle("hl-wrong", wrong.has(i));
+      const time = node.us.length ? `\n${times(node, palette).join(", ")}` : "";
       const text = `${node.name}\n${node.type} on ${look.label}, subgraph ${subgraphs[i]}`
-        + (wrong.has(i) ? `\n${wrong.get(i)}` : "");
+        + `\n→ ${node.outputs.join("; ")}${time}` + (wrong.has(i) ? `\n${wrong.get(i)}` : "");
       nodes[i].title.textContent = text;
       nodes[i].group.setAttribute("aria-label", text);
     });
@@ -286,13 +327,20 @@ function makeGraph(model, selection) {
     const [first] = selected;
     if (first !== undefined && model._hlFrom !== "graph") show(first);
   }
-  // It has no size before it is shown. A big graph begins readable, not whole.
+  // It has no size before it is shown. A big graph begins readable, not whole; what was fitted
+  // is fitted again, what was moved by hand stays.
   const resized = new ResizeObserver(() => {
-    if (!fitted && element.getBoundingClientRect().width) fit(0.45);
+    if (element.getBoundingClientRect().width) (fitted ?? (() => fit(0.45)))();
   });
   resized.observe(element);
   return { pane: html("div", { class: "hl-pane" }, bar, element), colour, mark,
     stop: () => resized.disconnect() };
+}
+
+// The time of an op on each device that can run it.
+function times(node, palette) {
+  return node.able.filter(d => node.us.length && node.us[d] !== null)
+    .map(d => `${microseconds(node.us[d])} µs on ${palette[d].device}`);
 }
 
 function within(point, polygon) {
@@ -383,7 +431,43 @@ function makeTable(model, selection) {
     const [first] = selected;
     if (first !== undefined && model._hlFrom !== "table") reveal(first);
   }
-  return { pane: html("div", { class: "hl-pane" }, scroll), colour, mark };
+  // What is known about one op: shapes, times, attributes.
+  const details = html("div", { class: "hl-details", role: "region", "aria-label": "The selected op" });
+  function explain() {
+    const [first, ...others] = selection.selected();
+    if (first === undefined || others.length) {
+      details.replaceChildren("Click an op for its shapes, times and attributes.");
+      return;
+    }
+    const node = picture.nodes[first];
+    const rows = [
+      ...node.inputs.map(text => ["in", text]),
+      ...node.outputs.map(text => ["out", text]),
+      ...(times(node, palette).length ? [["time", times(node, palette).join(", ")]] : []),
+      ...node.attributes,
+    ];
+    details.replaceChildren(html("strong", {}, node.name), ` ${node.type}`,
+      html("dl", {}, ...rows.flatMap(([key, text]) => [html("dt", {}, key), html("dd", {}, text)])));
+    details.scrollTop = 0;
+  }
+  return { pane: html("div", { class: "hl-pane" }, scroll, details), colour,
+    mark: () => { mark(); explain(); } };
+}
+
+// Ctrl-Z anywhere in the widget but in its fields, which have an undo of their own.
+function undoByKey(model, board) {
+  const root = board.closest(".widget-vbox") ?? board;
+  root.dataset.lmSuppressShortcuts = "true";  // the notebook has an undo of its own, too
+  const press = event => {
+    const key = event.key.toLowerCase();
+    if (!(event.ctrlKey || event.metaKey) || !["z", "y"].includes(key)) return;
+    if (event.target.matches("input[type=text], textarea")) return;
+    model.send({ do: key === "y" || event.shiftKey ? "redo" : "undo" });
+    event.preventDefault();
+    event.stopPropagation();
+  };
+  root.addEventListener("keydown", press);
+  return () => root.removeEventListener("keydown", press);
 }
 
 let boards = 0;
@@ -398,14 +482,20 @@ export default {
     model.on("change:placed", colour);
     model.on("change:selected", mark);
     // The notebook has other uses for arrows and Enter.
-    el.append(html("div", { class: "hl-board", "data-lm-suppress-shortcuts": "true" },
-      graph.pane, table.pane));
+    const board = html("div", { class: "hl-board", "data-lm-suppress-shortcuts": "true" },
+      graph.pane, table.pane);
+    el.append(board);
     colour();
     mark();
+    // The other widgets around it are there a moment later.
+    let forget = () => {};
+    const shown = setTimeout(() => { forget = undoByKey(model, board); });
     return () => {
       model.off("change:placed", colour);
       model.off("change:selected", mark);
       graph.stop();
+      clearTimeout(shown);
+      forget();
     };
   },
 };

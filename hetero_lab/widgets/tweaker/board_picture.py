@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.model.opgraph import OpGraph, Tensor
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, one_subgraph, predict
+from hetero_lab.tables import bytes_text
 from hetero_lab.views.graph.data import GraphData, GraphNode, graph_data
 from hetero_lab.views.graph.labels import is_big, node_labels
 from hetero_lab.views.graph.layout import DENSE, ROOMY, Strip, lay_out
@@ -43,10 +44,19 @@ class BoardPicture:
         The devices that ops may be on.
     emulated
         Emulated device → the device that really runs it.
+    attributes
+        Op → its attributes, as text.
     """
 
-    def __init__(self, graph: OpGraph, devices: Sequence[str], emulated: Mapping[str, str]):
+    def __init__(
+        self,
+        graph: OpGraph,
+        devices: Sequence[str],
+        emulated: Mapping[str, str],
+        attributes: Mapping[str, Mapping[str, str]],
+    ):
         self._graph = graph
+        self._attributes = attributes
         self._devices = tuple(devices)
         self._emulated = dict(emulated)
 
@@ -112,6 +122,7 @@ class BoardPicture:
         nodes = []
         for name, node in zip(self.names, data.nodes, strict=True):
             x, y = page.spots[node.index]
+            op = self._graph.ops[node.index]
             nodes.append(
                 {
                     "x": round(x, 1),
@@ -122,6 +133,12 @@ class BoardPicture:
                     "label": labels.get(node.index, ""),
                     "able": [d for d, device in enumerate(self._devices) if name in able[device]],
                     "us": times.get(name, []),
+                    "inputs": [self._tensor_text(*source) for source in op.inputs],
+                    "outputs": [tensor_text(tensor) for tensor in op.outputs],
+                    "attributes": [
+                        [squeeze(key, 60), squeeze(text, _LONGEST_NAME)]
+                        for key, text in self._attributes.get(name, {}).items()
+                    ],
                 }
             )
         place = {node.index: number for number, node in enumerate(data.nodes)}
@@ -140,6 +157,10 @@ class BoardPicture:
             "nodes": nodes,
             "wires": wires,
         }
+
+    def _tensor_text(self, producer: int, port: int) -> str:
+        op = self._graph.ops[producer]
+        return f"{tensor_text(op.outputs[port])} from {squeeze(op.name, 60)}"
 
     def devices_of(self, affinity: Affinity) -> list[int]:
         """Return the number of the device of each node."""
@@ -162,6 +183,13 @@ def _largest(strip: Strip) -> Page:
         best, best_scale = page, scale
     assert best is not None
     return best
+
+
+def tensor_text(tensor: Tensor) -> str:
+    """Return type, shape and size: ``f32 [1, 64, 8, 8], 16.4 KB``."""
+    shape = "of unknown shape" if tensor.shape is None else str(list(tensor.shape))
+    size = "" if tensor.n_bytes is None else f", {bytes_text(tensor.n_bytes)}"
+    return f"{tensor.element_type} {shape}{size}"
 
 
 def _path(points: Sequence[tuple[float, float]]) -> str:

@@ -11,7 +11,10 @@ from hetero_lab.placement.partition import Partition
 from hetero_lab.views.text import squeeze
 
 EXPORTS = ("affinity, JSON", "affinity, CSV", "frozen directory", "history, CSV")
+ABOVE, PANEL, FILES = "above", "panel", "files"  # where a message is shown
 _NARROW = {"width": "auto"}
+# Of a fixed height: nothing below may move while somebody clicks.
+_TWO_LINES = {"height": "40px", "overflow": "auto", "width": "100%"}
 _ROW = ipywidgets.Layout(flex_flow="row wrap", align_items="center")
 
 
@@ -56,7 +59,7 @@ class Controls:
         self.after = _button("Everything after", "Select all that needs the selected op's result")
         self.clear = _button("Clear", "Select nothing")
         # Changing
-        self.selection = ipywidgets.HTML()
+        self.selection = ipywidgets.HTML(layout=ipywidgets.Layout(**_TWO_LINES))
         self.devices = {d: _button(f"→ {labels[d]}", f"Move to {labels[d]}") for d in devices}
         self.undo = _button("Undo", "Go back one change", "undo")
         self.redo = _button("Redo", "Go forward again", "repeat")
@@ -73,16 +76,21 @@ class Controls:
         )  # fmt: skip
         self.cancel = _button("Cancel", "Stop measuring", "stop")
         self.progress = ipywidgets.FloatProgress(
-            value=0.0, min=0.0, max=1.0, layout=ipywidgets.Layout(width="200px")
+            value=0.0, min=0.0, max=1.0, layout=ipywidgets.Layout(width="120px")
         )
-        self.progress_text = ipywidgets.HTML()
+        self.progress_text = ipywidgets.HTML(layout=ipywidgets.Layout(width="240px"))
         self.suggest = _button("Suggest", "Ask the planner for the best placement", "magic")
         # Files
         self.path = ipywidgets.Text(value="tweaked", layout=ipywidgets.Layout(width="250px"))
         self.export_kind = ipywidgets.Dropdown(options=list(EXPORTS), layout=_narrow(150))
         self.export = _button("Export", "Write it to this path, where the notebook is", "download")
         self.load = _button("Load", "Read an affinity (.json or .csv) from this path", "upload")
-        self.message = ipywidgets.HTML(layout=ipywidgets.Layout(min_height="24px"))
+        # One beside each group of buttons; only that of the last action says something.
+        self.messages = {
+            ABOVE: ipywidgets.HTML(layout=ipywidgets.Layout(**_TWO_LINES)),
+            PANEL: ipywidgets.HTML(layout=ipywidgets.Layout(**_TWO_LINES | {"height": "22px"})),
+            FILES: ipywidgets.HTML(layout=ipywidgets.Layout(**_TWO_LINES)),
+        }
         for control, name in (
             (self.pattern, "Select by name"), (self.by_type, "Select by op type"),
             (self.by_subgraph, "Select by subgraph"), (self.before, "Device before the cut"),
@@ -94,35 +102,43 @@ class Controls:
     @property
     def above(self) -> list[ipywidgets.Widget]:
         """The rows above the board."""
-        row = [*self.devices.values(), self.undo, self.redo]
+        change = [*self.devices.values(), self.undo, self.redo]
+        measure = [self.measure, self.cancel, self.suggest, self.progress, self.progress_text]
         return [
             _row(
                 self.pattern, self.by_pattern, self.by_type, self.by_subgraph, self.after,
                 self.clear,
             ),
             _row(self.selection),
-            _row(*row),
+            _row(*change, *measure),
+            self.messages[ABOVE],
             _row(self.cut, _words("before it"), self.before, _words("then"), self.behind),
-            self.message,
         ]  # fmt: skip
 
     @property
     def below(self) -> list[ipywidgets.Widget]:
         """The rows below the panel."""
         return [
-            _row(self.measure, self.cancel, self.progress, self.progress_text, self.suggest),
             _row(self.path, self.export_kind, self.export, self.load),
+            self.messages[FILES],
         ]
 
-    def say(self, text: str, *, is_error: bool = False) -> None:
-        """Show a message, as text; screen readers read it out."""
+    @property
+    def said(self) -> str:
+        """The HTML of the message that is shown."""
+        return "".join(message.value for message in self.messages.values())
+
+    def say(self, text: str, *, is_error: bool = False, at: str = ABOVE) -> None:
+        """Show a message, as text, beside a group of buttons; screen readers read it out."""
+        for place, message in self.messages.items():
+            if place != at or not text:
+                message.value = ""
         if not text:
-            self.message.value = ""
             return
         # Not by colour alone: errors have a sign in front.
         mark, colour = ("⚠ ", "var(--jp-error-color1, #d32f2f)") if is_error else ("", "inherit")
         role = "alert" if is_error else "status"
-        self.message.value = (
+        self.messages[at].value = (
             f'<div role="{role}" class="hl-message" style="color: {colour}; line-height: 1.4">'
             f"{mark}{html.escape(squeeze(text, 1000))}</div>"
         )

@@ -84,6 +84,16 @@ class Progress:
         self._tell(min(1.0, self._watch.elapsed_s / self._budget_s), text)
 
 
+def attempt_label(history: Sequence[Attempt], affinity: Affinity, changed: str) -> str:
+    """Return a name that no row of a history has: its number, and how the affinity came about.
+
+    An affinity that was measured before is called what it was called then.
+    """
+    number = 1 + sum(tried.label != AUTOMATIC for tried in history)
+    before = next((tried.label for tried in history if tried.affinity == affinity), None)
+    return f"{number}. {changed if before is None else f'again {before}'}"
+
+
 def control_of(
     trial: Trial, affinity: Affinity, tell: Callable[[float, str], object]
 ) -> SweepControl:

@@ -18,7 +18,7 @@ from hetero_lab.experiments.search.wrong import Wrong
 from hetero_lab.experiments.sweep.control import SweepControl
 from hetero_lab.lint.context import Finding
 from hetero_lab.lint.lint import able_ops, to_frame
-from hetero_lab.model.read import Source
+from hetero_lab.model.read import Source, attributes_of
 from hetero_lab.placement.affinity import Affinity, greedy
 from hetero_lab.placement.placement import Placement, resolve
 from hetero_lab.placement.priorities import Priorities
@@ -28,11 +28,12 @@ from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.tables import write_csv
 from hetero_lab.widgets.tweaker.background import Background
 from hetero_lab.widgets.tweaker.board_picture import BoardPicture
-from hetero_lab.widgets.tweaker.controls import EXPORTS
+from hetero_lab.widgets.tweaker.controls import ABOVE, EXPORTS, FILES, PANEL
 from hetero_lab.widgets.tweaker.measurement import (
     AUTOMATIC,
     Attempt,
     Trial,
+    attempt_label,
     control_of,
     history_frame,
     measure,
@@ -53,20 +54,22 @@ def connect(tweaker: AffinityTweaker, view: TweakerView) -> None:
     """Let every control do what its Python method does; errors become messages."""
     controls = view.controls
 
-    def guarded(action: Callable[[], object]) -> None:
+    def guarded(action: Callable[[], object], at: str = ABOVE) -> None:
         with view.lock:
             try:
                 action()
             except Exception as error:  # exceptions of a callback would not be seen
                 known = isinstance(error, HeteroLabError)
                 controls.say(
-                    str(error) if known else f"{type(error).__name__}: {error}", is_error=True
+                    str(error) if known else f"{type(error).__name__}: {error}",
+                    is_error=True,
+                    at=at,
                 )
                 # A control may show what was refused: put everything back.
                 tweaker.refresh()
 
-    def on_click(button: Any, action: Callable[[], object]) -> None:
-        button.on_click(lambda _button: guarded(action))
+    def on_click(button: Any, action: Callable[[], object], at: str = ABOVE) -> None:
+        button.on_click(lambda _button: guarded(action, at))
 
     def on_change(control: Any, name: str, action: Callable[[Any], object]) -> None:
         def handle(change: Any) -> None:
@@ -112,8 +115,8 @@ def connect(tweaker: AffinityTweaker, view: TweakerView) -> None:
     on_click(controls.measure, lambda: tweaker.measure(wait=False))
     on_click(controls.cancel, tweaker.cancel)
     on_click(controls.suggest, lambda: tweaker.suggest(wait=False))
-    on_click(controls.export, lambda: _export(tweaker, view))
-    on_click(controls.load, lambda: tweaker.load(_path(view)))
+    on_click(controls.export, lambda: _export(tweaker, view), FILES)
+    on_click(controls.load, lambda: tweaker.load(_path(view)), FILES)
 
     def on_panel(_panel: Any, message: Any, _buffers: Any) -> None:
         do, index = message.get("do"), message.get("index")
@@ -123,9 +126,15 @@ def connect(tweaker: AffinityTweaker, view: TweakerView) -> None:
             return  # the click was on findings of the placement before
         actions = {"show": tweaker.select_finding, "fix": tweaker.apply, "return": tweaker.go_to}
         if do in actions:
-            guarded(lambda: actions[do](index))
+            guarded(lambda: actions[do](index), PANEL)
+
+    def on_board(_board: Any, message: Any, _buffers: Any) -> None:
+        keys = {"undo": tweaker.undo, "redo": tweaker.redo}
+        if message.get("do") in keys:
+            guarded(keys[message["do"]])
 
     view.panel.on_msg(on_panel)
+    view.board.on_msg(on_board)
 
 
 def _take(tweaker: AffinityTweaker, view: TweakerView) -> None:
@@ -155,7 +164,7 @@ def _export(tweaker: AffinityTweaker, view: TweakerView) -> None:
         EXPORTS[3]: tweaker.history_to_csv,
     }
     write[kind](path)
-    view.controls.say(f"Written: {path}")
+    view.controls.say(f"Written: {path}", at=FILES)
 
 
 _PLANNING_S = 20.0
@@ -257,12 +266,15 @@ class AffinityTweaker(ipywidgets.VBox):
         self._trial = Trial(bound, automatic, device_properties, budget_s, worker_command)
         self._history: list[Attempt] = []
         self._control: SweepControl | None = None
-        self.view = TweakerView(self.state, BoardPicture(bound.graph, names, emulated))
+        attributes = attributes_of(bound.prepared)
+        picture = BoardPicture(bound.graph, names, emulated, attributes)
+        self.view = TweakerView(self.state, picture)
         self.background = Background(lambda text: self.view.controls.say(text, is_error=True))
         connect(self, self.view)
         self.refresh()
-        board, panel = self.view.board, self.view.panel
-        super().__init__([*self.view.controls.above, board, panel, *self.view.controls.below])
+        view, controls = self.view, self.view.controls
+        shown = [view.board, controls.messages[PANEL], view.panel]
+        super().__init__([*controls.above, *shown, *controls.below])
 
     def __repr__(self) -> str:
         return (
@@ -400,8 +412,9 @@ class AffinityTweaker(ipywidgets.VBox):
             Something is running.
         """
         step, what_if = self.state.step, self.state.what_if
-        number = 1 + sum(tried.label != AUTOMATIC for tried in self._history)
-        label = AUTOMATIC if step.affinity == self._trial.automatic else f"{number}. {step.label}"
+        label = AUTOMATIC
+        if step.affinity != self._trial.automatic:
+            label = attempt_label(self._history, step.affinity, step.label)
 
         control = control_of(self._trial, step.affinity, self.view.controls.show_progress)
 

@@ -12,6 +12,8 @@ import hetero_lab as hl
 from hetero_lab.errors import AffinityError, ArgumentError, DeviceError, PlanError, PropertyError
 from hetero_lab.experiments.workers.launch import FORK_SERVER
 from hetero_lab.tables import read_csv
+from hetero_lab.widgets.tweaker.controls import ABOVE, FILES, PANEL
+from hetero_lab.widgets.tweaker.measurement import Attempt, attempt_label
 from tests.experiments.search.test_find_wrong import chain_case
 from tests.proof import injected_faults
 from tests.proof.faults import Fault
@@ -32,7 +34,7 @@ def tweaker(model):
 
 
 def message(tweaker):
-    return tweaker.view.controls.message.value
+    return tweaker.view.controls.said
 
 
 def place(tweaker, name):
@@ -113,6 +115,46 @@ def test_errors_are_messages_and_nothing_changes(tweaker):
     assert tweaker.selection == (SOFT,)
     controls.clear.click()
     assert message(tweaker) == ""
+
+
+def test_a_message_is_beside_the_buttons_that_caused_it(tweaker):
+    controls = tweaker.view.controls
+    controls.pattern.value = "nothing"
+    assert "matches no op" in controls.messages[ABOVE].value
+    controls.load.click()
+    assert "tweaked" in controls.messages[FILES].value
+    assert controls.messages[ABOVE].value == ""
+    tweaker.view.panel._handle_custom_msg({"do": "return", "index": 7}, [])
+    assert "The history has 0 rows" in controls.messages[PANEL].value
+    assert controls.messages[FILES].value == ""
+
+
+def test_keys_of_the_board_undo_and_redo(tweaker):
+    tweaker.selection = ["stem/conv"]
+    tweaker.assign("CPU")
+    tweaker.view.board._handle_custom_msg({"do": "undo"}, [])
+    assert tweaker.affinity["stem/conv"] == "ACC"
+    tweaker.view.board._handle_custom_msg({"do": "redo"}, [])
+    assert tweaker.affinity["stem/conv"] == "CPU"
+
+
+def test_the_board_knows_shapes_and_attributes(tweaker):
+    node = tweaker.view.board.picture["nodes"][place(tweaker, "stem/conv")]
+    assert node["inputs"][0].startswith("f32 [1, ")
+    assert node["inputs"][0].endswith(" from enlarge")
+    assert dict(node["attributes"])["strides"]
+    (out,) = node["outputs"]
+    assert out.startswith("f32 [1, ")
+    assert out.endswith("B")
+
+
+def test_every_row_of_the_history_has_a_name_of_its_own(tweaker, model):
+    cpu = hl.Affinity.uniform(model, "CPU")
+    first = Attempt(attempt_label([], cpu, "set from Python"), cpu)
+    again = Attempt(attempt_label([first], cpu, "back to 1. set from Python"), cpu)
+    assert [first.label, again.label] == ["1. set from Python", "2. again 1. set from Python"]
+    third = attempt_label([first, again], cpu, "undone")
+    assert third == "3. again 1. set from Python"
 
 
 def test_an_affinity_of_another_model(tweaker, tmp_path):

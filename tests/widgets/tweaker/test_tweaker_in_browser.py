@@ -232,6 +232,99 @@ def test_zoom_stays_while_the_cut_moves(tweaker):
     page.get_by_role("button", name="Show everything").click()
 
 
+def test_labels_can_be_read_and_do_not_overlap(tweaker):
+    tweaker.press("Fit")
+    seen = tweaker.page.eval_on_selector_all(
+        ".hl-graph .hl-node text",
+        """texts => texts.filter(t => t.style.display !== 'none').map(t => {
+            const box = t.getBoundingClientRect();
+            const stage = t.ownerSVGElement.querySelector("[data-hl='stage']");
+            const zoom = stage.transform.baseVal.consolidate().matrix.a;
+            return [parseFloat(getComputedStyle(t).fontSize) * zoom,
+                    box.left, box.top, box.right, box.bottom];
+        })""",
+    )
+    assert seen
+    assert min(size for size, *_ in seen) >= 10
+    for number, (_, left, top, right, bottom) in enumerate(seen):
+        for _, x0, y0, x1, y1 in seen[number + 1 :]:
+            # The boxes of letters have some room above and below them.
+            assert x1 <= left + 2 or x0 >= right - 2 or y1 <= top + 4 or y0 >= bottom - 4
+    tweaker.notebook.picture("tweaker_11_labels", ".hl-board")
+
+
+def test_it_is_fitted_again_unless_it_was_moved_by_hand(tweaker):
+    page, size = tweaker.page, tweaker.page.viewport_size
+    tweaker.press("Fit")
+    wide = tweaker.zoom()
+    page.set_viewport_size({"width": 1000, "height": size["height"]})
+    tweaker.until(tweaker.zoom, lambda now: now != wide)
+    tweaker.notebook.picture("tweaker_12_narrow")
+    page.set_viewport_size(size)
+    tweaker.until(tweaker.zoom, lambda now: now == wide)
+    page.get_by_role("button", name="Zoom in (also Ctrl and the wheel)").click()
+    by_hand = tweaker.zoom()
+    page.set_viewport_size({"width": 1000, "height": size["height"]})
+    page.wait_for_timeout(300)
+    assert tweaker.zoom() == by_hand
+    page.set_viewport_size(size)
+    tweaker.press("Fit")
+
+
+def test_one_op_is_explained_and_can_be_zoomed_to(tweaker):
+    page = tweaker.page
+    top = page.locator(".hl-board").bounding_box()["y"]
+    tweaker.row("stem/conv").click()
+    tweaker.until(tweaker.selected, bool)
+    told = page.locator(".hl-details").inner_text()
+    for expected in ("stem/conv", "Convolution", "f32 [1, ", "strides", "pads_begin", "µs on CPU"):
+        assert expected in told, told
+    title = tweaker.node("stem/conv").locator("title").text_content()
+    assert "→ f32 [1, " in title
+    assert "µs on ACC" in title
+    tweaker.press("Fit selection")
+    node = tweaker.node("stem/conv").locator("path").first.bounding_box()
+    pane = page.locator(".hl-graph").bounding_box()
+    assert node["x"] + node["width"] / 2 == pytest.approx(pane["x"] + pane["width"] / 2, abs=3)
+    assert node["y"] + node["height"] / 2 == pytest.approx(pane["y"] + pane["height"] / 2, abs=3)
+    assert node["width"] > 20
+    tweaker.notebook.picture("tweaker_13_explained")
+    tweaker.press("Fit")
+    tweaker.python("tweaker.select(pattern='.')")  # a longer text of the selection moves nothing
+    tweaker.until(tweaker.selected, lambda names: len(names) > 50)
+    assert page.locator(".hl-board").bounding_box()["y"] == top
+    assert "Click an op" in page.locator(".hl-details").inner_text()
+
+
+def test_ctrl_z_and_messages_beside_their_buttons(tweaker):
+    page = tweaker.page
+    tweaker.row("stem/conv").click()
+    tweaker.until(tweaker.selected, bool)
+    tweaker.press("→ CPU")
+    device = lambda: tweaker.node("stem/conv").get_attribute("data-device")  # noqa: E731
+    tweaker.until(device, lambda now: now == "CPU")
+    page.keyboard.press("Control+z")  # the button has the focus
+    tweaker.until(device, lambda now: now == "ACC")
+    page.keyboard.press("Control+Shift+z")
+    tweaker.until(device, lambda now: now == "CPU")
+    page.locator(".hl-graph").focus()
+    page.keyboard.press("Control+z")
+    tweaker.until(device, lambda now: now == "ACC")
+    page.locator(".widget-text input").last.fill("no/such.json")
+    tweaker.press("Load")
+    tweaker.say("no/such.json")
+    message = page.locator(".hl-message").bounding_box()
+    load = tweaker.button("Load").bounding_box()
+    assert 0 <= message["y"] - load["y"] < 60
+    page.get_by_placeholder("part of a name").fill("no such op")
+    page.keyboard.press("Enter")
+    tweaker.say("matches no op")
+    assert page.locator(".hl-message").count() == 1
+    beside = tweaker.button("Measure").bounding_box()
+    assert 0 <= page.locator(".hl-message").bounding_box()["y"] - beside["y"] < 60
+    assert abs(beside["y"] - tweaker.button("→ CPU").bounding_box()["y"]) < 5
+
+
 def test_setting_it_from_python_moves_the_widget(tweaker):
     n = tweaker.python(
         "tweaker.affinity = hl.Affinity.uniform(model, 'CPU')\n"
