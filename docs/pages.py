@@ -19,8 +19,8 @@ _RECORDED = (
     "name: structure, bytes and numbers are real, its speed is not that of an accelerator."
 )
 _FUNCTIONS = {
-    "Devices and models": ("devices", "emulate", "support", "samples", "load", "blocks",
-                           "dataset"),
+    "Devices and models": ("devices", "emulate", "support", "support_evidence", "samples", "load",
+                           "blocks", "dataset"),
     "Placements": ("Affinity", "Placement", "Priorities", "partition", "lint", "explain"),
     "Measure": ("compile", "profile", "sweep", "priority_orders", "block_cuts", "compare",
                 "measure_noise"),

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from hetero_lab import views as views
     from hetero_lab.backend.devices import devices as devices, support as support
     from hetero_lab.backend.emulation import EmulatedDevice as EmulatedDevice
+    from hetero_lab.backend.evidence import (
+        SupportEvidence as SupportEvidence,
+        support_evidence as support_evidence,
+    )
     from hetero_lab.backend.registration import emulate as emulate
     from hetero_lab.errors import (
         BudgetWarning as BudgetWarning,
@@ -201,6 +205,8 @@ _WHERE = {
     "read_wrong": "experiments.search.wrong_reading",
     "samples": "samples.catalogue",
     "support": "backend.devices",
+    "support_evidence": "backend.evidence",
+    "SupportEvidence": "backend.evidence",
     "Sweep": "experiments.sweep.result",
     "SweepExplorer": "widgets.explorer.explorer",
     "sweep": "experiments.sweep.sweep",

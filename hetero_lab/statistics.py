@@ -13,6 +13,9 @@ from functools import cached_property
 
 import numpy as np
 
+from hetero_lab.errors import ArgumentError
+
+Z_95 = 1.959963984540054  # 97.5 % of the normal distribution
 _TRIMMED = 0.2
 _BATCHES = 10
 _LEAST_OWN = 0.1  # of what compiles vary by, that is put down to them whatever turns explain
@@ -452,3 +455,20 @@ def _pooled(parts: Sequence[tuple[float, float, float, int]]) -> float:
     observed = float(np.average([part[1] for part in parts], weights=freedom))
     explained = float(np.average([part[2] for part in parts], weights=freedom))
     return 2.0 * max(observed - explained, _LEAST_OWN * observed)
+
+
+def wilson_interval(right: int, n: int) -> tuple[float, float]:
+    """Return the 95 % interval of a share, 0 to 1 (Wilson 1927).
+
+    Raises
+    ------
+    ArgumentError
+        No answers, or more right ones than answers.
+    """
+    if not 0 <= right <= n or n == 0:
+        raise ArgumentError(f"{right} right answers of {n} have no share. Give at least one.")
+    share, z2 = right / n, Z_95 * Z_95
+    middle = (share + z2 / (2 * n)) / (1 + z2 / n)
+    half = Z_95 * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n)) / (1 + z2 / n)
+    # All right or all wrong: rounding must not push the share out of its own interval.
+    return min(share, max(0.0, middle - half)), max(share, min(1.0, middle + half))

@@ -23,7 +23,8 @@ WITHOUT = {
     "EmulatedDevice", "Evaluation",
     "HeteroDumps", "HeteroLabError", "HeteroLabWarning", "Latency", "Metric", "Noise", "OpGraph",
     "Optimized", "Partition", "Plan", "Prediction", "Profile", "read_benchmark_app", "Recovered",
-    "Refusals", "Schedule", "SchedulePlan", "Subgraph", "Sweep", "SweepControl", "Verification",
+    "Refusals", "Schedule", "SchedulePlan", "Subgraph", "SupportEvidence", "Sweep",
+    "SweepControl", "Verification",
     "Wrong",
 }  # fmt: skip
 

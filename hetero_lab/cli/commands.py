@@ -163,6 +163,7 @@ def emulate(texts: Iterable[str]) -> dict[str, Mapping[str, Any]]:
     contrast: dict[str, Mapping[str, Any]] = {}
     for spec in options.emulations(texts):
         faster_by: Any = spec.faster_by
+        unknown: Any = spec.unknown
         device = hl.emulate(
             spec.name,
             spec.base,
@@ -170,6 +171,8 @@ def emulate(texts: Iterable[str]) -> dict[str, Mapping[str, Any]]:
             unsupported=spec.unsupported,
             properties=dict(spec.properties),
             faster_by=faster_by,
+            like=spec.like,
+            unknown=unknown,
         )
         if device.contrast:
             contrast[device.base] = device.contrast

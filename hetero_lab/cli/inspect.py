@@ -70,10 +70,12 @@ def add_freeze_options(parser: argparse.ArgumentParser) -> None:
 def support_text(given: argparse.Namespace) -> str:
     """Say which op types each device cannot run; write ``--csv``."""
     from hetero_lab.backend.devices import device_names
+    from hetero_lab.backend.emulation import emulated_devices
 
     commands.check_targets(files=[given.csv], directories=[])
     names = given.devices.removeprefix("HETERO:").split(",") if given.devices else device_names()
-    table = hl.support(hl.load(given.model, shapes=options.shapes(given.shape) or None), names)
+    model = hl.load(given.model, shapes=options.shapes(given.shape) or None)
+    table = hl.support(model, names)
     if given.csv is not None:
         write_csv(given.csv, table)
     lines = []
@@ -89,6 +91,9 @@ def support_text(given: argparse.Namespace) -> str:
             else f"{device} can run {len(table) - n_refused} of {count_of(len(table), 'op')}; "
             f"not: {types}{more}."
         )
+    looked_up = [name for name, spec in emulated_devices().items() if spec.like and name in names]
+    for device in looked_up:
+        lines += ["", *hl.support_evidence(model, device).lines()]
     if given.table:
         marks = {True: "yes", False: "no"}
         rows = [["OP", "TYPE", *names]]

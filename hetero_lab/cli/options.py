@@ -13,7 +13,7 @@ from hetero_lab.errors import ArgumentError, did_you_mean, names_at_hand, shorte
 
 Value = bool | int | str
 
-_EMULATE_KEYS = ("base", "supported", "unsupported", "faster_by")
+_EMULATE_KEYS = ("base", "supported", "unsupported", "faster_by", "like", "unknown")
 _PROPERTY_KEY = re.compile(r"[A-Z][A-Z0-9_]*")
 
 
@@ -75,6 +75,8 @@ class Emulation:
     supported: frozenset[str] | None = None
     unsupported: frozenset[str] | None = None
     faster_by: str | None = None
+    like: str | None = None
+    unknown: str = "unsupported"
     properties: tuple[tuple[str, Value], ...] = ()
 
 
@@ -87,6 +89,8 @@ def add_emulate_option(parser: argparse.ArgumentParser) -> None:
         metavar="NAME:supported=Convolution,MatMul",
         help="register an emulated device; other parts, after a colon each, are unsupported=, "
         "base=, faster_by=auto and properties, KEY=VALUE: ACC:unsupported=Softmax:faster_by=auto; "
+        "and like=winml-cli:NPU, what an NPU was seen to support elsewhere, with unknown=supported "
+        "also what is not known; "
         "may be repeated",
     )
 
@@ -279,7 +283,8 @@ def fixes(texts: Iterable[str]) -> dict[str, str]:
 def emulations(texts: Iterable[str]) -> list[Emulation]:
     """Read ``["ACC:unsupported=Softmax,Concat:base=CPU"]``: a name, then ``KEY=VALUE`` parts.
 
-    Keys are ``base``, ``supported``, ``unsupported``, ``faster_by``, and names of properties.
+    Keys are ``base``, ``supported``, ``unsupported``, ``faster_by``, ``like``, ``unknown``, and
+    names of properties.
     """
     return [_emulation(text) for text in texts]
 
@@ -295,7 +300,7 @@ def _emulation(text: str) -> Emulation:
     form = "of the form NAME:supported=Convolution,MatMul or NAME:unsupported=Softmax:base=CPU"
     name, *parts = text.split(":")
     given: dict[str, str] = {}
-    for part in parts:
+    for part in _with_device_of_like(parts):
         key, equals, value = part.partition("=")
         if not (equals and key and value):
             raise ArgumentError(f"--emulate {shorten(text)} is not {form}.")
@@ -314,8 +319,21 @@ def _emulation(text: str) -> Emulation:
         supported=_op_types(given.get("supported")),
         unsupported=_op_types(given.get("unsupported")),
         faster_by=given.get("faster_by"),
+        like=given.get("like"),
+        unknown=given.get("unknown", "unsupported"),
         properties=tuple((k, read_value(v)) for k, v in given.items() if k not in _EMULATE_KEYS),
     )
+
+
+def _with_device_of_like(parts: Sequence[str]) -> list[str]:
+    """Put ``like=winml-cli:NPU`` together again, which has a colon of its own."""
+    found: list[str] = []
+    for part in parts:
+        if found and found[-1].startswith("like=") and "=" not in part:
+            found[-1] += f":{part}"
+        else:
+            found.append(part)
+    return found
 
 
 def _op_types(text: str | None) -> frozenset[str] | None:

@@ -27,22 +27,25 @@ def with_causes(context: LintContext, findings: Sequence[Finding]) -> list[Findi
     """
     refused = [_refused(context, finding.ops) for finding in findings]
     types: dict[str, Counter[str]] = {}
-    for device, op_type in (pair for pairs in refused for pair in pairs):
+    why: dict[str, Counter[str]] = {}
+    for device, op_type, reason in (found for each in refused for found in each):
         types.setdefault(device, Counter())[op_type] += 1
+        why.setdefault(device, Counter())[reason] += 1
     causes = []
-    for pairs in refused:
+    for each in refused:
         texts = [
             f"{device} cannot run {_listed([t for t, _ in types[device].most_common()])}"
-            for device in sorted({device for device, _ in pairs})
+            + _reasons([reason for reason, _ in why[device].most_common() if reason])
+            for device in sorted({device for device, _, _ in each})
         ]
         causes.append("; ".join(texts) or CHOICE)
     return [replace(f, cause=cause) for f, cause in zip(findings, causes, strict=True)]
 
 
-def _refused(context: LintContext, ops: Sequence[str]) -> set[tuple[str, str]]:
-    """Return (device, op type) pairs: what the device on the other side does not support."""
+def _refused(context: LintContext, ops: Sequence[str]) -> set[tuple[str, str, str]]:
+    """Return what the device on the other side does not support: device, op type, and why."""
     graph, affinity = context.graph, context.affinity
-    pairs = set()
+    found = set()
     for name in ops:
         index = graph.index_of[name]
         neighbours = [producer for producer, _ in graph.ops[index].inputs]
@@ -55,8 +58,16 @@ def _refused(context: LintContext, ops: Sequence[str]) -> set[tuple[str, str]]:
                 op, device = graph.ops[here], affinity[graph.ops[there].name]
                 able = context.able.get(device)
                 if able is not None and context.is_placeable[here] and op.name not in able:
-                    pairs.add((device, op.type))
-    return pairs
+                    reason = context.reasons.get(device, {}).get(op.name, "")
+                    found.add((device, op.type, reason))
+    return found
+
+
+def _reasons(known: Sequence[str]) -> str:
+    if not known:
+        return ""
+    more = f", and {len(known) - 1} more reasons" if len(known) > 1 else ""
+    return f" ({known[0]}{more})"
 
 
 def _listed(op_types: Sequence[str]) -> str:

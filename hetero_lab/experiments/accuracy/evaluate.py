@@ -12,13 +12,14 @@ import numpy as np
 
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.errors import ArgumentError, shorten
-from hetero_lab.experiments.accuracy.paired import PairedDrop, paired_drop, wilson_interval
+from hetero_lab.experiments.accuracy.paired import PairedDrop, paired_drop
 from hetero_lab.model.read import Source
 from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve
 from hetero_lab.progress import Progress
 from hetero_lab.runtime.compiled import compile_placed
 from hetero_lab.runtime.scoring import Answer, Correct, F32Reference, judge
 from hetero_lab.samples.datasets import Dataset, Metric
+from hetero_lab.statistics import wilson_interval
 from hetero_lab.tables import html_table, write_csv
 
 if TYPE_CHECKING:

@@ -9,25 +9,7 @@ from typing import Any
 import numpy as np
 
 from hetero_lab.errors import ArgumentError
-
-_Z = 1.959963984540054  # 97.5 % of the normal distribution
-
-
-def wilson_interval(right: int, n: int) -> tuple[float, float]:
-    """Return the 95 % interval of a share, 0 to 1 (Wilson 1927).
-
-    Raises
-    ------
-    ArgumentError
-        No answers, or more right ones than answers.
-    """
-    if not 0 <= right <= n or n == 0:
-        raise ArgumentError(f"{right} right answers of {n} have no share. Give at least one.")
-    share, z2 = right / n, _Z * _Z
-    middle = (share + z2 / (2 * n)) / (1 + z2 / n)
-    half = _Z * float(np.sqrt(share * (1 - share) / n + z2 / (4 * n * n))) / (1 + z2 / n)
-    # All right or all wrong: rounding must not push the share out of its own interval.
-    return min(share, max(0.0, middle - half)), max(share, min(1.0, middle + half))
+from hetero_lab.statistics import Z_95
 
 
 @dataclass(frozen=True)
@@ -79,7 +61,7 @@ def paired_drop(
     n = len(first)
     lost, won = int(np.sum(first & ~second)), int(np.sum(~first & second))
     adjusted = (lost - won) / (n + 2)
-    error = _Z * float(np.sqrt(lost + won + 1 - (lost - won) ** 2 / (n + 2))) / (n + 2)
+    error = Z_95 * float(np.sqrt(lost + won + 1 - (lost - won) ** 2 / (n + 2))) / (n + 2)
     changed: Any = stats.binomtest(lost, lost + won) if lost + won else None
     return PairedDrop(
         n=n,

@@ -1,0 +1,133 @@
+"""Why a device is taken to support each op of a model: what was asked or measured, and where."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hetero_lab.backend.bound import BoundModel, bind
+from hetero_lab.backend.devices import supported_ops
+from hetero_lab.backend.emulation import emulated_devices
+from hetero_lab.backend.support_tables import SUPPORTED, UNSUPPORTED, Verdict, verdicts
+from hetero_lab.backend.table_agreement import AGREEMENT
+from hetero_lab.model.read import Source
+from hetero_lab.tables import html_table
+
+if TYPE_CHECKING:
+    import openvino as ov
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class SupportEvidence:
+    """What is known of a device's support for each op, in topological order.
+
+    ``like`` names the tables that it was looked up in, and is empty where the device itself was
+    asked; ``verdicts`` are pairs of op and op type with what is said of it; ``refused`` are the
+    ops that the device is taken not to support.
+    """
+
+    device: str
+    like: str
+    verdicts: tuple[tuple[str, str, Verdict], ...]
+    refused: frozenset[str]
+
+    @property
+    def reliability(self) -> str:
+        """How far tables can be believed; empty where the device itself was asked."""
+        return AGREEMENT.sentence() if self.like else ""
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row an op.
+
+        Columns: ``op``, ``op_type``, ``operator`` (ONNX's), ``answer`` (``supported``,
+        ``unsupported`` or ``unknown``), ``claimed`` (whether the device is taken to support it),
+        ``reason``, ``nearest``.
+        """
+        import pandas as pd
+
+        rows = [
+            (op, kind, v.operator, v.answer, op not in self.refused, v.reason, v.nearest)
+            for op, kind, v in self.verdicts
+        ]
+        columns = ["op", "op_type", "operator", "answer", "claimed", "reason", "nearest"]
+        return pd.DataFrame(rows, columns=columns).astype({"claimed": bool})
+
+    def lines(self, most: int = 8) -> list[str]:
+        """Say in a few lines what the device does not support, and how that is known."""
+        count = Counter(verdict.answer for _, _, verdict in self.verdicts)
+        answers = ", ".join(f"{n} {answer}" for answer, n in count.most_common())
+        source = f" by {self.like}" if self.like else ""
+        found = [f"{self.device}{source}: {answers}."]
+        causes = Counter(
+            f"{op_type}: {verdict}"
+            for _, op_type, verdict in self.verdicts
+            if verdict.answer != SUPPORTED and verdict.reason
+        )
+        found += [f"  {n} {cause}" for cause, n in causes.most_common(most)]
+        if len(causes) > most:
+            found.append(f"  … {len(causes) - most} more")
+        return [*found, *([self.reliability] if self.like else [])]
+
+    def __repr__(self) -> str:
+        return "\n".join(self.lines())
+
+    def _repr_html_(self) -> str:
+        return html_table(self.to_frame(), caption=" ".join(self.lines(most=0)))
+
+
+def support_evidence(model: Source, device: str, *, core: ov.Core | None = None) -> SupportEvidence:
+    """Say of each op whether a device supports it, and how that is known.
+
+    Parameters
+    ----------
+    model
+        Anything that :func:`hetero_lab.load` takes.
+    device
+        A device here. One that was emulated with ``like=`` answers by what was measured
+        elsewhere, with the nearest use that had another outcome; any other is asked itself.
+
+    Returns
+    -------
+    SupportEvidence
+        It prints itself, with how far it can be believed; ``to_frame()`` is one row an op.
+
+    Raises
+    ------
+    DeviceError
+        The device is not here, or cannot say what it supports.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> acc = hl.emulate("ACC", unsupported={"Softmax"})
+    >>> hl.support_evidence("digits_inception", "ACC")
+    ACC: 91 supported, 1 unsupported.
+      1 Softmax: the emulated ACC does not claim this op type
+    """
+    bound = bind(model, core)
+    return evidence_of(bound, device)
+
+
+def evidence_of(bound: BoundModel, device: str) -> SupportEvidence:
+    """Return what is known of a device's support for a bound model."""
+    supported = supported_ops(bound, device)
+    spec = emulated_devices(bound.core).get(device)
+    looked_up = verdicts(bound, spec.like) if spec and spec.like else {}
+    rows = []
+    for op in bound.graph:
+        if op.type in ("Parameter", "Constant", "Result"):
+            continue
+        if spec is not None and not spec.allows(op.type):
+            reason = f"the emulated {device} does not claim this op type"
+            verdict = Verdict(UNSUPPORTED, reason=reason)
+        elif op.name in looked_up:
+            verdict = looked_up[op.name]
+        elif op.name in supported:
+            verdict = Verdict(SUPPORTED)
+        else:
+            verdict = Verdict(UNSUPPORTED, reason="the plugin says so")
+        rows.append((op.name, op.type, verdict))
+    refused = frozenset(name for name, _, _ in rows if name not in supported)
+    return SupportEvidence(device, spec.like if spec else "", tuple(rows), refused)

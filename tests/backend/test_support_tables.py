@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import pytest
+from counting_core import core_with_acc
+from openvino import opset13 as op
+from support_wheel import softmax_rows, write_wheel
+
+import hetero_lab as hl
+from hetero_lab.backend.core import shared_core
+from hetero_lab.backend.emulation import EmulatedDevice
+from hetero_lab.backend.support_tables import SupportTables, tables_of
+from hetero_lab.backend.table_agreement import Agreement
+from hetero_lab.errors import ArgumentError, StoredFileError
+
+RESHAPE = [({"T_Reshape": "FLOAT", "shape_len": length}, True, True) for length in (3, 6)]
+RELU = [({"T_Relu": "FLOAT", "X_dim": rank}, True, rank != 2) for rank in (1, 2, 3)]
+
+
+@pytest.fixture
+def wheel(tmp_path: Path) -> Path:
+    return write_wheel(
+        tmp_path / "some.whl", {"Softmax": softmax_rows(), "Relu": RELU, "Reshape": RESHAPE}
+    )
+
+
+def softmax(*shape: int, kind: type = np.float32, axis: int = -1) -> ov.Model:
+    x = op.parameter(list(shape), kind, name="x")
+    node = op.softmax(op.relu(x, name="relu"), axis, name="softmax")
+    return _model(node, [x])
+
+
+def _model(node: ov.Node, parameters: list[ov.Node]) -> ov.Model:
+    return ov.Model([op.result(node, name="out")], parameters, "small")
+
+
+def evidence(model: ov.Model, wheel: Path, **more):
+    core = core_with_acc(like=f"{wheel}:NPU", **more)
+    return hl.support_evidence(model, "ACC", core=core)
+
+
+def answers(found: hl.SupportEvidence) -> dict[str, tuple[str, str, str]]:
+    rows = found.to_frame()[["op", "answer", "reason", "nearest"]].to_numpy().tolist()
+    return {op: (answer, reason, nearest) for op, answer, reason, nearest in rows}
+
+
+def test_what_ran_elsewhere_is_supported_and_what_did_not_names_the_nearest_that_did(wheel):
+    assert answers(evidence(softmax(1, 2, 3), wheel))["softmax"] == (
+        "supported",
+        "Softmax f32 of rank 3 runs",
+        "",
+    )
+    refused = answers(evidence(softmax(1, 1, 1, 1, 2, 3), wheel))["softmax"]
+    fails = "Softmax f32 of rank 6 fails but for a fallback to another device"
+    assert refused == ("unsupported", fails, "rank 5 runs")
+    half = answers(evidence(softmax(2, 3, kind=np.float16), wheel))["softmax"]
+    assert half[0] == "unsupported"
+    assert half[2] == "f32 runs"
+
+
+def test_what_was_not_tried_or_runs_in_some_variations_only_is_unknown(wheel, tmp_path):
+    wide = answers(evidence(softmax(*[1] * 6, 4), wheel))
+    assert wide["softmax"][0] == "unknown"
+    assert "of rank 7 was not tried" in wide["softmax"][1]
+    assert wide["relu"] == ("unknown", "Relu f32 of rank 7 was not tried", "rank 3 runs")
+    mixed = [
+        ({"T_Softmax": "FLOAT", "input_dim": 2, "attr_secret": secret}, secret == 1, True)
+        for secret in (0, 1)
+    ]
+    other = write_wheel(tmp_path / "mixed.whl", {"Softmax": mixed, "Relu": RELU})
+    found = answers(evidence(softmax(2, 3), other))
+    assert found["softmax"][0] == "unknown"
+    assert "1 of 2 variations: that hangs on 'attr_secret'" in found["softmax"][1]
+    assert found["relu"][:2] == (
+        "unsupported",
+        "Relu f32 of rank 2 compiles and fails when it runs",
+    )
+
+
+def test_placements_support_and_lint_follow_the_tables(wheel):
+    core = core_with_acc(like=f"{wheel}:NPU")
+    model = hl.load(softmax(1, 1, 1, 1, 2, 3))
+    table = hl.support(model, ["ACC", "CPU"], core=core).set_index("op")
+    assert table["ACC"].to_dict() == {"relu": False, "softmax": False}
+    small = hl.load(softmax(1, 2, 3))
+    deep = hl.load(_deep())
+    assert set(hl.Affinity.automatic(small, "HETERO:ACC,CPU", core=core).values()) == {"ACC"}
+    split = hl.Affinity.automatic(deep, "HETERO:ACC,CPU", core=core)
+    assert {name: split[name] for name in ("relu", "softmax", "after")} == {
+        "relu": "ACC", "softmax": "CPU", "after": "ACC",
+    }  # fmt: skip
+    causes = set(hl.lint(deep, split, core=core)["cause"])
+    assert any("ACC cannot run Softmax (Softmax f32 of rank 6" in cause for cause in causes)
+    assert any("rank 5 runs" in cause for cause in causes)
+
+
+def _deep() -> ov.Model:
+    """Relu of rank 3, Softmax of rank 6, Relu of rank 3 again."""
+    x = op.parameter([2, 3, 4], np.float32, name="x")
+    wide = op.reshape(op.relu(x, name="relu"), np.array([1, 1, 1, 2, 3, 4]), False, name="wide")
+    soft = op.softmax(wide, 5, name="softmax")
+    low = op.reshape(soft, np.array([2, 3, 4]), False, name="low")
+    return _model(op.relu(low, name="after"), [x])
+
+
+def test_unknown_ops_are_unsupported_unless_asked(wheel):
+    model = hl.load(softmax(*[1] * 6, 4))
+    for unknown, expected in (("unsupported", False), ("supported", True)):
+        core = core_with_acc(like=f"{wheel}:NPU", unknown=unknown)
+        assert hl.support(model, "ACC", core=core)["ACC"].tolist() == [expected] * 2
+        found = hl.support_evidence(model, "ACC", core=core)
+        assert found.refused == (frozenset() if expected else {"relu", "softmax"})
+
+
+def test_the_newest_opset_counts_and_the_specification_travels(wheel):
+    write_wheel(wheel, {"Relu": [({"T_Relu": "FLOAT", "X_dim": 2}, True, True)]}, opset=14)
+    assert answers(evidence(softmax(2, 3), wheel))["relu"][0] == "supported"
+    spec = hl.emulate("TRAVELS", like=f"{wheel}:NPU", unknown="supported")
+    assert EmulatedDevice.from_json(spec.to_json()) == spec
+
+
+def test_what_fails_on_cpu_in_the_tables_too_is_not_held_against_the_device(wheel):
+    model = softmax(1, 1, 1, 1, 2, 3)
+    write_wheel(wheel, {"Softmax": softmax_rows()}, device="CPU")
+    there = answers(evidence(model, wheel))["softmax"]
+    assert there[0] == "unknown"
+    assert there[1].endswith("but so it does on CPU there: perhaps not the device's limit")
+    core = core_with_acc(like=f"{wheel}:CPU")
+    assert answers(hl.support_evidence(model, "ACC", core=core))["softmax"][0] == "unsupported"
+
+
+def test_tables_that_are_none_are_refused(wheel, tmp_path):
+    with pytest.raises(ArgumentError, match="no tables of 'TPU'.*Devices: 'NPU'"):
+        tables_of(f"{wheel}:TPU")
+    with pytest.raises(ArgumentError, match="winml-cli:NPU"):
+        hl.emulate("FAR", like="somewhere")
+    bad = tmp_path / "bad.whl"
+    bad.write_text("no wheel")
+    with pytest.raises(StoredFileError, match=r"bad\.whl'? cannot be read"):
+        tables_of(f"{bad}:NPU")
+    with pytest.raises(ArgumentError, match="unknown= is"):
+        hl.emulate("FAR", like=f"{wheel}:NPU", unknown="perhaps")  # pyright: ignore
+    assert "FAR" not in shared_core().available_devices
+
+
+def test_how_far_tables_can_be_believed_is_said_with_each_answer(wheel):
+    found = evidence(softmax(1, 2, 3), wheel)
+    assert "95 % interval" in found.reliability
+    assert found.reliability in repr(found)
+    text = Agreement(90, 4, 5, 1, 7, "2026.4").sentence()
+    assert "95.0% of 100 ops (95 % interval 88.8% to 97.8%; wrong yes 4, wrong no 1)" in text
+
+
+@pytest.mark.network
+def test_the_real_tables_answer_for_real_samples():
+    tables = tables_of("winml-cli:NPU")
+    assert {"Softmax", "Conv", "MatMulAddPattern"} <= tables.operators
+    assert isinstance(tables, SupportTables)
+    hl.emulate("NPU_PAPER", like="winml-cli:NPU")
+    found = hl.support_evidence("blazeface", "NPU_PAPER").to_frame()
+    refused = found.loc[~found["claimed"]]
+    assert set(refused["op_type"]) == {"Pad"}
+    assert set(refused["nearest"]) == {"pads_is_symmetric True runs"}
+    deep = answers(hl.support_evidence(softmax(1, 1, 1, 1, 2, 3), "NPU_PAPER"))["softmax"]
+    assert deep[0] == "unsupported"
+    assert deep[2] == "rank 5 runs"
