@@ -118,8 +118,10 @@ class OpGraph:
         """For each op, the op that decides its device.
 
         A placeable op decides for itself, except that all ops of a stateful path share the
-        first one's. A result follows its producer; parameters and the constant side follow
-        their first placeable user. What has no such user leads itself.
+        first one's. A result follows its producer; the constant side follows its first placeable
+        user, a parameter the one that most of the graph comes after: HETERO hands a parameter on
+        through its subgraph, and from a later one that would close a cycle. What has no such user
+        leads itself.
         """
         lead = list(range(len(self.ops)))
         placeable = set(self.placeable)
@@ -132,9 +134,12 @@ class OpGraph:
             users = [use.index for use in self.consumers[op.index]]
             real = [user for user in users if self.ops[user].type != RESULT]
             # Users come later in the order, so their leader is already known.
-            placed = [lead[user] for user in real if lead[user] in placeable]
+            placed = [user for user in real if lead[user] in placeable]
             if placed:
-                lead[op.index] = placed[0]
+                first = placed[0]
+                if op.type == PARAMETER and len(set(placed)) > 1:
+                    first = max(placed, key=lambda user: len(self._reach([user], forward=True)))
+                lead[op.index] = lead[first]
         for index in self.results:
             lead[index] = lead[self.ops[index].inputs[0][0]]
         return tuple(lead)

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from hetero_lab.errors import ArgumentError
 from hetero_lab.experiments.profile.result import Profile
+from hetero_lab.model.blocks import find_blocks
 from hetero_lab.model.opgraph import PARAMETER, RESULT, Op, OpGraph, Tensor
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Boundary, Partition, Subgraph
@@ -26,7 +27,8 @@ class GraphNode:
     ``subgraph`` is ``NO_SUBGRAPH`` for inputs and outputs. ``time_us`` is ``None`` where it is
     not known, and 0 where the op runs inside the node of ``leader``; ``fused`` are the ops that
     run inside this one's node. ``ops`` are the names of folded ops, ``types`` and ``devices`` how
-    many are of each; ``n_unseen`` are the neighbours that are left out of the picture.
+    many are of each; ``n_unseen`` are the neighbours that are left out of the picture. ``block`` names
+    the repeated layer that the op is in, if it is in one.
     """
 
     index: int
@@ -44,6 +46,7 @@ class GraphNode:
     types: tuple[tuple[str, int], ...] = ()
     devices: tuple[tuple[str, int], ...] = ()
     n_unseen: int = 0
+    block: str = ""
 
     @property
     def is_port(self) -> bool:
@@ -266,6 +269,7 @@ def _members(graph: OpGraph, partition: Partition) -> dict[int, tuple[int, ...]]
 def _node(
     op: Op, graph: OpGraph, affinity: Affinity, subgraph: Subgraph | None, measured: Measured
 ) -> GraphNode:
+    block = find_blocks(graph).numbered(op.index)
     kind = {PARAMETER: "input", RESULT: "output"}.get(op.type, "op")
     tensors = op.outputs
     name = op.name
@@ -287,6 +291,7 @@ def _node(
         precision=measured.precisions.get(leader or op.name, ""),
         leader=leader,
         fused=measured.fused.get(op.name, ()),
+        block="" if block is None or kind != "op" else f"block {block}",
     )
 
 

@@ -96,6 +96,11 @@ def by_fusion(nodes: Sequence[GraphNode]) -> dict[int, str]:
     }
 
 
+def by_block(nodes: Sequence[GraphNode]) -> dict[int, str]:
+    """Put the ops of each repeated layer together."""
+    return {node.index: node.block for node in nodes if node.block}
+
+
 def by_subgraph(nodes: Sequence[GraphNode]) -> dict[int, str]:
     """Put all ops of a subgraph together."""
     return {node.index: f"subgraph {node.subgraph}" for node in nodes}
@@ -194,8 +199,10 @@ def by_mapping(nodes: Sequence[GraphNode], groups: Mapping[str, str]) -> dict[in
     return {node.index: str(groups[node.name]) for node in nodes if node.name in groups}
 
 
-AUTO, FUSION, SCOPE, SUBGRAPH, NONE = "auto", "fusion", "scope", "subgraph", "none"
-FOLDS = (AUTO, FUSION, SCOPE, SUBGRAPH, NONE)
+AUTO, FUSION, BLOCK, SCOPE, SUBGRAPH, NONE = (
+    "auto", "fusion", "block", "scope", "subgraph", "none",
+)  # fmt: skip
+FOLDS = (AUTO, FUSION, BLOCK, SCOPE, SUBGRAPH, NONE)
 MOST = 300  # with up to so many ops nothing is folded unless it is asked for
 MOST_BOXES = 160  # more subgraphs than this are drawn as runs of subgraphs
 MOST_PORTS = 60  # so many model inputs, or outputs, are drawn one by one
@@ -222,10 +229,11 @@ class Shown:
     Parameters
     ----------
     fold
-        ``"fusion"`` (what a device runs as one node, by the counters), ``"scope"`` (by names),
-        ``"subgraph"``, ``"none"``, a mapping op → name of its group, or ``"auto"``: nothing in
-        a graph of up to 300 ops, else the first of fusion, scope, and runs of neighbours that
-        makes it as small.
+        ``"fusion"`` (what a device runs as one node, by the counters), ``"block"`` (the repeated
+        layers, see :func:`hetero_lab.blocks`), ``"scope"`` (by names), ``"subgraph"``,
+        ``"none"``, a mapping op → name of its group, or ``"auto"``: nothing in a graph of up to
+        300 ops, else the first of fusion, scope, block, and runs of neighbours that makes it as
+        small.
     unfold
         Groups, or ops in them, that are not folded. A scope opens by one level.
     around, hops
@@ -326,6 +334,8 @@ def _fold(
         return by_mapping(nodes, fold)
     if fold == FUSION:
         return by_fusion(nodes)
+    if fold == BLOCK:
+        return by_block(nodes)
     if fold == SCOPE:
         return by_scope(nodes, min(MOST, max(2, len(nodes) // 4)), unfold)
     if fold == SUBGRAPH:
@@ -335,9 +345,10 @@ def _fold(
     groups = by_fusion(nodes)
     if _n_left(nodes, groups) <= MOST:
         return groups
-    groups = by_scope(nodes, MOST, unfold)
-    if _FEW <= _n_left(nodes, groups) <= 2 * MOST:
-        return groups
+    scopes, blocks = by_scope(nodes, MOST, unfold), by_block(nodes)
+    for groups, most in ((scopes, MOST), (blocks, MOST), (scopes, 2 * MOST)):
+        if _FEW <= _n_left(nodes, groups) <= most:
+            return groups
     return by_place(nodes, grain.n_places)
 
 
@@ -358,7 +369,10 @@ def _opened(
             gone.add(name)
         elif name in members:
             gone.update({groups[members[name]]} if members[name] in groups else ())
-        elif not _is_open_scope(data, name, fold):
+        elif inside := _in_scope(data, name, fold):
+            # Open already, but for the blocks that it is in or that are in it.
+            gone.update(n.block for n in inside if n.block and groups.get(n.index) == n.block)
+        else:
             raise ArgumentError(
                 f"There is no group {shorten(str(name))} to unfold, and no such op."
                 f"{did_you_mean(str(name), [*names, *members])} "
@@ -367,8 +381,9 @@ def _opened(
     return gone
 
 
-def _is_open_scope(data: GraphData, name: str, fold: Fold) -> bool:
-    by_name = fold in (SCOPE, AUTO)
-    return by_name and any(
-        node.name.startswith(name) and name in scopes_of(node.name) for node in data.nodes
-    )
+def _in_scope(data: GraphData, name: str, fold: Fold) -> list[GraphNode]:
+    """Return the nodes in a scope, if ops are folded by scopes."""
+    if fold not in (SCOPE, AUTO):
+        return []
+    inside = (node for node in data.nodes if node.name.startswith(name))
+    return [node for node in inside if name in scopes_of(node.name)]

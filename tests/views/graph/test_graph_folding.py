@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from big_graphs import by_type, transformer_graph
 from random_models import random_affinity, random_model
@@ -114,8 +116,22 @@ def test_many_subgraphs_are_drawn_in_runs():
     assert opened.n_ops == data.n_ops
 
 
+def test_repeated_layers_without_scopes_are_folded_by_block():
+    data = layers(5000, scoped=False)
+    shown = Shown().of(data)
+    assert names(shown) == {f"block {n}": 25 for n in range(199)}
+    check(shown, data)
+    # A block is opened by its name, and by that of an op in it.
+    for unfold in ("block 3", next(n.name for n in data.nodes if n.block == "block 3")):
+        opened = Shown(unfold=[unfold]).of(data)
+        assert names(opened) == {f"block {n}": 25 for n in range(199) if n != 3}
+        assert {n.block for n in opened.nodes if n.kind == "op"} == {"", "block 3"}
+
+
 def test_names_without_scopes_are_folded_by_place():
-    shown = Shown().of(layers(5000, scoped=False))
+    data = layers(5000, scoped=False)
+    data = replace(data, nodes=tuple(replace(node, block="") for node in data.nodes))
+    shown = Shown().of(data)
     assert 100 < len(names(shown)) <= 150
     assert all("…" in name for name in names(shown))
 
