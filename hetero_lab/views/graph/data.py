@@ -27,8 +27,8 @@ class GraphNode:
     ``subgraph`` is ``NO_SUBGRAPH`` for inputs and outputs. ``time_us`` is ``None`` where it is
     not known, and 0 where the op runs inside the node of ``leader``; ``fused`` are the ops that
     run inside this one's node. ``ops`` are the names of folded ops, ``types`` and ``devices`` how
-    many are of each; ``n_unseen`` are the neighbours that are left out of the picture. ``block`` names
-    the repeated layer that the op is in, if it is in one.
+    many are of each; ``n_unseen`` are the neighbours that are left out of the picture.
+    ``block`` names the repeated layer that the op is in, if it is in one.
     """
 
     index: int
