@@ -24,7 +24,7 @@ _FUNCTIONS = {
     "Placements": ("Affinity", "Placement", "Priorities", "partition", "lint", "explain"),
     "Measure": ("compile", "profile", "sweep", "priority_orders", "block_cuts", "compare",
                 "measure_noise"),
-    "Find the best": ("calibrate", "plan", "optimize", "ParallelExecutor"),
+    "Find the best": ("calibrate", "plan", "fit_blocks", "optimize", "ParallelExecutor"),
     "Accuracy": ("evaluate", "recover_accuracy", "find_wrong", "find_refused", "quantize",
                  "compress_weights", "classify"),
     "Deploy": ("freeze", "advise", "verify"),

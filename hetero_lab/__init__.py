@@ -102,6 +102,7 @@ if TYPE_CHECKING:
     )
     from hetero_lab.placement.placement import Placement as Placement
     from hetero_lab.placement.priorities import Priorities as Priorities
+    from hetero_lab.planning.block_fit import BlockFit as BlockFit, fit_blocks as fit_blocks
     from hetero_lab.planning.cost_model import CostModel as CostModel
     from hetero_lab.planning.difference import Difference as Difference
     from hetero_lab.planning.list_scheduling import SchedulePlan as SchedulePlan
@@ -138,6 +139,7 @@ _WHERE = {
     "advise": "experiments.search.advise",
     "Affinity": "placement.affinity",
     "AffinityTweaker": "widgets.tweaker.tweaker",
+    "BlockFit": "planning.block_fit",
     "Boundary": "placement.partition",
     "BenchmarkReport": "experiments.interop.benchmark_app",
     "Classification": "experiments.accuracy.classify",
@@ -183,6 +185,7 @@ _WHERE = {
     "explain": "experiments.search.explain",
     "find_refused": "experiments.search.refusals",
     "find_wrong": "experiments.search.find_wrong",
+    "fit_blocks": "planning.block_fit",
     "dataset": "samples.datasets",
     "devices": "backend.devices",
     "emulate": "backend.registration",

@@ -1,0 +1,257 @@
+"""Fit the blocks of a model into the memory of several devices, the first device first."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from hetero_lab.backend.devices import check_device
+from hetero_lab.errors import PlanError, did_you_mean, shorten
+from hetero_lab.model.blocks import Blocks, find_blocks
+from hetero_lab.model.context import graph_at_context
+from hetero_lab.model.opgraph import CONSTANT, RESULT, OpGraph
+from hetero_lab.model.read import Source, prepare
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.block_ranges import block_range
+from hetero_lab.placement.priorities import Priorities
+from hetero_lab.planning.constraints import parse_bytes
+from hetero_lab.tables import bytes_text, html_table
+
+if TYPE_CHECKING:
+    import openvino as ov
+    import pandas as pd
+
+MemoryLimit: TypeAlias = "Mapping[str | tuple[str, ...], int | str]"
+_MOST_SPLITS = 20_000  # ways to divide blocks between devices that are tried
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """What a device has to hold of a model: ``blocks`` is a range, empty if it has none."""
+
+    device: str
+    blocks: str
+    weight_bytes: int
+    state_bytes: int
+    boundary_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """All three together."""
+        return self.weight_bytes + self.state_bytes + self.boundary_bytes
+
+
+@dataclass(frozen=True)
+class BlockFit:
+    """A placement by block that keeps to memory limits, and what each device holds of it."""
+
+    affinity: Affinity
+    context_tokens: int
+    memory: tuple[DeviceMemory, ...]
+
+    def __repr__(self) -> str:
+        parts = ", ".join(
+            f"{held.device}: {held.blocks or 'none'} ({bytes_text(held.total_bytes)})"
+            for held in self.memory
+        )
+        return f"BlockFit({self.context_tokens} tokens; {parts})"
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per device: ``device``, ``blocks``, its bytes by kind and in all."""
+        import pandas as pd
+
+        columns = ["device", "blocks", "weight_bytes", "state_bytes", "boundary_bytes"]
+        rows = [[getattr(held, c) for c in columns] + [held.total_bytes] for held in self.memory]
+        return pd.DataFrame(rows, columns=[*columns, "total_bytes"])
+
+    def _repr_html_(self) -> str:
+        return html_table(self.to_frame(), caption=repr(self))
+
+
+def fit_blocks(
+    model: Source,
+    devices: Sequence[str],
+    memory_limit: MemoryLimit,
+    *,
+    context_tokens: int = 1024,
+    batch: int = 1,
+    core: ov.Core | None = None,
+) -> BlockFit:
+    """Place as many blocks of a model on the first device as fit, then on the second, and so on.
+
+    Parameters
+    ----------
+    model
+        Anything that :func:`hetero_lab.load` takes; it has repeated layers (see
+        :func:`hetero_lab.blocks`). Blocks keep their order: what comes before the first one goes
+        with it, what comes after the last one with that.
+    devices
+        In the order in which they are filled, usually the fastest first.
+    memory_limit
+        Bytes by device, ``{"GPU": "2GiB"}``, or by several that share a memory,
+        ``{("GPU.0", "CPU"): "6GiB"}``. Counted are weights as they are stored, once for each
+        device that uses them; states (the key-value cache) at ``context_tokens``; and boundary
+        tensors, where they are made and where they are received. What a plugin needs besides,
+        or a conversion of weights to another precision, is not.
+    context_tokens, batch
+        How many tokens of how many sequences the states hold.
+
+    Raises
+    ------
+    PlanError
+        The model has no repeated layers, a limit is no number of bytes or names a device that is
+        not planned for, or nothing fits.
+    DeviceError
+        No device, one twice, or one that is not here.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> acc = hl.emulate("ACC")
+    >>> hl.fit_blocks("digits_inception", ["ACC", "CPU"], {"ACC": "64KiB"}).memory[0].blocks
+    '0'
+    """
+    every = Priorities.parse(devices, core).devices
+    for device in every:
+        check_device(device, core)
+    if context_tokens < 1 or batch < 1:
+        raise PlanError("context_tokens= and batch= are at least 1.")
+    pools = _pools(every, memory_limit)
+    prepared = prepare(model)
+    found = find_blocks(prepared.graph)
+    if not found.n_blocks:
+        raise PlanError(
+            f"{shorten(prepared.graph.name)} has no repeated layers to place. Plan by op: "
+            "hetero_lab.plan(model, costs, memory_limit=…)."
+        )
+    needs = _Needs.of(graph_at_context(prepared, context_tokens, batch), found)
+    least: list[float] = [float("inf")] * len(pools)
+    for counts in itertools.islice(_splits(found.n_blocks, len(every)), _MOST_SPLITS):
+        held = needs.by_device(counts)
+        asked = [int(held[list(members)].sum()) for members in pools]
+        least = [min(pair) for pair in zip(least, asked, strict=True)]
+        if all(n <= limit for n, limit in zip(asked, pools.values(), strict=True)):
+            return _fit(prepared.graph, found, every, counts, held, context_tokens)
+    raise _nothing_fits(every, pools, least, context_tokens)
+
+
+def _pools(devices: Sequence[str], memory_limit: MemoryLimit) -> dict[tuple[int, ...], int]:
+    """Return bytes by the numbers of the devices that share them."""
+    if not isinstance(memory_limit, Mapping):
+        raise PlanError(
+            "memory_limit= maps devices to bytes, for instance {'GPU': '2GiB', "
+            "('GPU', 'CPU'): '6GiB'}."
+        )
+    pools = {}
+    for key, limit in memory_limit.items():
+        members = (key,) if isinstance(key, str) else tuple(key)
+        for device in members:
+            if device not in devices:
+                raise PlanError(
+                    f"memory_limit names {shorten(str(device))}, which is not planned for."
+                    f"{did_you_mean(str(device), devices)} Devices: {', '.join(devices)}."
+                )
+        pools[tuple(sorted({devices.index(device) for device in members}))] = parse_bytes(limit)
+    return pools
+
+
+def _splits(n_blocks: int, n_devices: int) -> Iterator[tuple[int, ...]]:
+    """Yield how many blocks each device gets, the most on the earlier ones first."""
+    if n_devices == 1:
+        yield (n_blocks,)
+        return
+    for first in range(n_blocks, -1, -1):
+        for rest in _splits(n_blocks - first, n_devices - 1):
+            yield first, *rest
+
+
+@dataclass(frozen=True)
+class _Needs:
+    """Bytes of constants and tensors by the parts that use them.
+
+    Part 0 is what is before the first block, the last part what is after the last one. HETERO
+    copies a constant to each device, but what is computed of one (decompressed weights shared by
+    embedding and head) is handed over.
+    """
+
+    weights: Mapping[frozenset[int], int]
+    states: Mapping[int, int]
+    tensors: Mapping[tuple[int, frozenset[int]], int]  # part that makes them, parts that read them
+
+    @classmethod
+    def of(cls, graph: OpGraph, found: Blocks) -> _Needs:
+        part = [block + 1 for block in found.of_op]
+        weights: Counter[frozenset[int]] = Counter()
+        states: Counter[int] = Counter()
+        tensors: Counter[tuple[int, frozenset[int]]] = Counter()
+        for op in graph:
+            n_bytes = sum(tensor.n_bytes or 0 for tensor in op.outputs)
+            users = {graph.ops[use.index] for use in graph.consumers[op.index]}
+            parts = frozenset(part[user.index] for user in users if user.type != RESULT)
+            if op.type == CONSTANT:
+                weights[parts] += n_bytes
+            elif parts - {part[op.index]}:
+                tensors[part[op.index], parts] += n_bytes
+            if op.type == "ReadValue":
+                states[part[op.index]] += n_bytes
+        return cls(weights, states, tensors)
+
+    def by_device(self, counts: Sequence[int]) -> np.ndarray:
+        """Return the bytes of weights, states and boundaries, shape ``[devices, 3]``.
+
+        ``counts`` are the numbers of blocks that the devices have, in this order.
+        """
+        inside = np.repeat(np.arange(len(counts)), counts)
+        device = [int(inside[0]), *inside.tolist(), int(inside[-1])]
+        held = np.zeros((len(counts), 3), dtype=np.int64)
+        for parts, n_bytes in self.weights.items():
+            for d in {device[part] for part in parts}:
+                held[d, 0] += n_bytes
+        for part, n_bytes in self.states.items():
+            held[device[part], 1] += n_bytes
+        for (made, parts), n_bytes in self.tensors.items():
+            read = {device[part] for part in parts} - {device[made]}
+            for d in {device[made], *read} if read else ():
+                held[d, 2] += n_bytes
+        return held
+
+
+def _fit(
+    graph: OpGraph,
+    found: Blocks,
+    devices: Sequence[str],
+    counts: Sequence[int],
+    held: np.ndarray,
+    context_tokens: int,
+) -> BlockFit:
+    ends = list(itertools.accumulate(counts))
+    inside = [device for device, n in zip(devices, counts, strict=True) for _ in range(n)]
+    by_part = [inside[0], *inside, inside[-1]]
+    index_of = graph.index_of
+    affinity = Affinity.from_graph(graph, lambda name: by_part[found.of_op[index_of[name]] + 1])
+    memory = tuple(
+        DeviceMemory(device, block_range(end - n, end - 1) if n else "", *map(int, bytes_held))
+        for device, n, end, bytes_held in zip(devices, counts, ends, held, strict=True)
+    )
+    return BlockFit(affinity, context_tokens, memory)
+
+
+def _nothing_fits(
+    devices: Sequence[str],
+    pools: Mapping[tuple[int, ...], int],
+    least: Sequence[float],
+    context_tokens: int,
+) -> PlanError:
+    listed = []
+    for (members, limit), need in zip(pools.items(), least, strict=True):
+        names = " and ".join(devices[number] for number in members)
+        listed.append(f"{names} {bytes_text(limit)}, at the least {bytes_text(int(need))} needed")
+    return PlanError(
+        f"No placement by block keeps within memory_limit ({'; '.join(listed)}) at a context of "
+        f"{context_tokens} tokens. Raise a limit, shorten the context, or add a device."
+    )
