@@ -126,7 +126,7 @@ class Affinity(Mapping[str, str]):
     def by_block(
         cls,
         model: Source,
-        devices: Mapping[str | int, str],
+        devices: Mapping[Any, str],
         *,
         core: ov.Core | None = None,
     ) -> Affinity:

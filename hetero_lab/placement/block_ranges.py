@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from hetero_lab.errors import AffinityError, shorten
 from hetero_lab.model.blocks import Blocks
@@ -12,7 +13,7 @@ BEFORE, AFTER = "before", "after"
 _RANGE = re.compile(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?")
 
 
-def device_by_block(found: Blocks, name: str, devices: Mapping[str | int, str]) -> list[str]:
+def device_by_block(found: Blocks, name: str, devices: Mapping[Any, str]) -> list[str]:
     """Return the device of what is before the first block, of each block, and of what is after.
 
     Raises

@@ -6,7 +6,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import openvino as ov
     import pandas as pd
 
-MemoryLimit: TypeAlias = "Mapping[str | tuple[str, ...], int | str]"
+MemoryLimit: TypeAlias = "Mapping[Any, int | str]"  # by device, or by a tuple of them
 _MOST_SPLITS = 20_000  # ways to divide blocks between devices that are tried
 
 
@@ -48,7 +48,16 @@ class DeviceMemory:
 
 @dataclass(frozen=True)
 class BlockFit:
-    """A placement by block that keeps to memory limits, and what each device holds of it."""
+    """A placement by block that keeps to memory limits, and what each device holds of it.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> fit = hl.fit_blocks("digits_inception", ["CPU"], {})
+    >>> fit.to_frame()[["device", "blocks", "state_bytes"]]
+      device blocks  state_bytes
+    0    CPU    0-1            0
+    """
 
     affinity: Affinity
     context_tokens: int
@@ -113,8 +122,10 @@ def fit_blocks(
     --------
     >>> import hetero_lab as hl
     >>> acc = hl.emulate("ACC")
-    >>> hl.fit_blocks("digits_inception", ["ACC", "CPU"], {"ACC": "64KiB"}).memory[0].blocks
-    '0'
+    >>> hl.fit_blocks("digits_inception", ["ACC", "CPU"], {"ACC": "1MiB"})
+    BlockFit(1024 tokens; ACC: 0-1 (178 KB), CPU: none (0 B))
+    >>> hl.fit_blocks("digits_inception", ["ACC", "CPU"], {"ACC": "64KiB"}).memory[1].blocks
+    '0-1'
     """
     every = Priorities.parse(devices, core).devices
     for device in every:

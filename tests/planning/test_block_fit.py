@@ -41,7 +41,7 @@ def test_as_many_blocks_as_fit_and_not_one_more(small):
         affinity = hl.Affinity.by_block(small, cut)
         total = 0
         for op in sized:
-            n_bytes = sum(tensor.n_bytes for tensor in op.outputs)
+            n_bytes = sum(tensor.n_bytes or 0 for tensor in op.outputs)
             on = {affinity[sized.ops[use.index].name] for use in sized.consumers[op.index]
                   if sized.ops[use.index].type != "Result"}  # fmt: skip
             if op.type == "Constant":
