@@ -92,7 +92,7 @@ class Draft:
 
 
 @dataclass(frozen=True)
-class Link:
+class Exchange:
     """What one subgraph exchanges with the others."""
 
     feeds: frozenset[int]
@@ -146,12 +146,12 @@ class LintContext:
         index_of = self.graph.index_of
         return tuple(tuple(index_of[op] for op in s.ops) for s in self.partition.subgraphs)
 
-    def subgraphs(self) -> Iterator[tuple[Subgraph, tuple[int, ...], Link]]:
+    def subgraphs(self) -> Iterator[tuple[Subgraph, tuple[int, ...], Exchange]]:
         """Yield each subgraph with its placeable ops and what it exchanges."""
         return zip(self.partition.subgraphs, self.members, self.links, strict=True)
 
     @cached_property
-    def links(self) -> tuple[Link, ...]:
+    def links(self) -> tuple[Exchange, ...]:
         """For each subgraph, what it exchanges with others."""
         subgraphs = self.partition.subgraphs
         feeds: list[set[int]] = [set() for _ in subgraphs]
@@ -168,7 +168,7 @@ class LintContext:
                     bytes_with[here][device] = known + (boundary.n_bytes or 0)
                     n_tensors[here] += 1
         return tuple(
-            Link(frozenset(f), frozenset(b), sum(w.values()), w, n)
+            Exchange(frozenset(f), frozenset(b), sum(w.values()), w, n)
             for f, b, w, n in zip(feeds, fed_by, bytes_with, n_tensors, strict=True)
         )
 

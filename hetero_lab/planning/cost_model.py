@@ -191,11 +191,11 @@ class CostModel(CostTerms):
 
     def check_graph(self, graph: OpGraph) -> None:
         """Raise PlanError unless this is the cost model of ``graph``."""
-        mine, theirs = _signature(self.graph), _signature(graph)
-        if mine == theirs:
+        own, other = _signature(self.graph), _signature(graph)
+        if own == other:
             return
-        missing = [name for name in theirs if name not in mine]
-        gone = [name for name in mine if name not in theirs]
+        missing = [name for name in other if name not in own]
+        gone = [name for name in own if name not in other]
         what = f"{len(missing)} of the model's nodes are not in it"
         if missing:
             what += f" ({names_at_hand(missing, 3)})"
@@ -203,7 +203,7 @@ class CostModel(CostTerms):
         if gone:
             what += f" ({names_at_hand(gone, 3)})"
         if not missing and not gone:
-            different = [name for name in mine if mine[name] != theirs[name]]
+            different = [name for name in own if own[name] != other[name]]
             what = f"{len(different)} ops differ ({names_at_hand(different, 3)})"
         raise PlanError(
             f"This cost model belongs to another model ({shorten(self.graph.name)}, not "

@@ -21,7 +21,7 @@ import numpy as np
 from hetero_lab.model.opgraph import CONSTANT, Op, OpGraph
 from hetero_lab.placement.partition import predict
 from hetero_lab.planning.cost_model import LostFusion, Reorder
-from hetero_lab.planning.observations import ENTERS, LEAVES, Node, Observation
+from hetero_lab.planning.observations import ENTERS, LEAVES, ExecutedNode, Observation
 from hetero_lab.planning.units import fused_pairs
 
 US_PER_BYTE = 1e-4  # 10 GB/s: what a tensor costs when nothing else is known
@@ -80,8 +80,8 @@ def read_parts(
 
 
 def _regrouped(
-    nodes: Sequence[Node], groups: Mapping[str, Iterable[tuple[str, ...]]]
-) -> list[Node]:
+    nodes: Sequence[ExecutedNode], groups: Mapping[str, Iterable[tuple[str, ...]]]
+) -> list[ExecutedNode]:
     """Give ops without a time of their own to the node of their group, where there is one.
 
     A device may name a node after another of its ops when the ops around it are elsewhere; the
@@ -90,13 +90,13 @@ def _regrouped(
     group_of = {(d, op): set(ops) for d, all_ops in groups.items() for ops in all_ops for op in ops}
     leads = {(node.subgraph, node.ops[0]) for node in nodes}
     moved: defaultdict[tuple[int, str], list[str]] = defaultdict(list)
-    kept: list[Node] = []
+    kept: list[ExecutedNode] = []
     for node in nodes:
-        mine = group_of.get((node.device, node.ops[0]), set())
+        own = group_of.get((node.device, node.ops[0]), set())
         stay = [node.ops[0]]
         for op in node.ops[1:]:
             group = group_of.get((node.device, op), set())
-            other = next((o for o in group - mine if (node.subgraph, o) in leads), None)
+            other = next((o for o in group - own if (node.subgraph, o) in leads), None)
             if other is None:
                 stay.append(op)
             else:
@@ -112,7 +112,7 @@ def _op_times(
     graph: OpGraph,
     devices: Sequence[str],
     groups: Mapping[str, Iterable[tuple[str, ...]]],
-    nodes: Sequence[Node],
+    nodes: Sequence[ExecutedNode],
 ) -> tuple[dict[tuple[str, str], float], frozenset[tuple[str, str]]]:
     """Return each op's time where its whole group is together: all of it is the leader's."""
     whole = {(d, frozenset(ops)): ops[0] for d in devices for ops in groups.get(d, ())}
@@ -144,8 +144,8 @@ def _fill_in(
     for device in devices:
         for other in devices:
             both = [op for op, d in op_us if d == device and (op, other) in op_us]
-            theirs = sum(op_us[op, other] for op in both)
-            ratio = sum(op_us[op, device] for op in both) / theirs if theirs else 1.0
+            other_us = sum(op_us[op, other] for op in both)
+            ratio = sum(op_us[op, device] for op in both) / other_us if other_us else 1.0
             for op in graph.placeable:
                 name = graph.ops[op].name
                 unseen = (name, device) not in op_us and (device, name) not in grouped
@@ -158,7 +158,7 @@ def _lost_fusion(
     devices: Sequence[str],
     pairs: Iterable[tuple[str, str, tuple[str, ...]]],
     op_us: Mapping[tuple[str, str], float],
-    nodes: Sequence[Node],
+    nodes: Sequence[ExecutedNode],
 ) -> tuple[LostFusion, ...]:
     """Return what two ops cost more where they were seen apart.
 

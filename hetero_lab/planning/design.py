@@ -183,8 +183,8 @@ def _segmented(
     lengths = rng.dirichlet(np.full(switches + 1, 1.0))
     turn = (first + np.arange(switches + 1)) % len(devices)
     # Runs of one device get ``share`` of the model together.
-    mine = turn == 0
-    for runs, part in ((mine, share), (~mine, 1.0 - share)):
+    is_first = turn == 0
+    for runs, part in ((is_first, share), (~is_first, 1.0 - share)):
         if runs.any():
             lengths[runs] *= part / lengths[runs].sum()
     ends = np.cumsum(lengths / lengths.sum()) * len(blocks)

@@ -1,4 +1,4 @@
-"""What a cost model is fitted to: placements that were measured, with what counters said."""
+"""Observations that a cost model is fitted to: measured placements and their counters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LEAVES, ENTERS = "leaves", "enters"
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class ExecutedNode:
     """A node that a device executed: the ops in it, the leading one first, and its time in µs."""
 
     ops: tuple[str, ...]
@@ -43,7 +43,7 @@ class Observation:
     label: str
     affinity: Affinity
     measured_us: float
-    nodes: tuple[Node, ...] = ()
+    nodes: tuple[ExecutedNode, ...] = ()
     conversions: tuple[Conversion, ...] = ()
     noise: float = 0.02
 

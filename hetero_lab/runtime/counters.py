@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from hetero_lab.errors import MeasurementError
 from hetero_lab.model.opgraph import OpGraph
@@ -65,9 +66,9 @@ def read_counters(
     where = partition.subgraph_of
     joined: list[Counter] = []
     for subgraph in partition.subgraphs:
-        mine = [row for row in rows if row.subgraph == subgraph.index]
-        ports = _ports(mine, partition, subgraph.index, graph)
-        joined += _adopted([_with_kind(row, where, ports) for row in mine], subgraph.ops, graph)
+        inside = [row for row in rows if row.subgraph == subgraph.index]
+        ports = _ports(inside, partition, subgraph.index, graph)
+        joined += _adopted([_with_kind(row, where, ports) for row in inside], subgraph.ops, graph)
     return _grouped(joined, partition, graph)
 
 
@@ -82,14 +83,14 @@ def executed_ops_us(counters: Sequence[Counter]) -> dict[str, float]:
     return times
 
 
-def _row(info: object, partition: Partition) -> Counter:
+def _row(info: Any, partition: Partition) -> Counter:
     row = unjoined(info, hetero=partition.n_subgraphs > 1 or bool(partition.wiring))
     if row.subgraph >= partition.n_subgraphs:
         return row
     return replace(row, device=partition.subgraphs[row.subgraph].device)
 
 
-def unjoined(info: object, *, hetero: bool) -> Counter:
+def unjoined(info: Any, *, hetero: bool) -> Counter:
     """Read one row of profiling info without its model: no device, op or tensor.
 
     Parameters
@@ -99,20 +100,20 @@ def unjoined(info: object, *, hetero: bool) -> Counter:
     hetero
         Whether HETERO ran it, which puts ``subgraphN: `` before each name.
     """
-    name = str(info.node_name)  # type: ignore[attr-defined]
+    name = str(info.node_name)
     match = _SUBGRAPH.match(name) if hetero else None
-    exec_type = str(info.exec_type)  # type: ignore[attr-defined]
+    exec_type = str(info.exec_type)
     precision = _PRECISION.search(exec_type)
     return Counter(
         subgraph=int(match.group(1)) if match else 0,
         device="",
         node_name=match.group(2) if match else name,
-        node_type=str(info.node_type),  # type: ignore[attr-defined]
+        node_type=str(info.node_type),
         exec_type=exec_type,
         precision=_PRECISIONS.get(precision.group(1), precision.group(1)) if precision else "",
-        status=str(info.status).rpartition(".")[2],  # type: ignore[attr-defined]
-        real_time_us=info.real_time.total_seconds() * 1e6,  # type: ignore[attr-defined]
-        cpu_time_us=info.cpu_time.total_seconds() * 1e6,  # type: ignore[attr-defined]
+        status=str(info.status).rpartition(".")[2],
+        real_time_us=info.real_time.total_seconds() * 1e6,
+        cpu_time_us=info.cpu_time.total_seconds() * 1e6,
     )
 
 

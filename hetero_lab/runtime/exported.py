@@ -22,7 +22,7 @@ _BEGIN, _END = b"<hetero", b"</hetero>"
 
 
 @dataclass(frozen=True)
-class Header:
+class ExportHeader:
     """What the runtime says of a compiled HETERO model, in execution order of the submodels.
 
     ``inputs`` and ``outputs`` map the model's to (submodel, its input or output); ``edges``
@@ -56,7 +56,7 @@ def observe(compiled: ov.CompiledModel, predicted: Partition) -> tuple[Partition
     return observed, False
 
 
-def read_header(compiled: ov.CompiledModel) -> Header | None:
+def read_header(compiled: ov.CompiledModel) -> ExportHeader | None:
     """Read the header of an exported HETERO model; ``None`` if it cannot be exported."""
     header = _HeaderOnly()
     # The export ends in an error where the stream takes no more, or, without a header, where the
@@ -66,7 +66,7 @@ def read_header(compiled: ov.CompiledModel) -> Header | None:
     return parse_header(header.getvalue())
 
 
-def parse_header(raw: bytes) -> Header | None:
+def parse_header(raw: bytes) -> ExportHeader | None:
     """Read the XML that an exported HETERO model begins with; ``None`` if there is none."""
     start, end = raw.find(_BEGIN), raw.find(_END)
     if start < 0 or end < 0:
@@ -86,7 +86,7 @@ def parse_header(raw: bytes) -> Header | None:
         )
         for e in root.iterfind("submodels_input_to_prev_output/record")
     }
-    return Header(
+    return ExportHeader(
         devices=tuple(
             e.get("device", "") for e in root.iterfind("compiled_submodels/compiled_submodel")
         ),
@@ -105,7 +105,7 @@ class _HeaderOnly(io.BytesIO):
         return super().write(data)
 
 
-def match_header(header: Header, predicted: Partition) -> list[int] | None:
+def match_header(header: ExportHeader, predicted: Partition) -> list[int] | None:
     """Find, for each submodel of the header, the predicted subgraph that it is.
 
     Devices, the model's inputs and outputs, and every edge have to agree; ``None`` if they
@@ -143,7 +143,7 @@ def match_header(header: Header, predicted: Partition) -> list[int] | None:
 _Ports = list[dict[int, tuple[Any, ...]]]
 
 
-def _ports_of_header(header: Header) -> tuple[_Ports, _Ports]:
+def _ports_of_header(header: ExportHeader) -> tuple[_Ports, _Ports]:
     inputs: _Ports = [{} for _ in header.devices]
     outputs: _Ports = [{} for _ in header.devices]
     for number, (submodel, port) in enumerate(header.inputs):
@@ -205,7 +205,7 @@ def _colours(devices: Any, inputs: _Ports, outputs: _Ports) -> list[int]:
     return colours
 
 
-def _unnamed(header: Header) -> Partition:
+def _unnamed(header: ExportHeader) -> Partition:
     """Build what a header tells without knowing the ops."""
     targets: dict[tuple[int, int], list[int]] = {}
     for (submodel, _), source in sorted(header.edges.items()):

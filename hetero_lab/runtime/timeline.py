@@ -69,17 +69,17 @@ def critical_path(
     sources
         For each subgraph those that it waits for, as of :func:`sources`.
     """
-    mine = {span.subgraph: span for span in spans if span.request == request}
+    own = {span.subgraph: span for span in spans if span.request == request}
     last_on: dict[str, Span] = {}
     before_on_device: dict[Span, Span] = {}
     for span in sorted(spans, key=lambda span: (span.start_s, span.end_s)):
         if span.device in last_on:
             before_on_device[span] = last_on[span.device]
         last_on[span.device] = span
-    at = max(mine.values(), key=lambda span: span.end_s)
+    at = max(own.values(), key=lambda span: span.end_s)
     chain = [at]
     while True:
-        before = [mine[index] for index in sources[at.subgraph] if index in mine]
+        before = [own[index] for index in sources[at.subgraph] if index in own]
         before += [before_on_device[at]] if at in before_on_device else []
         if not before:
             break

@@ -19,8 +19,9 @@ from hetero_lab.planning.difference import (
     SUBGRAPHS,
     Difference,
     Part,
+    change,
+    part_name,
 )
-from hetero_lab.planning.difference_words import change, part_name
 from hetero_lab.views.text import plain
 from hetero_lab.views.theme import (
     GRID,
@@ -40,7 +41,7 @@ _OPACITY = {OPS: 1.0, SUBGRAPHS: 0.7, BOUNDARIES: 0.45}
 
 
 @dataclass(frozen=True)
-class Step:
+class WaterfallStep:
     """One bar of the waterfall, in µs from ``start_us``; ``device`` is empty where none does it.
 
     ``kind`` is that of the parts, or ``predicted`` or ``measured`` for the whole difference.
@@ -64,9 +65,9 @@ class MovedType:
     ops: tuple[str, ...]
 
 
-def steps(difference: Difference) -> list[Step]:
+def steps(difference: Difference) -> list[WaterfallStep]:
     """Return the waterfall from a to b, then the predicted and the measured difference."""
-    found: list[Step] = []
+    found: list[WaterfallStep] = []
     grouped: dict[tuple[str, str, str], list[Part]] = {}
     for part in difference.predicted_parts or ():
         key = (part.kind, part.device_before, part.device_after)
@@ -81,16 +82,16 @@ def steps(difference: Difference) -> list[Step]:
         )
         more = (f"… {len(parts) - _MOST_NAMED} more",) if len(parts) > _MOST_NAMED else ()
         found.append(
-            Step(key[0], _label(*key), key[2], at_ns / 1000.0, ns / 1000.0, details + more)
+            WaterfallStep(key[0], _label(*key), key[2], at_ns / 1000.0, ns / 1000.0, details + more)
         )
         at_ns += ns
     if difference.predicted_parts is not None:
-        found.append(Step("predicted", "predicted, b − a", "", 0.0, at_ns / 1000.0))
+        found.append(WaterfallStep("predicted", "predicted, b − a", "", 0.0, at_ns / 1000.0))
     if difference.measurement is not None:
         timed = difference.measurement
         interval = (timed.low_us, timed.high_us) if math.isfinite(timed.high_us) else None
         found.append(
-            Step("measured", "measured, b − a", "", 0.0, timed.difference_us, (), interval)
+            WaterfallStep("measured", "measured, b − a", "", 0.0, timed.difference_us, (), interval)
         )
     return found
 
@@ -151,7 +152,9 @@ def difference(difference: Difference) -> go.Figure:
     return figure
 
 
-def _draw_steps(figure: go.Figure, found: list[Step], styles: dict[str, DeviceStyle]) -> None:
+def _draw_steps(
+    figure: go.Figure, found: list[WaterfallStep], styles: dict[str, DeviceStyle]
+) -> None:
     where: Any = {"row": 1, "col": 1}
     for place, step in enumerate(found):
         style = styles.get(step.device)
@@ -217,7 +220,7 @@ def _draw_moved(
     figure.update_yaxes(row_axis(names), **where)
 
 
-def _extent(step: Step) -> tuple[float, float]:
+def _extent(step: WaterfallStep) -> tuple[float, float]:
     places = [step.start_us, step.start_us + step.difference_us, *(step.interval_us or ())]
     return min(places), max(places)
 

@@ -69,10 +69,10 @@ def page(
     OutputPathError
         The file cannot be written.
     """
-    one = isinstance(results, tuple(kind.takes for kind in KINDS))
-    if not (one or isinstance(results, Iterable)):
-        kind_of(results)  # raises
-    several: list[Any] = [results] if one else list(results)  # type: ignore[arg-type]
+    one: Any = results
+    if isinstance(one, tuple(kind.takes for kind in KINDS)) or not isinstance(one, Iterable):
+        one = [one]
+    several = list(one)
     if not several:
         raise ArgumentError("Give at least one result to make a page of.")
     check_writable(file)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -222,10 +222,10 @@ def time_by_op_type(profile: Profile) -> go.Figure:
         The profile has no counters.
     """
     found = type_times(profile)
-    totals: Counter[str] = Counter()
+    totals: defaultdict[str, float] = defaultdict(float)
     for row in found:
-        totals[row.op_type] += row.time_us  # type: ignore[assignment]
-    types = [name for name, _ in totals.most_common(_MOST_TYPES)]
+        totals[row.op_type] += row.time_us
+    types = sorted(totals, key=totals.__getitem__, reverse=True)[:_MOST_TYPES]
     devices = list(dict.fromkeys(s.device for s in profile.partition.subgraphs))
     styles = device_styles(devices, dict(profile.environment.emulated))
     total = sum(row.time_us for row in found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
@@ -217,7 +218,8 @@ def hosts(sweep: Sweep) -> go.Figure:
             hovertext=[_host_hover(row) for _, row, _ in paired],
             hoverinfo="text",
         )  # fmt: skip
-    figure.add_vline(x=1, col=2, line={"color": LINE, "width": 1, "dash": "dot"})  # type: ignore[arg-type]
+    right: Any = 2  # a number; plotly's annotation says text
+    figure.add_vline(x=1, col=right, line={"color": LINE, "width": 1, "dash": "dot"})
     figure.update_layout(
         **base_layout(
             f"{len(names)} host{'s' if len(names) != 1 else ''}",

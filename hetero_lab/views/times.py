@@ -281,7 +281,7 @@ _LATENCY_PARTS = (
 
 
 @dataclass(frozen=True)
-class Split:
+class TimeSplit:
     """One latency in parts, in µs; ``exceeds`` where the counters add up to more than it."""
 
     label: str
@@ -292,7 +292,7 @@ class Split:
     exceeds: bool
 
 
-def splits(results: Sweep | Profile | Sequence[Profile]) -> list[Split]:
+def splits(results: Sweep | Profile | Sequence[Profile]) -> list[TimeSplit]:
     """Return the parts of each profile that has counters."""
     if isinstance(results, Sweep):
         named = [
@@ -308,7 +308,7 @@ def splits(results: Sweep | Profile | Sequence[Profile]) -> list[Split]:
         if profile.counters:
             parts = time_parts(profile.counters, latency_us)
             exceeds = parts.pop("counters_exceed_latency")
-            found.append(Split(label, latency_us, **parts, exceeds=exceeds))
+            found.append(TimeSplit(label, latency_us, **parts, exceeds=exceeds))
     return found
 
 

@@ -15,7 +15,7 @@ from hetero_lab.planning.cost_model import BoundaryCost, CostModel, LostFusion, 
 from hetero_lab.planning.counter_costs import read_parts
 from hetero_lab.planning.design import segmented_affinities
 from hetero_lab.planning.fitting import fit
-from hetero_lab.planning.observations import Conversion, Node, Observation
+from hetero_lab.planning.observations import Conversion, ExecutedNode, Observation
 
 DEVICES = ("ACC", "CPU")
 
@@ -67,20 +67,20 @@ def observe(costs: CostModel, affinity, label: str, rng: np.random.Generator) ->
     partition = costs.explain(affinity).partition
     home = partition.subgraph_of
     lost = {(t.first, t.second): t for t in costs.lost_fusion}
-    nodes: list[Node] = []
+    nodes: list[ExecutedNode] = []
     for unit in costs.units:
         piece: list[str] = []
         us = 0.0
         for op in unit.ops:
             device = DEVICES.index(affinity[op])
             if piece and home[piece[-1]] != home[op]:
-                nodes.append(Node(tuple(piece), affinity[piece[0]], us, home[piece[0]]))
+                nodes.append(ExecutedNode(tuple(piece), affinity[piece[0]], us, home[piece[0]]))
                 term = lost[piece[-1], op]
                 piece, us = [], term.second_us[device]
             if op == unit.ops[0]:
                 us += unit.time_us[device] or 0.0
             piece.append(op)
-        nodes.append(Node(tuple(piece), affinity[piece[0]], us, home[piece[0]]))
+        nodes.append(ExecutedNode(tuple(piece), affinity[piece[0]], us, home[piece[0]]))
     return Observation(
         label, affinity, costs.predict_us(affinity) * float(rng.lognormal(0, 0.01)), tuple(nodes)
     )
@@ -133,8 +133,8 @@ def test_a_renamed_node_is_given_back_to_its_group():
         whole[0].affinity,
         whole[0].measured_us,
         (
-            Node(("conv0", "add0", "relu0", "conv1", "add1"), "ACC", 10.0, 0),
-            Node(("relu1",), "ACC", 20.0, 0),
+            ExecutedNode(("conv0", "add0", "relu0", "conv1", "add1"), "ACC", 10.0, 0),
+            ExecutedNode(("relu1",), "ACC", 20.0, 0),
         ),
     )
     parts = read_parts(graph, DEVICES, [*whole, torn, torn])

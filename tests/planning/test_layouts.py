@@ -7,7 +7,7 @@ from planning.random_costs import GraphMaker
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.planning.counter_costs import kept_layouts, read_parts
-from hetero_lab.planning.observations import LEAVES, Conversion, Node, Observation
+from hetero_lab.planning.observations import LEAVES, Conversion, ExecutedNode, Observation
 
 IMAGE = (1, 16, 8, 8)
 
@@ -87,7 +87,7 @@ def test_a_layout_that_comes_by_any_way_is_kept():
 
 def seen(device_of: dict[str, str], graph: OpGraph, *conversions: Conversion) -> Observation:
     nodes = [
-        Node((op.name,), device_of[op.name], 5.0)
+        ExecutedNode((op.name,), device_of[op.name], 5.0)
         for op in graph
         if op.type not in ("Parameter", "Constant", "Result")
     ]

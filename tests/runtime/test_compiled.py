@@ -35,7 +35,7 @@ from hetero_lab.model.read import output_names, prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, Subgraph, predict
 from hetero_lab.runtime.compiled import check_ports, check_states, lonely_results
-from hetero_lab.runtime.exported import Header, match_header, observe, read_header
+from hetero_lab.runtime.exported import ExportHeader, match_header, observe, read_header
 from hetero_lab.runtime.inputs import generate_inputs
 
 
@@ -208,12 +208,12 @@ def test_a_header_of_another_partition_does_not_match(core):
     edges, first = dict(header.edges), next(iter(header.edges))
     edges.pop(first)
     wrong = [
-        Header(("CPU", "CPU", "CPU"), header.inputs, header.outputs, header.edges),
-        Header((*header.devices, "CPU"), header.inputs, header.outputs, header.edges),
-        Header(header.devices, ((1, 0),), header.outputs, header.edges),
-        Header(header.devices, header.inputs, ((1, 0),), header.edges),
-        Header(header.devices, header.inputs, header.outputs, edges),
-        Header(header.devices, header.inputs, header.outputs, {**edges, first: (0, 1)}),
+        ExportHeader(("CPU", "CPU", "CPU"), header.inputs, header.outputs, header.edges),
+        ExportHeader((*header.devices, "CPU"), header.inputs, header.outputs, header.edges),
+        ExportHeader(header.devices, ((1, 0),), header.outputs, header.edges),
+        ExportHeader(header.devices, header.inputs, ((1, 0),), header.edges),
+        ExportHeader(header.devices, header.inputs, header.outputs, edges),
+        ExportHeader(header.devices, header.inputs, header.outputs, {**edges, first: (0, 1)}),
     ]
     for other in wrong:
         assert match_header(other, predicted) is None
@@ -227,7 +227,7 @@ def test_swapped_outputs_do_not_match(core):
     predicted = predict(prepare(model).graph, affinity)
     header = read_header(hl.compile(model, affinity, core=core).compiled_model)
     assert match_header(header, predicted) is not None
-    swapped = Header(header.devices, header.inputs, header.outputs[::-1], header.edges)
+    swapped = ExportHeader(header.devices, header.inputs, header.outputs[::-1], header.edges)
     assert match_header(swapped, predicted) is None
 
 

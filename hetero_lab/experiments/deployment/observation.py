@@ -26,7 +26,7 @@ _TIMEOUT_S = 900.0
 _LAST_LINES = 400
 
 
-class Observation(msgspec.Struct, frozen=True, kw_only=True):
+class ObservedRun(msgspec.Struct, frozen=True, kw_only=True):
     """What ``run.py --observe`` saw, up to the ``step`` that failed with an ``error``."""
 
     openvino_version: str = ""
@@ -71,7 +71,7 @@ def observe(
     python: str | os.PathLike[str] = sys.executable,
     turns: int = TURNS,
     budget_s: float = BUDGET_S,
-) -> Observation:
+) -> ObservedRun:
     """Run a deployed directory in a process of its own and return what it does.
 
     Parameters
@@ -107,20 +107,20 @@ def observe(
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return Observation(step="compile", error=f"no end after {_TIMEOUT_S:.0f} s")
+            return ObservedRun(step="compile", error=f"no end after {_TIMEOUT_S:.0f} s")
         except OSError as error:
             raise MeasurementError(
                 f"{shorten(os.fspath(python))} does not start: {error}"
             ) from error
         if done.returncode < 0:
-            return Observation(step="compile", error=f"died of signal {-done.returncode}")
+            return ObservedRun(step="compile", error=f"died of signal {-done.returncode}")
         if done.returncode:
             last = done.stderr.strip()[-_LAST_LINES:]
             raise MeasurementError(f"The deployed program cannot run: {last}")
         seen = json.loads((scratch / "observed.json").read_text(encoding="utf-8"))
         with np.load(scratch / "outputs.npz") as file:
             outputs = stored_outputs({key: file[key] for key in file.files})
-    return msgspec.structs.replace(msgspec.convert(seen, Observation), outputs=outputs)
+    return msgspec.structs.replace(msgspec.convert(seen, ObservedRun), outputs=outputs)
 
 
 def stored_outputs(arrays: dict[str, Any]) -> list[list[np.ndarray]]:

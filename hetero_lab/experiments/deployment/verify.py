@@ -18,7 +18,7 @@ from hetero_lab.experiments.deployment.contract import (
 from hetero_lab.experiments.deployment.observation import (
     BUDGET_S,
     TURNS,
-    Observation,
+    ObservedRun,
     expected_outputs,
     observe,
 )
@@ -34,7 +34,7 @@ SLOWER = 0.1
 
 
 @dataclass(frozen=True)
-class Part:
+class ContractPart:
     """One part of a contract: ``ok``, ``broken`` or ``not checked``, and what is to be known."""
 
     name: str
@@ -57,7 +57,7 @@ class Verification:
     """
 
     directory: str
-    parts: tuple[Part, ...]
+    parts: tuple[ContractPart, ...]
     changes: tuple[str, ...]
     openvino_version: str
 
@@ -180,7 +180,7 @@ def judged(
     directory: str | os.PathLike[str],
     contract: Contract,
     plan: Mapping[str, Any],
-    seen: Observation,
+    seen: ObservedRun,
     slower: float,
 ) -> Verification:
     """Compare what was seen of a directory with its contract, part by part."""
@@ -202,14 +202,14 @@ def judged(
     )
 
 
-def _model(directory: str | os.PathLike[str], contract: Contract) -> Part:
+def _model(directory: str | os.PathLike[str], contract: Contract) -> ContractPart:
     other = [n for n in HASHED if file_digest(Path(directory) / n) != contract.files.get(n)]
     if other:
-        return Part("model", BROKEN, f"{' and '.join(other)} is not what was frozen")
-    return Part("model", OK)
+        return ContractPart("model", BROKEN, f"{' and '.join(other)} is not what was frozen")
+    return ContractPart("model", OK)
 
 
-def _affinity(contract: Contract, plan: Mapping[str, Any]) -> Part:
+def _affinity(contract: Contract, plan: Mapping[str, Any]) -> ContractPart:
     now, then = plan["affinity"], contract.affinity
     moved = [
         f"{op}: {then.get(op, 'nowhere')} → {now.get(op, 'nowhere')}"
@@ -217,11 +217,13 @@ def _affinity(contract: Contract, plan: Mapping[str, Any]) -> Part:
         if then.get(op) != now.get(op)
     ]
     if moved:
-        return Part("affinity", BROKEN, f"{len(moved)} nodes moved: {names_at_hand(moved, 4)}")
-    return Part("affinity", OK)
+        return ContractPart(
+            "affinity", BROKEN, f"{len(moved)} nodes moved: {names_at_hand(moved, 4)}"
+        )
+    return ContractPart("affinity", OK)
 
 
-def _properties(contract: Contract, plan: Mapping[str, Any]) -> Part:
+def _properties(contract: Contract, plan: Mapping[str, Any]) -> ContractPart:
     then = dict(_flat({"target": contract.target, **contract.properties, **contract.emulated}))
     now = dict(_flat({"target": plan["target"], **plan["properties"], **plan["emulated"]}))
     other = [
@@ -229,7 +231,11 @@ def _properties(contract: Contract, plan: Mapping[str, Any]) -> Part:
         for key in dict.fromkeys([*then, *now])
         if then.get(key) != now.get(key)
     ]
-    return Part("properties", BROKEN, "; ".join(other)) if other else Part("properties", OK)
+    return (
+        ContractPart("properties", BROKEN, "; ".join(other))
+        if other
+        else ContractPart("properties", OK)
+    )
 
 
 def _flat(properties: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -240,54 +246,62 @@ def _flat(properties: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
             yield f"{prefix}{key}", str(value)
 
 
-def _devices(contract: Contract, seen: Observation) -> Part:
+def _devices(contract: Contract, seen: ObservedRun) -> ContractPart:
     if not seen.devices:
-        return Part("devices", UNKNOWN if seen.step != "devices" else BROKEN, seen.error)
+        return ContractPart("devices", UNKNOWN if seen.step != "devices" else BROKEN, seen.error)
     missing = [name for name in contract.devices if not _is_here(name, seen.devices)]
     if missing:
         here = ", ".join(seen.devices)
-        return Part("devices", BROKEN, f"{names_at_hand(missing)} missing; here are: {here}")
-    return Part("devices", OK, ", ".join(contract.devices))
+        return ContractPart(
+            "devices", BROKEN, f"{names_at_hand(missing)} missing; here are: {here}"
+        )
+    return ContractPart("devices", OK, ", ".join(contract.devices))
 
 
 def _is_here(name: str, devices: Mapping[str, str]) -> bool:
     return any(known in (name, f"{name}.0") or f"{known}.0" == name for known in devices)
 
 
-def _compile(seen: Observation) -> Part:
+def _compile(seen: ObservedRun) -> ContractPart:
     if seen.error and seen.step in ("devices", "compile"):
-        return Part("compile", BROKEN, seen.error)
-    return Part("compile", OK)
+        return ContractPart("compile", BROKEN, seen.error)
+    return ContractPart("compile", OK)
 
 
-def _partition(contract: Contract, seen: Observation) -> Part:
+def _partition(contract: Contract, seen: ObservedRun) -> ContractPart:
     if not seen.execution_devices:
-        return Part("partition", UNKNOWN, "it was not compiled")
+        return ContractPart("partition", UNKNOWN, "it was not compiled")
     then, now = (parse_header(text.encode()) for text in (contract.header, seen.header))
     if then is None or now is None:
         # Compiled without HETERO, or by a release that does not tell.
         if sorted(contract.execution_devices) != sorted(seen.execution_devices):
             names = (", ".join(d) for d in (seen.execution_devices, contract.execution_devices))
-            return Part("partition", BROKEN, "runs on {}, promised was {}".format(*names))
+            return ContractPart("partition", BROKEN, "runs on {}, promised was {}".format(*names))
         if then is not None:
-            return Part("partition", UNKNOWN, "this OpenVINO does not tell what it compiled")
-        return Part("partition", OK, f"whole, on {', '.join(seen.execution_devices)}")
+            return ContractPart(
+                "partition", UNKNOWN, "this OpenVINO does not tell what it compiled"
+            )
+        return ContractPart("partition", OK, f"whole, on {', '.join(seen.execution_devices)}")
     text = f"{len(now.devices)} subgraphs ({names_at_hand(now.devices, 8)})"
     if now == then:
-        return Part("partition", OK, text)
+        return ContractPart("partition", OK, text)
     if now.devices == then.devices:
-        return Part("partition", BROKEN, f"{text}, wired in another way than promised")
+        return ContractPart("partition", BROKEN, f"{text}, wired in another way than promised")
     promised = f"{len(then.devices)} ({names_at_hand(then.devices, 8)})"
-    return Part("partition", BROKEN, f"{text}, promised were {promised}")
+    return ContractPart("partition", BROKEN, f"{text}, promised were {promised}")
 
 
-def _outputs(directory: str | os.PathLike[str], contract: Contract, seen: Observation) -> Part:
+def _outputs(
+    directory: str | os.PathLike[str], contract: Contract, seen: ObservedRun
+) -> ContractPart:
     if not seen.outputs:
         broken = bool(seen.error) and seen.step == "outputs"
-        return Part("outputs", BROKEN if broken else UNKNOWN, seen.error or "it was not run")
+        return ContractPart(
+            "outputs", BROKEN if broken else UNKNOWN, seen.error or "it was not run"
+        )
     expected = expected_outputs(directory)
     if [len(arrays) for arrays in expected] != [len(arrays) for arrays in seen.outputs]:
-        return Part("outputs", BROKEN, "not as many outputs as promised")
+        return ContractPart("outputs", BROKEN, "not as many outputs as promised")
     worst, verdicts = 0.0, set()
     for now, then in zip(seen.outputs, expected, strict=True):
         names = [str(index) for index in range(len(then))]
@@ -300,23 +314,25 @@ def _outputs(directory: str | os.PathLike[str], contract: Contract, seen: Observ
             worst = max(worst, agreement.relative_error)
     detail = f"relative error {worst:.1e} in {len(expected)} requests"
     wrong = verdicts & {"different", "not a number"}
-    return Part("outputs", BROKEN if wrong else OK, detail)
+    return ContractPart("outputs", BROKEN if wrong else OK, detail)
 
 
-def _latency(contract: Contract, seen: Observation, slower: float) -> Part:
+def _latency(contract: Contract, seen: ObservedRun, slower: float) -> ContractPart:
     then, now = contract.latency, seen.latency
     if then is None or now is None:
         broken = bool(seen.error) and seen.step == "latency"
-        return Part("latency", BROKEN if broken else UNKNOWN, seen.error or "it was not measured")
+        return ContractPart(
+            "latency", BROKEN if broken else UNKNOWN, seen.error or "it was not measured"
+        )
     here, promised = (
         f"{p.ratio:.3f} ({p.ratio_ci95_low:.3f} to {p.ratio_ci95_high:.3f})" for p in (now, then)
     )
     detail = f"{here} of the reference, promised were {promised}"
     worse = now.ratio > (1 + slower) * then.ratio and now.ratio_ci95_low > then.ratio_ci95_high
-    return Part("latency", BROKEN if worse else OK, detail)
+    return ContractPart("latency", BROKEN if worse else OK, detail)
 
 
-def _changes(contract: Contract, seen: Observation) -> Iterator[str]:
+def _changes(contract: Contract, seen: ObservedRun) -> Iterator[str]:
     then = contract.environment
     pairs = [
         ("OpenVINO", then.openvino_version, seen.openvino_version),

@@ -34,7 +34,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _LOOK_S = 0.5
 
 
-class StoppedError(HeteroLabError):
+class AbandonedError(HeteroLabError):
     """Nobody waits for this measurement any more."""
 
 
@@ -111,14 +111,14 @@ def measure_share(
 
     Raises
     ------
-    StoppedError
+    AbandonedError
         ``stopped`` said so.
     """
     records: list[AnyRecord] = []
 
     def note(record: AnyRecord) -> None:
         if stopped():
-            raise StoppedError("The caller is gone or does not wait any more.")
+            raise AbandonedError("The caller is gone or does not wait any more.")
         records.append(record)
         append(record)
 
@@ -162,7 +162,7 @@ def _alone(stopped: Callable[[], bool]) -> Iterator[None]:
     lock = FileLock(place, thread_local=False)
     while not lock.is_locked:
         if stopped():
-            raise StoppedError("The caller is gone or does not wait any more.")
+            raise AbandonedError("The caller is gone or does not wait any more.")
         with contextlib.suppress(Timeout):
             lock.acquire(timeout=_LOOK_S)
     try:

@@ -14,7 +14,7 @@ from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import ArgumentError, shorten, warn
 from hetero_lab.experiments.interop import benchmark_app_files
-from hetero_lab.experiments.interop.benchmark_app_files import Node, Settings
+from hetero_lab.experiments.interop.benchmark_app_files import ReportedNode, Settings
 from hetero_lab.experiments.profile.tables import COUNTER_COLUMNS, counter_rows
 from hetero_lab.model.read import Source, prepare
 from hetero_lab.placement.partition import (
@@ -186,7 +186,7 @@ def read_benchmark_app(
     recorded = None
     if "report" in files:
         recorded = benchmark_app_files.read_settings(files["report"])
-    requests: tuple[tuple[Node, ...], ...] = ()
+    requests: tuple[tuple[ReportedNode, ...], ...] = ()
     kind = next((kind for kind in benchmark_app_files.COUNTERS if kind in files), "")
     if kind:
         requests = benchmark_app_files.read_counters(files[kind])
@@ -224,7 +224,7 @@ def read_benchmark_app(
 
 
 def _joined(
-    requests: Sequence[Sequence[Node]],
+    requests: Sequence[Sequence[ReportedNode]],
     model: Source | None,
     placement: PlacementLike,
     hetero: bool,

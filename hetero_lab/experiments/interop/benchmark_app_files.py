@@ -32,7 +32,7 @@ _SECTIONS = {  # as in CSV, as in JSON
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class ReportedNode:
     """One node of a report, with the attributes of ``openvino.ProfilingInfo``."""
 
     node_name: str
@@ -86,7 +86,7 @@ def find(path: str | os.PathLike[str]) -> dict[str, Path]:
     return found
 
 
-def read_counters(path: Path) -> tuple[tuple[Node, ...], ...]:
+def read_counters(path: Path) -> tuple[tuple[ReportedNode, ...], ...]:
     """Read the nodes of each request; of averages there is one.
 
     Raises
@@ -141,8 +141,8 @@ def _kind(path: Path) -> str:
     )
 
 
-def _csv_requests(path: Path) -> tuple[tuple[Node, ...], ...]:
-    requests: list[tuple[Node, ...]] = []
+def _csv_requests(path: Path) -> tuple[tuple[ReportedNode, ...], ...]:
+    requests: list[tuple[ReportedNode, ...]] = []
     text = _text(path)
     lines = iter(enumerate(text.split("\n"), start=1))
     for number, line in lines:
@@ -158,9 +158,11 @@ def _csv_requests(path: Path) -> tuple[tuple[Node, ...], ...]:
     return tuple(requests)
 
 
-def _csv_nodes(path: Path, lines: Iterator[tuple[int, str]]) -> tuple[tuple[Node, ...], timedelta]:
+def _csv_nodes(
+    path: Path, lines: Iterator[tuple[int, str]]
+) -> tuple[tuple[ReportedNode, ...], timedelta]:
     """Return the nodes up to the line of totals, and the total of their real times."""
-    nodes: list[Node] = []
+    nodes: list[ReportedNode] = []
     begun, row = 0, ""
     for number, line in lines:
         begun, row = (begun, f"{row}\n{line}") if begun else (number, line)
@@ -173,13 +175,13 @@ def _csv_nodes(path: Path, lines: Iterator[tuple[int, str]]) -> tuple[tuple[Node
             return tuple(nodes), real
         if not _STATUS.fullmatch(status):
             continue
-        nodes.append(Node(name, status, node_type, exec_type, real, cpu))
+        nodes.append(ReportedNode(name, status, node_type, exec_type, real, cpu))
         begun, row = 0, ""
     where = f"from line {begun} on there is no whole row" if row.strip() else "its end is missing"
     raise _broken(path, f"is half written: {where}")
 
 
-def _json_requests(path: Path) -> tuple[tuple[Node, ...], ...]:
+def _json_requests(path: Path) -> tuple[tuple[ReportedNode, ...], ...]:
     data = _json(path)
     key = {"average": "avg_performance", "detailed": "detailed_performance"}.get(
         str(data.get("report_type"))
@@ -198,13 +200,13 @@ def _json_requests(path: Path) -> tuple[tuple[Node, ...], ...]:
         raise _broken(path, f"has a node that is not whole ({error})") from error
 
 
-def _json_node(node: Mapping[str, Any]) -> Node:
+def _json_node(node: Mapping[str, Any]) -> ReportedNode:
     texts = [node[key] for key in ("name", "status", "node_type", "exec_type")]
     if not all(isinstance(text, str) for text in texts):
         raise TypeError("a name that is no text")
     name, status, node_type, exec_type = texts
     real, cpu = (_milliseconds(node[key]) for key in ("real_time", "cpu_time"))
-    return Node(name, status, node_type, exec_type, real, cpu)
+    return ReportedNode(name, status, node_type, exec_type, real, cpu)
 
 
 def _csv_sections(path: Path) -> dict[str, dict[str, str]]:
@@ -232,7 +234,7 @@ def _json_sections(path: Path) -> dict[str, dict[str, str]]:
     return {key: {k: str(v) for k, v in section.items()} for key, section in sections.items()}
 
 
-def _check_total(path: Path, nodes: tuple[Node, ...], total: timedelta) -> None:
+def _check_total(path: Path, nodes: tuple[ReportedNode, ...], total: timedelta) -> None:
     """Raise unless the rows add up to the total that was written, each rounded to 1 µs."""
     missing = total - sum((node.real_time for node in nodes), timedelta())
     if not nodes or abs(missing) > timedelta(microseconds=0.5) * (len(nodes) + 3):

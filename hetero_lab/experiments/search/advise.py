@@ -37,7 +37,7 @@ from hetero_lab.experiments.search.calibrate import check_device_properties
 from hetero_lab.experiments.search.candidates import Candidates, candidates_for, order_of
 from hetero_lab.experiments.search.optimize import optimize
 from hetero_lab.experiments.search.optimized import OPTIMIZED, Optimized
-from hetero_lab.experiments.search.progress import Progress
+from hetero_lab.experiments.search.progress import SearchProgress
 from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.experiments.sweep.row import Row
 from hetero_lab.experiments.sweep.sweep import sweep
@@ -175,7 +175,7 @@ def advise(
     if not candidates.placements:
         reasons = "; ".join(f"{label}: {why}" for label, why in candidates.left_out.items())
         raise DeviceError(f"No candidate can be run. {reasons}")
-    with Progress(watch, show=progress) as bar:
+    with SearchProgress(watch, show=progress) as bar:
         inquiry = _Inquiry(
             bound=bound,
             devices=names,
@@ -218,7 +218,7 @@ class _Inquiry:
     isolate: bool
     store: Path | None
     watch: Stopwatch
-    progress: Progress
+    progress: SearchProgress
     interrupted: bool = False
     optimized: Optimized | None = None
     variants: dict[str, PreparedModel] = field(default_factory=dict)  # of the model, int8 only

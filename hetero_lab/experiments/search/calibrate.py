@@ -26,7 +26,7 @@ from hetero_lab.errors import (
 from hetero_lab.experiments.environment import current_environment
 from hetero_lab.experiments.search.isolated_units import isolated_nodes
 from hetero_lab.experiments.search.observer import Observer
-from hetero_lab.experiments.search.progress import Progress
+from hetero_lab.experiments.search.progress import SearchProgress
 from hetero_lab.experiments.sweep.options import Conditions
 from hetero_lab.model.opgraph import CONSTANT, OpGraph
 from hetero_lab.model.read import Source
@@ -136,7 +136,7 @@ def calibrate(
         raise ArgumentError(f"validate= is a whole number of at least 0, not {validate!r}.")
     properties = check_device_properties(device_properties, names, core)
     bound = bind(model, core)
-    with Progress(watch, show=progress) as bar:
+    with SearchProgress(watch, show=progress) as bar:
         calibration = Calibration.begin(
             bound, names, properties, Conditions(inputs, seed, isolate=isolate), watch, bar
         )
@@ -212,7 +212,7 @@ class Calibration:
         properties: Mapping[str, Mapping[str, Any]],
         conditions: Conditions,
         watch: Stopwatch,
-        progress: Progress,
+        progress: SearchProgress,
         *,
         prior: CostModel | None = None,
     ) -> Calibration:

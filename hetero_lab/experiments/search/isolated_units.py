@@ -12,7 +12,7 @@ from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import resolve
 from hetero_lab.planning.design import placed
-from hetero_lab.planning.observations import Node
+from hetero_lab.planning.observations import ExecutedNode
 from hetero_lab.runtime.inputs import given_or_generated
 from hetero_lab.runtime.parallel import ParallelExecutor
 
@@ -22,8 +22,11 @@ _DISCARDED = 2
 
 
 def isolated_nodes(
-    observer: Observer, device: str, support: Mapping[str, frozenset[str]], known: Sequence[Node]
-) -> tuple[Node, ...]:
+    observer: Observer,
+    device: str,
+    support: Mapping[str, frozenset[str]],
+    known: Sequence[ExecutedNode],
+) -> tuple[ExecutedNode, ...]:
     """Return a node for each op that a device supports, from timed subgraphs.
 
     The model is divided into at most 12 parts; every other part runs on the device, then the
@@ -33,7 +36,7 @@ def isolated_nodes(
     bound, conditions = observer.bound, observer.conditions
     weights = _weights(bound.graph, known)
     arrays = given_or_generated(bound, conditions.inputs, conditions.seed)
-    found: list[Node] = []
+    found: list[ExecutedNode] = []
     for affinity in _halves(bound.graph, device, support):
         executor = ParallelExecutor.of(resolve(bound, observer.placement(affinity, "isolated")))
         try:
@@ -51,11 +54,11 @@ def isolated_nodes(
             if subgraph.device == device and ops:
                 total = sum(weights[op] for op in ops)
                 us = float(np.median(times[subgraph.index]))
-                found += [Node((op,), device, us * weights[op] / total) for op in ops]
+                found += [ExecutedNode((op,), device, us * weights[op] / total) for op in ops]
     return tuple(found)
 
 
-def _weights(graph: OpGraph, known: Sequence[Node]) -> dict[str, float]:
+def _weights(graph: OpGraph, known: Sequence[ExecutedNode]) -> dict[str, float]:
     counted: defaultdict[str, list[float]] = defaultdict(list)
     for node in known:
         counted[node.ops[0]].append(node.us)

@@ -12,7 +12,7 @@ import numpy as np
 
 from hetero_lab.backend.bound import BoundModel
 from hetero_lab.errors import MeasurementError
-from hetero_lab.experiments.search.progress import Progress
+from hetero_lab.experiments.search.progress import SearchProgress
 from hetero_lab.experiments.sweep.options import GROUP_SIZE, Conditions, Dimensions, RunOptions
 from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.experiments.sweep.row import Row
@@ -22,7 +22,7 @@ from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition
 from hetero_lab.placement.placement import Placement
-from hetero_lab.planning.observations import ENTERS, LEAVES, Conversion, Node, Observation
+from hetero_lab.planning.observations import ENTERS, LEAVES, Conversion, ExecutedNode, Observation
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN, Stopwatch
 
@@ -56,7 +56,7 @@ class Observer:
     reference: Affinity
     watch: Stopwatch
     conditions: Conditions
-    progress: Progress
+    progress: SearchProgress
     level_us: float = 0.0
     levels_us: list[float] = field(default_factory=list)  # of the reference, sweep by sweep
     interrupted: bool = False
@@ -178,7 +178,7 @@ def observation(row: Row, level_us: float) -> Observation:
 
 def nodes_and_conversions(
     counters: Sequence[Counter], partition: Partition, graph: OpGraph
-) -> tuple[tuple[Node, ...], tuple[Conversion, ...]]:
+) -> tuple[tuple[ExecutedNode, ...], tuple[Conversion, ...]]:
     """Sort the counters of a placement into executed nodes and conversions at boundaries.
 
     A conversion that serves no boundary, inside a subgraph or at the model's own inputs and
@@ -204,7 +204,7 @@ def nodes_and_conversions(
             ops = (counter.op, *counter.fused_ops)
             us = counter.real_time_us + extra
             us += sum(beside.pop((counter.subgraph, op), 0.0) for op in ops)
-            nodes.append(Node(ops, counter.device, us, counter.subgraph))
+            nodes.append(ExecutedNode(ops, counter.device, us, counter.subgraph))
     conversions = []
     for boundary in partition.boundaries:
         for subgraph, way in [(boundary.source, LEAVES), *((t, ENTERS) for t in boundary.targets)]:

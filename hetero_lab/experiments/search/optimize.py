@@ -16,7 +16,7 @@ from hetero_lab.experiments.search.calibrate import (
     check_devices,
 )
 from hetero_lab.experiments.search.optimized import OPTIMIZED, Optimized, Proposal
-from hetero_lab.experiments.search.progress import Progress
+from hetero_lab.experiments.search.progress import SearchProgress
 from hetero_lab.experiments.search.proof import prove
 from hetero_lab.experiments.sweep.options import Conditions
 from hetero_lab.experiments.sweep.row import Row
@@ -139,7 +139,7 @@ def optimize(
         costs.check_graph(bound.graph)
     check_constraints(bound.graph, names, memory_limit, pin)
     conditions = Conditions(inputs, seed, isolate=isolate)
-    with Progress(watch, show=progress) as bar:
+    with SearchProgress(watch, show=progress) as bar:
         calibration = Calibration.begin(
             bound, names, properties, conditions, watch, bar, prior=costs
         )
@@ -159,7 +159,7 @@ class _Search:
 
     calibration: Calibration
     watch: Stopwatch
-    progress: Progress
+    progress: SearchProgress
     objective: str
     memory_limit: Mapping[str, int | str] | None
     pin: Mapping[str, str] | None

@@ -10,7 +10,7 @@ from hetero_lab.runtime.timing import Stopwatch
 _DOING = {Compiled: "compile", Turn: "measure", Counters: "read counters"}
 
 
-class Progress(progress.Progress):
+class SearchProgress(progress.Progress):
     """Shows the step of a search, the time used, and how many placements were measured."""
 
     def __init__(self, watch: Stopwatch, *, show: bool):

@@ -23,7 +23,7 @@ from hetero_lab.errors import (
 )
 from hetero_lab.experiments.accuracy.evaluate import Evaluation, evaluate_placed, read_data
 from hetero_lab.experiments.search.calibrate import Calibration, check_device_properties
-from hetero_lab.experiments.search.progress import Progress
+from hetero_lab.experiments.search.progress import SearchProgress
 from hetero_lab.experiments.search.proof import prove
 from hetero_lab.experiments.search.recovered import ALL_ACCURATE, ALL_FAST, Candidate, Recovered
 from hetero_lab.experiments.search.sensitivity import (
@@ -145,7 +145,7 @@ def recover_accuracy(
     if costs is not None:
         expect_costs(costs).check_graph(bound.graph)
         costs.check_devices(names)
-    with Progress(watch, show=progress) as bar:
+    with SearchProgress(watch, show=progress) as bar:
         if costs is None:
             conditions = Conditions(data.calibration[0][0], isolate=False)
             calibration = Calibration.begin(bound, names, properties, conditions, watch, bar)
@@ -214,7 +214,7 @@ class _Search:
         properties: Mapping[str, Mapping[str, Any]],
         costs: CostModel,
         watch: Stopwatch,
-        progress: Progress,
+        progress: SearchProgress,
         max_drop: float,
     ):
         self.bound, self.fast, self.accurate = bound, fast, accurate

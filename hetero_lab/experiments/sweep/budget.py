@@ -36,8 +36,8 @@ LEAST = TurnLength(1, 1)
 
 
 @dataclass(frozen=True)
-class Costs:
-    """What a placement costs as far as it is known.
+class Durations:
+    """How long a placement takes, as far as it is known.
 
     ``ready_s`` is from starting its worker to the end of its first inference, ``inference_s``
     one inference, ``warm_up_s`` the most that warming up may take.
@@ -66,15 +66,15 @@ class Programme:
     turns: int
     length: TurnLength = FULL
 
-    def needs_s(self, costs: Costs, group_size: int) -> float:
+    def needs_s(self, durations: Durations, group_size: int) -> float:
         """Return how long it takes, with the reference's turns in each group."""
         n_groups = max(1, math.ceil(self.n_placements / max(1, group_size - 1)))
-        each_s = self.turns * costs.turn_s(self.length) + costs.warm_s(self.length)
-        return self.n_placements * costs.ready_s + (self.n_placements + n_groups) * each_s
+        each_s = self.turns * durations.turn_s(self.length) + durations.warm_s(self.length)
+        return self.n_placements * durations.ready_s + (self.n_placements + n_groups) * each_s
 
 
 def affordable(
-    left_s: float, n_placements: int, costs: Costs, *, turns: int, group_size: int
+    left_s: float, n_placements: int, durations: Durations, *, turns: int, group_size: int
 ) -> Programme:
     """Return the fullest programme that covers about as many placements as any.
 
@@ -84,7 +84,7 @@ def affordable(
         The time for it.
     n_placements
         How many placements wait besides the reference.
-    costs
+    durations
         What each is expected to cost.
     turns
         How many turns each is to have.
@@ -93,7 +93,7 @@ def affordable(
     """
     covered = []
     for n_turns, length in _from_full_to_sparse(turns):
-        most = _most(left_s, n_placements, costs, n_turns, length, group_size)
+        most = _most(left_s, n_placements, durations, n_turns, length, group_size)
         if most is not None:
             covered.append(Programme(most, n_turns, length))
     if not covered:
@@ -113,7 +113,7 @@ def _from_full_to_sparse(turns: int) -> Iterator[tuple[int, TurnLength]]:
 def _most(
     left_s: float,
     n_placements: int,
-    costs: Costs,
+    durations: Durations,
     turns: int,
     length: TurnLength,
     group_size: int,
@@ -121,7 +121,7 @@ def _most(
     """Return how many placements such turns can be had for; ``None`` if not for the reference."""
 
     def fits(n: int) -> bool:
-        return Programme(n, turns, length).needs_s(costs, group_size) <= left_s
+        return Programme(n, turns, length).needs_s(durations, group_size) <= left_s
 
     # The first number that does not fit; what is needed grows with the number.
     beyond = bisect.bisect_left(range(n_placements + 1), True, key=lambda n: not fits(n))

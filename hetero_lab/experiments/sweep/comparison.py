@@ -103,23 +103,27 @@ def _table(before: Sweep, after: Sweep) -> pd.DataFrame:
     import pandas as pd
 
     first, second = (
-        {made.name_of(row): row for row in made.rows if row.latency is not None}
+        {
+            made.name_of(row): (row, row.latency, row.profile)
+            for row in made.rows
+            if row.latency is not None and row.profile is not None
+        }
         for made in (before, after)
     )
     common = [label for label in first if label in second]
-    ratios = [_ratio(first[label], second[label]) for label in common]
+    ratios = [_ratio(first[label][0], second[label][0]) for label in common]
     adjusted = holm([p for *_, p in ratios]) if ratios else []
     rows = [
         {
             "label": label,
-            "median_us_before": first[label].latency.us,  # type: ignore[union-attr]
-            "median_us_after": second[label].latency.us,  # type: ignore[union-attr]
+            "median_us_before": first[label][1].us,
+            "median_us_after": second[label][1].us,
             "ratio": ratio,
             "ratio_ci95_low": low,
             "ratio_ci95_high": high,
             "finding": "no difference seen" if p >= 0.05 else "faster" if ratio < 1 else "slower",
-            "n_subgraphs_before": first[label].profile.partition.n_subgraphs,  # type: ignore[union-attr]
-            "n_subgraphs_after": second[label].profile.partition.n_subgraphs,  # type: ignore[union-attr]
+            "n_subgraphs_before": first[label][2].partition.n_subgraphs,
+            "n_subgraphs_after": second[label][2].partition.n_subgraphs,
         }
         for label, (ratio, low, high, _), p in zip(common, ratios, adjusted, strict=True)
     ]

@@ -28,7 +28,7 @@ from hetero_lab.experiments.environment import machine_state
 from hetero_lab.experiments.sweep.budget import (
     FULL,
     LEAST,
-    Costs,
+    Durations,
     Programme,
     TurnLength,
     affordable,
@@ -176,10 +176,10 @@ class SweepRun:
         return math.inf if budget_s is None else budget_s - _END_S - self._watch.elapsed_s
 
     @property
-    def _costs(self) -> Costs:
-        """What a placement costs, from what those before did."""
+    def _durations(self) -> Durations:
+        """How long a placement takes, from those before."""
         known = list(self._inference_s.values())
-        return Costs(
+        return Durations(
             ready_s=self._start_s + max(self._ready_s, default=0.0),
             inference_s=float(np.mean(known)) if known else 0.0,
             warm_up_s=WARM_UP_S,
@@ -190,7 +190,10 @@ class SweepRun:
         if self._watch.budget_s is None:
             return Programme(n_pending, options.target)
         chosen = partial(
-            affordable, costs=self._costs, turns=options.target, group_size=options.group_size
+            affordable,
+            durations=self._durations,
+            turns=options.target,
+            group_size=options.group_size,
         )
         programme = chosen(self._left_s, n_pending)
         if is_first and n_pending and not programme.n_placements and self._left_s > 0.0:
@@ -210,9 +213,9 @@ class SweepRun:
         programme = Programme(n_placements, self._options.target)
         counted = 0.0
         if self._options.counters:
-            costs = self._costs
-            counted = costs.ready_s + _COUNTED_INFERENCES * costs.inference_s
-        return programme.needs_s(self._costs, self._options.group_size) + n_placements * counted
+            durations = self._durations
+            counted = durations.ready_s + _COUNTED_INFERENCES * durations.inference_s
+        return programme.needs_s(self._durations, self._options.group_size) + n_placements * counted
 
     def _deadline(self, took_s: float, later: Programme) -> float | None:
         """Return until when a group may add turns: later ones have their least turns first."""
@@ -221,7 +224,7 @@ class SweepRun:
         n_groups = math.ceil(later.n_placements / max(1, self._options.group_size - 1))
         if not n_groups:
             return now() + self._left_s
-        reserve = max(later.needs_s(self._costs, self._options.group_size), n_groups * took_s)
+        reserve = max(later.needs_s(self._durations, self._options.group_size), n_groups * took_s)
         return now() + max(0.0, min(self._left_s / (n_groups + 1), self._left_s - 1.2 * reserve))
 
     # -- groups and rounds --------------------------------------------------------------------
@@ -302,9 +305,9 @@ class SweepRun:
             if number == 1:
                 self._expect(now() - round_began, len(alive), later)
         if self._options.counters:
-            reserve = later.needs_s(self._costs, self._options.group_size)
+            reserve = later.needs_s(self._durations, self._options.group_size)
             for key in list(alive):
-                counted = self._costs.ready_s + self._turn_s(
+                counted = self._durations.ready_s + self._turn_s(
                     key, TurnLength(0, _COUNTED_INFERENCES)
                 )
                 if not self._fits(counted + (reserve if later.n_placements else 0.0)):

@@ -107,7 +107,7 @@ _UNITS = {"us": "µs", "ms": "ms", "bytes": "bytes", "s": "s", "mhz": "MHz"}
 
 
 @dataclass(frozen=True)
-class Choice:
+class Selection:
     """What is chosen in an explorer: axes, grouping, filter and the placements A and B."""
 
     x: str = ""
@@ -141,7 +141,7 @@ class ExplorerState:
         x, y = (self._axis_or_first(name) for name in _FIRST_AXES)
         labels = self.measured
         group = MOSTLY if MOSTLY in self.groupings else NO_GROUP
-        self.choice = Choice(x=x, y=y, group=group, a=labels[0] if labels else "")
+        self.choice = Selection(x=x, y=y, group=group, a=labels[0] if labels else "")
 
     @property
     def measured(self) -> list[str]:

@@ -62,7 +62,7 @@ class Trial:
     worker_command: Sequence[str] | None
 
 
-class Progress:
+class MeasurementProgress:
     """Turns the records of a sweep into a share of 0 to 1 and a line of text."""
 
     def __init__(self, n_placements: int, budget_s: float, tell: Callable[[float, str], object]):
@@ -99,7 +99,7 @@ def control_of(
 ) -> SweepControl:
     """Return what stops a measurement; ``tell`` hears how far it is, from 0 to 1, and a text."""
     n_placements = 1 if affinity == trial.automatic else 2
-    return SweepControl(Progress(n_placements, trial.budget_s, tell))
+    return SweepControl(MeasurementProgress(n_placements, trial.budget_s, tell))
 
 
 def measure(trial: Trial, affinity: Affinity, label: str, control: SweepControl) -> list[Attempt]:

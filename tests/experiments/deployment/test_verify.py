@@ -23,7 +23,7 @@ from hetero_lab.experiments.deployment.contract import (
     read_contract,
     write_contract,
 )
-from hetero_lab.experiments.deployment.observation import Observation, observe
+from hetero_lab.experiments.deployment.observation import ObservedRun, observe
 from hetero_lab.experiments.deployment.releases import environment_of
 from hetero_lab.experiments.deployment.verify import judged, read_plan
 from hetero_lab.model.read import prepare
@@ -127,7 +127,7 @@ def test_a_latency_beyond_the_intervals(copy, seen, worse, broken):
 
 
 def test_what_dies_is_a_broken_part(deployed):
-    dead = Observation(step="compile", error="died of signal 11")
+    dead = ObservedRun(step="compile", error="died of signal 11")
     proven = judge(deployed, dead)
     assert proven.broken == ("compile",)
 
