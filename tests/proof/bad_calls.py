@@ -104,6 +104,17 @@ _calibrate = _asked(
     core=lambda k: k.core,
     progress=lambda k: False,
 )
+_blocks = _asked("blocks", model=lambda k: k.model)
+_fit_blocks = _asked(
+    "fit_blocks",
+    model=lambda k: "digits_inception",  # it has blocks
+    devices=lambda k: ["ACC", "CPU"],
+    memory_limit=lambda k: {"ACC": "1MiB"},
+    core=lambda k: k.core,
+)
+_evidence = _asked(
+    "support_evidence", model=lambda k: k.model, device=lambda k: "ACC", core=lambda k: k.core
+)
 _noise = _asked("measure_noise", core=lambda k: k.core, progress=lambda k: False)
 _evaluate = _asked(
     "evaluate",
@@ -896,6 +907,14 @@ PLANNING = [
         StoredFileError,
         "no.json",
     ),
+    row("blocks: no model", _blocks(model=3), ModelError, "not int"),
+    row("fit_blocks: an absent device", _fit_blocks(devices=["ACC", "XPU"]), DeviceError, "'XPU'"),
+    row("fit_blocks: a device twice", _fit_blocks(devices=["CPU", "CPU"]), DeviceError, "twice"),
+    row("fit_blocks: no mapping", _fit_blocks(memory_limit="1MiB"), PlanError, "memory_limit="),
+    row("fit_blocks: no tokens", _fit_blocks(context_tokens=0), PlanError, "context_tokens="),
+    row("fit_blocks: no sequence", _fit_blocks(batch=0), PlanError, "batch="),
+    row("fit_blocks: no blocks", _fit_blocks(model=lambda k: k.model), PlanError, "no repeated"),
+    row("support_evidence: an absent device", _evidence(device="XPU"), DeviceError, "'XPU'"),
     row("lint: costs that are none", _lint(costs="fast"), ArgumentError, "costs=", "str"),
 ]
 
