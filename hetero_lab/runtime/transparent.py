@@ -24,17 +24,21 @@ from hetero_lab.runtime.rounding import (
     UNIT,
     Rounding,
     distance,
+    drawn_by_place,
+    drawn_by_value,
+    is_odd,
     noise,
-    size,
     sums_of,
 )
 
-_SAMPLES = 8  # chances that rounding is given to go wrong
+_SAMPLES = 8  # chances that rounding of several times its size is given to go wrong
+_MARGIN = 4.0  # so many times
+# More chances, of rounding of its own size, where those do not explain what was seen. If what
+# rounding does is normally distributed, it is farther than so many times the root mean square of
+# what these do in one case of 10,000: Student's t with 16 degrees of freedom.
+_MORE_SAMPLES = 16
+_BEYOND = 5.13
 _CORRECTIONS = 4
-# Where rounding moves a tensor by this share of its size, the samples do not show how far it can
-# go: a sine of a large number is any sine. So much farther it may go.
-_SCRAMBLED = 0.5
-_MORE = 1.5
 
 
 class TransparentModel:
@@ -111,6 +115,7 @@ class TransparentModel:
         self,
         precisions: Mapping[str, str],
         wanted: Collection[TensorKey],
+        seen: Mapping[TensorKey, np.ndarray] | None = None,
         seed: int = 0,
     ) -> dict[TensorKey, Rounding]:
         """Return what rounding in some ops can do to tensors.
@@ -121,12 +126,19 @@ class TransparentModel:
         One more run makes infinite what is too large for a precision, and one makes zero what is
         too small to be normal in it, or was moved across zero.
 
+        Where a model scrambles numbers (a sine of a large one is any sine), more noise does not
+        move a tensor farther, so that the margin is none. Of what is seen and not explained so
+        far, it is then estimated how rounding of its own size is distributed, as stochastic
+        arithmetic does (Vignes 1993).
+
         Parameters
         ----------
         precisions
             Op → the precision that it is executed in.
         wanted
             The tensors in question.
+        seen
+            What some of these are in the placement.
         """
         noisy = self._touched(precisions)
         sums = {
@@ -139,7 +151,8 @@ class TransparentModel:
         if overflow:
             for key, value in self.run(overflow, wanted).items():
                 lost[key] |= ~_same(value, self.values[key])
-        farthest = dict.fromkeys(wanted, 0.0)
+        far: dict[TensorKey, list[float]] = {key: [] for key in wanted}
+        n_odd: dict[TensorKey, list[int]] = {key: [] for key in wanted}
         # What rounding may make exactly zero: subnormals, and what it moves across zero.
         zero = {
             key: np.abs(self.values[key]) < SUBNORMAL.get(precision, 0.0)
@@ -158,12 +171,16 @@ class TransparentModel:
                     far_out[key] = far_out.get(key, False) | beyond
             for key in wanted:
                 reference = self.values[key]
-                if reference.dtype.kind == "f":
-                    lost[key] |= np.isfinite(made[key]) != np.isfinite(reference)
-                farthest[key] = max(farthest[key], distance(made[key], reference, lost[key]))
+                odd = is_odd(made[key], reference)
+                n_odd[key].append(np.count_nonzero(odd))
+                lost[key] |= odd
+                far[key].append(distance(made[key], reference, lost[key]))
 
-        for offsets in self._samples(noisy, sums, np.random.default_rng(seed)):
-            look(offsets)
+        rng = np.random.default_rng(seed)
+        for drawn in self._draws(noisy, _SAMPLES // 2, rng):
+            # In both directions, so that what is at the edge of a function's domain leaves it.
+            for factor in (_MARGIN, -_MARGIN):
+                look(_offsets(self.values, noisy, sums, drawn, factor))
         flushed = self._flushed(zero)
         if flushed:
             look(flushed)
@@ -174,24 +191,28 @@ class TransparentModel:
             }
             for key, value in self.run(infinite, wanted).items():
                 lost[key] |= ~_same(value, self.values[key])
-        for key, far in farthest.items():
-            if far > _SCRAMBLED * size(self.values[key]):
-                farthest[key] = _MORE * far
-        return {key: Rounding(farthest[key], lost[key]) for key in wanted}
+        known = {key: Rounding(max(far[key]), lost[key], max(n_odd[key])) for key in wanted}
+        if all(known[key].explains(value, self.values[key]) for key, value in (seen or {}).items()):
+            return known
+        for drawn in self._draws(noisy, _MORE_SAMPLES, rng):
+            look(_offsets(self.values, noisy, sums, drawn, 1.0))
+        return {
+            key: Rounding(_farthest(far[key]), lost[key], _farthest(n_odd[key])) for key in wanted
+        }
 
-    def _samples(
-        self,
-        noisy: Mapping[TensorKey, str],
-        sums: Mapping[TensorKey, tuple[np.ndarray | float, bool]],
-        rng: np.random.Generator,
+    def _draws(
+        self, noisy: Mapping[TensorKey, str], n: int, rng: np.random.Generator
     ) -> Iterator[dict[TensorKey, np.ndarray]]:
-        for _ in range(_SAMPLES // 2):
-            drawn = {key: rng.uniform(-1.0, 1.0, self.values[key].shape) for key in noisy}
-            # In both directions, so that what is at the edge of a function's domain leaves it.
-            for sign in (1, -1):
+        """Draw numbers between -1 and 1 for each element, by its place and by its value in turn."""
+        for turn in range(n):
+            if turn % 2 == 0:
+                yield {key: drawn_by_place(self.values[key], rng) for key in noisy}
+            else:
+                table = rng.uniform(-1.0, 1.0, 2**16)
+                shifts = rng.integers(table.size, size=len(noisy))
                 yield {
-                    key: noise(self.values[key], p, sign * drawn[key], *sums.get(key, (0.0, True)))
-                    for key, p in noisy.items()
+                    key: drawn_by_value(self.values[key], precision, table, int(shift))
+                    for (key, precision), shift in zip(noisy.items(), shifts, strict=True)
                 }
 
     def _flushed(self, zero: Mapping[TensorKey, np.ndarray]) -> dict[TensorKey, np.ndarray]:
@@ -243,6 +264,25 @@ def _has_pole(graph: OpGraph, op: Op) -> bool:
     if op.type == "Divide":
         return op.inputs[1][0] not in graph.constant_side
     return op.type in ("Log", "Power")
+
+
+def _offsets(
+    values: Mapping[TensorKey, np.ndarray],
+    noisy: Mapping[TensorKey, str],
+    sums: Mapping[TensorKey, tuple[np.ndarray | float, bool]],
+    drawn: Mapping[TensorKey, np.ndarray],
+    factor: float,
+) -> dict[TensorKey, np.ndarray]:
+    return {
+        key: noise(values[key], precision, factor * drawn[key], *sums.get(key, (0.0, True)))
+        for key, precision in noisy.items()
+    }
+
+
+def _farthest(seen: Sequence[float]) -> float:
+    """Return what rounding hardly goes beyond, by what it did in samples, the last ones unscaled."""
+    unscaled = np.asarray(seen[-_MORE_SAMPLES:], float)
+    return max(*seen, _BEYOND * float(np.sqrt(np.mean(unscaled * unscaled))))
 
 
 def _same(value: np.ndarray, reference: np.ndarray) -> np.ndarray:

@@ -411,8 +411,9 @@ class _Search:
         ]
         if not off:
             return []
-        known = {key for key, _, _ in off} & set(self.transparent.values)
-        rounding = self.transparent.rounding(self._kept_in(placement, self.executed), known)
+        seen = {key: output for key, output, _ in off if key in self.transparent.values}
+        kept = self._kept_in(placement, self.executed)
+        rounding = self.transparent.rounding(kept, set(seen), seen)
         return [(output, expected, rounding.get(key)) for key, output, expected in off]
 
     def _kept_in(self, placement: Placement, ops: Mapping[str, str]) -> dict[str, str]:
@@ -532,7 +533,10 @@ class _Search:
         damage = self._damage({key: made[key] for key, d in far.items() if d > 0})
         if damage <= _SHARE * self._threshold:
             return _Trial(False, error, damage)
-        rounding = self.transparent.rounding({op: self.suspects[op] for op in ops}, set(far))
+        seen = {key: made[key] for key in far}
+        rounding = self.transparent.rounding(
+            {op: self.suspects[op] for op in ops}, set(seen), seen
+        )
         unexplained = (not r.explains(made[key], values[key]) for key, r in rounding.items())
         return _Trial(any(unexplained), error, damage)
 
