@@ -52,7 +52,7 @@ class Rounding:
     def explains(self, value: np.ndarray, reference: np.ndarray) -> bool:
         """Whether a tensor may be as it is by rounding."""
         if value.shape != reference.shape:
-            return False
+            return self.farthest == np.inf
         odd = is_odd(value, reference) & ~self.lost
         if np.count_nonzero(odd) > self.most_odd:
             return False
@@ -99,12 +99,17 @@ class Sum:
         made = forward(values[self.op, 0].astype(np.float64))
         error = UNIT[precision] * np.sqrt(np.cumsum(made * made, self.axis))
         terms = values.get(self.source)
-        if precision == "f16" and terms is not None:
-            # Equal terms are rounded alike, so that their errors add up: seen in f16 itself.
-            narrow = forward(terms).astype(np.float16)
-            seen = np.cumsum(narrow, self.axis, dtype=np.float16).astype(np.float64)
-            exact = np.cumsum(forward(terms).astype(np.float64), self.axis)
-            error = np.fmax(error, np.where(np.isfinite(seen), np.abs(seen - exact), 0.0))
+        if precision in ("f16", "bf16") and terms is not None:
+            # Equal terms are rounded alike, so that their errors add up: seen in the precision,
+            # to the nearest and, as some kernels do, towards zero.
+            exact = np.moveaxis(forward(terms).astype(np.float64), self.axis, 0)
+            for towards_zero in (False, True):
+                seen, total = np.empty_like(exact), np.zeros(exact.shape[1:])
+                for place, term in enumerate(exact):
+                    term = _rounded(term, precision, towards_zero)
+                    seen[place] = total = _rounded(total + term, precision, towards_zero)
+                far = np.moveaxis(np.abs(seen - np.cumsum(exact, 0)), 0, self.axis)
+                error = np.fmax(error, np.where(np.isfinite(far), far, 0.0))
         return forward(error)
 
     def largest(self, values: Mapping[TensorKey, np.ndarray]) -> np.ndarray:
@@ -184,6 +189,11 @@ def drawn_by_place(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return rng.uniform(-1.0, 1.0, value.shape)
 
 
+def drawn_at_once(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Draw a sign for all elements, as if all were rounded towards zero, or away from it."""
+    return rng.choice([-1.0, 1.0]) * np.sign(value)
+
+
 def drawn_by_value(value: np.ndarray, precision: str, table: np.ndarray, shift: int) -> np.ndarray:
     """Look up a number for each element by its value, with the element's sign.
 
@@ -198,6 +208,21 @@ def drawn_by_value(value: np.ndarray, precision: str, table: np.ndarray, shift: 
             # bf16 is the upper half of f32, to the nearest; all of f32's bits are mixed.
             cells = (bits ^ bits >> 16) & 0xFFFF if precision == "f32" else bits + 0x8000 >> 16
         return table[(cells.astype(np.int64) + shift) % table.size] * np.sign(value)
+
+
+def _rounded(value: np.ndarray, precision: str, towards_zero: bool) -> np.ndarray:
+    """Round to f16, or to bf16, which is the upper half of f32."""
+    if precision == "f16":
+        narrow = value.astype(np.float16)
+        if towards_zero:
+            too_large = np.abs(narrow) > np.abs(value)
+            narrow = np.where(too_large, np.nextafter(narrow, np.float16(0)), narrow)
+        return narrow.astype(np.float64)
+    bits = np.asarray(value, np.float32).view(np.uint32)
+    if not towards_zero:
+        bits = bits + 0x7FFF + (bits >> 16 & 1)
+    bits = bits & np.uint32(0xFFFF0000)
+    return bits.view(np.float32).astype(np.float64)
 
 
 def sums_of(prepared: PreparedModel) -> Iterator[Sum]:

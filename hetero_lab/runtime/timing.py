@@ -53,6 +53,11 @@ class Stopwatch:
         """Whether the budget is used up."""
         return self.budget_s is not None and self.elapsed_s >= self.budget_s
 
+    @property
+    def left_s(self) -> float:
+        """Seconds until then, infinite without a budget."""
+        return float("inf") if self.budget_s is None else max(self.budget_s - self.elapsed_s, 0.0)
+
 
 def time_once(run: Run) -> float:
     """Time one call in microseconds."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from hetero_lab.runtime.rounding import (
     UNIT,
     Rounding,
     distance,
+    drawn_at_once,
     drawn_by_place,
     drawn_by_value,
     is_odd,
@@ -31,7 +33,7 @@ from hetero_lab.runtime.rounding import (
     sums_of,
 )
 
-_SAMPLES = 8  # chances that rounding of several times its size is given to go wrong
+_SAMPLES = 12  # chances that rounding of several times its size is given to go wrong
 _MARGIN = 4.0  # so many times
 # More chances, of rounding of its own size, where those do not explain what was seen. If what
 # rounding does is normally distributed, it is farther than so many times the root mean square of
@@ -47,6 +49,17 @@ class TransparentModel:
     Running it tells the value of every tensor, and how an error at some of them goes on through
     the rest of the model. It is one compile, and slower than the model by itself, as nothing can
     be fused.
+
+    Parameters
+    ----------
+    prepared
+        The model.
+    arrays
+        Its inputs.
+    compile_model
+        Compiles what is made of it.
+    fixed
+        Tensors that are what is said here, whatever the ops make that they are of.
 
     Attributes
     ----------
@@ -65,13 +78,15 @@ class TransparentModel:
         prepared: PreparedModel,
         arrays: Sequence[np.ndarray],
         compile_model: Callable[[ov.Model], ov.CompiledModel],
+        fixed: Mapping[TensorKey, np.ndarray] | None = None,
     ):
         self._graph = prepared.graph
-        self._has_poles = any(_has_pole(self._graph, op) for op in self._graph)
+        poles = {op.type for op in self._graph if _has_pole(self._graph, op)}
+        self._has_poles, self._divides = bool(poles), not poles.isdisjoint({"Divide", "Power"})
         self._sums = {sum_.op: sum_ for sum_ in sums_of(prepared)}
         for integers in (True, False):
             # An offset to what decides on a shape would make the shape unknown.
-            model, self._keys, offsets = _transparent(prepared, integers=integers)
+            model, self._keys, offsets = _transparent(prepared, fixed or {}, integers=integers)
             if not any(output.get_partial_shape().is_dynamic for output in model.outputs):
                 break
         self._request = compile_model(model).create_infer_request()
@@ -80,7 +95,9 @@ class TransparentModel:
             self._request.set_input_tensor(index, ov.Tensor(np.ascontiguousarray(array)))
         for index, key in enumerate(offsets, start=len(arrays)):
             port = model.inputs[index]
-            zero = np.zeros(tuple(port.get_shape()), port.get_element_type().to_dtype())
+            # Where a shape depends on data, zero is broadcast to it.
+            shape = [d.get_length() if d.is_static else 1 for d in port.get_partial_shape()]
+            zero = np.zeros(shape, port.get_element_type().to_dtype())
             self._zeros[key] = (index, ov.Tensor(zero))
             self._request.set_input_tensor(*self._zeros[key])
         self.values = self.run({})
@@ -90,7 +107,13 @@ class TransparentModel:
         offsets: Mapping[TensorKey, np.ndarray],
         wanted: Collection[TensorKey] | None = None,
     ) -> dict[TensorKey, np.ndarray]:
-        """Infer with offsets added to some tensors; return the wanted tensors, or all."""
+        """Infer with offsets added to some tensors; return the wanted tensors, or all.
+
+        Raises
+        ------
+        RuntimeError
+            The offsets have changed the shape of a tensor that another one is added to.
+        """
         if self.before_run is not None:
             self.before_run()
         for key, offset in offsets.items():
@@ -98,14 +121,26 @@ class TransparentModel:
             array = np.ascontiguousarray(offset, dtype=zero.data.dtype)
             self._request.set_input_tensor(index, ov.Tensor(array))
         self._request.reset_state()
-        self._request.infer()
-        for key in offsets:
-            self._request.set_input_tensor(*self._zeros[key])
+        try:
+            self._request.infer()
+        finally:
+            for key in offsets:
+                self._request.set_input_tensor(*self._zeros[key])
         return {
             key: np.array(self._request.get_output_tensor(index).data)
             for index, key in enumerate(self._keys)
             if wanted is None or key in wanted
         }
+
+    def _try(
+        self, offsets: Mapping[TensorKey, np.ndarray], wanted: Collection[TensorKey]
+    ) -> dict[TensorKey, np.ndarray]:
+        """Do the same; return nothing of what another shape does not allow."""
+        try:
+            made = self.run(offsets, wanted)
+        except RuntimeError:
+            return {}
+        return {key: made[key] for key in made if made[key].shape == self.values[key].shape}
 
     def takes_offset(self, key: TensorKey) -> bool:
         """Whether an offset can be added to a tensor."""
@@ -121,7 +156,7 @@ class TransparentModel:
         """Return what rounding in some ops can do to tensors.
 
         What the ops read and what they make is moved at random by up to four times the rounding
-        error of their precision, eight times over; the farthest that each tensor went counts.
+        error of their precision, twelve times over; the farthest that each tensor went counts.
         This is Monte Carlo arithmetic (Parker 1997): it knows how the model amplifies rounding.
         One more run makes infinite what is too large for a precision, and one makes zero what is
         too small to be normal in it, or was moved across zero.
@@ -147,9 +182,15 @@ class TransparentModel:
             if key[0] in self._sums and key[0] in precisions
         }
         overflow = self.beyond_range(precisions)
-        lost = {key: np.zeros(self.values[key].shape, bool) for key in wanted}
+        # What is divided by zero has the sign of the zero, which a sum with another one forgets.
+        lost = {
+            key: np.isinf(self.values[key])
+            if self._divides and self.values[key].dtype.kind == "f"
+            else np.zeros(self.values[key].shape, bool)
+            for key in wanted
+        }
         if overflow:
-            for key, value in self.run(overflow, wanted).items():
+            for key, value in self._try(overflow, wanted).items():
                 lost[key] |= ~_same(value, self.values[key])
         far: dict[TensorKey, list[float]] = {key: [] for key in wanted}
         n_odd: dict[TensorKey, list[int]] = {key: [] for key in wanted}
@@ -159,11 +200,11 @@ class TransparentModel:
             for key, precision in noisy.items()
         }
         far_out: dict[TensorKey, np.ndarray] = {}  # beyond the range only when noise is added
-        watched = [key for key, p in noisy.items() if p in LARGEST or self._has_poles]
+        watched = {key for key, p in noisy.items() if p in LARGEST or self._has_poles}
 
         def look(offsets: Mapping[TensorKey, np.ndarray]) -> None:
-            made = self.run(offsets, {*wanted, *watched})
-            for key in watched:
+            made = self._try(offsets, {*wanted, *watched})
+            for key in watched & made.keys():
                 if self._has_poles:
                     zero[key] |= np.sign(made[key]) * np.sign(self.values[key]) < 0
                 beyond = np.abs(made[key]) > LARGEST.get(noisy[key], np.inf)
@@ -171,8 +212,12 @@ class TransparentModel:
                     far_out[key] = far_out.get(key, False) | beyond
             for key in wanted:
                 reference = self.values[key]
+                if key not in made:
+                    far[key].append(np.inf)  # what rounding can change the shape of can be anything
+                    n_odd[key].append(0)
+                    continue
                 odd = is_odd(made[key], reference)
-                n_odd[key].append(np.count_nonzero(odd))
+                n_odd[key].append(int(np.count_nonzero(odd)))
                 lost[key] |= odd
                 far[key].append(distance(made[key], reference, lost[key]))
 
@@ -189,10 +234,21 @@ class TransparentModel:
                 key: np.where(mask, np.copysign(np.inf, self.values[key]), 0.0)
                 for key, mask in far_out.items()
             }
-            for key, value in self.run(infinite, wanted).items():
+            for key, value in self._try(infinite, wanted).items():
                 lost[key] |= ~_same(value, self.values[key])
         known = {key: Rounding(max(far[key]), lost[key], max(n_odd[key])) for key in wanted}
-        if all(known[key].explains(value, self.values[key]) for key, value in (seen or {}).items()):
+        doubtful = {
+            key: value
+            for key, value in (seen or {}).items()
+            if not known[key].explains(value, self.values[key])
+        }
+        # What is unscaled goes no farther than what is scaled did at most.
+        most = {
+            key: replace(known[key], farthest=_BEYOND * known[key].farthest, most_odd=np.inf)
+            for key in doubtful
+        }
+        hopeless = any(not most[key].explains(v, self.values[key]) for key, v in doubtful.items())
+        if hopeless or not doubtful:
             return known
         for drawn in self._draws(noisy, _MORE_SAMPLES, rng):
             look(_offsets(self.values, noisy, sums, drawn, 1.0))
@@ -203,10 +259,12 @@ class TransparentModel:
     def _draws(
         self, noisy: Mapping[TensorKey, str], n: int, rng: np.random.Generator
     ) -> Iterator[dict[TensorKey, np.ndarray]]:
-        """Draw numbers between -1 and 1 for each element, by its place and by its value in turn."""
+        """Draw numbers between -1 and 1 in three ways in turn, as errors depend on each other."""
         for turn in range(n):
-            if turn % 2 == 0:
+            if turn % 3 == 0:
                 yield {key: drawn_by_place(self.values[key], rng) for key in noisy}
+            elif turn % 3 == 1:
+                yield {key: drawn_at_once(self.values[key], rng) for key in noisy}
             else:
                 table = rng.uniform(-1.0, 1.0, 2**16)
                 shifts = rng.integers(table.size, size=len(noisy))
@@ -222,7 +280,9 @@ class TransparentModel:
         offsets = {key: np.where(mask, -self.values[key], 0.0) for key, mask in masks.items()}
         # What is made of zeros has another value before its own offset is added.
         for _ in range(_CORRECTIONS if masks else 0):
-            made = self.run(offsets, masks.keys())
+            made = self._try(offsets, masks.keys())
+            if not made:
+                break
             left = {
                 key: np.where(mask & np.isfinite(made[key]), made[key], 0.0)
                 for key, mask in masks.items()
@@ -280,7 +340,7 @@ def _offsets(
 
 
 def _farthest(seen: Sequence[float]) -> float:
-    """Return what rounding hardly goes beyond, by what it did in samples, the last ones unscaled."""
+    """Return what rounding hardly goes beyond; the last of what it did was without a margin."""
     unscaled = np.asarray(seen[-_MORE_SAMPLES:], float)
     return max(*seen, _BEYOND * float(np.sqrt(np.mean(unscaled * unscaled))))
 
@@ -300,7 +360,7 @@ def _made(graph: OpGraph, ops: Collection[str]) -> list[TensorKey]:
 
 
 def _transparent(
-    prepared: PreparedModel, *, integers: bool
+    prepared: PreparedModel, fixed: Mapping[TensorKey, np.ndarray], *, integers: bool
 ) -> tuple[ov.Model, list[TensorKey], list[TensorKey]]:
     graph = prepared.graph
     clone = prepared.model.clone()
@@ -316,13 +376,18 @@ def _transparent(
             output = nodes[op.name].output(port)
             kind = output.get_element_type()
             uses = list(output.get_target_inputs())
+            if (op.name, port) in fixed:
+                constant = ov.opset13.constant(fixed[op.name, port])
+                output = as_type(constant.output(0), kind)
+                for use in uses:
+                    use.replace_source_output(output)
             is_float = kind.get_type_name() in FLOATS
             shown = readable(output)
             movable = is_float or (integers and op.type != PARAMETER and kind != ov.Type.string)
-            if movable and not output.get_partial_shape().is_dynamic:
-                offset = ov.opset13.parameter(
-                    list(output.get_shape()), shown.get_element_type(), name=f"offset{len(added)}"
-                )
+            shape = output.get_partial_shape()
+            if movable and (not shape.is_dynamic or (is_float and shape.rank.is_static)):
+                name = f"offset{len(added)}"
+                offset = ov.opset13.parameter(shape, shown.get_element_type(), name=name)
                 join = ov.opset13.logical_xor if kind == ov.Type.boolean else ov.opset13.add
                 shown = join(shown, offset).output(0)
                 moved = as_type(shown, kind)

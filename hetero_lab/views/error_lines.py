@@ -13,16 +13,18 @@ from hetero_lab.views.theme import GRID, LINE, base_layout, device_styles
 
 _LEAST = 1e-9
 _MOST = 1e3  # beyond, an error is as bad as any
+_NAMED = 8  # jumps; what comes after the first ones is seldom of use
 _ISOLATED, _ACCUMULATED = "#0072B2", "#D55E00"
 
 
 def errors_along_model(wrong: Wrong) -> go.Figure:
     """Draw the isolated and the accumulated error of each op, in topological order.
 
-    Where the line of what really arrives jumps, something is wrong: an op whose isolated error
-    is as high, or ops that are wrong only together, of which no isolated error tells. These are
-    shaded. The dotted line is what rounding could add up to at most. Ops on the trusted device in
-    f32 were not searched, and are left out.
+    Where what really arrives jumps, a triangle with the op's name marks it: the error gets beyond
+    the dotted line, which is what rounding could add up to at most. Something is wrong there: an
+    op whose isolated error is as high, or ops that are wrong only together, of which no isolated
+    error tells. What was found to be wrong is shaded. Ops on the trusted device in f32 were not
+    run by themselves; what arrives there is drawn all the same.
     """
     ops = wrong.op_errors
     figure = go.Figure()
@@ -38,6 +40,16 @@ def errors_along_model(wrong: Wrong) -> go.Figure:
             name=name, mode=mode, connectgaps=True,
             line={**line, "width": 1.5}, marker={"color": line["color"], "size": 6},
             hovertext=[_hover(error) for error in ops], hoverinfo="text",
+        )  # fmt: skip
+    jumps = [(place, error) for place, error in enumerate(ops, start=1) if error.jumps]
+    if jumps:
+        figure.add_scatter(
+            x=[place for place, _ in jumps],
+            y=[_drawn(error.accumulated) for _, error in jumps],
+            name="jumps", mode="markers+text", textposition="top left",
+            marker={"color": _ACCUMULATED, "size": 13, "symbol": "triangle-up"},
+            text=[plain(error.op, 24) if n < _NAMED else "" for n, (_, error) in enumerate(jumps)],
+            hovertext=[_hover(error) for _, error in jumps], hoverinfo="text",
         )  # fmt: skip
     at = {error.op: place for place, error in enumerate(ops, start=1)}
     devices = list(dict.fromkeys(error.device for error in ops))

@@ -56,12 +56,15 @@ class Case:
         """The placement bound to its model."""
         return BoundPlacement(bind(self.prepared), self.placement)
 
-    def runs(self, faults: tuple[Fault, ...] | None = None) -> PlacedRuns:
+    def runs(
+        self, faults: tuple[Fault, ...] | None = None, watch: Stopwatch | None = None
+    ) -> PlacedRuns:
         hook = spoil(SUSPECT, self.faults if faults is None else faults)
         return PlacedRuns(
             self.placed,
             self.arrays,
             "CPU",
+            watch=watch,
             isolate=self.worker_command is not None,
             worker_command=self.worker_command,
             before_compile=hook,

@@ -24,10 +24,11 @@ from hetero_lab.errors import (
 from hetero_lab.experiments.environment import current_environment
 from hetero_lab.experiments.search.minimal_set import minimal_set
 from hetero_lab.experiments.search.placed_runs import PlacedRuns
+from hetero_lab.experiments.search.ways_around import price_without_costs, widened
 from hetero_lab.experiments.search.wrong import Kind, OpError, Wrong, WrongSet, doubt
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.partition import partition_of, predict
+from hetero_lab.placement.partition import partition_of
 from hetero_lab.placement.placement import Placement, PlacementLike, resolve
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.planner import plan_graph
@@ -54,6 +55,8 @@ _WINDOW = 16  # ops
 _MOST_ROUNDS = 4
 _MOST_WAYS_OUT = 8  # that are run
 _MOST_CHOICES = 256  # that are priced
+_MOST_OVERLAPS = 64  # runs that look for sets that share ops with known ones
+_MOST_WIDENED = 10  # one in so many ops may move along, where nothing is known of their times
 _PLAN_S = 5.0
 _F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 
@@ -99,7 +102,9 @@ def find_wrong(
         fewest subgraphs, then bytes at their boundaries, then moved ops, of those that are right.
     isolate
         Let the placement's devices work in a process of their own. The search then survives a
-        device that crashes or hangs, and names the ops that make it.
+        device that crashes or hangs, and names the ops that make it. A device hangs that takes
+        longer than a quarter of what the budget has left, and than four times what it took so
+        far.
     progress
         Show how many models were compiled, if it takes more than two seconds.
 
@@ -156,7 +161,7 @@ def find_wrong(
         ) from error
     if costs is not None:
         costs.check_devices([*placed.devices, trusted])
-    with PlacedRuns(placed, arrays, trusted, isolate=isolate) as runs:
+    with PlacedRuns(placed, arrays, trusted, watch=watch, isolate=isolate) as runs:
         return search_wrong(runs, watch, tolerance=tolerance, costs=costs, progress=progress)
 
 
@@ -244,6 +249,8 @@ class _Search:
         self.trials: dict[tuple[str, frozenset[str]], _Trial] = {}
         self.isolated: dict[str, _Trial] = {}
         self.random: frozenset[str] = frozenset()
+        self.changing: frozenset[str] = frozenset()  # ops that make other numbers in each run
+        self.subgraphs: list[tuple[str, list[str]]] = []  # wrong ones: device, ops without singles
         self.interrupted = False
         self.refused = ""  # what the runtime says against the given placement
         self.before = float("nan")  # until the outputs were compared
@@ -251,6 +258,7 @@ class _Search:
         self.proven = False  # whether nothing else could explain them
         self.values: Mapping[TensorKey, np.ndarray] = {}  # of the reference
         self.ways: dict[Affinity, _Way] = {}  # that were run
+        self.way: _Way | None = None  # the one that was chosen last
         # The reference, and what the trusted device computed when it fused ops.
         self.reference: list[np.ndarray] = []
         self.trusted_outputs: list[np.ndarray] = []
@@ -266,7 +274,7 @@ class _Search:
             self._search()
         except (_BudgetOverError, KeyboardInterrupt) as error:
             complete, self.interrupted = False, isinstance(error, KeyboardInterrupt)
-            if self.interrupted and np.isnan(self.before):
+            if self.interrupted and not self.reference:
                 raise  # nothing is known yet
             self._keep_unshrunk()
         return self._answer(complete)
@@ -292,24 +300,27 @@ class _Search:
             (self.graph.ops[producer].name, port)
             for producer, port in (self.graph.ops[i].inputs[0] for i in self.graph.results)
         ]
+        self.thresholds = self._thresholds()
+        self.changing = self._with_all_after(
+            op.name for op in self.graph if op.type in _RANDOM_TYPES
+        )
         self._check_budget()
         named = reference_outputs(self.runs.bound, self.runs.arrays)
         self.reference = self.trusted_outputs = list(named.values())
         self._check_numbers(list(named))
         if not self.refused:
-            self.before = max(self._errors(outputs), default=0.0)
-        has_random = any(op.type in _RANDOM_TYPES for op in self.graph)
-        return self.before <= self._equal and not has_random
+            self.before = self._error(outputs)
+        return self.before <= self._equal and not self.changing
 
     def _look_inside(self, outputs: Sequence[np.ndarray]) -> None:
         """Get every tensor of the reference, and find out whether rounding explains the error."""
         self._check_budget()
-        self.transparent = self.runs.transparent()
-        self.transparent.before_run = self._check_budget
-        self.values = self.transparent.values
+        self._look_through({})
         self._check_reference()
-        self.right = not (self.refused or self.random) and not self._is_wrong(outputs, self.given)
-        self.proven = self.right and self._is_right(outputs, self.given)
+        if not self.refused:
+            self.before = self._error(outputs)
+        self.right = not self.refused and not self._is_wrong(outputs, self.given)
+        self.proven = self.right and not self.random and self._is_right(outputs, self.given)
         whole = partition_of(self.runs.given).n_subgraphs == 1
         if whole and not self.refused and len(self.suspects) == len(self.placeable):
             made = dict(zip(self.output_keys, outputs, strict=True))
@@ -317,21 +328,33 @@ class _Search:
             (device,) = self.given.affinity.devices
             self.trials[device, everything] = self._judged(everything, made)
 
+    def _look_through(self, fixed: Mapping[TensorKey, np.ndarray]) -> None:
+        """Get every tensor of the reference; some of them are given."""
+        self.transparent = self.runs.transparent(fixed)
+        self.transparent.before_run = self._check_budget
+        self.values = self.transparent.values
+
     def _search(self) -> None:
         placement = self.given
         for _ in range(_MOST_ROUNDS):
             n_known = len(self.found)
             self._find_in(placement)
-            if len(self.found) == n_known or self.random:
-                break
+            if len(self.found) == n_known or (self.random and self.right):
+                break  # without an output to compare, no way around could be judged
             way = self._way_out()
             if way.right:
                 break
             placement = way.placement
+        n_known = len(self.found)
+        for device, leaders in self.subgraphs:
+            self._find_overlapping(device, leaders)
+        if len(self.found) > n_known and self.way is not None:
+            self._way_out()
 
     def _answer(self, complete: bool) -> Wrong:
         """Return what is known, with the way out that is."""
-        if not self.found and (self.right or (self.random and complete and not self._unrun())):
+        judged = not self.random or (complete and not self._unrun())
+        if not self.found and self.right and judged:
             return self._result(
                 "rounding",
                 self.given,
@@ -370,18 +393,31 @@ class _Search:
     def _equal(self) -> float:
         return TOLERANCE["f32"] if self.tolerance is None else self.tolerance
 
-    @property
-    def _threshold(self) -> float:
-        """The relative error of an output from which on it is not taken for rounding at sight."""
+    def _thresholds(self) -> dict[TensorKey, float]:
+        """Return the relative error from which on an output is not taken for rounding at sight."""
         if self.tolerance is not None:
-            return self.tolerance
-        used = set(self.suspects.values()) or {"f32"}
-        return max(TOLERANCE[precision] for precision in used)
+            return dict.fromkeys(self.output_keys, self.tolerance)
+        coarsest: dict[str, float] = {}  # of all that an op depends on
+        for op in self.graph:
+            own = TOLERANCE[self.executed.get(op.name, "f32")]
+            read = (coarsest[self.graph.ops[producer].name] for producer, _ in op.inputs)
+            coarsest[op.name] = max([own, *read])
+        return {key: coarsest[key[0]] for key in self.output_keys}
 
-    def _errors(self, outputs: Sequence[np.ndarray]) -> list[float]:
+    def _error(self, outputs: Sequence[np.ndarray]) -> float:
+        """Return the largest relative error of an output; NaN if none can be compared."""
+        return max((error for *_, error in self._compared(outputs)), default=float("nan"))
+
+    def _compared(
+        self, outputs: Sequence[np.ndarray]
+    ) -> list[tuple[TensorKey, np.ndarray, np.ndarray, float]]:
+        """Return each output that is not random: itself, what it should be, and its error."""
+        if not self.reference:
+            return []  # the search ended before it was made
         return [
-            _relative(distance(output, expected), expected)
-            for output, expected in zip(outputs, self.reference, strict=True)
+            (key, output, expected, _relative(distance(output, expected), expected))
+            for key, output, expected in zip(self.output_keys, outputs, self.reference, strict=True)
+            if key[0] not in self.changing
         ]
 
     def _is_wrong(self, outputs: Sequence[np.ndarray], placement: Placement) -> bool:
@@ -404,10 +440,8 @@ class _Search:
         """Return the outputs that need an explanation, with what rounding can do to them."""
         off = [
             (key, output, expected)
-            for key, output, expected, error in zip(
-                self.output_keys, outputs, self.reference, self._errors(outputs), strict=True
-            )
-            if error > self._threshold
+            for key, output, expected, error in self._compared(outputs)
+            if error > self.thresholds[key]
         ]
         if not off:
             return []
@@ -440,20 +474,27 @@ class _Search:
     def _check_reference(self) -> None:
         values = self.transparent.values
         again = self.transparent.run({})
-        changing = {key[0] for key, value in values.items() if distance(again[key], value) > 0}
-        changing |= {op.name for op in self.graph if op.type in _RANDOM_TYPES}
+        self.changing |= self._with_all_after(
+            key[0] for key, value in values.items() if distance(again[key], value) > 0
+        )
         # Where it begins: these change although all that they read stays the same.
         first = {
             op.name
             for op in self.graph
-            if op.name in changing
-            and not any(self.graph.ops[producer].name in changing for producer, _ in op.inputs)
+            if op.name in self.changing
+            and not any(self.graph.ops[producer].name in self.changing for producer, _ in op.inputs)
         }
+        n = sum(key[0] in self.changing for key in self.output_keys)
+        of = "its outputs" if n == len(self.output_keys) else f"{n} of its outputs"
         self.random = self._leave_out(
             first,
-            "The model is random by itself ({}), so its outputs cannot be compared; those ops were "
+            f"The model is random by itself ({{}}), so {of} cannot be compared; those ops were "
             "left out, and all others were run with the numbers that they made in the reference.",
         )
+        if first:
+            self._check_budget()
+            self._look_through({key: value for key, value in values.items() if key[0] in first})
+            values = self.transparent.values
         nan = {key for key, value in values.items() if _has_nan(value)}
         self._leave_out(
             {
@@ -464,9 +505,7 @@ class _Search:
             "{} read what is not a number in the reference already, so what they make of it tells "
             "nothing; they were left out.",
         )
-        if self.random:
-            return
-        unfused = [values.get(key) for key in self.output_keys]
+        unfused = [None if key[0] in self.changing else values.get(key) for key in self.output_keys]
         apart = [
             name
             for name, fused, plain in zip(range(len(unfused)), self.reference, unfused, strict=True)
@@ -481,6 +520,14 @@ class _Search:
                 fused if plain is None else plain.astype(fused.dtype)
                 for fused, plain in zip(self.reference, unfused, strict=True)
             ]
+
+    def _with_all_after(self, ops: Iterable[str]) -> frozenset[str]:
+        """Return some ops and all that depend on them."""
+        after = set(ops)
+        for op in self.graph:
+            if any(self.graph.ops[producer].name in after for producer, _ in op.inputs):
+                after.add(op.name)
+        return frozenset(after)
 
     def _leave_out(self, ops: Collection[str], why: str) -> frozenset[str]:
         """Take ops out of the search, with those that cannot be apart from them, and say so."""
@@ -504,6 +551,7 @@ class _Search:
         try:
             made = self.runs.pieces(device, sets, self.transparent.values)
         except CompileError as error:
+            self._check_budget()  # it may only have been too slow for what was left of it
             if len(sets) > 1:
                 half = len(sets) // 2
                 return [*self._run(device, sets[:half]), *self._run(device, sets[half:])]
@@ -530,31 +578,32 @@ class _Search:
         error = max((_relative(d, values[key]) for key, d in far.items()), default=0.0)
         if error <= _UNSEEN:
             return _Trial(False, error, error)
-        damage = self._damage({key: made[key] for key, d in far.items() if d > 0})
-        if damage <= _SHARE * self._threshold:
+        damages = self._damages({key: made[key] for key, d in far.items() if d > 0})
+        damage = max(damages.values(), default=0.0)
+        if all(d <= _SHARE * self.thresholds[key] for key, d in damages.items()):
             return _Trial(False, error, damage)
         seen = {key: made[key] for key in far}
-        rounding = self.transparent.rounding(
-            {op: self.suspects[op] for op in ops}, set(seen), seen
-        )
+        rounding = self.transparent.rounding({op: self.suspects[op] for op in ops}, set(seen), seen)
         unexplained = (not r.explains(made[key], values[key]) for key, r in rounding.items())
         return _Trial(any(unexplained), error, damage)
 
-    def _damage(self, made: Mapping[TensorKey, np.ndarray]) -> float:
-        """Return the relative error of the outputs if these tensors were as they are here."""
+    def _damages(self, made: Mapping[TensorKey, np.ndarray]) -> dict[TensorKey, float]:
+        """Return the relative error of each output if these tensors were as they are here."""
         values, offsets = self.transparent.values, {}
+        # What cannot be carried on, such as another shape, counts as bad.
+        bad = dict.fromkeys(self.output_keys, float("inf"))
         for key, value in made.items():
-            if not self.transparent.takes_offset(key):
-                return float("inf")  # what cannot be carried on counts as bad
+            if not self.transparent.takes_offset(key) or value.shape != values[key].shape:
+                return bad
             offsets[key] = _offset(value, values[key])
-        reached = self.transparent.run(offsets, set(self.output_keys))
-        return max(
-            (
-                _relative(distance(value, values[key]), values[key])
-                for key, value in reached.items()
-            ),
-            default=0.0,
-        )
+        try:
+            reached = self.transparent.run(offsets, set(self.output_keys))
+        except RuntimeError:
+            return bad
+        return {
+            key: _relative(distance(value, values[key]), values[key])
+            for key, value in reached.items()
+        }
 
     def _trial(self, device: str, leaders: Iterable[str]) -> _Trial:
         ops = frozenset(member for leader in leaders for member in self.members[leader])
@@ -634,6 +683,7 @@ class _Search:
         leaders = [leader for leader in self.members if leader in ops]
         if not leaders or not self._trial(device, leaders).wrong:
             return
+        self.subgraphs.append((device, leaders))
         taken: set[str] = set()
         # At last the whole: what is far apart can be wrong together, too.
         for part in [*self._wrong_windows(device, leaders), leaders]:
@@ -645,6 +695,44 @@ class _Search:
                 self._keep(self._shrunk(device, chosen))
                 taken.update(chosen)
                 left = [leader for leader in left if leader not in chosen]
+
+    def _find_overlapping(self, device: str, leaders: list[str]) -> None:
+        """Keep further minimal sets, which share ops with those that are known.
+
+        Reiter's tree of hitting sets (1987): a set that was missed is wrong without at least one
+        op of each known set, so all ways to leave out one op of each are run.
+        """
+        known = [
+            frozenset(op for op in found.ops if op in self.members)
+            for found in self.found
+            if found.device == device and len(found.ops) > 1
+        ]
+        known = [ops for ops in known if ops <= set(leaders)]
+        broken: list[frozenset[str]] = []  # leaving these out leaves nothing wrong
+        queue, n_run = [frozenset[str]()], 0
+        while queue:
+            out = queue.pop(0)
+            if any(enough <= out for enough in broken):
+                continue
+            still = next((ops for ops in known if ops.isdisjoint(out)), None)
+            if still is None:
+                if n_run == _MOST_OVERLAPS:
+                    self.notes.append(
+                        "More combinations that share ops with those that were found may be wrong."
+                    )
+                    return
+                n_run += 1
+                left = [leader for leader in leaders if leader not in out]
+                if not left or not self._trial(device, left).wrong:
+                    broken.append(out)
+                    continue
+                chosen = minimal_set(
+                    left, lambda some: self._trial(device, some).wrong, self._nearest
+                )
+                self._keep(self._shrunk(device, chosen))
+                still = frozenset(chosen)
+                known.append(still)
+            queue += [child for op in still if (child := out | {op}) not in queue]
 
     def _shrunk(self, device: str, chosen: Sequence[str]) -> _Found:
         """Return a set that was shrunk, with the ops without which the rest could not be run."""
@@ -712,7 +800,8 @@ class _Search:
                 self.ways[affinity] = self._run_way(self._mended(affinity))
             if self.ways[affinity].right:
                 break
-        return self.ways[affinity]
+        self.way = self.ways[affinity]
+        return self.way
 
     def _run_way(self, placement: Placement) -> _Way:
         self._check_budget()
@@ -721,18 +810,16 @@ class _Search:
         except HeteroLabError as error:
             self.notes.append(f"A way around the fault does not run: {error}")
             return _Way(placement, float("nan"), right=False)
-        after = max(self._errors(outputs), default=0.0)
-        return _Way(placement, after, right=self._is_right(outputs, placement))
+        return _Way(placement, self._error(outputs), right=self._is_right(outputs, placement))
 
     def _best_way(self) -> _Way:
         """Return the way around that is right, or may be; in the end, all on the trusted device."""
-        for way in self.ways.values():
-            if way.right:
-                return way
+        if self.way is not None and self.way.right:
+            return self.way
         whole = self._moves_all()
         if self.found and whole not in self.ways:
             return _Way(self._mended(whole), float("nan"), right=False)
-        if self.right is None or (self.random and not self.refused):
+        if self.right is None or (self.random and self.right):
             return _Way(self.given, self.before, right=False)  # it may be right
         # This is what the reference was made with, so it was run.
         trusted = self.runs.trusted
@@ -742,8 +829,9 @@ class _Search:
             {trusted: _F32},
             True,
         )
-        after = max(self._errors(self.trusted_outputs), default=float("nan"))
-        return _Way(placement, after, right=after <= self._threshold)
+        compared = self._compared(self.trusted_outputs)
+        right = all(error <= self.thresholds[key] for key, *_, error in compared)
+        return _Way(placement, self._error(self.trusted_outputs), right=bool(compared) and right)
 
     def _ways_out(self) -> list[Affinity]:
         """Return affinities that break up every set, the cheapest first, and one that moves all."""
@@ -763,10 +851,20 @@ class _Search:
         ways.pop(whole, None)
         ranked = sorted(ways, key=self._price)[:_MOST_WAYS_OUT]
         ranked.append(whole)
-        planned = self._planned(ranked[0])
-        if planned is not None and self._price(planned) < self._price(ranked[0]):
-            ranked.insert(0, planned)
+        widened = self._widened(ranked[0])
+        if widened is not None and self._price(widened) < self._price(ranked[0]):
+            ranked.insert(0, widened)
         return ranked
+
+    def _widened(self, affinity: Affinity) -> Affinity | None:
+        """Return a cheaper affinity in which more moves than in this one, if one is known."""
+        if self.costs is not None:
+            return self._planned(affinity)
+        n_suspects = len(self.suspects)
+        most = self._n_moved(affinity) + n_suspects // _MOST_WIDENED
+        return widened(
+            self.graph, affinity, self.given.affinity, self.runs.trusted, most, self.runs.core
+        )
 
     def _planned(self, affinity: Affinity) -> Affinity | None:
         """Return the best plan that keeps what moved in ``affinity`` where it moved to."""
@@ -784,10 +882,7 @@ class _Search:
     def _price(self, affinity: Affinity) -> tuple[float, ...]:
         if self.costs is not None:
             return (self.costs.predict_us(affinity),)
-        partition = predict(self.graph, affinity)
-        given = self.given.affinity
-        moved = sum(affinity[op] != given[op] for op in given.ops)
-        return (partition.n_subgraphs, partition.boundary_bytes, moved)
+        return price_without_costs(self.graph, affinity, self.given.affinity)
 
     def _moves_all(self) -> Affinity:
         return self._moved(op for found in self.found for op in found.ops)
@@ -812,6 +907,57 @@ class _Search:
 
     def _op_errors(self) -> tuple[OpError, ...]:
         """Run the placement once more with its tensors in sight, and bring all together."""
+        values, bound = self.values, dict[TensorKey, Rounding]()
+        arrived = self._arrived()
+        if values and not self.interrupted:
+            try:
+                bound = self.transparent.rounding(self.executed, set(values))
+            except _BudgetOverError:
+                self.notes.append("The budget ended before the rounding of each op was estimated.")
+            except KeyboardInterrupt:
+                self.interrupted = True
+        errors = {
+            key: _relative(distance(v, values[key]), values[key]) for key, v in arrived.items()
+        }
+        unexplained = {
+            key
+            for key, error in errors.items()
+            if error > _SHARE * self._equal
+            and key in bound
+            and not bound[key].explains(arrived[key], values[key])
+        }
+        ports: dict[str, list[TensorKey]] = {}
+        for key in values:
+            ports.setdefault(key[0], []).append(key)
+        found = []
+        for op in self._ordered(self.placeable):
+            leader = self.graph.ops[self.graph.leader[self.graph.index_of[op]]].name
+            isolated = self.isolated.get(leader)
+            keys = ports.get(op, [])
+            found.append(
+                OpError(
+                    op=op,
+                    op_type=self.graph.ops[self.graph.index_of[op]].type,
+                    device=self.given.affinity[op],
+                    # Not a number where the device refused to run it.
+                    isolated=None
+                    if isolated is None or np.isnan(isolated.error)
+                    else isolated.error,
+                    accumulated=max((errors[k] for k in keys if k in errors), default=None),
+                    rounding=max(
+                        (_relative(bound[k].farthest, values[k]) for k in keys if k in bound),
+                        default=None,
+                    ),
+                    jumps=not unexplained.isdisjoint(keys)
+                    and unexplained.isdisjoint(self._read_in_sight(op, arrived)),
+                )
+            )
+        return tuple(found)
+
+    def _arrived(self) -> dict[TensorKey, np.ndarray]:
+        """Return the tensors of the placement, but for those whose sight would undo a fault."""
+        if not self.values or self.refused or self.interrupted:
+            return {}
         inside: set[TensorKey] = set()
         for found in self.found:
             shown = set(outgoing(self.graph, found.ops))
@@ -821,62 +967,46 @@ class _Search:
                 for port in range(len(self.graph.ops[self.graph.index_of[op]].outputs))
                 if (op, port) not in shown
             }
-        values = self.values
         wanted = [
             key
-            for key in values
-            if key[0] in self.suspects
-            and key not in inside
-            and self.graph.ops[self.graph.index_of[key[0]]].outputs[key[1]].shape is not None
+            for key in self.values
+            if key[0] in self.placeable - self.changing and key not in inside
         ]
-        arrived: dict[TensorKey, float] = {}
-        if values and not (self.random or self.refused or self.interrupted):
+        # Of what HETERO hands over, some runtimes want to know the shape.
+        static = [
+            (op, port)
+            for op, port in wanted
+            if self.graph.ops[self.graph.index_of[op]].outputs[port].shape is not None
+        ]
+        try:
+            self._check_budget()
             try:
-                self._check_budget()
-                _, shown = self.runs.placed(self.given, wanted)
-                arrived = {
-                    k: _relative(distance(v, values[k]), values[k]) for k, v in shown.items()
-                }
-            except _BudgetOverError:
-                self.notes.append("The budget ended before the accumulated errors were measured.")
-            except KeyboardInterrupt:
-                self.interrupted = True
-                self.notes.append("Ctrl-C came before the accumulated errors were measured.")
-            except HeteroLabError as error:
-                self.notes.append(f"The accumulated errors could not be measured: {error}")
-        bound: dict[TensorKey, Rounding] = {}
-        if values and not self.interrupted:
-            try:
-                bound = self.transparent.rounding(self.suspects, set(values))
-            except _BudgetOverError:
-                self.notes.append("The budget ended before the rounding of each op was estimated.")
-            except KeyboardInterrupt:
-                self.interrupted = True
-        ports: dict[str, list[TensorKey]] = {}
-        for key in values:
-            ports.setdefault(key[0], []).append(key)
-        errors = []
-        for op in self._ordered(self.suspects):
-            leader = self.graph.ops[self.graph.leader[self.graph.index_of[op]]].name
-            isolated = self.isolated.get(leader)
-            keys = ports.get(op, [])
-            errors.append(
-                OpError(
-                    op=op,
-                    op_type=self.graph.ops[self.graph.index_of[op]].type,
-                    device=self.given.affinity[op],
-                    # Not a number where the device refused to run it.
-                    isolated=None
-                    if isolated is None or np.isnan(isolated.error)
-                    else isolated.error,
-                    accumulated=max((arrived[k] for k in keys if k in arrived), default=None),
-                    rounding=max(
-                        (_relative(bound[k].farthest, values[k]) for k in keys if k in bound),
-                        default=None,
-                    ),
-                )
-            )
-        return tuple(errors)
+                return self.runs.placed(self.given, wanted)[1]
+            except HeteroLabError:
+                if len(static) == len(wanted):
+                    raise
+            self._check_budget()
+            return self.runs.placed(self.given, static)[1]
+        except _BudgetOverError:
+            self.notes.append("The budget ended before the accumulated errors were measured.")
+        except KeyboardInterrupt:
+            self.interrupted = True
+            self.notes.append("Ctrl-C came before the accumulated errors were measured.")
+        except HeteroLabError as error:
+            self.notes.append(f"The accumulated errors could not be measured: {error}")
+        return {}
+
+    def _read_in_sight(self, op: str, shown: Collection[TensorKey]) -> set[TensorKey]:
+        """Return the tensors in sight that an op depends on directly, or through hidden ones."""
+        read, queue = set[TensorKey](), [op]
+        for name in queue:
+            for producer, port in self.graph.ops[self.graph.index_of[name]].inputs:
+                maker = self.graph.ops[producer].name
+                if (maker, port) in shown:
+                    read.add((maker, port))
+                elif maker not in queue:
+                    queue.append(maker)
+        return read
 
     def _result(
         self, kind: Kind, placement: Placement, *, proven: bool, after: float, complete: bool = True
@@ -949,9 +1079,13 @@ class _Search:
     def _seen(self) -> str:
         if self.refused:
             return "The placement does not run"
+        if np.isnan(self.before) and self.random:
+            return "The outputs cannot be compared"
         if np.isnan(self.before):
             return "The outputs were not compared with those of the reference"
         off = f"The outputs are off by {self.before:.2g} (relative error)"
+        if self.random and self.before <= self._equal:
+            off = "The outputs that can be compared are right"
         if np.isinf(self.before):
             off = "Outputs are infinite or no number where the reference is finite, or the reverse"
         used = ", ".join(sorted(set(self.suspects.values())))

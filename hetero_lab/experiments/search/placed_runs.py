@@ -23,6 +23,7 @@ from hetero_lab.placement.placement import BoundPlacement, Placement
 from hetero_lab.runtime.compiled import check_cuts, labelled_clone
 from hetero_lab.runtime.infer_once import affinities_of, infer_once
 from hetero_lab.runtime.pieces import TensorKey, cut_pieces
+from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.runtime.transparent import TransparentModel, with_tensors_as_outputs
 from hetero_lab.tables import scratch_directory
 
@@ -32,7 +33,11 @@ if TYPE_CHECKING:
 Hook = Callable[["ov.Model", Sequence[tuple[str, frozenset[str]]]], None]
 
 _COMMAND = (sys.executable, "-m", "hetero_lab.experiments.search.inference_worker")
-_TIMEOUT_S = 300.0  # of a worker: some devices compile for minutes
+# A device hangs if it takes longer than this share of what is left of the budget, and than so many
+# times what it took at most until now; or, without a budget, longer than some compile.
+_SHARE_OF_BUDGET = 0.25
+_TIMES_SLOWER = 4.0
+_TIMEOUT_S = 300.0
 
 
 class PlacedRuns:
@@ -46,6 +51,8 @@ class PlacedRuns:
         The model's inputs, in its order.
     trusted
         The device whose f32 is right.
+    watch
+        The budget, by which a device that hangs in a process of its own is told from a slow one.
     isolate
         Whether the placement's devices work in a process of their own, so that the search
         survives their crash.
@@ -69,6 +76,7 @@ class PlacedRuns:
         arrays: Sequence[np.ndarray],
         trusted: str,
         *,
+        watch: Stopwatch | None = None,
         isolate: bool = False,
         worker_command: Sequence[str] | None = None,
         before_compile: Hook | None = None,
@@ -78,7 +86,8 @@ class PlacedRuns:
         self.n_compiles = 0
         self.hints: dict[str, str] = {}
         self._before_compile = before_compile
-        self._worker = _Worker(self.core, worker_command or _COMMAND) if isolate else None
+        watch = watch or Stopwatch.start(None)
+        self._worker = _Worker(self.core, watch, worker_command or _COMMAND) if isolate else None
 
     def __enter__(self) -> PlacedRuns:
         return self
@@ -151,8 +160,8 @@ class PlacedRuns:
         outputs = self._infer(cut.model, device, self.given.properties[device], arrays, [device])
         return [(n, key, array) for (n, key), array in zip(cut.outputs, outputs, strict=True)]
 
-    def transparent(self) -> TransparentModel:
-        """Return the model with every tensor in sight, on the trusted device."""
+    def transparent(self, fixed: Mapping[TensorKey, np.ndarray] | None = None) -> TransparentModel:
+        """Return the model with every tensor in sight, some fixed, on the trusted device."""
         self.n_compiles += 1
         properties = {"INFERENCE_PRECISION_HINT": "f32"}
         if self.trusted == "CPU":
@@ -162,6 +171,7 @@ class PlacedRuns:
             self.bound.prepared,
             self.arrays,
             lambda model: self.core.compile_model(model, self.trusted, properties),
+            fixed,
         )
 
     def _prepare(self, model: ov.Model, subgraphs: Sequence[tuple[str, frozenset[str]]]) -> None:
@@ -193,7 +203,8 @@ class PlacedRuns:
 class _Worker:
     """Infers in a process that is started again when it has died."""
 
-    def __init__(self, core: ov.Core, command: Sequence[str]):
+    def __init__(self, core: ov.Core, watch: Stopwatch, command: Sequence[str]):
+        self._watch, self._slowest_s = watch, 0.0
         emulated = [spec.to_json() for spec in emulated_devices(core).values()]
         self._set_up = SetUp(models={}, emulated=emulated)
         self._limits = Limits(command=tuple(command))
@@ -214,10 +225,12 @@ class _Worker:
         save(model, path)
         named: dict[str, Any] = {f"in{index}": array for index, array in enumerate(arrays)}
         np.savez(inputs, **named)
+        began_s, left_s = self._watch.elapsed_s, self._watch.left_s
+        patience_s = max(_SHARE_OF_BUDGET * left_s, _TIMES_SLOWER * self._slowest_s)
         try:
             hints = self._process.ask(
                 "infer",
-                timeout_s=_TIMEOUT_S,
+                timeout_s=min(patience_s, left_s, _TIMEOUT_S),
                 path=str(path),
                 target=target,
                 properties=properties,
@@ -229,6 +242,7 @@ class _Worker:
             if error.died:
                 self._process = None
             raise
+        self._slowest_s = max(self._slowest_s, self._watch.elapsed_s - began_s)
         with np.load(outputs) as made:
             return [made[f"out{index}"] for index in range(len(made.files))], hints
 

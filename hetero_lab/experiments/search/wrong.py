@@ -38,6 +38,8 @@ class OpError:
         that makes them wrong.
     rounding
         What rounding in the executed precision could add up to there, at most.
+    jumps
+        Whether the accumulated error is more than that here, and was not yet in what the op reads.
     """
 
     op: str
@@ -46,6 +48,7 @@ class OpError:
     isolated: float | None
     accumulated: float | None
     rounding: float | None
+    jumps: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,7 @@ class Wrong:
     sets
         The ops that are wrong, each set by itself.
     op_errors
-        One for each op that was searched: not those on the trusted device in f32.
+        One for each op. Those on the trusted device in f32 were not run by themselves.
     given
         The placement in question.
     placement
@@ -119,7 +122,7 @@ class Wrong:
         device; ``proven`` and ``after`` say whether it helps. The given one where nothing
         is known to be wrong.
     proven
-        Whether ``placement`` was run and its outputs were right.
+        Whether ``placement`` was run and its outputs were right: all that are not random.
     before, after
         The largest relative error of an output, as placed and as mended; NaN if not compared.
     precisions
@@ -204,17 +207,18 @@ class Wrong:
     def errors(self) -> pd.DataFrame:
         """One row an op in topological order, with its isolated and accumulated error.
 
-        Ops on the trusted device in f32 are left out, as they were not searched.
-        ``rounding_error`` is what rounding could add up to there, at most.
+        Ops on the trusted device in f32 were not run by themselves. ``rounding_error`` is what
+        rounding could add up to there, at most; ``jumps`` is true where the accumulated error
+        gets beyond that.
         """
         import pandas as pd
 
         columns = ["op", "op_type", "device", "isolated_error", "accumulated_error"]
         rows = [
-            (e.op, e.op_type, e.device, e.isolated, e.accumulated, e.rounding)
+            (e.op, e.op_type, e.device, e.isolated, e.accumulated, e.rounding, e.jumps)
             for e in self.op_errors
         ]
-        return pd.DataFrame(rows, columns=[*columns, "rounding_error"])
+        return pd.DataFrame(rows, columns=[*columns, "rounding_error", "jumps"])
 
     def export(self, directory: str | os.PathLike[str]) -> None:
         """Write what is needed to report the fault and to go around it.

@@ -108,6 +108,7 @@ def _op_error(stored: Mapping[str, Any]) -> OpError:
         isolated=_measured(stored["isolated"]),
         accumulated=_measured(stored["accumulated"]),
         rounding=_measured(stored["rounding"]),
+        jumps=_flag(stored.get("jumps", False)),  # earlier versions did not say
     )
 
 

@@ -1,4 +1,4 @@
-"""A real worker that dies, or refuses, where two ops are compiled as neighbours.
+"""A real worker that dies, hangs, or refuses, where two ops are compiled as neighbours.
 
 Started in place of :mod:`hetero_lab.experiments.search.inference_worker`. The ops are chosen by
 the environment of the test: ``FAULT_READER`` reads what ``FAULT_MAKER`` makes, which is the type
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 
 from hetero_lab.backend.core import shared_core
 from hetero_lab.experiments.workers.worker import serve
@@ -31,6 +32,8 @@ def _infer(_, args):
     if _are_neighbours(args["path"]) and not apart:
         if os.environ["FAULT"] == "refuse":
             raise RuntimeError("no kernel for this")
+        if os.environ["FAULT"] == "hang":
+            threading.Event().wait()
         os.kill(os.getpid(), signal.SIGSEGV)
     return infer_file(**args, core=shared_core())
 

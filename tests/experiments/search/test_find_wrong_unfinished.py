@@ -41,7 +41,7 @@ def checks(n):
     return over_when(lambda: next(left, None) is None)
 
 
-def by_budget(case, most=60):
+def by_budget(case, most=100):
     """Return what is known after each of the checks of the budget."""
     known = []
     for n in range(most):
@@ -126,8 +126,8 @@ def test_an_estimate_of_rounding_ends_with_the_budget():
     inferences: list[int] = []
     make = runs.transparent
 
-    def counting():
-        transparent = make()
+    def counting(fixed):
+        transparent = make(fixed)
         run = transparent.run
 
         def counted(offsets, wanted=None):
