@@ -114,6 +114,7 @@ if TYPE_CHECKING:
         CompiledPlacement as CompiledPlacement,
         compile_placement,
     )
+    from hetero_lab.runtime.generation import Generation as Generation
     from hetero_lab.runtime.parallel import ParallelExecutor as ParallelExecutor
     from hetero_lab.runtime.quantize import (
         compress_weights as compress_weights,
@@ -150,6 +151,7 @@ _WHERE = {
     "Difference": "planning.difference",
     "EmulatedDevice": "backend.emulation",
     "Evaluation": "experiments.accuracy.evaluate",
+    "Generation": "runtime.generation",
     "HeteroDumps": "experiments.interop.dot_dumps",
     "HeteroLabError": "errors",
     "BudgetWarning": "errors",

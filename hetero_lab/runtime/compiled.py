@@ -319,17 +319,26 @@ def check_states(graph: OpGraph, partition: Partition) -> None:
 
 
 def check_cuts(bound: BoundModel, partition: Partition) -> None:
-    """Raise AffinityError where HETERO could not hand a tensor over.
+    """Raise AffinityError where HETERO could not hand a tensor of dynamic shape over.
 
-    Before the first inference HETERO gives a boundary of unknown shape a tensor whose dimensions
-    are all 0. The submodel that receives it takes that only if it knows none of them, and the one
-    that makes it may know less of the shape than the whole model does.
+    A submodel knows less of its shapes than the whole model does: a shape that is computed in
+    another one is a tensor of unknown values to it. So it may not be valid any more, or no longer
+    know a size that the submodel which receives the tensor insists on. Before the first inference
+    HETERO makes each boundary a tensor in which every size that its producer does not know is 0.
     """
-    graph = bound.graph
-    outputs = [graph.ops[graph.index_of[b.op]].outputs[b.port] for b in partition.boundaries]
-    if all(output.shape is not None for output in outputs):
+    if partition.n_subgraphs < 2 or not is_dynamic(bound):
         return
     submodels = cut(bound, partition)
+    for submodel in submodels:
+        try:
+            submodel.model.validate_nodes_and_infer_types()
+        except RuntimeError as error:
+            index, device = submodel.index, submodel.device
+            raise AffinityError(
+                f"Subgraph {index} on {device} is no valid model by itself, because it does not "
+                f"know shapes that are computed in another one: {last_line(error)}. Keep what "
+                "computes a shape on the device of its users."
+            ) from error
     made = {
         entry: port.get_partial_shape()
         for submodel in submodels
@@ -350,11 +359,16 @@ def check_cuts(bound: BoundModel, partition: Partition) -> None:
         )
 
 
+def is_dynamic(bound: BoundModel) -> bool:
+    """Return whether some tensor of a model has a shape that is not known before running."""
+    return any(output.shape is None for op in bound.graph for output in op.outputs)
+
+
 def _at_first(shape: ov.PartialShape) -> ov.PartialShape:
     """Return the shape of the tensor that HETERO makes before the first inference."""
-    if shape.is_static:
-        return shape
-    return ov.PartialShape([0] * (1 if shape.rank.is_dynamic else shape.rank.get_length()))
+    if shape.rank.is_dynamic:
+        return ov.PartialShape([0])
+    return ov.PartialShape([size.get_length() if size.is_static else 0 for size in list(shape)])
 
 
 def check_ports(bound: BoundModel, compiled: ov.CompiledModel) -> None:

@@ -60,6 +60,12 @@ def generate_inputs(model: PreparedModel | BoundModel, seed: int = 0) -> dict[st
     rng = np.random.default_rng(seed)
     made: dict[str, np.ndarray] = {}
     for port in model.model.inputs:
+        if port.get_partial_shape().is_dynamic:
+            raise InputError(
+                f"Input {shorten(input_name(port))} has the dynamic shape "
+                f"{port.get_partial_shape()}, for which no inputs can be made. Give inputs=; a "
+                "language model is asked with scenario=hetero_lab.Scenario(…) in profile and sweep."
+            )
         shape, dtype = tuple(port.get_shape()), _array_type(port)
         if port.get_element_type().is_real():
             made[input_name(port)] = encode(rng.random(shape), port.get_element_type())
@@ -156,11 +162,12 @@ def _checked(port: Any, name: str, value: Any) -> np.ndarray:
         array = value.data if isinstance(value, ov.Tensor) else np.asarray(value)
     except ValueError as error:  # lists of unequal length
         raise InputError(f"Input {shorten(name)} is no array: {error}.") from error
-    shape, dtype = tuple(port.get_shape()), _array_type(port)
+    shape, dtype = port.get_partial_shape(), _array_type(port)
     array = bits_of(array, port.get_element_type())
-    if array.shape != shape:
+    if not shape.compatible(ov.PartialShape(list(array.shape))):
+        known = shape if shape.is_dynamic else list(shape.to_shape())
         raise InputError(
-            f"Input {shorten(name)} has the shape {list(shape)}, the given array "
+            f"Input {shorten(name)} has the shape {known}, the given array "
             f"{list(array.shape)}. Another static shape: hetero_lab.load(source, shapes=…)."
         )
     if array.dtype != dtype:

@@ -202,6 +202,22 @@ class ParallelExecutor:
         """
         return self._scheduler.submit(arrays, done)
 
+    def reset_state(self) -> None:
+        """Set the states of the model to what they are at first.
+
+        Waits for what was submitted.
+
+        Raises
+        ------
+        ClosedError
+            The executor was closed.
+        HeteroLabError
+            The caller is a done callback, whose request is not over.
+        """
+        with self._scheduler.idle() as slot:
+            for request in slot.requests:
+                request.reset_state()
+
     @property
     def timeline(self) -> tuple[Span, ...]:
         """What ran when, the last 100,000 runs of subgraphs."""

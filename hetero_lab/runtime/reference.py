@@ -6,9 +6,9 @@ import contextlib
 import hashlib
 import sys
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import DeviceError, HeteroLabError
 from hetero_lab.model.opgraph import CONSTANT, OpGraph
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.placement import Placement, resolve
+from hetero_lab.placement.placement import BoundPlacement, Placement, resolve
 from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed
 from hetero_lab.runtime.counters import Counter
 
@@ -91,27 +91,49 @@ def reference_outputs(
     DeviceError
         No single device here supports the whole model.
     """
-    device = reference_device(bound)
+    placed = reference_placement(bound, precision)
     digest = hashlib.blake2b(digest_size=16)
     for array in arrays:
         digest.update(repr((array.shape, array.dtype.str)).encode())
         digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-    key = (bound.fingerprint, device, precision, digest.hexdigest())
+    key = (bound.fingerprint, str(placed.devices), precision, digest.hexdigest())
+    kept = keep_reference(key, lambda: tuple(compile_placed(placed)(list(arrays)).values()))
+    # The fingerprint does not cover the names of outputs, so they are this model's own.
+    return dict(zip(bound.output_names, kept, strict=True))
+
+
+def reference_placement(
+    bound: BoundModel, precision: str = "f32", properties: Mapping[str, Any] | None = None
+) -> BoundPlacement:
+    """Return the placement that references are run with: one device, in one precision.
+
+    ``properties`` are more properties of that device.
+
+    Raises
+    ------
+    DeviceError
+        No single device here supports the whole model.
+    """
+    device = reference_device(bound)
+    placement = Placement(
+        Affinity.on_one(bound.graph, device),
+        label="reference",
+        device_properties={device: {**(properties or {}), _HINT: precision}},
+        direct=True,
+    )
+    return resolve(bound, placement)
+
+
+def keep_reference(
+    key: tuple[str, str, str, str], make: Callable[[], tuple[np.ndarray, ...]]
+) -> tuple[np.ndarray, ...]:
+    """Return copies of the outputs of a reference, which is run if it is not known yet."""
     if key not in _kept:
-        placement = Placement(
-            Affinity.on_one(bound.graph, device),
-            label="reference",
-            device_properties={device: {_HINT: precision}},
-            direct=True,
-        )
-        outputs = compile_placed(resolve(bound, placement))(list(arrays))
-        _kept[key] = tuple(outputs.values())
+        _kept[key] = make()
         while len(_kept) > _KEPT:
             _kept.popitem(last=False)
     _kept.move_to_end(key)
-    # The fingerprint does not cover the names of outputs, so they are this model's own.
-    named = zip(bound.output_names, _kept[key], strict=True)
-    return {name: array.copy() for name, array in named}
+    return tuple(array.copy() for array in _kept[key])
 
 
 def compare_with_reference(

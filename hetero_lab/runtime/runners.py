@@ -9,24 +9,45 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
+from hetero_lab.backend.bound import BoundModel
 from hetero_lab.errors import ArgumentError, HeteroLabWarning, did_you_mean, shorten
+from hetero_lab.model.language import Scenario, is_language_model, language_model
 from hetero_lab.placement.partition import Partition
 from hetero_lab.placement.placement import BoundPlacement
 from hetero_lab.runtime.chosen import Chosen, chosen_by, settle
-from hetero_lab.runtime.compiled import compile_placed
+from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed
 from hetero_lab.runtime.counters import Counter, read_counters
+from hetero_lab.runtime.generation import (
+    CompiledSession,
+    ExecutorSession,
+    Generated,
+    Session,
+    compare_generation,
+    generate,
+    given_or_random_prompt,
+    outputs_of,
+    reference_generation,
+    steps,
+)
+from hetero_lab.runtime.inputs import Inputs, given_or_generated
 from hetero_lab.runtime.parallel import ParallelExecutor, cuts
-from hetero_lab.runtime.reference import executed_precision, lowest_precision
+from hetero_lab.runtime.reference import (
+    Agreement,
+    compare_with_reference,
+    executed_precision,
+    lowest_precision,
+    reference_outputs,
+)
 from hetero_lab.runtime.throughput import run_parallel_turn, run_queue_turn
 from hetero_lab.runtime.timeline import Span
-from hetero_lab.runtime.timing import run_turn
+from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN, run_turn
 
 HETERO, PARALLEL = "hetero", "parallel"
 EXECUTORS = (HETERO, PARALLEL)
@@ -38,16 +59,19 @@ class Execution:
     """How a placement is run: by which executor, and how many requests are in flight at most.
 
     ``split_branches`` cuts independent branches on one device apart, which only ``parallel`` can.
+    ``scenario`` is what a language model is asked to generate.
 
     Raises
     ------
     ArgumentError
-        An unknown executor, no request, or branches split for an executor that cannot.
+        An unknown executor, no request, branches split for an executor that cannot, or several
+        requests of a language model.
     """
 
     executor: str = HETERO
     requests: int = 1
     split_branches: bool = False
+    scenario: Scenario | None = None
 
     def __post_init__(self) -> None:
         n = self.requests
@@ -64,6 +88,11 @@ class Execution:
                 "HETERO decides by itself what a subgraph is; split_branches=True needs "
                 "executor='parallel'."
             )
+        if self.scenario is not None and n > 1:
+            raise ArgumentError(
+                "A language model has its states in its request: several in flight would mix them. "
+                "Use requests=1, and batch= of the scenario for several sequences."
+            )
 
     def check(self, placed: BoundPlacement) -> None:
         """Raise for what could not run, before anything is compiled.
@@ -73,8 +102,18 @@ class Execution:
         AffinityError
             A cut tensor has no known shape, or a stateful path would be torn.
         ArgumentError
-            Several requests in flight of a model with states.
+            Several requests in flight of a model with states, a language model without a scenario,
+            or one that does not fit into its context.
+        ModelError
+            A scenario for what is no language model.
         """
+        if self.scenario is not None:
+            language_model(placed.bound.model).check(self.scenario)
+        elif is_language_model(placed.bound.model):
+            raise ArgumentError(
+                f"{shorten(placed.graph.name)} is a language model: say what it is to generate, "
+                "scenario=hetero_lab.Scenario(prompt_tokens=64, new_tokens=32)."
+            )
         virtual = placed.placement.virtual
         if self.executor == PARALLEL and virtual:
             raise ArgumentError(
@@ -87,6 +126,17 @@ class Execution:
                 requests=self.requests,
                 split_branches=self.split_branches,
             )
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a turn took: each inference in µs, and the first token if it was a generation.
+
+    ``samples_us`` of a generation are the further tokens.
+    """
+
+    samples_us: tuple[float, ...]
+    first_us: float | None = None
 
 
 class Runner(Protocol):
@@ -103,6 +153,10 @@ class Runner(Protocol):
 
     def infer(self) -> object:
         """Infer once and wait for it."""
+        ...
+
+    def turn(self, timed: int = TIMED_PER_TURN, discarded: int = DISCARDED_PER_TURN) -> Measured:
+        """Run one turn: so many inferences, or one generation of a language model."""
         ...
 
     def outputs(self) -> dict[str, np.ndarray]:
@@ -162,6 +216,8 @@ def open_runner(
     CompileError
         The runtime refused.
     """
+    if execution.scenario is not None:
+        return _GenerationRunner(placed, arrays, execution, counters, dict(properties or {}))
     kind = _HeteroRunner if execution.executor == HETERO else _ParallelRunner
     return kind(placed, arrays, execution, counters, dict(properties or {}))
 
@@ -210,6 +266,9 @@ class _HeteroRunner:
         self._request = self._compiled.new_request(arrays)
         # Nothing in between that would be timed too, and no copy of the outputs.
         self.infer = partial(self._request.infer, share_outputs=True)
+
+    def turn(self, timed: int = TIMED_PER_TURN, discarded: int = DISCARDED_PER_TURN) -> Measured:
+        return Measured(run_turn(self.infer, timed=timed, discarded=discarded))
 
     def outputs(self) -> dict[str, np.ndarray]:
         return self._compiled.read_outputs(self._request)
@@ -264,6 +323,9 @@ class _ParallelRunner:
     def infer(self) -> None:
         self._outputs = self._executor.submit_bound(self._arrays).result()
 
+    def turn(self, timed: int = TIMED_PER_TURN, discarded: int = DISCARDED_PER_TURN) -> Measured:
+        return Measured(run_turn(self.infer, timed=timed, discarded=discarded))
+
     def outputs(self) -> dict[str, np.ndarray]:
         return dict(self._outputs)
 
@@ -296,6 +358,143 @@ class _ParallelRunner:
         self._executor.close(cancel=True)
 
     def _hints(self) -> Iterable[object]:
-        for model in self._executor.compiled_models:
-            with contextlib.suppress(Exception):  # not every device has the property
-                yield model.get_property("INFERENCE_PRECISION_HINT")
+        return _hints(self._executor)
+
+
+class _GenerationRunner:
+    """A language model at work: a turn is a generation, an inference the next token of one."""
+
+    def __init__(
+        self,
+        placed: BoundPlacement,
+        arrays: list[np.ndarray],
+        execution: Execution,
+        counters: bool,
+        properties: dict[str, Any],
+    ):
+        assert execution.scenario is not None
+        self.placed = placed
+        (self._prompt,) = arrays
+        self._n_new = execution.scenario.new_tokens
+        self._model = language_model(placed.bound.model)
+        self._compiled: CompiledPlacement | None = None
+        self._executor: ParallelExecutor | None = None
+        if execution.executor == HETERO:
+            self._compiled = compile_placed(placed, counters=counters, properties=properties)
+            self.partition = self._compiled.partition
+            self.as_predicted = self._compiled.as_predicted
+            self.compile_ms = self._compiled.compile_ms
+            self._session: Session = CompiledSession(self._compiled)
+        else:
+            counted = {"PERF_COUNT": True} if counters else {}
+            self._executor = ParallelExecutor.of(placed, properties={**properties, **counted})
+            self.partition = replace(self._executor.partition, observed=True)
+            self.as_predicted = True
+            self.compile_ms = self._executor.compile_ms
+            self._session = ExecutorSession(self._executor, self._model)
+        self._last: Generated | None = None
+        self._steps: Iterator[object] = iter(())
+
+    def infer(self) -> None:
+        try:
+            next(self._steps)
+        except StopIteration:
+            self._steps = steps(self._session, self._model, self._prompt, self._n_new)
+            next(self._steps)
+
+    def turn(self, timed: int = 0, discarded: int = 0) -> Measured:
+        del timed, discarded  # a generation has the length that the scenario says
+        self._steps = iter(())
+        self._last = generate(self._session, self._model, self._prompt, self._n_new)
+        first_us, *further_us = self._last.step_us
+        return Measured(tuple(further_us), first_us)
+
+    def outputs(self) -> dict[str, np.ndarray]:
+        if self._last is None:
+            self.turn()
+        assert self._last is not None
+        return outputs_of(self._last)
+
+    def queue_turn(self) -> tuple[float, ...]:
+        raise ArgumentError("A language model has one request in flight.")
+
+    def precision(self, rows: Sequence[Counter]) -> str:
+        if self._compiled is not None:
+            return executed_precision(rows, self._compiled)
+        assert self._executor is not None
+        return lowest_precision(rows, self.placed.graph, _hints(self._executor))
+
+    def counters(self) -> tuple[Counter, ...]:
+        if self._executor is not None:
+            rows = self._executor.profiling_info()
+        else:
+            assert isinstance(self._session, CompiledSession)
+            rows = self._session.request.profiling_info
+        return read_counters(rows, self.partition, self.placed.graph)
+
+    def chosen(self) -> Chosen:
+        if self._executor is not None:
+            return chosen_by(self._executor.compiled_models, self.placed.core)
+        assert self._compiled is not None
+        return chosen_by([self._compiled.compiled_model], self.placed.core)
+
+    def spans(self, requests: int) -> tuple[Span, ...]:
+        del requests
+        return ()
+
+    def close(self) -> None:
+        if self._executor is not None:
+            self._executor.close(cancel=True)
+
+
+def inputs_for(
+    bound: BoundModel, inputs: Inputs | None, seed: int, scenario: Scenario | None
+) -> list[np.ndarray]:
+    """Return the arrays that a runner is opened with: the model's inputs, or a prompt.
+
+    Raises
+    ------
+    InputError
+        They do not fit the model, or the scenario.
+    """
+    if scenario is None:
+        return given_or_generated(bound, inputs, seed)
+    return given_or_random_prompt(bound, inputs, scenario, seed)
+
+
+def expected_outputs(
+    placed: BoundPlacement, arrays: Sequence[np.ndarray], scenario: Scenario | None
+) -> dict[str, np.ndarray]:
+    """Return what one device in f32 makes of a runner's inputs.
+
+    Raises
+    ------
+    DeviceError
+        No single device here supports the whole model.
+    """
+    if scenario is None:
+        return reference_outputs(placed.bound, arrays)
+    return reference_generation(placed, arrays[0], scenario)
+
+
+def compare_run(
+    runner: Runner,
+    arrays: Sequence[np.ndarray],
+    rows: Sequence[Counter],
+    scenario: Scenario | None,
+    expected: Mapping[str, np.ndarray] | None = None,
+) -> tuple[Agreement, ...]:
+    """Compare what a runner made with one device in f32; ``rows`` are its counters, if known."""
+    bound, precision = runner.placed.bound, runner.precision(rows)
+    if scenario is None:
+        outputs = runner.outputs()
+        return compare_with_reference(bound, arrays, outputs, precision, expected=expected)
+    if expected is None:
+        expected = expected_outputs(runner.placed, arrays, scenario)
+    return compare_generation(runner.outputs(), expected, precision)
+
+
+def _hints(executor: ParallelExecutor) -> Iterator[object]:
+    for model in executor.compiled_models:
+        with contextlib.suppress(Exception):  # not every device has the property
+            yield model.get_property("INFERENCE_PRECISION_HINT")

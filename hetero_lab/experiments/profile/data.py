@@ -10,6 +10,7 @@ from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition
 from hetero_lab.runtime.chosen import Chosen
 from hetero_lab.runtime.counters import Counter
+from hetero_lab.runtime.generation import Generation
 from hetero_lab.runtime.reference import Agreement
 from hetero_lab.runtime.runners import HETERO
 from hetero_lab.runtime.timeline import Span
@@ -60,3 +61,4 @@ class ProfileData:
     spans: tuple[Span, ...] = ()
     throughput: tuple[Throughput, ...] = ()
     chosen: Chosen = field(default_factory=Chosen)
+    generation: Generation | None = None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -14,17 +16,21 @@ from hetero_lab.errors import MeasurementError, PropertyError, warn
 from hetero_lab.experiments.environment import current_environment
 from hetero_lab.experiments.profile.data import ProfileData, Throughput
 from hetero_lab.experiments.profile.result import Profile
+from hetero_lab.model.language import Scenario
 from hetero_lab.placement.placement import BoundPlacement
 from hetero_lab.progress import Progress
 from hetero_lab.runtime import memory
 from hetero_lab.runtime.compiled import inference_errors
 from hetero_lab.runtime.counters import Counter
-from hetero_lab.runtime.reference import Agreement, compare_with_reference
+from hetero_lab.runtime.generation import TOKEN_IDS, Generation
+from hetero_lab.runtime.reference import Agreement
 from hetero_lab.runtime.runners import (
     HETERO,
     PARALLEL,
     Execution,
+    Measured,
     Runner,
+    compare_run,
     measure_counters,
     open_runner,
 )
@@ -45,6 +51,7 @@ if TYPE_CHECKING:
 _EXCLUSIVE = "EXCLUSIVE_ASYNC_REQUESTS"
 _WARM_UP_S = 0.3
 _ROUNDS = 10
+_LEAST_GENERATIONS = 3
 
 
 @dataclass(frozen=True)
@@ -83,11 +90,13 @@ def measure_profile(
         chosen = runner.chosen()
         _next(bar, "time")
         samples: list[tuple[float, ...]] = []
+        first_us: list[tuple[float, ...]] = []
         interrupted = False
         try:
-            warm_up(runner.infer, options.warmup)
-            for turn in turns(runner.infer, options.iterations, _left_s(watch, 1 + in_flight)):
-                samples.append(turn)
+            for turn in _turns(runner, options, _left_s(watch, 1 + in_flight)):
+                samples.append(turn.samples_us)
+                if turn.first_us is not None:
+                    first_us.append((turn.first_us,))
                 bar.note(f"{sum(map(len, samples))} inferences")
         except KeyboardInterrupt:
             if not samples:
@@ -112,13 +121,11 @@ def measure_profile(
                 )
                 spans = runner.spans((TIMED_PER_TURN + 1) * execution.requests)
                 _next(bar, "counters" if counters else "reference")
-            outputs = runner.outputs()
             if counters:
                 rows = _measure_counters(placed, arrays, execution)
                 _next(bar, "reference")
             if reference:
-                precision = runner.precision(rows)
-                agreement = compare_with_reference(bound, arrays, outputs, precision)
+                agreement = compare_run(runner, arrays, rows, execution.scenario)
                 _next(bar, "done")
         except KeyboardInterrupt:
             interrupted = True
@@ -142,10 +149,43 @@ def measure_profile(
         spans=spans,
         throughput=throughput,
         chosen=chosen,
+        generation=_generation(runner, execution.scenario, first_us, samples),
     )
     for problem in _problems(result):
         warn(problem)
     return result
+
+
+def _turns(runner: Runner, options: ProfileOptions, budget_s: float | None) -> Iterator[Measured]:
+    """Warm up, then yield turns until there are enough or the time is over."""
+    scenario = options.execution.scenario
+    if scenario is None:
+        warm_up(runner.infer, options.warmup)
+        for samples in turns(runner.infer, options.iterations, budget_s):
+            yield Measured(samples)
+        return
+    for _ in range(1 if options.warmup is None else options.warmup):
+        runner.turn()
+    watch = Stopwatch.start(budget_s)
+    enough = _LEAST_GENERATIONS
+    if options.iterations is not None:
+        enough = max(enough, math.ceil(options.iterations / (scenario.new_tokens - 1)))
+    for number in itertools.count(1):
+        yield runner.turn()
+        if watch.is_over or (options.iterations is not None and number >= enough):
+            return
+
+
+def _generation(
+    runner: Runner,
+    scenario: Scenario | None,
+    first_us: Sequence[tuple[float, ...]],
+    further_us: Sequence[tuple[float, ...]],
+) -> Generation | None:
+    if scenario is None:
+        return None
+    tokens = tuple(tuple(map(int, row)) for row in runner.outputs()[TOKEN_IDS])
+    return Generation(scenario, Latency(tuple(first_us)), Latency(tuple(further_us)), tokens)
 
 
 def _measure_counters(

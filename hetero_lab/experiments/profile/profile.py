@@ -14,10 +14,11 @@ from hetero_lab.experiments.profile.result import Profile, profile_from
 from hetero_lab.experiments.workers.job import Job
 from hetero_lab.experiments.workers.process import WorkerError, WorkerProcess
 from hetero_lab.experiments.workers.set_up import write_set_up
+from hetero_lab.model.language import Scenario
 from hetero_lab.model.read import Source
 from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve
-from hetero_lab.runtime.inputs import Inputs, given_or_generated
-from hetero_lab.runtime.runners import HETERO, Execution
+from hetero_lab.runtime.inputs import Inputs
+from hetero_lab.runtime.runners import HETERO, Execution, inputs_for
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.tables import scratch_directory
 
@@ -37,6 +38,7 @@ def profile(
     budget_s: float | None = None,
     inputs: Inputs | None = None,
     seed: int = 0,
+    scenario: Scenario | None = None,
     counters: bool = True,
     reference: bool = True,
     isolate: bool = False,
@@ -70,6 +72,11 @@ def profile(
         Wall time after which no further turn is begun.
     inputs
         Mapping by name, sequence, .npz file or callable; ``None`` generates them from ``seed``.
+    scenario
+        What a language model is asked to generate, greedily and with its real states:
+        ``profile.generation`` has the times and the tokens, and the latency is the time per
+        further token. Turns are then generations, as many as ``iterations`` further tokens take,
+        three at least. ``inputs`` is the prompt, ids of shape ``[batch, prompt_tokens]``.
     counters, reference
         Whether to compile a second time for the counters, and to compare the outputs with a
         single-device f32 reference.
@@ -103,12 +110,12 @@ def profile(
     Partition:  2 subgraphs, 1 boundary, ... B (observed)
     ...
     """
-    execution = Execution(executor, requests, split_branches)
+    execution = Execution(executor, requests, split_branches, scenario)
     iterations, warmup = _check_counts(iterations, warmup, budget_s)
     watch = Stopwatch.start(budget_s)
     placed = resolve(bind(model, core), placement)
     execution.check(placed)
-    arrays = given_or_generated(placed.bound, inputs, seed)
+    arrays = inputs_for(placed.bound, inputs, seed, scenario)
     options = ProfileOptions(execution, iterations, warmup, budget_s, counters, reference)
     if isolate:
         return _isolated(placed, arrays, options, timeout_s)

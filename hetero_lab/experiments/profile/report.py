@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from hetero_lab.experiments.profile.data import ProfileData
 from hetero_lab.experiments.profile.tables import executed_precisions, tally, transitions
 from hetero_lab.runtime.counters import Counter
+from hetero_lab.runtime.generation import Generation
 from hetero_lab.runtime.runners import HETERO
 from hetero_lab.tables import bytes_text, number
 from hetero_lab.terminal import columns, count_of, one_line
@@ -36,7 +37,8 @@ def summary(profile: ProfileData) -> str:
     low, high = profile.latency.ci95_us
     partition = profile.partition
     lines = [
-        f"{one_line(profile.graph.name, 60)} takes {number(profile.latency.median_us)} µs on "
+        f"{one_line(profile.graph.name, 60)} takes {number(profile.latency.median_us)} µs"
+        f"{'' if profile.generation is None else ' a further token'} on "
         f"{one_line(profile.label, 60)}; {_outputs_verdict(profile)}.",
         f"Latency:    median {number(profile.latency.median_us)} µs, 95 % [{number(low)}, "
         f"{number(high)}], p90 {number(profile.latency.p90_us)} µs, "
@@ -49,6 +51,8 @@ def summary(profile: ProfileData) -> str:
         f"({'observed' if partition.observed else 'predicted'})",
         *_longest(profile),
     ]
+    if profile.generation is not None:
+        lines[1:2] = _generated(profile.generation)
     if profile.agreement:
         lines.append(f"Outputs:    {_worst_output(profile)}")
     if profile.counters:
@@ -74,6 +78,25 @@ def summary(profile: ProfileData) -> str:
     if profile.interrupted:
         lines.append("The measurement was interrupted; the numbers are of what was measured.")
     return "\n".join(lines)
+
+
+def _generated(generation: Generation) -> list[str]:
+    scenario = generation.scenario
+    first, further, rate = (
+        f"{number(median)}{unit}, 95 % [{number(low)}, {number(high)}]"
+        for median, unit, (low, high) in (
+            (generation.ttft_ms, " ms", generation.ttft_ci95_ms),
+            (generation.tpot_ms, " ms", generation.tpot_ci95_ms),
+            (generation.tokens_per_s, "", generation.tokens_per_s_ci95),
+        )
+    )
+    sequences = f" of {scenario.batch} sequences" if scenario.batch > 1 else ""
+    return [
+        f"First token: {first}, after a prompt of {scenario.prompt_tokens} tokens{sequences}",
+        f"Further:    {further} a token, {count_of(len(generation.ttft), 'generation')} of "
+        f"{scenario.new_tokens} tokens",
+        f"Tokens/s:   {rate}",
+    ]
 
 
 def _placed_on(profile: ProfileData) -> Iterator[str]:

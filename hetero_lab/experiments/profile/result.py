@@ -60,6 +60,9 @@ class Profile(ProfileData):
         Times between results with several requests in flight, if that was asked for.
     chosen
         What the runtime chose: devices, streams, requests in flight.
+    generation
+        Of a language model: time to the first token and per further token, and the tokens. The
+        latency is then the time per further token.
     """
 
     @cached_property
@@ -67,7 +70,7 @@ class Profile(ProfileData):
         """DataFrames: summary, latency, subgraphs, counters, boundaries, placement, agreement.
 
         With counters also transitions, with measured spans also timeline and idle, with requests
-        in flight also throughput.
+        in flight also throughput, of a language model also generation.
         """
         return build_tables(self)
 

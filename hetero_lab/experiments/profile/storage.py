@@ -9,11 +9,13 @@ from typing import Any
 from hetero_lab.errors import shorten
 from hetero_lab.experiments.environment import environment_from_json
 from hetero_lab.experiments.profile.data import ProfileData, Throughput
+from hetero_lab.model.language import Scenario
 from hetero_lab.model.opgraph import graph_from_json, graph_to_json
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, partition_from_json, partition_to_json
 from hetero_lab.runtime.chosen import Chosen
 from hetero_lab.runtime.counters import Counter
+from hetero_lab.runtime.generation import Generation
 from hetero_lab.runtime.reference import Agreement
 from hetero_lab.runtime.runners import HETERO
 from hetero_lab.runtime.timeline import Span
@@ -43,6 +45,7 @@ def to_json(profile: ProfileData) -> dict[str, Any]:
         "executor": profile.executor,
         "chosen": asdict(profile.chosen),
         "spans": spans_to_json(profile.spans),
+        "generation": generation_to_json(profile.generation),
         "throughput": [
             {
                 **{k: getattr(t, k) for k in ("executor", "n_requests", "exclusive")},
@@ -78,6 +81,7 @@ def from_json(data: Mapping[str, Any]) -> ProfileData:
         executor=str(data.get("executor", HETERO)),
         spans=spans_from_json(data.get("spans", ()), partition),
         chosen=chosen_from_json(data.get("chosen", {})),
+        generation=generation_from_json(data.get("generation"), _latency(data["turns_us"])),
         throughput=tuple(
             Throughput(
                 executor=t["executor"],
@@ -99,6 +103,29 @@ def _text(value: Any) -> str:
 
 def _latency(turns: Sequence[Sequence[float]]) -> Latency:
     return Latency(tuple(tuple(map(float, turn)) for turn in turns))
+
+
+def generation_to_json(generation: Generation | None) -> dict[str, Any] | None:
+    """Return a generation as plain data, but for the times of further tokens."""
+    if generation is None:
+        return None
+    return {
+        "scenario": asdict(generation.scenario),
+        "first_us": list(generation.ttft.samples_us),
+        "tokens": [list(sequence) for sequence in generation.tokens],
+    }
+
+
+def generation_from_json(data: Mapping[str, Any] | None, further: Latency) -> Generation | None:
+    """Build a generation from plain data and the times of its further tokens."""
+    if data is None:
+        return None
+    return Generation(
+        scenario=Scenario(**data["scenario"]),
+        ttft=Latency(tuple((float(first_us),) for first_us in data["first_us"])),
+        tpot=further,
+        tokens=tuple(tuple(map(int, sequence)) for sequence in data["tokens"]),
+    )
 
 
 def spans_to_json(spans: Sequence[Span]) -> list[list[Any]]:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_lab.experiments.profile.data import ProfileData
 from hetero_lab.runtime.counters import Counter, executed_ops_us
+from hetero_lab.runtime.generation import Generation
 from hetero_lab.runtime.timeline import Span, critical_path, idle_times, sources
+from hetero_lab.statistics import Estimate
 from hetero_lab.tables import Tables
 
 if TYPE_CHECKING:
@@ -44,7 +46,32 @@ def build_tables(profile: ProfileData) -> Tables:
         tables["idle"] = _frame(idle(profile))
     if profile.throughput:
         tables["throughput"] = _frame(_throughput(profile))
+    if profile.generation is not None:
+        tables["generation"] = _frame([_generation(profile.generation)])
     return tables
+
+
+def _generation(generation: Generation) -> dict[str, Any]:
+    tokens = " | ".join(" ".join(map(str, sequence)) for sequence in generation.tokens)
+    columns = generation_columns(generation, generation.tpot.estimate)
+    return {**asdict(generation.scenario), **columns, "token_ids": tokens}
+
+
+def generation_columns(generation: Generation, further: Estimate) -> dict[str, float]:
+    """Return the times of a generation, with that per further token as it is estimated."""
+    ttft_low, ttft_high = generation.ttft_ci95_ms
+    n_per_us = 1e6 * generation.scenario.batch
+    return {
+        "ttft_ms": generation.ttft_ms,
+        "ttft_ci95_low_ms": ttft_low,
+        "ttft_ci95_high_ms": ttft_high,
+        "tpot_ms": further.us / 1e3,
+        "tpot_ci95_low_ms": further.low_us / 1e3,
+        "tpot_ci95_high_ms": further.high_us / 1e3,
+        "tokens_per_s": n_per_us / further.us,
+        "tokens_per_s_ci95_low": n_per_us / further.high_us,
+        "tokens_per_s_ci95_high": n_per_us / further.low_us,
+    }
 
 
 def headline(profile: ProfileData) -> pd.DataFrame:

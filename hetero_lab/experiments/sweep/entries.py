@@ -9,7 +9,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab.backend.bound import BoundModel
@@ -26,7 +26,11 @@ from hetero_lab.errors import (
 from hetero_lab.experiments.sweep.options import Dimensions
 from hetero_lab.experiments.sweep.records import StoredEntry
 from hetero_lab.experiments.workers.job import Job
+<<<<<<< HEAD
 from hetero_lab.model.blocks import find_blocks
+=======
+from hetero_lab.model.language import Scenario
+>>>>>>> 26a8f43 (Language models are profiled and swept: time to the first token and per further token, tokens compared with one device)
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import Source, prepare
 from hetero_lab.placement.affinity import Affinity
@@ -58,6 +62,7 @@ class Entry:
     problem: str = ""
     properties: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     executor: str = HETERO
+    scenario: Scenario | None = None
 
     def stored(self, graph: OpGraph) -> StoredEntry:
         """Return the entry as the header of a store has it."""
@@ -75,6 +80,7 @@ class Entry:
             problem=self.problem,
             asked=True,
             executor=self.executor,
+            scenario=self.scenario,
         )
 
     def job(self, *, compare: bool, cache_dir: str = "") -> Job:
@@ -90,6 +96,7 @@ class Entry:
             requests=self.requests,
             cache_dir=cache_dir,
             compare=compare,
+            scenario=self.scenario,
         )
 
     def _plain_properties(self) -> dict[str, dict[str, Any]]:
@@ -192,7 +199,9 @@ def expand(
     settings = _settings(dimensions.grid, next(iter(models.values())).core)
     _check_requests(dimensions.requests)
     ways = [
-        Execution(name, n) for name in _executors(dimensions.executor) for n in dimensions.requests
+        Execution(name, n, scenario=dimensions.scenario)
+        for name in _executors(dimensions.executor)
+        for n in dimensions.requests
     ]
     entries: list[Entry] = []
     many = len(models) > 1
@@ -210,7 +219,8 @@ def expand(
                     label = " · ".join([placed.label or "placement", *extra])
                     entries.append(_entry(label, name, changed, way))
         if dimensions.baselines:
-            entries += _baselines(name, bound, placements, many=many)
+            alone = Execution(scenario=dimensions.scenario)
+            entries += _baselines(name, bound, placements, alone, many=many)
     entries = _distinct_labels(entries)
     if not dimensions.dedupe:
         entries = [replace(e, key=f"{e.key}-{number}") for number, e in enumerate(entries)]
@@ -309,6 +319,8 @@ def _entry(
     ]
     if way.executor != HETERO:
         identity.append(way.executor)
+    if way.scenario is not None:
+        identity.append(asdict(way.scenario))
     key = hashlib.blake2b(json.dumps(identity).encode(), digest_size=8).hexdigest()
     return Entry(
         key,
@@ -319,11 +331,12 @@ def _entry(
         baseline,
         properties=properties,
         executor=way.executor,
+        scenario=way.scenario,
     )
 
 
 def _baselines(
-    name: str, bound: BoundModel, placements: Sequence[Any], *, many: bool
+    name: str, bound: BoundModel, placements: Sequence[Any], alone: Execution, *, many: bool
 ) -> list[Entry]:
     """Return each used device alone, where it can run the whole model."""
     used: dict[str, dict[str, Any]] = {}
@@ -350,7 +363,7 @@ def _baselines(
             continue
         label = f"{device} · {name}" if many else device
         placed = resolve(bound, Placement(affinity, label, {device: properties}, direct=True))
-        entries.append(_entry(label, name, placed, Execution(), baseline=True))
+        entries.append(_entry(label, name, placed, alone, baseline=True))
     return entries
 
 

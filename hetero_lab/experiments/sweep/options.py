@@ -9,6 +9,7 @@ from typing import Any
 
 from hetero_lab.errors import ArgumentError
 from hetero_lab.experiments.workers.set_up import Limits
+from hetero_lab.model.language import Scenario
 from hetero_lab.runtime.inputs import Inputs
 from hetero_lab.runtime.runners import HETERO
 
@@ -25,6 +26,7 @@ class Dimensions:
     requests: Sequence[int] = (1,)
     dedupe: bool = True
     baselines: bool = True
+    scenario: Scenario | None = None
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,7 @@ from hetero_lab.experiments.sweep.store import read_store
 from hetero_lab.model.opgraph import OpGraph, graph_from_json
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import partition_from_json
+from hetero_lab.runtime.generation import Generation
 from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN
 from hetero_lab.statistics import Latency, Series, turn_level
 
@@ -251,6 +252,7 @@ def _row(
             executor=entry.executor,
             chosen=chosen_from_json(compiled.chosen),
             spans=spans_from_json(compiled.spans, partition),
+            generation=_generation(entry, turns, compiled),
             environment=replace(
                 environment,
                 devices=tuple(d for d in environment.devices if d[0] in names),
@@ -276,6 +278,14 @@ def _row(
         sustained_us=tuple(v for r in sustained[-1:] for v in r.medians_us),
         executor=entry.executor,
     )
+
+
+def _generation(entry: StoredEntry, turns: Sequence[Turn], compiled: Compiled) -> Generation | None:
+    if entry.scenario is None:
+        return None
+    first_us = [turn.first_us for turn in turns if turn.first_us is not None]
+    ttft = Latency(tuple((value,) for value in first_us))
+    return Generation(entry.scenario, ttft, _latency(turns), compiled.tokens)
 
 
 def _latency(turns: Sequence[Turn]) -> Latency:

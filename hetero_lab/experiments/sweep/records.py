@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from hetero_lab.experiments.environment import Environment
+from hetero_lab.model.language import Scenario
 from hetero_lab.runtime.runners import HETERO
 from hetero_lab.tables import SCHEMA_VERSION
 
@@ -37,6 +38,7 @@ class Compiled(OfEntry, frozen=True, kw_only=True, omit_defaults=True):
     peak_rss_bytes: int
     spans: tuple[tuple[int, int, float, float], ...] = ()  # as spans_to_json gives them
     chosen: Json = {}
+    tokens: tuple[tuple[int, ...], ...] = ()
 
 
 class Turn(OfEntry, frozen=True, kw_only=True, omit_defaults=True):
@@ -45,6 +47,7 @@ class Turn(OfEntry, frozen=True, kw_only=True, omit_defaults=True):
     group: int
     round: int
     samples_us: tuple[float, ...]
+    first_us: float | None = None  # of a language model: the first token
 
 
 class Counters(OfEntry, frozen=True, kw_only=True, omit_defaults=True):
@@ -156,6 +159,7 @@ class StoredEntry(msgspec.Struct, frozen=True, kw_only=True):
     problem: str
     asked: bool
     executor: str = HETERO
+    scenario: Scenario | None = None
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):

@@ -48,7 +48,7 @@ from hetero_lab.experiments.sweep.records import (
 )
 from hetero_lab.experiments.workers.bench import WARM_UP_S
 from hetero_lab.experiments.workers.benches import Asked
-from hetero_lab.experiments.workers.job import CompileAnswer, Job
+from hetero_lab.experiments.workers.job import CompileAnswer, Job, TurnAnswer
 from hetero_lab.experiments.workers.process import WorkerError
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.statistics import compile_spread, paired_ratio
@@ -349,11 +349,12 @@ class SweepRun:
             if key not in alive:
                 continue
             began = now()
-            samples = self._guarded(
+            answer: TurnAnswer | None = self._guarded(
                 alive, key, "turn", key=key, discarded=length.discarded, timed=length.timed
             )
-            if samples is not None:
-                self._record(Turn(entry=key, group=group, round=number, samples_us=samples))
+            if answer is not None:
+                turn = msgspec.structs.asdict(answer)
+                self._record(Turn(entry=key, group=group, round=number, **turn))
                 if self._jobs[key].requests == 1:
                     self._inference_s[key] = (now() - began) / length.inferences
                 self._say(f"measure {self._jobs[key].label}")

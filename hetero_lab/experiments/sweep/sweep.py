@@ -34,12 +34,13 @@ from hetero_lab.experiments.sweep.store import Store
 from hetero_lab.experiments.sweep.variants import Variant, bind_variants, with_problems
 from hetero_lab.experiments.workers.benches import Benches
 from hetero_lab.experiments.workers.set_up import Limits
+from hetero_lab.model.language import Scenario
 from hetero_lab.model.opgraph import graph_to_json
 from hetero_lab.model.read import Source
 from hetero_lab.placement.placement import PlacementLike
 from hetero_lab.planning.constraints import parse_bytes
-from hetero_lab.runtime.inputs import Inputs, given_or_generated
-from hetero_lab.runtime.runners import HETERO
+from hetero_lab.runtime.inputs import Inputs
+from hetero_lab.runtime.runners import HETERO, inputs_for
 from hetero_lab.runtime.scoring import Correct
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.samples.datasets import Dataset, Metric
@@ -66,6 +67,7 @@ def sweep(
     sustained_s: float | None = None,
     inputs: Inputs | None = None,
     seed: int = 0,
+    scenario: Scenario | None = None,
     counters: bool = True,
     reference: bool = True,
     data: Dataset | Sequence[Any] | None = None,
@@ -129,6 +131,10 @@ def sweep(
         that comes on top of ``budget_s``.
     inputs, seed
         As for :func:`hetero_lab.profile`.
+    scenario
+        What a language model is asked to generate. A turn is then a generation, and all latencies,
+        ratios and ranks are of the time per further token; the summary has ``ttft_ms``,
+        ``tpot_ms`` and ``tokens_per_s`` with their intervals.
     counters, reference
         Whether to compile each placement once more for its counters, and to compare its
         outputs with a single-device f32 reference.
@@ -201,7 +207,7 @@ def sweep(
     return measure_placements(
         models,
         placements,
-        Dimensions(grid or {}, executor, requests, dedupe, baselines),
+        Dimensions(grid or {}, executor, requests, dedupe, baselines, scenario),
         Conditions(inputs, seed, reference, store, cache_dir, isolate, limits),
         options,
         watch,
@@ -242,7 +248,7 @@ def measure_placements(
     entries = with_problems(expand(models, placements, dimensions), problems or {})
     examples = None if data is None else SweepData(data, models)
     arrays = {
-        name: given_or_generated(bound, conditions.inputs, conditions.seed)
+        name: inputs_for(bound, conditions.inputs, conditions.seed, dimensions.scenario)
         for name, bound in models.items()
     }
     header = _header(models, entries, arrays, conditions.seed)

@@ -28,7 +28,8 @@ def build(rows: Sequence[Row], ranking: Ranking, reference: str, notes: Sequence
 
     measured = [(row, row.profile) for row in rows if row.profile is not None]
     evaluated = any(row.evaluation is not None for row in rows)
-    summary = [_summary(row, reference, evaluated=evaluated) for row in rows]
+    generates = any(profile.generation is not None for _, profile in measured)
+    summary = [_summary(row, reference, evaluated=evaluated, generates=generates) for row in rows]
     tables = Tables(
         {
             "summary": _frame(summary),
@@ -210,7 +211,7 @@ def _measured(row: Row) -> dict[str, Any]:
     }
 
 
-def _summary(row: Row, reference: str, *, evaluated: bool) -> dict[str, Any]:
+def _summary(row: Row, reference: str, *, evaluated: bool, generates: bool) -> dict[str, Any]:
     own = {**_measured(row), "label": row.label, "status": row.status}
     ratio, low, high, _ = row.series.ratio if row.profile and row.series.ratio else [None] * 4
     median = own.get("median_us")
@@ -239,6 +240,10 @@ def _summary(row: Row, reference: str, *, evaluated: bool) -> dict[str, Any]:
     columns |= {name: own.get(name) for name in last}
     if evaluated:
         columns |= summary_columns(row.evaluation)
+    if generates:
+        columns |= dict.fromkeys(_GENERATED)
+        if row.profile and row.profile.generation and row.latency:
+            columns |= profile_tables.generation_columns(row.profile.generation, row.latency)
     first = [
         "label", "status", "n_subgraphs", "boundary_bytes", "median_us", "p90_us", "ci95_low_us",
         "ci95_high_us", "ratio", "ratio_ci95_low", "ratio_ci95_high",
@@ -254,7 +259,12 @@ def _ranking(
 ) -> pd.DataFrame:
     summaries = {id(row): own for row, own in zip(rows, summary, strict=True)}
     is_labelled = any(row.evaluation is not None and row.evaluation.is_labelled for row in rows)
-    columns = [*_RANKED, *(_ACCURACY if is_labelled else [])]
+    generates = any("tpot_ms" in own for own in summary)
+    columns = [
+        *_RANKED,
+        *(_ACCURACY if is_labelled else []),
+        *(_GENERATED if generates else []),
+    ]
     labels: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         labels.setdefault((row.same_as or row.label, row.host), []).append(row.label)
@@ -282,6 +292,10 @@ def _frame(rows: list[dict[str, Any]], columns: list[str] | None = None) -> pd.D
 _ACCURACY = [
     "accuracy", "accuracy_ci95_low", "accuracy_ci95_high", "accuracy_drop",
     "accuracy_drop_ci95_low", "accuracy_drop_ci95_high",
+]  # fmt: skip
+_GENERATED = [
+    "ttft_ms", "ttft_ci95_low_ms", "ttft_ci95_high_ms", "tpot_ms", "tpot_ci95_low_ms",
+    "tpot_ci95_high_ms", "tokens_per_s", "tokens_per_s_ci95_low", "tokens_per_s_ci95_high",
 ]  # fmt: skip
 _RANKED = [
     "label", "variant", "executor", "requests", "n_subgraphs", "boundary_bytes", "median_us",

@@ -7,7 +7,7 @@ own. Everything that goes in and out is plain data, so that both are the same.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,15 +20,23 @@ from hetero_lab.clock import now
 from hetero_lab.errors import MeasurementError, OutputPathError
 from hetero_lab.experiments.profile.measure import ProfileOptions, measure_profile
 from hetero_lab.experiments.profile.storage import agreement_to_json, to_json
-from hetero_lab.experiments.workers.job import CompileAnswer, Job
+from hetero_lab.experiments.workers.job import CompileAnswer, Job, TurnAnswer
 from hetero_lab.experiments.workers.set_up import SetUp
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import partition_to_json
 from hetero_lab.placement.placement import BoundPlacement, Placement
 from hetero_lab.runtime import memory
+from hetero_lab.runtime.generation import TOKEN_IDS, cache_precision
 from hetero_lab.runtime.inputs import given_or_generated
-from hetero_lab.runtime.reference import Agreement, compare_with_reference, reference_outputs
-from hetero_lab.runtime.runners import Execution, Runner, measure_counters, open_runner
+from hetero_lab.runtime.reference import Agreement
+from hetero_lab.runtime.runners import (
+    Execution,
+    Runner,
+    compare_run,
+    expected_outputs,
+    measure_counters,
+    open_runner,
+)
 from hetero_lab.runtime.timing import (
     DISCARDED_PER_TURN,
     TIMED_PER_TURN,
@@ -47,7 +55,7 @@ _SHOWN = 4  # inferences after which a timeline is that of a warm model
 @dataclass(frozen=True)
 class _Compiled:
     runner: Runner
-    requests: int
+    execution: Execution
     first_s: float
 
 
@@ -91,10 +99,12 @@ class Bench:
         """Compile a job, infer once, compare with the reference if asked to."""
         memory.reset_peak()
         self.release(job.key)
-        runner = open_runner(**self._opened_as(job))
+        opened_as = self._opened_as(job)
+        execution: Execution = opened_as["execution"]
+        runner = open_runner(**opened_as)
         first_us = time_once(runner.infer)
         chosen = runner.chosen()
-        self._compiled[job.key] = _Compiled(runner, job.requests, first_us / 1e6)
+        self._compiled[job.key] = _Compiled(runner, execution, first_us / 1e6)
         peak_bytes = memory.peak_bytes()  # the reference and the counters are not the placement's
         agreement = self._agreement(job, runner) if job.compare else ()
         if runner.spans(1):
@@ -108,11 +118,14 @@ class Bench:
             peak_rss_bytes=peak_bytes,
             spans=tuple((s.request, s.subgraph, s.start_s, s.end_s) for s in runner.spans(1)),
             chosen=asdict(chosen),
+            tokens=() if job.scenario is None else _tokens(runner),
         )
 
     def warm_up(self, key: str, at_most_s: float = WARM_UP_S) -> float:
         """Run until stable, or for as long as that may take; return what an inference takes."""
         compiled = self._compiled[key]
+        if compiled.execution.scenario is not None:
+            return time_once(compiled.runner.turn) / 1e6 / (DISCARDED_PER_TURN + TIMED_PER_TURN)
         most = int(at_most_s / compiled.first_s)
         began = now()
         if most < LEAST_WARM_UP:  # turns would be too long to stop in time
@@ -123,22 +136,24 @@ class Bench:
 
     def turn(
         self, key: str, discarded: int = DISCARDED_PER_TURN, timed: int = TIMED_PER_TURN
-    ) -> tuple[float, ...]:
+    ) -> TurnAnswer:
         """Run one turn; return the time of each inference in µs.
 
-        With several requests in flight it is the time between results, and its length is fixed.
+        With several requests in flight it is the time between results, of a language model that
+        per further token; the length is then fixed.
         """
         compiled = self._compiled[key]
-        if compiled.requests > 1:
-            return compiled.runner.queue_turn()
-        return run_turn(compiled.runner.infer, timed=timed, discarded=discarded)
+        if compiled.execution.requests > 1:
+            return TurnAnswer(samples_us=compiled.runner.queue_turn())
+        measured = compiled.runner.turn(timed=timed, discarded=discarded)
+        return TurnAnswer(samples_us=measured.samples_us, first_us=measured.first_us)
 
     def hold(self, key: str, seconds: float) -> tuple[float, ...]:
         """Run turn after turn for some seconds; return the median of each in µs."""
         until = now() + seconds
         medians: list[float] = []
         while now() < until or not medians:
-            medians.append(float(np.median(self.turn(key))))
+            medians.append(float(np.median(self.turn(key).samples_us)))
         return tuple(medians)
 
     def counters(self, job: Job) -> tuple[dict[str, Any], ...]:
@@ -179,24 +194,23 @@ class Bench:
         return {
             "placed": self._placed(job),
             "arrays": self._arrays(job.variant),
-            "execution": Execution(job.executor, job.requests),
+            "execution": Execution(job.executor, job.requests, scenario=job.scenario),
             "properties": {"CACHE_DIR": job.cache_dir} if job.cache_dir else {},
         }
 
     def _agreement(self, job: Job, runner: Runner) -> tuple[Agreement, ...]:
         """Compare with the reference, which one bench computes for all that share a directory."""
-        bound, arrays = self._models[job.variant], self._arrays(job.variant)
+        arrays = self._arrays(job.variant)
         expected = None
         if self._directory:
             number = list(self._models).index(job.variant)
-            kept = Path(self._directory) / f"reference{number}.npz"
-            expected = _kept_outputs(kept, bound)
+            cache = "-".join(map(str, cache_precision(runner.placed).values()))
+            kept = Path(self._directory) / f"reference{number}{cache}.npz"
+            expected = _kept_outputs(kept, runner.outputs())
             if expected is None:
-                expected = reference_outputs(bound, arrays)
+                expected = expected_outputs(runner.placed, arrays, job.scenario)
                 _keep(kept, expected)
-        return compare_with_reference(
-            bound, arrays, runner.outputs(), runner.precision(()), expected=expected
-        )
+        return compare_run(runner, arrays, (), job.scenario, expected)
 
     def _arrays(self, variant: str) -> list[np.ndarray]:
         if variant not in self._inputs:
@@ -209,9 +223,13 @@ def _read_arrays(path: str | Path) -> list[np.ndarray]:
         return [file[key] for key in sorted(file.files)]
 
 
-def _kept_outputs(path: Path, bound: BoundModel) -> dict[str, np.ndarray] | None:
+def _tokens(runner: Runner) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(map(int, sequence)) for sequence in runner.outputs()[TOKEN_IDS])
+
+
+def _kept_outputs(path: Path, names: Iterable[str]) -> dict[str, np.ndarray] | None:
     try:
-        return dict(zip(bound.output_names, _read_arrays(path), strict=True))
+        return dict(zip(names, _read_arrays(path), strict=True))
     except (OSError, ValueError):
         return None
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from hetero_lab.model.language import Scenario
 from hetero_lab.runtime.runners import HETERO
 
 
@@ -26,12 +27,21 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     requests: int = 1
     cache_dir: str = ""
     compare: bool = False
+    scenario: Scenario | None = None
+
+
+class TurnAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn: each inference in µs, and the first token if it was a generation."""
+
+    samples_us: tuple[float, ...]
+    first_us: float | None = None
 
 
 class CompileAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What a bench says of a job that it compiled and ran once.
 
-    ``partition``, ``agreement``, ``spans`` and ``chosen`` are as profiles store them.
+    ``partition``, ``agreement``, ``spans`` and ``chosen`` are as profiles store them; ``tokens``
+    are those that a language model generated.
     """
 
     compile_ms: float
@@ -42,13 +52,14 @@ class CompileAnswer(msgspec.Struct, frozen=True, kw_only=True):
     peak_rss_bytes: int
     spans: tuple[tuple[int, int, float, float], ...]
     chosen: dict[str, Any]
+    tokens: tuple[tuple[int, ...], ...] = ()
 
 
 # The type of the answer to each question that a bench knows.
 ANSWERS: dict[str, Any] = {
     "compile": CompileAnswer,
     "warm_up": float,
-    "turn": tuple[float, ...],
+    "turn": TurnAnswer,
     "hold": tuple[float, ...],
     "counters": tuple[dict[str, Any], ...],
     "profile": dict[str, Any],

@@ -1,0 +1,301 @@
+"""Greedy generation with a language model that is placed, and how it compares with a reference.
+
+A prompt is run in one inference, each further token in one of its own; the states hold what was
+seen before. With HETERO the states are those of its one request. With the lab's own executor each
+subgraph keeps its own, and tensors are handed on without a copy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from hetero_lab import clock
+from hetero_lab.backend.bound import BoundModel
+from hetero_lab.errors import ArgumentError, InputError, names_at_hand
+from hetero_lab.model.language import LanguageModel, Scenario, language_model
+from hetero_lab.placement.placement import BoundPlacement
+from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed, inference_errors
+from hetero_lab.runtime.parallel import ParallelExecutor
+from hetero_lab.runtime.reference import Agreement, compare, keep_reference, reference_placement
+from hetero_lab.runtime.tensors import to_tensor
+from hetero_lab.statistics import Latency
+
+LOGITS, TOKEN_IDS = "logits", "token_ids"
+_CACHE = "KV_CACHE_PRECISION"
+_COMPARED_STEPS = 64  # logits of more are not kept: a vocabulary is large
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What a language model took to generate tokens, and which they were.
+
+    Attributes
+    ----------
+    scenario
+        What was asked for.
+    ttft
+        Time to the first token, a sample a generation.
+    tpot
+        Time per further token, a turn a generation.
+    tokens
+        The tokens of each sequence.
+    """
+
+    scenario: Scenario
+    ttft: Latency
+    tpot: Latency
+    tokens: tuple[tuple[int, ...], ...]
+
+    @property
+    def token_ids(self) -> np.ndarray:
+        """The tokens as an array of shape ``[batch, new_tokens]``."""
+        return np.array(self.tokens, dtype=np.int64)
+
+    @property
+    def ttft_ms(self) -> float:
+        """Median time to the first token."""
+        return self.ttft.median_us / 1e3
+
+    @property
+    def ttft_ci95_ms(self) -> tuple[float, float]:
+        """Its 95 % interval."""
+        low, high = self.ttft.ci95_us
+        return low / 1e3, high / 1e3
+
+    @property
+    def tpot_ms(self) -> float:
+        """Median time per further token."""
+        return self.tpot.median_us / 1e3
+
+    @property
+    def tpot_ci95_ms(self) -> tuple[float, float]:
+        """Its 95 % interval."""
+        low, high = self.tpot.ci95_us
+        return low / 1e3, high / 1e3
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Further tokens a second, of all sequences together."""
+        return 1e3 * self.scenario.batch / self.tpot_ms
+
+    @property
+    def tokens_per_s_ci95(self) -> tuple[float, float]:
+        """Its 95 % interval."""
+        low, high = self.tpot_ci95_ms
+        return 1e3 * self.scenario.batch / high, 1e3 * self.scenario.batch / low
+
+
+@dataclass(frozen=True)
+class Generated:
+    """One generation: tokens, the time that each step took, the logits behind each token.
+
+    ``token_ids`` has the shape ``[batch, new_tokens]``; ``logits`` ``[batch, steps, vocabulary]``,
+    of the first steps only.
+    """
+
+    token_ids: np.ndarray
+    step_us: tuple[float, ...]
+    logits: np.ndarray
+
+
+class Session(Protocol):
+    """A compiled language model with its states."""
+
+    def reset(self) -> None:
+        """Forget what was seen."""
+        ...
+
+    def step(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        """Infer once; return the logits, valid until the next step."""
+        ...
+
+
+class CompiledSession:
+    """A session on OpenVINO's own request: HETERO, or a device alone."""
+
+    def __init__(self, compiled: CompiledPlacement):
+        self._model = language_model(compiled.prepared.model)
+        self._label = compiled.placed.label
+        self._types = [port.get_element_type() for port in compiled.compiled_model.inputs]
+        self.request = compiled.compiled_model.create_infer_request()
+
+    def reset(self) -> None:
+        """Forget what was seen."""
+        self.request.reset_state()
+
+    def step(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        """Infer once; return the logits, valid until the next step."""
+        for index, (array, element_type) in enumerate(zip(arrays, self._types, strict=True)):
+            self.request.set_input_tensor(index, to_tensor(array, element_type))
+        with inference_errors(self._label):
+            self.request.infer(share_outputs=True)
+        return self.request.get_output_tensor(self._model.logits).data
+
+
+class ExecutorSession:
+    """A session on the lab's own executor."""
+
+    def __init__(self, executor: ParallelExecutor, model: LanguageModel):
+        self._executor = executor
+        self._logits = executor.output_names[model.logits]
+
+    def reset(self) -> None:
+        """Forget what was seen."""
+        self._executor.reset_state()
+
+    def step(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        """Infer once; return the logits."""
+        return self._executor.submit_bound(arrays).result()[self._logits]
+
+
+def generate(
+    session: Session, model: LanguageModel, prompt: np.ndarray, new_tokens: int
+) -> Generated:
+    """Generate tokens after a prompt, each the likeliest one.
+
+    Parameters
+    ----------
+    prompt
+        Token ids, int64 of shape ``[batch, n]``.
+    new_tokens
+        How many to generate for each sequence.
+
+    Raises
+    ------
+    InferenceError
+        The runtime failed.
+    """
+    chosen: list[np.ndarray] = []
+    logits: list[np.ndarray] = []
+    step_us: list[float] = []
+    for ids, took_us, last in steps(session, model, prompt, new_tokens):
+        chosen.append(ids)
+        step_us.append(took_us)
+        if len(logits) < _COMPARED_STEPS:
+            logits.append(np.array(last, dtype=np.float32))
+    return Generated(np.concatenate(chosen, 1), tuple(step_us), np.stack(logits, 1))
+
+
+def steps(
+    session: Session, model: LanguageModel, prompt: np.ndarray, new_tokens: int
+) -> Iterator[tuple[np.ndarray, float, np.ndarray]]:
+    """Yield the tokens of each step, what it took in µs, and the logits that they are of.
+
+    A step is timed from the tokens that go in to those that come out: making the inputs and
+    choosing the likeliest tokens included.
+    """
+    session.reset()
+    now_ns = clock.now_ns
+    ids, past = prompt, 0
+    for _ in range(new_tokens):
+        started = now_ns()
+        last = session.step(model.feed(ids, past))[:, -1]
+        past += ids.shape[1]
+        ids = last.argmax(-1).astype(np.int64)[:, None]
+        yield ids, (now_ns() - started) / 1e3, last
+
+
+def given_or_random_prompt(
+    bound: BoundModel, inputs: Any, scenario: Scenario, seed: int
+) -> list[np.ndarray]:
+    """Return the prompt of a scenario, given or random, as a list of the one array.
+
+    Raises
+    ------
+    ArgumentError, InputError
+        The prompt is not an array of token ids, or not what the scenario says.
+    """
+    model = language_model(bound.model)
+    if inputs is None:
+        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+            raise ArgumentError(f"seed= is a whole number of at least 0, not {seed!r}.")
+        return [model.prompt(scenario, seed)]
+    if isinstance(inputs, Mapping):
+        if list(inputs) != ["input_ids"]:
+            raise InputError(
+                "With a scenario, the one input is the prompt, {'input_ids': array}; the others "
+                f"follow from it. Given: {names_at_hand(map(str, inputs))}."
+            )
+        inputs = inputs["input_ids"]
+    if not isinstance(inputs, np.ndarray | Sequence) or isinstance(inputs, str):
+        raise InputError(
+            "With a scenario, inputs= is the prompt: an array of token ids, or "
+            f"{{'input_ids': array}}, not {type(inputs).__name__}."
+        )
+    return [model.check_prompt(np.asarray(inputs), scenario)]
+
+
+def outputs_of(generated: Generated) -> dict[str, np.ndarray]:
+    """Return what is compared of a generation, by name."""
+    return {LOGITS: generated.logits, TOKEN_IDS: generated.token_ids}
+
+
+def cache_precision(placed: BoundPlacement) -> dict[str, Any]:
+    """Return the property with the precision of the key-value cache, if a placement has it."""
+    given = (own.get(_CACHE) for own in placed.properties.values())
+    return next(({_CACHE: value} for value in given if value is not None), {})
+
+
+def reference_generation(
+    placed: BoundPlacement, prompt: np.ndarray, scenario: Scenario
+) -> dict[str, np.ndarray]:
+    """Generate on one device in f32; kept for each model, prompt and scenario.
+
+    The key-value cache has the precision that the placement asks for, else the device's default:
+    8 bits on a CPU, which is a choice of the user's and no fault of a placement.
+
+    Raises
+    ------
+    DeviceError
+        No single device here supports the whole model.
+    """
+    bound, cache = placed.bound, cache_precision(placed)
+    alone = reference_placement(bound, properties=cache)
+    digest = hashlib.blake2b(prompt.tobytes(), digest_size=16).hexdigest()
+    key = (bound.fingerprint, f"{alone.devices} {cache}", repr(scenario), digest)
+
+    def make() -> tuple[np.ndarray, ...]:
+        session = CompiledSession(compile_placed(alone))
+        model = language_model(bound.model)
+        return tuple(outputs_of(generate(session, model, prompt, scenario.new_tokens)).values())
+
+    return dict(zip((LOGITS, TOKEN_IDS), keep_reference(key, make), strict=True))
+
+
+def compare_generation(
+    outputs: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray], precision: str
+) -> tuple[Agreement, ...]:
+    """Compare the logits and the tokens of two generations from one prompt.
+
+    Logits can be compared as long as both have seen the same tokens: up to the first token that
+    differs, that of its own step included. Where tokens differ although those logits agree within
+    ``precision``, two tokens were as likely as each other and rounding chose.
+    """
+    differ = outputs[TOKEN_IDS] != expected[TOKEN_IDS]
+    steps = differ.shape[1] if not differ.any() else int(differ.any(0).argmax()) + 1
+    (logits,) = compare(
+        {LOGITS: outputs[LOGITS][:, :steps]}, {LOGITS: expected[LOGITS][:, :steps]}, precision
+    )
+    share = float(differ.mean())
+    verdict = logits.verdict
+    if not differ.any():
+        verdict = "equal"
+    elif verdict == "equal":
+        verdict = "rounding"
+    tokens = Agreement(
+        output=TOKEN_IDS,
+        max_abs_difference=float(np.abs(outputs[TOKEN_IDS] - expected[TOKEN_IDS]).max()),
+        max_relative_difference=share,
+        relative_error=share,
+        cosine=1.0 - share,
+        argmax_agreement=1.0 - share,
+        precision=precision,
+        tolerance=0.0,
+        verdict=verdict,
+    )
+    return logits, tokens

@@ -1,0 +1,156 @@
+"""Generation with a small language model on one device and on several, with both executors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from counting_core import F32
+from small_language_models import VOCABULARY, decoder
+from small_models import chain
+
+import hetero_lab as hl
+from hetero_lab.errors import ArgumentError, InputError, ModelError
+from hetero_lab.model.language import language_model
+from hetero_lab.model.read import prepare
+from hetero_lab.runtime.generation import compare_generation
+
+# The CPU plugin keeps a cache in 8 bits by default.
+EXACT = {**F32, "KV_CACHE_PRECISION": "f32"}
+SCENARIO = hl.Scenario(prompt_tokens=5, new_tokens=8)
+PROMPT = np.array([[3, 1, 4, 1, 5]])
+
+
+@pytest.fixture(scope="module")
+def model():
+    return hl.load(decoder(2))
+
+
+def behind(model, name: str) -> list[str]:
+    """Return the ops that come after an op."""
+    graph = prepare(model).graph
+    found, queue = set(), [graph.index_of[name]]
+    while queue:
+        for use in graph.consumers[queue.pop()]:
+            if use.index not in found:
+                found.add(use.index)
+                queue.append(use.index)
+    return [graph.ops[i].name for i in sorted(found) if graph.ops[i].type != "Result"]
+
+
+def in_two(model, core, first: str, second: str) -> hl.Placement:
+    affinity = hl.Affinity.uniform(model, first, core=core)
+    affinity = affinity.fix(ops=dict.fromkeys(behind(model, "layers.0/out"), second), core=core)
+    return hl.Placement(affinity, "in two", {first: EXACT, second: EXACT})
+
+
+def without_states(model, core, prompt: np.ndarray, n: int) -> list[list[int]]:
+    """Generate with everything computed anew for each token."""
+    request = core.compile_model(model, "CPU", EXACT).create_infer_request()
+    known, ids = language_model(model), prompt
+    for _ in range(n):
+        request.reset_state()
+        request.infer(dict(enumerate(known.feed(ids, 0))))
+        last = request.get_output_tensor(0).data[:, -1]
+        ids = np.concatenate([ids, last.argmax(-1)[:, None]], 1)
+    return ids[:, prompt.shape[1] :].tolist()
+
+
+@pytest.mark.parametrize("executor", ["hetero", "parallel"])
+@pytest.mark.parametrize("devices", [("CPU", "ACC"), ("ACC", "CPU")])
+def test_tokens_are_those_without_a_cache(model, core, executor, devices):
+    profile = hl.profile(
+        model, in_two(model, core, *devices), executor=executor, scenario=SCENARIO,
+        inputs={"input_ids": PROMPT}, iterations=1, core=core, progress=False,
+    )  # fmt: skip
+    made = profile.generation
+    assert made.token_ids.tolist() == without_states(model, core, PROMPT, 8)
+    assert len(set(made.token_ids[0])) > 3
+    assert [(a.output, a.verdict) for a in profile.agreement] == [
+        ("logits", "equal"),
+        ("token_ids", "equal"),
+    ]
+    assert (profile.partition.n_subgraphs, profile.as_predicted) == (2, True)
+    assert (len(made.ttft), len(made.tpot)) == (3, 3 * 7)
+    assert profile.latency == made.tpot
+    assert {c.subgraph for c in profile.counters} == {0, 1}
+    low, high = made.tokens_per_s_ci95
+    assert low <= made.tokens_per_s <= high
+    assert made.tokens_per_s == pytest.approx(1e3 / made.tpot_ms)
+
+
+def test_sequences_of_a_batch_are_generated_at_once(model, core):
+    prompt = np.array([[3, 1, 4], [15, 9, 2]])
+    profile = hl.profile(
+        model, "CPU", scenario=hl.Scenario(3, 4, batch=2), inputs=prompt, iterations=1,
+        counters=False, reference=False, core=core, progress=False,
+    )  # fmt: skip
+    assert profile.generation.token_ids.shape == (2, 4)
+    assert profile.generation.tokens_per_s == pytest.approx(2e3 / profile.generation.tpot_ms)
+
+
+def test_a_profile_is_stored_and_shown(model, core, tmp_path):
+    profile = hl.profile(
+        model, "CPU", scenario=SCENARIO, iterations=1, counters=False, core=core, progress=False
+    )
+    profile.export(tmp_path)
+    assert hl.read_profile(tmp_path).generation == profile.generation
+    assert "First token:" in repr(profile)
+    assert "8 tokens" in repr(profile)
+    row = profile.tables["generation"].iloc[0]
+    assert row["tpot_ms"] == profile.generation.tpot_ms
+    assert row["token_ids"].split() == [str(t) for t in profile.generation.tokens[0]]
+
+
+def test_a_sweep_ranks_by_the_time_per_further_token(model, core, tmp_path):
+    alone = hl.Placement(hl.Affinity.uniform(model, "CPU", core=core), "alone", {"CPU": F32}, True)
+    sweep = hl.sweep(
+        model, [alone, in_two(model, core, "ACC", "CPU")], scenario=SCENARIO, turns=2,
+        executor=["hetero", "parallel"], counters=False, isolate=False, baselines=False,
+        store=tmp_path, core=core, progress=False,
+    )  # fmt: skip
+    summary = sweep.summary.set_index("label")
+    assert list(summary["status"]) == ["ok"] * 4
+    assert list(summary["verdict"]) == ["equal"] * 4
+    assert np.allclose(summary["tpot_ms"] * 1e3, summary["median_us"])
+    assert (summary["ttft_ci95_low_ms"] <= summary["ttft_ms"]).all()
+    assert np.allclose(summary["tokens_per_s"], 1e3 / summary["tpot_ms"])
+    assert sweep.ranking["tpot_ms"].is_monotonic_increasing
+    for label in summary.index:
+        assert sweep.profile(label).generation.token_ids.shape == (1, 8)
+    assert hl.read_sweep(tmp_path).summary.equals(sweep.summary)
+
+
+def test_wrong_scenarios_are_told_before_a_compile(model, own_core):
+    plain = chain("a", "b")
+    cases = [
+        (ArgumentError, "say what it is to generate", model, {}),
+        (ModelError, "has no states", plain, {"scenario": SCENARIO}),
+        (InputError, r"shape \[1, 5\]", model, {"scenario": SCENARIO, "inputs": PROMPT[:, :2]}),
+        (InputError, "one input is the prompt", model, {"scenario": SCENARIO, "inputs": {"x": 1}}),
+        (
+            InputError,
+            f"from 0 to {VOCABULARY - 1}",
+            model,
+            {"scenario": SCENARIO, "inputs": PROMPT + VOCABULARY},
+        ),
+        (ArgumentError, "several in flight", model, {"scenario": SCENARIO, "requests": 2}),
+    ]
+    for kind, text, given, options in cases:
+        with pytest.raises(kind, match=text):
+            hl.profile(given, "CPU", core=own_core, **options)
+    with pytest.raises(ArgumentError, match="say what it is to generate"):
+        hl.sweep(model, ["CPU"], core=own_core)
+    assert own_core.n_compiled == 0
+
+
+def test_logits_are_compared_up_to_the_first_other_token():
+    logits = np.ones((1, 3, 4), np.float32)
+    expected = {"logits": logits, "token_ids": np.array([[7, 8, 9]])}
+    later = logits.copy()
+    later[0, 2] = 5  # behind another token, so that it cannot be the same
+    other = {"logits": later, "token_ids": np.array([[7, 6, 9]])}
+    assert [a.verdict for a in compare_generation(other, expected, "f32")] == ["equal", "rounding"]
+    other["logits"][0, 1] = 5
+    verdicts = [a.verdict for a in compare_generation(other, expected, "f32")]
+    assert verdicts == ["different", "different"]
+    assert [a.verdict for a in compare_generation(expected, expected, "f32")] == ["equal"] * 2
