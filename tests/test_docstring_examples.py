@@ -20,7 +20,7 @@ SLOW = {"advise", "calibrate", "measure_noise", "optimize", "plan", "quantize", 
 WITHOUT = {
     "Across", "Advice", "BenchmarkReport", "Boundary", "BudgetWarning", "Classification",
     "classify", "Comparison", "CompiledPlacement", "CostModel", "Dataset", "Difference",
-    "EmulatedDevice", "Evaluation",
+    "EmulatedDevice", "Evaluation", "Generation",
     "HeteroDumps", "HeteroLabError", "HeteroLabWarning", "Latency", "Metric", "Noise", "OpGraph",
     "Optimized", "Partition", "Plan", "Prediction", "Profile", "read_benchmark_app", "Recovered",
     "Refusals", "Schedule", "SchedulePlan", "Subgraph", "SupportEvidence", "Sweep",

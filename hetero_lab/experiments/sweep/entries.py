@@ -26,11 +26,8 @@ from hetero_lab.errors import (
 from hetero_lab.experiments.sweep.options import Dimensions
 from hetero_lab.experiments.sweep.records import StoredEntry
 from hetero_lab.experiments.workers.job import Job
-<<<<<<< HEAD
 from hetero_lab.model.blocks import find_blocks
-=======
 from hetero_lab.model.language import Scenario
->>>>>>> 26a8f43 (Language models are profiled and swept: time to the first token and per further token, tokens compared with one device)
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import Source, prepare
 from hetero_lab.placement.affinity import Affinity
