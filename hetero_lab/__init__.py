@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from hetero_lab.experiments.search.find_wrong import find_wrong as find_wrong
     from hetero_lab.experiments.search.optimize import optimize as optimize
     from hetero_lab.experiments.search.optimized import Optimized as Optimized
+    from hetero_lab.experiments.search.pipeline import PipelineAdvice as PipelineAdvice
     from hetero_lab.experiments.search.recover import recover_accuracy as recover_accuracy
     from hetero_lab.experiments.search.recovered import Recovered as Recovered
     from hetero_lab.experiments.search.refusals import (
@@ -163,6 +164,7 @@ _WHERE = {
     "Optimized": "experiments.search.optimized",
     "ParallelExecutor": "runtime.parallel",
     "Partition": "placement.partition",
+    "PipelineAdvice": "experiments.search.pipeline",
     "Placement": "placement.placement",
     "Plan": "planning.planner",
     "Prediction": "planning.prediction",

@@ -89,6 +89,11 @@ def set_aside(result: object) -> None:
     _set_aside = result
 
 
+def what_was_set_aside() -> object:
+    """Return what the call that runs now, or one inside of it, has set aside."""
+    return _set_aside
+
+
 def _on_signal(number: int, frame: FrameType | None) -> None:
     global _seen
     _seen = True

@@ -15,6 +15,7 @@ from hetero_lab.experiments.profile.result import Profile
 from hetero_lab.experiments.profile.tables import headline
 from hetero_lab.experiments.search.advice import BEST, Advice
 from hetero_lab.experiments.search.optimized import Optimized
+from hetero_lab.experiments.search.pipeline import PipelineAdvice
 from hetero_lab.experiments.search.recovered import Recovered
 from hetero_lab.experiments.search.wrong import Wrong
 from hetero_lab.experiments.sweep.result import Sweep
@@ -41,6 +42,7 @@ Result: TypeAlias = (
     | Sweep
     | Optimized
     | Advice
+    | PipelineAdvice
     | CostModel
     | SchedulePlan
     | Difference
@@ -303,6 +305,13 @@ KINDS = (
             Listing("Candidates", _judged, is_detail=False),
             Listing("Summary", lambda advice: advice.summary),
         ),
+    ),
+    Kind(
+        takes=PipelineAdvice,
+        heading=lambda advice: f"What to deploy: {', '.join(advice.best)} together",
+        notes=lambda advice: advice.verdict.splitlines(),
+        views=(),
+        listings=(Listing("Combinations", lambda advice: advice.summary, is_detail=False),),
     ),
     Kind(
         takes=Optimized,

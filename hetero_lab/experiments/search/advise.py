@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -37,10 +37,17 @@ from hetero_lab.experiments.search.calibrate import check_device_properties
 from hetero_lab.experiments.search.candidates import Candidates, candidates_for, order_of
 from hetero_lab.experiments.search.optimize import optimize
 from hetero_lab.experiments.search.optimized import OPTIMIZED, Optimized
+from hetero_lab.experiments.search.pipeline import (
+    PipelineAdvice,
+    advise_together,
+    check_pipeline,
+)
 from hetero_lab.experiments.search.progress import SearchProgress
+from hetero_lab.experiments.sweep.reading import BUDGET_ENDED
 from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.experiments.sweep.row import Row
 from hetero_lab.experiments.sweep.sweep import sweep
+from hetero_lab.interrupts import set_aside, what_was_set_aside
 from hetero_lab.model.read import PreparedModel, Source, prepare, save
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement, carried_over, resolve
@@ -67,11 +74,58 @@ _AS_GOOD = 1.01  # a simpler candidate that is slower by no more is advised inst
 _IN_FLIGHT = 4
 _LEAST_TURNS = 2
 _EXAMPLES = 3
+_ALONE = 0.5  # of the budget of a pipeline, for each model alone
 _INT8 = "int8"
 
 
+@overload
 def advise(
     model: Source,
+    devices: Sequence[str] | None = ...,
+    *,
+    data: Dataset | Sequence[Any] | None = ...,
+    metric: Metric | Correct | None = ...,
+    max_drop: float = ...,
+    objective: str = ...,
+    requests: int = ...,
+    budget_s: float | None = ...,
+    device_properties: Mapping[str, Mapping[str, Any]] | None = ...,
+    memory_limit: Mapping[str, int | str] | None = ...,
+    costs: CostModel | None = ...,
+    inputs: Inputs | None = ...,
+    seed: int = ...,
+    store: str | os.PathLike[str] | None = ...,
+    isolate: bool = ...,
+    progress: bool = ...,
+    core: ov.Core | None = ...,
+) -> Advice: ...
+
+
+@overload
+def advise(
+    model: Mapping[str, Source],
+    devices: Sequence[str] | None = ...,
+    *,
+    data: Dataset | Sequence[Any] | None = ...,
+    metric: Metric | Correct | None = ...,
+    max_drop: float = ...,
+    objective: str = ...,
+    requests: int = ...,
+    budget_s: float | None = ...,
+    device_properties: Mapping[str, Mapping[str, Any]] | None = ...,
+    memory_limit: Mapping[str, int | str] | None = ...,
+    costs: CostModel | None = ...,
+    inputs: Inputs | None = ...,
+    seed: int = ...,
+    store: str | os.PathLike[str] | None = ...,
+    isolate: bool = ...,
+    progress: bool = ...,
+    core: ov.Core | None = ...,
+) -> PipelineAdvice: ...
+
+
+def advise(
+    model: Source | Mapping[str, Source],
     devices: Sequence[str] | None = None,
     *,
     data: Dataset | Sequence[Any] | None = None,
@@ -89,7 +143,7 @@ def advise(
     isolate: bool = True,
     progress: bool = True,
     core: ov.Core | None = None,
-) -> Advice:
+) -> Advice | PipelineAdvice:
     """Say what to deploy, and why.
 
     First all candidates are raced: single devices and their properties, AUTO and MULTI, HETERO's
@@ -99,10 +153,15 @@ def advise(
     is data to calibrate with, are measured once more, in turns with each other, and the best
     split with the parallel executor. Of what is equally fast within 1 %, the simplest is advised.
 
+    Several models, by name, are a pipeline, all of them at work at the same time: each is advised
+    on alone, in half of the budget, and what is good for each is then combined and measured
+    together, so that no two wait for one device without need.
+
     Parameters
     ----------
     model
-        Anything that :func:`hetero_lab.load` takes.
+        Anything that :func:`hetero_lab.load` takes, or several of it by name:
+        ``{"det": "det.onnx", "rec": "rec.onnx"}``.
     devices
         By default all that are here, emulated ones included.
     data, metric
@@ -117,7 +176,8 @@ def advise(
     budget_s
         Wall time of the measurements. Where it is too short, the advice says what it needs.
     device_properties, memory_limit, costs
-        As for :func:`hetero_lab.optimize`; the limits are those of weights.
+        As for :func:`hetero_lab.optimize`; the limits are those of weights, in a pipeline of
+        those of all models together.
     inputs, seed, isolate, progress
         As for :func:`hetero_lab.sweep`.
     store
@@ -125,16 +185,20 @@ def advise(
 
     Returns
     -------
-    Advice
+    Advice or PipelineAdvice
         ``.verdict``, ``.summary``, ``.best``, ``.deploy(directory)``. After Ctrl-C
-        (:func:`hetero_lab.last_interrupted`): what is known.
+        (:func:`hetero_lab.last_interrupted`): what is known. Of a pipeline, ``.best`` is a
+        placement by name.
 
     Raises
     ------
     DeviceError
         The model runs nowhere here; the message names the ops.
     ArgumentError
-        ``metric`` without data, or another wrong argument, before something is compiled.
+        ``metric`` without data, or another wrong argument, before something is compiled; or
+        what is of one model only (``data``, ``metric``, ``costs``, ``inputs``) for a pipeline.
+    PlanError
+        No combination of a pipeline keeps to the memory limits.
     MeasurementError
         No candidate runs.
 
@@ -146,6 +210,23 @@ def advise(
     >>> advice.best.affinity.devices
     ('CPU',)
     """
+    if isinstance(model, Mapping):
+        given = {"data": data, "metric": metric, "costs": costs, "inputs": inputs}
+        check_pipeline(model, [name for name, value in given.items() if value is not None])
+        return _advise_pipeline(
+            model,
+            devices,
+            objective=objective,
+            requests=requests,
+            budget_s=budget_s,
+            device_properties=device_properties,
+            memory_limit=memory_limit,
+            seed=seed,
+            store=store,
+            isolate=isolate,
+            progress=progress,
+            core=core,
+        )
     watch = Stopwatch.start(budget_s)
     core = core or shared_core()
     if objective not in (LATENCY, THROUGHPUT):
@@ -196,6 +277,45 @@ def advise(
             progress=bar,
         )
         return inquiry.run()
+
+
+def _advise_pipeline(
+    models: Mapping[str, Source],
+    devices: Sequence[str] | None,
+    *,
+    budget_s: float | None,
+    memory_limit: Mapping[str, int | str] | None,
+    store: str | os.PathLike[str] | None,
+    core: ov.Core | None,
+    **options: Any,
+) -> PipelineAdvice:
+    """Advise on each model alone, then on all together."""
+    watch = Stopwatch.start(budget_s)
+    prepared = {name: prepare(source) for name, source in models.items()}
+    alone: dict[str, Advice] = {}
+    for name, model in prepared.items():
+        alone[name] = advise(
+            model,
+            devices,
+            budget_s=None if budget_s is None else _ALONE * budget_s / len(models),
+            memory_limit=memory_limit,
+            store=None if store is None else Path(store) / name,
+            core=core,
+            **options,
+        )
+        if alone[name].interrupted and len(alone) < len(models):
+            set_aside(alone)
+            raise KeyboardInterrupt
+    left_s = None if budget_s is None else max((1 - _ALONE) * budget_s, budget_s - watch.elapsed_s)
+    return advise_together(
+        alone,
+        objective=options["objective"],
+        memory_limit=memory_limit or {},
+        budget_s=left_s,
+        seed=options["seed"],
+        progress=options["progress"],
+        core=core or shared_core(),
+    )
 
 
 @dataclass
@@ -329,6 +449,9 @@ class _Inquiry:
             )
         except KeyboardInterrupt:
             self.interrupted = True
+            learnt = what_was_set_aside()
+            if kept_costs is not None and isinstance(learnt, CostModel):
+                learnt.to_json(kept_costs)  # the same call goes on from them
             return None
         except HeteroLabError as error:
             self.notes.append(f"No placement was searched for: {error}")
@@ -490,6 +613,8 @@ class _Inquiry:
 
     def _unusable(self, row: Row) -> tuple[str, str] | None:
         if row.profile is None or row.latency is None:
+            if row.status == BUDGET_ENDED:
+                return UNMEASURED, "the budget ended before them"
             return UNMEASURED, row.detail or row.status
         wrong = [a for a in row.profile.agreement if a.verdict in ("different", "not a number")]
         if wrong:

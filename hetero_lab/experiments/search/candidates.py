@@ -155,14 +155,20 @@ def _variations(device: str, requests: int, core: ov.Core) -> dict[str, dict[str
     return found
 
 
+def held_bytes(graph: OpGraph, placement: Placement) -> dict[str, int]:
+    """Return the bytes of weights that each device holds."""
+    if placement.direct:
+        return dict.fromkeys(placement.devices, graph.weight_bytes)
+    held = dict.fromkeys(placement.devices, 0)
+    for op in graph:
+        if op.type == "Constant":
+            held[placement.affinity[op.name]] += op.outputs[0].n_bytes or 0
+    return held
+
+
 def over_limit(graph: OpGraph, placement: Placement, memory_limit: Mapping[str, int | str]) -> str:
     """Say which device would hold more weights than it may; empty if none would."""
-    held = dict.fromkeys(placement.devices, graph.weight_bytes)
-    if not placement.direct:
-        held = dict.fromkeys(placement.devices, 0)
-        for op in graph:
-            if op.type == "Constant":
-                held[placement.affinity[op.name]] += op.outputs[0].n_bytes or 0
+    held = held_bytes(graph, placement)
     for device, limit in memory_limit.items():
         if held.get(device, 0) > parse_bytes(limit):
             return (

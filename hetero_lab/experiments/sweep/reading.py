@@ -230,7 +230,7 @@ def _row(
     elif isinstance(last, Failed):  # a later record would show that it was overcome
         status, detail = last.status, last.detail
     elif not turns or compiled is None:
-        status = f"not measured: {'interrupted' if interrupted else 'time budget used up'}"
+        status = "not measured: interrupted" if interrupted else BUDGET_ENDED
         detail = "" if call is None else _what_is_left(call)
     else:
         devices = dict(zip((op.name for op in graph), entry.affinity, strict=True))
@@ -304,6 +304,7 @@ def _what_is_left(call: Call) -> str:
     )
 
 
+BUDGET_ENDED = "not measured: time budget used up"
 _NOISY_MAD = 0.1
 _LARGE_SHARE = 0.2
 

@@ -13,7 +13,7 @@ from hetero_lab.backend.bound import bind
 from hetero_lab.backend.core import shared_core
 from hetero_lab.cli.main import main
 from hetero_lab.errors import ArgumentError, DeviceError
-from hetero_lab.experiments.search import advise as advising
+from hetero_lab.experiments.search import advise as advising, optimize as optimizing
 from hetero_lab.experiments.search.candidates import candidates_for, order_of
 
 JUDGEMENTS = {"best", "as fast", "slower", "wrong outputs", "less accurate", "not measured"}
@@ -117,6 +117,34 @@ def test_interrupted_it_says_what_it_knows(monkeypatch, tmp_path):
     assert "Ctrl-C ended it" in made.verdict
     assert {c.stage for c in made.candidates} == {"race"}
     assert hl.read_sweep(tmp_path / "race").rows
+
+
+@pytest.mark.slow
+def test_costs_of_an_interrupted_search_are_kept_and_gone_on_with(monkeypatch, tmp_path):
+    def stop(_search):
+        raise KeyboardInterrupt
+
+    hl.emulate("ADVACC", unsupported={"Softmax"})
+    monkeypatch.setattr(advising, "_SEARCH_LEAST_S", 0.0)
+    options: dict[str, Any] = {"budget_s": 20, "store": tmp_path, **QUICK}
+    with monkeypatch.context() as at_the_end_of_the_search:
+        at_the_end_of_the_search.setattr(optimizing, "_prove", stop)
+        made = advising.advise("digits_inception", ["ADVACC", "CPU"], **options)
+    assert made.interrupted
+    learnt = hl.CostModel.from_json(tmp_path / "costs.json")
+    assert not (tmp_path / "optimized.json").exists()
+    given = []
+    search = advising.optimize
+
+    def watched(*args, **options):
+        given.append(options["costs"])
+        return search(*args, **options)
+
+    monkeypatch.setattr(advising, "optimize", watched)
+    again = advising.advise("digits_inception", ["ADVACC", "CPU"], **options)
+    assert [costs.devices for costs in given] == [learnt.devices]
+    assert not again.interrupted
+    assert (tmp_path / "optimized.json").exists()
 
 
 def test_what_is_raced_for_latency_and_for_throughput():

@@ -1,0 +1,443 @@
+"""Pipelines: several models that run at the same time, and the devices that suit them together."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hetero_lab.backend.bound import bind
+from hetero_lab.errors import (
+    ArgumentError,
+    HeteroLabError,
+    MeasurementError,
+    PlanError,
+    names_at_hand,
+    shorten,
+)
+from hetero_lab.experiments.deployment.deploy import freeze
+from hetero_lab.experiments.search.advice import (
+    ALIKE,
+    BEST,
+    SLOWER,
+    UNMEASURED,
+    Advice,
+    Judged,
+)
+from hetero_lab.experiments.search.candidates import held_bytes
+from hetero_lab.experiments.search.progress import SearchProgress
+from hetero_lab.placement.placement import Placement, resolve
+from hetero_lab.planning.constraints import parse_bytes
+from hetero_lab.planning.objective import LATENCY
+from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed, inference_errors
+from hetero_lab.runtime.inputs import generate_inputs
+from hetero_lab.runtime.side_by_side import run_side_by_side_turn
+from hetero_lab.runtime.timing import Stopwatch
+from hetero_lab.statistics import paired_ratio, turn_level
+from hetero_lab.tables import bytes_text, html_table, make_directory
+
+if TYPE_CHECKING:
+    import openvino as ov
+    import pandas as pd
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
+_OPTIONS = 4  # candidates of each model that are combined
+_MOST = 16  # combinations that are measured
+_LEAST_TURNS, _MOST_TURNS = 3, 30
+_PRECISION = 0.02
+_AS_GOOD = 1.01
+
+
+@dataclass(frozen=True)
+class Combination:
+    """One way to run all models at the same time.
+
+    Attributes
+    ----------
+    chosen
+        The candidate of each model.
+    turns_us
+        For each turn the latency of each model while the others ran, in µs.
+    judgement
+        ``best``, ``as fast``, ``slower`` or ``not measured``.
+    """
+
+    chosen: Mapping[str, Judged]
+    turns_us: tuple[Mapping[str, float], ...] = ()
+    judgement: str = UNMEASURED
+
+    @property
+    def label(self) -> str:
+        """Which candidate each model is."""
+        return ", ".join(f"{name}: {c.row.label}" for name, c in self.chosen.items())
+
+    def levels_us(self, objective: str) -> list[float]:
+        """Return the time of each turn: the sum over the models, or that of the slowest."""
+        whole = sum if objective == LATENCY else max
+        return [whole(turn.values()) for turn in self.turns_us]
+
+
+@dataclass(frozen=True)
+class PipelineAdvice:
+    """What to deploy of several models that run at the same time.
+
+    Attributes
+    ----------
+    best
+        The placement of each model.
+    verdict
+        Sentences: what is best together, by how much and how sure, and what it costs beside each
+        model alone.
+    advices
+        What is best for each model alone.
+    combinations
+        What was measured together, the reference (what is best for each alone) first.
+    left_out
+        Combinations that no device has the memory for, and why.
+    objective
+        ``latency``: the time of an item through all models one after another, while all are
+        busy; ``throughput``: the time between items, which is that of the slowest model.
+    interrupted
+        Whether Ctrl-C ended it.
+    """
+
+    best: Mapping[str, Placement]
+    verdict: str
+    advices: Mapping[str, Advice]
+    combinations: tuple[Combination, ...]
+    left_out: tuple[tuple[str, str], ...]
+    objective: str
+    interrupted: bool = False
+
+    @cached_property
+    def summary(self) -> pd.DataFrame:
+        """One row a combination.
+
+        ``judgement``; per model ``NAME``, ``NAME_alone_us`` and ``NAME_together_us``;
+        ``median_us`` of the objective, ``ratio``, ``ratio_ci95_low`` and ``ratio_ci95_high`` to
+        the first row; ``n_turns``.
+        """
+        import pandas as pd
+
+        rows = []
+        for combination in self.combinations:
+            row: dict[str, object] = {"judgement": combination.judgement}
+            for name, candidate in combination.chosen.items():
+                turns = [turn[name] for turn in combination.turns_us]
+                alone = candidate.row.latency
+                row[name] = candidate.row.label
+                row[f"{name}_alone_us"] = None if alone is None else alone.us
+                row[f"{name}_together_us"] = float(np.median(turns)) if turns else None
+            levels = combination.levels_us(self.objective)
+            ratio = _ratio(combination, self.combinations[0], self.objective)
+            row["median_us"] = float(np.median(levels)) if levels else None
+            row |= dict(zip(("ratio", "ratio_ci95_low", "ratio_ci95_high"), ratio, strict=False))
+            rows.append(row | {"n_turns": len(levels)})
+        return pd.DataFrame(rows)
+
+    @property
+    def chosen(self) -> Combination:
+        """The combination that is advised."""
+        return next((c for c in self.combinations if c.judgement == BEST), self.combinations[0])
+
+    def deploy(self, directory: str | os.PathLike[str]) -> Path:
+        """Freeze each model with its contract, in a directory of its own name.
+
+        Returns
+        -------
+        pathlib.Path
+            The directory; :func:`hetero_lab.verify` takes the ones in it.
+
+        Raises
+        ------
+        OutputPathError, CompileError
+            As for :func:`hetero_lab.freeze`.
+        """
+        target = make_directory(directory)
+        for name, candidate in self.chosen.chosen.items():
+            freeze(candidate.model, candidate.placement, target / name)
+        return target
+
+    def __repr__(self) -> str:
+        return f"PipelineAdvice({self.chosen.label!r})\n{self.verdict}"
+
+    def __str__(self) -> str:
+        return f"{self.verdict}\n"
+
+    def _repr_html_(self) -> str:
+        return html_table(self.summary, caption=self.verdict)
+
+
+def check_pipeline(models: Mapping[str, Any], given: Sequence[str]) -> None:
+    """Raise for names that cannot be those of directories, and for arguments of one model.
+
+    Raises
+    ------
+    ArgumentError
+        No model, a name with other characters, or an argument of one model only.
+    """
+    if not models:
+        raise ArgumentError("A pipeline needs a model at least: {'det': 'det.onnx', …}.")
+    for name in models:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise ArgumentError(
+                f"{shorten(repr(name))} is no name of a model of a pipeline, which has letters, "
+                "digits, - and _ only: what deploy() writes is called so."
+            )
+    if given:
+        raise ArgumentError(
+            f"{', '.join(f'{name}=' for name in given)} is for one model: advise on each "
+            "alone, or leave it out."
+        )
+
+
+def advise_together(
+    advices: Mapping[str, Advice],
+    *,
+    objective: str,
+    memory_limit: Mapping[str, int | str],
+    budget_s: float | None,
+    seed: int,
+    progress: bool,
+    core: ov.Core,
+) -> PipelineAdvice:
+    """Measure combinations of what is good for each model alone, all models at the same time.
+
+    Raises
+    ------
+    PlanError
+        No combination keeps to the memory limits.
+    MeasurementError
+        No combination runs.
+    """
+    combinations, left_out = _combinations(advices, objective, memory_limit)
+    watch = Stopwatch.start(budget_s)
+    race = _Race(list(combinations), objective, seed, core)
+    with SearchProgress(watch, show=progress) as bar:
+        bar.begin("together")
+        try:
+            race.run(watch)
+        except KeyboardInterrupt:
+            race.interrupted = True
+    judged = race.judged()
+    interrupted = race.interrupted or any(a.interrupted for a in advices.values())
+    best = next((c for c in judged if c.judgement == BEST), judged[0])
+    return PipelineAdvice(
+        best={name: c.placement for name, c in best.chosen.items()},
+        verdict="\n".join(_sentences(judged, best, objective, left_out, race)),
+        advices=dict(advices),
+        combinations=tuple(judged),
+        left_out=tuple(left_out.items()),
+        objective=objective,
+        interrupted=interrupted,
+    )
+
+
+def _combinations(
+    advices: Mapping[str, Advice], objective: str, memory_limit: Mapping[str, int | str]
+) -> tuple[list[Combination], dict[str, str]]:
+    """Return what is best for each alone, then other devices for some, the promising ones first."""
+    options = [_options(advice) for advice in advices.values()]
+    found, left_out = [], {}
+    for chosen in itertools.product(*options):
+        combination = Combination(dict(zip(advices, chosen, strict=True)))
+        excess = _over_limit(combination, memory_limit)
+        if excess:
+            left_out[combination.label] = excess
+        else:
+            found.append(combination)
+    if not found:
+        label, why = next(iter(left_out.items()))
+        raise PlanError(f"No combination keeps to memory_limit=. {label}: {why}.")
+    first = found[0]
+    found.sort(key=lambda combination: _expected_us(combination, objective))
+    return [first, *[c for c in found if c is not first]][:_MOST], left_out
+
+
+def _options(advice: Advice) -> list[Judged]:
+    """Return the advised candidate, and the fastest usable one on each other set of devices."""
+    usable = [c for c in advice.candidates if c.judgement in (BEST, ALIKE, SLOWER)]
+    usable.sort(key=lambda c: (c.judgement != BEST, c.row.latency.us if c.row.latency else np.inf))
+    by_devices: dict[frozenset[str], Judged] = {}
+    for candidate in usable:
+        by_devices.setdefault(frozenset(candidate.placement.devices), candidate)
+    return list(by_devices.values())[:_OPTIONS]
+
+
+def _over_limit(combination: Combination, memory_limit: Mapping[str, int | str]) -> str:
+    for device, limit in memory_limit.items():
+        held = sum(
+            held_bytes(c.model.graph, c.placement).get(device, 0)
+            for c in combination.chosen.values()
+        )
+        if held > parse_bytes(limit):
+            return (
+                f"{device} would hold {bytes_text(held)} of weights, more than its limit of "
+                f"{bytes_text(parse_bytes(limit))}"
+            )
+    return ""
+
+
+def _expected_us(combination: Combination, objective: str) -> float:
+    """Guess from the latencies alone: models on one device wait for each other."""
+    busy: dict[str, float] = {}
+    alone = []
+    for candidate in combination.chosen.values():
+        us = candidate.row.latency.us if candidate.row.latency else 0.0
+        alone.append(us)
+        for device in candidate.placement.devices:
+            busy[device] = busy.get(device, 0.0) + us
+    return max(busy.values()) + (sum(alone) if objective == LATENCY else 0.0)
+
+
+class _Race:
+    """Measures combinations in turns; those that are slower beyond the intervals drop out."""
+
+    def __init__(self, given: list[Combination], objective: str, seed: int, core: ov.Core):
+        self.combinations = given
+        self.objective = objective
+        self.interrupted = False
+        self.failed: dict[int, str] = {}
+        self._seed = seed
+        self._core = core
+        self._compiled: dict[int, tuple[CompiledPlacement, ov.InferRequest]] = {}
+
+    def run(self, watch: Stopwatch) -> None:
+        """Measure until the best is known to 2 %, or the budget is over; at least the reference."""
+        running = list(range(len(self.combinations)))
+        for number in range(_MOST_TURNS):
+            for index in running[:]:
+                over = watch.is_over and (number >= _LEAST_TURNS or index > 0)
+                if over:
+                    return
+                try:
+                    self._turn(index)
+                except HeteroLabError as error:
+                    self.failed[index] = str(error)
+                    running.remove(index)
+            if not running:
+                raise MeasurementError(
+                    f"No combination runs. {self.combinations[0].label}: {self.failed[0]}"
+                )
+            if number + 1 >= _LEAST_TURNS:
+                running = self._left(running)
+                if len(running) == 1 and self._is_precise(running[0]):
+                    return
+
+    def judged(self) -> list[Combination]:
+        """Return the combinations, each with what became of it."""
+        known = [c for i, c in enumerate(self.combinations) if c.turns_us and i not in self.failed]
+        if not known:
+            return self.combinations
+        fastest = min(known, key=self._median)
+        as_good = [c for c in known if self._median(c) <= _AS_GOOD * self._median(fastest)]
+        best = self.combinations[0] if self.combinations[0] in as_good else fastest
+        found = []
+        for combination in self.combinations:
+            if combination is best:
+                judgement = BEST
+            elif combination not in known:
+                judgement = UNMEASURED
+            else:
+                slower = _ratio(combination, best, self.objective)[1] > 1.0
+                judgement = SLOWER if slower else ALIKE
+            found.append(replace(combination, judgement=judgement))
+        return found
+
+    def _turn(self, index: int) -> None:
+        combination = self.combinations[index]
+        requests = [self._request(c) for c in combination.chosen.values()]
+        with inference_errors(combination.label):
+            samples = run_side_by_side_turn(requests)
+        turn = dict(zip(combination.chosen, map(turn_level, samples), strict=True))
+        turns = (*combination.turns_us, turn)
+        self.combinations[index] = replace(combination, turns_us=turns)
+
+    def _request(self, candidate: Judged) -> ov.InferRequest:
+        """Return a request of a candidate, compiled when it is first needed."""
+        if id(candidate) not in self._compiled:
+            bound = bind(candidate.model, self._core)
+            compiled = compile_placed(resolve(bound, candidate.placement))
+            request = compiled.new_request(generate_inputs(bound, self._seed))
+            self._compiled[id(candidate)] = compiled, request
+        return self._compiled[id(candidate)][1]
+
+    def _left(self, running: Sequence[int]) -> list[int]:
+        best = min((self.combinations[i] for i in running), key=self._median)
+        return [
+            i
+            for i in running
+            if i == 0 or _ratio(self.combinations[i], best, self.objective)[1] <= 1.0
+        ]
+
+    def _is_precise(self, index: int) -> bool:
+        return self._spread(self.combinations[index]) < _PRECISION
+
+    def _spread(self, combination: Combination) -> float:
+        _, low, high = _ratio(combination, self.combinations[0], self.objective)
+        return high - low
+
+    def _median(self, combination: Combination) -> float:
+        return float(np.median(combination.levels_us(self.objective)))
+
+
+def _ratio(
+    combination: Combination, other: Combination, objective: str
+) -> tuple[float | None, float, float]:
+    """Return the ratio of the turns that both have, with its 95 % interval."""
+    ours, theirs = combination.levels_us(objective), other.levels_us(objective)
+    common = min(len(ours), len(theirs))
+    if not common:
+        return None, 0.0, float("inf")
+    ratio, low, high, _ = paired_ratio(ours[:common], theirs[:common])
+    return ratio, low, high
+
+
+def _sentences(
+    judged: Sequence[Combination],
+    best: Combination,
+    objective: str,
+    left_out: Mapping[str, str],
+    race: _Race,
+) -> list[str]:
+    """Say what is best together, what that costs each model, and what could not be tried."""
+    reference = judged[0]
+    whole = "an item through all of them" if objective == LATENCY else "between two items"
+    levels = best.levels_us(objective)
+    if not levels:
+        return [f"Nothing was measured together; each alone is best as {reference.label}."]
+    said = [f"Deploy {best.label}: {np.median(levels):.0f} µs {whole}, all at work at once."]
+    if best.chosen == reference.chosen:
+        said.append("That is also what is best for each model alone.")
+    else:
+        ratio, low, high = _ratio(best, reference, objective)
+        said.append(
+            f"That is {ratio:.3f} of the time (95 %: {low:.3f} to {high:.3f}) of what is best for "
+            f"each model alone ({reference.label})."
+        )
+    parts = []
+    for name, candidate in best.chosen.items():
+        together = float(np.median([turn[name] for turn in best.turns_us]))
+        alone = candidate.row.latency
+        if alone is not None:
+            parts.append(f"{name} {together:.0f} µs, alone {alone.us:.0f}")
+    said.append(f"Beside the others: {'; '.join(parts)}.")
+    for judgement, begins in ((ALIKE, "As fast, or not to be told apart"), (SLOWER, "Slower")):
+        labels = [c.label for c in judged if c.judgement == judgement]
+        if labels:
+            said.append(f"{begins}: {names_at_hand(labels, 3)}.")
+    said += [f"Not measured: {judged[i].label}: {why}" for i, why in race.failed.items()]
+    if left_out:
+        label, why = next(iter(left_out.items()))
+        more = f" (and {len(left_out) - 1} more)" if len(left_out) > 1 else ""
+        said.append(f"Left out: {label}{more}, because {why}.")
+    if race.interrupted:
+        said.append("Ctrl-C ended it: this is what was known by then.")
+    return said
