@@ -22,7 +22,7 @@ WITHOUT = {
     "classify", "Comparison", "CompiledPlacement", "CostModel", "Dataset", "Difference",
     "EmulatedDevice", "Evaluation", "Generation",
     "HeteroDumps", "HeteroLabError", "HeteroLabWarning", "Latency", "Metric", "Noise", "OpGraph",
-    "Optimized", "Partition", "Plan", "Prediction", "Profile", "read_benchmark_app", "Recovered",
+    "Optimized", "Partition", "PipelineAdvice", "Plan", "Prediction", "Profile", "read_benchmark_app", "Recovered",
     "Refusals", "Schedule", "SchedulePlan", "Subgraph", "SupportEvidence", "Sweep",
     "SweepControl", "Verification",
     "Wrong",
