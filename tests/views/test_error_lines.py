@@ -20,6 +20,9 @@ def test_errors_are_drawn_in_order_and_culprits_are_shaded():
     at = list(errors["op"]).index("tanh")
     assert lines["isolated"]["y"][at] == pytest.approx(errors["isolated_error"][at])
     assert lines["accumulated"]["y"][-1] == pytest.approx(wrong.before, rel=1e-3)
+    assert list(lines["jumps"]["x"]) == [at + 1]
+    assert list(lines["jumps"]["text"]) == ["tanh"]
+    assert lines["jumps"]["y"][0] == pytest.approx(errors["accumulated_error"][at])
     (shade,) = figure.layout.shapes
     assert (shade["x0"], shade["x1"]) == (at + 0.5, at + 1.5)
 

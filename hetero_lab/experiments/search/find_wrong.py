@@ -926,6 +926,7 @@ class _Search:
             and key in bound
             and not bound[key].explains(arrived[key], values[key])
         }
+        makers = {op for each in self.found for op, _ in outgoing(self.graph, each.ops)}
         ports: dict[str, list[TensorKey]] = {}
         for key in values:
             ports.setdefault(key[0], []).append(key)
@@ -949,7 +950,7 @@ class _Search:
                         default=None,
                     ),
                     jumps=not unexplained.isdisjoint(keys)
-                    and unexplained.isdisjoint(self._read_in_sight(op, arrived)),
+                    and (op in makers or unexplained.isdisjoint(self._read_in_sight(op, arrived))),
                 )
             )
         return tuple(found)

@@ -39,7 +39,8 @@ class OpError:
     rounding
         What rounding in the executed precision could add up to there, at most.
     jumps
-        Whether the accumulated error is more than that here, and was not yet in what the op reads.
+        Whether the accumulated error is more than that here, and either was not yet in what the
+        op reads, or the op makes what a wrong set hands on.
     """
 
     op: str
@@ -209,7 +210,7 @@ class Wrong:
 
         Ops on the trusted device in f32 were not run by themselves. ``rounding_error`` is what
         rounding could add up to there, at most; ``jumps`` is true where the accumulated error
-        gets beyond that.
+        gets beyond that, and where a wrong set adds to it.
         """
         import pandas as pd
 

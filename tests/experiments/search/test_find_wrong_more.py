@@ -127,6 +127,13 @@ def test_errors_are_of_the_whole_model_and_jump_where_the_fault_is():
     assert errors["accumulated_error"]["negative"] == pytest.approx(wrong.before, rel=1e-3)
 
 
+@pytest.mark.slow
+def test_a_second_fault_jumps_as_well():
+    wrong = injected.search(chain_case(fault("matmul"), fault("shift", "sigmoid")))
+    errors = wrong.errors.set_index("op")
+    assert list(errors.index[errors["jumps"]]) == ["matmul", "sigmoid"]
+
+
 # What is random.
 
 
