@@ -49,5 +49,7 @@ def test_ctrl_c_is_exit_code_130(command, tmp_path):
     time.sleep(5)  # wherever it is by then
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130, errors
+    # Python ends itself by the signal if it came in the middle of an exec, as in an import, even
+    # where it was handled; a shell shows that as 130 too.
+    assert process.returncode in (130, -signal.SIGINT), errors
     assert "Traceback" not in errors
