@@ -106,6 +106,7 @@ if TYPE_CHECKING:
     from hetero_lab.planning.block_fit import BlockFit as BlockFit, fit_blocks as fit_blocks
     from hetero_lab.planning.cost_model import CostModel as CostModel
     from hetero_lab.planning.difference import Difference as Difference
+    from hetero_lab.planning.guessing import guess_costs as guess_costs
     from hetero_lab.planning.list_scheduling import SchedulePlan as SchedulePlan
     from hetero_lab.planning.plan import plan as plan
     from hetero_lab.planning.planner import Plan as Plan
@@ -194,6 +195,7 @@ _WHERE = {
     "devices": "backend.devices",
     "emulate": "backend.registration",
     "freeze": "experiments.deployment.deploy",
+    "guess_costs": "planning.guessing",
     "hetero_dumps": "experiments.interop.dot_dumps",
     "last_interrupted": "interrupts",
     "lint": "lint.lint",

@@ -14,7 +14,16 @@ import hetero_lab as hl
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 # These measure for longer than a quick test may.
-SLOW = {"advise", "calibrate", "measure_noise", "optimize", "plan", "quantize", "recover_accuracy"}
+SLOW = {
+    "advise",
+    "calibrate",
+    "guess_costs",
+    "measure_noise",
+    "optimize",
+    "plan",
+    "quantize",
+    "recover_accuracy",
+}
 # What has no example: errors, results that only a function of the lab returns, and what needs a
 # file of the user's.
 WITHOUT = {

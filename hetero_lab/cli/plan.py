@@ -366,7 +366,9 @@ def _lines(planned: Planned) -> Iterator[str]:
     proof = "proven best" if plan.gap == 0 else f"at most {plan.relative_gap:.1%} from the best"
     yield f"       {proof} for {plan.objective} by these costs ({plan.method})"
     yield f"Costs: {planned.source}{_measured_where(costs)}"
-    if costs.validation_rows:
+    if costs.guessed_from:
+        yield "       a guess, not measured on this model"
+    elif costs.validation_rows:
         n = len(costs.validation_rows)
         yield f"       off by {costs.mape:.1%} on average on {n} placements not fitted to"
     else:

@@ -13,7 +13,8 @@ from hetero_lab.lint.remedies import find_problems
 from hetero_lab.lint.rules import SLOW_DEVICE
 from hetero_lab.lint.wrong_numbers import Found, wrong_findings, wrong_sets
 from hetero_lab.model.read import Source
-from hetero_lab.placement.partition import partition_of
+from hetero_lab.placement.elsewhere import affinity_elsewhere
+from hetero_lab.placement.partition import partition_of, predict
 from hetero_lab.placement.placement import PlacementLike, resolve
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ def lint(
         An Affinity, a Placement, ``"HETERO:ACC,CPU"`` or ``"CPU"``.
     costs
         A cost model of the same model. Findings are then priced, two more rules apply, and a
-        remedy may use any device of it; without costs, any device of the affinity.
+        remedy may use any device of it; without costs, any device of the affinity. Devices that
+        are not here may be placed on if the costs know them.
     wrong
         What :func:`hetero_lab.find_wrong` found in the same model.
 
@@ -93,29 +95,36 @@ def lint(
                 rule severity
     0  tiny-subgraph     info
     """
-    placed = resolve(bind(model, core), placement)
-    if costs is None:
-        able = {device: able_ops(placed.bound, device) for device in placed.affinity.devices}
-    elif hasattr(costs, "check_graph"):
-        able = {device: costs.supports(device) for device in costs.devices}
-    else:
+    bound = bind(model, core)
+    if costs is not None and not hasattr(costs, "check_graph"):
         raise ArgumentError(
             "costs= takes a cost model, for instance of hetero_lab.calibrate(model, devices), "
             f"not {type(costs).__name__}."
         )
+    if costs is not None:
+        costs.check_graph(bound.graph)
+    far = None if costs is None else affinity_elsewhere(bound, placement, costs)
+    placed = resolve(bound, placement) if far is None else None
+    affinity = far if placed is None else placed.affinity
+    assert affinity is not None
+    if costs is None:
+        able = {device: able_ops(bound, device) for device in affinity.devices}
+    else:
+        able = {device: costs.supports(device) for device in costs.devices}
     if wrong is not None:
         if not hasattr(wrong, "given"):
             raise ArgumentError(
                 "wrong= takes what hetero_lab.find_wrong(model, placement) returns, not "
                 f"{type(wrong).__name__}."
             )
-        wrong.given.affinity.check_model(placed.graph)
-    affinity = placed.affinity
-    found = find_problems(placed.graph, affinity, able, costs, _reasons(placed.bound))
-    if placed.direct:  # compiled as a whole: there is no partition to complain about
+        wrong.given.affinity.check_model(bound.graph)
+    found = find_problems(bound.graph, affinity, able, costs, _reasons(bound))
+    if placed is not None and placed.direct:
+        # Compiled as a whole: there is no partition to complain about.
         found = [finding for finding in found if finding.rule == SLOW_DEVICE]
     if wrong is not None:
-        sets = wrong_sets(wrong, partition_of(placed))
+        partition = predict(bound.graph, affinity) if placed is None else partition_of(placed)
+        sets = wrong_sets(wrong, partition)
         found = [*wrong_findings(wrong, sets, affinity, costs), *found]
     return to_frame(found, priced=costs is not None)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -317,12 +317,13 @@ class Affinity(Mapping[str, str]):
             self._by_pattern(patterns or {}),
             self._by_name(ops or {}),
         ]
-        free = set(self.ops)
+        free, here = set(self.ops), set(self.devices)
         devices = {node.leader: self._devices[node.leader] for node in self._nodes}
         for level in levels:
             decided: dict[str, tuple[str, str]] = {}
             for nodes, device in level:
-                check_device(device, core)
+                if device not in here:  # a device of another machine may have been planned for
+                    check_device(device, core)
                 for node in nodes:
                     if node.name not in free:
                         continue
@@ -522,8 +523,18 @@ def greedy(bound: BoundModel, order: Sequence[str]) -> Affinity:
     DeviceError
         No device supports some op.
     """
-    supported = {device: supported_ops(bound, device) for device in order}
-    graph = bound.graph
+    return first_able(bound.graph, {device: supported_ops(bound, device) for device in order})
+
+
+def first_able(graph: OpGraph, supported: Mapping[str, Collection[str]]) -> Affinity:
+    """Return each op on the first device, in their order, that supports it by ``supported``.
+
+    Raises
+    ------
+    DeviceError
+        No device supports some op.
+    """
+    order = list(supported)
     members = _members(graph)
     devices: dict[str, str] = {}
     unsupported: list[str] = []

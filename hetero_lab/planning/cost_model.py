@@ -70,6 +70,8 @@ class CostModel(CostTerms):
         What the time for measuring did not allow.
     interrupted
         Whether Ctrl-C ended the measuring.
+    guessed_from
+        Names of the models whose costs it was guessed from; empty if it was measured.
     """
 
     device_properties: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -79,8 +81,15 @@ class CostModel(CostTerms):
     emulated: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     interrupted: bool = False
+    guessed_from: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
+        if self.guessed_from:
+            names = names_at_hand(self.guessed_from, 3)
+            return (
+                f"CostModel({self.graph.name!r} on {', '.join(self.devices)}: a guess from the "
+                f"costs of {names}, not measured)"
+            )
         fit = f", MAPE {self.mape:.1%}" if self.validation_rows else ""
         return (
             f"CostModel({self.graph.name!r} on {', '.join(self.devices)}: "
@@ -88,7 +97,23 @@ class CostModel(CostTerms):
         )
 
     def _repr_html_(self) -> str:
-        return html_table(self.to_frame(), caption=repr(self))
+        return html_table(self.to_frame(), caption=f"{self!r} {self.origin}")
+
+    @property
+    def origin(self) -> str:
+        """Where these costs come from: machine, runtime, time, devices; whether they are a guess.
+
+        It speaks of the machine that measured, which need not be this one.
+        """
+        about = self.environment
+        said = [f"on {about['host']}" if about.get("host") else ""]
+        said += [f"OpenVINO {about['openvino_version']}" if about.get("openvino_version") else ""]
+        said += [about.get("measured_at", "")]
+        said += [f"{device} is {about[device]}" for device in self.devices if about.get(device)]
+        where = ", ".join(text for text in said if text) or "on an unknown machine"
+        if not self.guessed_from:
+            return f"Measured {where}."
+        return f"Guessed from the costs of {', '.join(self.guessed_from)}, measured {where}."
 
     @cached_property
     def objective(self) -> Objective:
@@ -291,6 +316,7 @@ def _to_data(costs: CostModel) -> dict[str, Any]:
         "emulated": dict(costs.emulated),
         "notes": list(costs.notes),
         "interrupted": costs.interrupted,
+        "guessed_from": list(costs.guessed_from),
         "fingerprint": costs.fingerprint,
         "units": [[list(u.ops), list(u.time_us), list(u.shares)] for u in costs.units],
         "boundaries": [
@@ -346,6 +372,7 @@ def _from_data(data: dict[str, Any]) -> CostModel:
         emulated={str(k): str(v) for k, v in emulated.items()},
         notes=tuple(map(str, data.get("notes", ()))),
         interrupted=bool(data.get("interrupted", False)),
+        guessed_from=tuple(map(str, data.get("guessed_from", ()))),
         fingerprint=str(data["fingerprint"]),
         validation_rows=tuple(
             ValidationRow(str(label), float(predicted), float(measured), int(n))

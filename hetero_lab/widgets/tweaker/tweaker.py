@@ -20,6 +20,7 @@ from hetero_lab.lint.context import Finding
 from hetero_lab.lint.lint import able_ops, to_frame
 from hetero_lab.model.read import Source, attributes_of
 from hetero_lab.placement.affinity import Affinity, greedy
+from hetero_lab.placement.elsewhere import affinity_elsewhere
 from hetero_lab.placement.placement import Placement, resolve
 from hetero_lab.placement.priorities import Priorities
 from hetero_lab.planning.cost_model import CostModel
@@ -189,7 +190,8 @@ class AffinityTweaker(ipywidgets.VBox):
         In order of priority: the automatic placement is where it starts.
     costs
         What :func:`hetero_lab.calibrate` returned for this model and these devices; then the
-        latency is predicted at every change, and *Suggest* works.
+        latency is predicted at every change, and *Suggest* works, also where a device that they
+        were measured on is not here.
     device_properties
         For measuring and freezing, as in a Placement; those of ``costs`` if they are left out.
     budget_s
@@ -239,7 +241,7 @@ class AffinityTweaker(ipywidgets.VBox):
             raise ArgumentError("budget_s= is how many seconds Measure may take, not None.")
         Stopwatch.start(budget_s)  # raises if it is no number above 0
         bound = bind(model, core)
-        names = Priorities.parse(devices, bound.core).devices
+        far, names = None, ()
         if costs is not None:
             if not isinstance(costs, CostModel):
                 raise ArgumentError(
@@ -247,6 +249,12 @@ class AffinityTweaker(ipywidgets.VBox):
                     f"{type(costs).__name__}."
                 )
             costs.check_graph(bound.graph)
+            listed = devices if isinstance(devices, str) else ",".join(map(str, devices))
+            far = affinity_elsewhere(bound, listed, costs)
+            names = tuple(listed.removeprefix("HETERO:").split(","))
+        if far is None:
+            names = Priorities.parse(devices, bound.core).devices
+        if costs is not None:
             costs.check_devices(names)
         if wrong is not None:
             if not isinstance(wrong, Wrong):
@@ -257,11 +265,16 @@ class AffinityTweaker(ipywidgets.VBox):
             wrong.given.affinity.check_model(bound.graph)
         if device_properties is None:
             device_properties = costs.device_properties if costs is not None else {}
-        automatic = greedy(bound, names)
-        # Mistakes in the properties show now, not in a worker.
-        resolve(bound, Placement(automatic, AUTOMATIC, device_properties))
-        able = {device: able_ops(bound, device) for device in names}
         emulated = {d: spec.base for d, spec in emulated_devices(bound.core).items()}
+        if costs is not None and far is not None:  # predictions only: a device is elsewhere
+            automatic = far
+            able = {device: costs.supports(device) for device in names}
+            emulated = {**emulated, **costs.emulated}
+        else:
+            automatic = greedy(bound, names)
+            # Mistakes in the properties show now, not in a worker.
+            resolve(bound, Placement(automatic, AUTOMATIC, device_properties))
+            able = {device: able_ops(bound, device) for device in names}
         self.state = TweakerState(bound.graph, automatic, able, costs, wrong)
         self._trial = Trial(bound, automatic, device_properties, budget_s, worker_command)
         self._history: list[Attempt] = []

@@ -1,0 +1,210 @@
+"""First guesses: costs of a model that was never measured, from those of other models.
+
+For each op type and device, time is taken to grow as a power of the work: ``log t = a + b log w``,
+fitted over the ops of the models that were measured, with ``b`` between 0.7 and 1.1, because
+counters of small ops say little. Work is the number of multiply-adds of a convolution or matrix
+product, and of any other op the bytes that it reads and writes. Sums count, not logarithms, so each line is scaled until the total time of its
+ops is what was measured. What a device takes beside its ops is the median of the models.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+import numpy as np
+
+from hetero_lab.errors import ArgumentError, PlanError
+from hetero_lab.model.opgraph import Op, OpGraph
+from hetero_lab.model.read import Source, prepare
+from hetero_lab.planning.cost_model import CostModel, expect_costs
+from hetero_lab.planning.cost_terms import BoundaryCost, Unit
+
+_FEW = 4  # with fewer ops of a type the line is that of all types
+_FLATTEST, _STEEPEST = 0.7, 1.1
+_LEAST_US = 0.01  # ops that run inside another one take no time of their own
+_PRODUCTS = frozenset(
+    ["Convolution", "GroupConvolution", "ConvolutionBackpropData", "GroupConvolutionBackpropData"]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """µs as a power of the work: ``scale_us * work ** power``."""
+
+    scale_us: float
+    power: float
+
+    def us(self, work: float) -> float:
+        return self.scale_us * work**self.power
+
+
+def guess_costs(model: Source, known: Sequence[CostModel]) -> CostModel:
+    """Guess the costs of a model that was not measured from those of others.
+
+    Good for a first placement of a model on a device that is elsewhere, and for an order of
+    magnitude. ``python -m tests.benchmarks.benchmark_guesses`` prints how far off it is.
+
+    Parameters
+    ----------
+    model
+        Anything that :func:`hetero_lab.load` takes.
+    known
+        What :func:`hetero_lab.calibrate` returned for other models, all with the same devices in
+        the same order: measured on one machine, or the guess mixes machines.
+
+    Returns
+    -------
+    CostModel
+        Its ``origin`` says that it is a guess and from what. Each op is a unit by itself. Its
+        support is guessed, too: a device does not support an op type that it did not support
+        in any of the models.
+
+    Raises
+    ------
+    ArgumentError
+        There are no cost models, or they are not of the same devices.
+    PlanError
+        The model has no op that could be placed.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> acc = hl.emulate("ACC", unsupported={"Softmax"})
+    >>> costs = hl.calibrate("digits_inception", ["ACC", "CPU"], budget_s=15, progress=False)
+    >>> hl.guess_costs("digits_inception", [costs]).guessed_from
+    ('digits_inception',)
+    """
+    known = [known] if isinstance(known, CostModel) else list(known)
+    if not known:
+        raise ArgumentError("known= takes cost models of other models, at least one.")
+    for costs in known:
+        expect_costs(costs)
+        if costs.devices != known[0].devices:
+            raise ArgumentError(
+                f"The cost models are of {', '.join(known[0].devices)} and of "
+                f"{', '.join(costs.devices)}. Give those of the same devices, in one order."
+            )
+    graph, devices = prepare(model).graph, known[0].devices
+    lines = {device: _lines(known, at) for at, device in enumerate(devices)}
+    refused = {device: _refused_types(known, device) for device in devices}
+    units = [
+        Unit(
+            tuple(graph.ops[index].name for index in members),
+            tuple(
+                None
+                if any(graph.ops[i].type in refused[device] for i in members)
+                else math.fsum(lines[device](graph, graph.ops[i]) for i in members)
+                for device in devices
+            ),
+        )
+        for members in _members(graph)
+    ]
+    if not units:
+        raise PlanError("The model has no op that could be placed.")
+    pairs = set.intersection(*(set(costs.boundaries) for costs in known))
+    return CostModel(
+        graph=graph,
+        devices=devices,
+        units=tuple(units),
+        boundaries={
+            pair: BoundaryCost(
+                median(costs.boundaries[pair].fixed_us for costs in known),
+                median(costs.boundaries[pair].us_per_byte for costs in known),
+            )
+            for pair in sorted(pairs)
+        },
+        subgraph_us={d: median(costs.subgraph_us[d] for costs in known) for d in devices},
+        constant_us=median(costs.constant_us for costs in known),
+        spread_us=median(costs.spread_us for costs in known),
+        device_properties=known[0].device_properties,
+        environment=known[0].environment,
+        emulated=known[0].emulated,
+        guessed_from=tuple(costs.graph.name for costs in known),
+    )
+
+
+def _members(graph: OpGraph) -> list[list[int]]:
+    """Return ops that have to stay together: single ones, and stateful paths."""
+    found: dict[int, list[int]] = {}
+    for index in graph.placeable:
+        found.setdefault(graph.leader[index], []).append(index)
+    return list(found.values())
+
+
+def _refused_types(known: Sequence[CostModel], device: str) -> set[str]:
+    """Return the op types that a device was seen not to support, and never to support."""
+    seen: dict[bool, set[str]] = {True: set(), False: set()}
+    for costs in known:
+        able = costs.supports(device)
+        for index in costs.graph.placeable:
+            op = costs.graph.ops[index]
+            seen[op.name in able].add(op.type)
+    return seen[False] - seen[True]
+
+
+def _lines(known: Sequence[CostModel], at: int) -> Callable[[OpGraph, Op], float]:
+    """Fit the lines of a device; return what they say of an op, in µs."""
+    work: dict[str, list[tuple[float, float]]] = {}
+    for costs in known:
+        graph = costs.graph
+        for unit in costs.units:
+            time = unit.time_us[at]
+            if time is None:
+                continue
+            shares = unit.shares or [1 / len(unit.ops)] * len(unit.ops)
+            for name, share in zip(unit.ops, shares, strict=True):
+                op = graph.ops[graph.index_of[name]]
+                work.setdefault(op.type, []).append((work_of(graph, op), time * share))
+    every = [pair for pairs in work.values() for pair in pairs]
+    overall = _fit(every) if every else _Line(0.0, 1.0)
+    lines = {kind: _fit(pairs) for kind, pairs in work.items() if len(pairs) >= _FEW}
+
+    def guess(graph: OpGraph, op: Op) -> float:
+        return lines.get(op.type, overall).us(work_of(graph, op))
+
+    return guess
+
+
+def _fit(pairs: Sequence[tuple[float, float]]) -> _Line:
+    work = np.array([max(w, 1.0) for w, _ in pairs])
+    times = np.array([t for _, t in pairs])
+    logs, heights = np.log(work), np.log(np.maximum(times, _LEAST_US))
+    spread = float(((logs - logs.mean()) ** 2).sum())
+    power = float(((logs - logs.mean()) * heights).sum()) / spread if spread > 1e-9 else 1.0
+    power = min(max(power, _FLATTEST), _STEEPEST)
+    shape = work**power
+    return _Line(float(times.sum() / shape.sum()), power)
+
+
+def work_of(graph: OpGraph, op: Op) -> float:
+    """Return how much an op has to do: multiply-adds of a product, else bytes, at least 1."""
+    read = [graph.ops[producer].outputs[port] for producer, port in op.inputs]
+    shapes = [tensor.shape for tensor in (*read[:2], *op.outputs[:1])]
+    if len(shapes) == 3 and None not in shapes:
+        sizes = [float(math.prod(shape or ())) for shape in shapes]
+        if op.type == "MatMul":
+            # The product of [M, K] and [K, N] has (MK · KN · MN) ** ½ multiply-adds.
+            return max(1.0, math.sqrt(math.prod(sizes)))
+        weights = shapes[1] or (1,)
+        if op.type in _PRODUCTS and len(weights) > 1:
+            # Each output, or of a transposed one each input, meets a kernel of every channel.
+            grouped = op.type.startswith("Group")
+            kernel = sizes[1] / math.prod(weights[: 2 if grouped else 1])
+            met = sizes[0] if op.type.endswith("BackpropData") else sizes[2]
+            return max(1.0, met * kernel)
+    bytes_moved = [tensor.n_bytes or 0 for tensor in (*read, *op.outputs)]
+    return max(1.0, float(sum(bytes_moved)))
+
+
+def latency_error(pairs: Sequence[tuple[float, float]]) -> float:
+    """Return the mean of how many times too long or too short, less 1: 0 is right.
+
+    Parameters
+    ----------
+    pairs
+        Guessed and measured µs.
+    """
+    return math.expm1(fmean(abs(math.log(guessed / measured)) for guessed, measured in pairs))

@@ -1,0 +1,93 @@
+"""How far off costs are that are guessed from other models.
+
+Run by hand: ``python -m tests.benchmarks.benchmark_guesses [--models NAME …] [--budget 20]``.
+Each sample is calibrated over CPU in f32 and an emulated device that does not support Softmax.
+Then the costs of each are guessed from those of all the others (leave one out), and the guess is
+compared with latencies that are measured anew: the CPU alone, greedy, and the first half and the
+first quarter of the ops on the device. Prints for each model, and for all of them, the rank
+correlation (Spearman 1904) and the mean error as a factor. ``--store DIR`` keeps the cost models.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from pathlib import Path
+
+from scipy.stats import spearmanr
+
+import hetero_lab as hl
+from hetero_lab.planning.guessing import latency_error
+
+SAMPLES = (
+    "digits_inception", "magika", "ppocr_det", "ppocr_rec", "ppocr_cls", "page_orientation",
+    "blazeface", "minilm_int8", "googlenet_graph", "efficientnet_lite0",
+)  # fmt: skip
+F32 = {name: {"INFERENCE_PRECISION_HINT": "f32"} for name in ("CPU", "ACC")}
+
+
+def costs_of(name: str, budget_s: float, store: Path | None) -> hl.CostModel:
+    """Calibrate a sample, or read what was stored of it."""
+    file = store / f"{name}.json" if store else None
+    if file is not None and file.exists():
+        return hl.CostModel.from_json(file)
+    costs = hl.calibrate(
+        name, ["ACC", "CPU"], budget_s=budget_s, device_properties=F32, progress=False
+    )
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        costs.to_json(file)
+    return costs
+
+
+def placements(model, costs: hl.CostModel) -> dict[str, hl.Affinity]:
+    """Return the placements that are measured."""
+    automatic = hl.Affinity.automatic(model, "HETERO:ACC,CPU")
+    cpu = hl.Affinity.uniform(model, "CPU")
+    ops = [op for op in automatic.ops if automatic[op] == "ACC"]
+    return {
+        "CPU": cpu,
+        "greedy": automatic,
+        "half": cpu.fix(ops=dict.fromkeys(ops[: len(ops) // 2], "ACC")),
+        "quarter": cpu.fix(ops=dict.fromkeys(ops[: len(ops) // 4], "ACC")),
+    }
+
+
+def line(label: str, pairs: list[tuple[float, float]]) -> str:
+    """Say in a line how far off guesses are."""
+    rank = float(spearmanr(*zip(*pairs, strict=True)).statistic)
+    bias = statistics.median(guessed / measured for guessed, measured in pairs)
+    return (
+        f"{label:<20} {len(pairs):>3} placements, rank correlation {rank:+.2f}, off by a factor "
+        f"of {1 + latency_error(pairs):.2f}, median guessed/measured {bias:.2f}"
+    )
+
+
+def main() -> None:
+    """Print a line a model and one for all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs="+", default=SAMPLES)
+    parser.add_argument("--budget", type=float, default=20.0)
+    parser.add_argument("--store", type=Path)
+    options = parser.parse_args()
+    hl.emulate("ACC", unsupported={"Softmax"})
+    known = {name: costs_of(name, options.budget, options.store) for name in options.models}
+    every: list[tuple[float, float]] = []
+    alone: list[tuple[float, float]] = []
+    for name, costs in known.items():
+        model = hl.load(name)
+        guess = hl.guess_costs(model, [c for other, c in known.items() if other != name])
+        pairs = []
+        for label, affinity in placements(model, costs).items():
+            placed = hl.Placement(affinity, label, {d: F32[d] for d in affinity.devices})
+            profile = hl.profile(model, placed, iterations=30, progress=False)
+            pairs.append((guess.predict_us(affinity), profile.latency.median_us))
+        alone.append(pairs[0])
+        every += pairs
+        print(line(name, pairs), flush=True)
+    print(line("all", every))
+    print(line("all, CPU alone", alone))
+
+
+if __name__ == "__main__":
+    main()

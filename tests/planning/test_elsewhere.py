@@ -1,0 +1,80 @@
+"""Costs that were measured where a device is, used where it is not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from counting_core import core_with_acc
+
+import hetero_lab as hl
+from hetero_lab.backend.core import environment_of_a_child
+
+MODEL = "digits_inception"
+ELSEWHERE = """
+    import json, sys
+    import hetero_lab as hl
+
+    costs = hl.CostModel.from_json(sys.argv[1])
+    model = hl.load("digits_inception")
+    plan = hl.plan(model, costs, progress=False)
+    moved = plan.affinity.fix(ops={"head_digit/matmul": "CPU"})
+    tweaker = hl.AffinityTweaker(model, ["ACC", "CPU"], costs)
+    tweaker.select(pattern="^head_digit/matmul$")
+    tweaker.assign("CPU")
+    try:
+        hl.compile(model, plan.affinity)
+        compiled = "compiled"
+    except hl.HeteroLabError as error:
+        compiled = str(error)
+    print(json.dumps({
+        "devices": list(hl.devices()["device"]),
+        "affinity": dict(plan.affinity),
+        "predicted_us": plan.predicted_us,
+        "lower_bound_us": plan.lower_bound_us,
+        "moved_us": costs.predict_us(moved),
+        "lint": hl.lint(model, "HETERO:ACC,CPU", costs)["cost_us"].tolist(),
+        "tweaked_us": tweaker.what_if.predicted_us,
+        "compiled": compiled,
+        "origin": costs.origin,
+    }))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::hetero_lab.BudgetWarning")  # a coarse model will do
+def test_a_plan_made_without_the_device_is_the_plan_made_with_it(tmp_path: Path):
+    core = core_with_acc(unsupported={"Softmax"})
+    model = hl.load(MODEL)
+    costs = hl.calibrate(model, ["ACC", "CPU"], budget_s=10, progress=False, core=core)
+    plan = hl.plan(model, costs, progress=False)
+    file = tmp_path / "costs.json"
+    costs.to_json(file)
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(ELSEWHERE), str(file)],
+        env=environment_of_a_child(),
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    there = json.loads(done.stdout.splitlines()[-1])
+    assert "ACC" not in there["devices"]
+    assert there["affinity"] == dict(plan.affinity)
+    assert there["predicted_us"] == plan.predicted_us
+    assert there["lower_bound_us"] == plan.lower_bound_us
+    moved = plan.affinity.fix(ops={"head_digit/matmul": "CPU"}, core=core)
+    assert there["moved_us"] == costs.predict_us(moved)
+    here = hl.lint(model, "HETERO:ACC,CPU", costs, core=core)["cost_us"].tolist()
+    assert there["lint"] == here
+    automatic = hl.Affinity.automatic(model, "HETERO:ACC,CPU", core=core)
+    tweaked = automatic.fix(ops={"head_digit/matmul": "CPU"}, core=core)
+    assert there["tweaked_us"] == costs.predict_us(tweaked)
+    assert "'ACC' is not a device here" in there["compiled"]
+    assert there["origin"] == costs.origin
+    assert costs.environment["host"] in costs.origin
+    assert "emulated on CPU" in costs.origin
