@@ -3,8 +3,9 @@
 For each op type and device, time is taken to grow as a power of the work: ``log t = a + b log w``,
 fitted over the ops of the models that were measured, with ``b`` between 0.7 and 1.1, because
 counters of small ops say little. Work is the number of multiply-adds of a convolution or matrix
-product, and of any other op the bytes that it reads and writes. Sums count, not logarithms, so each line is scaled until the total time of its
-ops is what was measured. What a device takes beside its ops is the median of the models.
+product, and of any other op the bytes that it reads and writes. Sums count, not logarithms, so
+each line is scaled until the total time of its ops is what was measured. What a device takes
+beside its ops is the median of the models.
 """
 
 from __future__ import annotations

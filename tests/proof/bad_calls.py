@@ -421,6 +421,8 @@ DEVICES = [
     row("emulate: no name", _emulate(name=""), DeviceError, "''", "letters"),
     row("emulate: a number as name", _emulate(name=7), DeviceError, "7", "letters"),
     row("emulate: an absent base", _emulate(base="XPU"), DeviceError, "'XPU'"),
+    row("emulate: tables that are none", _emulate(like="far away"), ArgumentError, "winml-cli:NPU"),
+    row("emulate: unknown as a riddle", _emulate(unknown="maybe"), ArgumentError, "unknown="),
     row(
         "emulate: supported and unsupported",
         _emulate(supported=["Add"], unsupported=["Add"]),
@@ -846,6 +848,19 @@ PLANNING = [
         PlanError,
         "'^block'",
         "matches no op",
+    ),
+    row(
+        "guess_costs: no costs",
+        lambda k: hl.guess_costs(k.model, []),
+        ArgumentError,
+        "known=",
+        "at least one",
+    ),
+    row(
+        "guess_costs: paths",
+        lambda k: hl.guess_costs(k.model, ["costs.json"]),
+        ArgumentError,
+        "known=",
     ),
     row("plan: no costs", _plan(costs="fast"), ArgumentError, "not str", "hetero_lab.calibrate("),
     row("plan: an unknown objective", _plan(objective="fun"), ArgumentError, "'fun'", "latency"),
