@@ -34,6 +34,16 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
+def _scenario(given: Namespace) -> hl.Scenario | None:
+    """Return what ``--prompt-tokens`` and ``--new-tokens`` say, ``None`` without them."""
+    asked = (given.prompt_tokens, given.new_tokens)
+    if asked == (None, None):
+        return None
+    if None in asked:
+        raise ArgumentError("A language model needs both --prompt-tokens and --new-tokens.")
+    return hl.Scenario(*asked)
+
+
 def run_profile(
     given: Namespace,
     model: Source,
@@ -61,6 +71,7 @@ def run_profile(
     from hetero_lab.model.read import prepare
 
     check_targets(files=[given.csv, given.html], directories=[given.export])
+    scenario = _scenario(given)
     prepared = prepare(model, options.shapes(given.shape))
     result = until_interrupted(
         hl.profile,
@@ -72,6 +83,7 @@ def run_profile(
         warmup=given.warmup,
         budget_s=given.budget,
         inputs=given.input,
+        scenario=scenario,
         counters=not given.no_counters,
         reference=not given.no_reference,
         isolate=given.isolate,

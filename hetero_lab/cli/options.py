@@ -199,6 +199,18 @@ def add_profile_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="with more than one, measure the time between results with N in flight too",
     )
+    add(
+        "--prompt-tokens",
+        type=_whole(1),
+        metavar="N",
+        help="of a language model: tokens in the prompt, drawn at random",
+    )
+    add(
+        "--new-tokens",
+        type=_whole(2),
+        metavar="N",
+        help="of a language model: tokens to generate; times are then per further token",
+    )
     add("-q", "--quiet", action="store_true", help="show nothing")
     add_shape_option(parser)
     add_property_option(parser)

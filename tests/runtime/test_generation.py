@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import openvino as ov
 import pytest
 from counting_core import F32
 from small_language_models import VOCABULARY, decoder
 from small_models import chain
 
 import hetero_lab as hl
+from hetero_lab.cli import main as cli
 from hetero_lab.errors import ArgumentError, InputError, ModelError
 from hetero_lab.model.language import language_model
 from hetero_lab.model.read import prepare
@@ -141,6 +143,17 @@ def test_wrong_scenarios_are_told_before_a_compile(model, own_core):
     with pytest.raises(ArgumentError, match="say what it is to generate"):
         hl.sweep(model, ["CPU"], core=own_core)
     assert own_core.n_compiled == 0
+
+
+def test_the_command_line_generates(tmp_path, capsys):
+    ov.save_model(decoder(1), tmp_path / "openvino_model.xml", compress_to_fp16=False)
+    command = ["profile", str(tmp_path), "-d", "CPU", "-n", "1", "--no-counters"]
+    assert cli.main([*command, "--prompt-tokens", "4", "--new-tokens", "6"]) == 0
+    shown = capsys.readouterr().out
+    assert "after a prompt of 4 tokens" in shown
+    assert "3 generations of 6 tokens" in shown
+    assert cli.main([*command, "--prompt-tokens", "4"]) == 2
+    assert "needs both --prompt-tokens and --new-tokens" in capsys.readouterr().err
 
 
 def test_logits_are_compared_up_to_the_first_other_token():
