@@ -167,7 +167,18 @@ def fits(value: Any, hint: Any) -> bool:
         return _is_protocol(hint) or not isinstance(hint, type) or isinstance(value, hint)
     if not isinstance(origin, type) or not isinstance(value, origin):
         return not isinstance(origin, type)
-    return all(fits(one, of) for one, of in _elements(value, origin, inner))
+    return all(fits(one, of) for one, of in _telling(_elements(value, origin, inner)))
+
+
+def _telling(elements: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+    """Yield one element of each type where a plain class is asked for: an affinity has many ops."""
+    seen: set[tuple[type, type]] = set()
+    for one, of in elements:
+        if type(of) is type:
+            if (type(one), of) in seen:
+                continue
+            seen.add((type(one), of))
+        yield one, of
 
 
 def _elements(value: Any, origin: type, inner: tuple[Any, ...]) -> Iterator[tuple[Any, Any]]:

@@ -404,7 +404,7 @@ def _marked_emulated(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _check_graph(graph: OpGraph) -> None:
-    """Raise ValueError where a graph is none that a model could have."""
+    """Raise ValueError if no model could have such a graph."""
     if len(graph.index_of) != len(graph):
         raise ValueError("two ops have one name")
     for op in graph:

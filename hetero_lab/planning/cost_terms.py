@@ -152,7 +152,7 @@ class CostTerms:
 
 
 def _check(costs: CostTerms) -> None:
-    """Raise PlanError where the parts of a cost model contradict each other or are no costs."""
+    """Raise PlanError where parts of a cost model contradict each other or are not valid costs."""
     devices = costs.devices
     if not devices or len(set(devices)) != len(devices):
         raise PlanError(f"A cost model needs devices, each once: {names_at_hand(devices)}.")

@@ -208,7 +208,7 @@ def _lost_fusion(
 def _reorders(
     graph: OpGraph, devices: Sequence[str], observations: Iterable[Observation]
 ) -> tuple[Reorder, ...]:
-    """Return the conversions of each tensor; what was not seen is told from its like.
+    """Return the conversions of each tensor; unseen ones are guessed from similar tensors.
 
     Nothing is learnt from a kept layout where no op that chooses one is in the same subgraph.
     """
@@ -245,7 +245,7 @@ def _reorders(
 
 
 def kept_layouts(graph: OpGraph) -> dict[str, tuple[str, ...]]:
-    """Return for each op that can keep a layout the ops that it may get one from."""
+    """Return, for each op that can keep a layout, the ops it may get one from."""
     keeps: dict[str, tuple[str, ...]] = {}
     for index in graph.placeable:
         op = graph.ops[index]

@@ -1,4 +1,4 @@
-"""Which placements to measure so that the costs of any other can be told from them.
+"""Which placements to measure so that the costs of any other can be inferred from them.
 
 Random placements that hardly vary the work of each device leave its weight undetermined, so
 the share of each device, the number of subgraphs and the places of the cuts are all spread out
@@ -70,7 +70,7 @@ def segmented_affinities(
 def alternating_affinities(
     graph: OpGraph, support: Mapping[str, Collection[str]], *, most_switches: int = 80
 ) -> list[Affinity]:
-    """Return placements in which, together, each wire is cut on its way from and to each device.
+    """Return placements that, between them, cut each wire from and to each device.
 
     The ops of one part of the model after another change devices with their depth, once for
     each device to begin with; the rest of the model is on one device as far as that supports it.
@@ -159,7 +159,7 @@ def _neighbourhoods(graph: OpGraph, share: float, rng: np.random.Generator) -> s
 def middling_affinity(
     graph: OpGraph, support: Mapping[str, Collection[str]], blocks: Sequence[Sequence[str]]
 ) -> Affinity:
-    """Return a placement with some of all: half of the model a device, and several subgraphs.
+    """Return a balanced placement: an equal share for each device, in several subgraphs.
 
     What slows a machine down hits single devices and many subgraphs differently; beside one
     between them, either is off by less.
@@ -198,6 +198,6 @@ def _segmented(
 
 
 def placed(graph: OpGraph, device_of: Mapping[str, str]) -> Affinity:
-    """Return the affinity with these devices; what is not named follows as the model says."""
+    """Return the affinity with these devices; nodes that are not named follow their leaders."""
     some = next(iter(device_of.values()))
     return Affinity.from_graph(graph, {op.name: device_of.get(op.name, some) for op in graph})

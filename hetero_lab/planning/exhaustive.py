@@ -24,12 +24,11 @@ _MOST_CELLS = 24_000_000
 
 @dataclass(frozen=True)
 class Best:
-    """The best choice found (None if none is valid) and what is proven of all choices."""
+    """The best choice found (None if none is valid) and what is proven about all of them."""
 
     devices: np.ndarray | None
     value_ns: int
     bound_ns: int
-    n_predicted: int
     in_time: bool
 
 
@@ -68,9 +67,9 @@ def best_of_all(
     for rank, at in enumerate(order.tolist()):
         bound = int(bounds[at])
         if best is not None and bound >= value:
-            return Best(best, value, value, rank, in_time=True)
+            return Best(best, value, value, in_time=True)
         if now() > deadline and rank:
-            return Best(best, value, bound, rank, in_time=False)
+            return Best(best, value, bound, in_time=False)
         devices = pairwise.devices(choices[at])
         evaluation = pairwise.objective.evaluate(devices)
         predicted = evaluation.value_ns(objective)
@@ -78,7 +77,7 @@ def best_of_all(
             pairwise.objective, devices, evaluation, limits
         ):
             best, value = devices, predicted
-    return Best(best, value, value, len(order), in_time=True)
+    return Best(best, value, value, in_time=True)
 
 
 def _all_choices(pairwise: Pairwise) -> np.ndarray:

@@ -74,14 +74,14 @@ def fit(
 
 
 def _is_beside(n_devices: int, n: int) -> np.ndarray:
-    """Return which coefficients are of what counters do not show."""
+    """Return which coefficients stand for costs that counters do not show."""
     beside = np.arange(n) >= n_devices
     beside[-2] = False  # spread memory slows down the nodes themselves
     return beside
 
 
 def _levelled(seen: Observation, beside_us: float) -> Observation:
-    """Scale an observation's counters so that with what is beside them they give its latency.
+    """Scale counters so that, with the costs they do not show, they add up to the latency.
 
     Counters are read in another compile, at another moment, as a mean with all disturbances.
     """
@@ -238,7 +238,7 @@ def _estimate(
 def _most_probable(
     table: np.ndarray, observations: Sequence[Observation], prior: np.ndarray, spread: np.ndarray
 ) -> np.ndarray:
-    """Return the non-negative coefficients that are most probable, outliers counted less."""
+    """Return the most probable non-negative coefficients, with outliers down-weighted."""
     from scipy.optimize import lsq_linear
 
     y = np.array([seen.measured_us for seen in observations])

@@ -26,7 +26,7 @@ _MOST = 1 << 30  # flow and capacities; their sums must stay below 2**31
 
 @dataclass(frozen=True)
 class Choice:
-    """A device for each unit, what it costs, and a proven lower bound of what any choice costs.
+    """A device for each unit, what it costs, and a proven lower bound on the cost of any choice.
 
     ``value_ns`` is the pairwise part of the objective, without any surcharge.
     """

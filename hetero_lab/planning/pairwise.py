@@ -106,7 +106,7 @@ class Pairwise:
         return Pairwise(self.objective, self.units, self.time_ns, both, self.tensors, self.pairs)
 
     def unsupported(self, units: Iterable[int], devices: Iterable[int]) -> PlanError:
-        """Return the error that none of some devices supports some units."""
+        """Return the error for units that none of these devices supports."""
         names = ", ".join(self.objective.devices[device] for device in devices)
         ops = [op for unit in units for op in self.units[unit]]
         return PlanError(

@@ -247,7 +247,7 @@ def work_ns(costs: CostModel, devices: np.ndarray, partition: Partition) -> np.n
 
 
 def _sources(costs: CostModel, partition: Partition) -> list[list[int]]:
-    """Return for each subgraph those that it waits for; a model's input is there at once."""
+    """Return the subgraphs that each subgraph waits for; model inputs are there at once."""
     graph = costs.graph
     found: list[set[int]] = [set() for _ in partition.subgraphs]
     for boundary in partition.boundaries:

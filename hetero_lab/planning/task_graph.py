@@ -120,7 +120,7 @@ def heft_rank(graph: TaskGraph) -> np.ndarray:
 
 
 def heterogeneous_rank(graph: TaskGraph) -> np.ndarray:
-    """Return the rank of Samsung ONE's HEScheduler: urgent is what devices differ on.
+    """Return the rank of Samsung ONE's HEScheduler: tasks on which devices differ are urgent.
 
     Mean time m of the task over the devices that support it, times their standard deviation
     (divided by their number, not one less); plus the largest sum of transfer and rank among the
@@ -166,7 +166,7 @@ def check_rank(rank: str) -> None:
 
 
 def lower_bound_us(graph: TaskGraph) -> float:
-    """Return a time that no schedule of the tasks is shorter than, in µs.
+    """Return a lower bound on the makespan of any schedule, in µs.
 
     The larger of the critical path, where every task of it is on the device that suits the path
     best and nothing has to wait for a device, and the least work shared equally by all devices.

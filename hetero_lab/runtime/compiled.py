@@ -201,7 +201,7 @@ def compile_placed(
     counters: bool = False,
     properties: Mapping[str, Any] | None = None,
 ) -> CompiledPlacement:
-    """Do what :func:`compile_placement` does with a placement that is bound already.
+    """Do what :func:`compile_placement` does with a placement that is already bound.
 
     Raises
     ------
@@ -295,7 +295,7 @@ def _who_refused(placed: BoundPlacement, predicted: Partition) -> str:
 
 
 def lonely_results(partition: Partition) -> list[int]:
-    """Return the model outputs whose subgraph only hands a boundary tensor through."""
+    """Return the model outputs whose subgraph only passes a boundary tensor on."""
     return [
         int(entry[1])
         for subgraph, wiring in zip(partition.subgraphs, partition.wiring, strict=True)

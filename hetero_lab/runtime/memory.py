@@ -12,7 +12,7 @@ _STATUS = Path("/proc/self/status")
 
 
 def reset_peak() -> bool:
-    """Start the peak anew; ``False`` where the system cannot (the peak is then since start)."""
+    """Reset the peak; ``False`` where the system cannot (it then counts from the start)."""
     try:
         _CLEAR.write_text("5")
     except OSError:

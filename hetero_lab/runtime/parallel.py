@@ -127,7 +127,7 @@ class ParallelExecutor:
         split_branches: bool = False,
         properties: Mapping[str, Any] | None = None,
     ) -> ParallelExecutor:
-        """Make one of a placement that is bound already; arguments and errors as of the class."""
+        """Make one from a bound placement; arguments and errors as for the class."""
         executor = cls.__new__(cls)
         executor._open(placed, requests, split_branches, properties or {})
         return executor
@@ -182,7 +182,7 @@ class ParallelExecutor:
         return self._scheduler.call(bind_inputs(self._bound, inputs))
 
     def submit(self, inputs: Inputs) -> Future[dict[str, np.ndarray]]:
-        """Put a request in line; the future gives what a call would return, or raises.
+        """Queue a request; the future gives what a call would return, or raises.
 
         Raises
         ------
@@ -196,7 +196,7 @@ class ParallelExecutor:
     def submit_bound(
         self, arrays: Sequence[np.ndarray], done: Done | None = None
     ) -> Future[Outputs]:
-        """Put a request in line as :meth:`submit` does, with arrays that were bound already.
+        """Queue a request as :meth:`submit` does, with arrays that are already bound.
 
         ``done`` is called with the future when it is done, by the thread that did it.
         """

@@ -44,7 +44,7 @@ def outgoing(graph: OpGraph, ops: Collection[str]) -> tuple[TensorKey, ...]:
 
 
 def incoming(graph: OpGraph, ops: Collection[str]) -> tuple[TensorKey, ...]:
-    """Return the tensors that a set of ops reads from outside, but for what constants make."""
+    """Return the tensors that a set of ops reads from outside, except constants."""
     inside = {graph.index_of[name] for name in ops}
     read = {
         source
@@ -117,7 +117,7 @@ def as_type(output: Any, kind: ov.Type) -> Any:
 
 
 def build_model(results: list[Any], sinks: list[Any], parameters: list[Any], name: str) -> ov.Model:
-    """Build a model; without sinks, the runtime wants another call than with them."""
+    """Build a model; the runtime wants another call where there are sinks."""
     parts: list[Any] = [results, *([sinks] if sinks else []), parameters, name]
     build: Any = ov.Model  # its stubs do not know the form with sinks
     return build(*parts)

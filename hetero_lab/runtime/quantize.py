@@ -200,7 +200,7 @@ def compress_weights(
 def _run(
     run: Callable[[Any], ov.Model], prepared: PreparedModel, verb: str, progress: bool
 ) -> PreparedModel:
-    """Let NNCF work and prepare what it made; its errors become ours."""
+    """Run NNCF and prepare what it made; its errors become QuantizationErrors."""
     name = shorten(prepared.graph.name or "the model")
     with _lock, Progress(f"{verb} {name}", show=progress) as bar, _kept_quiet(bar) as nncf:
         try:
@@ -217,7 +217,7 @@ def _run(
 
 @contextlib.contextmanager
 def _kept_quiet(bar: Progress) -> Iterator[Any]:
-    """Import NNCF, silence what it prints, show its progress as ours."""
+    """Import NNCF, silence what it prints, and show its progress in our bar."""
     import nncf
     from nncf.common.logging import nncf_logger, track_progress
 

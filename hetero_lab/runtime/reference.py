@@ -1,4 +1,4 @@
-"""Compare outputs with a single-device f32 reference; tell rounding from wrongness."""
+"""Compare outputs with a single-device f32 reference; tell rounding from faults."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class PictureRenderer(MimetypeRenderer):
         self.is_running = True
 
     def to_mimebundle(self, fig_dict: dict[str, Any]) -> dict[str, str]:
-        """Return the picture; none where it cannot be drawn, which is said once."""
+        """Return the picture; none where it cannot be drawn, which a warning says once."""
         layout = fig_dict.get("layout", {})
         try:
             if not self.is_running:

@@ -181,7 +181,7 @@ class _Spreading:
         return [sorted(rank, key=key.__getitem__) for rank in self.ranks]
 
     def settle(self) -> None:
-        """Move ranks to and fro until wires are short."""
+        """Move ranks back and forth until wires are short."""
         for sweep in range(_MOVING_SWEEPS):
             self.sweep(forward=sweep % 2 == 0, both=sweep >= _MOVING_SWEEPS // 2)
 

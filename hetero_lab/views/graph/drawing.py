@@ -266,7 +266,7 @@ def _draw_boundaries(figure: go.Figure, data: GraphData, page: Page) -> None:
 
 
 def width_level(n_bytes: int | None, largest: int) -> int:
-    """Return which of the widths a boundary has: the square root of bytes, in steps."""
+    """Return the width class of a boundary: the square root of its bytes, in steps."""
     share = (n_bytes or 0) / largest if largest else 0.0
     return min(len(_BOUNDARY_WIDTHS) - 1, int(len(_BOUNDARY_WIDTHS) * share**0.5))
 

@@ -65,7 +65,7 @@ def find_layers(n: int, edges: Iterable[tuple[int, int]]) -> Layers:
 def _parts(
     n: int, edges: Sequence[tuple[int, int]]
 ) -> list[tuple[list[int], list[tuple[int, int]]]]:
-    """Return the vertices and edges of each part of the graph that holds together."""
+    """Return the vertices and edges of each connected part of the graph."""
     ends = np.array(edges, dtype=int).reshape(-1, 2).T
     joined = coo_array((np.ones(len(edges)), (ends[0], ends[1])), shape=(n, n))
     part_of = connected_components(joined, directed=False)[1].tolist()
@@ -80,7 +80,7 @@ def _parts(
 def _layers_of_part(
     members: Sequence[int], edges: Sequence[tuple[int, int]], first_id: int
 ) -> tuple[list[list[int]], list[tuple[int, int]], int]:
-    """Return ranks, links and number of passing points of a graph that holds together."""
+    """Return ranks, links and number of passing points of a connected graph."""
     from fast_sugiyama import from_edges
 
     # It numbers passing points from the number of vertices on. In a graph of several parts, or

@@ -101,7 +101,7 @@ def break_into_rows(strip: Strip, width: float) -> Page:
 def _trimmed(
     frame: Frame, strip: Strip, wires: Iterable[Sequence[Point]], left: float, right: float
 ) -> Frame:
-    """Make the part of a broken frame as high as what is in it needs."""
+    """Shrink a piece of a broken frame to the height that its content needs."""
     if left <= frame.left and frame.right <= right:
         return frame
     left, right = max(left, frame.left), min(right, frame.right)
