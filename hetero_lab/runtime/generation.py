@@ -8,6 +8,7 @@ subgraph keeps its own, and tensors are handed on without a copy.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -87,7 +88,8 @@ class Generation:
     def tokens_per_s_ci95(self) -> tuple[float, float]:
         """Its 95 % interval."""
         low, high = self.tpot_ci95_ms
-        return 1e3 * self.scenario.batch / high, 1e3 * self.scenario.batch / low
+        n_per_ms = 1e3 * self.scenario.batch
+        return n_per_ms / high, n_per_ms / low if low else math.inf
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter as Tally
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import asdict
@@ -70,7 +71,8 @@ def generation_columns(generation: Generation, further: Estimate) -> dict[str, f
         "tpot_ci95_high_ms": further.high_us / 1e3,
         "tokens_per_s": n_per_us / further.us,
         "tokens_per_s_ci95_low": n_per_us / further.high_us,
-        "tokens_per_s_ci95_high": n_per_us / further.low_us,
+        # Of a few generations on a busy machine, the interval of the time may begin at 0.
+        "tokens_per_s_ci95_high": n_per_us / further.low_us if further.low_us else math.inf,
     }
 
 
