@@ -13,6 +13,7 @@ from hetero_lab.views.catalogue import KINDS, Kind, Listing, Result, View, kind_
 from hetero_lab.views.text import squeeze
 
 if TYPE_CHECKING:
+    import pandas as pd
     import plotly.graph_objects as go
 
 _CONFIG = {"responsive": True, "displaylogo": False, "showSendToCloud": False}
@@ -39,7 +40,8 @@ td { max-width: 26rem; overflow-wrap: break-word; }
 details { margin: .4rem 0; } summary { cursor: pointer; color: var(--faint); }
 .js-plotly-plot :is(.gtitle, .legendtext, .xtitle, .ytitle, .x2title, .y2title,
   .xtick text, .ytick text, .x2tick text, .y2tick text,
-  .textpoint text, .annotation-text) { fill: var(--ink) !important; }
+  .textpoint text, .annotation-text, .heatmap-label text, .bartext-outside) {
+  fill: var(--ink) !important; }
 .js-plotly-plot .gtitle-subtitle { fill: var(--faint) !important; }
 """
 
@@ -108,7 +110,7 @@ class _Figures:
             div_id=f"figure-{self.n_figures + 1}",
         )
         self.n_figures += 1
-        return f'<div class="figure">{drawn}</div>\n'
+        return f'<div class="figure" tabindex="0">{drawn}</div>\n'  # it may scroll: by keys, too
 
 
 def _comparison(kind: Kind, results: Sequence[Any], figures: _Figures) -> Iterator[str]:
@@ -134,12 +136,15 @@ def _content(
     chosen = [listing for listing in listings if listing.applies(result)]
     for listing in chosen:
         if not listing.is_detail:
-            yield f'<div class="table">{html_table(listing.frame(result))}</div>\n'
+            yield _table(listing.frame(result))
     for view in views:
         if view.applies(result):
             yield figures.embed(view.draw(result))
     for listing in chosen:
         if listing.is_detail:
-            table = html_table(listing.frame(result))
             title = html.escape(listing.title)
-            yield f'<details><summary>{title}</summary><div class="table">{table}</div></details>\n'
+            yield f"<details><summary>{title}</summary>{_table(listing.frame(result))}</details>\n"
+
+
+def _table(frame: pd.DataFrame) -> str:
+    return f'<div class="table" tabindex="0">{html_table(frame)}</div>\n'

@@ -13,7 +13,7 @@ from hetero_lab.experiments.profile.tables import critical_spans
 from hetero_lab.planning.list_scheduling import SchedulePlan
 from hetero_lab.runtime.timeline import typical_request
 from hetero_lab.views.text import plain
-from hetero_lab.views.theme import GRID, TEXT, DeviceStyle, base_layout, device_styles
+from hetero_lab.views.theme import GRID, TEXT, DeviceStyle, base_layout, device_styles, ink_on
 
 _HALF_LANE = 0.33
 _FADED = 0.4
@@ -146,6 +146,9 @@ def lanes(
             },
             text=[_name(bar) for bar in own],
             textposition="inside",
+            # What is faded lets the page through, which may be light or dark.
+            insidetextfont={"color": [TEXT if b.critical is False else ink_on(style.colour)
+                                      for b in own]},
             insidetextanchor="middle",
             hovertext=[_hover(bar, style) for bar in own],
             hoverinfo="text",

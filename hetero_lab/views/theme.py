@@ -64,6 +64,14 @@ BOUNDARY = "#8a8f98"
 CLEAR = "rgba(0, 0, 0, 0)"
 
 
+def ink_on(colour: str) -> str:
+    """Return black or white, whichever is easier to read on a colour, ``#rrggbb`` (WCAG 2)."""
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    luminance = sum(w * p for w, p in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+    return "#000000" if (luminance + 0.05) / 0.05 > 1.05 / (luminance + 0.05) else "#ffffff"
+
+
 @dataclass(frozen=True)
 class DeviceStyle:
     """How a device looks in every figure.

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hetero_lab.views.theme import TEXT, device_styles
+from hetero_lab.views.theme import TEXT, device_styles, ink_on
 
 
 def test_a_device_has_one_colour_whatever_else_is_there():
@@ -48,6 +48,13 @@ def contrast(first: str, second: str) -> float:
 def test_text_is_readable_on_light_and_dark_pages():
     assert contrast(TEXT, "#ffffff") > 4.2
     assert contrast(TEXT, "#111111") > 4.2
+
+
+def test_ink_is_readable_on_every_colour():
+    for name in ("CPU", "GPU", "NPU", "ACC", "FAST", "SLOW", "TPU"):
+        colour = device_styles([name])[name].colour
+        assert contrast(ink_on(colour), colour) >= 4.5
+    assert (ink_on("#000000"), ink_on("#ffffff")) == ("#ffffff", "#000000")
 
 
 def test_fixed_colours_stand_out_on_light_and_dark_pages():

@@ -7,11 +7,15 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import sync_playwright
 from views.hand_made import NASTY, small_profile
 
 import hetero_lab as hl
+from hetero_lab.samples.fetch import datasets_dir
 from hetero_lab.views.text import squeeze
 
 pytestmark = pytest.mark.browser
@@ -99,6 +103,48 @@ def test_names_are_shown_as_they_are(browser, tmp_path, name):
     # In the heading of the page too.
     (heading,) = re.findall(r"<h1>(.*?)</h1>", document, flags=re.DOTALL)
     assert html.unescape(heading) == squeeze(name, 200)
+
+
+# Letters of figures with their colour, and what they stand on: the page, or a bar.
+LETTERS = """() => [...document.querySelectorAll('svg text')]
+  .filter(t => t.textContent.trim() && t.getBoundingClientRect().width)
+  .map(t => {
+    const bar = t.classList.contains('bartext-inside') && t.parentElement.querySelector('path');
+    const page = getComputedStyle(document.body).backgroundColor;
+    return [t.textContent, getComputedStyle(t).fill, bar ? getComputedStyle(bar).fill : page];
+  })"""
+RECORDED = datasets_dir() / "recordings" / "digits_inception_emulated"
+
+
+def contrast(first: str, second: str) -> float:
+    levels = []
+    for colour in (first, second):
+        parts = [int(n) / 255 for n in re.findall(r"[0-9.]+", colour)[:3]]
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        levels.append(sum(w * p for w, p in zip((0.2126, 0.7152, 0.0722), linear, strict=True)))
+    low, high = sorted(levels)
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_report_is_accessible_and_can_be_read(browser, tmp_path, scheme):
+    page = tmp_path / "page.html"
+    costs = hl.CostModel.from_json(RECORDED / "costs.json")
+    profile, sweep = hl.read_profile(RECORDED / "profile"), hl.read_sweep(RECORDED / "sweep")
+    hl.views.page([profile, sweep, costs], page)
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"])
+        shown: Any = running.new_page(color_scheme=scheme, viewport={"width": 1000, "height": 1400})
+        shown.goto(page.as_uri())
+        shown.wait_for_selector("#figure-10 .heatmap-label text")
+        found = Axe().run(shown, options={"runOnly": ["wcag2a", "wcag2aa"]})
+        letters = shown.evaluate(LETTERS)
+        running.close()
+    assert found.violations_count == 0, found.generate_report()
+    assert len(letters) > 200
+    pale = [(text, ink, on) for text, ink, on in letters if contrast(ink, on) < 4.5]
+    # Hatched bars of emulated devices show the colour through a pattern.
+    assert [entry for entry in pale if "url(" not in entry[2]] == []
 
 
 def test_it_looks_like_something(browser, tmp_path):
