@@ -45,8 +45,9 @@ class _Line:
 def guess_costs(model: Source, known: Sequence[CostModel]) -> CostModel:
     """Guess the costs of a model that was not measured from those of others.
 
-    Good for a first placement of a model on a device that is elsewhere, and for an order of
-    magnitude. ``python -m tests.benchmarks.benchmark_guesses`` prints how far off it is.
+    Good for an order of magnitude, and for a first placement to be measured: latencies were off by
+    a factor of 1.2 to 5.3, and the order of the placements of one model was not predicted
+    (``python -m tests.benchmarks.benchmark_guesses`` prints it).
 
     Parameters
     ----------
