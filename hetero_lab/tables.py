@@ -181,6 +181,27 @@ def write_parquet(path: str | os.PathLike[str], frame: pd.DataFrame) -> None:
         frame.to_parquet(temporary, index=False, engine="pyarrow")
 
 
+def write_tables(
+    directory: str | os.PathLike[str], tables: Mapping[str, pd.DataFrame], format: str
+) -> Path:
+    """Write each table as ``NAME.csv`` or ``NAME.parquet``; return the directory.
+
+    Raises
+    ------
+    ArgumentError
+        Another format; nothing was written.
+    OutputPathError
+        The directory cannot be made or written.
+    """
+    writers = {"csv": write_csv, "parquet": write_parquet}
+    if format not in writers:
+        raise ArgumentError(f"format= is 'csv' or 'parquet', not {shorten(str(format))}.")
+    target = make_directory(directory)
+    for name, frame in tables.items():
+        writers[format](target / f"{name}.{format}", frame)
+    return target
+
+
 def write_json(
     path: str | os.PathLike[str], data: Mapping[str, Any], *, private: bool = False
 ) -> None:

@@ -1,5 +1,6 @@
 """The site: what its pages are made of."""
 
+import ast
 import json
 import lzma
 
@@ -23,6 +24,26 @@ def test_outputs_follow_the_text_of_a_cell(tmp_path, monkeypatch):
     nbformat.write(changed, tmp_path / "sum.ipynb")
     shown = with_outputs(tmp_path / "sum.ipynb").cells
     assert [[o.data["text/plain"] for o in cell.outputs] for cell in shown] == [["4"], []]
+
+
+def test_every_figure_of_the_course_is_shown():
+    recorded = {path.name.partition(".")[0] for path in OUTPUTS.glob("*.json.xz")}
+    n_figures = 0
+    for name in sorted(recorded):
+        notebook = NOTEBOOKS / f"{name}.ipynb"
+        for cell in with_outputs(notebook).cells:
+            if cell.cell_type != "code" or cell.source.startswith("%%"):
+                continue
+            lines = ["" if x.startswith(("%", "!")) else x for x in cell.source.splitlines()]
+            body = ast.parse("\n".join(lines)).body
+            last = ast.unparse(body[-1]) if body else ""
+            if not last.startswith("hl.views.") or last.startswith("hl.views.page"):
+                continue
+            n_figures += 1
+            shown = [output.get("data", {}) for output in cell.outputs]
+            drawn = ['class="figure"' in d.get("text/html", "") or "image/png" in d for d in shown]
+            assert any(drawn), f"{name} shows no figure: python -m docs.record {name[:2]}"
+    assert n_figures > 15
 
 
 def test_every_stored_output_is_of_a_notebook():

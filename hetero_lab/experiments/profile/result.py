@@ -20,10 +20,10 @@ from hetero_lab.tables import (
     SCHEMA_VERSION,
     Tables,
     html_table,
-    make_directory,
     read_json,
     write_csv,
     write_json,
+    write_tables,
 )
 
 if TYPE_CHECKING:
@@ -105,19 +105,20 @@ class Profile(ProfileData):
         """Write the summary row as CSV, whole or not at all."""
         write_csv(file, self.tables["summary"])
 
-    def export(self, directory: str | os.PathLike[str]) -> None:
-        """Write one CSV a table, and profile.json for :func:`hetero_lab.read_profile`.
+    def export(self, directory: str | os.PathLike[str], format: str = "csv") -> None:
+        """Write every table as CSV or Parquet, and profile.json for ``read_profile``.
 
         Raises
         ------
+        ArgumentError
+            Another format.
         OutputPathError
             The directory cannot be made or written.
         """
-        target = make_directory(directory)
-        for name, frame in self.tables.items():
-            table = frame.copy()
+        tables = {name: frame.copy() for name, frame in self.tables.items()}
+        for table in tables.values():
             table.insert(0, "schema_version", SCHEMA_VERSION)
-            write_csv(target / f"{name}.csv", table)
+        target = write_tables(directory, tables, format)
         write_json(target / FILE_NAME, to_json(self))
 
     def to_trace(self, file: str | os.PathLike[str]) -> None:

@@ -14,7 +14,7 @@ from hetero_lab.experiments.profile.result import Profile
 from hetero_lab.experiments.sweep import tables as sweep_tables
 from hetero_lab.experiments.sweep.row import Ranking, Row, rank
 from hetero_lab.statistics import Noise
-from hetero_lab.tables import Tables, make_directory, write_csv, write_parquet
+from hetero_lab.tables import Tables, write_csv, write_tables
 from hetero_lab.terminal import count_of
 
 if TYPE_CHECKING:
@@ -130,12 +130,7 @@ class Sweep:
         OutputPathError
             The directory cannot be made or written.
         """
-        writers = {"csv": write_csv, "parquet": write_parquet}
-        if format not in writers:
-            raise ArgumentError(f"format= is 'csv' or 'parquet', not {shorten(str(format))}.")
-        target = make_directory(directory)
-        for name, frame in self.tables.items():
-            writers[format](target / f"{name}.{format}", frame)
+        write_tables(directory, self.tables, format)
 
     def report(self) -> str:
         """Return the whole ranking, what went wrong and every note, as text."""

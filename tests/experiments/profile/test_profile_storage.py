@@ -11,7 +11,7 @@ from counting_core import in_f32
 from small_models import convolutions, dynamic_inside, odd_ends
 
 import hetero_lab as hl
-from hetero_lab.errors import StoredFileError
+from hetero_lab.errors import ArgumentError, StoredFileError
 from hetero_lab.experiments.profile.result import FILE_NAME, profile_from
 from hetero_lab.experiments.profile.storage import to_json
 from hetero_lab.tables import read_csv
@@ -52,6 +52,20 @@ def test_one_tidy_csv_a_table(measured, tmp_path):
         back = read_csv(tmp_path / f"{name}.csv")
         assert back.columns.tolist() == ["schema_version", *frame.columns]
         assert len(back) == len(frame)
+
+
+def test_one_parquet_a_table(measured, tmp_path):
+    measured.export(tmp_path / "profile", format="parquet")
+    for name, table in measured.tables.items():
+        frame = pd.read_parquet(tmp_path / "profile" / f"{name}.parquet")
+        assert list(frame.columns) == ["schema_version", *table.columns]
+        assert len(frame) == len(table)
+    boundaries = pd.read_parquet(tmp_path / "profile" / "boundaries.parquet")
+    assert list(boundaries["n_bytes"]) == list(measured.tables["boundaries"]["n_bytes"])
+    same(measured, hl.read_profile(tmp_path / "profile"))
+    with pytest.raises(ArgumentError, match="format= is 'csv' or 'parquet', not 'xml'"):
+        measured.export(tmp_path / "other", format="xml")
+    assert not (tmp_path / "other").exists()
 
 
 def test_an_existing_directory_is_fine_and_is_written_anew(measured, tmp_path):
