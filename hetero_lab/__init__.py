@@ -13,8 +13,6 @@ import sys
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
-from hetero_lab import arguments, interrupts
-
 if TYPE_CHECKING:
     from hetero_lab import views as views
     from hetero_lab.backend.devices import devices as devices, support as support
@@ -253,6 +251,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module("hetero_lab.views")
     if name not in _WHERE:
         raise AttributeError(f"module 'hetero_lab' has no attribute {name!r}")
+    from hetero_lab import arguments, interrupts  # not before: `import hetero_lab` alone is quick
+
     module, _, attribute = _WHERE[name].partition(":")
     value = getattr(importlib.import_module(f"hetero_lab.{module}"), attribute or name)
     if isinstance(value, FunctionType):
