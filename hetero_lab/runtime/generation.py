@@ -27,7 +27,7 @@ from hetero_lab.runtime.tensors import to_tensor
 from hetero_lab.statistics import Latency
 
 LOGITS, TOKEN_IDS = "logits", "token_ids"
-_CACHE = "KV_CACHE_PRECISION"
+_FEW_BITS = ("KV_CACHE_PRECISION", "DYNAMIC_QUANTIZATION_GROUP_SIZE")
 _COMPARED_STEPS = 64  # logits of more are not kept: a vocabulary is large
 
 
@@ -237,10 +237,9 @@ def outputs_of(generated: Generated) -> dict[str, np.ndarray]:
     return {LOGITS: generated.logits, TOKEN_IDS: generated.token_ids}
 
 
-def cache_precision(placed: BoundPlacement) -> dict[str, Any]:
-    """Return the property with the precision of the key-value cache, if a placement has it."""
-    given = (own.get(_CACHE) for own in placed.properties.values())
-    return next(({_CACHE: value} for value in given if value is not None), {})
+def few_bits(placed: BoundPlacement) -> dict[str, Any]:
+    """Return what a placement asks of devices that compute in few bits whatever the hint."""
+    return {key: own[key] for key in _FEW_BITS for own in placed.properties.values() if key in own}
 
 
 def reference_generation(
@@ -248,18 +247,19 @@ def reference_generation(
 ) -> dict[str, np.ndarray]:
     """Generate on one device in f32; kept for each model, prompt and scenario.
 
-    The key-value cache has the precision that the placement asks for, else the device's default:
-    8 bits on a CPU, which is a choice of the user's and no fault of a placement.
+    The key-value cache, and what is multiplied with weights of few bits, have the precision that
+    the placement asks for, else the device's default: 8 bits on a CPU, which is no fault of a
+    placement.
 
     Raises
     ------
     DeviceError
         No single device here supports the whole model.
     """
-    bound, cache = placed.bound, cache_precision(placed)
-    alone = reference_placement(bound, properties=cache)
+    bound, properties = placed.bound, few_bits(placed)
+    alone = reference_placement(bound, properties=properties)
     digest = hashlib.blake2b(prompt.tobytes(), digest_size=16).hexdigest()
-    key = (bound.fingerprint, f"{alone.devices} {cache}", repr(scenario), digest)
+    key = (bound.fingerprint, f"{alone.devices} {properties}", repr(scenario), digest)
 
     def make() -> tuple[np.ndarray, ...]:
         session = CompiledSession(compile_placed(alone))
