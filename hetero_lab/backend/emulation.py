@@ -60,8 +60,8 @@ class EmulatedDevice:
             "unsupported": sorted(self.unsupported),
             "properties": plain(self.properties),
             "contrast": plain(self.contrast),
-            "like": self.like,
-            "unknown": self.unknown,
+            # A store of before this was known names the same device without it.
+            **({"like": self.like, "unknown": self.unknown} if self.like else {}),
         }
 
     @classmethod
