@@ -97,8 +97,7 @@ class _Node:
     def inputs(self, *names: str, absent: Sequence[str] = ()) -> Facts:
         """Return what is known of ONNX's inputs, which are this node's, in order."""
         facts: Facts = {}
-        given = zip(names, self.shapes, self.constant, self.types, strict=False)
-        for name, shape, constant, _ in given:
+        for name, shape, constant in zip(names, self.shapes, self.constant, strict=False):
             facts[f"{name}_is_none"] = frozenset([False])
             facts[f"{name}_is_constant"] = frozenset([constant])
             if shape is not None:
