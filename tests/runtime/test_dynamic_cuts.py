@@ -82,8 +82,8 @@ def test_a_few_random_cuts_do_as_foretold(bound, seed):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_random_cuts_do_as_foretold(bound):
-    ran = [check(bound, seed) for seed in range(3, 123)]
-    assert 10 < sum(ran) < len(ran) - 10  # of both kinds
+    ran = [check(bound, seed) for seed in range(3, 43)]
+    assert 5 < sum(ran) < len(ran) - 5  # of both kinds
 
 
 @pytest.mark.parametrize(
