@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 PARAMETER, CONSTANT, RESULT = "Parameter", "Constant", "Result"
-_NOT_CONSTANT_SOURCES = {"RandomUniform", "Multinomial", "RandomPoisson", "ReadValue"}
+NOT_CONSTANT_SOURCES = {"RandomUniform", "Multinomial", "RandomPoisson", "ReadValue"}
 
 T = TypeVar("T")
 
@@ -99,7 +99,7 @@ class OpGraph:
         for op in self.ops:
             computed = bool(op.inputs) and all(producer in found for producer, _ in op.inputs)
             if op.type == CONSTANT or (
-                computed and op.type != RESULT and op.type not in _NOT_CONSTANT_SOURCES
+                computed and op.type != RESULT and op.type not in NOT_CONSTANT_SOURCES
             ):
                 found.add(op.index)
         return frozenset(found)

@@ -17,7 +17,7 @@ import shutil
 import threading
 import weakref
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -36,7 +36,15 @@ from hetero_lab.errors import (
 )
 from hetero_lab.model.language import is_language_model, set_context_tokens
 from hetero_lab.model.naming import make_names_unique, name_the_nameless, names_of_file, unique
-from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, Op, OpGraph, Tensor
+from hetero_lab.model.opgraph import (
+    CONSTANT,
+    NOT_CONSTANT_SOURCES,
+    PARAMETER,
+    RESULT,
+    Op,
+    OpGraph,
+    Tensor,
+)
 from hetero_lab.samples.catalogue import sample_names, sample_path, sample_shapes
 
 Shapes: TypeAlias = "Mapping[str, Sequence[int]] | Sequence[int]"
@@ -130,6 +138,7 @@ def prepare(source: Source, shapes: Shapes | None = None) -> PreparedModel:
     name_the_nameless(model.get_ordered_ops(), known)
     _bypass_identities(model)
     _fold_constants(model)
+    _copy_shared_decompression(model)
     make_names_unique(model.get_ordered_ops())
     fingerprint = _fingerprint(model)
     model.set_rt_info(f"{fingerprint}:{_structure(model)}", _MARK)
@@ -408,6 +417,46 @@ def _fold_constants(model: ov.Model) -> None:
             use.replace_source_output(constant.output(0))
         model.remove_parameter(shield)
     model.validate_nodes_and_infer_types()
+
+
+def _copy_shared_decompression(model: ov.Model) -> None:
+    """Give each op that reads decompressed weights a decompression of its own.
+
+    An op is in one subgraph only. Weights that are decompressed for two ops, such as the table of
+    a language model's tokens, would be handed over at every inference where these are apart. The
+    copies share the memory of the compressed weights.
+    """
+    taken = {node.get_friendly_name() for node in model.get_ops()}
+    reader_of: dict[str, str | None] = {}  # node of the constant side → the first that reads it
+    for node in model.get_ordered_ops():
+        kind, sources = node.get_type_name(), [s.get_node() for s in node.input_values()]
+        if kind in (CONSTANT, RESULT):
+            continue
+        known = [s.get_type_name() == CONSTANT or s.get_name() in reader_of for s in sources]
+        if sources and all(known) and kind not in NOT_CONSTANT_SOURCES:
+            reader_of[node.get_name()] = None
+            continue
+        for port, source in enumerate(node.input_values()):
+            chain = _upstream(source.get_node(), reader_of)
+            if any(reader_of[name] not in (None, node.get_name()) for name in chain):
+                copy = ov.Model([ov.opset13.result(source)], [], "decompression").clone()
+                for copied in copy.get_ordered_ops():
+                    copied.set_friendly_name(unique(copied.get_friendly_name(), taken))
+                    taken.add(copied.get_friendly_name())
+                    for output in copied.outputs():
+                        output.get_tensor().set_names(set())  # they are unique in a model
+                node.input(port).replace_source_output(copy.get_results()[0].input_value(0))
+            else:
+                reader_of.update(dict.fromkeys(chain, node.get_name()))
+
+
+def _upstream(node: Any, among: Collection[str]) -> set[str]:
+    """Return the names of a node and of what it is computed from, as far as they are known."""
+    if node.get_name() not in among:
+        return set()
+    return {node.get_name()}.union(
+        *(_upstream(source.get_node(), among) for source in node.input_values())
+    )
 
 
 def _tensor(output: Any) -> Tensor:

@@ -238,8 +238,17 @@ def test_shared_compressed_weights_can_be_split_over_two_devices(core, users):
     expected = hl.compile(model, in_f32(cpu, direct=True), core=core)(inputs)
     compiled = hl.compile(model, in_f32(split), core=core)
     assert compiled.as_predicted
+    assert "scaled" not in {boundary.op for boundary in compiled.partition.boundaries}
     for name, value in compiled(inputs).items():
         np.testing.assert_allclose(value, expected[name], rtol=1e-5)
+
+
+def test_each_reader_of_decompressed_weights_has_its_own_decompression():
+    model = hl.load(compressed(ov.Type.i8, users=3))
+    readers = [node for node in model.get_ops() if node.get_type_name() == "MatMul"]
+    weights = {node.input_value(1).get_node().get_friendly_name() for node in readers}
+    assert weights == {"scaled", "scaled_2", "scaled_3"}
+    assert len(hl.load(model).get_ops()) == len(model.get_ops())
 
 
 @pytest.mark.parametrize("kind", ["FakeQuantize", "FakeConvert"])
