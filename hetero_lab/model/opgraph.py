@@ -6,7 +6,7 @@ picture; none of it needs the runtime.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -118,10 +118,10 @@ class OpGraph:
         """For each op, the op that decides its device.
 
         A placeable op decides for itself, except that all ops of a stateful path share the
-        first one's. A result follows its producer; the constant side follows its first placeable
-        user, a parameter the one that most of the graph comes after: HETERO hands a parameter on
-        through its subgraph, and from a later one that would close a cycle. What has no such user
-        leads itself.
+        first one's. A result follows its producer, the constant side its first placeable user. So
+        does a parameter, but no user whose stateful path comes after another one's: HETERO hands a
+        parameter on through its subgraph, which would close a cycle. What has no such user leads
+        itself.
         """
         lead = list(range(len(self.ops)))
         placeable = set(self.placeable)
@@ -134,15 +134,25 @@ class OpGraph:
             users = [use.index for use in self.consumers[op.index]]
             real = [user for user in users if self.ops[user].type != RESULT]
             # Users come later in the order, so their leader is already known.
-            placed = [user for user in real if lead[user] in placeable]
+            placed = list(dict.fromkeys(lead[user] for user in real if lead[user] in placeable))
             if placed:
-                first = placed[0]
-                if op.type == PARAMETER and len(set(placed)) > 1:
-                    first = max(placed, key=lambda user: len(self._reach([user], forward=True)))
-                lead[op.index] = lead[first]
+                lead[op.index] = self._earliest(placed) if op.type == PARAMETER else placed[0]
         for index in self.results:
             lead[index] = lead[self.ops[index].inputs[0][0]]
         return tuple(lead)
+
+    def _earliest(self, leaders: Sequence[int]) -> int:
+        """Return the first of some leaders whose ops come after those of no other one."""
+        paths = {path[0]: path for path in self.stateful_paths}
+        members = {leader: paths.get(leader, (leader,)) for leader in leaders}
+        if len(leaders) == 1 or all(len(ops) == 1 for ops in members.values()):
+            return leaders[0]  # they are in topological order
+        after = {leader: self._reach(ops, forward=True) for leader, ops in members.items()}
+        for leader in leaders:
+            others = (ops for other, ops in after.items() if other != leader)
+            if all(ops.isdisjoint(members[leader]) for ops in others):
+                return leader
+        return leaders[0]
 
     @cached_property
     def weight_bytes(self) -> int:
@@ -180,8 +190,9 @@ class OpGraph:
             self._derived[make] = make(self)
         return self._derived[make]
 
-    def _reach(self, start: list[int], *, forward: bool) -> set[int]:
-        seen, queue = set(start), list(start)
+    def _reach(self, start: Iterable[int], *, forward: bool) -> set[int]:
+        queue = list(start)
+        seen = set(queue)
         while queue:
             index = queue.pop()
             if forward:

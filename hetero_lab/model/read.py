@@ -439,7 +439,8 @@ def _copy_shared_decompression(model: ov.Model) -> None:
         for port, source in enumerate(node.input_values()):
             chain = _upstream(source.get_node(), reader_of)
             if any(reader_of[name] not in (None, node.get_name()) for name in chain):
-                copy = ov.Model([ov.opset13.result(source)], [], "decompression").clone()
+                build: Any = ov.Model  # its stubs do not know Results made in Python
+                copy = build([ov.opset13.result(source)], [], "decompression").clone()
                 for copied in copy.get_ordered_ops():
                     copied.set_friendly_name(unique(copied.get_friendly_name(), taken))
                     taken.add(copied.get_friendly_name())

@@ -186,8 +186,7 @@ class _Needs:
     """Bytes of constants and tensors by the parts that use them.
 
     Part 0 is what is before the first block, the last part what is after the last one. HETERO
-    copies a constant to each device, but what is computed of one (decompressed weights shared by
-    embedding and head) is handed over.
+    copies a constant to each device that uses it.
     """
 
     weights: Mapping[frozenset[int], int]

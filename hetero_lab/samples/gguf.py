@@ -76,6 +76,6 @@ def context_length(source: Path) -> int | None:
 
 
 if __name__ == "__main__":
-    import openvino_genai
+    import openvino_genai  # pyright: ignore[reportMissingImports]
 
     openvino_genai.LLMPipeline(sys.argv[1], "CPU", enable_save_ov_model=True)

@@ -174,7 +174,7 @@ def test_interrupted_run_keeps_what_it_has(run, shell, monkeypatch):
     assert "Note: Interrupted after 3 inferences" in err
 
 
-@pytest.mark.parametrize("stage", ["_measure_counters", "compare_with_reference"])
+@pytest.mark.parametrize("stage", ["_measure_counters", "compare_run"])
 def test_interrupted_after_the_timing_keeps_the_latency(run, shell, monkeypatch, stage):
     def interrupted(*_, **__):
         signal.raise_signal(signal.SIGINT)

@@ -125,9 +125,9 @@ def test_results_are_where_their_producers_are():
         assert ("model", number) in partition.wiring[home[producer]].outputs
 
 
-def test_shared_compressed_weights_cross_as_one_boundary():
+def test_shared_compressed_weights_do_not_cross():
     _, partition = placed(compressed(ov.Type.i8, users=2), matmul0="ACC")
-    assert [b.tensor for b in partition.boundaries] == ["x", "scaled"]
+    assert [b.tensor for b in partition.boundaries] == ["x"]
 
 
 @settings(max_examples=150, deadline=None)

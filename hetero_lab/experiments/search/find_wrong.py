@@ -711,7 +711,8 @@ class _Search:
         broken: list[frozenset[str]] = []  # leaving these out leaves nothing wrong
         queue, n_run = [frozenset[str]()], 0
         while queue:
-            out = queue.pop(0)
+            self._check_budget()
+            out = queue.pop()  # depth first: there are too many ways to list them all
             if any(enough <= out for enough in broken):
                 continue
             still = next((ops for ops in known if ops.isdisjoint(out)), None)
