@@ -17,6 +17,7 @@ LAYERS = [
         "arguments",
         "clock",
         "errors",
+        "extensions",
         "interrupts",
         "progress",
         "statistics",

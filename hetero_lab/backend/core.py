@@ -7,6 +7,8 @@ import os
 
 import openvino as ov
 
+from hetero_lab.extensions import DEVICES, found
+
 
 def environment_of_a_child(**more: str) -> dict[str, str]:
     """Return this process's environment and ``more``, for a process that imports openvino.
@@ -22,10 +24,30 @@ def environment_of_a_child(**more: str) -> dict[str, str]:
 _kept: dict[int, ov.Core] = {}
 
 
-@functools.cache
+_extended: list[ov.Core] = []
+
+
 def shared_core() -> ov.Core:
-    """Return the one Core of this process that hetero_lab uses by default."""
+    """Return the one Core of this process that hetero_lab uses by default.
+
+    Devices of other packages are registered on it when it is made.
+    """
+    core = _one_core()
+    if not _extended:
+        _extended.append(core)  # first: what registers a device may ask for the shared Core
+        add_devices(core)
+    return core
+
+
+@functools.cache
+def _one_core() -> ov.Core:
     return ov.Core()
+
+
+def add_devices(core: ov.Core) -> None:
+    """Let the extensions of ``hetero_lab.devices`` register their devices on a Core."""
+    for extension in found(DEVICES).values():
+        extension.attempt(lambda register: register(core))
 
 
 @functools.cache

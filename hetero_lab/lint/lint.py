@@ -59,7 +59,8 @@ def lint(
           ``cut-quantization`` (apart from its quantiser an op loses its int8 kernel),
           ``ping-pong`` (A → B → A for little), ``tiny-subgraph``, ``copy-only``; with costs
           also ``slow-device`` and ``dear-boundary``; with ``wrong`` also ``wrong-numbers``, for
-          ops that are still together on the device that computes them wrong
+          ops that are still together on the device that computes them wrong; and the names of
+          rules that other packages bring
         - ``severity``: ``error``, ``warning``, or ``info`` where nothing can or should be done
         - ``ops``: list of names
         - ``finding``, ``advice``: sentences

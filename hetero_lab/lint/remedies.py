@@ -8,16 +8,20 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from hetero_lab.errors import names_at_hand, shorten
+from hetero_lab.extensions import LINT_RULES, found
+from hetero_lab.lint import quantized_blocks, rules, wrong_numbers
 from hetero_lab.lint.causes import with_causes
 from hetero_lab.lint.context import ERROR, INFO, Costs, Draft, Finding, LintContext
-from hetero_lab.lint.quantized_blocks import QUANTIZATION_RULES
-from hetero_lab.lint.rules import COST_RULES, TOPOLOGY_RULES
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.subgraph_collector import SubgraphCollector
 from hetero_lab.placement.topology import topology
 
-RULES = (*TOPOLOGY_RULES, *QUANTIZATION_RULES, *COST_RULES)
+RULES = (*rules.TOPOLOGY_RULES, *quantized_blocks.QUANTIZATION_RULES, *rules.COST_RULES)
+_NAMES = frozenset({
+    rules.TORN_STATE, rules.CYCLE, rules.CUT_FUSION, rules.PING_PONG, rules.TINY, rules.COPY_ONLY,
+    rules.SLOW_DEVICE, rules.DEAR_BOUNDARY, quantized_blocks.CUT_QUANTIZATION, wrong_numbers.RULE,
+})  # fmt: skip
 
 _RANK = {ERROR: 0, "warning": 1, INFO: 2}
 _NODES_TRIED = 15_000  # nodes times remedies: a trial takes 1 to 4 µs a node
@@ -117,7 +121,7 @@ def find_problems(
     if costs:
         costs.check_graph(graph)
     context = LintContext(graph, affinity, able, costs, reasons or {})
-    drafts = [draft for rule in RULES for draft in rule(context)]
+    drafts = [*(draft for rule in RULES for draft in rule(context)), *_extra_drafts(context)]
     certain = {draft.nodes for draft in drafts if not draft.must_save}
     drafts = [draft for draft in drafts if not (draft.must_save and draft.nodes in certain)]
     trials = Trials(context, most_remedies(len(graph)) + 1)
@@ -127,6 +131,17 @@ def find_problems(
     found = [finding for draft in drafts if (finding := _finding(trials, now, draft))]
     found.sort(key=lambda f: (f.severity != ERROR, -(f.cost_us or 0.0), _RANK[f.severity]))
     return with_causes(context, found)
+
+
+def _extra_drafts(context: LintContext) -> list[Draft]:
+    """Apply the rules of other packages; a finding has the name of the entry point."""
+    drafts: list[Draft] = []
+    for name, extension in found(LINT_RULES, _NAMES).items():
+        named = extension.attempt(
+            lambda rule, name=name: [replace(draft, rule=name) for draft in rule(context)]
+        )
+        drafts += named or []
+    return drafts
 
 
 def follow_remedies(

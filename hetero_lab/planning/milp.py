@@ -18,9 +18,9 @@ from scipy.sparse import csr_array
 
 from hetero_lab.errors import PlanError
 from hetero_lab.interrupts import interruptible
-from hetero_lab.planning.min_cut import Choice
 from hetero_lab.planning.objective import LATENCY, THROUGHPUT
 from hetero_lab.planning.pairwise import Pairwise
+from hetero_lab.planning.solver import Choice
 
 _INFEASIBLE = 2
 _MOST_US = 1e6  # all costs together as the solver sees them; its tolerances are absolute

@@ -13,27 +13,14 @@ flow that is still possible then is found in the digits that were dropped.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from hetero_lab.planning.pairwise import Pairwise
+from hetero_lab.planning.solver import Choice
 
 _MOST = 1 << 30  # flow and capacities; their sums must stay below 2**31
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A device for each unit, what it costs, and a proven lower bound on the cost of any choice.
-
-    ``value_ns`` is the pairwise part of the objective, without any surcharge.
-    """
-
-    devices: tuple[int, ...]
-    value_ns: int
-    bound_ns: int
 
 
 def min_cut(pairwise: Pairwise, devices: tuple[int, int] = (0, 1), surcharge_ns: int = 0) -> Choice:

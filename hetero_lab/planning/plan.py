@@ -27,6 +27,7 @@ def plan(
     pin: Mapping[str, str] | None = ...,
     budget_s: float = ...,
     executor: Literal["hetero"] = ...,
+    solver: str | None = ...,
     progress: bool = ...,
 ) -> Plan: ...
 
@@ -55,6 +56,7 @@ def plan(
     executor: str = _HETERO,
     rank: str = HEFT,
     split_branches: bool = False,
+    solver: str | None = None,
     progress: bool = True,
 ) -> Plan | SchedulePlan:
     """Compute the best placement of a model for its cost model.
@@ -90,6 +92,9 @@ def plan(
         Samsung ONE.
     split_branches
         Whether the parallel executor separates independent branches on one device.
+    solver
+        What chooses, instead of what the size of the problem suggests: ``"milp"``, or the name of
+        a solver that another package brings. Its choice alone is repaired.
     progress
         Show how long it takes, if it takes more than two seconds.
 
@@ -105,7 +110,8 @@ def plan(
         ``costs`` is no cost model, there is no such executor, or the arguments are those of the
         other one.
     PlanError
-        The cost model is of another model or knows one device only, an op is supported
+        The cost model is of another model or knows one device only, there is no such solver or
+        what it returns is no choice, an op is supported
         nowhere, pins contradict each other, nothing fits the memory limit, or time runs out
         before anything is found.
 
@@ -126,10 +132,10 @@ def plan(
         raise ArgumentError(f"executor= is {_HETERO!r} or {_PARALLEL!r}, not {executor!r}.")
     graph = prepare(model).graph
     if executor == _PARALLEL:
-        if objective != LATENCY or memory_limit or pin:
+        if objective != LATENCY or memory_limit or pin or solver:
             raise ArgumentError(
                 "A plan for the parallel executor is for the latency of one request; leave "
-                "objective=, memory_limit= and pin= out, or plan with executor='hetero'."
+                "objective=, memory_limit=, pin= and solver= out, or plan with executor='hetero'."
             )
         with Progress("plan", show=progress):
             return list_scheduling(
@@ -145,4 +151,5 @@ def plan(
             memory_limit=memory_limit,
             pin=pin,
             budget_s=budget_s,
+            solver=solver,
         )

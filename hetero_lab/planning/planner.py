@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_lab.clock import now
-from hetero_lab.errors import PlanError, names_at_hand, shorten
+from hetero_lab.errors import PlanError, did_you_mean, names_at_hand, shorten
+from hetero_lab.extensions import SOLVERS, found
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.planning.constraints import (
     apply_pins,
@@ -22,9 +23,10 @@ from hetero_lab.planning.constraints import (
 from hetero_lab.planning.exhaustive import best_of_all, small_enough
 from hetero_lab.planning.local_search import Placed, kick, place, repair, squeeze
 from hetero_lab.planning.milp import milp
-from hetero_lab.planning.min_cut import Choice, min_cut
+from hetero_lab.planning.min_cut import min_cut
 from hetero_lab.planning.objective import LATENCY, THROUGHPUT
 from hetero_lab.planning.pairwise import Pairwise
+from hetero_lab.planning.solver import Choice, Solver
 from hetero_lab.tables import bytes_text, html_table
 from hetero_lab.terminal import count_of
 
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
     from hetero_lab.planning.cost_model import CostModel
 
 GREEDY = "greedy"
+_MILP = "milp"
+_OWN_NAMES = frozenset({_MILP, "min_cut", "exhaustive"})
 SMALL = 12  # up to so many units that are free to move, the best placement is proven
 _SURCHARGES = (0.5, 1.0, 2.0)  # of a subgraph's cost, added to each hand-over
 _TIGHTENINGS = 8
@@ -129,12 +133,14 @@ def plan_graph(
     memory_limit: Mapping[str, int | str] | None = None,
     pin: Mapping[str, str] | None = None,
     budget_s: float = 60.0,
+    solver: str | None = None,
 ) -> Plan:
     """Do what :func:`hetero_lab.plan` does for HETERO, given the graph.
 
     The pairwise part is minimised by :func:`min_cut` for two devices and by :func:`milp` for more
     and for limits. That choice, choices with a surcharge on hand-overs and the baselines are
     repaired on the whole prediction; the best of them, kicked and repaired again, is the plan.
+    With ``solver``, the choice of that solver alone is repaired.
 
     Raises
     ------
@@ -151,6 +157,8 @@ def plan_graph(
         objective=objective,
         limits=limits,
         deadline=now() + budget_s,
+        name=solver or _MILP,
+        solver=None if solver is None else _solver_named(solver),
     )
     best, bound_ns, method = search.run()
     evaluation = best.evaluation
@@ -188,6 +196,23 @@ def check_budget(budget_s: Any) -> None:
     """Raise PlanError unless a budget is a number of seconds above 0."""
     if not isinstance(budget_s, int | float) or not math.isfinite(budget_s) or budget_s <= 0:
         raise PlanError(f"budget_s is a number of seconds above 0, not {budget_s!r}.")
+
+
+def _solver_named(name: str) -> Solver:
+    """Return the integer program, or the solver of another package."""
+    if name == _MILP:
+        return milp
+    others = found(SOLVERS, _OWN_NAMES)
+    names = [_MILP, *others]
+    if name not in others:
+        raise PlanError(
+            f"There is no solver {shorten(str(name))}.{did_you_mean(str(name), names)} "
+            f"Solvers: {names_at_hand(names)}. Without solver=, the size of the problem decides."
+        )
+    function = others[name].function
+    if function is None:
+        raise PlanError(f"The solver {shorten(name)} cannot be loaded; a warning says why.")
+    return function
 
 
 def keeps_limits(
@@ -235,11 +260,13 @@ class _Search:
     objective: str
     limits: Mapping[int, int]
     deadline: float
+    name: str = _MILP
+    solver: Solver | None = None  # the only one to use
 
     def run(self) -> tuple[Placed, int, str]:
         """Return the best placement, a lower bound in ns and how it was found."""
         free = int((self.pairwise.allowed.sum(axis=1) > 1).sum())
-        if free <= SMALL and small_enough(self.pairwise):
+        if self.solver is None and free <= SMALL and small_enough(self.pairwise):
             return self._small()
         return self._large()
 
@@ -259,11 +286,12 @@ class _Search:
 
     def _large(self) -> tuple[Placed, int, str]:
         exact = self._exact()
-        method = "min_cut" if self._two_free() else "milp"
+        method = "min_cut" if self._can_cut() else self.name
         starts = [] if exact is None else [np.array(exact.devices)]
-        starts += self._surcharged()
-        starts += [greedy_choice(self.pairwise), *(c for _, c in _single_choices(self.pairwise))]
-        starts = _distinct([*starts, self._away()] if self.limits else starts)
+        if self.solver is None:
+            starts += [*self._surcharged(), greedy_choice(self.pairwise)]
+            starts += [choice for _, choice in _single_choices(self.pairwise)]
+            starts = _distinct([*starts, self._away()] if self.limits else starts)
         placed = [place(self.pairwise, choice, self.objective) for choice in starts]
         placed = [p for p in placed if self._fits(p)]
         if not placed:
@@ -278,25 +306,30 @@ class _Search:
         bound = self._lower_bound(0 if exact is None else exact.bound_ns)
         return best, bound, f"{method}, repaired"
 
-    def _two_free(self) -> bool:
-        return self.pairwise.n_devices == 2 and self.objective == LATENCY and not self.limits
+    def _can_cut(self) -> bool:
+        two_free = self.pairwise.n_devices == 2 and self.objective == LATENCY and not self.limits
+        return two_free and self.solver is None
 
     def _exact(self) -> Choice | None:
         """Minimise the pairwise part; with memory limits until the real partition fits too."""
-        if self._two_free():
+        if self._can_cut():
             return min_cut(self.pairwise)
+        solve = self.solver or milp
         limits = dict(self.limits)
         first: Choice | None = None
         for _ in range(_TIGHTENINGS):
             left = max(0.1, (self.deadline - now()) * 0.6)
             try:
-                choice = milp(self.pairwise, self.objective, memory_limit=limits, budget_s=left)
+                choice = solve(self.pairwise, self.objective, memory_limit=limits, budget_s=left)
             except PlanError:
+                if not self.limits:
+                    raise
                 if first is None:
                     raise nothing_fits(self.pairwise, self.limits) from None
                 return first  # the limits had been tightened too far
             if choice is None:
                 return first
+            self._check(choice)
             bound = choice.bound_ns if first is None else first.bound_ns
             first = Choice(choice.devices, choice.value_ns, bound)
             devices = self.pairwise.devices(choice.devices)
@@ -308,6 +341,22 @@ class _Search:
             # Copies that the program does not see (a constant in two subgraphs of a device).
             limits = {d: max(0, limits[d] - max(0, excess)) for d, excess in over.items()}
         return first
+
+    def _check(self, choice: Choice) -> None:
+        """Raise PlanError unless a solver chose allowed devices, and its bound can be true."""
+        devices = list(choice.devices)
+        places = [np.flatnonzero(row).tolist() for row in self.pairwise.allowed]
+        if len(devices) != len(places) or not all(map(list.__contains__, places, devices)):
+            raise PlanError(
+                f"The solver {shorten(self.name)} gave {len(devices)} devices for {len(places)} "
+                "units, or a device where it is not allowed."
+            )
+        value = int(self.pairwise.values_ns(np.array([devices]), self.objective)[0])
+        if choice.bound_ns > value:
+            raise PlanError(
+                f"The solver {shorten(self.name)} gave {choice.bound_ns} ns as a lower bound, but "
+                f"its own choice takes {value} ns."
+            )
 
     def _surcharged(self) -> Iterator[np.ndarray]:
         """Yield choices for which a hand-over costs something like a subgraph more.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab.arguments import checked, renamed
+from hetero_lab.extensions import VIEWS, Extension, found
 
 if TYPE_CHECKING:
     from hetero_lab.views.accuracy import (
@@ -64,7 +66,11 @@ __all__ = sorted(_WHERE)  # pyright: ignore[reportUnsupportedDunderAll]
 
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
-        raise AttributeError(f"module 'hetero_lab.views' has no attribute {name!r}")
+        extension = None if name.startswith("_") else extensions().get(name)
+        view = extension.function if extension else None
+        if view is None:
+            raise AttributeError(f"module 'hetero_lab.views' has no attribute {name!r}")
+        return view
     view = checked(getattr(importlib.import_module(f"hetero_lab.views.{_WHERE[name]}"), name))
     if name == "page":
         view = renamed(view, {"path": "file"})  # its name in version 0.1
@@ -72,5 +78,11 @@ def __getattr__(name: str) -> Any:
     return view
 
 
+def extensions() -> dict[str, Extension]:
+    """Return the views of other packages by name; the names in this package are taken."""
+    modules = (module.name for module in pkgutil.iter_modules(__path__))
+    return found(VIEWS, frozenset({*__all__, *modules}))
+
+
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *extensions()})

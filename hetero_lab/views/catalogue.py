@@ -1,14 +1,18 @@
 """The views and tables of each kind of result.
 
-To give another kind of result a place in galleries and pages, add an entry to ``KINDS``.
+To give another kind of result a place in galleries and pages, add an entry to ``KINDS``. Views
+of other packages follow those of their kind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from types import UnionType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from hetero_lab import views
+from hetero_lab.arguments import hints_of
 from hetero_lab.errors import ArgumentError
 from hetero_lab.experiments.accuracy.evaluate import Evaluation
 from hetero_lab.experiments.profile.result import Profile
@@ -114,7 +118,24 @@ def gallery(result: Result) -> dict[str, go.Figure]:
     >>> "placement_graph" in hl.views.gallery(measured)
     True
     """
-    return {view.name: view.draw(result) for view in kind_of(result).views if view.applies(result)}
+    return dict(drawn(result))
+
+
+def drawn(result: Any) -> Iterator[tuple[str, go.Figure]]:
+    """Draw every view that applies to a result, last those of other packages."""
+    for view in kind_of(result).views:
+        if view.applies(result):
+            yield view.name, view.draw(result)
+    for name, extension in views.extensions().items():
+        figure = extension.attempt(lambda view: view(result) if _takes(view, result) else None)
+        if figure is not None:
+            yield name, figure
+
+
+def _takes(view: Callable[..., Any], result: Any) -> bool:
+    """Whether a result is of the type that annotates the first parameter of a view."""
+    kind = next(iter(hints_of(view).values()), None)
+    return isinstance(kind, type | UnionType) and isinstance(result, kind)
 
 
 def kind_of(result: Any) -> Kind:

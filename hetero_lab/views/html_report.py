@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_lab.errors import ArgumentError
 from hetero_lab.tables import check_writable, html_table, write_text
-from hetero_lab.views.catalogue import KINDS, Kind, Listing, Result, View, kind_of
+from hetero_lab.views.catalogue import KINDS, Kind, Listing, Result, drawn, kind_of
 from hetero_lab.views.text import squeeze
 
 if TYPE_CHECKING:
@@ -117,7 +117,8 @@ def _comparison(kind: Kind, results: Sequence[Any], figures: _Figures) -> Iterat
     yield "<section><h2>Side by side</h2>\n"
     if kind.several_note:
         yield f'<p class="note">{html.escape(kind.several_note)}</p>\n'
-    yield from _content(kind.several_listings, kind.several_views, results, figures)
+    views = (view.draw(results) for view in kind.several_views if view.applies(results))
+    yield from _content(kind.several_listings, views, results, figures)
     yield "</section>\n"
 
 
@@ -125,12 +126,13 @@ def _section(kind: Kind, result: Any, figures: _Figures) -> Iterator[str]:
     yield f"<section><h2>{html.escape(squeeze(kind.heading(result), 200))}</h2>\n"
     for note in kind.notes(result):
         yield f'<p class="note">{html.escape(squeeze(note, 500))}</p>\n'
-    yield from _content(kind.listings, kind.views, result, figures)
+    views = (figure for _, figure in drawn(result))
+    yield from _content(kind.listings, views, result, figures)
     yield "</section>\n"
 
 
 def _content(
-    listings: Sequence[Listing], views: Sequence[View], result: Any, figures: _Figures
+    listings: Sequence[Listing], views: Iterable[go.Figure], result: Any, figures: _Figures
 ) -> Iterator[str]:
     """Give the headline tables, then the figures, then the other tables folded up."""
     chosen = [listing for listing in listings if listing.applies(result)]
@@ -138,8 +140,7 @@ def _content(
         if not listing.is_detail:
             yield _table(listing.frame(result))
     for view in views:
-        if view.applies(result):
-            yield figures.embed(view.draw(result))
+        yield figures.embed(view)
     for listing in chosen:
         if listing.is_detail:
             title = html.escape(listing.title)

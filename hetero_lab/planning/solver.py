@@ -1,0 +1,63 @@
+"""What a solver is: a function from the pairwise problem to a choice of devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from hetero_lab.planning.pairwise import Pairwise
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A device for each unit, what it costs, and a proven lower bound on the cost of any choice.
+
+    ``value_ns`` is the pairwise part of the objective, without any surcharge. A ``bound_ns`` of 0
+    proves nothing.
+    """
+
+    devices: tuple[int, ...]
+    value_ns: int
+    bound_ns: int
+
+
+class Solver(Protocol):
+    """Minimise the pairwise part of the latency, or of the busiest device's time.
+
+    :func:`hetero_lab.planning.milp.milp` is one. Other packages bring theirs as entry points of
+    ``hetero_lab.solvers``; ``hetero_lab.plan(solver=NAME)`` uses them.
+
+    Parameters
+    ----------
+    pairwise
+        The problem: ``time_ns`` and ``allowed``, of shape ``[units, devices]``, and the terms
+        between units, ``tensors`` and ``pairs``. Pins are in ``allowed``.
+    objective
+        ``"latency"`` or ``"throughput"``; ``pairwise.values_ns(choices, objective)`` computes it
+        for choices of shape ``[n, units]``.
+    memory_limit
+        Bytes by number of the device; ``pairwise.least_bytes`` counts them.
+    budget_s
+        When to stop.
+
+    Returns
+    -------
+    Choice or None
+        None if time ran out before any choice was found.
+
+    Raises
+    ------
+    PlanError
+        No choice keeps within the limits.
+    """
+
+    def __call__(
+        self,
+        pairwise: Pairwise,
+        objective: str,
+        /,
+        *,
+        memory_limit: Mapping[int, int],
+        budget_s: float,
+    ) -> Choice | None: ...
