@@ -68,8 +68,10 @@ class _Node:
     """What the functions below ask of a node of OpenVINO."""
 
     type: str
+    version: str
     attributes: Mapping[str, Any]
     shapes: Sequence[tuple[int, ...] | None]
+    ranks: Sequence[int | None]
     types: Sequence[str]
     constant: Sequence[bool]
     values: Sequence[np.ndarray | None]
@@ -78,12 +80,17 @@ class _Node:
 
     @classmethod
     def of(cls, node: Any, constant_side: Collection[str]) -> _Node:
+        version = node.get_type_info().version_id
         sources = node.input_values()
+        if node.get_type_name() == "BatchNormInference" and version == "opset1":
+            sources = [sources[2], *sources[:2], *sources[3:]]  # data came third at first
         producers = [source.get_node() for source in sources]
         return cls(
             node.get_type_name(),
+            version,
             node.get_attributes(),
             [_shape(source) for source in sources],
+            [_rank(source) for source in sources],
             [source.get_element_type().get_type_name() for source in sources],
             [producer.get_friendly_name() in constant_side for producer in producers],
             [
@@ -97,15 +104,24 @@ class _Node:
     def inputs(self, *names: str, absent: Sequence[str] = ()) -> Facts:
         """Return what is known of ONNX's inputs, which are this node's, in order."""
         facts: Facts = {}
-        for name, shape, constant in zip(names, self.shapes, self.constant, strict=False):
-            facts[f"{name}_is_none"] = frozenset([False])
-            facts[f"{name}_is_constant"] = frozenset([constant])
-            if shape is not None:
-                facts[f"{name}_is_fixed_shape"] = frozenset([True])
-                facts[f"{name}_dynamic_axes"] = frozenset([()])
-                facts[f"{name}_dim"] = frozenset([len(shape)])
-                facts[f"{name}_is_single_element"] = frozenset([int(np.prod(shape)) == 1])
+        for index, name in enumerate(names[: len(self.shapes)]):
+            facts.update(self.input(name, index))
         facts.update({f"{name}_is_none": frozenset([True]) for name in absent})
+        return facts
+
+    def input(self, name: str, index: int) -> Facts:
+        """Return what is known of one input, under ONNX's name of it."""
+        shape, rank = self.shapes[index], self.ranks[index]
+        facts = {
+            f"{name}_is_none": _is(False),
+            f"{name}_is_constant": _is(self.constant[index]),
+            f"{name}_is_fixed_shape": _is(shape is not None),
+        }
+        if rank is not None:
+            facts[f"{name}_dim"] = _is(rank)
+        if shape is not None:
+            facts[f"{name}_dynamic_axes"] = _is(())
+            facts[f"{name}_is_single_element"] = _is(int(np.prod(shape)) == 1)
         return facts
 
     def settled(self, index: int) -> list[int] | None:
@@ -117,7 +133,9 @@ class _Node:
 
 
 def onnx_use(node: Any, constant_side: Collection[str]) -> OnnxUse | None:
-    """Say in ONNX's terms what a node of a model is; None if no operator is known for its type.
+    """Say in ONNX's terms what a node of a model is; None if that cannot be said.
+
+    Then no operator is known for its type, or its version of it has other attributes or inputs.
 
     Parameters
     ----------
@@ -127,7 +145,10 @@ def onnx_use(node: Any, constant_side: Collection[str]) -> OnnxUse | None:
         Names of the nodes that are computed from constants alone.
     """
     read = _Node.of(node, constant_side)
-    found = _translate(read)
+    try:
+        found = _translate(read)
+    except LookupError:
+        return None
     if found is None:
         return None
     operator, facts = found
@@ -141,7 +162,7 @@ def onnx_use(node: Any, constant_side: Collection[str]) -> OnnxUse | None:
         f"{variable}{operator}": frozenset([ELEMENT_TYPES.get(name, name)])
         for variable, name in typed.items()
     }
-    rank = None if not read.shapes or read.shapes[0] is None else len(read.shapes[0])
+    rank = read.ranks[0] if read.ranks else None
     return OnnxUse(operator, {**types, **facts}, typed["T_"], rank)
 
 
@@ -199,8 +220,8 @@ def _convolution(node: _Node) -> tuple[str, Facts]:
     grouped = node.type.startswith("Group")
     backwards = node.type.endswith("BackpropData")
     facts = node.inputs("X", "W", absent=("B",))
-    if node.shapes[0] is not None:
-        facts["W_dim"] = _is(len(node.shapes[0]))  # grouped ones have an axis more here
+    if node.ranks[0] is not None:
+        facts["W_dim"] = _is(node.ranks[0])  # grouped ones have an axis more here
     attributes = node.attributes
     strides, dilations = list(attributes["strides"]), list(attributes["dilations"])
     pads = [*attributes["pads_begin"], *attributes["pads_end"]]
@@ -259,33 +280,30 @@ def _softmax(node: _Node) -> tuple[str, Facts]:
 
 def _clip(node: _Node) -> tuple[str, Facts]:
     """A Clamp; or a Maximum or Minimum with one value, of which OpenVINO makes a Clip."""
-    facts = node.inputs("input")
-    facts["min_is_none"] = _is(node.type == "Minimum")
-    facts["max_is_none"] = _is(node.type == "Maximum")
-    for bound in ("min", "max"):
-        facts[f"{bound}_is_constant"] = _is(True)
+    data = 0
     if node.type != "Clamp":
         data = 1 if node.constant[0] else 0
         limit = node.shapes[1 - data]
         if not node.constant[1 - data] or limit is None or int(np.prod(limit)) != 1:
             return "Min" if node.type == "Minimum" else "Max", {}
-        shape = node.shapes[data]
-        facts["input_is_constant"] = _is(False)
-        if shape is not None:
-            facts["input_dim"] = _is(len(shape))
-            facts["input_is_single_element"] = _is(int(np.prod(shape)) == 1)
+    facts = node.input("input", data)
+    facts["min_is_none"] = _is(node.type == "Minimum")
+    facts["max_is_none"] = _is(node.type == "Maximum")
+    for bound in ("min", "max"):
+        facts[f"{bound}_is_constant"] = _is(True)
     return "Clip", facts
 
 
 def _concat(node: _Node) -> tuple[str, Facts]:
     facts: Facts = {"num_inputs": _is(len(node.shapes)), "inputs_is_none": _is(False)}
     facts["inputs_is_constant"] = _is(tuple(node.constant))
-    shape = node.shapes[0]
-    if shape:
-        axis = int(node.attributes["axis"]) % len(shape)
-        facts["inputs_dim"] = _is(len(shape))
+    facts["inputs_is_fixed_shape"] = _is(tuple(shape is not None for shape in node.shapes))
+    rank = node.ranks[0]
+    if rank:
+        axis = int(node.attributes["axis"]) % rank
+        facts["inputs_dim"] = _is(rank)
         facts["first_axis"] = _is(axis == 0)
-        facts["last_axis"] = _is(axis == len(shape) - 1)
+        facts["last_axis"] = _is(axis == rank - 1)
     return "Concat", facts
 
 
@@ -364,17 +382,22 @@ def _mean_variance(node: _Node) -> tuple[str, Facts]:
 def _interpolate(node: _Node) -> tuple[str, Facts]:
     attributes = node.attributes
     facts = node.inputs("X", absent=("roi",))
-    by_scales = attributes["shape_calculation_mode"] == "scales"
+    by_scales = attributes.get("shape_calculation_mode") == "scales"
     facts.update(
         attr_mode=_is(str(attributes["mode"]).removesuffix("_onnx")),
-        attr_coordinate_transformation_mode=_is(str(attributes["coordinate_transformation_mode"])),
         attr_antialias=_is(int(attributes["antialias"])),
         uses_sizes=_is(not by_scales),
         uses_scales=_is(by_scales),
         scales_is_none=_is(not by_scales),
         sizes_is_none=_is(by_scales),
     )
-    facts["scales_is_constant" if by_scales else "sizes_is_constant"] = _is(node.constant[1])
+    if "coordinate_transformation_mode" in attributes:  # the first version has none
+        how = str(attributes["coordinate_transformation_mode"])
+        facts["attr_coordinate_transformation_mode"] = _is(how)
+    if by_scales:  # the fourth version has sizes and scales, both
+        facts["scales_is_constant"] = _is(node.constant[2 if node.version == "opset4" else 1])
+    else:
+        facts["sizes_is_constant"] = _is(node.constant[1])
     before, after = node.shapes[0], node.out_shapes[0]
     if by_scales and before is not None and after is not None:
         facts["scales_up"] = _is(all(a >= b for a, b in zip(after, before, strict=True)))
@@ -446,7 +469,8 @@ def _slice(node: _Node) -> tuple[str, Facts]:
     if axes is not None:
         facts["axes_is_single"] = _is(len(axes) == 1)
     starts, ends, shape = node.settled(1), node.settled(2), node.shapes[0]
-    if starts is not None and ends is not None and shape is not None:
+    open_axes = len(node.shapes) > 4 and axes is None
+    if starts is not None and ends is not None and shape is not None and not open_axes:
         over = list(range(len(starts))) if axes is None else axes
         sizes = [shape[axis] for axis in over]
         begun = [s + n if s < 0 else s for s, n in zip(starts, sizes, strict=True)]
@@ -478,7 +502,8 @@ def _top_k(node: _Node) -> tuple[str, Facts]:
 
 
 def _gelu(node: _Node) -> tuple[str, Facts]:
-    how = {"ERF": "none", "TANH": "tanh"}.get(str(node.attributes["approximation_mode"]).upper())
+    mode = str(node.attributes.get("approximation_mode", "ERF"))  # the first version had no other
+    how = {"ERF": "none", "TANH": "tanh"}.get(mode.upper())
     return "Gelu", {**node.inputs("X"), **({"attr_approximate": _is(how)} if how else {})}
 
 
@@ -550,6 +575,11 @@ def _shorter(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
 def _shape(port: Any) -> tuple[int, ...] | None:
     partial = port.get_partial_shape()
     return None if partial.is_dynamic else tuple(int(size) for size in partial.to_shape())
+
+
+def _rank(port: Any) -> int | None:
+    rank = port.get_partial_shape().rank
+    return None if rank.is_dynamic else int(rank.get_length())
 
 
 def _small_value(constant: Any) -> np.ndarray | None:

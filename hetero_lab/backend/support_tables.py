@@ -128,7 +128,7 @@ class SupportTables:
         unsupported if none did. If only some did, or there are no such rows, it is unknown.
         """
         if use is None:
-            return Verdict(UNKNOWN, reason="no ONNX operator is known for this type")
+            return Verdict(UNKNOWN, reason="no ONNX operator is known for this type and version")
         if use.operator not in self._members:
             return Verdict(UNKNOWN, use.operator, f"there is no table of {use.operator}")
         table = self._table(use.operator)

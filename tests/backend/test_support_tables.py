@@ -1,17 +1,19 @@
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
 import openvino as ov
 import pytest
 from counting_core import core_with_acc
-from openvino import opset13 as op
+from openvino import opset1, opset2, opset10, opset13 as op
 from support_wheel import softmax_rows, write_wheel
 
 import hetero_lab as hl
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.emulation import EmulatedDevice
+from hetero_lab.backend.onnx_terms import OnnxUse, onnx_use
 from hetero_lab.backend.support_tables import SupportTables, tables_of
 from hetero_lab.backend.table_agreement import Agreement
 from hetero_lab.errors import ArgumentError, StoredFileError
@@ -78,6 +80,55 @@ def test_what_was_not_tried_or_runs_in_some_variations_only_is_unknown(wheel, tm
         "unsupported",
         "Relu f32 of rank 2 compiles and fails when it runs",
     )
+
+
+def test_a_dynamic_input_is_not_taken_for_a_static_one_that_was_tried(wheel):
+    static = ({"T_Softmax": "FLOAT", "input_dim": 3, "input_is_fixed_shape": True}, True, True)
+    joined = ({"T_Concat": "FLOAT", "inputs_is_fixed_shape": (True, True)}, True, True)
+    clipped = ({"T_Clip": "FLOAT", "input_is_fixed_shape": True}, True, True)
+    write_wheel(wheel, {"Softmax": [static], "Concat": [joined], "Clip": [clipped]}, opset=14)
+    x, shape = op.parameter([2, 3, 4], np.float32, name="x"), op.parameter([3], np.int64)
+    any_shape = op.reshape(x, shape, False)
+    for given, inputs, answer in (x, [x], "supported"), (any_shape, [x, shape], "unknown"):
+        top = op.maximum(op.constant(np.float32(0)), op.softmax(given, -1, name="softmax"))
+        top.set_friendly_name("top")
+        model = _model(op.concat([top, given], 1, name="join"), inputs)
+        found = answers(evidence(model, wheel))
+        assert {name: found[name][0] for name in ("softmax", "top", "join")} == {
+            "softmax": answer, "top": answer, "join": answer,
+        }  # fmt: skip
+    assert found["softmax"][1:] == (
+        "Softmax f32 of rank 3 was not tried",
+        "input_is_fixed_shape True runs",
+    )
+
+
+def test_older_versions_of_an_op_are_read_as_they_are_or_not_at_all():
+    x = op.parameter([1, 3, 8, 8], np.float32)
+    size, factor = op.constant(np.array([16, 16])), op.parameter([2], np.float32)
+    ones = op.constant(np.ones(3, np.float32))
+    first = opset1.interpolate(x, size, {"axes": [2, 3], "mode": "nearest"})
+    fourth = opset10.interpolate(x, size, factor, "nearest", "scales")
+    named = {size.get_friendly_name(), ones.get_friendly_name()}
+    assert _read(first, named).facts["sizes_is_constant"] == {True}
+    assert _read(fourth, named).facts["scales_is_constant"] == {False}
+    assert _read(opset2.gelu(x), named).facts["attr_approximate"] == {"none"}
+    norm = _read(opset1.batch_norm_inference(x, ones, ones, ones, ones, 1e-5), named)
+    assert (norm.rank, norm.facts["X_dim"], norm.facts["X_is_constant"]) == (4, {4}, {False})
+
+
+def test_slices_over_axes_that_are_not_constant_are_left_open():
+    x, axes = op.parameter([4, 6], np.float32), op.parameter([1], np.int64)
+    zero, six, one = (op.constant(np.array([n])) for n in (0, 6, 1))
+    unknown = _read(op.slice(x, zero, six, one, axes)).facts
+    assert not {"slice_all", "starts_equal_shape", "axes_is_single"} & unknown.keys()
+    assert _read(op.slice(x, zero, six, one, one)).facts["slice_all"] == {True}
+
+
+def _read(node: ov.Node, constant: Collection[str] = ()) -> OnnxUse:
+    use = onnx_use(node, constant)
+    assert use
+    return use
 
 
 def test_placements_support_and_lint_follow_the_tables(wheel):
