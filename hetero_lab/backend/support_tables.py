@@ -14,6 +14,7 @@ import json
 import os
 import re
 import zipfile
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,7 +77,7 @@ class _Table:
         """Return for each row whether its value is an allowed one, or any."""
         wanted = set(allowed)
         good = [v in wanted or v == _ANY for v in self.values[column]]
-        return np.array(good)[self.codes[column]]
+        return np.array(good, dtype=bool)[self.codes[column]]
 
     def value(self, column: str, row: int) -> Any:
         return self.values[column][self.codes[column][row]]
@@ -198,12 +199,20 @@ class SupportTables:
                 values[name] = tuple(
                     _plain(json.loads(text)) for text in column.dictionary.to_pylist()
                 )
-            result = np.array(read.column(_RESULT).to_pylist(), dtype=bool).reshape(-1, 2)
+            rows = read.column(_RESULT).to_pylist()
+            if not all(
+                isinstance(row, list) and list(map(type, row)) == [bool, bool] for row in rows
+            ):
+                raise ValueError(f"a row of {_RESULT} is not [compiled, ran]")
+            result = np.array(rows, dtype=bool).reshape(-1, 2)
         except (
             OSError,
+            EOFError,
             KeyError,
+            RuntimeError,
             TypeError,
             ValueError,
+            zlib.error,
             zipfile.BadZipFile,
             pyarrow.ArrowException,
         ) as error:
@@ -240,18 +249,14 @@ def _open(archive: str, device: str) -> SupportTables:
     return SupportTables(Path(archive), device)
 
 
-def _unless_everywhere(verdict: Verdict, use: OnnxUse, like: str) -> Verdict:
-    """Return unknown for what failed on CPU too, where those tables have it.
+def _unless_everywhere(verdict: Verdict, use: OnnxUse, common: SupportTables) -> Verdict:
+    """Return unknown for what failed on CPU too, by the tables of it.
 
     OpenVINO's CPU plugin by itself runs what these tables say fails on CPU (all of some dozens,
     ``python -m tests.proof.support_agreement``): the limit is one of ONNX Runtime's provider,
     and says nothing of the device.
     """
-    source, _, device = like.rpartition(":")
-    archive = tables_of(like)
-    if device == _COMMON or _COMMON not in archive.devices:
-        return verdict
-    if tables_of(f"{source}:{_COMMON}").judge(use).answer != UNSUPPORTED:
+    if common.judge(use).answer != UNSUPPORTED:
         return verdict
     reason = f"{verdict.reason}, but so it does on CPU there: perhaps not the device's limit"
     return Verdict(UNKNOWN, verdict.operator, reason, verdict.nearest)
@@ -273,6 +278,9 @@ def verdicts(bound: BoundModel, like: str) -> dict[str, Verdict]:
     key = (bound.fingerprint, like)
     if key not in _verdicts:
         tables, graph = tables_of(like), bound.graph
+        source, _, device = like.rpartition(":")
+        beside = device != _COMMON and _COMMON in tables.devices
+        common = tables_of(f"{source}:{_COMMON}") if beside else None
         constant = {graph.ops[index].name for index in graph.constant_side}
         placeable = {graph.ops[index].name for index in graph.placeable}
         found = {}
@@ -280,8 +288,8 @@ def verdicts(bound: BoundModel, like: str) -> dict[str, Verdict]:
             if node.get_friendly_name() in placeable:
                 use = onnx_use(node, constant)
                 verdict = tables.judge(use)
-                if verdict.answer == UNSUPPORTED and use is not None:
-                    verdict = _unless_everywhere(verdict, use, like)
+                if verdict.answer == UNSUPPORTED and use is not None and common is not None:
+                    verdict = _unless_everywhere(verdict, use, common)
                 found[node.get_friendly_name()] = verdict
         if len(_verdicts) >= _CACHE_SIZE:
             _verdicts.pop(next(iter(_verdicts)))

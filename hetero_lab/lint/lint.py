@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from hetero_lab.backend.bound import BoundModel, bind
@@ -119,7 +120,7 @@ def lint(
                 f"{type(wrong).__name__}."
             )
         wrong.given.affinity.check_model(bound.graph)
-    found = find_problems(bound.graph, affinity, able, costs, _reasons(bound))
+    found = find_problems(bound.graph, affinity, able, costs, _reasons(bound, able))
     if placed is not None and placed.direct:
         # Compiled as a whole: there is no partition to complain about.
         found = [finding for finding in found if finding.rule == SLOW_DEVICE]
@@ -130,13 +131,13 @@ def lint(
     return to_frame(found, priced=costs is not None)
 
 
-def _reasons(bound: BoundModel) -> dict[str, dict[str, str]]:
-    """Return why devices that are emulated by tables do not claim ops of a model."""
+def _reasons(bound: BoundModel, devices: Collection[str]) -> dict[str, dict[str, str]]:
+    """Return why those devices that are emulated by tables do not claim ops of a model."""
     specs = emulated_devices(bound.core).values()
     return {
         spec.name: {name: str(verdict) for name, verdict in refused_ops(bound, spec).items()}
         for spec in specs
-        if spec.like
+        if spec.like and spec.name in devices
     }
 
 

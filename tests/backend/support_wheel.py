@@ -28,19 +28,31 @@ def write_wheel(
     opset: int = 13,
 ) -> Path:
     """Write for each operator its rows: properties, whether it compiled, whether it ran."""
+    for operator, rows in tables.items():
+        rows = list(rows)
+        columns: dict[str, list[Any]] = {
+            name: [json.dumps(coded(properties[name])) for properties, _, _ in rows]
+            for name in rows[0][0]
+        }
+        columns["compile_run_success"] = [[compiled, ran] for _, compiled, ran in rows]
+        write_table(path, operator, columns, device, opset)
+    return path
+
+
+def write_table(
+    path: Path,
+    operator: str,
+    columns: Mapping[str, list[Any]],
+    device: str = "NPU",
+    opset: int = 13,
+) -> Path:
+    """Add a table as it is to a wheel."""
     provider = "OpenVINOExecutionProvider"
+    data = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table(dict(columns)), data)
+    name = f"{operator}_{provider}_{device}_ai.onnx_opset{opset}.parquet"
     with zipfile.ZipFile(path, "a") as archive:
-        for operator, rows in tables.items():
-            rows = list(rows)
-            columns: dict[str, list[Any]] = {
-                name: [json.dumps(coded(properties[name])) for properties, _, _ in rows]
-                for name in rows[0][0]
-            }
-            columns["compile_run_success"] = [[compiled, ran] for _, compiled, ran in rows]
-            data = io.BytesIO()
-            pyarrow.parquet.write_table(pyarrow.table(columns), data)
-            name = f"{operator}_{provider}_{device}_ai.onnx_opset{opset}.parquet"
-            archive.writestr(f"rules/{provider}_{device}/{name}", data.getvalue())
+        archive.writestr(f"rules/{provider}_{device}/{name}", data.getvalue())
     return path
 
 

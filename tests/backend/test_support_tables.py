@@ -1,14 +1,16 @@
 from __future__ import annotations
 
-from collections.abc import Collection
+import zipfile
+from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import openvino as ov
 import pytest
 from counting_core import core_with_acc
 from openvino import opset1, opset2, opset10, opset13 as op
-from support_wheel import softmax_rows, write_wheel
+from support_wheel import softmax_rows, write_table, write_wheel
 
 import hetero_lab as hl
 from hetero_lab.backend.core import shared_core
@@ -35,8 +37,8 @@ def softmax(*shape: int, kind: type = np.float32, axis: int = -1) -> ov.Model:
     return _model(node, [x])
 
 
-def _model(node: ov.Node, parameters: list[ov.Node]) -> ov.Model:
-    return ov.Model([op.result(node, name="out")], parameters, "small")
+def _model(node: ov.Node, parameters: Sequence[Any]) -> ov.Model:
+    return ov.Model([op.result(node, name="out")], list(parameters), "small")
 
 
 def evidence(model: ov.Model, wheel: Path, **more):
@@ -195,6 +197,37 @@ def test_tables_that_are_none_are_refused(wheel, tmp_path):
     with pytest.raises(ArgumentError, match="unknown= is"):
         hl.emulate("FAR", like=f"{wheel}:NPU", unknown="perhaps")  # pyright: ignore
     assert "FAR" not in shared_core().available_devices
+
+
+def test_a_damaged_table_is_refused(wheel, tmp_path):
+    use = OnnxUse("Relu", {"T_Relu": frozenset(["FLOAT"])}, "f32", 2)
+    kind = '{"t": "str", "v": "FLOAT"}'
+    empty = write_table(tmp_path / "empty.whl", "Relu", {"T_Relu": [], "compile_run_success": []})
+    assert tables_of(f"{empty}:NPU").judge(use).answer == "unknown"
+    for number, results in enumerate(([[True]] * 4, [None] * 4, [[True, None]] * 4, [[0, 1]] * 4)):
+        columns = {"T_Relu": [kind] * 4, "compile_run_success": results}
+        broken = write_table(tmp_path / f"{number}.whl", "Relu", columns)
+        with pytest.raises(StoredFileError, match="is no table of support"):
+            tables_of(f"{broken}:NPU").judge(use)
+    packed = tmp_path / "packed.whl"
+    with zipfile.ZipFile(wheel) as source, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as to:
+        member = next(name for name in source.namelist() if "Relu" in name)
+        to.writestr(member, source.read(member))
+        start = to.infolist()[0].header_offset + 30 + len(member)
+    content = bytearray(packed.read_bytes())
+    content[start + 5 : start + 60] = b"\xff" * 55
+    packed.write_bytes(content)
+    with pytest.raises(StoredFileError, match="is no table of support"):
+        tables_of(f"{packed}:NPU").judge(use)
+
+
+def test_tables_of_devices_that_a_placement_does_not_use_are_not_looked_up(wheel):
+    core = core_with_acc(like=f"{wheel}:NPU")
+    wheel.write_bytes(b"")
+    model = hl.load(softmax(1, 2, 3))
+    assert len(hl.lint(model, "CPU", core=core)) == 0
+    with pytest.raises(StoredFileError):
+        hl.lint(model, "HETERO:ACC,CPU", core=core)
 
 
 def test_how_far_tables_can_be_believed_is_said_with_each_answer(wheel):
