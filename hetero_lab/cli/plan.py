@@ -365,9 +365,10 @@ def _lines(planned: Planned) -> Iterator[str]:
     yield f"Plan:  {counts}; {count_of(plan.n_subgraphs, 'subgraph')}"
     proof = "proven best" if plan.gap == 0 else f"at most {plan.relative_gap:.1%} from the best"
     yield f"       {proof} for {plan.objective} by these costs ({plan.method})"
-    yield f"Costs: {planned.source}{_measured_where(costs)}"
+    yield f"Costs: {planned.source}"
+    yield f"       {costs.origin[0].lower()}{costs.origin[1:].removesuffix('.')}"
     if costs.guessed_from:
-        yield "       a guess, not measured on this model"
+        yield "       not measured on this model"
     elif costs.validation_rows:
         n = len(costs.validation_rows)
         yield f"       off by {costs.mape:.1%} on average on {n} placements not fitted to"
@@ -388,15 +389,6 @@ def _lines(planned: Planned) -> Iterator[str]:
             yield f"{device} alone cannot run every op."
     yield from _findings(planned)
     yield from (f"Written: {path}" for path in planned.written)
-
-
-def _measured_where(costs: CostModel) -> str:
-    about = costs.environment
-    said = [f"on {about['host']}" if about.get("host") else ""]
-    said += [f"OpenVINO {about['openvino_version']}" if about.get("openvino_version") else ""]
-    said += [about.get("measured_at", "")]
-    told = ", ".join(text for text in said if text)
-    return f" ({told})" if told else ""
 
 
 def _findings(planned: Planned) -> Iterator[str]:

@@ -17,7 +17,7 @@ from statistics import fmean, median
 
 import numpy as np
 
-from hetero_lab.errors import ArgumentError, PlanError
+from hetero_lab.errors import ArgumentError, PlanError, names_at_hand, shorten
 from hetero_lab.model.opgraph import Op, OpGraph
 from hetero_lab.model.read import Source, prepare
 from hetero_lab.planning.cost_model import CostModel, expect_costs
@@ -54,8 +54,9 @@ def guess_costs(model: Source, known: Sequence[CostModel]) -> CostModel:
     model
         Anything that :func:`hetero_lab.load` takes.
     known
-        What :func:`hetero_lab.calibrate` returned for other models, all with the same devices in
-        the same order: measured on one machine, or the guess mixes machines.
+        What :func:`hetero_lab.calibrate` returned for other models, all measured on one machine,
+        with one version of OpenVINO, on the same devices in the same order with the same
+        properties.
 
     Returns
     -------
@@ -67,7 +68,7 @@ def guess_costs(model: Source, known: Sequence[CostModel]) -> CostModel:
     Raises
     ------
     ArgumentError
-        There are no cost models, or they are not of the same devices.
+        There are no cost models, one is itself a guess, or they were not measured alike.
     PlanError
         The model has no op that could be placed.
 
@@ -89,6 +90,7 @@ def guess_costs(model: Source, known: Sequence[CostModel]) -> CostModel:
                 f"The cost models are of {', '.join(known[0].devices)} and of "
                 f"{', '.join(costs.devices)}. Give those of the same devices, in one order."
             )
+        _check_measured_alike(costs, known[0])
     graph, devices = prepare(model).graph, known[0].devices
     lines = {device: _lines(known, at) for at, device in enumerate(devices)}
     refused = {device: _refused_types(known, device) for device in devices}
@@ -122,10 +124,45 @@ def guess_costs(model: Source, known: Sequence[CostModel]) -> CostModel:
         constant_us=median(costs.constant_us for costs in known),
         spread_us=median(costs.spread_us for costs in known),
         device_properties=known[0].device_properties,
-        environment=known[0].environment,
+        environment={
+            key: value
+            for key, value in known[0].environment.items()
+            if all(costs.environment.get(key) == value for costs in known)
+        },
         emulated=known[0].emulated,
         guessed_from=tuple(costs.graph.name for costs in known),
     )
+
+
+def _check_measured_alike(costs: CostModel, first: CostModel) -> None:
+    if costs.guessed_from:
+        raise ArgumentError(
+            f"The costs of {shorten(costs.graph.name)} are a guess themselves. Give those that "
+            f"they were guessed from, of {names_at_hand(costs.guessed_from)}."
+        )
+    for what, one, other in (
+        ("on the host", first.environment.get("host"), costs.environment.get("host")),
+        (
+            "with OpenVINO",
+            first.environment.get("openvino_version"),
+            costs.environment.get("openvino_version"),
+        ),
+        ("with the properties", _properties(first), _properties(costs)),
+        ("with devices emulated on", dict(first.emulated), dict(costs.emulated)),
+    ):
+        if one != other:
+            raise ArgumentError(
+                f"The cost models were measured {what} {shorten(str(one))} and "
+                f"{shorten(str(other))}. Give those that were measured alike."
+            )
+
+
+def _properties(costs: CostModel) -> dict[str, dict[str, str]]:
+    return {
+        device: {key: str(value) for key, value in properties.items()}
+        for device, properties in costs.device_properties.items()
+        if properties
+    }
 
 
 def _members(graph: OpGraph) -> list[list[int]]:

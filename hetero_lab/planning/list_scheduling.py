@@ -54,6 +54,8 @@ class SchedulePlan:
         itself are predicted to take side by side; ``regret_us`` is never negative.
     emulated
         What each emulated device runs on.
+    guessed_from
+        Names of the models whose costs these were guessed from; empty if they were measured.
     """
 
     affinity: Affinity
@@ -62,6 +64,7 @@ class SchedulePlan:
     method: str
     baselines: tuple[Baseline, ...]
     emulated: Mapping[str, str] = field(default_factory=dict)
+    guessed_from: tuple[str, ...] = ()
 
     @property
     def predicted_us(self) -> float:
@@ -79,9 +82,10 @@ class SchedulePlan:
         return {baseline.label: baseline.regret_us for baseline in self.baselines}
 
     def __repr__(self) -> str:
+        guessed = " with guessed costs" if self.guessed_from else ""
         return (
             f"SchedulePlan({self.predicted_us:.1f} µs, {count_of(self.n_subgraphs, 'subgraph')}, "
-            f"by {self.method}, {self.affinity!r})"
+            f"by {self.method}{guessed}, {self.affinity!r})"
         )
 
     def to_frame(self) -> pd.DataFrame:
@@ -143,7 +147,9 @@ def list_scheduling(
         Baseline(label, one.makespan_us, one.makespan_us - best.makespan_us, where)
         for one, label, where in found
     )
-    return SchedulePlan(affinity, best, split_branches, method, baselines, costs.emulated)
+    return SchedulePlan(
+        affinity, best, split_branches, method, baselines, costs.emulated, costs.guessed_from
+    )
 
 
 def schedule_tasks(graph: TaskGraph, *, rank: str = "heft") -> Schedule:

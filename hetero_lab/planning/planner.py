@@ -80,6 +80,8 @@ class Plan:
         How it was found.
     memory_bytes
         Constants and boundary tensors that each device holds.
+    guessed_from
+        Names of the models whose costs these were guessed from; empty if they were measured.
     """
 
     affinity: Affinity
@@ -90,6 +92,7 @@ class Plan:
     method: str
     n_subgraphs: int
     memory_bytes: Mapping[str, int]
+    guessed_from: tuple[str, ...] = ()
 
     @property
     def gap(self) -> float:
@@ -108,8 +111,9 @@ class Plan:
 
     def __repr__(self) -> str:
         proof = "proven best" if self.gap == 0 else f"at most {self.relative_gap:.1%} from best"
+        guessed = " by guessed costs" if self.guessed_from else ""
         return (
-            f"Plan({self.objective}: {self.predicted_us:.1f} µs, {proof}, "
+            f"Plan({self.objective}: {self.predicted_us:.1f} µs, {proof}{guessed}, "
             f"{count_of(self.n_subgraphs, 'subgraph')}, {self.affinity!r})"
         )
 
@@ -173,6 +177,7 @@ def plan_graph(
         method=method,
         n_subgraphs=int(evaluation.real.sum()),
         memory_bytes=dict(zip(costs.devices, memory.tolist(), strict=True)),
+        guessed_from=costs.guessed_from,
     )
 
 

@@ -15,6 +15,8 @@ from hetero_lab.model.read import prepare
 from hetero_lab.planning.cost_terms import BoundaryCost, Unit
 from hetero_lab.planning.guessing import latency_error, work_of
 
+HERE = {"host": "here", "openvino_version": "2026.4", "measured_at": "today"}
+
 
 def relus(*sizes: int) -> ov.Model:
     """Return a chain of a Relu of each size, with Tiles between them."""
@@ -76,7 +78,12 @@ def test_a_guess_says_so_and_stays_one_when_it_is_stored(tmp_path: Path):
     assert "far-away" in guessed.origin
     guessed.to_json(tmp_path / "costs.json")
     assert hl.CostModel.from_json(tmp_path / "costs.json") == guessed
-    assert hl.plan(target, guessed, progress=False).predicted_us > 0
+    made = hl.plan(target, guessed, progress=False)
+    assert "by guessed costs" in repr(made)
+    measured = replace(guessed, guessed_from=())
+    assert "guessed" not in repr(hl.plan(target, measured, progress=False))
+    parallel = hl.plan(target, guessed, executor="parallel", progress=False)
+    assert "with guessed costs" in repr(parallel)
 
 
 def test_costs_of_other_devices_or_none_are_refused():
@@ -86,6 +93,22 @@ def test_costs_of_other_devices_or_none_are_refused():
     other = replace(known, devices=("CPU", "ACC"), units=tuple(replace(u) for u in known.units))
     with pytest.raises(ArgumentError, match="ACC, CPU and of CPU, ACC"):
         hl.guess_costs(relus(8), [known, other])
+
+
+def test_costs_that_were_not_measured_alike_are_refused():
+    known = costs_of(relus(8, 16), environment=HERE, device_properties={"ACC": {"HINT": "f32"}})
+    for change, message in (
+        ({"environment": {**HERE, "host": "there"}}, "on the host 'here' and 'there'"),
+        ({"environment": {**HERE, "openvino_version": "2025.1"}}, "OpenVINO '2026.4' and '2025.1'"),
+        ({"device_properties": {"ACC": {"HINT": "f16"}}}, "properties .*f32.* and .*f16"),
+        ({"emulated": {"ACC": "GPU"}}, "emulated on .* and .*GPU"),
+        ({"guessed_from": ("far",)}, "a guess themselves.*'far'"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            hl.guess_costs(relus(8), [known, replace(known, **change)])
+    later = replace(known, environment={**HERE, "measured_at": "tomorrow"})
+    guessed = hl.guess_costs(relus(8), [known, later])
+    assert guessed.environment == {"host": "here", "openvino_version": "2026.4"}
 
 
 def test_work_is_multiply_adds_of_products_and_bytes_of_others():
