@@ -43,12 +43,18 @@ class Agreement:
             if self.false_yes + self.no_right
             else " Every op ran there, so that a wrong yes could not show."
         )
+        refuted = (
+            f" Every no that could be tried was wrong ({self.false_no} of {self.false_no}), so for "
+            "another device what the tables refuse on CPU too is called unknown."
+            if self.false_no and not self.no_right
+            else ""
+        )
         return (
-            f"How far to believe it: on CPU, such tables agree with OpenVINO "
+            f"How far to believe it, counted on CPU: such tables agree with OpenVINO "
             f"{self.openvino_version} in {self.n_agreed / self.n_answered:.1%} of "
             f"{self.n_answered:,} ops (95 % interval {low:.1%} to {high:.1%}; wrong yes "
             f"{self.false_yes}, wrong no {self.false_no}) and know nothing of {self.unknown} more."
-            f"{untested} On another device nothing was compared."
+            f"{untested}{refuted} On another device nothing was compared."
         )
 
 

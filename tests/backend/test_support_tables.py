@@ -236,6 +236,10 @@ def test_how_far_tables_can_be_believed_is_said_with_each_answer(wheel):
     assert found.reliability in repr(found)
     text = Agreement(90, 4, 5, 1, 7, "2026.4").sentence()
     assert "95.0% of 100 ops (95 % interval 88.8% to 97.8%; wrong yes 4, wrong no 1)" in text
+    assert "counted on CPU" in text
+    assert "Every no" not in text
+    refuted = Agreement(90, 0, 0, 3, 7, "2026.4").sentence()
+    assert "Every no that could be tried was wrong (3 of 3), so for another device" in refuted
 
 
 @pytest.mark.network
