@@ -22,7 +22,7 @@ from hetero_lab.errors import (
     names_at_hand,
 )
 from hetero_lab.experiments.environment import current_environment
-from hetero_lab.experiments.search.minimal_set import minimal_set
+from hetero_lab.experiments.search.minimal_set import hitting_sets, minimal_set
 from hetero_lab.experiments.search.placed_runs import PlacedRuns
 from hetero_lab.experiments.search.ways_around import price_without_costs, widened
 from hetero_lab.experiments.search.wrong import Kind, OpError, Wrong, WrongSet, doubt
@@ -709,31 +709,19 @@ class _Search:
         ]
         known = [ops for ops in known if ops <= set(leaders)]
         broken: list[frozenset[str]] = []  # leaving these out leaves nothing wrong
-        queue, n_run = [frozenset[str]()], 0
-        while queue:
-            self._check_budget()
-            out = queue.pop()  # depth first: there are too many ways to list them all
-            if any(enough <= out for enough in broken):
-                continue
-            still = next((ops for ops in known if ops.isdisjoint(out)), None)
-            if still is None:
-                if n_run == _MOST_OVERLAPS:
-                    self.notes.append(
-                        "More combinations that share ops with those that were found may be wrong."
-                    )
-                    return
-                n_run += 1
-                left = [leader for leader in leaders if leader not in out]
-                if not left or not self._trial(device, left).wrong:
-                    broken.append(out)
-                    continue
-                chosen = minimal_set(
-                    left, lambda some: self._trial(device, some).wrong, self._nearest
+        for n_run, out in enumerate(hitting_sets(known, broken, self._check_budget)):
+            if n_run == _MOST_OVERLAPS:
+                self.notes.append(
+                    "More combinations that share ops with those that were found may be wrong."
                 )
-                self._keep(self._shrunk(device, chosen))
-                still = frozenset(chosen)
-                known.append(still)
-            queue += [child for op in still if (child := out | {op}) not in queue]
+                return
+            left = [leader for leader in leaders if leader not in out]
+            if not left or not self._trial(device, left).wrong:
+                broken.append(out)
+                continue
+            chosen = minimal_set(left, lambda some: self._trial(device, some).wrong, self._nearest)
+            self._keep(self._shrunk(device, chosen))
+            known.append(frozenset(chosen))
 
     def _shrunk(self, device: str, chosen: Sequence[str]) -> _Found:
         """Return a set that was shrunk, with the ops without which the rest could not be run."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -69,3 +69,36 @@ def minimal_set(
         # Beside fewer items, one that was needed so far need not be.
         needed, at = (rest, 0) if fails_together(rest) else (needed, at + 1)
     return sorted(needed, key=order.__getitem__)
+
+
+def hitting_sets(
+    known: Sequence[frozenset[T]],
+    enough: Sequence[frozenset[T]],
+    check: Callable[[], None] = lambda: None,
+) -> Iterator[frozenset[T]]:
+    """Walk through sets that hold an item of each known set, as in Reiter's tree (1987).
+
+    The walk is depth first, because there may be far too many of them to list.
+
+    Parameters
+    ----------
+    known
+        Sets to hit. It may grow during the walk.
+    enough
+        Hitting sets beyond which nothing is looked for. After each set that it is given, the
+        caller adds that set here, or to ``known`` one that it does not hit.
+    check
+        Called at each step; what it raises ends the walk.
+    """
+    stack = [frozenset[T]()]
+    while stack:
+        check()
+        out = stack.pop()
+        if any(other <= out for other in enough):
+            continue
+        missed = next((items for items in known if items.isdisjoint(out)), None)
+        if missed is None:
+            yield out
+            stack.append(out)  # it is in enough now, or misses a new set
+        else:
+            stack += [child for item in missed if (child := out | {item}) not in stack]

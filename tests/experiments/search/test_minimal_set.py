@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from hetero_lab.experiments.search.minimal_set import minimal_set
+from hetero_lab.experiments.search.minimal_set import hitting_sets, minimal_set
 
 
 class Counted:
@@ -61,3 +61,22 @@ def test_what_more_items_mend_is_minimal_all_the_same():
         found = minimal_set(range(20), fails)
         assert fails(found)
         assert all(not (rest := [o for o in found if o != x]) or not fails(rest) for x in found)
+
+
+def test_sets_that_share_items_are_all_found_by_leaving_out_known_ones():
+    failing = [frozenset(text) for text in ("ab", "bc", "cd", "ae")]
+    known, enough = [frozenset("ab")], []
+    for out in hitting_sets(known, enough):
+        missed = next((items for items in failing if items.isdisjoint(out)), None)
+        known.append(missed) if missed else enough.append(out)
+    assert sorted(known, key=sorted) == sorted(failing, key=sorted)
+    assert {frozenset("ac"), frozenset("bce"), frozenset("bde")} <= set(enough)
+
+
+def test_the_first_ways_to_hit_thirty_disjoint_pairs_are_found_at_once():
+    known, enough, steps = [frozenset((n, -n)) for n in range(1, 31)], [], []
+    for out in itertools.islice(hitting_sets(known, enough, lambda: steps.append(None)), 64):
+        assert len(out) == 30
+        enough.append(out)
+    assert len(set(enough)) == 64
+    assert len(steps) < 1000
