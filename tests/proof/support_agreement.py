@@ -108,8 +108,11 @@ def _runs(bound: BoundModel) -> bool:
         request = bound.core.compile_model(bound.model, "CPU").create_infer_request()
         inputs = {}
         for port in request.model_inputs:
-            dtype = port.get_element_type().to_dtype()
-            inputs[port] = np.ones(tuple(port.shape), dtype)
+            dtype, shape = port.get_element_type().to_dtype(), port.get_partial_shape()
+            # Zeros for dynamic inputs: an index into an axis of one item is 0.
+            value = 0 if shape.is_dynamic else 1
+            sizes = [1 if size.is_dynamic else size.get_length() for size in shape]
+            inputs[port] = np.full(sizes, value, dtype)
         request.infer(inputs)
     except Exception:
         return False
