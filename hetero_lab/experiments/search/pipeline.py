@@ -51,7 +51,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 _OPTIONS = 4  # candidates of each model that are combined
 _MOST = 16  # combinations that are measured
 _LEAST_TURNS, _MOST_TURNS = 3, 30
-_PRECISION = 0.02
+_PRECISION = 0.03  # of the ratio; two compiles of the same differ by 2 %, so less is not reached
 _AS_GOOD = 1.01
 
 
@@ -305,18 +305,21 @@ class _Race:
         self.objective = objective
         self.interrupted = False
         self.failed: dict[int, str] = {}
+        self.dropped: set[int] = set()
         self._seed = seed
         self._core = core
         self._compiled: dict[int, tuple[CompiledPlacement, ov.InferRequest]] = {}
 
     def run(self, watch: Stopwatch) -> None:
-        """Measure until the best is known to 2 %, or the budget is over; at least the reference."""
+        """Measure until the last one beside the reference is known to 3 %, or the budget is over.
+
+        At least the reference is measured, in three turns.
+        """
         running = list(range(len(self.combinations)))
         for number in range(_MOST_TURNS):
             for index in running[:]:
-                over = watch.is_over and (number >= _LEAST_TURNS or index > 0)
-                if over:
-                    return
+                if watch.is_over and (number >= _LEAST_TURNS or index > 0):
+                    continue
                 try:
                     self._turn(index)
                 except HeteroLabError as error:
@@ -327,26 +330,38 @@ class _Race:
                     f"No combination runs. {self.combinations[0].label}: {self.failed[0]}"
                 )
             if number + 1 >= _LEAST_TURNS:
+                if watch.is_over:
+                    return
                 running = self._left(running)
-                if len(running) == 1 and self._is_precise(running[0]):
+                others = [index for index in running if index > 0]
+                if len(running) == 1 or (len(others) == 1 and self._is_precise(others[0])):
                     return
 
     def judged(self) -> list[Combination]:
-        """Return the combinations, each with what became of it."""
-        known = [c for i, c in enumerate(self.combinations) if c.turns_us and i not in self.failed]
-        if not known:
+        """Return the combinations, each with what became of it.
+
+        The best is one of those that were not dropped, by the turns that they share: one that
+        was dropped early may have been measured while the machine was faster.
+        """
+        racing = [
+            index
+            for index, combination in enumerate(self.combinations)
+            if combination.turns_us and index not in self.failed and index not in self.dropped
+        ]
+        if not racing:
             return self.combinations
-        fastest = min(known, key=self._median)
-        as_good = [c for c in known if self._median(c) <= _AS_GOOD * self._median(fastest)]
-        best = self.combinations[0] if self.combinations[0] in as_good else fastest
+        shared = min(len(self.combinations[index].turns_us) for index in racing)
+        best = min(racing, key=lambda index: self._median(index, shared))
+        if 0 in racing and self._median(0, shared) <= _AS_GOOD * self._median(best, shared):
+            best = 0
         found = []
-        for combination in self.combinations:
-            if combination is best:
+        for index, combination in enumerate(self.combinations):
+            if index == best:
                 judgement = BEST
-            elif combination not in known:
+            elif index in self.failed or not combination.turns_us:
                 judgement = UNMEASURED
             else:
-                slower = _ratio(combination, best, self.objective)[1] > 1.0
+                slower = index in self.dropped or self._ratio(index, best)[1] > 1.0
                 judgement = SLOWER if slower else ALIKE
             found.append(replace(combination, judgement=judgement))
         return found
@@ -370,32 +385,30 @@ class _Race:
         return self._compiled[id(candidate)][1]
 
     def _left(self, running: Sequence[int]) -> list[int]:
-        best = min((self.combinations[i] for i in running), key=self._median)
-        return [
-            i
-            for i in running
-            if i == 0 or _ratio(self.combinations[i], best, self.objective)[1] <= 1.0
-        ]
+        """Drop what is slower than the best beyond the interval, but never the reference."""
+        best = min(running, key=self._median)
+        self.dropped |= {i for i in running if i > 0 and self._ratio(i, best)[1] > 1.0}
+        return [i for i in running if i not in self.dropped]
 
     def _is_precise(self, index: int) -> bool:
-        return self._spread(self.combinations[index]) < _PRECISION
+        _, low, high = self._ratio(index, 0)
+        return high - low < _PRECISION
 
-    def _spread(self, combination: Combination) -> float:
-        _, low, high = _ratio(combination, self.combinations[0], self.objective)
-        return high - low
+    def _ratio(self, index: int, other: int) -> tuple[float, float, float]:
+        return _ratio(self.combinations[index], self.combinations[other], self.objective)
 
-    def _median(self, combination: Combination) -> float:
-        return float(np.median(combination.levels_us(self.objective)))
+    def _median(self, index: int, n_turns: int | None = None) -> float:
+        return float(np.median(self.combinations[index].levels_us(self.objective)[:n_turns]))
 
 
 def _ratio(
     combination: Combination, other: Combination, objective: str
-) -> tuple[float | None, float, float]:
-    """Return the ratio of the turns that both have, with its 95 % interval."""
+) -> tuple[float, float, float]:
+    """Return the ratio of the turns that both have, with its 95 % interval; NaN without any."""
     ours, theirs = combination.levels_us(objective), other.levels_us(objective)
     common = min(len(ours), len(theirs))
     if not common:
-        return None, 0.0, float("inf")
+        return np.nan, np.nan, np.nan
     ratio, low, high, _ = paired_ratio(ours[:common], theirs[:common])
     return ratio, low, high
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import openvino as ov
 import pytest
 from small_models import chain
@@ -14,6 +13,7 @@ from hetero_lab.errors import ArgumentError, PlanError
 from hetero_lab.experiments.search import pipeline
 from hetero_lab.runtime.inputs import generate_inputs
 from hetero_lab.runtime.side_by_side import run_side_by_side_turn
+from hetero_lab.runtime.timing import Stopwatch
 
 
 @pytest.fixture(scope="module")
@@ -43,13 +43,62 @@ def test_each_model_is_advised_alone_and_all_are_measured_together(advice):
     assert "all at work at once" in advice.verdict
 
 
-@pytest.mark.slow
-def test_the_best_is_the_reference_or_the_fastest(advice):
-    medians = {
-        c.label: np.median(c.levels_us("latency")) for c in advice.combinations if c.turns_us
-    }
-    assert medians[advice.chosen.label] <= 1.01 * min(medians.values())
-    assert {n: c.placement for n, c in advice.chosen.chosen.items()} == dict(advice.best)
+class GivenLevels(pipeline._Race):
+    """A race whose turns take what is given, one list a combination, the first the reference."""
+
+    def __init__(self, *levels_us: list[float]):
+        super().__init__([pipeline.Combination({}) for _ in levels_us], "latency", 0, ov.Core())
+        self.levels_us = [iter(levels) for levels in levels_us]
+
+    def _turn(self, index: int) -> None:
+        combination = self.combinations[index]
+        turns = (*combination.turns_us, {"det": next(self.levels_us[index])})
+        self.combinations[index] = replace(combination, turns_us=turns)
+
+    def n_turns(self) -> list[int]:
+        return [len(combination.turns_us) for combination in self.combinations]
+
+
+def wavering(level_us: float) -> list[float]:
+    return [level_us * (1.0 + 0.001 * (n % 3)) for n in range(30)]
+
+
+def test_what_was_dropped_while_the_machine_was_faster_is_not_the_best():
+    fast, slow = wavering(10_000.0), wavering(12_500.0)
+    race = GivenLevels(
+        [2.0 * level for level in (*fast[:3], *slow[3:])],
+        [*fast[:3], *slow[3:]],
+        [1.1 * level for level in fast],
+        [1.001 * level for level in (*fast[:3], *slow[3:])],  # else the race would be over
+    )
+    race.run(Stopwatch.start(None))
+    assert race.n_turns() == [30, 30, 3, 30]
+    assert [c.judgement for c in race.judged()] == ["slower", "best", "slower", "as fast"]
+
+
+def test_the_reference_is_the_best_unless_another_is_more_than_one_percent_faster():
+    for share, judgements in ((0.995, ["best", "as fast"]), (0.9, ["slower", "best"])):
+        race = GivenLevels(wavering(10_000.0), wavering(share * 10_000.0))
+        race.run(Stopwatch.start(None))
+        assert [c.judgement for c in race.judged()] == judgements
+
+
+def test_a_race_ends_when_the_reference_is_left_or_one_other_that_is_known_well():
+    reference, slower, faster = (wavering(level) for level in (10_000.0, 20_000.0, 8_000.0))
+    race = GivenLevels(reference, slower)
+    race.run(Stopwatch.start(None))
+    assert race.n_turns() == [3, 3]
+    race = GivenLevels(reference, slower, faster)
+    race.run(Stopwatch.start(None))
+    n_reference, n_slower, n_faster = race.n_turns()
+    assert n_slower == 3 < n_reference == n_faster < 30
+
+
+def test_without_a_budget_left_the_reference_is_measured_nevertheless():
+    race = GivenLevels(wavering(10.0), wavering(9.0))
+    race.run(Stopwatch(1e-9, 0.0))
+    assert race.n_turns() == [3, 0]
+    assert [c.judgement for c in race.judged()] == ["best", "not measured"]
 
 
 def test_latency_is_the_sum_and_throughput_the_slowest():
