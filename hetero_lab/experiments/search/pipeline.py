@@ -98,7 +98,8 @@ class PipelineAdvice:
     advices
         What is best for each model alone.
     combinations
-        What was measured together, the reference (what is best for each alone) first.
+        What was measured together, the reference first: what is best for each model alone, or
+        under memory limits the first that keeps to them.
     left_out
         Combinations that no device has the memory for, and why.
     objective
@@ -423,17 +424,19 @@ def _sentences(
     """Say what is best together, what that costs each model, and what could not be tried."""
     reference = judged[0]
     whole = "an item through all of them" if objective == LATENCY else "between two items"
+    fits = all(candidate.judgement == BEST for candidate in reference.chosen.values())
+    what = "what is best for each model alone" if fits else "the first that keeps to memory_limit="
     levels = best.levels_us(objective)
     if not levels:
-        return [f"Nothing was measured together; each alone is best as {reference.label}."]
+        return [f"Nothing was measured together; {reference.label} is {what}."]
     said = [f"Deploy {best.label}: {np.median(levels):.0f} µs {whole}, all at work at once."]
-    if best.chosen == reference.chosen:
-        said.append("That is also what is best for each model alone.")
-    else:
+    if best is reference:
+        said.append(f"That is also {what}.")
+    elif reference.turns_us:
         ratio, low, high = _ratio(best, reference, objective)
         said.append(
-            f"That is {ratio:.3f} of the time (95 %: {low:.3f} to {high:.3f}) of what is best for "
-            f"each model alone ({reference.label})."
+            f"That is {ratio:.3f} of the time (95 %: {low:.3f} to {high:.3f}) of {what} "
+            f"({reference.label})."
         )
     parts = []
     for name, candidate in best.chosen.items():

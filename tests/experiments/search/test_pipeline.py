@@ -7,10 +7,14 @@ from dataclasses import replace
 import openvino as ov
 import pytest
 from small_models import chain
+from views.hand_made import small_profile
+from widgets.hand_sweeps import measured_row, small_sweep
 
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError, PlanError
 from hetero_lab.experiments.search import pipeline
+from hetero_lab.experiments.search.advice import Advice, Judged
+from hetero_lab.model.read import prepare
 from hetero_lab.runtime.inputs import generate_inputs
 from hetero_lab.runtime.side_by_side import run_side_by_side_turn
 from hetero_lab.runtime.timing import Stopwatch
@@ -108,30 +112,55 @@ def test_latency_is_the_sum_and_throughput_the_slowest():
     assert combination.levels_us("throughput") == [5.0, 4.0]
 
 
-@pytest.mark.slow
-def test_memory_is_that_of_all_models_together(advice):
-    det = advice.advices["det"]
-    graph = det.chosen.model.graph
-    alone = [
-        replace(
-            det.chosen,
-            row=replace(det.chosen.row, label=device),
-            placement=hl.Placement(hl.Affinity.uniform(det.chosen.model, device), direct=True),
-            judgement=judgement,
+def by_hand(**us_of: float) -> Advice:
+    """Make an advice of one model on each of some devices alone, the first one best."""
+    model = prepare("digits_inception")
+    candidates = tuple(
+        Judged(
+            row=measured_row(device, small_profile(), us / 100.0),
+            placement=hl.Placement(hl.Affinity.uniform(model.model, device), direct=True),
+            model=model,
+            stage="final",
+            judgement="slower" if number else "best",
         )
-        for device, judgement in (("CPU", "best"), ("PIPEACC", "slower"))
-    ]
-    each = graph.weight_bytes
+        for number, (device, us) in enumerate(us_of.items())
+    )
+    return Advice(candidates[0].placement, "", candidates, (), "hetero", small_sweep())
+
+
+def measured(combination: pipeline.Combination, **turn_us: float) -> pipeline.Combination:
+    return replace(combination, turns_us=(turn_us,) * 3)
+
+
+def sentences(combinations, objective="latency", left_out=None) -> str:
+    race = pipeline._Race(list(combinations), objective, 0, ov.Core())
+    judged = race.judged()
+    best = next((c for c in judged if c.judgement == "best"), judged[0])
+    return "\n".join(pipeline._sentences(judged, best, objective, left_out or {}, race))
+
+
+def test_memory_is_that_of_all_models_together_and_the_first_that_fits_is_said_to_be_that():
+    hl.emulate("PIPEMEM")
+    advices = dict.fromkeys("ab", by_hand(CPU=10.0, PIPEMEM=30.0))
+    each = advices["a"].chosen.model.graph.weight_bytes
     # Each fits a device alone, the two together do not fit one.
-    twice = dict.fromkeys("ab", replace(det, candidates=tuple(alone)))
-    limit = {"CPU": each, "PIPEACC": each}
-    found, left_out = pipeline._combinations(twice, "latency", limit)
-    assert len(left_out) == len(found) == 2
-    for combination in found:
-        devices = [c.placement.devices for c in combination.chosen.values()]
-        assert sorted(devices) == [("CPU",), ("PIPEACC",)]
+    limit = dict.fromkeys(("CPU", "PIPEMEM"), each)
+    found, left_out = pipeline._combinations(advices, "latency", limit)
+    assert [c.label for c in found] == ["a: CPU, b: PIPEMEM", "a: PIPEMEM, b: CPU"]
+    assert list(left_out) == ["a: CPU, b: CPU", "a: PIPEMEM, b: PIPEMEM"]
+    first, second = found
+    said = sentences([measured(first, a=10.0, b=30.0), second], left_out=left_out)
+    assert "That is also the first that keeps to memory_limit=." in said
+    assert "best for each" not in said
+    said = sentences([measured(first, a=10.0, b=30.0), measured(second, a=1.0, b=3.0)])
+    assert "That is 0.100 of the time" in said
+    assert "of the first that keeps to memory_limit= (a: CPU, b: PIPEMEM)." in said
+    assert f"{first.label} is the first that keeps to memory_limit=." in sentences(found)
+    (free, *_), _ = pipeline._combinations(advices, "latency", {})
+    said = sentences([measured(free, a=20.0, b=20.0)])
+    assert "That is also what is best for each model alone." in said
     with pytest.raises(PlanError, match="No combination keeps to memory_limit="):
-        pipeline._combinations(twice, "latency", dict.fromkeys(limit, each - 1))
+        pipeline._combinations(advices, "latency", dict.fromkeys(limit, each - 1))
 
 
 @pytest.mark.slow
