@@ -53,6 +53,7 @@ _MOST = 16  # combinations that are measured
 _LEAST_TURNS, _MOST_TURNS = 3, 30
 _PRECISION = 0.03  # of the ratio; two compiles of the same differ by 2 %, so less is not reached
 _AS_GOOD = 1.01
+_COLUMNS = ("judgement", "median_us", "ratio", "ratio_ci95_low", "ratio_ci95_high", "n_turns")
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,8 @@ class PipelineAdvice:
     advices
         What is best for each model alone.
     combinations
-        What was measured together, the reference first: what is best for each model alone, or
+        What was measured together, one request of each model at a time whatever ``requests`` is.
+        The reference first: what is best for each model alone, or
         under memory limits the first that keeps to them.
     left_out
         Combinations that no device has the memory for, and why.
@@ -121,9 +123,9 @@ class PipelineAdvice:
     def summary(self) -> pd.DataFrame:
         """One row a combination.
 
-        ``judgement``; per model ``NAME``, ``NAME_alone_us`` and ``NAME_together_us``;
-        ``median_us`` of the objective, ``ratio``, ``ratio_ci95_low`` and ``ratio_ci95_high`` to
-        the first row; ``n_turns``.
+        ``judgement``; per model ``NAME``, ``NAME_together_us``, and ``NAME_alone_us`` where that
+        is of one request, too; ``median_us`` of the objective, ``ratio``, ``ratio_ci95_low`` and
+        ``ratio_ci95_high`` to the first row; ``n_turns``. What was not measured is missing.
         """
         import pandas as pd
 
@@ -132,14 +134,14 @@ class PipelineAdvice:
             row: dict[str, object] = {"judgement": combination.judgement}
             for name, candidate in combination.chosen.items():
                 turns = [turn[name] for turn in combination.turns_us]
-                alone = candidate.row.latency
                 row[name] = candidate.row.label
-                row[f"{name}_alone_us"] = None if alone is None else alone.us
+                if candidate.row.requests == 1:
+                    row[f"{name}_alone_us"] = _alone_us(candidate)
                 row[f"{name}_together_us"] = float(np.median(turns)) if turns else None
             levels = combination.levels_us(self.objective)
             ratio = _ratio(combination, self.combinations[0], self.objective)
             row["median_us"] = float(np.median(levels)) if levels else None
-            row |= dict(zip(("ratio", "ratio_ci95_low", "ratio_ci95_high"), ratio, strict=False))
+            row |= dict(zip(("ratio", "ratio_ci95_low", "ratio_ci95_high"), ratio, strict=True))
             rows.append(row | {"n_turns": len(levels)})
         return pd.DataFrame(rows)
 
@@ -158,9 +160,15 @@ class PipelineAdvice:
 
         Raises
         ------
-        OutputPathError, CompileError
-            As for :func:`hetero_lab.freeze`.
+        MeasurementError, OutputPathError, CompileError
+            Nothing was measured together; as for :func:`hetero_lab.freeze`.
         """
+        if self.chosen.judgement != BEST:
+            raise MeasurementError(
+                "Nothing was measured together, so there is no choice to deploy. "
+                f"advices[{next(iter(self.advices))!r}].deploy(…) deploys one model as it is best "
+                "alone."
+            )
         target = make_directory(directory)
         for name, candidate in self.chosen.chosen.items():
             freeze(candidate.model, candidate.placement, target / name)
@@ -182,7 +190,8 @@ def check_pipeline(models: Mapping[str, Any], given: Sequence[str]) -> None:
     Raises
     ------
     ArgumentError
-        No model, a name with other characters, or an argument of one model only.
+        No model, a name with other characters or of a column of the summary, or an argument of
+        one model only.
     """
     if not models:
         raise ArgumentError("A pipeline needs a model at least: {'det': 'det.onnx', …}.")
@@ -192,6 +201,15 @@ def check_pipeline(models: Mapping[str, Any], given: Sequence[str]) -> None:
                 f"{shorten(repr(name))} is no name of a model of a pipeline, which has letters, "
                 "digits, - and _ only: what deploy() writes is called so."
             )
+    columns = list(_COLUMNS)
+    for name in models:
+        own = [name, f"{name}_alone_us", f"{name}_together_us"]
+        if taken := sorted({*own} & {*columns}):
+            raise ArgumentError(
+                f"{name!r} is no name of a model of this pipeline: its summary has another column "
+                f"{taken[0]!r}. Another name is needed."
+            )
+        columns += own
     if given:
         raise ArgumentError(
             f"{', '.join(f'{name}=' for name in given)} is for one model: advise on each "
@@ -414,6 +432,12 @@ def _ratio(
     return ratio, low, high
 
 
+def _alone_us(candidate: Judged) -> float | None:
+    """Return the latency alone, if it is of one request, as it is measured beside the others."""
+    latency = candidate.row.latency
+    return None if latency is None or candidate.row.requests > 1 else latency.us
+
+
 def _sentences(
     judged: Sequence[Combination],
     best: Combination,
@@ -426,10 +450,13 @@ def _sentences(
     whole = "an item through all of them" if objective == LATENCY else "between two items"
     fits = all(candidate.judgement == BEST for candidate in reference.chosen.values())
     what = "what is best for each model alone" if fits else "the first that keeps to memory_limit="
-    levels = best.levels_us(objective)
-    if not levels:
+    if best.judgement != BEST:
         return [f"Nothing was measured together; {reference.label} is {what}."]
-    said = [f"Deploy {best.label}: {np.median(levels):.0f} µs {whole}, all at work at once."]
+    levels = best.levels_us(objective)
+    said = [
+        f"Deploy {best.label}: {np.median(levels):.0f} µs {whole}, all at work at once, "
+        "one request of each model at a time."
+    ]
     if best is reference:
         said.append(f"That is also {what}.")
     elif reference.turns_us:
@@ -441,9 +468,9 @@ def _sentences(
     parts = []
     for name, candidate in best.chosen.items():
         together = float(np.median([turn[name] for turn in best.turns_us]))
-        alone = candidate.row.latency
-        if alone is not None:
-            parts.append(f"{name} {together:.0f} µs, alone {alone.us:.0f}")
+        alone_us = _alone_us(candidate)
+        alone = "" if alone_us is None else f", alone {alone_us:.0f}"
+        parts.append(f"{name} {together:.0f} µs{alone}")
     said.append(f"Beside the others: {'; '.join(parts)}.")
     for judgement, begins in ((ALIKE, "As fast, or not to be told apart"), (SLOWER, "Slower")):
         labels = [c.label for c in judged if c.judgement == judgement]

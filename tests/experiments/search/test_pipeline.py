@@ -11,9 +11,10 @@ from views.hand_made import small_profile
 from widgets.hand_sweeps import measured_row, small_sweep
 
 import hetero_lab as hl
-from hetero_lab.errors import ArgumentError, PlanError
+from hetero_lab.errors import ArgumentError, MeasurementError, PlanError
 from hetero_lab.experiments.search import pipeline
 from hetero_lab.experiments.search.advice import Advice, Judged
+from hetero_lab.experiments.search.pipeline import PipelineAdvice
 from hetero_lab.model.read import prepare
 from hetero_lab.runtime.inputs import generate_inputs
 from hetero_lab.runtime.side_by_side import run_side_by_side_turn
@@ -114,6 +115,7 @@ def test_latency_is_the_sum_and_throughput_the_slowest():
 
 def by_hand(**us_of: float) -> Advice:
     """Make an advice of one model on each of some devices alone, the first one best."""
+    hl.emulate("PIPEMEM")
     model = prepare("digits_inception")
     candidates = tuple(
         Judged(
@@ -140,7 +142,6 @@ def sentences(combinations, objective="latency", left_out=None) -> str:
 
 
 def test_memory_is_that_of_all_models_together_and_the_first_that_fits_is_said_to_be_that():
-    hl.emulate("PIPEMEM")
     advices = dict.fromkeys("ab", by_hand(CPU=10.0, PIPEMEM=30.0))
     each = advices["a"].chosen.model.graph.weight_bytes
     # Each fits a device alone, the two together do not fit one.
@@ -161,6 +162,41 @@ def test_memory_is_that_of_all_models_together_and_the_first_that_fits_is_said_t
     assert "That is also what is best for each model alone." in said
     with pytest.raises(PlanError, match="No combination keeps to memory_limit="):
         pipeline._combinations(advices, "latency", dict.fromkeys(limit, each - 1))
+
+
+def pipeline_advice(objective: str, **advices: Advice) -> PipelineAdvice:
+    first, *others = pipeline._combinations(advices, objective, {})[0]
+    combinations = (measured(first, **dict.fromkeys(advices, 20.0)), *others)
+    best = {name: candidate.placement for name, candidate in first.chosen.items()}
+    return PipelineAdvice(best, "", advices, combinations, (), objective)
+
+
+def test_what_was_not_measured_is_missing_in_the_summary():
+    table = pipeline_advice("latency", det=by_hand(CPU=10.0, PIPEMEM=30.0)).summary
+    assert list(table["n_turns"]) == [3, 0]
+    missing = ["det_together_us", "median_us", "ratio", "ratio_ci95_low", "ratio_ci95_high"]
+    assert table.loc[0, missing].notna().all()
+    assert table.loc[1, missing].isna().all()
+    assert list(table["det_alone_us"].round(2)) == [10.25, 30.75]
+
+
+def test_a_time_with_several_requests_in_flight_is_not_set_beside_that_of_one():
+    alone = by_hand(CPU=10.0)
+    (candidate,) = alone.candidates
+    in_flight = replace(candidate, row=replace(candidate.row, requests=4))
+    made = pipeline_advice("throughput", det=replace(alone, candidates=(in_flight,)))
+    assert "det_alone_us" not in made.summary
+    said = sentences(made.combinations, "throughput")
+    assert "one request of each model at a time" in said
+    assert "Beside the others: det 20 µs." in said
+
+
+def test_without_a_measurement_there_is_nothing_to_deploy(tmp_path):
+    made = pipeline_advice("latency", det=by_hand(CPU=10.0))
+    unmeasured = replace(made, combinations=(replace(made.combinations[0], turns_us=()),))
+    with pytest.raises(MeasurementError, match="Nothing was measured together"):
+        unmeasured.deploy(tmp_path / "deploy")
+    assert not (tmp_path / "deploy").exists()
 
 
 @pytest.mark.slow
@@ -204,6 +240,12 @@ def test_a_turn_side_by_side_measures_every_model_while_all_run():
     [
         ({}, {}, "needs a model"),
         ({"../x": "digits_inception"}, {}, "is no name of a model"),
+        ({"ratio": "digits_inception"}, {}, "'ratio' is no name of a model of this pipeline"),
+        (
+            dict.fromkeys(("a", "a_alone_us"), "digits_inception"),
+            {},
+            "'a_alone_us' is no name of a model of this pipeline",
+        ),
         ({"a": "digits_inception"}, {"data": []}, "data= is for one model"),
     ],
 )
