@@ -155,7 +155,8 @@ def advise(
 
     Several models, by name, are a pipeline, all of them at work at the same time: each is advised
     on alone, in half of the budget, and what is good for each is then combined and measured
-    together, so that no two wait for one device without need.
+    together in what is left of it, so that no two wait for one device without need. Together they
+    run in this process whatever ``isolate`` is, with one request of each model at a time.
 
     Parameters
     ----------
@@ -200,7 +201,7 @@ def advise(
     PlanError
         No combination of a pipeline keeps to the memory limits.
     MeasurementError
-        No candidate runs.
+        No candidate runs, or of a pipeline no combination.
 
     Examples
     --------
@@ -306,12 +307,11 @@ def _advise_pipeline(
         if alone[name].interrupted and len(alone) < len(models):
             set_aside(alone)
             raise KeyboardInterrupt
-    left_s = None if budget_s is None else max((1 - _ALONE) * budget_s, budget_s - watch.elapsed_s)
     return advise_together(
         alone,
         objective=options["objective"],
         memory_limit=memory_limit or {},
-        budget_s=left_s,
+        watch=watch,
         seed=options["seed"],
         progress=options["progress"],
         core=core or shared_core(),

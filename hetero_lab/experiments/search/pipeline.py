@@ -222,31 +222,33 @@ def advise_together(
     *,
     objective: str,
     memory_limit: Mapping[str, int | str],
-    budget_s: float | None,
+    watch: Stopwatch,
     seed: int,
     progress: bool,
     core: ov.Core,
 ) -> PipelineAdvice:
     """Measure combinations of what is good for each model alone, all models at the same time.
 
+    After Ctrl-C in an advice nothing is measured: what is best alone is known.
+
     Raises
     ------
     PlanError
         No combination keeps to the memory limits.
     MeasurementError
-        No combination runs.
+        No combination runs, or nothing usable was measured of a model alone.
     """
     combinations, left_out = _combinations(advices, objective, memory_limit)
-    watch = Stopwatch.start(budget_s)
     race = _Race(list(combinations), objective, seed, core)
-    with SearchProgress(watch, show=progress) as bar:
-        bar.begin("together")
-        try:
-            race.run(watch)
-        except KeyboardInterrupt:
-            race.interrupted = True
+    race.interrupted = any(advice.interrupted for advice in advices.values())
+    if not race.interrupted:
+        with SearchProgress(watch, show=progress) as bar:
+            bar.begin("together")
+            try:
+                race.run(watch)
+            except KeyboardInterrupt:
+                race.interrupted = True
     judged = race.judged()
-    interrupted = race.interrupted or any(a.interrupted for a in advices.values())
     best = next((c for c in judged if c.judgement == BEST), judged[0])
     return PipelineAdvice(
         best={name: c.placement for name, c in best.chosen.items()},
@@ -255,7 +257,7 @@ def advise_together(
         combinations=tuple(judged),
         left_out=tuple(left_out.items()),
         objective=objective,
-        interrupted=interrupted,
+        interrupted=race.interrupted,
     )
 
 
@@ -264,6 +266,9 @@ def _combinations(
 ) -> tuple[list[Combination], dict[str, str]]:
     """Return what is best for each alone, then other devices for some, the promising ones first."""
     options = [_options(advice) for advice in advices.values()]
+    for (name, advice), of_model in zip(advices.items(), options, strict=True):
+        if not of_model:
+            raise MeasurementError(f"Nothing usable was measured of {name} alone. {advice.verdict}")
     found, left_out = [], {}
     for chosen in itertools.product(*options):
         combination = Combination(dict(zip(advices, chosen, strict=True)))
@@ -447,11 +452,28 @@ def _sentences(
 ) -> list[str]:
     """Say what is best together, what that costs each model, and what could not be tried."""
     reference = judged[0]
-    whole = "an item through all of them" if objective == LATENCY else "between two items"
     fits = all(candidate.judgement == BEST for candidate in reference.chosen.values())
     what = "what is best for each model alone" if fits else "the first that keeps to memory_limit="
-    if best.judgement != BEST:
-        return [f"Nothing was measured together; {reference.label} is {what}."]
+    if best.judgement == BEST:
+        said = _what_is_best(judged, best, objective, what)
+    else:
+        said = [f"Nothing was measured together; {reference.label} is {what}."]
+    said += [f"Not measured: {judged[i].label}: {why}" for i, why in race.failed.items()]
+    if left_out:
+        label, why = next(iter(left_out.items()))
+        more = f" (and {len(left_out) - 1} more)" if len(left_out) > 1 else ""
+        said.append(f"Left out: {label}{more}, because {why}.")
+    if race.interrupted:
+        said.append("Ctrl-C ended it: this is what was known by then.")
+    return said
+
+
+def _what_is_best(
+    judged: Sequence[Combination], best: Combination, objective: str, what: str
+) -> list[str]:
+    """Say what is best together, and how far that is from the reference, which is ``what``."""
+    reference = judged[0]
+    whole = "an item through all of them" if objective == LATENCY else "between two items"
     levels = best.levels_us(objective)
     said = [
         f"Deploy {best.label}: {np.median(levels):.0f} µs {whole}, all at work at once, "
@@ -476,11 +498,4 @@ def _sentences(
         labels = [c.label for c in judged if c.judgement == judgement]
         if labels:
             said.append(f"{begins}: {names_at_hand(labels, 3)}.")
-    said += [f"Not measured: {judged[i].label}: {why}" for i, why in race.failed.items()]
-    if left_out:
-        label, why = next(iter(left_out.items()))
-        more = f" (and {len(left_out) - 1} more)" if len(left_out) > 1 else ""
-        said.append(f"Left out: {label}{more}, because {why}.")
-    if race.interrupted:
-        said.append("Ctrl-C ended it: this is what was known by then.")
     return said

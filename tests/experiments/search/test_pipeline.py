@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import openvino as ov
 import pytest
@@ -11,6 +12,7 @@ from views.hand_made import small_profile
 from widgets.hand_sweeps import measured_row, small_sweep
 
 import hetero_lab as hl
+from hetero_lab.backend.core import shared_core
 from hetero_lab.errors import ArgumentError, MeasurementError, PlanError
 from hetero_lab.experiments.search import pipeline
 from hetero_lab.experiments.search.advice import Advice, Judged
@@ -189,6 +191,38 @@ def test_a_time_with_several_requests_in_flight_is_not_set_beside_that_of_one():
     said = sentences(made.combinations, "throughput")
     assert "one request of each model at a time" in said
     assert "Beside the others: det 20 µs." in said
+
+
+def together(advices, watch: Stopwatch) -> PipelineAdvice:
+    options: dict[str, Any] = {"objective": "latency", "memory_limit": {}, "progress": False}
+    return pipeline.advise_together(advices, watch=watch, seed=0, core=shared_core(), **options)
+
+
+def test_after_ctrl_c_in_the_last_model_nothing_is_measured_together():
+    alone = by_hand(CPU=10.0, PIPEMEM=30.0)
+    advices = {"det": alone, "rec": replace(alone, interrupted=True)}
+    made = together(advices, Stopwatch.start(None))
+    assert made.interrupted
+    assert not any(c.turns_us for c in made.combinations)
+    assert made.best == dict.fromkeys(advices, alone.best)
+    says, ends = made.verdict.splitlines()
+    assert says.endswith("det: CPU, rec: CPU is what is best for each model alone.")
+    assert ends.startswith("Ctrl-C ended it")
+
+
+def test_the_models_together_get_what_is_left_of_the_budget():
+    advices = {"det": by_hand(CPU=10.0, PIPEMEM=30.0)}
+    made = together(advices, Stopwatch(budget_s=1e-9, started=0.0))
+    assert [len(c.turns_us) for c in made.combinations] == [3, 0]
+    assert made.best == {"det": advices["det"].best}
+    assert not made.interrupted
+
+
+def test_a_model_of_which_nothing_usable_was_measured_is_named():
+    alone = by_hand(CPU=10.0)
+    unusable = replace(alone, verdict="Nothing usable was measured.", candidates=())
+    with pytest.raises(MeasurementError, match="measured of rec alone. Nothing usable was"):
+        together({"det": alone, "rec": unusable}, Stopwatch.start(None))
 
 
 def test_without_a_measurement_there_is_nothing_to_deploy(tmp_path):
