@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -95,6 +96,15 @@ def given_or_generated(
         As for :func:`bind_inputs` and :func:`generate_inputs`.
     """
     return bind_inputs(model, generate_inputs(model, seed) if inputs is None else inputs)
+
+
+def digest_of(arrays: Iterable[np.ndarray]) -> str:
+    """Return a digest of shapes, element types and values."""
+    digest = hashlib.blake2b(digest_size=16)
+    for array in arrays:
+        digest.update(repr((array.shape, array.dtype.str)).encode())
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
 
 
 def bind_inputs(model: PreparedModel | BoundModel, inputs: Inputs) -> list[np.ndarray]:

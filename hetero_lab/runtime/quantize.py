@@ -36,6 +36,7 @@ from hetero_lab.progress import Progress
 from hetero_lab.runtime.inputs import bind_inputs
 
 PRESETS = ("mixed", "performance")
+SUBSET_SIZE = 300
 TARGETS = ("ANY", "CPU", "GPU", "NPU")
 # Codebooks need parameters of their own.
 MODES = (
@@ -51,7 +52,7 @@ def quantize(
     preset: str = "mixed",
     target_device: str = "ANY",
     ignored: str | Sequence[str] = (),
-    subset_size: int = 300,
+    subset_size: int = SUBSET_SIZE,
     fast_bias_correction: bool = True,
     progress: bool = True,
 ) -> ov.Model:
@@ -112,7 +113,7 @@ def quantize(
     prepared = prepare(model)
     names = _ignored_ops(prepared.graph, ignored)
     _check_not_quantized(prepared.graph)
-    examples = _examples(prepared, calibration, subset_size)
+    examples = calibration_inputs(prepared, calibration, subset_size)
 
     def run(nncf: Any) -> ov.Model:
         return nncf.quantize(
@@ -275,10 +276,10 @@ def _with_plain_weights(model: ov.Model) -> ov.Model:
     return copy
 
 
-def _examples(
-    prepared: PreparedModel, calibration: Iterable[Any], most: int
+def calibration_inputs(
+    prepared: PreparedModel, calibration: Iterable[Any], most: int = SUBSET_SIZE
 ) -> list[list[np.ndarray]]:
-    """Return the inputs of the first examples, checked."""
+    """Return the inputs of the first examples, checked; :func:`quantize` takes them as they are."""
     form = (
         "Calibration data are a sequence of inputs or of pairs (inputs, label), for instance "
         "hetero_lab.dataset('digits').calibration"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from hetero_lab.errors import ArgumentError, HeteroLabError, names_at_hand, shor
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement, resolve
 from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed
-from hetero_lab.runtime.inputs import bind_inputs
+from hetero_lab.runtime.inputs import bind_inputs, digest_of
 from hetero_lab.runtime.reference import compare, reference_device
 
 Correct: TypeAlias = Callable[[Mapping[str, np.ndarray], Any], bool]
@@ -60,11 +59,7 @@ class F32Reference:
 
     def __call__(self, arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
         """Return the outputs for inputs in the model's order; not to be written into."""
-        digest = hashlib.blake2b(digest_size=16)
-        for array in arrays:
-            digest.update(repr((array.shape, array.dtype.str)).encode())
-            digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-        key = (self.bound.fingerprint, self.device, digest.hexdigest())
+        key = (self.bound.fingerprint, self.device, digest_of(arrays))
         with _kept_lock:
             found = _kept.get(key)
             if found is not None:

@@ -14,14 +14,17 @@ import numpy as np
 
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.core import shared_core
+from hetero_lab.clock import now
 from hetero_lab.errors import (
     ArgumentError,
     DeviceError,
     HeteroLabError,
     MeasurementError,
+    OutputPathError,
     names_at_hand,
 )
 from hetero_lab.experiments.accuracy.evaluate import read_data
+from hetero_lab.experiments.deployment.contract import file_digest
 from hetero_lab.experiments.search.advice import (
     ALIKE,
     BEST,
@@ -34,7 +37,12 @@ from hetero_lab.experiments.search.advice import (
     by_label,
 )
 from hetero_lab.experiments.search.calibrate import check_device_properties
-from hetero_lab.experiments.search.candidates import Candidates, candidates_for, order_of
+from hetero_lab.experiments.search.candidates import (
+    Candidates,
+    candidates_for,
+    order_of,
+    over_limit,
+)
 from hetero_lab.experiments.search.optimize import optimize
 from hetero_lab.experiments.search.optimized import OPTIMIZED, Optimized
 from hetero_lab.experiments.search.pipeline import (
@@ -51,17 +59,17 @@ from hetero_lab.interrupts import set_aside, what_was_set_aside
 from hetero_lab.model.read import PreparedModel, Source, prepare, save
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement, carried_over, resolve
-from hetero_lab.planning.constraints import check_constraints
+from hetero_lab.planning.constraints import check_constraints, parse_bytes
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.objective import LATENCY, THROUGHPUT
-from hetero_lab.runtime.inputs import Inputs
-from hetero_lab.runtime.quantize import quantize
+from hetero_lab.runtime.inputs import Inputs, digest_of
+from hetero_lab.runtime.quantize import calibration_inputs, quantize
 from hetero_lab.runtime.reference import reference_device
 from hetero_lab.runtime.runners import HETERO, PARALLEL
 from hetero_lab.runtime.scoring import Correct
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.samples.datasets import Dataset, Metric
-from hetero_lab.tables import make_directory
+from hetero_lab.tables import make_directory, scratch_directory
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -311,7 +319,7 @@ def _advise_pipeline(
         alone,
         objective=options["objective"],
         memory_limit=memory_limit or {},
-        watch=watch,
+        watch=watch if budget_s is None else Stopwatch(watch.left_s, now()),
         seed=options["seed"],
         progress=options["progress"],
         core=core or shared_core(),
@@ -381,19 +389,29 @@ class _Inquiry:
         if not isinstance(self.data, Dataset) or find_spec("nncf") is None:
             return
         self.progress.begin("quantise")
-        kept = None if self.store is None else self.store / "int8.xml"
         try:
-            if kept is not None and kept.is_file():
+            examples = calibration_inputs(self.bound.prepared, self.data.calibration)
+            arrays = [array for example in examples for array in example]
+            kept = self._kept("int8", ".xml", self.bound.prepared.fingerprint, digest_of(arrays))
+            if kept is None or not kept.is_file():
+                made = prepare(quantize(self.bound.prepared, examples, progress=False))
+                self.variants[_INT8] = made if kept is None else self._keep_model(made, kept)
+            else:
                 self.variants[_INT8] = prepare(kept)
-                return
-            made = prepare(quantize(self.bound.prepared, self.data.calibration, progress=False))
         except HeteroLabError as error:
             self.notes.append(f"There is no int8 variant: {error}")
-            return
-        if kept is not None:
-            save(made.model, kept)
-            made = prepare(kept)
-        self.variants[_INT8] = made
+
+    def _keep_model(self, made: PreparedModel, kept: Path) -> PreparedModel:
+        """Write a variant, whole or not at all, and return it as it is read again."""
+        try:
+            with scratch_directory(kept.parent, ".hetero_lab-") as draft:
+                save(made.model, draft / kept.name)
+                for suffix in (".bin", ".xml"):  # what is there with its structure is whole
+                    os.replace((draft / kept.name).with_suffix(suffix), kept.with_suffix(suffix))
+        except (OSError, RuntimeError, OutputPathError) as error:
+            self.notes.append(f"The int8 variant could not be kept in store=: {error}")
+            return made
+        return prepare(kept)
 
     def _race(self) -> Sweep:
         """Measure all candidates roughly; the reference whatever the budget."""
@@ -416,10 +434,13 @@ class _Inquiry:
         """Search for a placement over several devices, or take what an earlier call found."""
         if len(self.devices) < 2:
             return None
-        kept = None if self.store is None else self.store / "optimized.json"
+        asked = self._what_is_searched_for()
+        kept = self._kept("optimized", ".json", *asked)
         if kept is not None and kept.is_file():
             affinity = Affinity.from_json(kept)
-            return Placement(affinity, OPTIMIZED, self._free_properties(affinity))
+            placement = Placement(affinity, OPTIMIZED, self._free_properties(affinity))
+            if not over_limit(self.bound.graph, placement, self.limits):
+                return placement
         budget_s = self._until_s(_SEARCH)
         if budget_s is not None and budget_s < _SEARCH_LEAST_S:
             self.notes.append(
@@ -429,7 +450,7 @@ class _Inquiry:
             return None
         self.progress.begin("search")
         costs = self.costs
-        kept_costs = None if self.store is None else self.store / "costs.json"
+        kept_costs = self._kept("costs", ".json", *asked)
         if costs is None and kept_costs is not None and kept_costs.is_file():
             costs = CostModel.from_json(kept_costs)
         try:
@@ -460,8 +481,25 @@ class _Inquiry:
         self.interrupted |= found.interrupted
         if kept is not None and kept_costs is not None:
             found.costs.to_json(kept_costs)
-            found.affinity.to_json(kept)
+            if not found.interrupted:
+                found.affinity.to_json(kept)
         return found.placement if found.improved else None
+
+    def _what_is_searched_for(self) -> list[str]:
+        """Return what the result of a search depends on."""
+        costs = ""
+        if self.costs is not None:
+            with scratch_directory() as scratch:
+                self.costs.to_json(scratch / "costs.json")
+                costs = file_digest(scratch / "costs.json")
+        properties = [(d, sorted(p.items())) for d, p in sorted(self.properties.items())]
+        limits = sorted((device, parse_bytes(limit)) for device, limit in self.limits.items())
+        asked = (self.devices, self.objective, properties, limits)
+        return [self.bound.fingerprint, repr(asked), costs]
+
+    def _kept(self, name: str, suffix: str, *depends_on: str) -> Path | None:
+        """Return where something is kept; another call may ask for something else."""
+        return self.store and self.store / f"{name}-{_digest(depends_on)}{suffix}"
 
     def _finalists(
         self, known: Sequence[Judged], searched: Placement | None
@@ -682,7 +720,7 @@ class _Inquiry:
 
 
 def _digest(labels: Sequence[str]) -> str:
-    """Return a name for the store of a final: another call may have other finalists."""
+    """Return a name for what is kept: another call may have other finalists, devices or data."""
     return hashlib.blake2b("\n".join(labels).encode(), digest_size=4).hexdigest()
 
 

@@ -6,15 +6,22 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from planning.test_difference import chain_costs
 from small_models import two_parts
+from widgets.hand_sweeps import small_sweep
 
 import hetero_lab as hl
 from hetero_lab.backend.bound import bind
 from hetero_lab.backend.core import shared_core
 from hetero_lab.cli.main import main
-from hetero_lab.errors import ArgumentError, DeviceError
+from hetero_lab.errors import ArgumentError, DeviceError, MeasurementError
 from hetero_lab.experiments.search import advise as advising, optimize as optimizing
 from hetero_lab.experiments.search.candidates import candidates_for, order_of
+from hetero_lab.experiments.search.optimized import Optimized
+from hetero_lab.experiments.search.progress import SearchProgress
+from hetero_lab.model.read import save
+from hetero_lab.planning.planner import plan_graph
+from hetero_lab.runtime.timing import Stopwatch
 
 JUDGEMENTS = {"best", "as fast", "slower", "wrong outputs", "less accurate", "not measured"}
 
@@ -131,8 +138,9 @@ def test_costs_of_an_interrupted_search_are_kept_and_gone_on_with(monkeypatch, t
         at_the_end_of_the_search.setattr(optimizing, "_prove", stop)
         made = advising.advise("digits_inception", ["ADVACC", "CPU"], **options)
     assert made.interrupted
-    learnt = hl.CostModel.from_json(tmp_path / "costs.json")
-    assert not (tmp_path / "optimized.json").exists()
+    (costs,) = tmp_path.glob("costs-*.json")
+    learnt = hl.CostModel.from_json(costs)
+    assert not list(tmp_path.glob("optimized-*.json"))
     given = []
     search = advising.optimize
 
@@ -144,7 +152,92 @@ def test_costs_of_an_interrupted_search_are_kept_and_gone_on_with(monkeypatch, t
     again = advising.advise("digits_inception", ["ADVACC", "CPU"], **options)
     assert [costs.devices for costs in given] == [learnt.devices]
     assert not again.interrupted
-    assert (tmp_path / "optimized.json").exists()
+    assert len(list(tmp_path.glob("optimized-*.json"))) == 1
+
+
+def inquiry(store, devices=("CPU",), **changes) -> advising._Inquiry:
+    bound = bind("digits_inception", shared_core())
+    watch = Stopwatch.start(None)
+    options: dict[str, Any] = {
+        "data": None, "metric": None, "max_drop": 0.01, "objective": "latency", "requests": 1,
+        "properties": {}, "limits": {}, "costs": None, "inputs": None, "seed": 0, "isolate": False,
+    }  # fmt: skip
+    return advising._Inquiry(
+        bound=bound,
+        devices=devices,
+        candidates=candidates("digits_inception", devices, shared_core()),
+        store=store,
+        watch=watch,
+        progress=SearchProgress(watch, show=False),
+        **{**options, **changes},
+    )
+
+
+def test_what_was_searched_for_something_else_is_not_taken_from_the_store(monkeypatch, tmp_path):
+    hl.emulate("ADVKEPT")
+    found = hl.Affinity.uniform("digits_inception", "ADVKEPT")
+    asked = inquiry(tmp_path, ("ADVKEPT", "CPU"))
+    interrupted = [True]
+
+    def search(model, *_args, **_options):
+        costs = chain_costs()
+        planned = plan_graph(costs.graph, costs)
+        best = hl.Placement(found, "optimized")
+        return Optimized(
+            best, "latency", "", True, costs, planned, small_sweep(), (), (), interrupted[0]
+        )
+
+    def never(*_args, **_options):
+        raise MeasurementError("searched again")
+
+    monkeypatch.setattr(advising, "optimize", search)
+    assert asked._search() is not None
+    assert not list(tmp_path.glob("optimized*"))
+    interrupted[0] = False
+    assert asked._search() is not None
+    monkeypatch.setattr(advising, "optimize", never)
+    kept = asked._search()
+    assert kept is not None
+    assert kept.affinity == found
+    for changes in (
+        {"devices": ("CPU", "ADVKEPT")},
+        {"objective": "throughput"},
+        {"limits": {"ADVKEPT": "1KiB"}},
+        {"properties": {"CPU": {"NUM_STREAMS": 2}}},
+        {"costs": chain_costs()},
+    ):
+        other = replace(asked, notes=[], **changes)
+        assert other._search() is None
+        assert other.notes == ["No placement was searched for: searched again"]
+
+
+@pytest.mark.slow
+def test_int8_is_kept_whole_or_not_at_all_for_the_data_that_it_was_calibrated_with(
+    monkeypatch, tmp_path
+):
+    digits = hl.dataset("digits")
+    first, second = (
+        replace(digits, calibration=digits.calibration[begin : begin + 5]) for begin in (0, 5)
+    )
+
+    def broken(model, path):
+        save(model, path)
+        path.unlink()
+        raise RuntimeError("no xml")
+
+    monkeypatch.setattr(advising, "save", broken)
+    asked = inquiry(tmp_path, data=first)
+    asked._make_variants()
+    assert set(asked.variants) == {"int8"}
+    assert asked.notes == ["The int8 variant could not be kept in store=: no xml"]
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(advising, "save", save)
+    for data, n_kept in ((first, 1), (second, 2), (first, 2)):
+        asked = inquiry(tmp_path, data=data)
+        asked._make_variants()
+        assert set(asked.variants) == {"int8"}
+        assert len(list(tmp_path.glob("int8-*.xml"))) == n_kept
+        assert len(list(tmp_path.iterdir())) == 2 * n_kept
 
 
 def test_what_is_raced_for_latency_and_for_throughput():
