@@ -22,13 +22,24 @@ from hetero_lab.model.language import LanguageModel, Scenario, language_model
 from hetero_lab.placement.placement import BoundPlacement
 from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed, inference_errors
 from hetero_lab.runtime.parallel import ParallelExecutor
-from hetero_lab.runtime.reference import Agreement, compare, keep_reference, reference_placement
+from hetero_lab.runtime.reference import (
+    Agreement,
+    Verdict,
+    asked_precision,
+    compare,
+    keep_reference,
+    reference_device,
+    reference_placement,
+)
 from hetero_lab.runtime.tensors import to_tensor
 from hetero_lab.statistics import Latency
 
 LOGITS, TOKEN_IDS = "logits", "token_ids"
-_FEW_BITS = ("KV_CACHE_PRECISION", "DYNAMIC_QUANTIZATION_GROUP_SIZE")
+# By default devices keep the cache in few bits, and quantise what is multiplied with weights of
+# few bits, whatever INFERENCE_PRECISION_HINT says.
+_EXACT = {"KV_CACHE_PRECISION": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
 _COMPARED_STEPS = 64  # logits of more are not kept: a vocabulary is large
+_WORSE: tuple[Verdict, ...] = ("equal", "rounding", "different", "not a number")
 
 
 @dataclass(frozen=True)
@@ -237,29 +248,36 @@ def outputs_of(generated: Generated) -> dict[str, np.ndarray]:
     return {LOGITS: generated.logits, TOKEN_IDS: generated.token_ids}
 
 
-def few_bits(placed: BoundPlacement) -> dict[str, Any]:
-    """Return what a placement asks of devices that compute in few bits whatever the hint."""
-    return {key: own[key] for key in _FEW_BITS for own in placed.properties.values() if key in own}
+def generation_precision(placed: BoundPlacement, precision: str) -> str:
+    """Return the lowest precision of a generation whose ops have ``precision``.
+
+    It is ``u8`` unless every device is asked for an exact cache and no dynamic quantisation.
+    """
+    exact = all(
+        str(placed.properties[device].get(key)) == str(value)
+        for device in placed.devices
+        for key, value in _EXACT.items()
+    )
+    return precision if exact else asked_precision([precision, "u8"])
 
 
 def reference_generation(
-    placed: BoundPlacement, prompt: np.ndarray, scenario: Scenario
+    bound: BoundModel, prompt: np.ndarray, scenario: Scenario
 ) -> dict[str, np.ndarray]:
     """Generate on one device in f32; kept for each model, prompt and scenario.
 
-    The key-value cache, and what is multiplied with weights of few bits, have the precision that
-    the placement asks for, else the device's default: 8 bits on a CPU, which is no fault of a
-    placement.
+    The key-value cache is in f32 too, and nothing is quantised.
 
     Raises
     ------
     DeviceError
         No single device here supports the whole model.
     """
-    bound, properties = placed.bound, few_bits(placed)
-    alone = reference_placement(bound, properties=properties)
+    supported = bound.core.get_property(reference_device(bound), "SUPPORTED_PROPERTIES")
+    exact = {key: value for key, value in _EXACT.items() if key in supported}
+    alone = reference_placement(bound, properties=exact)
     digest = hashlib.blake2b(prompt.tobytes(), digest_size=16).hexdigest()
-    key = (bound.fingerprint, f"{alone.devices} {properties}", repr(scenario), digest)
+    key = (bound.fingerprint, str(alone.devices), repr(scenario), digest)
 
     def make() -> tuple[np.ndarray, ...]:
         session = CompiledSession(compile_placed(alone))

@@ -31,6 +31,7 @@ from hetero_lab.runtime.generation import (
     Session,
     compare_generation,
     generate,
+    generation_precision,
     given_or_random_prompt,
     outputs_of,
     reference_generation,
@@ -474,7 +475,7 @@ def expected_outputs(
     """
     if scenario is None:
         return reference_outputs(placed.bound, arrays)
-    return reference_generation(placed, arrays[0], scenario)
+    return reference_generation(placed.bound, arrays[0], scenario)
 
 
 def compare_run(
@@ -491,6 +492,7 @@ def compare_run(
         return compare_with_reference(bound, arrays, outputs, precision, expected=expected)
     if expected is None:
         expected = expected_outputs(runner.placed, arrays, scenario)
+    precision = generation_precision(runner.placed, precision)
     return compare_generation(runner.outputs(), expected, precision)
 
 

@@ -17,7 +17,7 @@ from hetero_lab.model.read import prepare
 from hetero_lab.runtime.generation import compare_generation
 
 # The CPU plugin keeps a cache in 8 bits by default.
-EXACT = {**F32, "KV_CACHE_PRECISION": "f32"}
+EXACT = {**F32, "KV_CACHE_PRECISION": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
 SCENARIO = hl.Scenario(prompt_tokens=5, new_tokens=8)
 PROMPT = np.array([[3, 1, 4, 1, 5]])
 
@@ -90,6 +90,19 @@ def test_sequences_of_a_batch_are_generated_at_once(model, core):
     assert profile.generation.tokens_per_s == pytest.approx(2e3 / profile.generation.tpot_ms)
 
 
+@pytest.mark.parametrize("second", [{}, {"KV_CACHE_PRECISION": "u4"}])
+def test_a_cache_of_few_bits_is_not_equal(model, core, second):
+    in_f32 = in_two(model, core, "CPU", "ACC")
+    few = hl.Placement(in_f32.affinity, "few", {"CPU": EXACT, "ACC": {**F32, **second}})
+    profile = hl.profile(
+        model, few, scenario=SCENARIO, inputs=PROMPT, iterations=1, counters=False, core=core,
+        progress=False,
+    )  # fmt: skip
+    logits = profile.agreement[0]
+    assert (logits.precision, logits.verdict) == ("u8", "rounding")
+    assert logits.relative_error > 1e-3
+
+
 def test_a_profile_is_stored_and_shown(model, core, tmp_path):
     profile = hl.profile(
         model, "CPU", scenario=SCENARIO, iterations=1, counters=False, core=core, progress=False
@@ -104,7 +117,7 @@ def test_a_profile_is_stored_and_shown(model, core, tmp_path):
 
 
 def test_a_sweep_ranks_by_the_time_per_further_token(model, core, tmp_path):
-    alone = hl.Placement(hl.Affinity.uniform(model, "CPU", core=core), "alone", {"CPU": F32}, True)
+    alone = hl.Placement(hl.Affinity.uniform(model, "CPU", core=core), "alone", {"CPU": EXACT}, True)
     sweep = hl.sweep(
         model, [alone, in_two(model, core, "ACC", "CPU")], scenario=SCENARIO, turns=2,
         executor=["hetero", "parallel"], counters=False, isolate=False, baselines=False,

@@ -26,7 +26,7 @@ from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import partition_to_json
 from hetero_lab.placement.placement import BoundPlacement, Placement
 from hetero_lab.runtime import memory
-from hetero_lab.runtime.generation import TOKEN_IDS, few_bits
+from hetero_lab.runtime.generation import TOKEN_IDS
 from hetero_lab.runtime.inputs import given_or_generated
 from hetero_lab.runtime.reference import Agreement
 from hetero_lab.runtime.runners import (
@@ -204,8 +204,7 @@ class Bench:
         expected = None
         if self._directory:
             number = list(self._models).index(job.variant)
-            few = "".join(f"-{value}" for value in few_bits(runner.placed).values())
-            kept = Path(self._directory) / f"reference{number}{few}.npz"
+            kept = Path(self._directory) / f"reference{number}.npz"
             expected = _kept_outputs(kept, runner.outputs())
             if expected is None:
                 expected = expected_outputs(runner.placed, arrays, job.scenario)
