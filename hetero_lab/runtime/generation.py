@@ -292,21 +292,27 @@ def compare_generation(
 ) -> tuple[Agreement, ...]:
     """Compare the logits and the tokens of two generations from one prompt.
 
-    Logits can be compared as long as both have seen the same tokens: up to the first token that
-    differs, that of its own step included. Where tokens differ although those logits agree within
-    ``precision``, two tokens were as likely as each other and rounding chose.
+    The logits of a sequence can be compared as long as both have seen the same tokens: up to the
+    first token that differs, that of its own step included. Where tokens differ although the
+    logits of that step agree within ``precision``, two tokens were as likely as each other and
+    rounding chose. Tokens that differ first where no logits were kept are ``different``.
     """
     differ = outputs[TOKEN_IDS] != expected[TOKEN_IDS]
-    steps = differ.shape[1] if not differ.any() else int(differ.any(0).argmax()) + 1
-    (logits,) = compare(
-        {LOGITS: outputs[LOGITS][:, :steps]}, {LOGITS: expected[LOGITS][:, :steps]}, precision
-    )
+    made, wanted = outputs[LOGITS], expected[LOGITS]
+    n_steps = np.where(differ.any(1), differ.argmax(1) + 1, differ.shape[1])
+    n_kept = wanted.shape[1]
+    same_text = np.arange(n_kept) < n_steps[:, None]
+
+    def compare_logits(where: Any) -> Agreement:
+        return compare({LOGITS: made[where]}, {LOGITS: wanted[where]}, precision)[0]
+
+    logits = compare_logits(same_text)
+    verdicts: list[Verdict] = ["equal"]
+    for row in np.flatnonzero(differ.any(1)):
+        step = n_steps[row] - 1
+        alone = compare_logits((row, step)).verdict if step < n_kept else "different"
+        verdicts += ["rounding", logits.verdict, alone]
     share = float(differ.mean())
-    verdict = logits.verdict
-    if not differ.any():
-        verdict = "equal"
-    elif verdict == "equal":
-        verdict = "rounding"
     tokens = Agreement(
         output=TOKEN_IDS,
         max_abs_difference=float(np.abs(outputs[TOKEN_IDS] - expected[TOKEN_IDS]).max()),
@@ -316,6 +322,6 @@ def compare_generation(
         argmax_agreement=1.0 - share,
         precision=precision,
         tolerance=0.0,
-        verdict=verdict,
+        verdict=max(verdicts, key=_WORSE.index),
     )
     return logits, tokens

@@ -180,3 +180,38 @@ def test_logits_are_compared_up_to_the_first_other_token():
     verdicts = [a.verdict for a in compare_generation(other, expected, "f32")]
     assert verdicts == ["different", "different"]
     assert [a.verdict for a in compare_generation(expected, expected, "f32")] == ["equal"] * 2
+
+
+def token_verdict(made, expected, precision="f32"):
+    return compare_generation(made, expected, precision)[1].verdict
+
+
+@pytest.fixture
+def expected():
+    """Two sequences of ten tokens, of which the first eight steps have their logits."""
+    logits = np.random.default_rng(0).normal(size=(2, 10, 20)).astype(np.float32)
+    return {"logits": logits[:, :8], "token_ids": logits.argmax(-1)}
+
+
+def test_tokens_that_differ_where_no_logits_are_kept_are_different(expected):
+    made = {name: array.copy() for name, array in expected.items()}
+    made["token_ids"][1, 9] += 1
+    assert token_verdict(made, expected) == "different"
+
+
+def test_the_step_that_parted_is_judged_by_itself(expected):
+    made = {name: array.copy() for name, array in expected.items()}
+    made["logits"][0, 7] = 0
+    made["token_ids"][0, 7:] += 1
+    assert token_verdict(made, expected, "i8") == "different"  # of all 16 steps it is a quarter
+    made["logits"][0, 7] = np.nan
+    assert token_verdict(made, expected) == "not a number"
+
+
+def test_a_sequence_is_judged_up_to_its_own_end(expected):
+    made = {name: array.copy() for name, array in expected.items()}
+    made["token_ids"][0] += 1  # as likely
+    assert token_verdict(made, expected) == "rounding"
+    made["logits"][1, 3:] *= -1
+    made["token_ids"][1, 3:] += 1
+    assert token_verdict(made, expected) == "different"
