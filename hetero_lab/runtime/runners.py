@@ -375,7 +375,10 @@ class _GenerationRunner:
     ):
         assert execution.scenario is not None
         self.placed = placed
-        (self._prompt,) = arrays
+        (prompt,) = arrays
+        # Counters are running means, or of the last inference: a long prompt among the further
+        # steps would be no step's time.
+        self._prompt = prompt[:, :1] if counters else prompt
         self._n_new = execution.scenario.new_tokens
         self._model = language_model(placed.bound.model)
         self._compiled: CompiledPlacement | None = None

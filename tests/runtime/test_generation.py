@@ -10,11 +10,14 @@ from small_language_models import VOCABULARY, decoder
 from small_models import chain
 
 import hetero_lab as hl
+from hetero_lab.backend.bound import bind
 from hetero_lab.cli import main as cli
 from hetero_lab.errors import ArgumentError, InputError, ModelError
-from hetero_lab.model.language import language_model
+from hetero_lab.model.language import LanguageModel, language_model
 from hetero_lab.model.read import prepare
+from hetero_lab.placement.placement import resolve
 from hetero_lab.runtime.generation import compare_generation
+from hetero_lab.runtime.runners import Execution, inputs_for, measure_counters
 
 # The CPU plugin keeps a cache in 8 bits by default.
 EXACT = {**F32, "KV_CACHE_PRECISION": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
@@ -101,6 +104,23 @@ def test_a_cache_of_few_bits_is_not_equal(model, core, second):
     logits = profile.agreement[0]
     assert (logits.precision, logits.verdict) == ("u8", "rounding")
     assert logits.relative_error > 1e-3
+
+
+@pytest.mark.parametrize("executor", ["hetero", "parallel"])
+def test_counters_are_of_steps_of_one_token(model, core, executor, monkeypatch):
+    lengths, feed = [], LanguageModel.feed
+
+    def recorded(self, ids, past):
+        lengths.append(ids.shape[1])
+        return feed(self, ids, past)
+
+    monkeypatch.setattr(LanguageModel, "feed", recorded)
+    placed = resolve(bind(model, core), "CPU")
+    prompt = inputs_for(placed.bound, None, 0, SCENARIO)
+    rows = measure_counters(placed, prompt, Execution(executor, scenario=SCENARIO))
+    assert any(row.real_time_us for row in rows)
+    assert len(lengths) > SCENARIO.new_tokens  # more than one generation
+    assert set(lengths) == {1}
 
 
 def test_a_profile_is_stored_and_shown(model, core, tmp_path):
