@@ -68,6 +68,8 @@ class LanguageModel:
     inputs
         What each input of the model is, in its order: ``input_ids`` and, where the model has
         them, ``attention_mask``, ``position_ids`` and ``beam_idx``.
+    types
+        The element type of each input.
     logits
         The number of the output.
     vocabulary
@@ -79,6 +81,7 @@ class LanguageModel:
     """
 
     inputs: tuple[str, ...]
+    types: tuple[np.dtype[Any], ...]
     logits: int
     vocabulary: int | None
     states: tuple[str, ...]
@@ -112,11 +115,12 @@ class LanguageModel:
         batch, n = ids.shape
         made = {
             _IDS: lambda: ids,
-            _MASK: lambda: np.ones((batch, past + n), np.int64),
+            _MASK: lambda: np.ones((batch, past + n)),
             _POSITIONS: lambda: np.tile(np.arange(past, past + n), (batch, 1)),
-            _BEAM: lambda: np.arange(batch, dtype=np.int32),
+            _BEAM: lambda: np.arange(batch),
         }
-        return [made[name]() for name in self.inputs]
+        typed = zip(self.inputs, self.types, strict=True)
+        return [made[name]().astype(dtype, copy=False) for name, dtype in typed]
 
     def prompt(self, scenario: Scenario, seed: int) -> np.ndarray:
         """Return a prompt of random tokens, int64 of shape ``[batch, prompt_tokens]``."""
@@ -139,9 +143,9 @@ class LanguageModel:
                 f"says, not {ids.dtype} of shape {list(ids.shape)}."
             )
         if ids.min() < 0 or (self.vocabulary is not None and ids.max() >= self.vocabulary):
+            last = "" if self.vocabulary is None else f" to {self.vocabulary - 1}"
             raise InputError(
-                f"Token ids are from 0 to {(self.vocabulary or 0) - 1}; the prompt has ids from "
-                f"{ids.min()} to {ids.max()}."
+                f"Token ids are from 0{last}; the prompt has ids from {ids.min()} to {ids.max()}."
             )
         return ids.astype(np.int64)
 
@@ -179,6 +183,7 @@ def language_model(model: ov.Model) -> LanguageModel:
     last = None if shape.rank.is_dynamic else list(shape)[-1]
     return LanguageModel(
         inputs=tuple(inputs),
+        types=tuple(np.dtype(port.get_element_type().to_dtype()) for port in model.inputs),
         logits=logits,
         vocabulary=None if last is None or last.is_dynamic else last.get_length(),
         states=states,

@@ -143,9 +143,9 @@ class CompiledSession:
 
     def step(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
         """Infer once; return the logits, valid until the next step."""
-        for index, (array, element_type) in enumerate(zip(arrays, self._types, strict=True)):
-            self.request.set_input_tensor(index, to_tensor(array, element_type))
         with inference_errors(self._label):
+            for index, (array, element_type) in enumerate(zip(arrays, self._types, strict=True)):
+                self.request.set_input_tensor(index, to_tensor(array, element_type))
             self.request.infer(share_outputs=True)
         return self.request.get_output_tensor(self._model.logits).data
 
@@ -240,7 +240,13 @@ def given_or_random_prompt(
             "With a scenario, inputs= is the prompt: an array of token ids, or "
             f"{{'input_ids': array}}, not {type(inputs).__name__}."
         )
-    return [model.check_prompt(np.asarray(inputs), scenario)]
+    try:
+        ids = np.asarray(inputs)
+    except ValueError as error:
+        raise InputError(
+            "The sequences of the prompt differ in length. Give as many token ids for each."
+        ) from error
+    return [model.check_prompt(ids, scenario)]
 
 
 def outputs_of(generated: Generated) -> dict[str, np.ndarray]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import openvino as ov
@@ -93,3 +94,5 @@ def test_inputs_of_a_step_and_a_prompt():
         known.check_prompt(prompt[:1], scenario)
     with pytest.raises(InputError, match="from 0 to 96"):
         known.check_prompt(prompt + VOCABULARY, scenario)
+    with pytest.raises(InputError, match="from 0; the prompt has ids from -"):
+        replace(known, vocabulary=None).check_prompt(prompt - VOCABULARY, scenario)

@@ -12,7 +12,7 @@ from small_models import chain
 import hetero_lab as hl
 from hetero_lab.backend.bound import bind
 from hetero_lab.cli import main as cli
-from hetero_lab.errors import ArgumentError, InputError, ModelError
+from hetero_lab.errors import ArgumentError, InferenceError, InputError, ModelError
 from hetero_lab.model.language import LanguageModel, language_model
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.placement import resolve
@@ -123,6 +123,27 @@ def test_counters_are_of_steps_of_one_token(model, core, executor, monkeypatch):
     assert set(lengths) == {1}
 
 
+def test_inputs_have_the_types_of_the_model(model, core):
+    narrow = decoder(2)
+    for port in narrow.inputs:
+        if port.get_any_name() in ("input_ids", "position_ids"):
+            port.get_node().set_element_type(ov.Type.i32)
+    narrow.validate_nodes_and_infer_types()
+    same = [
+        hl.profile(m, "CPU", scenario=SCENARIO, inputs=PROMPT, iterations=1, counters=False,
+                   reference=False, core=core, progress=False)
+        for m in (model, narrow)
+    ]  # fmt: skip
+    assert same[0].generation.tokens == same[1].generation.tokens
+
+
+def test_a_batch_that_the_model_does_not_take_is_told(core):
+    single = decoder(1)
+    single.reshape({"input_ids": [1, -1], "attention_mask": [1, -1], "position_ids": [1, -1]})
+    with pytest.raises(InferenceError, match="while it ran 'CPU'"):
+        hl.profile(single, "CPU", scenario=hl.Scenario(3, 4, batch=2), core=core, progress=False)
+
+
 def test_a_profile_is_stored_and_shown(model, core, tmp_path):
     profile = hl.profile(
         model, "CPU", scenario=SCENARIO, iterations=1, counters=False, core=core, progress=False
@@ -168,6 +189,7 @@ def test_wrong_scenarios_are_told_before_a_compile(model, own_core):
             model,
             {"scenario": SCENARIO, "inputs": PROMPT + VOCABULARY},
         ),
+        (InputError, "differ in length", model, {"scenario": SCENARIO, "inputs": [[1, 2], [3]]}),
         (ArgumentError, "several in flight", model, {"scenario": SCENARIO, "requests": 2}),
     ]
     for kind, text, given, options in cases:
