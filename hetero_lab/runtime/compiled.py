@@ -29,7 +29,7 @@ from hetero_lab.placement.partition import Partition, partition_of, predict
 from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, resolve
 from hetero_lab.runtime.exported import observe
 from hetero_lab.runtime.inputs import Inputs, bind_inputs
-from hetero_lab.runtime.submodels import cut
+from hetero_lab.runtime.submodels import Submodel, cut
 from hetero_lab.runtime.tensors import to_array, to_tensor
 
 # Obeyed by the Core at compile; no device lists them.
@@ -321,24 +321,11 @@ def check_states(graph: OpGraph, partition: Partition) -> None:
 def check_cuts(bound: BoundModel, partition: Partition) -> None:
     """Raise AffinityError where HETERO could not hand a tensor of dynamic shape over.
 
-    A submodel knows less of its shapes than the whole model does: a shape that is computed in
-    another one is a tensor of unknown values to it. So it may not be valid any more, or no longer
-    know a size that the submodel which receives the tensor insists on. Before the first inference
-    HETERO makes each boundary a tensor in which every size that its producer does not know is 0.
+    A submodel that is valid may still not know a size that the submodel which receives the tensor
+    insists on. Before the first inference HETERO makes each boundary a tensor in which every size
+    that its producer does not know is 0.
     """
-    if partition.n_subgraphs < 2 or not is_dynamic(bound):
-        return
-    submodels = cut(bound, partition)
-    for submodel in submodels:
-        try:
-            submodel.model.validate_nodes_and_infer_types()
-        except RuntimeError as error:
-            index, device = submodel.index, submodel.device
-            raise AffinityError(
-                f"Subgraph {index} on {device} is no valid model by itself, because it does not "
-                f"know shapes that are computed in another one: {last_line(error)}. Keep what "
-                "computes a shape on the device of its users."
-            ) from error
+    submodels = valid_submodels(bound, partition)
     made = {
         entry: port.get_partial_shape()
         for submodel in submodels
@@ -357,6 +344,33 @@ def check_cuts(bound: BoundModel, partition: Partition) -> None:
             f"{names_at_hand(refused)}. Keep their users on the device of their producer, or use "
             "hetero_lab.ParallelExecutor, which can."
         )
+
+
+def valid_submodels(bound: BoundModel, partition: Partition) -> tuple[Submodel, ...]:
+    """Cut a model of dynamic shapes; empty if it has none, or is not cut.
+
+    A submodel knows less of its shapes than the whole model does: a shape that is computed in
+    another one is a tensor of unknown values to it. So it may not be valid any more.
+
+    Raises
+    ------
+    AffinityError
+        A submodel is no valid model by itself.
+    """
+    if partition.n_subgraphs < 2 or not is_dynamic(bound):
+        return ()
+    submodels = cut(bound, partition)
+    for submodel in submodels:
+        try:
+            submodel.model.validate_nodes_and_infer_types()
+        except RuntimeError as error:
+            index, device = submodel.index, submodel.device
+            raise AffinityError(
+                f"Subgraph {index} on {device} is no valid model by itself, because it does not "
+                f"know shapes that are computed in another one: {last_line(error)}. Keep what "
+                "computes a shape on the device of its users."
+            ) from error
+    return submodels
 
 
 def is_dynamic(bound: BoundModel) -> bool:

@@ -21,7 +21,7 @@ from hetero_lab.model.opgraph import PARAMETER
 from hetero_lab.model.read import Source
 from hetero_lab.placement.partition import Partition, predict, predict_by_branch
 from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, resolve
-from hetero_lab.runtime.compiled import check_states
+from hetero_lab.runtime.compiled import check_states, valid_submodels
 from hetero_lab.runtime.inputs import Inputs, bind_inputs
 from hetero_lab.runtime.scheduler import Dataflow, Done, Outputs, Scheduler
 from hetero_lab.runtime.submodels import compile_submodels, cut, named_rows
@@ -34,7 +34,7 @@ def cuts(placed: BoundPlacement, *, requests: int = 1, split_branches: bool = Fa
     Raises
     ------
     AffinityError
-        The affinity tears a stateful path.
+        The affinity tears a stateful path, or a submodel does not know enough of its shapes.
     ArgumentError
         Less than one request, or several of a model with states.
     """
@@ -49,6 +49,7 @@ def cuts(placed: BoundPlacement, *, requests: int = 1, split_branches: bool = Fa
     cut_up = predict_by_branch if split_branches else predict
     partition = cut_up(graph, placed.affinity)
     check_states(graph, partition)
+    valid_submodels(placed.bound, partition)
     return partition
 
 
@@ -82,7 +83,8 @@ class ParallelExecutor:
     Raises
     ------
     AffinityError, DeviceError, PropertyError
-        The placement does not fit, or tears a stateful path.
+        The placement does not fit, tears a stateful path, or leaves a submodel that does not know
+        enough of its shapes.
     ArgumentError
         Less than one request, or several of a model with states.
     CompileError

@@ -74,6 +74,14 @@ def check(bound: BoundModel, seed: int) -> bool:
     return done is not None
 
 
+def test_the_parallel_executor_refuses_an_invalid_submodel_before_a_compile(own_core):
+    bound = bind(hl.load(decoder(2)), own_core)
+    placed = moved(bound, ["shape_of_no_past"])
+    with pytest.raises(AffinityError, match="no valid model by itself"):
+        hl.ParallelExecutor.of(placed)
+    assert own_core.n_compiled == 0
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_few_random_cuts_do_as_foretold(bound, seed):
     check(bound, seed)
