@@ -104,6 +104,8 @@ def after_profile(given: Namespace, prepared: PreparedModel, profile: Profile) -
     if profile.partition.n_subgraphs > 1:
         first, *rest = summary_lines(hl.lint(prepared, profile.affinity), most=1)
         lines.append(f"Findings:   {first}{' ' + rest[0] if rest else ''}")
+    if profile.generation is not None:  # neither takes a language model
+        return lines
     wrong = any(a.verdict in ("different", "not a number") for a in profile.agreement)
     if wrong and given.device is not None:
         lines.append(f"Next:       {again(given, 'find-wrong', '-d', given.device)}")

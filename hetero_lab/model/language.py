@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import openvino as ov
 
-from hetero_lab.errors import ArgumentError, InputError, ModelError, names_at_hand
+from hetero_lab.errors import ArgumentError, InputError, ModelError, names_at_hand, shorten
 
 _IDS, _MASK, _POSITIONS, _BEAM = "input_ids", "attention_mask", "position_ids", "beam_idx"
 _INPUTS = (_IDS, _MASK, _POSITIONS, _BEAM)
@@ -197,6 +197,22 @@ def is_language_model(model: ov.Model) -> bool:
         _name(port, (_IDS,)) == _IDS and port.get_partial_shape().is_dynamic
         for port in model.inputs
     )
+
+
+def refuse_language_model(model: ov.Model, function: str) -> None:
+    """Raise for a language model where a function of the library needs static shapes.
+
+    Raises
+    ------
+    ModelError
+        It is one.
+    """
+    if is_language_model(model):
+        raise ModelError(
+            f"{shorten(model.get_friendly_name())} is a language model, whose shapes are dynamic: "
+            f"hetero_lab.{function} takes models of static shapes, hetero_lab.profile and sweep "
+            "measure a language model."
+        )
 
 
 def set_context_tokens(model: ov.Model, n_tokens: int) -> None:

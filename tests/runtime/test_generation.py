@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
+from dataclasses import replace
+from functools import partial
+
 import numpy as np
 import openvino as ov
 import pytest
@@ -12,11 +16,13 @@ from small_models import chain
 import hetero_lab as hl
 from hetero_lab.backend.bound import bind
 from hetero_lab.cli import main as cli
+from hetero_lab.cli.commands import after_profile
 from hetero_lab.errors import ArgumentError, InferenceError, InputError, ModelError
 from hetero_lab.model.language import LanguageModel, language_model
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.placement import resolve
 from hetero_lab.runtime.generation import compare_generation
+from hetero_lab.runtime.reference import compare
 from hetero_lab.runtime.runners import Execution, inputs_for, measure_counters
 
 # The CPU plugin keeps a cache in 8 bits by default.
@@ -158,7 +164,9 @@ def test_a_profile_is_stored_and_shown(model, core, tmp_path):
 
 
 def test_a_sweep_ranks_by_the_time_per_further_token(model, core, tmp_path):
-    alone = hl.Placement(hl.Affinity.uniform(model, "CPU", core=core), "alone", {"CPU": EXACT}, True)
+    alone = hl.Placement(
+        hl.Affinity.uniform(model, "CPU", core=core), "alone", {"CPU": EXACT}, True
+    )
     sweep = hl.sweep(
         model, [alone, in_two(model, core, "ACC", "CPU")], scenario=SCENARIO, turns=2,
         executor=["hetero", "parallel"], counters=False, isolate=False, baselines=False,
@@ -209,6 +217,36 @@ def test_the_command_line_generates(tmp_path, capsys):
     assert "3 generations of 6 tokens" in shown
     assert cli.main([*command, "--prompt-tokens", "4"]) == 2
     assert "needs both --prompt-tokens and --new-tokens" in capsys.readouterr().err
+
+
+def test_no_next_step_that_refuses_a_language_model(model):
+    hl.emulate("ACC")
+    profile = hl.profile(
+        model, in_two(model, None, "ACC", "CPU"), scenario=SCENARIO, iterations=1,
+        counters=False, reference=False, progress=False,
+    )  # fmt: skip
+    given = Namespace(model="m", device="ACC,CPU", shape=[], emulate=[])
+    for agreement in ((), compare({"x": np.ones(1)}, {"x": np.zeros(1)})):
+        judged = replace(profile, agreement=agreement)
+        lines = after_profile(given, prepare(model), judged)
+        assert [line.partition(":")[0] for line in lines] == ["Findings"]
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        partial(hl.optimize, devices=["ACC", "CPU"]),
+        partial(hl.calibrate, devices=["ACC", "CPU"]),
+        partial(hl.find_wrong, placement="CPU"),
+        partial(hl.advise, devices=["CPU"]),
+        partial(hl.freeze, placement="CPU", directory="nowhere"),
+    ],
+)
+def test_what_needs_static_shapes_says_so(model, own_core, ask):
+    name = ask.func.__name__
+    with pytest.raises(ModelError, match=rf"language model.* hetero_lab\.{name} takes .* static"):
+        ask(model, core=own_core)
+    assert own_core.n_compiled == 0
 
 
 def test_logits_are_compared_up_to_the_first_other_token():

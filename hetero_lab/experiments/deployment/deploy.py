@@ -21,6 +21,7 @@ from hetero_lab.experiments.deployment.contract import (
 )
 from hetero_lab.experiments.deployment.observation import expected_outputs, observe
 from hetero_lab.experiments.environment import current_environment
+from hetero_lab.model.language import refuse_language_model
 from hetero_lab.model.read import Source
 from hetero_lab.placement.placement import PlacementLike, resolve
 from hetero_lab.runtime.compiled import compile_placed
@@ -88,7 +89,9 @@ def freeze(
     ...     sorted(path.name for path in directory.iterdir())[:4]
     ['contract.json', 'inputs.npz', 'model.bin', 'model.xml']
     """
-    placed = resolve(bind(model, core), placement)
+    bound = bind(model, core)
+    refuse_language_model(bound.model, "freeze")
+    placed = resolve(bound, placement)
     if examples is None:
         examples = [generate_inputs(placed.bound, seed) for seed in range(_REQUESTS)]
     arrays = [bind_inputs(placed.bound, inputs) for inputs in examples]

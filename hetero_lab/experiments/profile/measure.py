@@ -210,11 +210,13 @@ def _problems(result: ProfileData) -> Iterator[str]:
     wrong = [a for a in result.agreement if a.verdict in ("different", "not a number")]
     if wrong:
         worst = max(wrong, key=lambda a: a.relative_error)
+        # It does not take a language model.
+        search = " hetero_lab.find_wrong(model, placement) finds the ops to blame."
         yield (
             f"Output {worst.output!r} differs from the single-device f32 reference by "
             f"{worst.relative_error:.2g} (relative), more than {worst.precision} explains "
-            f"({worst.tolerance:g}). See profile.tables['agreement']; "
-            "hetero_lab.find_wrong(model, placement) finds the ops to blame."
+            f"({worst.tolerance:g}). See profile.tables['agreement']."
+            f"{search if result.generation is None else ''}"
         )
 
 

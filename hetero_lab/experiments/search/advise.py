@@ -56,6 +56,7 @@ from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.experiments.sweep.row import Row
 from hetero_lab.experiments.sweep.sweep import sweep
 from hetero_lab.interrupts import set_aside, what_was_set_aside
+from hetero_lab.model.language import refuse_language_model
 from hetero_lab.model.read import PreparedModel, Source, prepare, save
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement, carried_over, resolve
@@ -249,6 +250,7 @@ def advise(
     names = order_of(devices, core)
     properties = check_device_properties(device_properties, names, core)
     bound = bind(model, core)
+    refuse_language_model(bound.model, "advise")
     limits = dict(memory_limit or {})
     check_constraints(bound.graph, names, limits, None)
     if costs is not None:

@@ -28,6 +28,7 @@ from hetero_lab.experiments.search.isolated_units import isolated_nodes
 from hetero_lab.experiments.search.observer import Observer
 from hetero_lab.experiments.search.progress import SearchProgress
 from hetero_lab.experiments.sweep.options import Conditions
+from hetero_lab.model.language import refuse_language_model
 from hetero_lab.model.opgraph import CONSTANT, OpGraph
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
@@ -136,6 +137,7 @@ def calibrate(
         raise ArgumentError(f"validate= is a whole number of at least 0, not {validate!r}.")
     properties = check_device_properties(device_properties, names, core)
     bound = bind(model, core)
+    refuse_language_model(bound.model, "calibrate")
     with SearchProgress(watch, show=progress) as bar:
         calibration = Calibration.begin(
             bound, names, properties, Conditions(inputs, seed, isolate=isolate), watch, bar

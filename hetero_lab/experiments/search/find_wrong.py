@@ -26,6 +26,7 @@ from hetero_lab.experiments.search.minimal_set import hitting_sets, minimal_set
 from hetero_lab.experiments.search.placed_runs import PlacedRuns
 from hetero_lab.experiments.search.ways_around import price_without_costs, widened
 from hetero_lab.experiments.search.wrong import Kind, OpError, Wrong, WrongSet, doubt
+from hetero_lab.model.language import refuse_language_model
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import partition_of
@@ -142,7 +143,9 @@ def find_wrong(
         raise ArgumentError(
             f"tolerance= is a relative error above 0, for instance 0.001, not {tolerance!r}."
         )
-    placed = resolve(bind(model, core), placement)
+    bound = bind(model, core)
+    refuse_language_model(bound.model, "find_wrong")
+    placed = resolve(bound, placement)
     virtual = placed.placement.virtual
     if virtual is not None:
         raise ArgumentError(

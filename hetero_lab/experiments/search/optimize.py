@@ -21,6 +21,7 @@ from hetero_lab.experiments.search.proof import prove
 from hetero_lab.experiments.sweep.options import Conditions
 from hetero_lab.experiments.sweep.row import Row
 from hetero_lab.interrupts import set_aside
+from hetero_lab.model.language import refuse_language_model
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.planning.constraints import check_constraints
@@ -135,6 +136,7 @@ def optimize(
         for device in names:  # a split forbids requests to overlap unless told otherwise
             properties.setdefault(device, {}).setdefault("EXCLUSIVE_ASYNC_REQUESTS", False)
     bound = bind(model, core)
+    refuse_language_model(bound.model, "optimize")
     if costs is not None:
         costs.check_graph(bound.graph)
     check_constraints(bound.graph, names, memory_limit, pin)

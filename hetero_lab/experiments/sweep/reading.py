@@ -324,16 +324,19 @@ def _all_notes(records: Sequence[AnyRecord], rows: Sequence[Row]) -> list[str]:
 def _wrong_notes(rows: Sequence[Row]) -> list[str]:
     """Say which rows have outputs that rounding does not explain."""
     wrong = [
-        row.label
+        row
         for row in rows
         if row.profile
         and any(a.verdict in ("different", "not a number") for a in row.profile.agreement)
     ]
     if not wrong:
         return []
+    # It does not take a language model.
+    search = " hetero_lab.find_wrong(model, placement) finds the ops to blame."
+    generated = any(row.profile and row.profile.generation for row in wrong)
     return [
-        f"The outputs of {names_at_hand(wrong, 4)} differ from the f32 reference by more than "
-        "rounding. hetero_lab.find_wrong(model, placement) finds the ops to blame."
+        f"The outputs of {names_at_hand([row.label for row in wrong], 4)} differ from the f32 "
+        f"reference by more than rounding.{'' if generated else search}"
     ]
 
 
