@@ -94,7 +94,7 @@ class Partition:
 
     @property
     def boundary_bytes(self) -> int:
-        """Bytes of all boundary tensors whose size is known, each tensor once."""
+        """Bytes of all boundary tensors, each tensor once; those of unknown size are left out."""
         return sum(boundary.n_bytes or 0 for boundary in self.boundaries)
 
     @property
@@ -112,7 +112,7 @@ class Partition:
         return (
             f"Partition({count_of(self.n_subgraphs, 'subgraph')}, "
             f"{count_of(len(self.boundaries), 'boundary')}, "
-            f"{self.boundary_bytes} bytes, {how})"
+            f"{boundary_size(self, f'{self.boundary_bytes} bytes')}, {how})"
         )
 
     def to_frame(self) -> pd.DataFrame:
@@ -164,6 +164,12 @@ def partition_of(placed: BoundPlacement) -> Partition:
     """Return the partition that a placement is compiled as, as far as it can be foreseen."""
     found = predict(placed.graph, placed.affinity)
     return one_subgraph(found, placed.affinity.devices[0]) if placed.direct else found
+
+
+def boundary_size(partition: Partition, known: str) -> str:
+    """Return the size of all boundaries in words; ``known`` is that of those of known size."""
+    n_unknown = sum(boundary.n_bytes is None for boundary in partition.boundaries)
+    return f"≥ {known}, {n_unknown} of unknown size" if n_unknown else known
 
 
 def predict(graph: OpGraph, affinity: Affinity) -> Partition:

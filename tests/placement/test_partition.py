@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -250,6 +251,10 @@ def test_an_affinity_of_another_model():
 def test_text_and_html():
     _, partition = placed(chain("<script>x</script>", "b"), b="ACC")
     assert repr(partition) == "Partition(2 subgraphs, 1 boundary, 16 bytes, predicted)"
+    unknown = replace(partition.boundaries[0], n_bytes=None)
+    partition = replace(partition, boundaries=(*partition.boundaries, unknown, unknown))
+    assert repr(partition).endswith("3 boundaries, ≥ 16 bytes, 2 of unknown size, predicted)")
+    assert partition.boundary_bytes == 16
     assert partition.to_frame().columns.tolist() == ["subgraph", "device", "n_ops", "ops"]
     assert "<script" not in partition._repr_html_()
     assert "&lt;script&gt;" in partition._repr_html_()

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from hetero_lab.experiments.profile.data import ProfileData
 from hetero_lab.experiments.profile.tables import executed_precisions, tally, transitions
+from hetero_lab.placement.partition import boundary_size
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.generation import Generation
 from hetero_lab.runtime.runners import HETERO
@@ -47,7 +48,7 @@ def summary(profile: ProfileData) -> str:
         + ("" if profile.executor == HETERO else f"; {profile.executor} executor"),
         f"Partition:  {count_of(partition.n_subgraphs, 'subgraph')}, "
         f"{count_of(len(partition.boundaries), 'boundary')}, "
-        f"{bytes_text(partition.boundary_bytes)} "
+        f"{boundary_size(partition, bytes_text(partition.boundary_bytes))} "
         f"({'observed' if partition.observed else 'predicted'})",
         *_longest(profile),
     ]

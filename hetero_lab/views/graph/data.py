@@ -11,7 +11,7 @@ from hetero_lab.experiments.profile.result import Profile
 from hetero_lab.model.blocks import find_blocks
 from hetero_lab.model.opgraph import PARAMETER, RESULT, Op, OpGraph, Tensor
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.partition import Boundary, Partition, Subgraph
+from hetero_lab.placement.partition import Boundary, Partition, Subgraph, boundary_size
 from hetero_lab.runtime.counters import Counter, executed_ops_us
 from hetero_lab.tables import bytes_text
 from hetero_lab.views.text import squeeze, time_text
@@ -183,7 +183,8 @@ def structure(partition: Partition) -> str:
     if not crossing:
         return subgraphs
     boundaries = f"{crossing} boundar{'ies' if crossing != 1 else 'y'}"
-    return f"{subgraphs}, {boundaries} of {bytes_text(partition.boundary_bytes)}"
+    size = boundary_size(partition, bytes_text(partition.boundary_bytes))
+    return f"{subgraphs}, {boundaries} of {size}"
 
 
 def measured_of(counters: tuple[Counter, ...]) -> Measured:
