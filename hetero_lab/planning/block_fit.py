@@ -141,14 +141,22 @@ def fit_blocks(
             "hetero_lab.plan(model, costs, memory_limit=…)."
         )
     needs = _Needs.of(graph_at_context(prepared, context_tokens, batch), found)
-    least: list[float] = [float("inf")] * len(pools)
-    for counts in itertools.islice(_splits(found.n_blocks, len(every)), _MOST_SPLITS):
+    tried = itertools.islice(
+        _splits(needs.alone(found.n_blocks), len(every), pools), _MOST_SPLITS + 1
+    )
+    for number, counts in enumerate(tried):
+        if number == _MOST_SPLITS:
+            raise PlanError(
+                f"None of the first {_MOST_SPLITS} ways to divide {found.n_blocks} blocks between "
+                f"{len(every)} devices keeps within memory_limit. Name fewer devices, or raise a "
+                "limit."
+            )
         held = needs.by_device(counts)
-        asked = [int(held[list(members)].sum()) for members in pools]
-        least = [min(pair) for pair in zip(least, asked, strict=True)]
-        if all(n <= limit for n, limit in zip(asked, pools.values(), strict=True)):
+        if all(held[list(members)].sum() <= limit for members, limit in pools.items()):
             return _fit(prepared.graph, found, every, counts, held, context_tokens)
-    raise _nothing_fits(every, pools, least, context_tokens)
+    # A cut only adds to what is needed in all: copies of weights, and boundary tensors.
+    on_one = needs.by_device([found.n_blocks]).sum()
+    raise _nothing_fits(every, pools, int(on_one), context_tokens)
 
 
 def _pools(devices: Sequence[str], memory_limit: MemoryLimit) -> dict[tuple[int, ...], int]:
@@ -171,14 +179,39 @@ def _pools(devices: Sequence[str], memory_limit: MemoryLimit) -> dict[tuple[int,
     return pools
 
 
-def _splits(n_blocks: int, n_devices: int) -> Iterator[tuple[int, ...]]:
-    """Yield how many blocks each device gets, the most on the earlier ones first."""
-    if n_devices == 1:
-        yield (n_blocks,)
-        return
-    for first in range(n_blocks, -1, -1):
-        for rest in _splits(n_blocks - first, n_devices - 1):
-            yield first, *rest
+def _splits(
+    alone: Sequence[int], n_devices: int, pools: Mapping[tuple[int, ...], int]
+) -> Iterator[tuple[int, ...]]:
+    """Yield how many blocks each device gets, the most on the earlier ones first.
+
+    Left out are ways in which the bytes of single blocks, ``alone`` added up, are too many by
+    themselves.
+    """
+    limited = {device for members in pools for device in members}
+    n_blocks = len(alone) - 1
+
+    def room(device: int, left: Mapping[tuple[int, ...], int]) -> float:
+        """Return the bytes that a device and those after it can hold at the most."""
+        if not limited.issuperset(range(device, n_devices)):
+            return float("inf")
+        return sum(n_bytes for members, n_bytes in left.items() if members[-1] >= device)
+
+    def fill(
+        device: int, first: int, left: Mapping[tuple[int, ...], int]
+    ) -> Iterator[tuple[int, ...]]:
+        if device == n_devices:
+            if first == n_blocks:
+                yield ()
+            return
+        for last in range(n_blocks, first - 1, -1):
+            n_bytes = alone[last] - alone[first]
+            after = {members: n - n_bytes * (device in members) for members, n in left.items()}
+            fits = min(after.values(), default=0) >= 0
+            if fits and alone[-1] - alone[last] <= room(device + 1, after):
+                for counts in fill(device + 1, last, after):
+                    yield last - first, *counts
+
+    return fill(0, 0, pools)
 
 
 @dataclass(frozen=True)
@@ -210,6 +243,14 @@ class _Needs:
             if op.type == "ReadValue":
                 states[part[op.index]] += n_bytes
         return cls(weights, states, tensors)
+
+    def alone(self, n_blocks: int) -> list[int]:
+        """Return the bytes that only single blocks need, added up from 0 on."""
+        of_part = [
+            self.weights.get(frozenset({part}), 0) + self.states.get(part, 0)
+            for part in range(1, n_blocks + 1)
+        ]
+        return [0, *itertools.accumulate(of_part)]
 
     def by_device(self, counts: Sequence[int]) -> np.ndarray:
         """Return the bytes of weights, states and boundaries, shape ``[devices, 3]``.
@@ -254,14 +295,15 @@ def _fit(
 def _nothing_fits(
     devices: Sequence[str],
     pools: Mapping[tuple[int, ...], int],
-    least: Sequence[float],
+    least_bytes: int,
     context_tokens: int,
 ) -> PlanError:
-    listed = []
-    for (members, limit), need in zip(pools.items(), least, strict=True):
-        names = " and ".join(devices[number] for number in members)
-        listed.append(f"{names} {bytes_text(limit)}, at the least {bytes_text(int(need))} needed")
+    listed = "; ".join(
+        f"{' and '.join(devices[number] for number in members)} {bytes_text(limit)}"
+        for members, limit in pools.items()
+    )
     return PlanError(
-        f"No placement by block keeps within memory_limit ({'; '.join(listed)}) at a context of "
-        f"{context_tokens} tokens. Raise a limit, shorten the context, or add a device."
+        f"No placement by block keeps within memory_limit ({listed}; at the least "
+        f"{bytes_text(least_bytes)} are needed together) at a context of {context_tokens} tokens. "
+        "Raise a limit, shorten the context, or add a device."
     )

@@ -10,6 +10,8 @@ import hetero_lab as hl
 from hetero_lab.errors import PlanError
 from hetero_lab.model.context import graph_at_context
 from hetero_lab.model.read import prepare
+from hetero_lab.planning import block_fit
+from hetero_lab.tables import bytes_text
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +83,27 @@ def test_three_devices_are_filled_in_their_order(small):
     numbers = [n for r in ranges for n in range(int(r.split("-")[0]), int(r.split("-")[-1]) + 1)]
     assert numbers == list(range(4))
     assert list(fit.to_frame()["device"]) == ["ACC", "ACC2", "CPU"]
+
+
+def test_splits_that_exceed_a_limit_by_themselves_cost_no_try(monkeypatch):
+    model, devices = prepare(decoder(8)), ["ACC", "ACC2", "ACC3", "CPU"]
+    for device in devices[:3]:
+        hl.emulate(device)
+    total = hl.fit_blocks(model, ["CPU"], {}, context_tokens=16).memory[0].total_bytes
+    limit = dict.fromkeys(devices, int(0.36 * total))
+    monkeypatch.setattr(block_fit, "_MOST_SPLITS", 70)  # of 165
+    fit = hl.fit_blocks(model, devices, limit, context_tokens=16)
+    assert all(m.total_bytes <= limit[m.device] for m in fit.memory)
+    assert fit.memory[-1].blocks.endswith("7")
+    monkeypatch.setattr(block_fit, "_MOST_SPLITS", 1)
+    with pytest.raises(PlanError, match="None of the first 1 ways to divide 8 blocks"):
+        hl.fit_blocks(model, devices, limit, context_tokens=16)
+
+
+def test_the_least_that_is_needed_is_that_of_all_devices(small):
+    total = hl.fit_blocks(small, ["CPU"], {}).memory[0].total_bytes
+    with pytest.raises(PlanError, match=f"at the least {bytes_text(total)} are needed together"):
+        hl.fit_blocks(small, ["ACC", "CPU"], {"ACC": total // 3, "CPU": total // 3})
 
 
 @pytest.mark.parametrize(
