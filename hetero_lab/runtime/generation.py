@@ -316,7 +316,9 @@ def compare_generation(
     verdicts: list[Verdict] = ["equal"]
     for row in np.flatnonzero(differ.any(1)):
         step = n_steps[row] - 1
-        alone = compare_logits((row, step)).verdict if step < n_kept else "different"
+        alone: Verdict = "different"
+        if step < n_kept:
+            alone = compare_logits((row, step)).verdict
         verdicts += ["rounding", logits.verdict, alone]
     share = float(differ.mean())
     tokens = Agreement(
