@@ -319,7 +319,7 @@ def compare_generation(
         alone: Verdict = "different"
         if step < n_kept:
             alone = compare_logits((row, step)).verdict
-        verdicts += ["rounding", logits.verdict, alone]
+        verdicts.extend(("rounding", logits.verdict, alone))
     share = float(differ.mean())
     tokens = Agreement(
         output=TOKEN_IDS,
