@@ -230,11 +230,11 @@ def test_optimize_keeps_to_pins(digits, few_placements):
     best = hl.optimize(
         digits,
         ["ACC", "CPU"],
-        pin={"^mixed1": "ACC"},
+        pin={"^conv1": "ACC"},
         budget_s=None,
         device_properties=F32,
         progress=False,
     )
-    pinned = [op for op in best.affinity.ops if op.startswith("mixed1")]
+    pinned = [op for op in best.affinity.ops if op.startswith("conv1")]
     assert pinned
     assert {best.affinity[op] for op in pinned} == {"ACC"}
