@@ -63,7 +63,9 @@ def test_arguments_of_the_other_executor_are_refused(model, costs):
     with pytest.raises(ArgumentError, match="'hetero' or 'parallel', not 'serial'"):
         hl.plan(model, costs, executor="serial")  # type: ignore[call-overload]
     for extra in ({"pin": {"one": "CPU"}}, {"memory_limit": {"ACC": 1}}):
-        with pytest.raises(ArgumentError, match="leave objective=, memory_limit= and pin= out"):
+        with pytest.raises(
+            ArgumentError, match="leave objective=, memory_limit=, pin= and solver= out"
+        ):
             hl.plan(model, costs, executor="parallel", **extra)
     with pytest.raises(ArgumentError, match="are for executor='parallel'"):
         hl.plan(model, costs, split_branches=True)  # type: ignore[call-overload]

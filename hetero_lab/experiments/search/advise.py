@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -761,6 +762,9 @@ def _sentences(
     for judgement in (INACCURATE, UNMEASURED):
         several = by_label(known, judgement)
         reasons = dict.fromkeys(c.why for c in several)
+        needed_s = max((c.row.needs_s for c in several), default=0.0)
+        if needed_s:
+            reasons[f"what is left needs about {math.ceil(needed_s)} s"] = None
         if several:
             labels = names_at_hand([c.row.label for c in several], 4)
             said.append(f"{judgement.capitalize()}: {labels} ({'; '.join(reasons)[:300]}).")

@@ -224,14 +224,15 @@ def _row(
     counted = next((r for r in records if isinstance(r, Counters)), None)
     sustained = [r for r in records if isinstance(r, Sustained)]
     last = records[-1] if records else None
-    status, detail, profile = "ok", "", None
+    status, detail, profile, needs_s = "ok", "", None, 0.0
     if entry.problem:
         status, detail = "failed", entry.problem
     elif isinstance(last, Failed):  # a later record would show that it was overcome
         status, detail = last.status, last.detail
     elif not turns or compiled is None:
         status = "not measured: interrupted" if interrupted else BUDGET_ENDED
-        detail = "" if call is None else _what_is_left(call)
+        if call is not None:
+            detail, needs_s = _what_is_left(call), call.needs_s
     else:
         devices = dict(zip((op.name for op in graph), entry.affinity, strict=True))
         names = set(entry.devices)
@@ -267,6 +268,7 @@ def _row(
         baseline=entry.baseline,
         status=status,
         detail=detail,
+        needs_s=needs_s,
         same_as=same_as,
         profile=profile,
         series=Series(

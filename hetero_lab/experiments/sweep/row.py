@@ -32,6 +32,8 @@ class Row:
         The host of a fleet that measured it.
     evaluation
         Its accuracy, in a sweep with data.
+    needs_s
+        How long all that the budget did not allow is expected to take; 0 for what was measured.
     """
 
     label: str
@@ -50,6 +52,7 @@ class Row:
     run: str = ""
     host: str = ""
     evaluation: Evaluation | None = None
+    needs_s: float = 0.0
 
     @cached_property
     def latency(self) -> Estimate | None:
