@@ -44,6 +44,12 @@ if TYPE_CHECKING:
         Verification as Verification,
         verify as verify,
     )
+    from hetero_lab.experiments.faults.find_wrong import find_wrong as find_wrong
+    from hetero_lab.experiments.faults.refusals import (
+        Refusals as Refusals,
+        find_refused as find_refused,
+    )
+    from hetero_lab.experiments.faults.wrong import Wrong as Wrong, read_wrong as read_wrong
     from hetero_lab.experiments.interop.benchmark_app import (
         BenchmarkReport as BenchmarkReport,
         read_benchmark_app as read_benchmark_app,
@@ -64,18 +70,12 @@ if TYPE_CHECKING:
     from hetero_lab.experiments.search.advise import advise as advise
     from hetero_lab.experiments.search.calibrate import calibrate as calibrate
     from hetero_lab.experiments.search.explain import explain as explain
-    from hetero_lab.experiments.search.find_wrong import find_wrong as find_wrong
-    from hetero_lab.experiments.search.optimize import optimize as optimize
-    from hetero_lab.experiments.search.optimized import Optimized as Optimized
+    from hetero_lab.experiments.search.optimize import Optimized as Optimized, optimize as optimize
     from hetero_lab.experiments.search.pipeline import PipelineAdvice as PipelineAdvice
-    from hetero_lab.experiments.search.recover import recover_accuracy as recover_accuracy
-    from hetero_lab.experiments.search.recovered import Recovered as Recovered
-    from hetero_lab.experiments.search.refusals import (
-        Refusals as Refusals,
-        find_refused as find_refused,
+    from hetero_lab.experiments.search.recover import (
+        Recovered as Recovered,
+        recover_accuracy as recover_accuracy,
     )
-    from hetero_lab.experiments.search.wrong import Wrong as Wrong
-    from hetero_lab.experiments.search.wrong_reading import read_wrong as read_wrong
     from hetero_lab.experiments.sweep.comparison import Comparison as Comparison, compare as compare
     from hetero_lab.experiments.sweep.control import SweepControl as SweepControl
     from hetero_lab.experiments.sweep.entries import (
@@ -160,7 +160,7 @@ _WHERE = {
     "Metric": "samples.datasets",
     "Noise": "statistics",
     "OpGraph": "model.opgraph",
-    "Optimized": "experiments.search.optimized",
+    "Optimized": "experiments.search.optimize",
     "ParallelExecutor": "runtime.parallel",
     "Partition": "placement.partition",
     "PipelineAdvice": "experiments.search.pipeline",
@@ -168,8 +168,8 @@ _WHERE = {
     "Plan": "planning.planner",
     "Prediction": "planning.prediction",
     "Priorities": "placement.priorities",
-    "Recovered": "experiments.search.recovered",
-    "Refusals": "experiments.search.refusals",
+    "Recovered": "experiments.search.recover",
+    "Refusals": "experiments.faults.refusals",
     "Scenario": "model.language",
     "Schedule": "planning.schedules",
     "SchedulePlan": "planning.list_scheduling",
@@ -186,8 +186,8 @@ _WHERE = {
     "evaluate": "experiments.accuracy.evaluate",
     "export_model_explorer": "experiments.interop.model_explorer",
     "explain": "experiments.search.explain",
-    "find_refused": "experiments.search.refusals",
-    "find_wrong": "experiments.search.find_wrong",
+    "find_refused": "experiments.faults.refusals",
+    "find_wrong": "experiments.faults.find_wrong",
     "fit_blocks": "planning.block_fit",
     "dataset": "samples.datasets",
     "devices": "backend.devices",
@@ -209,7 +209,7 @@ _WHERE = {
     "read_benchmark_app": "experiments.interop.benchmark_app",
     "read_profile": "experiments.profile.result",
     "read_sweep": "experiments.sweep.reading",
-    "read_wrong": "experiments.search.wrong_reading",
+    "read_wrong": "experiments.faults.wrong",
     "samples": "samples.catalogue",
     "support": "backend.devices",
     "support_evidence": "backend.evidence",
@@ -218,7 +218,7 @@ _WHERE = {
     "SweepExplorer": "widgets.explorer.explorer",
     "sweep": "experiments.sweep.sweep",
     "Verification": "experiments.deployment.verify",
-    "Wrong": "experiments.search.wrong",
+    "Wrong": "experiments.faults.wrong",
     "verify": "experiments.deployment.verify",
     "verify_across": "experiments.deployment.releases",
 }

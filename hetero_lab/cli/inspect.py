@@ -1,4 +1,4 @@
-"""What ``hetero-lab support``, ``lint``, ``explain`` and ``freeze`` do: ask about a placement."""
+"""Commands that ask about a model or a placement, or freeze, verify and classify with it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import hetero_lab as hl
 from hetero_lab.cli import commands, options
+from hetero_lab.errors import ArgumentError, shorten
 from hetero_lab.lint.causes import summary_lines
 from hetero_lab.tables import number, write_csv
 from hetero_lab.terminal import columns, count_of, one_line
@@ -15,8 +16,12 @@ from hetero_lab.terminal import columns, count_of, one_line
 if TYPE_CHECKING:
     import pandas as pd
 
+    from hetero_lab.experiments.accuracy.classify import Classification
+    from hetero_lab.experiments.deployment.releases import Across
+    from hetero_lab.experiments.deployment.verify import Verification
     from hetero_lab.placement.placement import PlacementLike
     from hetero_lab.planning.cost_model import CostModel
+
 
 _MOST_TYPES = 12
 
@@ -163,3 +168,91 @@ def _placement(text: str) -> PlacementLike:
 
 def _costs(path: str | None) -> CostModel | None:
     return None if path is None else hl.CostModel.from_json(path)
+
+
+def add_verify_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``hetero-lab verify``."""
+    add = parser.add_argument
+    add("directory", metavar="DIRECTORY", help="what hetero_lab.freeze or advice.deploy wrote")
+    add(
+        "--across",
+        metavar="openvino==2026.2,2026.3",
+        help="verify with each of these releases, in environments that pip makes and keeps, and "
+        "name the one that changed it",
+    )
+    add(
+        "--slower",
+        type=float,
+        default=0.1,
+        metavar="SHARE",
+        help="how much worse the latency may be, relative to the reference (%(default)s)",
+    )
+    add("-q", "--quiet", action="store_true", help="show nothing")
+
+
+def run_verify(given: argparse.Namespace) -> Verification | Across:
+    """Verify as the options say."""
+    if given.across is None:
+        return hl.verify(given.directory, slower=given.slower)
+    releases = [part.strip() for part in given.across.removeprefix("openvino==").split(",")]
+    return hl.verify_across(
+        given.directory, releases, slower=given.slower, progress=not given.quiet
+    )
+
+
+def add_classify_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``hetero-lab classify``."""
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="a sample's name or the path of a model file")
+    add("image", metavar="IMAGE", help="a PNG, JPEG, BMP, GIF, WebP, TIFF or PPM file")
+    add("-d", "--device", metavar="DEVICE", help="HETERO:GPU,CPU or one device")
+    add("-k", "--top", type=int, default=5, metavar="N", help="best classes shown (%(default)s)")
+    add("-pc", "--counters", action="store_true", help="show the counters of each subgraph")
+    add(
+        "--mean",
+        metavar="M[,M,M]",
+        help="the input is (pixel - mean) / scale, pixels being 0 to 255; one number or three in "
+        "the model's order of channels (a sample's own, else 0)",
+    )
+    add("--scale", metavar="S[,S,S]", help="see --mean (a sample's own, else 1)")
+    add("--bgr", action="store_true", default=None, help="the model's first channel is blue")
+    options.add_shape_option(parser)
+    options.add_property_option(parser)
+    options.add_affinity_options(parser)
+    add("--csv", metavar="FILE", help="write the classes as CSV")
+    add("-q", "--quiet", action="store_true", help="show nothing")
+
+
+def run_classify(
+    given: argparse.Namespace, defaults: Mapping[str, Mapping[str, Any]] | None = None
+) -> Classification:
+    """Classify as the options say, after which the classes are written to ``--csv``."""
+    from hetero_lab.model.read import prepare
+
+    commands.check_targets(files=[given.csv], directories=[])
+    prepared = prepare(given.model, options.shapes(given.shape))
+    result = hl.classify(
+        prepared,
+        given.image,
+        commands.placement_of(given, prepared, defaults=defaults),
+        top=given.top,
+        sample=given.model,
+        mean=_numbers(given.mean, "--mean"),
+        scale=_numbers(given.scale, "--scale"),
+        bgr=given.bgr,
+        counters=given.counters,
+    )
+    if given.csv is not None:
+        result.to_csv(given.csv)
+    return result
+
+
+def _numbers(text: str | None, option: str) -> list[float] | None:
+    if text is None:
+        return None
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise ArgumentError(
+            f"{option} {shorten(text)} is not a number or three: {option} 123.7,116.3,103.5."
+        ) from error

@@ -10,16 +10,12 @@ from collections.abc import Sequence
 from importlib import metadata
 
 from hetero_lab.cli import (
-    advise as advise_commands,
-    classify as classify_commands,
     commands,
     inspect as inspect_commands,
-    optimize as optimize_commands,
     options,
     plan as plan_commands,
+    search as search_commands,
     sweep as sweep_commands,
-    verify as verify_commands,
-    wrong as wrong_commands,
 )
 from hetero_lab.errors import ArgumentError, HeteroLabError
 from hetero_lab.terminal import columns
@@ -110,7 +106,7 @@ def parser() -> options.OptionParser:
         ),
         epilog=_OPTIMIZE_EXAMPLES,
     )
-    optimize_commands.add_optimize_options(optimize)
+    search_commands.add_optimize_options(optimize)
     optimize.set_defaults(run=_optimize)
     support = subparsers.add_parser("support", help="the op types that each device cannot run")
     inspect_commands.add_support_options(support)
@@ -173,7 +169,7 @@ def parser() -> options.OptionParser:
         description="A picture in, the best classes out, on any placement.",
         epilog=_CLASSIFY_EXAMPLES,
     )
-    classify_commands.add_classify_options(classify)
+    inspect_commands.add_classify_options(classify)
     classify.set_defaults(run=_classify)
     wrong = subparsers.add_parser(
         "find-wrong",
@@ -184,7 +180,7 @@ def parser() -> options.OptionParser:
             "exit code is 1 if something is wrong, or if the budget ended before that was known."
         ),
     )
-    wrong_commands.add_wrong_options(wrong)
+    search_commands.add_wrong_options(wrong)
     wrong.set_defaults(run=_find_wrong)
     advise = subparsers.add_parser(
         "advise",
@@ -196,7 +192,7 @@ def parser() -> options.OptionParser:
         ),
         epilog=_ADVISE_EXAMPLES,
     )
-    advise_commands.add_advise_options(advise)
+    search_commands.add_advise_options(advise)
     advise.set_defaults(run=_advise)
     verify = subparsers.add_parser(
         "verify",
@@ -207,7 +203,7 @@ def parser() -> options.OptionParser:
             "broken."
         ),
     )
-    verify_commands.add_verify_options(verify)
+    inspect_commands.add_verify_options(verify)
     verify.set_defaults(run=_verify)
     placing = (devices, support, lint, explain, freeze, profile, sweep, optimize, noise, plan)
     for command in (*placing, advise, apply, classify, wrong):
@@ -305,7 +301,7 @@ def _sweep(given: argparse.Namespace) -> int:
 
 def _optimize(given: argparse.Namespace) -> int:
     contrast = commands.emulate(given.emulate)
-    result = optimize_commands.run_optimize(given, contrast)
+    result = search_commands.run_optimize(given, contrast)
     if not given.quiet:
         print(result)
         if given.table:
@@ -370,7 +366,7 @@ def _apply(given: argparse.Namespace) -> int:
 
 def _find_wrong(given: argparse.Namespace) -> int:
     contrast = commands.emulate(given.emulate)
-    result = wrong_commands.run_wrong(given, contrast)
+    result = search_commands.run_wrong(given, contrast)
     if not given.quiet:
         print(result)
     if result.interrupted:
@@ -379,7 +375,7 @@ def _find_wrong(given: argparse.Namespace) -> int:
 
 
 def _advise(given: argparse.Namespace) -> int:
-    result = advise_commands.run_advise(given, commands.emulate(given.emulate))
+    result = search_commands.run_advise(given, commands.emulate(given.emulate))
     if not given.quiet:
         print(result, end="")
         if given.deploy is None:
@@ -390,7 +386,7 @@ def _advise(given: argparse.Namespace) -> int:
 
 
 def _verify(given: argparse.Namespace) -> int:
-    result = verify_commands.run_verify(given)
+    result = inspect_commands.run_verify(given)
     if not given.quiet:
         print(result, end="")
     return 0 if result.ok else DIFFERENT
@@ -398,7 +394,7 @@ def _verify(given: argparse.Namespace) -> int:
 
 def _classify(given: argparse.Namespace) -> int:
     contrast = commands.emulate(given.emulate)
-    result = classify_commands.run_classify(given, defaults=contrast)
+    result = inspect_commands.run_classify(given, defaults=contrast)
     if not given.quiet:
         print(result.report(), end="")
     return 0

@@ -12,11 +12,10 @@ from hetero_lab.extensions import VIEWS, Extension, found
 if TYPE_CHECKING:
     from hetero_lab.views.accuracy import (
         accuracy_front as accuracy_front,
+        errors_along_model as errors_along_model,
         sensitivity as sensitivity,
     )
     from hetero_lab.views.catalogue import gallery as gallery
-    from hetero_lab.views.difference_bars import difference as difference
-    from hetero_lab.views.error_lines import errors_along_model as errors_along_model
     from hetero_lab.views.graph.drawing import (
         placement_graph as placement_graph,
         placement_graph_of as placement_graph_of,
@@ -26,7 +25,10 @@ if TYPE_CHECKING:
         op_types_by_device as op_types_by_device,
         time_by_op_type as time_by_op_type,
     )
-    from hetero_lab.views.prediction_scatter import predicted_measured as predicted_measured
+    from hetero_lab.views.predictions import (
+        difference as difference,
+        predicted_measured as predicted_measured,
+    )
     from hetero_lab.views.subgraph_lanes import schedule as schedule, timeline as timeline
     from hetero_lab.views.sweeps import (
         hosts as hosts,
@@ -41,8 +43,8 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "accuracy_front": "accuracy",
-    "difference": "difference_bars",
-    "errors_along_model": "error_lines",
+    "difference": "predictions",
+    "errors_along_model": "accuracy",
     "gallery": "catalogue",
     "hosts": "sweeps",
     "latency_ranking": "sweeps",
@@ -52,7 +54,7 @@ _WHERE = {
     "placement_graph": "graph.drawing",
     "placement_graph_of": "graph.drawing",
     "placement_latency": "sweeps",
-    "predicted_measured": "prediction_scatter",
+    "predicted_measured": "predictions",
     "time_by_op_type": "op_types",
     "time_by_subgraph": "times",
     "schedule": "subgraph_lanes",

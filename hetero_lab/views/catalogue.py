@@ -15,23 +15,21 @@ from hetero_lab import views
 from hetero_lab.arguments import hints_of
 from hetero_lab.errors import ArgumentError
 from hetero_lab.experiments.accuracy.evaluate import Evaluation
+from hetero_lab.experiments.faults.wrong import Wrong
 from hetero_lab.experiments.profile.result import Profile
 from hetero_lab.experiments.profile.tables import headline
 from hetero_lab.experiments.search.advice import BEST, Advice
-from hetero_lab.experiments.search.optimized import Optimized
+from hetero_lab.experiments.search.optimize import Optimized
 from hetero_lab.experiments.search.pipeline import PipelineAdvice
-from hetero_lab.experiments.search.recovered import Recovered
-from hetero_lab.experiments.search.wrong import Wrong
+from hetero_lab.experiments.search.recover import Recovered
 from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.difference import Difference
 from hetero_lab.planning.list_scheduling import SchedulePlan
-from hetero_lab.views.accuracy import accuracy_front, sensitivity
-from hetero_lab.views.difference_bars import difference
-from hetero_lab.views.error_lines import errors_along_model
+from hetero_lab.views.accuracy import accuracy_front, errors_along_model, sensitivity
 from hetero_lab.views.graph.drawing import placement_graph
 from hetero_lab.views.op_types import op_types_by_device, time_by_op_type
-from hetero_lab.views.prediction_scatter import predicted_measured
+from hetero_lab.views.predictions import difference, predicted_measured
 from hetero_lab.views.subgraph_lanes import schedule, timeline
 from hetero_lab.views.sweeps import hosts, latency_ranking, placement_latency
 from hetero_lab.views.text import NOT_IN_TURN

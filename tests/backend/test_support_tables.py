@@ -15,9 +15,9 @@ from support_wheel import softmax_rows, write_table, write_wheel
 import hetero_lab as hl
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.emulation import EmulatedDevice
+from hetero_lab.backend.evidence import Agreement
 from hetero_lab.backend.onnx_terms import OnnxUse, onnx_use
 from hetero_lab.backend.support_tables import SupportTables, tables_of
-from hetero_lab.backend.table_agreement import Agreement
 from hetero_lab.errors import ArgumentError, StoredFileError
 
 RESHAPE = [({"T_Reshape": "FLOAT", "shape_len": length}, True, True) for length in (3, 6)]

@@ -28,8 +28,7 @@ from hetero_lab.backend.bound import bind
 from hetero_lab.experiments.sweep.entries import expand
 from hetero_lab.experiments.sweep.options import Dimensions
 from hetero_lab.experiments.workers.bench import WARM_UP_S
-from hetero_lab.experiments.workers.benches import Asked, Benches
-from hetero_lab.experiments.workers.local_bench import LocalBench
+from hetero_lab.experiments.workers.factory import Asked, Benches, LocalBench
 from hetero_lab.runtime.inputs import given_or_generated
 
 DISCARDED, TIMED = 2, 10

@@ -24,9 +24,9 @@ import hetero_lab as hl  # noqa: E402
 from hetero_lab.backend.bound import bind  # noqa: E402
 from hetero_lab.backend.devices import precisions  # noqa: E402
 from hetero_lab.errors import MeasurementError  # noqa: E402
-from hetero_lab.experiments.search.find_wrong import search_wrong  # noqa: E402
-from hetero_lab.experiments.search.placed_runs import PlacedRuns  # noqa: E402
-from hetero_lab.experiments.search.wrong import Wrong  # noqa: E402
+from hetero_lab.experiments.faults.find_wrong import search_wrong  # noqa: E402
+from hetero_lab.experiments.faults.placed_runs import PlacedRuns  # noqa: E402
+from hetero_lab.experiments.faults.wrong import Wrong  # noqa: E402
 from hetero_lab.model.read import PreparedModel, prepare  # noqa: E402
 from hetero_lab.placement.affinity import Affinity  # noqa: E402
 from hetero_lab.placement.partition import partition_of  # noqa: E402

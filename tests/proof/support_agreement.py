@@ -6,7 +6,7 @@ bundled or in the cache, each distinct use of an op; and random ONNX models of o
 what ran, or unsupported what did not. Models that OpenVINO cannot read are left out: an op of one
 can never be asked about. Prints agreement, wrong yes and wrong no with their 95 % intervals
 (Wilson 1927), and by element type; with ``--wrong`` each wrong answer. The sum is what
-``hetero_lab/backend/table_agreement.py`` holds. The tables are fetched with pip.
+``hetero_lab/backend/evidence.py`` holds. The tables are fetched with pip.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ import hetero_lab as hl
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.core import runtime_version
 from hetero_lab.backend.devices import supported_ops
+from hetero_lab.backend.evidence import Agreement
 from hetero_lab.backend.onnx_terms import onnx_use
 from hetero_lab.backend.support_tables import SUPPORTED, UNKNOWN, UNSUPPORTED, verdicts
-from hetero_lab.backend.table_agreement import Agreement
 from hetero_lab.statistics import wilson_interval
 from tests.proof.single_ops import SingleOp, draw
 

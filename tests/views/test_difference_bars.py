@@ -9,7 +9,7 @@ from planning.test_difference import MEASURED, chain_difference
 from views.hand_made import NASTY
 
 import hetero_lab as hl
-from hetero_lab.views.difference_bars import moved_types, steps
+from hetero_lab.views.predictions import moved_types, steps
 
 
 def test_steps_lead_from_a_to_b():

@@ -11,6 +11,7 @@ import numpy as np
 
 from hetero_lab.backend.bound import bind
 from hetero_lab.errors import ArgumentError, CompileError
+from hetero_lab.experiments.deployment.check_run import expected_outputs, observe
 from hetero_lab.experiments.deployment.contract import (
     FILE_NAME,
     HASHED,
@@ -19,7 +20,6 @@ from hetero_lab.experiments.deployment.contract import (
     file_digest,
     write_contract,
 )
-from hetero_lab.experiments.deployment.observation import expected_outputs, observe
 from hetero_lab.experiments.environment import current_environment
 from hetero_lab.model.language import refuse_language_model
 from hetero_lab.model.read import Source

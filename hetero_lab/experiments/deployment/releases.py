@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from filelock import FileLock
 
 from hetero_lab.errors import ArgumentError, MeasurementError, shorten
+from hetero_lab.experiments.deployment.check_run import BUDGET_S, TURNS, observe
 from hetero_lab.experiments.deployment.contract import read_contract
-from hetero_lab.experiments.deployment.observation import BUDGET_S, TURNS, observe
 from hetero_lab.experiments.deployment.verify import (
     SLOWER,
     Verification,

@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab.errors import ArgumentError, StoredFileError, names_at_hand, shorten
-from hetero_lab.experiments.deployment.contract import (
-    HASHED,
-    Contract,
-    file_digest,
-    read_contract,
-)
-from hetero_lab.experiments.deployment.observation import (
+from hetero_lab.experiments.deployment.check_run import (
     BUDGET_S,
     TURNS,
     ObservedRun,
     expected_outputs,
     observe,
+)
+from hetero_lab.experiments.deployment.contract import (
+    HASHED,
+    Contract,
+    file_digest,
+    read_contract,
 )
 from hetero_lab.runtime.exported import parse_header
 from hetero_lab.runtime.reference import compare

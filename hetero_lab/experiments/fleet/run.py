@@ -27,8 +27,7 @@ from hetero_lab.experiments.fleet.workers import (
     read_workers,
     why_not,
 )
-from hetero_lab.experiments.sweep.hosts import is_done
-from hetero_lab.experiments.sweep.ledger import Ledger
+from hetero_lab.experiments.sweep.ledger import Ledger, is_done
 from hetero_lab.experiments.sweep.options import RunOptions
 from hetero_lab.experiments.sweep.records import (
     AnyRecord,

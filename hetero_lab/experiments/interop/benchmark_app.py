@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import ArgumentError, shorten, warn
-from hetero_lab.experiments.interop import benchmark_app_files
-from hetero_lab.experiments.interop.benchmark_app_files import ReportedNode, Settings
+from hetero_lab.experiments.interop import report_files
+from hetero_lab.experiments.interop.report_files import ReportedNode, Settings
 from hetero_lab.experiments.profile.tables import COUNTER_COLUMNS, counter_rows
 from hetero_lab.model.read import Source, prepare
 from hetero_lab.placement.partition import (
@@ -182,14 +182,14 @@ def read_benchmark_app(
     MeasurementError
         With a model: no node was executed.
     """
-    files = benchmark_app_files.find(file)
+    files = report_files.find(file)
     recorded = None
     if "report" in files:
-        recorded = benchmark_app_files.read_settings(files["report"])
+        recorded = report_files.read_settings(files["report"])
     requests: tuple[tuple[ReportedNode, ...], ...] = ()
-    kind = next((kind for kind in benchmark_app_files.COUNTERS if kind in files), "")
+    kind = next((kind for kind in report_files.COUNTERS if kind in files), "")
     if kind:
-        requests = benchmark_app_files.read_counters(files[kind])
+        requests = report_files.read_counters(files[kind])
         average_in_json = kind == "average_counters" and files[kind].suffix.lower() == ".json"
         if average_in_json and len(requests[0]) == 1:
             warn(

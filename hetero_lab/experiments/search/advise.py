@@ -44,8 +44,7 @@ from hetero_lab.experiments.search.candidates import (
     order_of,
     over_limit,
 )
-from hetero_lab.experiments.search.optimize import optimize
-from hetero_lab.experiments.search.optimized import OPTIMIZED, Optimized
+from hetero_lab.experiments.search.optimize import OPTIMIZED, Optimized, optimize
 from hetero_lab.experiments.search.pipeline import (
     PipelineAdvice,
     advise_together,

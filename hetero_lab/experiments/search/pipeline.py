@@ -38,7 +38,7 @@ from hetero_lab.planning.constraints import parse_bytes
 from hetero_lab.planning.objective import LATENCY
 from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed, inference_errors
 from hetero_lab.runtime.inputs import generate_inputs
-from hetero_lab.runtime.side_by_side import run_side_by_side_turn
+from hetero_lab.runtime.throughput import run_side_by_side_turn
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.statistics import paired_ratio, turn_level
 from hetero_lab.tables import bytes_text, html_table, make_directory

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hetero_lab.experiments.sweep.records import AnyRecord
-from hetero_lab.experiments.workers.benches import Asked
+from hetero_lab.experiments.workers.factory import Asked
 
 
 class StoppedError(Exception):

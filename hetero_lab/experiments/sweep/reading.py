@@ -20,7 +20,7 @@ from hetero_lab.experiments.profile.storage import (
     spans_from_json,
 )
 from hetero_lab.experiments.sweep.accuracy import evaluation_from, nan_notes, problem_from
-from hetero_lab.experiments.sweep.hosts import hosts_of_entry
+from hetero_lab.experiments.sweep.ledger import hosts_of_entry
 from hetero_lab.experiments.sweep.records import (
     Accuracy,
     AnyRecord,

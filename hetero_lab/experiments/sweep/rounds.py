@@ -47,7 +47,7 @@ from hetero_lab.experiments.sweep.records import (
     Turn,
 )
 from hetero_lab.experiments.workers.bench import WARM_UP_S
-from hetero_lab.experiments.workers.benches import Asked
+from hetero_lab.experiments.workers.factory import Asked
 from hetero_lab.experiments.workers.job import CompileAnswer, Job, TurnAnswer
 from hetero_lab.experiments.workers.process import WorkerError
 from hetero_lab.runtime.timing import Stopwatch

@@ -32,7 +32,7 @@ from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.experiments.sweep.rounds import SweepRun
 from hetero_lab.experiments.sweep.store import Store
 from hetero_lab.experiments.sweep.variants import Variant, bind_variants, with_problems
-from hetero_lab.experiments.workers.benches import Benches
+from hetero_lab.experiments.workers.factory import Benches
 from hetero_lab.experiments.workers.set_up import Limits
 from hetero_lab.model.language import Scenario
 from hetero_lab.model.opgraph import graph_to_json

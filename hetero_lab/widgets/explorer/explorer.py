@@ -12,13 +12,20 @@ from hetero_lab.errors import HeteroLabError
 from hetero_lab.experiments.profile.result import Profile
 from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.tables import html_table
-from hetero_lab.views.difference_bars import difference
 from hetero_lab.views.op_types import time_by_op_type
+from hetero_lab.views.predictions import difference
 from hetero_lab.views.subgraph_lanes import timeline
 from hetero_lab.views.text import squeeze
-from hetero_lab.widgets.explorer.graph import GraphPane
-from hetero_lab.widgets.explorer.look import CLASS, Look, figure_widget, message, table
-from hetero_lab.widgets.explorer.points import points_widget, rings
+from hetero_lab.widgets.explorer.figures import (
+    CLASS,
+    GraphPane,
+    Look,
+    figure_widget,
+    message,
+    points_widget,
+    rings,
+    table,
+)
 from hetero_lab.widgets.explorer.state import ExplorerState, title_of
 
 _TABS = ("Graph", "Timeline", "Counters", "Compare A and B", "Rows")

@@ -14,7 +14,7 @@ from hetero_lab.backend.bound import bind
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import AffinityError, ArgumentError, HeteroLabError, names_at_hand
 from hetero_lab.experiments.deployment.deploy import freeze
-from hetero_lab.experiments.search.wrong import Wrong
+from hetero_lab.experiments.faults.wrong import Wrong
 from hetero_lab.experiments.sweep.control import SweepControl
 from hetero_lab.lint.context import Finding
 from hetero_lab.lint.lint import able_ops, to_frame

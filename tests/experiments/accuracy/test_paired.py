@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hetero_lab.errors import ArgumentError
-from hetero_lab.experiments.accuracy.paired import paired_drop
+from hetero_lab.experiments.accuracy.evaluate import paired_drop
 from hetero_lab.statistics import wilson_interval
 
 

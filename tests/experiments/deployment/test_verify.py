@@ -16,6 +16,7 @@ from random_models import random_affinity, random_model
 import hetero_lab as hl
 from hetero_lab.cli.main import main
 from hetero_lab.errors import ArgumentError, StoredFileError
+from hetero_lab.experiments.deployment.check_run import ObservedRun, observe
 from hetero_lab.experiments.deployment.contract import (
     FILE_NAME,
     LatencyPromise,
@@ -23,7 +24,6 @@ from hetero_lab.experiments.deployment.contract import (
     read_contract,
     write_contract,
 )
-from hetero_lab.experiments.deployment.observation import ObservedRun, observe
 from hetero_lab.experiments.deployment.releases import environment_of
 from hetero_lab.experiments.deployment.verify import judged, read_plan
 from hetero_lab.model.read import prepare

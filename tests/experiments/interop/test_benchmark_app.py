@@ -15,7 +15,7 @@ import pytest
 
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError, HeteroLabWarning, MeasurementError, StoredFileError
-from hetero_lab.experiments.interop import benchmark_app_files
+from hetero_lab.experiments.interop import report_files
 
 MODEL = str(Path(__file__).parents[3] / "datasets" / "digits_inception.xml")
 RUNS = [
@@ -193,7 +193,7 @@ def test_counters_of_another_model(reports, tmp_path):
 
 
 ROW = "conv;Status.EXECUTED;Convolution;jit_f32;0.010;0.010"
-HEAD = benchmark_app_files.HEAD
+HEAD = report_files.HEAD
 
 
 def test_any_name_a_model_can_have(tmp_path):

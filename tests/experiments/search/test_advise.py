@@ -17,7 +17,7 @@ from hetero_lab.cli.main import main
 from hetero_lab.errors import ArgumentError, DeviceError, MeasurementError
 from hetero_lab.experiments.search import advise as advising, optimize as optimizing
 from hetero_lab.experiments.search.candidates import candidates_for, order_of
-from hetero_lab.experiments.search.optimized import Optimized
+from hetero_lab.experiments.search.optimize import Optimized
 from hetero_lab.experiments.search.progress import SearchProgress
 from hetero_lab.model.read import save
 from hetero_lab.planning.planner import plan_graph

@@ -19,7 +19,7 @@ from hetero_lab.experiments.search.advice import Advice, Judged
 from hetero_lab.experiments.search.pipeline import PipelineAdvice
 from hetero_lab.model.read import prepare
 from hetero_lab.runtime.inputs import generate_inputs
-from hetero_lab.runtime.side_by_side import run_side_by_side_turn
+from hetero_lab.runtime.throughput import run_side_by_side_turn
 from hetero_lab.runtime.timing import Stopwatch
 
 

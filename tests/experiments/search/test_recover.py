@@ -14,8 +14,7 @@ import hetero_lab as hl
 from hetero_lab.backend.devices import precisions
 from hetero_lab.errors import ArgumentError, DeviceError
 from hetero_lab.experiments.search import calibrate, recover
-from hetero_lab.experiments.search.recover import choose, verdict
-from hetero_lab.experiments.search.recovered import ALL_ACCURATE, ALL_FAST
+from hetero_lab.experiments.search.recover import ALL_ACCURATE, ALL_FAST, choose, verdict
 from hetero_lab.experiments.search.sensitivity import Chunk, Tried, expected_error, promising_sets
 from hetero_lab.samples.datasets import dataset_names
 

@@ -306,7 +306,7 @@ def test_the_last_idle_bench_is_given_to_one_thread_only(model, placements):
 
     from hetero_lab.experiments.sweep.options import RunOptions
     from hetero_lab.experiments.sweep.rounds import SweepRun
-    from hetero_lab.experiments.workers.local_bench import LocalBench
+    from hetero_lab.experiments.workers.factory import LocalBench
     from hetero_lab.runtime.timing import Stopwatch
 
     fresh = LocalBench({}, {})

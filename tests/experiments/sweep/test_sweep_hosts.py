@@ -9,8 +9,7 @@ from msgspec.structs import replace
 
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError
-from hetero_lab.experiments.sweep.hosts import is_done
-from hetero_lab.experiments.sweep.ledger import Ledger
+from hetero_lab.experiments.sweep.ledger import Ledger, is_done
 from hetero_lab.experiments.sweep.reading import sweep_from
 from hetero_lab.experiments.sweep.records import AnyRecord, Finished, Host, Turn
 from hetero_lab.experiments.sweep.store import read_store

@@ -12,7 +12,7 @@ from widgets.hand_sweeps import ALONE, NASTY, SLOW, SPLIT, failed_row, small_swe
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError
 from hetero_lab.statistics import Series
-from hetero_lab.widgets.explorer.points import points_figure
+from hetero_lab.widgets.explorer.figures import points_figure
 from hetero_lab.widgets.explorer.state import ExplorerState, Term, matching, parse, title_of
 
 

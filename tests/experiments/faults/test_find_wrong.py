@@ -147,7 +147,7 @@ def test_an_export_of_what_is_refused_says_so(monkeypatch, tmp_path):
     """What is refused is another fault than wrong numbers, in the report and in the script."""
     for name, value in (("", "refuse"), ("_MAKER", "shift"), ("_READER", "sigmoid")):
         monkeypatch.setenv(f"FAULT{name}", value)
-    command = (sys.executable, "-m", "tests.experiments.search.crashing_worker")
+    command = (sys.executable, "-m", "tests.experiments.faults.crashing_worker")
     wrong = injected.search(replace(chain_case(), worker_command=command))
     assert "Refused: 'shift', 'sigmoid' together." in wrong.verdict
     wrong.export(tmp_path)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 Hook = Callable[["ov.Model", Sequence[tuple[str, frozenset[str]]]], None]
 
-_COMMAND = (sys.executable, "-m", "hetero_lab.experiments.search.inference_worker")
+_COMMAND = (sys.executable, "-m", "hetero_lab.experiments.faults.inference_worker")
 # A device hangs if it takes longer than this share of what is left of the budget, and than so many
 # times what it took at most until now; or, without a budget, longer than some compile.
 _SHARE_OF_BUDGET = 0.25

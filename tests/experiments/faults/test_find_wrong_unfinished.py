@@ -7,14 +7,14 @@ import sys
 from dataclasses import replace
 
 import pytest
+from tests.experiments.search.test_find_wrong import F32, chain_case
 
 import hetero_lab as hl
 from hetero_lab.backend.devices import precisions
 from hetero_lab.cli.main import main
-from hetero_lab.experiments.search.find_wrong import search_wrong
-from hetero_lab.experiments.search.placed_runs import PlacedRuns
+from hetero_lab.experiments.faults.find_wrong import search_wrong
+from hetero_lab.experiments.faults.placed_runs import PlacedRuns
 from hetero_lab.runtime.timing import Stopwatch
-from tests.experiments.search.test_find_wrong import F32, chain_case
 from tests.proof import injected_faults as injected
 from tests.proof.faults import Fault, spoil
 
@@ -202,7 +202,7 @@ def test_a_set_is_minimal_only_if_all_left_out_trials_ran(monkeypatch, tmp_path)
     monkeypatch.setenv("FAULT", "refuse")
     monkeypatch.setenv("FAULT_MAKER", "Parameter")
     monkeypatch.setenv("FAULT_READER", "sigmoid")
-    command = (sys.executable, "-m", "tests.experiments.search.crashing_worker")
+    command = (sys.executable, "-m", "tests.experiments.faults.crashing_worker")
     case = chain_case(Fault(frozenset({"sigmoid"}), "sigmoid"))
     wrong = injected.search(replace(case, worker_command=command))
     (found,) = wrong.sets

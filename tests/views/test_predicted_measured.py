@@ -8,7 +8,7 @@ from planning.test_difference import chain_costs
 
 import hetero_lab as hl
 from hetero_lab.planning.cost_model import CostModel, ValidationRow
-from hetero_lab.views.prediction_scatter import validation_points
+from hetero_lab.views.predictions import validation_points
 
 
 def validated(*rows: tuple[str, float, float]) -> CostModel:

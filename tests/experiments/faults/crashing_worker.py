@@ -1,6 +1,6 @@
 """A real worker that dies, hangs, or refuses, where two ops are compiled as neighbours.
 
-Started in place of :mod:`hetero_lab.experiments.search.inference_worker`. The ops are chosen by
+Started in place of :mod:`hetero_lab.experiments.faults.inference_worker`. The ops are chosen by
 the environment of the test: ``FAULT_READER`` reads what ``FAULT_MAKER`` makes, which is the type
 or the name of a node.
 """

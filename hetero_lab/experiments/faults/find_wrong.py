@@ -22,10 +22,10 @@ from hetero_lab.errors import (
     names_at_hand,
 )
 from hetero_lab.experiments.environment import current_environment
-from hetero_lab.experiments.search.minimal_set import hitting_sets, minimal_set
-from hetero_lab.experiments.search.placed_runs import PlacedRuns
-from hetero_lab.experiments.search.ways_around import price_without_costs, widened
-from hetero_lab.experiments.search.wrong import Kind, OpError, Wrong, WrongSet, doubt
+from hetero_lab.experiments.faults.minimal_set import hitting_sets, minimal_set
+from hetero_lab.experiments.faults.placed_runs import PlacedRuns
+from hetero_lab.experiments.faults.ways_around import price_without_costs, widened
+from hetero_lab.experiments.faults.wrong import Kind, OpError, Wrong, WrongSet, doubt
 from hetero_lab.model.language import refuse_language_model
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity

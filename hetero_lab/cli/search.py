@@ -1,0 +1,220 @@
+"""``hetero-lab optimize``, ``advise`` and ``find-wrong``: call the library, write the files."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import hetero_lab as hl
+from hetero_lab.cli import commands, options
+from hetero_lab.cli.plan import (
+    check_affinity_target,
+    device_properties,
+    pairs,
+    write_affinity,
+)
+
+if TYPE_CHECKING:
+    from hetero_lab.experiments.faults.wrong import Wrong
+    from hetero_lab.experiments.search.advice import Advice
+    from hetero_lab.experiments.search.optimize import Optimized
+
+
+def add_optimize_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``hetero-lab optimize``."""
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="a sample's name or the path of a model file")
+    add("-d", "--devices", required=True, metavar="GPU,CPU", help="devices, the first one first")
+    add(
+        "--objective",
+        choices=("latency", "throughput"),
+        default="latency",
+        help="of one request, or the time between results (%(default)s)",
+    )
+    add(
+        "-b",
+        "--budget",
+        type=options.seconds,
+        default=120.0,
+        metavar="SECONDS",
+        help="most time for the whole search (%(default)s)",
+    )
+    options.add_constraint_options(parser)
+    add("--costs", metavar="FILE", help="go on from these costs, of hetero-lab plan")
+    add("--affinity-out", metavar="FILE", help="write the best affinity, .json or .csv")
+    options.add_property_option(parser)
+    options.add_shape_option(parser)
+    add("--input", metavar="FILE", help="inputs from an .npz file")
+    add("--no-isolate", action="store_true", help="measure in this process")
+    add("--csv", metavar="FILE", help="write the summary, one row a placement")
+    options.add_html_option(parser)
+    add("--table", action="store_true", help="show every row, and what was tried on the way")
+    add("-q", "--quiet", action="store_true", help="show nothing")
+
+
+def run_optimize(given: argparse.Namespace, defaults: Mapping[str, Mapping[str, Any]]) -> Optimized:
+    """Search as the options say; write ``--affinity-out``, ``--csv`` and ``--html``."""
+    from hetero_lab.model.read import prepare
+    from hetero_lab.placement.priorities import Priorities
+
+    check_affinity_target(given.affinity_out)
+    commands.check_targets(files=[given.csv, given.html, given.affinity_out], directories=[])
+    own = options.properties(given.property)
+    prepared = prepare(given.model, options.shapes(given.shape))
+    names = Priorities.parse(given.devices).devices
+    costs = None if given.costs is None else hl.CostModel.from_json(given.costs)
+    result = commands.until_interrupted(
+        hl.optimize,
+        prepared,
+        names,
+        objective=given.objective,
+        budget_s=given.budget,
+        device_properties=device_properties(defaults, own, names) or None,
+        memory_limit=pairs(given.memory_limit, "--memory-limit", "GPU=2GiB") or None,
+        pin=pairs(given.pin, "--pin", "'^head_=CPU'") or None,
+        costs=costs,
+        inputs=given.input,
+        isolate=not given.no_isolate,
+        progress=not given.quiet,
+    )
+    if not isinstance(result, hl.Optimized):  # costs, which are no answer yet
+        raise KeyboardInterrupt("Nothing was proven by then.")
+    if given.affinity_out is not None:
+        write_affinity(result.affinity, given.affinity_out)
+    if given.csv is not None:
+        result.sweep.to_csv(given.csv)
+    commands.write_page(given.html, result)
+    return result
+
+
+def add_advise_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``hetero-lab advise``."""
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="a sample's name or the path of a model file")
+    add("-d", "--devices", metavar="GPU,CPU", help="devices (all that are here)")
+    add("--data", metavar="NAME", help="a labelled data set to judge accuracy on: digits")
+    add(
+        "--max-drop",
+        type=float,
+        default=0.01,
+        metavar="SHARE",
+        help="right answers that may be lost to f32 (%(default)s)",
+    )
+    add(
+        "--objective",
+        choices=("latency", "throughput"),
+        default="latency",
+        help="of one request, or the time between results (%(default)s)",
+    )
+    add("--requests", type=int, default=1, metavar="N", help="requests in flight (%(default)s)")
+    add(
+        "-b",
+        "--budget",
+        type=options.seconds,
+        default=300.0,
+        metavar="SECONDS",
+        help="most time for the measurements (%(default)s)",
+    )
+    add(
+        "--memory-limit",
+        action="append",
+        default=[],
+        metavar="GPU=2GiB",
+        help="most bytes of weights on a device; may be repeated",
+    )
+    add("--costs", metavar="FILE", help="go on from these costs, of hetero-lab plan")
+    add("--store", metavar="DIR", help="keep measurements there; the same command goes on")
+    add("--deploy", metavar="DIR", help="write what is advised, with its contract")
+    options.add_property_option(parser)
+    options.add_shape_option(parser)
+    add("--input", metavar="FILE", help="inputs from an .npz file")
+    add("--no-isolate", action="store_true", help="measure in this process")
+    add("--csv", metavar="FILE", help="write the summary, one row a candidate")
+    options.add_html_option(parser)
+    add("-q", "--quiet", action="store_true", help="show nothing")
+
+
+def run_advise(given: argparse.Namespace, defaults: Mapping[str, Mapping[str, Any]]) -> Advice:
+    """Advise as the options say; write ``--deploy``, ``--csv`` and ``--html``."""
+    from hetero_lab.backend.core import shared_core
+    from hetero_lab.experiments.search.candidates import order_of
+    from hetero_lab.model.read import prepare
+    from hetero_lab.tables import write_csv
+
+    commands.check_targets(files=[given.csv, given.html], directories=[given.deploy, given.store])
+    own = options.properties(given.property)
+    names = order_of(given.devices, shared_core())
+    result = commands.until_interrupted(
+        hl.advise,
+        prepare(given.model, options.shapes(given.shape)),
+        names,
+        data=None if given.data is None else hl.dataset(given.data),
+        max_drop=given.max_drop,
+        objective=given.objective,
+        requests=given.requests,
+        budget_s=given.budget,
+        device_properties=device_properties(defaults, own, names) or None,
+        memory_limit=pairs(given.memory_limit, "--memory-limit", "GPU=2GiB") or None,
+        costs=None if given.costs is None else hl.CostModel.from_json(given.costs),
+        inputs=given.input,
+        store=given.store,
+        isolate=not given.no_isolate,
+        progress=not given.quiet,
+    )
+    if given.csv is not None:
+        write_csv(given.csv, result.summary)
+    commands.write_page(given.html, result)
+    if given.deploy is not None:
+        result.deploy(given.deploy)
+    return result
+
+
+def add_wrong_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``hetero-lab find-wrong``."""
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="a sample's name or the path of a model file")
+    add("-d", "--device", metavar="DEVICE", help="HETERO:GPU,CPU or one device")
+    add("--input", metavar="FILE", help="inputs from an .npz file, such as show the fault")
+    add("--tolerance", type=float, metavar="ERROR", help="relative error of a right output")
+    add(
+        "-b",
+        "--budget",
+        type=float,
+        default=120.0,
+        metavar="SECONDS",
+        help="most time for the search (%(default)s)",
+    )
+    add(
+        "--isolate",
+        action="store_true",
+        help="survive devices that crash: let them work in a process of their own",
+    )
+    add("--costs", metavar="FILE", help="price the ways around it with these costs, of plan")
+    add("--export", metavar="DIR", help="write what shows the fault with openvino and numpy alone")
+    add("-q", "--quiet", action="store_true", help="show nothing")
+    options.add_shape_option(parser)
+    options.add_property_option(parser)
+    options.add_affinity_options(parser)
+
+
+def run_wrong(given: argparse.Namespace, defaults: Mapping[str, Mapping[str, Any]]) -> Wrong:
+    """Search as the options say, and write what was found."""
+    from hetero_lab.model.read import prepare
+
+    commands.check_targets(files=[], directories=[given.export])
+    prepared = prepare(given.model, options.shapes(given.shape))
+    result = commands.until_interrupted(
+        hl.find_wrong,
+        prepared.model,
+        commands.placement_of(given, prepared, defaults=defaults),
+        inputs=given.input,
+        tolerance=given.tolerance,
+        costs=None if given.costs is None else hl.CostModel.from_json(given.costs),
+        budget_s=given.budget,
+        isolate=given.isolate,
+        progress=not given.quiet,
+    )
+    if given.export is not None:
+        result.export(given.export)
+    return result

@@ -1,0 +1,1 @@
+"""Faults of devices: wrong numbers, refused ops, and the cheapest way around them."""

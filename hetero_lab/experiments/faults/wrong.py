@@ -1,0 +1,576 @@
+"""Wrong: which ops of a placement compute wrong numbers, the way around them, and its files."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+
+from hetero_lab.backend.core import shared_core
+from hetero_lab.errors import HeteroLabError, StoredFileError, names_at_hand, shorten
+from hetero_lab.experiments.environment import Environment, environment_from_json
+from hetero_lab.model.read import save
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.placement import Placement
+from hetero_lab.runtime import show_fault
+from hetero_lab.tables import (
+    SCHEMA_VERSION,
+    html_table,
+    make_directory,
+    read_json,
+    scratch_directory,
+    write_csv,
+    write_json,
+    write_text,
+)
+
+if TYPE_CHECKING:
+    import openvino as ov
+    import pandas as pd
+
+    from hetero_lab.placement.placement import Placement
+
+
+Kind = Literal["none", "rounding", "op", "combination"]
+
+
+@dataclass(frozen=True)
+class OpError:
+    """The relative error of what an op makes, by Euclidean norms; the largest of its outputs.
+
+    Attributes
+    ----------
+    isolated
+        With the reference's inputs, the op by itself.
+    accumulated
+        With what really arrives, in the placement. Every tensor is an output there, but for those
+        inside of combinations that are wrong: an output in their middle would undo the fusion
+        that makes them wrong.
+    rounding
+        What rounding in the executed precision could add up to there, at most.
+    jumps
+        Whether the accumulated error is more than that here, and either was not yet in what the
+        op reads, or the op makes what a wrong set hands on.
+    """
+
+    op: str
+    op_type: str
+    device: str
+    isolated: float | None
+    accumulated: float | None
+    rounding: float | None
+    jumps: bool = False
+
+
+@dataclass(frozen=True)
+class WrongSet:
+    """Ops that are wrong together, or that the device refuses to run together.
+
+    Attributes
+    ----------
+    error
+        The largest relative error of a tensor that the set makes of the reference's inputs.
+    damage
+        The relative error that this does to the model's outputs, the largest of them.
+    minimal
+        Whether it was shown that no op of it can be left out: the others were run, and were right.
+    model
+        These ops by themselves, each with its own name.
+    inputs
+        What reaches them in the reference, in the order of the model's inputs.
+    makers
+        The op that makes each output of the model.
+    untried
+        The ops without which the device refuses to run the others, so that it is not known
+        whether they are needed.
+    refusal
+        What the device said, where it refuses the set, or crashes at it; empty where it computes
+        wrong numbers.
+    """
+
+    device: str
+    ops: tuple[str, ...]
+    error: float
+    damage: float
+    minimal: bool
+    model: ov.Model
+    inputs: tuple[np.ndarray, ...]
+    makers: tuple[str, ...]
+    untried: tuple[str, ...] = ()
+    refusal: str = ""
+
+
+def doubt(minimal: bool, untried: Sequence[str]) -> str:
+    """Say what is not known of a set, if it was not shown that all of it is needed."""
+    if minimal:
+        return ""
+    if untried:
+        return f" (the device refuses them without {names_at_hand(untried)}, so not all may matter)"
+    return " (perhaps not all of them are needed)"
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """What is wrong with the numbers of a placement, and the way around it.
+
+    Attributes
+    ----------
+    kind
+        ``"none"``: the outputs are right. ``"rounding"``: they are off by what the executed
+        precision does to this model. ``"op"``: some ops are wrong by themselves.
+        ``"combination"``: some ops are wrong only together, because the plugin fuses them; or,
+        with empty ``sets``, the outputs were not found right, and no op is known to be to blame.
+    verdict
+        In sentences.
+    sets
+        The ops that are wrong, each set by itself.
+    op_errors
+        One for each op. Those on the trusted device in f32 were not run by themselves.
+    given
+        The placement in question.
+    placement
+        The cheapest placement without the fault that was found, in the end all ops on the trusted
+        device; ``proven`` and ``after`` say whether it helps. The given one where nothing
+        is known to be wrong.
+    proven
+        Whether ``placement`` was run and its outputs were right: all that are not random.
+    before, after
+        The largest relative error of an output, as placed and as mended; NaN if not compared.
+    precisions
+        Device → the precision in which it executes.
+    device_properties
+        Device → what it is compiled with.
+    plugins
+        Emulated device → the plugin's library, and the name that it is registered under.
+    trusted
+        The device whose f32 is the reference.
+    complete
+        Whether the search came to its end; otherwise ``sets`` is what it knew when the budget
+        ended.
+    interrupted
+        Whether Ctrl-C ended it.
+    notes
+        What could not be tested, and why.
+    n_compiles
+        How many models were compiled, on any device.
+    """
+
+    kind: Kind
+    verdict: str
+    sets: tuple[WrongSet, ...]
+    op_errors: tuple[OpError, ...]
+    given: Placement
+    placement: Placement
+    proven: bool
+    before: float
+    after: float
+    precisions: Mapping[str, str]
+    device_properties: Mapping[str, Mapping[str, object]]
+    plugins: Mapping[str, tuple[str, str]]
+    trusted: str
+    complete: bool
+    interrupted: bool
+    notes: tuple[str, ...]
+    n_compiles: int
+    elapsed_s: float
+    environment: Environment
+
+    @property
+    def affinity(self) -> Affinity:
+        """That of ``placement``: without the fault, if that is ``proven``."""
+        return self.placement.affinity
+
+    @property
+    def fix(self) -> dict[str, str]:
+        """What moves: op → device, for ``affinity.fix(ops=…)``."""
+        before = self.given.affinity
+        return {op: self.affinity[op] for op in before.ops if self.affinity[op] != before[op]}
+
+    @cached_property
+    def culprits(self) -> pd.DataFrame:
+        """One row an op that is wrong.
+
+        ``set`` (from 1), ``op``, ``op_type``, ``device``, ``isolated_error``,
+        ``accumulated_error``; ``set_error`` is that of the whole set with the reference's inputs,
+        ``output_error`` what it does to the model's outputs.
+        """
+        import pandas as pd
+
+        known = {error.op: error for error in self.op_errors}
+        rows = [
+            (
+                index,
+                op,
+                known[op].op_type,
+                found.device,
+                known[op].isolated,
+                known[op].accumulated,
+                found.error,
+                found.damage,
+            )
+            for index, found in enumerate(self.sets, start=1)
+            for op in found.ops
+        ]
+        columns = ["set", "op", "op_type", "device", "isolated_error", "accumulated_error"]
+        return pd.DataFrame(rows, columns=[*columns, "set_error", "output_error"])
+
+    @cached_property
+    def errors(self) -> pd.DataFrame:
+        """One row an op in topological order, with its isolated and accumulated error.
+
+        Ops on the trusted device in f32 were not run by themselves. ``rounding_error`` is what
+        rounding could add up to there, at most; ``jumps`` is true where the accumulated error
+        gets beyond that, and where a wrong set adds to it.
+        """
+        import pandas as pd
+
+        columns = ["op", "op_type", "device", "isolated_error", "accumulated_error"]
+        rows = [
+            (e.op, e.op_type, e.device, e.isolated, e.accumulated, e.rounding, e.jumps)
+            for e in self.op_errors
+        ]
+        return pd.DataFrame(rows, columns=[*columns, "rounding_error", "jumps"])
+
+    def export(self, directory: str | os.PathLike[str]) -> None:
+        """Write what is needed to report the fault and to go around it.
+
+        ``wrong.json`` is for :func:`hetero_lab.read_wrong`, ``given.json`` the affinity in
+        question, ``affinity.json`` the mended one, ``devices.json`` the same as a flat mapping
+        from op to device, ``errors.csv`` and ``culprits.csv`` the tables. A directory for each
+        set of wrong ops has them as a model of their own, with the inputs that reach them and
+        ``show_fault.py``, which needs openvino and numpy only. What an earlier export wrote there
+        is replaced.
+
+        Raises
+        ------
+        OutputPathError
+            The directory cannot be written.
+        """
+        write_wrong(self, directory)
+
+    def __repr__(self) -> str:
+        sets = "; ".join(f"{s.device}: {names_at_hand(s.ops)}" for s in self.sets)
+        return f"Wrong({self.kind!r}{': ' if sets else ''}{sets})"
+
+    def __str__(self) -> str:
+        lines = [self.verdict]
+        for found in self.sets:
+            how = f"relative error {found.error:.2g}, of the outputs {found.damage:.2g}"
+            least = doubt(found.minimal, found.untried)
+            lines.append(
+                f"  {found.device}: {names_at_hand(found.ops)} ({found.refusal or how}){least}"
+            )
+        if self.fix:
+            lines.append(f"fix(ops={self.fix!r})")
+        return "\n".join([*lines, *self.notes])
+
+    def _repr_html_(self) -> str:
+        return html_table(self.culprits if self.sets else self.errors, caption=self.verdict)
+
+
+def read_wrong(directory: str | os.PathLike[str]) -> Wrong:
+    """Read what :meth:`Wrong.export` wrote; none of its devices is needed.
+
+    Raises
+    ------
+    StoredFileError
+        The directory holds no such result, or a broken one.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> import tempfile
+    >>> acc = hl.emulate("ACC")
+    >>> wrong = hl.find_wrong("digits_inception", "HETERO:ACC,CPU", progress=False)
+    >>> with tempfile.TemporaryDirectory() as scratch:
+    ...     wrong.export(scratch)
+    ...     hl.read_wrong(scratch).verdict == wrong.verdict
+    True
+    """
+    target = Path(directory)
+    data = read_json(target / FILE_NAME, kind="wrong")
+    given, mended = (Affinity.from_json(target / name) for name in (GIVEN, MENDED))
+    try:
+        result = Wrong(
+            kind=_kind(data["found"]),
+            verdict=_text(data["verdict"]),
+            sets=tuple(
+                _read_set(target / f"fault_{number}", stored)
+                for number, stored in enumerate(data["sets"], start=1)
+            ),
+            op_errors=tuple(_op_error(stored) for stored in data["op_errors"]),
+            given=_placement_from_json(given, data["given"]),
+            placement=_placement_from_json(mended, data["mended"]),
+            proven=_flag(data["proven"]),
+            before=float(data["before"]),
+            after=float(data["after"]),
+            precisions=_texts(data["precisions"]),
+            device_properties=_properties(data["device_properties"]),
+            plugins={
+                device: (_text(library), _text(name))
+                for device, (library, name) in data["plugins"].items()
+            },
+            trusted=_text(data["trusted"]),
+            complete=_flag(data["complete"]),
+            interrupted=_flag(data["interrupted"]),
+            notes=tuple(map(_text, data["notes"])),
+            n_compiles=int(data["n_compiles"]),
+            elapsed_s=float(data["elapsed_s"]),
+            environment=environment_from_json(data["environment"]),
+        )
+        # What cannot be shown is not whole either.
+        _ = result.errors, result.fix, str(result), result._repr_html_()
+        return result
+    except Exception as error:
+        if isinstance(error, HeteroLabError):
+            raise
+        raise StoredFileError(
+            f"{shorten(os.fspath(target))} does not hold a whole result of find_wrong: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def _read_set(place: Path, stored: Mapping[str, Any]) -> WrongSet:
+    model = shared_core().read_model(place / "model.xml")
+    with np.load(place / "inputs.npz") as arrays:
+        inputs = tuple(arrays[f"in{index}"] for index in range(len(model.inputs)))
+    return WrongSet(
+        device=_text(stored["device"]),
+        ops=tuple(map(_text, stored["ops"])),
+        error=float(stored["error"]),
+        damage=float(stored["damage"]),
+        minimal=_flag(stored["minimal"]),
+        model=model,
+        inputs=inputs,
+        makers=tuple(map(_text, stored["makers"])),
+        # Results that were stored by earlier versions have neither.
+        untried=tuple(map(_text, stored.get("untried", ()))),
+        refusal=_text(stored.get("refusal", "")),
+    )
+
+
+def _op_error(stored: Mapping[str, Any]) -> OpError:
+    return OpError(
+        op=_text(stored["op"]),
+        op_type=_text(stored["op_type"]),
+        device=_text(stored["device"]),
+        isolated=_measured(stored["isolated"]),
+        accumulated=_measured(stored["accumulated"]),
+        rounding=_measured(stored["rounding"]),
+        jumps=_flag(stored.get("jumps", False)),  # earlier versions did not say
+    )
+
+
+def _measured(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def _placement_from_json(affinity: Affinity, stored: Mapping[str, Any]) -> Placement:
+    properties = _properties(stored["device_properties"])
+    return Placement(affinity, _text(stored["label"]), properties, _flag(stored["direct"]))
+
+
+def _kind(value: Any) -> Kind:
+    if value not in get_args(Kind):
+        raise ValueError(f"{shorten(repr(value))} is none of {', '.join(get_args(Kind))}")
+    return value
+
+
+def _checked(kind: type, what: str) -> Callable[[Any], Any]:
+    def check(value: Any) -> Any:
+        if not isinstance(value, kind):
+            raise TypeError(f"{shorten(repr(value))} is no {what}")
+        return value
+
+    return check
+
+
+_text, _flag, _object = (
+    _checked(str, "text"),
+    _checked(bool, "truth value"),
+    _checked(dict, "object"),
+)
+
+
+def _texts(value: Any) -> dict[str, str]:
+    return {name: _text(text) for name, text in _object(value).items()}
+
+
+def _properties(value: Any) -> dict[str, dict[str, Any]]:
+    return {device: dict(_object(own)) for device, own in _object(value).items()}
+
+
+FILE_NAME, MENDED, GIVEN = "wrong.json", "affinity.json", "given.json"
+_FAULT_FILES = (
+    "model.xml", "model.bin", "inputs.npz", "README.md", "show_fault.py", "fault.json",
+)  # fmt: skip
+
+
+def write_wrong(wrong: Wrong, directory: str | os.PathLike[str]) -> None:
+    """Write the affinities, the tables, a directory for each set of wrong ops, and wrong.json."""
+    target = make_directory(directory)
+    wrong.affinity.to_json(target / MENDED)
+    wrong.given.affinity.to_json(target / GIVEN)
+    write_json(target / "devices.json", dict(wrong.affinity))
+    write_csv(target / "errors.csv", wrong.errors)
+    write_csv(target / "culprits.csv", wrong.culprits)
+    for number_, found in enumerate(wrong.sets, start=1):
+        place = make_directory(target / f"fault_{number_}")
+        with scratch_directory(place, ".hetero_lab-") as draft:
+            _write_fault(draft, wrong, found)
+            for file in sorted(draft.iterdir()):
+                os.replace(file, place / file.name)
+    write_json(target / FILE_NAME, _to_json(wrong))
+    _remove_faults(target, after=len(wrong.sets))
+
+
+def _remove_faults(target: Path, after: int) -> None:
+    """Remove the faults of an earlier export into the same directory, but no other files."""
+    for place in target.glob("fault_*"):
+        number = place.name.removeprefix("fault_")
+        if number.isdecimal() and int(number) > after and (place / "fault.json").is_file():
+            for name in _FAULT_FILES:
+                (place / name).unlink(missing_ok=True)
+            if not any(place.iterdir()):
+                place.rmdir()
+
+
+def _to_json(wrong: Wrong) -> dict[str, Any]:
+    sets = [
+        {
+            "device": found.device,
+            "ops": list(found.ops),
+            "error": _plain(found.error),
+            "damage": _plain(found.damage),
+            "minimal": found.minimal,
+            "makers": list(found.makers),
+            "untried": list(found.untried),
+            "refusal": found.refusal,
+        }
+        for found in wrong.sets
+    ]
+    return {
+        "kind": "wrong",
+        "schema_version": SCHEMA_VERSION,
+        "found": wrong.kind,
+        "verdict": wrong.verdict,
+        "proven": wrong.proven,
+        "complete": wrong.complete,
+        "interrupted": wrong.interrupted,
+        "n_compiles": wrong.n_compiles,
+        "elapsed_s": wrong.elapsed_s,
+        "trusted": wrong.trusted,
+        "before": _plain(wrong.before),
+        "after": _plain(wrong.after),
+        "given": _placement_to_json(wrong.given),
+        "mended": _placement_to_json(wrong.placement),
+        "device_properties": {d: dict(own) for d, own in wrong.device_properties.items()},
+        "precisions": dict(wrong.precisions),
+        "plugins": {device: list(plugin) for device, plugin in wrong.plugins.items()},
+        "notes": list(wrong.notes),
+        "sets": sets,
+        "op_errors": [
+            {name: _plain(value) for name, value in asdict(error).items()}
+            for error in wrong.op_errors
+        ],
+        "environment": asdict(wrong.environment),
+    }
+
+
+def _placement_to_json(placement: Placement) -> dict[str, Any]:
+    own = {device: dict(properties) for device, properties in placement.device_properties.items()}
+    return {"label": placement.label, "device_properties": own, "direct": placement.direct}
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON can hold: it knows neither infinity nor NaN."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _write_fault(draft: Path, wrong: Wrong, found: WrongSet) -> None:
+    save(found.model, draft / "model.xml")
+    arrays: dict[str, Any] = {f"in{index}": array for index, array in enumerate(found.inputs)}
+    np.savez(draft / "inputs.npz", **arrays)
+    sides = {
+        "right": {"device": wrong.trusted, "properties": {"INFERENCE_PRECISION_HINT": "f32"}},
+        "wrong": {
+            "device": found.device,
+            "properties": dict(wrong.device_properties[found.device]),
+        },
+    }
+    types = {error.op: error.op_type for error in wrong.op_errors}
+    write_json(
+        draft / "fault.json",
+        {
+            **sides,
+            "ops": [f"{op} ({types[op]})" for op in found.ops],
+            "outputs": list(found.makers),
+            # JSON knows no infinity; one is as bad as any error.
+            "relative_error": min(found.error, 1.0) if math.isfinite(found.error) else 1.0,
+            "refusal": found.refusal,
+            "openvino_version": wrong.environment.openvino_version,
+            "emulated": {
+                device: list(plugin)
+                for device, plugin in wrong.plugins.items()
+                if device in (found.device, wrong.trusted)
+            },
+        },
+    )
+    write_text(draft / "README.md", _report(wrong, found, types))
+    shutil.copyfile(show_fault.__file__, draft / "show_fault.py")
+
+
+def _report(wrong: Wrong, found: WrongSet, types: dict[str, str]) -> str:
+    devices = dict(wrong.environment.devices)
+    what = "refused, or the device crashes" if found.refusal else "wrong numbers"
+    lines = [
+        f"# {_sorts(found.ops, types)} on {found.device}: {what}",
+        "",
+        f"`python show_fault.py` runs `model.xml` on {found.device} and on {wrong.trusted} with "
+        f"the same inputs and compares the outputs; it needs openvino and numpy. {_needed(found)}",
+        "",
+        f"- {found.device} says: {found.refusal}"
+        if found.refusal
+        else f"- relative error of the outputs (Euclidean norm): {found.error:.2g}",
+        f"- OpenVINO {wrong.environment.openvino_version}, {wrong.environment.system}, Python "
+        f"{wrong.environment.python_version}",
+        *(f"- {device}: {devices[device]}" for device in (found.device, wrong.trusted)),
+        f"- properties of {found.device}: `{dict(wrong.device_properties[found.device])}`; "
+        f"executed in {wrong.precisions[found.device]}",
+        "",
+        "| op | type |",
+        "| --- | --- |",
+        *(f"| `{op}` | {types[op]} |" for op in found.ops),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _needed(found: WrongSet) -> str:
+    """Say what is known of the ops, and no more."""
+    if found.untried:
+        names = ", ".join(f"`{op}`" for op in found.untried)
+        return (
+            "It is not known whether all of its ops are needed: without "
+            f"{names}, {found.device} refuses to run the others."
+        )
+    if not found.minimal:
+        return "It is not known whether all of its ops are needed: the search ended before."
+    if len(found.ops) == 1:
+        return "The model holds the op in question."
+    bad, good = ("refused", "accepted") if found.refusal else ("wrong", "right")
+    return (
+        f"The model holds the ops that are {bad} only together: without any one of them, the "
+        f"others are {good}."
+    )
+
+
+def _sorts(ops: Sequence[str], types: dict[str, str]) -> str:
+    return " + ".join(types[op] for op in ops[:6]) + (" + …" if len(ops) > 6 else "")
