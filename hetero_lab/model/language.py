@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ _IDS, _MASK, _POSITIONS, _BEAM = "input_ids", "attention_mask", "position_ids", 
 _INPUTS = (_IDS, _MASK, _POSITIONS, _BEAM)
 _OUTPUT = "logits"
 _CONTEXT = ["hetero_lab", "context_tokens"]
+_DIRECTORY = ["hetero_lab", "directory"]
+_TOKENIZER_FILES = ("openvino_tokenizer.*", "openvino_detokenizer.*")
 
 
 @dataclass(frozen=True)
@@ -218,6 +221,26 @@ def refuse_language_model(model: ov.Model, function: str) -> None:
 def set_context_tokens(model: ov.Model, n_tokens: int) -> None:
     """Note in the model for how many positions it was trained."""
     model.set_rt_info(str(n_tokens), _CONTEXT)
+
+
+def set_directory(model: ov.Model, directory: Path) -> None:
+    """Note in the model where it was read, and so where its tokenizer is."""
+    model.set_rt_info(str(directory.resolve()), _DIRECTORY)
+
+
+def directory_of(model: ov.Model) -> Path | None:
+    """Return the directory that a language model was read from, where that is known."""
+    if not model.has_rt_info(_DIRECTORY):
+        return None
+    return Path(model.get_rt_info(_DIRECTORY).astype(str))
+
+
+def tokenizer_files(model: ov.Model) -> list[Path]:
+    """Return the files of the tokenizer beside a language model, in alphabetical order."""
+    directory = directory_of(model)
+    if directory is None:
+        return []
+    return sorted(file for pattern in _TOKENIZER_FILES for file in directory.glob(pattern))
 
 
 def _context_tokens(model: ov.Model) -> int | None:

@@ -34,7 +34,7 @@ from hetero_lab.errors import (
     shorten,
     warn,
 )
-from hetero_lab.model.language import is_language_model, set_context_tokens
+from hetero_lab.model.language import is_language_model, set_context_tokens, set_directory
 from hetero_lab.model.naming import make_names_unique, name_the_nameless, names_of_file, unique
 from hetero_lab.model.opgraph import (
     CONSTANT,
@@ -131,7 +131,7 @@ def prepare(source: Source, shapes: Shapes | None = None) -> PreparedModel:
         if model.get_friendly_name().endswith("_Frontend_IR"):
             # Frontends call every model the same; the file's name tells more.
             model.set_friendly_name(Path(os.fspath(source)).stem)
-        _note_context(model, path)
+        _note_surroundings(model, path)
     if shapes or not is_language_model(model):
         _set_static_shapes(model, shapes or {})
     # Now, because other shapes can bring new nodes.
@@ -245,10 +245,14 @@ def _path(source: str | os.PathLike[str]) -> tuple[Path, dict[str, Sequence[int]
     return Path(text), {}
 
 
-def _note_context(model: ov.Model, path: Path) -> None:
-    """Note in a language model how long a sequence may be, as the configuration beside it says."""
+def _note_surroundings(model: ov.Model, path: Path) -> None:
+    """Note in a language model where its tokenizer is, and how long a sequence may be.
+
+    That is in the configuration beside it.
+    """
     if path.name != _EXPORTED or not is_language_model(model):
         return
+    set_directory(model, path.parent)
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         config = json.loads((path.parent / "config.json").read_text("utf-8"))
         set_context_tokens(model, int(config["max_position_embeddings"]))

@@ -8,16 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import openvino as ov
 
 from hetero_lab.backend.core import runtime_version
 from hetero_lab.backend.emulation import emulated_devices, plugin_of
+from hetero_lab.model.language import is_language_model, language_model, tokenizer_files
 from hetero_lab.model.read import input_name, save
 from hetero_lab.placement.partition import predict
 from hetero_lab.runtime import run_frozen
 from hetero_lab.runtime.compiled import CompiledPlacement, labelled_clone
+from hetero_lab.runtime.generation import CompiledSession, generate
 from hetero_lab.tables import SCHEMA_VERSION, write_json
 
 PROGRAM = Path(run_frozen.__file__)
+PROMISED_TOKENS = 8  # of a generation whose logits are promised
 
 
 def write_frozen(
@@ -30,7 +34,7 @@ def write_frozen(
     compiled
         What is frozen; its outputs are stored beside the inputs.
     requests
-        Inputs in the model's order, at least one.
+        Inputs in the model's order, at least one; of a language model, a prompt each.
     """
     placed, bound = compiled.placed, compiled.placed.bound
     model, _ = labelled_clone(placed, predict(placed.graph, placed.affinity))
@@ -41,7 +45,10 @@ def write_frozen(
         node.get_friendly_name(): node.get_rt_info()["affinity"].astype(str)
         for node in model.get_ordered_ops()
     }
+    if "hetero_lab" in model.rt_info:  # where it was read is nobody else's business
+        del model.rt_info["hetero_lab"]
     save(model, target / "model.xml")
+    generation = _generation(bound.model)
     names = [input_name(port) for port in bound.model.inputs]
     write_json(
         target / "placement.json",
@@ -57,17 +64,52 @@ def write_frozen(
             "outputs": list(bound.output_names),
             "emulated": {d: list(plugin_of(specs[d])) for d in placed.devices if d in specs},
             "affinity": affinity,
+            **generation,
         },
     )
-    first: dict[str, Any] = dict(zip(names, requests[0], strict=True))
+    asked = ["input_ids"] if generation else names
+    first: dict[str, Any] = dict(zip(asked, requests[0], strict=True))
     np.savez(target / "inputs.npz", **first)
     every: dict[str, Any] = {}
+    run = _generate if generation else _infer
     for number, arrays in enumerate(requests):
-        outputs = compiled(list(arrays)).values()
-        every |= {f"in{number}.{index}": array for index, array in enumerate(arrays)}
+        inputs, outputs = run(compiled, arrays)
+        every |= {f"in{number}.{index}": array for index, array in enumerate(inputs)}
         every |= {f"out{number}.{index}": array for index, array in enumerate(outputs)}
     np.savez(target / "requests.npz", **every)
     shutil.copyfile(PROGRAM, target / "run.py")
+    for file in tokenizer_files(bound.model):
+        shutil.copyfile(file, target / file.name)
+
+
+def _infer(
+    compiled: CompiledPlacement, arrays: list[np.ndarray]
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    return arrays, list(compiled(arrays).values())
+
+
+def _generate(
+    compiled: CompiledPlacement, arrays: list[np.ndarray]
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Return a prompt with the tokens that follow it, and the logits behind each of them."""
+    (prompt,) = arrays
+    model = language_model(compiled.prepared.model)
+    made = generate(CompiledSession(compiled), model, prompt, PROMISED_TOKENS)
+    return [prompt, made.token_ids], [made.logits]
+
+
+def _generation(model: ov.Model) -> dict[str, Any]:
+    """Return what the program has to know of a language model; nothing of any other."""
+    if not is_language_model(model):
+        return {}
+    known = language_model(model)
+    return {
+        "generation": {
+            "inputs": [[n, t.name] for n, t in zip(known.inputs, known.types, strict=True)],
+            "logits": known.logits,
+            "context_tokens": known.context_tokens,
+        }
+    }
 
 
 def _plain(value: Any) -> Any:

@@ -228,6 +228,28 @@ def given_or_random_prompt(
         if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
             raise ArgumentError(f"seed= is a whole number of at least 0, not {seed!r}.")
         return [model.prompt(scenario, seed)]
+    return [model.check_prompt(_token_ids(inputs), scenario)]
+
+
+def given_prompt(bound: BoundModel, inputs: Any, new_tokens: int) -> list[np.ndarray]:
+    """Return a prompt as :func:`given_or_random_prompt` does, whatever its length is.
+
+    Raises
+    ------
+    ArgumentError, InputError
+        It is not an array of token ids of the model, or too long.
+    """
+    model, ids = language_model(bound.model), _token_ids(inputs)
+    if ids.ndim != 2 or not ids.size:
+        raise InputError(
+            f"A prompt is an array of token ids of shape [batch, n], not {list(ids.shape)}."
+        )
+    scenario = Scenario(ids.shape[1], new_tokens, ids.shape[0])
+    model.check(scenario)
+    return [model.check_prompt(ids, scenario)]
+
+
+def _token_ids(inputs: Any) -> np.ndarray:
     if isinstance(inputs, Mapping):
         if list(inputs) != ["input_ids"]:
             raise InputError(
@@ -241,12 +263,11 @@ def given_or_random_prompt(
             f"{{'input_ids': array}}, not {type(inputs).__name__}."
         )
     try:
-        ids = np.asarray(inputs)
+        return np.asarray(inputs)
     except ValueError as error:
         raise InputError(
             "The sequences of the prompt differ in length. Give as many token ids for each."
         ) from error
-    return [model.check_prompt(ids, scenario)]
 
 
 def outputs_of(generated: Generated) -> dict[str, np.ndarray]:

@@ -1,5 +1,8 @@
 """Run a frozen placement: python run.py [inputs.npz [outputs.npz]]. Needs openvino and numpy.
 
+A language model generates: python run.py "The capital of France is" [NEW_TOKENS], which needs
+openvino-tokenizers too; or token ids, ``input_ids`` in inputs.npz.
+
 ``python run.py --observe DIRECTORY`` tells what is compiled here, what comes out and how long it
 takes; ``hetero-lab verify`` compares that with contract.json.
 """
@@ -12,7 +15,8 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -21,6 +25,8 @@ import numpy as np
 import openvino as ov
 
 _DISCARDED, _TIMED, _WARM_UP_S = 2, 10, 0.3
+_NEW_TOKENS = 32
+_TOKENIZER, _DETOKENIZER = "openvino_tokenizer.xml", "openvino_detokenizer.xml"
 
 
 def load(directory: str | os.PathLike[str]) -> tuple[ov.CompiledModel, dict[str, Any]]:
@@ -30,10 +36,77 @@ def load(directory: str | os.PathLike[str]) -> tuple[ov.CompiledModel, dict[str,
 
 
 def run(directory: str | os.PathLike[str], inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Infer once: input name → array in, output name → array out."""
+    """Infer once: input name → array in, output name → array out.
+
+    A language model takes ``input_ids`` and generates ``token_ids``.
+    """
+    if "generation" in _plan(directory):
+        return {"token_ids": generate(directory, np.asarray(inputs["input_ids"]))}
     compiled, plan = load(directory)
     results = compiled([np.asarray(inputs[name]) for name in plan["inputs"]])
     return {name: np.array(results[index]) for index, name in enumerate(plan["outputs"])}
+
+
+def generate(
+    directory: str | os.PathLike[str], ids: np.ndarray, new_tokens: int = _NEW_TOKENS
+) -> np.ndarray:
+    """Generate with a frozen language model, the likeliest token each time.
+
+    Takes token ids of shape ``[batch, n]``; returns ``[batch, new_tokens]``.
+    """
+    return np.concatenate([*_tokens(directory, ids, new_tokens)], 1)
+
+
+def text(
+    directory: str | os.PathLike[str], prompt: str, new_tokens: int = _NEW_TOKENS
+) -> Iterator[str]:
+    """Yield a text as a frozen language model goes on with it, up to the end that it sees."""
+    words = Tokenizer(directory)
+    made: list[int] = []
+    told = ""
+    for ids in _tokens(directory, words.encode(prompt), new_tokens):
+        if int(ids[0, 0]) == words.end:
+            return
+        made.append(int(ids[0, 0]))
+        whole = words.decode(made)
+        if not whole.endswith("\ufffd"):  # else a character of several tokens is not whole
+            yield whole[len(told) :]
+            told = whole
+
+
+class Tokenizer:
+    """The tokenizer in a directory, as openvino-tokenizers writes it.
+
+    ``end`` is the token that ends a text, ``None`` where the tokenizer does not say it.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]):
+        models = [Path(directory) / name for name in (_TOKENIZER, _DETOKENIZER)]
+        if missing := [path.name for path in models if not path.is_file()]:
+            raise FileNotFoundError(
+                f"{directory} has no {' and no '.join(missing)}, so that it reads no text. Give "
+                "token ids instead."
+            )
+        try:
+            import openvino_tokenizers  # noqa: F401  # pyright: ignore  # gives Core its ops
+        except ImportError as error:
+            raise ModuleNotFoundError(
+                "Text needs openvino-tokenizers, of the version of openvino: "
+                f"pip install openvino-tokenizers=={ov.__version__.partition('-')[0]}.*"
+            ) from error
+        core = ov.Core()
+        encoder, decoder = (core.read_model(path) for path in models)
+        key = "eos_token_id"
+        self.end = int(encoder.get_rt_info(key).astype(str)) if encoder.has_rt_info(key) else None
+        self._encoder, self._decoder = (core.compile_model(m, "CPU") for m in (encoder, decoder))
+
+    def encode(self, text: str) -> np.ndarray:
+        """Return the token ids of a text, int64 of shape ``[1, n]``."""
+        return np.array(self._encoder([text])["input_ids"], np.int64)
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        """Return the text of the token ids of one sequence."""
+        return str(self._decoder([np.array(ids, np.int64).reshape(1, -1)])[0][0])
 
 
 def observe(directory: str | os.PathLike[str], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,10 +141,10 @@ def observe(directory: str | os.PathLike[str], options: Mapping[str, Any]) -> di
         seen["header"] = _header(compiled)
         seen["execution_devices"] = list(compiled.get_property("EXECUTION_DEVICES"))
         seen["step"] = "outputs"
-        seen["outputs"] = [_infer(compiled, inputs)[0] for inputs in _requests(directory)]
+        seen["outputs"] = [_infer(compiled, plan, inputs)[0] for inputs in _requests(directory)]
         seen["step"] = "latency"
         if options["reference"] is not None:
-            seen.update(_time_beside_reference(core, directory, compiled, options))
+            seen.update(_time_beside_reference(core, directory, compiled, plan, options))
         seen["step"] = ""
     except Exception as error:  # whatever breaks is what the caller wants to know
         seen["error"] = str(error).strip().splitlines()[-1] if str(error).strip() else repr(error)
@@ -135,26 +208,88 @@ def _requests(directory: str | os.PathLike[str]) -> Iterator[list[np.ndarray]]:
 
 
 def _infer(
-    compiled: ov.CompiledModel, inputs: list[np.ndarray]
+    compiled: ov.CompiledModel, plan: Mapping[str, Any], inputs: list[np.ndarray]
 ) -> tuple[list[np.ndarray], Callable[[], object]]:
     """Infer in a request of its own; return the outputs, and what infers once more."""
     request = compiled.create_infer_request()
+    if "generation" in plan:
+        again = partial(_logits, request, plan["generation"], *inputs)
+        return [again()], again
     request.infer(list(inputs))
     outputs = [np.array(request.get_output_tensor(i).data) for i in range(len(compiled.outputs))]
     return outputs, lambda: request.infer(share_outputs=True)
+
+
+def _step(
+    request: ov.InferRequest, generation: Mapping[str, Any], ids: np.ndarray, past: int
+) -> np.ndarray:
+    """Append tokens to sequences of ``past`` tokens; return the logits of the next one."""
+    batch, n = ids.shape
+    known = {
+        "input_ids": ids,
+        "attention_mask": np.ones((batch, past + n)),
+        "position_ids": np.tile(np.arange(past, past + n), (batch, 1)),
+        "beam_idx": np.arange(batch),
+    }
+    for index, (name, kind) in enumerate(generation["inputs"]):
+        request.set_input_tensor(index, ov.Tensor(known[name].astype(kind)))
+    request.infer(share_outputs=True)
+    return request.get_output_tensor(generation["logits"]).data[:, -1]
+
+
+def _logits(
+    request: ov.InferRequest,
+    generation: Mapping[str, Any],
+    prompt: np.ndarray,
+    tokens: np.ndarray,
+) -> np.ndarray:
+    """Return the logits behind each of ``tokens``, given what comes before it.
+
+    They do not depend on which of two equally likely tokens would be chosen here.
+    """
+    request.reset_state()
+    given = [prompt, *(tokens[:, i : i + 1] for i in range(tokens.shape[1] - 1))]
+    past, made = 0, []
+    for ids in given:
+        made.append(np.array(_step(request, generation, ids, past), np.float32))
+        past += ids.shape[1]
+    return np.stack(made, 1)
+
+
+def _tokens(
+    directory: str | os.PathLike[str], ids: np.ndarray, new_tokens: int
+) -> Iterator[np.ndarray]:
+    """Yield the likeliest next token of each sequence, ``[batch, 1]``, one after another."""
+    plan = _plan(directory)
+    if "generation" not in plan:
+        raise ValueError(f"{directory} holds no language model: there is nothing to generate.")
+    generation, past = plan["generation"], 0
+    limit = generation["context_tokens"]
+    if limit is not None and ids.shape[1] + new_tokens > limit:
+        raise ValueError(
+            f"{ids.shape[1]} tokens and {new_tokens} new ones are longer than the model's context "
+            f"of {limit} tokens."
+        )
+    request = _compile(_core(plan), directory, plan).create_infer_request()
+    for _ in range(new_tokens):
+        logits = _step(request, generation, ids, past)
+        past += ids.shape[1]
+        ids = logits.argmax(-1)[:, None]
+        yield ids
 
 
 def _time_beside_reference(
     core: ov.Core,
     directory: str | os.PathLike[str],
     compiled: ov.CompiledModel,
+    plan: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> dict[str, Any]:
     device, properties = options["reference"]
     model = core.read_model(Path(directory) / "model.xml")
     reference = core.compile_model(model, device, properties)
     inputs = next(iter(_requests(directory)))
-    runs = [_infer(one, inputs)[1] for one in (compiled, reference)]
+    runs = [_infer(one, plan, inputs)[1] for one in (compiled, reference)]
     until = perf_counter() + options["budget_s"]
     each_s = max(_warm_up(run) for run in runs)
     affordable = options["budget_s"] / (options["turns"] * len(runs) * each_s)
@@ -192,11 +327,23 @@ def main() -> None:
     if sys.argv[1:2] == ["--observe"]:
         _observe_into(*sys.argv[2:])
         return
+    if "generation" in _plan(here) and len(sys.argv) > 1 and not sys.argv[1].endswith(".npz"):
+        _print_text(here, *sys.argv[1:])
+        return
     outputs = run(here, np.load(sys.argv[1] if len(sys.argv) > 1 else here / "inputs.npz"))
     for name, value in outputs.items():
         print(name, value.shape, value.dtype, value.ravel()[:5])
     if len(sys.argv) > 2:
         np.savez(sys.argv[2], **outputs)  # pyright: ignore[reportArgumentType]
+
+
+def _print_text(directory: Path, prompt: str, new_tokens: str = str(_NEW_TOKENS)) -> None:
+    try:
+        for more in text(directory, prompt, int(new_tokens)):
+            print(more, end="", flush=True)
+    except (FileNotFoundError, ModuleNotFoundError, ValueError) as error:
+        sys.exit(str(error))
+    print()
 
 
 def _observe_into(directory: str, target: str, options: str) -> None:

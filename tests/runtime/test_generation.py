@@ -239,7 +239,6 @@ def test_no_next_step_that_refuses_a_language_model(model):
         partial(hl.calibrate, devices=["ACC", "CPU"]),
         partial(hl.find_wrong, placement="CPU"),
         partial(hl.advise, devices=["CPU"]),
-        partial(hl.freeze, placement="CPU", directory="nowhere"),
     ],
 )
 def test_what_needs_static_shapes_says_so(model, own_core, ask):

@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 from random_models import random_affinity, random_model
+from small_language_models import decoder
 
 import hetero_lab as hl
-from hetero_lab.errors import OutputPathError
+from hetero_lab.errors import InputError, OutputPathError
 from hetero_lab.experiments.profile.frozen import profile_frozen
 from hetero_lab.model.read import prepare
+from hetero_lab.runtime.freeze import write_frozen
 
+# Runs a program in a process that refuses the lab and what else a deployment need not have.
+WITHOUT_THE_LAB = (
+    "import runpy, sys\n"
+    "class Refuse:\n"
+    "    def find_spec(self, name, path=None, target=None):\n"
+    "        if name.split('.')[0] in ('hetero_lab', 'pandas', 'scipy', 'openvino_genai'):\n"
+    "            raise ImportError(name)\n"
+    "sys.meta_path.insert(0, Refuse())\n"
+    "sys.argv = sys.argv[1:]\n"
+    "runpy.run_path(sys.argv[0], run_name='__main__')\n"
+)
 F32 = {"FRZACC": {"INFERENCE_PRECISION_HINT": "f32"}, "CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
+
+
+def run_without_the_lab(directory, *arguments) -> subprocess.CompletedProcess[str]:
+    program = [sys.executable, "-c", WITHOUT_THE_LAB, directory / "run.py", *arguments]
+    return subprocess.run(
+        list(map(str, program)), cwd=directory.parent, capture_output=True, text=True
+    )
 
 
 def test_it_reproduces_the_outputs_without_the_lab(tmp_path):
@@ -25,18 +46,7 @@ def test_it_reproduces_the_outputs_without_the_lab(tmp_path):
     directory = hl.freeze(model, placement, tmp_path / "frozen")
     names = {"inputs.npz", "model.bin", "model.xml", "placement.json", "requests.npz", "run.py"}
     assert {path.name for path in directory.iterdir()} == {*names, "contract.json"}
-    code = (
-        "import runpy, sys\n"
-        "class Refuse:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name.split('.')[0] in ('hetero_lab', 'pandas', 'scipy'):\n"
-        "            raise ImportError(name)\n"
-        "sys.meta_path.insert(0, Refuse())\n"
-        "sys.argv = sys.argv[1:]\n"
-        "runpy.run_path(sys.argv[0], run_name='__main__')\n"
-    )
-    arguments = [str(directory / "run.py"), str(directory / "inputs.npz"), str(tmp_path / "o.npz")]
-    subprocess.run([sys.executable, "-c", code, *arguments], check=True, cwd=tmp_path)
+    run_without_the_lab(directory, directory / "inputs.npz", tmp_path / "o.npz")
     inputs = dict(np.load(directory / "inputs.npz"))
     expected = hl.compile(model, placement)(inputs)
     with np.load(tmp_path / "o.npz") as got:
@@ -60,6 +70,66 @@ def test_auto_is_frozen_and_measured_as_it_lies_there(tmp_path):
     measured = profile_frozen("digits_inception", directory, iterations=10)
     assert measured.affinity.devices == ("AUTO:FRZDSP,CPU",)
     assert {a.verdict for a in measured.agreement} == {"equal"}
+
+
+@pytest.mark.slow
+def test_a_language_model_generates_without_the_lab(tmp_path):
+    hl.emulate("FRZACC")
+    model = hl.load(decoder(2))
+    exact = {**F32["CPU"], "KV_CACHE_PRECISION": "f32"}
+    affinity = hl.Affinity.uniform(model, "FRZACC").fix(ops={"lm_head": "CPU"})
+    placement = hl.Placement(affinity, "in two", {"FRZACC": exact, "CPU": exact})
+    prompt = np.array([[3, 1, 4, 1, 5]])
+    directory = hl.freeze(model, placement, tmp_path / "frozen", examples=[prompt, prompt[:, :1]])
+    done = run_without_the_lab(directory, directory / "inputs.npz", tmp_path / "o.npz")
+    assert done.returncode == 0, done.stderr
+    expected = hl.profile(
+        model, placement, scenario=hl.Scenario(5, 32), inputs=prompt, iterations=1, counters=False,
+        reference=False, progress=False,
+    ).generation  # fmt: skip
+    assert expected is not None
+    with np.load(tmp_path / "o.npz") as made:
+        assert made["token_ids"].tolist() == expected.token_ids.tolist()
+    with np.load(directory / "requests.npz") as file:
+        assert file["in0.1"].tolist() == expected.token_ids[:, :8].tolist()
+        assert file["out0.0"].argmax(-1).tolist() == file["in0.1"].tolist()
+    assert hl.verify(directory, turns=3, slower=1e6).ok
+
+    refused = run_without_the_lab(directory, "Once upon a time")
+    assert refused.returncode == 1
+    assert "no openvino_tokenizer.xml" in refused.stderr
+    plan = json.loads((directory / "placement.json").read_text())
+    plan["generation"]["context_tokens"] = 20
+    (directory / "placement.json").write_text(json.dumps(plan))
+    refused = run_without_the_lab(directory)
+    assert "longer than the model's context of 20 tokens" in refused.stderr
+
+
+def test_prompts_that_a_language_model_does_not_take(tmp_path):
+    model = hl.load(decoder(2))
+    for wrong, kind, match in (
+        (np.array([1, 2]), InputError, r"shape \[batch, n\]"),
+        (np.array([[1, 99]]), InputError, "from 0 to 96"),
+        ("Once upon a time", InputError, "an array of token ids"),
+    ):
+        with pytest.raises(kind, match=match):
+            hl.freeze(model, "CPU", tmp_path / "frozen", examples=[wrong])
+    assert not (tmp_path / "frozen").exists()
+
+
+@pytest.mark.network
+@pytest.mark.slow
+def test_a_frozen_language_model_writes_text_without_the_lab(tmp_path):
+    pytest.importorskip("openvino_tokenizers")
+    model = hl.load("smollm2_135m")
+    directory = tmp_path / "frozen"
+    directory.mkdir()
+    write_frozen(directory, hl.compile(model, "CPU"), [[np.array([[1, 2, 3]])]])
+    assert "directory" not in (directory / "model.xml").read_text()[-2000:]
+    done = run_without_the_lab(directory, "The capital of France is", "4")
+    assert done.stdout.startswith(" Paris.")
+    (directory / "openvino_detokenizer.xml").unlink()
+    assert "no openvino_detokenizer.xml" in run_without_the_lab(directory, "The").stderr
 
 
 def test_a_place_that_cannot_be_written(tmp_path):
