@@ -25,6 +25,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import openvino as ov
 from openvino import passes
+from openvino.frontend import FrontEndManager
 
 from hetero_lab.errors import (
     ModelError,
@@ -55,6 +56,7 @@ _EXPORTED = "openvino_model.xml"  # in the directory of an exported language mod
 _MODEL_FILES = (".xml", ".onnx", ".tflite", ".pb", ".pdmodel")
 _COMPRESSED = re.compile(r"^(f16|bf16|[iu][1-8]|nf4|f8\w*|f4\w*)$")
 _UNREADABLE = "Unable to read the model"
+_UNCONVERTED = "OpConversionFailure"
 _STRUCTURE_BYTES = 1 << 20  # more than the XML of most models
 _SAMPLED = 256  # values of each constant that tell whether a model was changed
 _lock = threading.Lock()
@@ -124,7 +126,7 @@ def prepare(source: Source, shapes: Shapes | None = None) -> PreparedModel:
         known = {node.get_friendly_name() for node in model.get_ordered_ops()}
     else:
         path, sample = _path(source)
-        model = _read(path)
+        model = _read(path, {**sample, **shapes} if isinstance(shapes, Mapping) else shapes)
         known = names_of_file(model.get_ordered_ops(), path)
         if shapes is None or isinstance(shapes, Mapping):  # else it is refused below
             shapes = {**sample, **(shapes or {})}
@@ -267,17 +269,54 @@ def _models_beside(path: str) -> list[str]:
     return [file for file in files if file.lower().endswith(_MODEL_FILES)]
 
 
-def _read(path: Path) -> ov.Model:
+def _read(path: Path, shapes: Shapes | None) -> ov.Model:
     try:
         return ov.Core().read_model(path)
     except Exception as error:
+        unconverted = _UNCONVERTED in str(error)
+        converted = _convert(path, shapes) if unconverted and shapes else None
+        if converted is not None:
+            return converted
         # A message that only repeats the file's name says nothing about the cause.
         why = reason(error)
         told = "" if why.startswith(_UNREADABLE) else f": {why.rstrip('.')}"
         raise ModelError(
-            f"OpenVINO cannot read {shorten(str(path))}{told}. Is the file complete, and of a kind "
-            "that it reads (.xml with its .bin, .onnx, .tflite, .pb, .pdmodel)?"
+            f"OpenVINO cannot read {shorten(str(path))}{told}. {_way_out(unconverted, shapes)}"
         ) from error
+
+
+def _convert(path: Path, shapes: Shapes | None) -> ov.Model | None:
+    """Read a model whose ops can be converted only where the shapes of the inputs are known."""
+    frontend = FrontEndManager().load_by_model(str(path))
+    unconverted = frontend.load(path)
+    places = {name: place for place in unconverted.get_inputs() for name in place.get_names()}
+    if not isinstance(shapes, Mapping):
+        shapes = dict.fromkeys(places, shapes or ()) if len(unconverted.get_inputs()) == 1 else {}
+    for name in shapes:
+        if name not in places:
+            raise ModelError(
+                f"The model has no input {shorten(str(name))}.{did_you_mean(str(name), [*places])} "
+                f"Inputs: {names_at_hand(places)}."
+            )
+    try:
+        for name, shape in shapes.items():
+            unconverted.set_partial_shape(places[name], ov.PartialShape([*shape]))
+        return frontend.convert(unconverted)
+    except Exception:
+        return None  # the error without shapes tells more about the model
+
+
+def _way_out(unconverted: bool, shapes: Shapes | None) -> str:
+    if not unconverted:
+        return (
+            "Is the file complete, and of a kind that it reads (.xml with its .bin, .onnx, "
+            ".tflite, .pb, .pdmodel)?"
+        )
+    give = "" if shapes else "Some ops need shapes: give those of all inputs (shapes=, --shape). "
+    return (
+        f"{give}An If whose condition is known can be folded away beforehand: 'A model cannot be "
+        "loaded' in docs/howto/troubleshooting.md shows how."
+    )
 
 
 def _set_static_shapes(model: ov.Model, shapes: Shapes) -> None:

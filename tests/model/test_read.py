@@ -32,6 +32,7 @@ import hetero_lab as hl
 from hetero_lab.errors import HeteroLabWarning, ModelError
 from hetero_lab.model.read import input_name, op_graph, output_names, prepare
 from hetero_lab.runtime.inputs import generate_inputs
+from hetero_lab.samples import onnx_wire
 
 
 def types_of(model: ov.Model) -> list[str]:
@@ -42,7 +43,38 @@ def infer(model: ov.Model, core: ov.Core, inputs: list[np.ndarray]) -> list[np.n
     return [np.array(out) for out in core.compile_model(model, "CPU", F32)(inputs).values()]
 
 
+def without_rank(path: Path) -> Path:
+    """Write an ONNX file whose convolution cannot be converted: the rank of its input is open."""
+    weights = onnx_wire.tensor("w", np.ones((2, 3, 1, 1), np.float32))
+    graph = onnx_wire.encode(
+        (1, onnx_wire.node("Conv", "conv", ["x", "w"], ["y"])), (2, "graph"), (5, weights),
+        (11, onnx_wire.encode((1, "x"), (2, onnx_wire.encode((1, onnx_wire.encode((1, 1))))))),
+        (12, onnx_wire.value_info("y", [1, 2, 4, 4])),
+    )  # fmt: skip
+    path.write_bytes(onnx_wire.model(graph, 13))
+    return path
+
+
 # -- sources ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shapes", [{"x": [1, 3, 4, 4]}, [1, 3, 4, 4]])
+def test_shapes_are_known_while_a_model_is_converted(tmp_path: Path, shapes, core):
+    path = without_rank(tmp_path / "m.onnx")
+    loaded = hl.load(path, shapes=shapes)
+    assert list(loaded.output(0).shape) == [1, 2, 4, 4]
+    (found,) = infer(loaded, core, [np.ones((1, 3, 4, 4), np.float32)])
+    assert (found == 3).all()
+
+
+def test_a_model_that_cannot_be_converted_says_what_may_help(tmp_path: Path):
+    path = without_rank(tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match=r"rank has to be known.*give those of all inputs"):
+        hl.load(path)
+    with pytest.raises(ModelError, match=r"no input 'X'\. Did you mean 'x'"):
+        hl.load(path, shapes={"X": [1, 3, 4, 4]})
+    with pytest.raises(ModelError, match="cannot read.*troubleshooting"):
+        hl.load(path, shapes={"x": [1, 5, 4, 4]})  # the weights have 3 channels
 
 
 def test_a_path_and_a_model_and_a_sample_are_read(tmp_path: Path, core):

@@ -786,10 +786,11 @@ def _what_is_best(asked: _Inquiry, best: Judged, made: Sweep) -> str:
     latency, ratio = best.row.latency, best.row.series.ratio
     assert latency is not None
     what = "a request" if asked.requests == 1 else f"a result, with {asked.requests} in flight"
-    text = (
-        f"Deploy {best.row.label}: {latency.us:.0f} µs {what} (95 %: {latency.low_us:.0f} to "
-        f"{latency.high_us:.0f})"
-    )
+    text = f"Deploy {best.row.label}: {latency.us:.0f} µs {what}"
+    if np.isfinite(latency.high_us):
+        text += f" (95 %: {latency.low_us:.0f} to {latency.high_us:.0f})"
+    else:
+        text += " (too few turns for an interval)"
     if best.row.label == made.reference:
         others = sum(row.profile is not None for row in made.rows) - 1
         if others:
@@ -798,7 +799,9 @@ def _what_is_best(asked: _Inquiry, best: Judged, made: Sweep) -> str:
             text += ". Nothing else was measured beside it"
     elif ratio is not None:
         middle, low, high, _ = ratio
-        text += f", {middle:.3f} of the time of {made.reference} (95 %: {low:.3f} to {high:.3f})"
+        text += f", {middle:.3f} of the time of {made.reference}"
+        if np.isfinite(high):
+            text += f" (95 %: {low:.3f} to {high:.3f})"
         if high > 1.0:
             text += f". That it is faster than {made.reference} is likely, not proven"
     found = best.row.evaluation
