@@ -123,17 +123,22 @@ def add_table_options(parser: argparse.ArgumentParser, *, counters: bool) -> Non
     parser.add_argument("--table", action="store_true", help="show every row")
 
 
-def add_constraint_options(parser: argparse.ArgumentParser) -> None:
-    """Add ``--memory-limit`` and ``--pin``: what a plan has to keep to."""
-    add = parser.add_argument
-    add(
+def add_memory_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``--memory-limit``: the most that devices may hold, or several that share a memory."""
+    parser.add_argument(
         "--memory-limit",
         action="append",
         default=[],
-        metavar="DEVICE=2GiB",
-        help="most that weights and boundary tensors of a device may take; may be repeated",
+        metavar="DEVICES=2GiB",
+        help="most that weights, states and boundary tensors of a device may take, or of several "
+        "that share a memory, for instance GPU.0,CPU=6GiB; may be repeated",
     )
-    add(
+
+
+def add_constraint_options(parser: argparse.ArgumentParser) -> None:
+    """Add ``--memory-limit`` and ``--pin``: what a plan has to keep to."""
+    add_memory_option(parser)
+    parser.add_argument(
         "--pin",
         action="append",
         default=[],

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hetero_lab.experiments.profile.result import Profile
     from hetero_lab.model.read import PreparedModel, Source
     from hetero_lab.planning.cost_model import CostModel
+    from hetero_lab.planning.memory import MemoryLimit
     from hetero_lab.planning.planner import Plan
 
 _BUDGET_S = 60.0
@@ -49,9 +50,10 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     add("-d", "--devices", metavar="GPU,CPU", help="devices, the first one first")
     add(
         "--objective",
-        choices=("latency", "throughput"),
+        choices=("latency", "throughput", "balanced_memory"),
         default="latency",
-        help="of one request, or the time between results (%(default)s)",
+        help="of one request; the time between results; or latency where memory is spread "
+        "evenly over the devices (%(default)s)",
     )
     options.add_constraint_options(parser)
     add(
@@ -116,7 +118,7 @@ def run_plan(
     """
     from hetero_lab.model.read import prepare
 
-    limits = pairs(given.memory_limit, "--memory-limit", "GPU=2GiB")
+    limits = memory_limit(given.memory_limit)
     pins = pairs(given.pin, "--pin", "'^head_=CPU'")
     own = options.properties(given.property)
     _check_targets(given, costs)
@@ -242,6 +244,13 @@ def pairs(texts: Sequence[str], option: str, example: str) -> dict[str, str]:
     return found
 
 
+def memory_limit(texts: Sequence[str]) -> MemoryLimit | None:
+    """Read ``["GPU.0=2GiB", "GPU.0,CPU=6GiB"]``: limits of devices, and of those that share."""
+    found = pairs(texts, "--memory-limit", "GPU.0=2GiB or GPU.0,CPU=6GiB")
+    split = {tuple(name.strip() for name in key.split(",")): n for key, n in found.items()}
+    return split or None
+
+
 def write_affinity(affinity: hl.Affinity, path: str) -> None:
     """Write an affinity as .json or .csv."""
     if path.lower().endswith(".csv"):
@@ -289,16 +298,16 @@ def _devices(text: str | None, costs: CostModel | None) -> tuple[str, ...]:
 
 def _check_limits(
     names: tuple[str, ...],
-    limits: Mapping[str, str],
+    limits: MemoryLimit | None,
     pins: Mapping[str, str],
     prepared: PreparedModel,
 ) -> None:
     """Find wrong limits and pins before a minute of measuring."""
     from hetero_lab.backend.bound import bind
     from hetero_lab.backend.devices import supported_ops
-    from hetero_lab.planning.constraints import memory_limits
+    from hetero_lab.planning.memory import memory_pools
 
-    memory_limits(names, limits)
+    memory_pools(names, limits)
     everywhere = hl.Affinity.from_graph(prepared.graph, lambda _: "")
     for pattern, device in pins.items():
         if device not in names:

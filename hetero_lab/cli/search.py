@@ -11,6 +11,7 @@ from hetero_lab.cli import commands, options
 from hetero_lab.cli.plan import (
     check_affinity_target,
     device_properties,
+    memory_limit,
     pairs,
     write_affinity,
 )
@@ -71,7 +72,7 @@ def run_optimize(given: argparse.Namespace, defaults: Mapping[str, Mapping[str, 
         objective=given.objective,
         budget_s=given.budget,
         device_properties=device_properties(defaults, own, names) or None,
-        memory_limit=pairs(given.memory_limit, "--memory-limit", "GPU=2GiB") or None,
+        memory_limit=memory_limit(given.memory_limit),
         pin=pairs(given.pin, "--pin", "'^head_=CPU'") or None,
         costs=costs,
         inputs=given.input,
@@ -116,13 +117,7 @@ def add_advise_options(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="most time for the measurements (%(default)s)",
     )
-    add(
-        "--memory-limit",
-        action="append",
-        default=[],
-        metavar="GPU=2GiB",
-        help="most bytes of weights on a device; may be repeated",
-    )
+    options.add_memory_option(parser)
     add("--costs", metavar="FILE", help="go on from these costs, of hetero-lab plan")
     add("--store", metavar="DIR", help="keep measurements there; the same command goes on")
     add("--deploy", metavar="DIR", help="write what is advised, with its contract")
@@ -155,7 +150,7 @@ def run_advise(given: argparse.Namespace, defaults: Mapping[str, Mapping[str, An
         requests=given.requests,
         budget_s=given.budget,
         device_properties=device_properties(defaults, own, names) or None,
-        memory_limit=pairs(given.memory_limit, "--memory-limit", "GPU=2GiB") or None,
+        memory_limit=memory_limit(given.memory_limit),
         costs=None if given.costs is None else hl.CostModel.from_json(given.costs),
         inputs=given.input,
         store=given.store,

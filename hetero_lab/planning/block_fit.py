@@ -6,12 +6,12 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hetero_lab.backend.devices import check_device
-from hetero_lab.errors import PlanError, did_you_mean, shorten
+from hetero_lab.errors import PlanError, shorten
 from hetero_lab.model.blocks import Blocks, find_blocks
 from hetero_lab.model.context import graph_at_context
 from hetero_lab.model.opgraph import CONSTANT, RESULT, OpGraph
@@ -19,31 +19,21 @@ from hetero_lab.model.read import Source, prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.block_ranges import block_range
 from hetero_lab.placement.priorities import Priorities
-from hetero_lab.planning.constraints import parse_bytes
+from hetero_lab.planning.memory import (
+    DeviceMemory,
+    MemoryLimit,
+    Pools,
+    excess_bytes,
+    memory_pools,
+    pools_text,
+)
 from hetero_lab.tables import bytes_text, html_table
 
 if TYPE_CHECKING:
     import openvino as ov
     import pandas as pd
 
-MemoryLimit: TypeAlias = "Mapping[Any, int | str]"  # by device, or by a tuple of them
 _MOST_SPLITS = 20_000  # ways to divide blocks between devices that are tried
-
-
-@dataclass(frozen=True)
-class DeviceMemory:
-    """What a device has to hold of a model: ``blocks`` is a range, empty if it has none."""
-
-    device: str
-    blocks: str
-    weight_bytes: int
-    state_bytes: int
-    boundary_bytes: int
-
-    @property
-    def total_bytes(self) -> int:
-        """All three together."""
-        return self.weight_bytes + self.state_bytes + self.boundary_bytes
 
 
 @dataclass(frozen=True)
@@ -132,7 +122,7 @@ def fit_blocks(
         check_device(device, core)
     if context_tokens < 1 or batch < 1:
         raise PlanError("context_tokens= and batch= are at least 1.")
-    pools = _pools(every, memory_limit)
+    pools = memory_pools(every, memory_limit)
     prepared = prepare(model)
     found = find_blocks(prepared.graph)
     if not found.n_blocks:
@@ -152,60 +142,36 @@ def fit_blocks(
                 "limit."
             )
         held = needs.by_device(counts)
-        if all(held[list(members)].sum() <= limit for members, limit in pools.items()):
+        if not excess_bytes(held, pools):
             return _fit(prepared.graph, found, every, counts, held, context_tokens)
     # A cut only adds to what is needed in all: copies of weights, and boundary tensors.
     on_one = needs.by_device([found.n_blocks]).sum()
     raise _nothing_fits(every, pools, int(on_one), context_tokens)
 
 
-def _pools(devices: Sequence[str], memory_limit: MemoryLimit) -> dict[tuple[int, ...], int]:
-    """Return bytes by the numbers of the devices that share them."""
-    if not isinstance(memory_limit, Mapping):
-        raise PlanError(
-            "memory_limit= maps devices to bytes, for instance {'GPU': '2GiB', "
-            "('GPU', 'CPU'): '6GiB'}."
-        )
-    pools = {}
-    for key, limit in memory_limit.items():
-        members = (key,) if isinstance(key, str) else tuple(key)
-        for device in members:
-            if device not in devices:
-                raise PlanError(
-                    f"memory_limit names {shorten(str(device))}, which is not planned for."
-                    f"{did_you_mean(str(device), devices)} Devices: {', '.join(devices)}."
-                )
-        pools[tuple(sorted({devices.index(device) for device in members}))] = parse_bytes(limit)
-    return pools
-
-
-def _splits(
-    alone: Sequence[int], n_devices: int, pools: Mapping[tuple[int, ...], int]
-) -> Iterator[tuple[int, ...]]:
+def _splits(alone: Sequence[int], n_devices: int, pools: Pools) -> Iterator[tuple[int, ...]]:
     """Yield how many blocks each device gets, the most on the earlier ones first.
 
     Left out are ways in which the bytes of single blocks, ``alone`` added up, are too many by
     themselves.
     """
-    limited = {device for members in pools for device in members}
+    limited = {device for pool in pools for device in pool.devices}
     n_blocks = len(alone) - 1
 
-    def room(device: int, left: Mapping[tuple[int, ...], int]) -> float:
+    def room(device: int, left: Pools) -> float:
         """Return the bytes that a device and those after it can hold at the most."""
         if not limited.issuperset(range(device, n_devices)):
             return float("inf")
-        return sum(n_bytes for members, n_bytes in left.items() if members[-1] >= device)
+        return sum(n_bytes for pool, n_bytes in left.items() if pool.devices[-1] >= device)
 
-    def fill(
-        device: int, first: int, left: Mapping[tuple[int, ...], int]
-    ) -> Iterator[tuple[int, ...]]:
+    def fill(device: int, first: int, left: Pools) -> Iterator[tuple[int, ...]]:
         if device == n_devices:
             if first == n_blocks:
                 yield ()
             return
         for last in range(n_blocks, first - 1, -1):
             n_bytes = alone[last] - alone[first]
-            after = {members: n - n_bytes * (device in members) for members, n in left.items()}
+            after = {pool: n - n_bytes * (device in pool.devices) for pool, n in left.items()}
             fits = min(after.values(), default=0) >= 0
             if fits and alone[-1] - alone[last] <= room(device + 1, after):
                 for counts in fill(device + 1, last, after):
@@ -294,16 +260,13 @@ def _fit(
 
 def _nothing_fits(
     devices: Sequence[str],
-    pools: Mapping[tuple[int, ...], int],
+    pools: Pools,
     least_bytes: int,
     context_tokens: int,
 ) -> PlanError:
-    listed = "; ".join(
-        f"{' and '.join(devices[number] for number in members)} {bytes_text(limit)}"
-        for members, limit in pools.items()
-    )
     return PlanError(
-        f"No placement by block keeps within memory_limit ({listed}; at the least "
-        f"{bytes_text(least_bytes)} are needed together) at a context of {context_tokens} tokens. "
+        f"No placement by block keeps within memory_limit ({pools_text(devices, pools)}; "
+        f"at the least {bytes_text(least_bytes)} are needed together) at a context of "
+        f"{context_tokens} tokens. "
         "Raise a limit, shorten the context, or add a device."
     )

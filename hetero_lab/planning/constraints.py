@@ -4,60 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from numbers import Integral
 
 import numpy as np
 
 from hetero_lab.errors import PlanError, did_you_mean, names_at_hand, shorten
 from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.planning.memory import (
+    MemoryLimit,
+    Pools,
+    excess_bytes,
+    memory_pools,
+    names_of,
+    pools_text,
+)
 from hetero_lab.planning.objective import Objective, PlacementCost
 from hetero_lab.planning.pairwise import Pairwise
 from hetero_lab.tables import bytes_text
-
-_BYTES = re.compile(r"^\s*(\d+(?:\.\d*)?)\s*([kmgt]?)(i?)b?\s*$", re.IGNORECASE)
-_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-_NO_LIMIT = 1 << 60  # more than any device has
-
-
-def memory_limits(devices: tuple[str, ...], limits: Mapping[str, int | str]) -> dict[int, int]:
-    """Return bytes by number of the device, from bytes or texts such as ``"2GiB"``.
-
-    Raises
-    ------
-    PlanError
-        A device that is not planned for, or a limit that is no number of bytes.
-    """
-    if not isinstance(limits, Mapping):
-        raise PlanError("memory_limit= maps devices to bytes, for instance {'GPU': '2GiB'}.")
-    found: dict[int, int] = {}
-    for device, limit in limits.items():
-        if device not in devices:
-            raise PlanError(
-                f"memory_limit names {shorten(str(device))}, which is not planned for."
-                f"{did_you_mean(str(device), devices)} Devices: {', '.join(devices)}."
-            )
-        found[devices.index(device)] = parse_bytes(limit)
-    return found
-
-
-def parse_bytes(limit: int | str) -> int:
-    """Read a memory limit: a number of bytes, ``"512 MiB"`` or ``"2GB"``."""
-    if isinstance(limit, str) and (match := _BYTES.match(limit)):
-        number, prefix, binary = match.groups()
-        power = (1024 if binary else 1000) ** _POWERS[prefix.lower()]
-        return int(min(float(number) * power, _NO_LIMIT))
-    if isinstance(limit, Integral) and not isinstance(limit, bool) and int(limit) >= 0:
-        return min(int(limit), _NO_LIMIT)
-    raise PlanError(
-        f"memory_limit: {shorten(str(limit))} is not a number of bytes. Write for instance "
-        "2147483648 or '2GiB'."
-    )
 
 
 def check_constraints(
     graph: OpGraph,
     devices: tuple[str, ...],
-    limits: Mapping[str, int | str] | None,
+    limits: MemoryLimit | None,
     pins: Mapping[str, str] | None,
 ) -> None:
     """Check what can be checked of limits and pins before costs are known.
@@ -65,29 +33,19 @@ def check_constraints(
     Raises
     ------
     PlanError
-        As :func:`memory_limits` and :func:`apply_pins`.
+        As :func:`memory_pools` and :func:`apply_pins`.
     """
-    memory_limits(devices, limits or {})
+    memory_pools(devices, limits)
     for pattern, device in _mapping_of_pins(pins or {}).items():
         _device_number(devices, pattern, device)
         _matching(graph, pattern)
 
 
-def excess_bytes(
-    objective: Objective, devices: np.ndarray, evaluation: PlacementCost, limits: Mapping[int, int]
-) -> int:
-    """Return by how much a placement exceeds memory limits, by number of the device, added up."""
-    if not limits:
-        return 0
-    held = objective.memory_bytes(devices, evaluation)
-    return sum(max(0, int(held[device]) - limit) for device, limit in limits.items())
-
-
 def fits(
-    objective: Objective, devices: np.ndarray, evaluation: PlacementCost, limits: Mapping[int, int]
+    objective: Objective, devices: np.ndarray, evaluation: PlacementCost, pools: Pools
 ) -> bool:
-    """Return whether a placement keeps within memory limits, by number of the device."""
-    return excess_bytes(objective, devices, evaluation, limits) == 0
+    """Return whether a placement keeps within memory limits."""
+    return not pools or not excess_bytes(objective.memory_bytes(devices, evaluation), pools)
 
 
 def apply_pins(pairwise: Pairwise, pins: Mapping[str, str]) -> Pairwise:
@@ -162,28 +120,33 @@ def _matching(graph: OpGraph, pattern: str) -> list[str]:
     return [name for name in ops if search(name)]
 
 
-def nothing_fits(pairwise: Pairwise, limits: Mapping[int, int]) -> PlanError:
+def nothing_fits(pairwise: Pairwise, pools: Pools) -> PlanError:
     """Return the error that says why no placement keeps within the memory limits."""
     devices = pairwise.objective.devices
-    weights = sum(term.n_bytes for term in pairwise.constants)
-    listed = ", ".join(f"{devices[d]} {bytes_text(limit)}" for d, limit in limits.items())
     forced: list[str] = []
-    for device, limit in limits.items():
-        only = pairwise.allowed[:, device] & (pairwise.allowed.sum(axis=1) == 1)
-        held = sum(t.n_bytes for t in pairwise.constants if any(only[unit] for unit in t.users))
+    for pool, limit in pools.items():
+        members = list(pool.devices)
+        only = pairwise.allowed[:, members].any(axis=1) & (
+            pairwise.allowed.sum(axis=1) == pairwise.allowed[:, members].sum(axis=1)
+        )
+        held = sum(t.n_bytes for t in pairwise.held if any(only[unit] for unit in t.users))
         if held > limit:
             ops = [op for unit in np.flatnonzero(only) for op in pairwise.units[unit]]
             forced.append(
-                f"ops that have to be on {devices[device]} ({names_at_hand(ops, 3)}) alone need "
-                f"{bytes_text(held)} of weights"
+                f"ops that have to be on {names_of(devices, pool)} ({names_at_hand(ops, 3)}) alone "
+                f"need at least {bytes_text(held)} of weights and states"
             )
-    free = [device for number, device in enumerate(devices) if number not in limits]
+    limited = {number for pool in pools for number in pool.devices}
+    free = [device for number, device in enumerate(devices) if number not in limited]
     out = (
         f"Raise the limit, or let more ops move to {' or '.join(free)}."
         if free
         else "Raise a limit, or leave one device without."
     )
-    why = (
-        "; ".join(forced) or f"the weights are {bytes_text(weights)}, boundary tensors come on top"
+    whole = sum(term.n_bytes for term in pairwise.held)
+    why = "; ".join(forced) or (
+        f"weights and states are at least {bytes_text(whole)}, boundary tensors come on top"
     )
-    return PlanError(f"No placement keeps within memory_limit ({listed}): {why}. {out}")
+    return PlanError(
+        f"No placement keeps within memory_limit ({pools_text(devices, pools)}): {why}. {out}"
+    )

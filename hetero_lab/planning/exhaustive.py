@@ -8,13 +8,13 @@ best prediction (branch and bound, Land and Doig 1960, with the whole tree in on
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from hetero_lab.clock import now
 from hetero_lab.planning.constraints import fits
+from hetero_lab.planning.memory import Pools, excess_bytes
 from hetero_lab.planning.objective import LATENCY
 from hetero_lab.planning.pairwise import Pairwise
 
@@ -41,7 +41,7 @@ def small_enough(pairwise: Pairwise) -> bool:
 def best_of_all(
     pairwise: Pairwise,
     objective: str,
-    limits: Mapping[int, int],
+    pools: Pools,
     deadline: float,
 ) -> Best:
     """Predict choices until one is proven to be the best, or the deadline is over.
@@ -52,14 +52,12 @@ def best_of_all(
         The problem, :func:`small_enough`.
     objective
         ``"latency"`` or ``"throughput"``.
-    limits
-        Bytes by number of the device.
+    pools
+        Memory limits.
     deadline
         As ``clock.now()`` tells it.
     """
-    choices = _all_choices(pairwise)
-    for device, limit in limits.items():
-        choices = choices[pairwise.least_bytes(choices, device) <= limit]
+    choices = _choices_within(pairwise, pools)
     bounds = _bounds(pairwise, choices, objective)
     order = np.argsort(bounds, kind="stable")
     best: np.ndarray | None = None
@@ -74,10 +72,43 @@ def best_of_all(
         evaluation = pairwise.objective.evaluate(devices)
         predicted = evaluation.value_ns(objective)
         if (best is None or predicted < value) and fits(
-            pairwise.objective, devices, evaluation, limits
+            pairwise.objective, devices, evaluation, pools
         ):
             best, value = devices, predicted
     return Best(best, value, value, in_time=True)
+
+
+def least_fullest_bytes(pairwise: Pairwise, pools: Pools, deadline: float) -> int | None:
+    """Return the weights and states of the device that has most in the most even placement.
+
+    The bound of a choice counts what several subgraphs of a device use once. None if nothing
+    keeps within the limits; what was found so far if the deadline is over.
+    """
+    choices = _choices_within(pairwise, pools)
+    every = range(pairwise.n_devices)
+    bounds = np.max([pairwise.least_bytes(choices, d, boundaries=False) for d in every], axis=0)
+    least: int | None = None
+    for at in np.argsort(bounds, kind="stable").tolist():
+        if least is not None and (bounds[at] >= least or now() > deadline):
+            break
+        devices = pairwise.devices(choices[at])
+        evaluation = pairwise.objective.evaluate(devices)
+        held = pairwise.objective.memory_bytes(devices, evaluation)
+        most = int(held[:, :2].sum(axis=1).max())
+        if not excess_bytes(held, pools) and (least is None or most < least):
+            least = most
+    return least
+
+
+def _choices_within(pairwise: Pairwise, pools: Pools) -> np.ndarray:
+    """Return the choices that may keep within memory limits."""
+    choices = _all_choices(pairwise)
+    for pool, limit in pools.items():
+        held = np.zeros(len(choices), dtype=np.int64)
+        for device in pool.devices:
+            held += pairwise.least_bytes(choices, device, boundaries=pool.boundaries)
+        choices = choices[held <= limit]
+    return choices
 
 
 def _all_choices(pairwise: Pairwise) -> np.ndarray:

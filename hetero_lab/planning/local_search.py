@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from hetero_lab.clock import now
-from hetero_lab.planning.constraints import excess_bytes, fits
+from hetero_lab.planning.constraints import fits
+from hetero_lab.planning.memory import Pools, excess_bytes
 from hetero_lab.planning.objective import LATENCY, PlacementCost
 from hetero_lab.planning.pairwise import PairTerm, Pairwise, TensorTerm
 
@@ -44,7 +45,7 @@ def repair(
     pairwise: Pairwise,
     start: Placed,
     objective: str,
-    limits: Mapping[int, int],
+    pools: Pools,
     deadline: float,
     patience: int = _PATIENCE,
 ) -> Placed:
@@ -56,8 +57,8 @@ def repair(
         The problem.
     start
         Where to begin; it keeps to the limits.
-    limits
-        Bytes by number of the device.
+    pools
+        Memory limits.
     deadline
         When to stop, as ``clock.now()`` tells it.
     patience
@@ -67,12 +68,12 @@ def repair(
     best = start
     while True:
         for units, device in moves.promising(best):
-            better = _try(pairwise, best, units, device, objective, limits)
+            better = _try(pairwise, best, units, device, objective, pools)
             if better is not None or now() > deadline:
                 break
         else:
             for units, device in moves.all_small(best):
-                better = _try(pairwise, best, units, device, objective, limits)
+                better = _try(pairwise, best, units, device, objective, pools)
                 patience -= 1
                 if better is not None or patience <= 0 or now() > deadline:
                     break
@@ -87,7 +88,7 @@ def kick(
     pairwise: Pairwise,
     start: Placed,
     objective: str,
-    limits: Mapping[int, int],
+    pools: Pools,
     deadline: float,
 ) -> Placed:
     """Move patches of neighbours at random and repair, keeping what is better.
@@ -106,9 +107,9 @@ def kick(
         choice = best.choice.copy()
         choice[[unit for unit in patch if pairwise.allowed[unit, device]]] = device
         moved = place(pairwise, choice, objective)
-        moved = repair(pairwise, moved, objective, limits, deadline, patience=0)
+        moved = repair(pairwise, moved, objective, pools, deadline, patience=0)
         if moved.value_ns < best.value_ns and fits(
-            pairwise.objective, pairwise.devices(moved.choice), moved.evaluation, limits
+            pairwise.objective, pairwise.devices(moved.choice), moved.evaluation, pools
         ):
             best = moved
     return best
@@ -128,7 +129,7 @@ def squeeze(
     pairwise: Pairwise,
     start: Placed,
     objective: str,
-    limits: Mapping[int, int],
+    pools: Pools,
     deadline: float,
 ) -> Placed | None:
     """Move units and pairs of units until a placement keeps to the limits.
@@ -141,7 +142,8 @@ def squeeze(
 
     def excess(placed: Placed) -> int:
         devices = pairwise.devices(placed.choice)
-        return excess_bytes(pairwise.objective, devices, placed.evaluation, limits)
+        held = pairwise.objective.memory_bytes(devices, placed.evaluation)
+        return sum(excess_bytes(held, pools).values())
 
     groups = [[unit] for unit in range(len(pairwise.units))]
     groups += [list(link) for link in pairwise.links]
@@ -170,14 +172,14 @@ def _try(
     units: tuple[int, ...],
     device: int,
     objective: str,
-    limits: Mapping[int, int],
+    pools: Pools,
 ) -> Placed | None:
     """Return the placement after a move if it is better and keeps to the limits."""
     choice = placed.choice.copy()
     choice[list(units)] = device
     moved = place(pairwise, choice, objective)
     if moved.value_ns < placed.value_ns and fits(
-        pairwise.objective, pairwise.devices(choice), moved.evaluation, limits
+        pairwise.objective, pairwise.devices(choice), moved.evaluation, pools
     ):
         return moved
     return None

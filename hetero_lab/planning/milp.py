@@ -9,7 +9,7 @@ relaxation alone gives a minimum cut. Solved by HiGHS (Huangfu and Hall 2018) th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from scipy.sparse import csr_array
 
 from hetero_lab.errors import PlanError
 from hetero_lab.interrupts import interruptible
+from hetero_lab.planning.memory import Pools
 from hetero_lab.planning.objective import LATENCY, THROUGHPUT
 from hetero_lab.planning.pairwise import Pairwise
 from hetero_lab.planning.solver import Choice
@@ -25,13 +26,14 @@ from hetero_lab.planning.solver import Choice
 _INFEASIBLE = 2
 _MOST_US = 1e6  # all costs together as the solver sees them; its tolerances are absolute
 _TOLERANCE_NS = 0.01
+_EVEN_GAP = 0.01  # to the least that the fullest device can hold
 
 
 def milp(
     pairwise: Pairwise,
     objective: str = LATENCY,
     *,
-    memory_limit: Mapping[int, int] | None = None,
+    memory_limit: Pools | None = None,
     surcharge_ns: int = 0,
     budget_s: float = 60.0,
 ) -> Choice | None:
@@ -44,8 +46,9 @@ def milp(
     objective
         ``"latency"`` or ``"throughput"``.
     memory_limit
-        Bytes by number of the device. Counted are constants, once for each device that uses
-        them, and boundary tensors, once for each device that makes or receives them.
+        Bytes by pool. Counted are constants and states,
+        once for each device that uses them, and boundary tensors, once for each device that
+        makes or receives them.
     surcharge_ns
         Added to the price of every tensor that is handed over; nothing is proven then.
     budget_s
@@ -63,18 +66,14 @@ def milp(
     """
     pairwise = pairwise.restricted(np.ones_like(pairwise.allowed))
     program = _Program(pairwise, surcharge_ns)
-    limits = dict(memory_limit or {})
-    if limits:
-        program.limit_memory(limits)
+    program.limit_memory(memory_limit or {})
     program.minimise(objective)
     result = program.solve(budget_s)
     if result.status == _INFEASIBLE:
         raise PlanError("No placement keeps within the memory limits.")
     if result.x is None:
         return None
-    units, n_devices = len(pairwise.units), pairwise.n_devices
-    share = result.x[: units * n_devices].reshape(units, n_devices)
-    devices = np.where(pairwise.allowed, share, -1.0).argmax(axis=1)
+    devices = program.devices(result.x)
     value = int(pairwise.values_ns(devices[None], objective)[0])
     proven = result.mip_dual_bound
     bound = 0
@@ -83,6 +82,18 @@ def milp(
         least = np.ceil((proven * 1000.0 - _TOLERANCE_NS) * program.scale)
         bound = int(least) + pairwise.objective.constant_ns
     return Choice(tuple(devices.tolist()), value, max(0, min(bound, value)))
+
+
+def even_choice(pairwise: Pairwise, pools: Pools, budget_s: float) -> np.ndarray | None:
+    """Return a choice whose fullest device has nearly as few weights and states as possible.
+
+    Within memory limits, whatever it costs; None if time ran out, or nothing keeps within them.
+    """
+    program = _Program(pairwise, surcharge_ns=0)
+    program.limit_memory(pools)
+    program.minimise_fullest()
+    result = program.solve(budget_s, gap=_EVEN_GAP)
+    return None if result.x is None else program.devices(result.x)
 
 
 class _Program:
@@ -108,6 +119,9 @@ class _Program:
             (np.tile(np.arange(n_devices), n_units), self.on.ravel(), pairwise.time_ns.ravel())
         ]
         self.together: dict[tuple[int, int], np.ndarray] = {}
+        # By device: variables, and the bytes of each.
+        self.held: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self.boundaries: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self.handed: list[np.ndarray] = [
             self._tensor(number) for number in range(len(pairwise.tensors))
         ]
@@ -169,36 +183,47 @@ class _Program:
         self._work_of(target, handed, term.enter_ns + surcharge)
         return handed
 
-    def limit_memory(self, limits: Mapping[int, int]) -> None:
-        """Add a row for each limited device."""
-        pairwise = self.pairwise
-        n = pairwise.n_devices
-        for device, limit in limits.items():
+    def limit_memory(self, pools: Pools) -> None:
+        """Add a row for each limit."""
+        for pool, limit in pools.items():
+            parts = [self._held(device) for device in pool.devices]
+            parts += [self._handed(device) for device in pool.devices if pool.boundaries]
+            variables, sizes = (np.concatenate(each) for each in zip(*parts, strict=True))
+            if len(variables):
+                # In shares of the limit, so that the solver sees numbers near 1.
+                factors = sizes[None] / max(1, limit)
+                self._add(variables[None], factors, -np.inf, 1.0 if limit else 0.0)
+
+    def _held(self, device: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return what is 1 for each constant and state that a device holds, and their bytes."""
+        if device not in self.held:
+            terms = [term for term in self.pairwise.held if term.n_bytes]
+            variables = np.zeros(len(terms), dtype=np.int64)
+            for at, term in enumerate(terms):
+                variables[at] = self.on[term.users[0], device]
+                if len(term.users) > 1:
+                    variables[at] = self._variables(np.ones(1))[0]
+                    self._at_least(variables[at], [self.on[u, device] for u in term.users])
+            self.held[device] = variables, np.array([t.n_bytes for t in terms], dtype=float)
+        return self.held[device]
+
+    def _handed(self, device: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return what is 1 for each tensor that a device sends or receives, and their bytes."""
+        if device not in self.boundaries:
+            n = self.pairwise.n_devices
+            others = [d for d in range(n) if d != device]
             variables: list[int] = []
             sizes: list[float] = []
-            for term in pairwise.constants:
-                if not term.n_bytes:
-                    continue
-                held = int(self.on[term.users[0], device])
-                if len(term.users) > 1:
-                    held = int(self._variables(np.ones(1))[0])
-                    self._at_least(held, [int(self.on[user, device]) for user in term.users])
-                variables.append(held)
-                sizes.append(term.n_bytes)
-            for term, handed in zip(pairwise.tensors, self.handed, strict=True):
-                others = [d for d in range(n) if d != device]
-                if not term.n_bytes or not others:
-                    continue
-                made = int(self._variables(np.ones(1))[0])
-                self._at_least(made, [int(handed[device, d]) for d in others])
-                variables += [made, *(int(handed[d, device]) for d in others)]
-                sizes += [term.n_bytes] * n
-            if variables:
-                # In shares of the limit, so that the solver sees numbers near 1.
-                factors = np.array([sizes]) / max(1, limit)
-                self._add(np.array([variables]), factors, -np.inf, 1.0 if limit else 0.0)
+            for term, handed in zip(self.pairwise.tensors, self.handed, strict=True):
+                if term.n_bytes and others:
+                    made = int(self._variables(np.ones(1))[0])
+                    self._at_least(made, [handed[device, d] for d in others])
+                    variables += [made, *(int(handed[d, device]) for d in others)]
+                    sizes += [term.n_bytes] * n
+            self.boundaries[device] = np.array(variables, dtype=np.int64), np.array(sizes)
+        return self.boundaries[device]
 
-    def _at_least(self, variable: int, others: list[int]) -> None:
+    def _at_least(self, variable: int, others: Sequence[int]) -> None:
         pairs = np.array([[variable, other] for other in others])
         self._add(pairs, np.tile([1.0, -1.0], (len(others), 1)), 0.0, np.inf)
 
@@ -208,22 +233,38 @@ class _Program:
         self.scale = max(1.0, float(ns.sum()) / 1000.0 / _MOST_US)
         us = ns / (1000.0 * self.scale)
         if objective == THROUGHPUT:
-            n = self.pairwise.n_devices
-            most = int(self._variables(np.array([np.inf]))[0])
-            rows = device + self.n_rows
-            self.rows.append((rows, variable, us))
-            last = np.arange(self.n_rows, self.n_rows + n)
-            self.rows.append((last, np.full(n, most), np.full(n, -1.0)))
-            self.low.append(np.full(n, -np.inf))
-            self.high.append(np.zeros(n))
-            self.n_rows += n
-            self.costs = np.zeros(self.n_variables)
-            self.costs[most] = 1.0
+            self._minimise_most(device, variable, us)
         else:
             self.costs = np.bincount(variable, weights=us, minlength=self.n_variables)
 
-    def solve(self, budget_s: float) -> Any:
-        """Run HiGHS."""
+    def minimise_fullest(self) -> None:
+        """Set as the cost the weights and states of the device that holds most, as a share."""
+        whole = max(1, sum(term.n_bytes for term in self.pairwise.held))
+        held = [self._held(device) for device in range(self.pairwise.n_devices)]
+        device = np.repeat(np.arange(len(held)), [len(variables) for variables, _ in held])
+        variable, size = (np.concatenate(parts) for parts in zip(*held, strict=True))
+        self._minimise_most(device, variable, size / whole)
+
+    def _minimise_most(self, device: np.ndarray, variable: np.ndarray, load: np.ndarray) -> None:
+        """Set as the cost the largest sum of loads of a device."""
+        n = self.pairwise.n_devices
+        most = int(self._variables(np.array([np.inf]))[0])
+        self.rows.append((device + self.n_rows, variable, load))
+        last = np.arange(self.n_rows, self.n_rows + n)
+        self.rows.append((last, np.full(n, most), np.full(n, -1.0)))
+        self.low.append(np.full(n, -np.inf))
+        self.high.append(np.zeros(n))
+        self.n_rows += n
+        self.costs = np.zeros(self.n_variables)
+        self.costs[most] = 1.0
+
+    def devices(self, values: np.ndarray) -> np.ndarray:
+        """Return the device of each unit that the values of the variables mean."""
+        share = values[: self.on.size].reshape(self.on.shape)
+        return np.where(self.pairwise.allowed, share, -1.0).argmax(axis=1)
+
+    def solve(self, budget_s: float, gap: float = 0.0) -> Any:
+        """Run HiGHS until the relative gap is proven, or time is over."""
         row, column, factor = (np.concatenate(p) for p in zip(*self.rows, strict=True))
         matrix = csr_array((factor, (row, column)), shape=(self.n_rows, self.n_variables))
         whole = np.zeros(self.n_variables)
@@ -236,5 +277,5 @@ class _Program:
             integrality=whole,
             constraints=limits[0](matrix, low, high),
             bounds=limits[1](0.0, upper),
-            options={"time_limit": budget_s, "mip_rel_gap": 0.0},
+            options={"time_limit": budget_s, "mip_rel_gap": gap},
         )

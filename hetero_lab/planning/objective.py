@@ -16,13 +16,15 @@ from functools import cached_property
 import numpy as np
 
 from hetero_lab.errors import PlanError, names_at_hand
-from hetero_lab.model.opgraph import CONSTANT, RESULT, OpGraph
+from hetero_lab.model.opgraph import RESULT, OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.subgraph_collector import SubgraphCollector
 from hetero_lab.placement.topology import Topology, topology
 from hetero_lab.planning.cost_terms import CostTerms
+from hetero_lab.planning.memory import MemoryTable
 
 LATENCY, THROUGHPUT = "latency", "throughput"
+BALANCED = "balanced_memory"  # the least latency where weights are spread over the devices
 _HALF_SPREAD = 5  # subgraphs beside the first with which half of the spread memory is paid
 
 
@@ -111,7 +113,8 @@ class Objective:
                 supported[nodes, column] = time is not None
                 total = np.rint((time or 0.0) * 1000.0)
                 op_ns[nodes, column] = np.diff(np.rint(shares * total), prepend=0.0)
-        first_tensor, sizes = _tensors(graph)
+        table = MemoryTable.of(graph)
+        first_tensor, sizes = table.first_tensor, table.n_bytes
         leave, enter = (np.zeros((len(sizes), d), dtype=np.int64) for _ in range(2))
         chooses = np.zeros((n, d), dtype=bool)
         for term in costs.reorders:
@@ -268,21 +271,16 @@ class Objective:
         return total + int(self.second_ns[apart, where[apart, 1]].sum())
 
     def memory_bytes(self, devices: np.ndarray, evaluation: PlacementCost) -> np.ndarray:
-        """Return the bytes that each device holds.
+        """Return the bytes of weights, states and boundary tensors, shape ``[devices, 3]``.
 
-        Counted are constants, once for each subgraph that uses them, and boundary tensors,
-        once where they are made and once for each subgraph that receives them.
+        They are counted as :mod:`hetero_lab.planning.memory` says.
         """
-        n_ids, n_devices = len(evaluation.real), len(self.devices)
-        constant, user = self.constant_uses
-        keys = np.unique(constant * n_ids + evaluation.ids[user])
-        held = self.n_bytes[self.first_tensor[keys // n_ids]]
-        total = _summed(evaluation.device_of_id[keys % n_ids], held, n_devices)
-        crossing = evaluation.crossing
-        entered = evaluation.device_of_id[evaluation.ids[crossing.user]]
-        total += _summed(entered, self.n_bytes[crossing.tensor], n_devices)
-        made, at = np.unique(crossing.tensor, return_index=True)
-        return total + _summed(devices[crossing.producer[at]], self.n_bytes[made], n_devices)
+        return self.memory.held_bytes(devices, evaluation.ids, len(self.devices))
+
+    @property
+    def memory(self) -> MemoryTable:
+        """The bytes of the model's weights, states and tensors."""
+        return MemoryTable.of(self.graph)
 
     @cached_property
     def layouts(self) -> tuple[Layout, ...]:
@@ -333,22 +331,6 @@ class Objective:
         keeper = np.zeros(len(self.graph), dtype=bool)
         keeper[self.keeps[:, 1]] = True
         return keeper
-
-    @cached_property
-    def constant_uses(self) -> tuple[np.ndarray, np.ndarray]:
-        """Constants and the placeable ops that use them, directly or through their own ops."""
-        placeable, pairs = set(self.graph.placeable), set()
-        above: dict[int, set[int]] = {}
-        for op in self.graph:
-            if op.type == CONSTANT:
-                above[op.index] = {op.index}
-            elif op.index in self.graph.constant_side:
-                above[op.index] = set().union(*(above[p] for p, _ in op.inputs))
-            elif op.index in placeable:
-                for producer, _ in op.inputs:
-                    pairs.update((c, op.index) for c in above.get(producer, ()))
-        table = np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2)
-        return table[:, 0], table[:, 1]
 
     def device_numbers(self, affinity: Affinity) -> np.ndarray:
         """Return the number of the device of every node.
@@ -410,19 +392,12 @@ class Objective:
     @cached_property
     def first_tensor(self) -> np.ndarray:
         """For each node the number of its first tensor; at the end the number of all."""
-        return _tensors(self.graph)[0]
+        return self.memory.first_tensor
 
     @cached_property
     def producer(self) -> np.ndarray:
         """For each tensor the node that makes it."""
         return np.repeat(self._rows, np.diff(self.first_tensor))
-
-
-def _tensors(graph: OpGraph) -> tuple[np.ndarray, np.ndarray]:
-    """Return the number of each op's first tensor, and the bytes of each tensor."""
-    counts = [len(op.outputs) for op in graph]
-    first = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-    return first, np.array([t.n_bytes or 0 for op in graph for t in op.outputs], dtype=np.int64)
 
 
 def _ns(values: Sequence[float] | Sequence[Sequence[float]]) -> np.ndarray:

@@ -45,8 +45,8 @@ class PairTerm:
 
 
 @dataclass(frozen=True, eq=False)
-class ConstantTerm:
-    """A constant that some units use: each device that has one of them holds its bytes."""
+class HeldTerm:
+    """A constant that some units use, or a state: each device that has one of them holds it."""
 
     users: tuple[int, ...]
     n_bytes: int
@@ -154,29 +154,33 @@ class Pairwise:
         return busy
 
     @cached_property
-    def constants(self) -> tuple[ConstantTerm, ...]:
-        """Constants with the units that use them, those of equal use taken together."""
+    def held(self) -> tuple[HeldTerm, ...]:
+        """Constants and states with the units that use them, those of equal use together."""
         objective = self.objective
         users: dict[int, set[int]] = {}
-        for constant, op in zip(*map(np.ndarray.tolist, objective.constant_uses), strict=True):
-            users.setdefault(constant, set()).add(int(objective.unit_of[op]))
+        for constant, op in zip(*objective.memory.constant_uses, strict=True):
+            users.setdefault(int(constant), set()).add(int(objective.unit_of[op]))
+        for state in objective.memory.states.tolist():
+            users[state] = {int(objective.unit_of[state])}
         sizes: dict[tuple[int, ...], int] = {}
         for constant, units in users.items():
             key = tuple(sorted(units))
             n_bytes = objective.graph.ops[constant].outputs[0].n_bytes or 0
             sizes[key] = sizes.get(key, 0) + n_bytes
-        return tuple(ConstantTerm(key, size) for key, size in sizes.items())
+        return tuple(HeldTerm(key, size) for key, size in sizes.items())
 
-    def least_bytes(self, choices: np.ndarray, device: int) -> np.ndarray:
-        """Return the bytes that a device holds at least, for many choices ``[n, units]``.
+    def least_bytes(
+        self, choices: np.ndarray, device: int, *, boundaries: bool = True
+    ) -> np.ndarray:
+        """Return the bytes that a device holds at the least, for many choices ``[n, units]``.
 
-        Constants once and boundary tensors once, whatever the subgraphs are.
+        Constants and states once and boundary tensors once, whatever the subgraphs are.
         """
         here = choices == device
         total = np.zeros(len(choices), dtype=np.int64)
-        for constant in self.constants:
-            total += here[:, list(constant.users)].any(axis=1) * constant.n_bytes
-        for term in self.tensors:
+        for term in self.held:
+            total += here[:, list(term.users)].any(axis=1) * term.n_bytes
+        for term in self.tensors if boundaries else ():
             made = here[:, term.source] & ~here[:, list(term.users)].all(axis=1)
             received = ~here[:, term.source] & here[:, list(term.users)].any(axis=1)
             total += (made | received) * term.n_bytes

@@ -9,6 +9,7 @@ from hetero_lab.errors import ArgumentError
 from hetero_lab.model.read import Source, prepare
 from hetero_lab.planning.cost_model import CostModel, expect_costs
 from hetero_lab.planning.list_scheduling import SchedulePlan, list_scheduling
+from hetero_lab.planning.memory import MemoryLimit
 from hetero_lab.planning.objective import LATENCY
 from hetero_lab.planning.planner import Plan, plan_graph
 from hetero_lab.planning.task_graph import HEFT
@@ -23,7 +24,7 @@ def plan(
     costs: CostModel,
     *,
     objective: str = ...,
-    memory_limit: Mapping[str, int | str] | None = ...,
+    memory_limit: MemoryLimit | None = ...,
     pin: Mapping[str, str] | None = ...,
     budget_s: float = ...,
     executor: Literal["hetero"] = ...,
@@ -50,7 +51,7 @@ def plan(
     costs: CostModel,
     *,
     objective: str = LATENCY,
-    memory_limit: Mapping[str, int | str] | None = None,
+    memory_limit: MemoryLimit | None = None,
     pin: Mapping[str, str] | None = None,
     budget_s: float = 60.0,
     executor: str = _HETERO,
@@ -76,10 +77,15 @@ def plan(
     costs
         What :func:`hetero_lab.calibrate` returned for this model.
     objective
-        ``"latency"`` of one request, or ``"throughput"``: the least time of the busiest device
-        when requests pipeline.
+        ``"latency"`` of one request; ``"throughput"``: the least time of the busiest device
+        when requests pipeline; or ``"balanced_memory"``: the least latency among placements that
+        spread weights and states evenly, for instance over ``GPU.0`` and ``GPU.1``: no device
+        has more than 5 % above what the fullest one has to have.
     memory_limit
-        Bytes by device, ``{"GPU": "2GiB"}``, for weights and boundary tensors.
+        Bytes by device, ``{"GPU.0": "2GiB"}``, or by several that share a memory,
+        ``{("GPU.0", "CPU"): "6GiB"}``. Counted are weights as they are stored, once for each
+        subgraph that uses them, states, and tensors between subgraphs, where they are made and
+        where they are received. What a plugin needs besides is not, nor are dynamic shapes.
     pin
         Device by pattern (``re.search`` in an op's name).
     budget_s

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,17 +17,24 @@ from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.planning.constraints import (
     apply_pins,
     fits,
-    memory_limits,
     nothing_fits,
 )
-from hetero_lab.planning.exhaustive import best_of_all, small_enough
+from hetero_lab.planning.exhaustive import best_of_all, least_fullest_bytes, small_enough
 from hetero_lab.planning.local_search import Placed, kick, place, repair, squeeze
-from hetero_lab.planning.milp import milp
+from hetero_lab.planning.memory import (
+    MemoryLimit,
+    Pool,
+    Pools,
+    excess_bytes,
+    memory_pools,
+    pools_text,
+)
+from hetero_lab.planning.milp import even_choice, milp
 from hetero_lab.planning.min_cut import min_cut
-from hetero_lab.planning.objective import LATENCY, THROUGHPUT
+from hetero_lab.planning.objective import BALANCED, LATENCY, THROUGHPUT
 from hetero_lab.planning.pairwise import Pairwise
 from hetero_lab.planning.solver import Choice, Solver
-from hetero_lab.tables import bytes_text, html_table
+from hetero_lab.tables import html_table
 from hetero_lab.terminal import count_of
 
 if TYPE_CHECKING:
@@ -37,12 +44,15 @@ if TYPE_CHECKING:
     from hetero_lab.planning.cost_model import CostModel
 
 GREEDY = "greedy"
+OBJECTIVES = (LATENCY, THROUGHPUT, BALANCED)
 _MILP = "milp"
 _OWN_NAMES = frozenset({_MILP, "min_cut", "exhaustive"})
 SMALL = 12  # up to so many units that are free to move, the best placement is proven
 _SURCHARGES = (0.5, 1.0, 2.0)  # of a subgraph's cost, added to each hand-over
 _TIGHTENINGS = 8
 _MOST_STARTS = 6
+_EVEN_SHARE = 0.3  # of the time, for the most even placement
+_UNEVEN = 1.05  # times what the fullest device has to hold is even enough
 
 
 @dataclass(frozen=True)
@@ -68,8 +78,8 @@ class Plan:
     affinity
         The placement.
     objective
-        ``"latency"``, or ``"throughput"``: the time between two requests that follow each other
-        through the devices.
+        ``"latency"``; ``"throughput"``: the time between two requests that follow each other
+        through the devices; or ``"balanced_memory"``: latency where weights are spread evenly.
     predicted_us
         What the cost model predicts for ``affinity``.
     lower_bound_us
@@ -79,7 +89,7 @@ class Plan:
     method
         How it was found.
     memory_bytes
-        Constants and boundary tensors that each device holds.
+        Weights, states and boundary tensors that each device holds.
     guessed_from
         Names of the models whose costs these were guessed from; empty if they were measured.
     """
@@ -134,7 +144,7 @@ def plan_graph(
     costs: CostModel,
     *,
     objective: str = LATENCY,
-    memory_limit: Mapping[str, int | str] | None = None,
+    memory_limit: MemoryLimit | None = None,
     pin: Mapping[str, str] | None = None,
     budget_s: float = 60.0,
     solver: str | None = None,
@@ -155,25 +165,26 @@ def plan_graph(
     _check_arguments(costs, objective, budget_s)
     whole = Pairwise.build(costs.objective, [unit.ops for unit in costs.units])
     whole = whole.restricted(np.ones_like(whole.allowed))
-    limits = memory_limits(costs.devices, memory_limit or {})
     search = _Search(
         pairwise=apply_pins(whole, pin or {}),
-        objective=objective,
-        limits=limits,
+        objective=LATENCY if objective == BALANCED else objective,
+        pools=memory_pools(costs.devices, memory_limit),
         deadline=now() + budget_s,
         name=solver or _MILP,
         solver=None if solver is None else _solver_named(solver),
     )
+    if objective == BALANCED:
+        search = search.balanced(budget_s)
     best, bound_ns, method = search.run()
     evaluation = best.evaluation
     devices = search.pairwise.devices(best.choice)
-    memory = costs.objective.memory_bytes(devices, evaluation)
+    memory = costs.objective.memory_bytes(devices, evaluation).sum(axis=1)
     return Plan(
         affinity=costs.objective.affinity(devices),
         objective=objective,
         predicted_us=best.value_ns / 1000.0,
         lower_bound_us=min(bound_ns, best.value_ns) / 1000.0,
-        baselines=tuple(_baselines(whole, objective, best.value_ns)),
+        baselines=tuple(_baselines(whole, search.objective, best.value_ns)),
         method=method,
         n_subgraphs=int(evaluation.real.sum()),
         memory_bytes=dict(zip(costs.devices, memory.tolist(), strict=True)),
@@ -182,9 +193,10 @@ def plan_graph(
 
 
 def _check_arguments(costs: CostModel, objective: str, budget_s: float) -> None:
-    if objective not in (LATENCY, THROUGHPUT):
+    if objective not in OBJECTIVES:
         raise PlanError(
-            f"{shorten(str(objective))} is not an objective. Objectives: 'latency', 'throughput'."
+            f"{shorten(str(objective))} is not an objective. Objectives: "
+            f"{', '.join(map(repr, OBJECTIVES))}."
         )
     check_budget(budget_s)
     if len(costs.devices) < 2:
@@ -224,13 +236,13 @@ def keeps_limits(
     costs: CostModel,
     affinity: Affinity,
     *,
-    memory_limit: Mapping[str, int | str] | None = None,
+    memory_limit: MemoryLimit | None = None,
     pin: Mapping[str, str] | None = None,
 ) -> bool:
     """Return whether a placement keeps to memory limits and pins."""
     objective = costs.objective
     devices = objective.device_numbers(affinity)
-    limits = memory_limits(costs.devices, memory_limit or {})
+    pools = memory_pools(costs.devices, memory_limit)
     whole = Pairwise.build(objective, [unit.ops for unit in costs.units])
     allowed = apply_pins(whole, pin or {}).allowed
     pinned = all(
@@ -238,7 +250,7 @@ def keeps_limits(
         for number, unit in enumerate(whole.units)
         for op in unit
     )
-    return pinned and fits(objective, devices, objective.evaluate(devices), limits)
+    return pinned and fits(objective, devices, objective.evaluate(devices), pools)
 
 
 def greedy_choice(pairwise: Pairwise) -> np.ndarray:
@@ -263,23 +275,81 @@ def _baselines(pairwise: Pairwise, objective: str, planned_ns: int) -> Iterator[
 class _Search:
     pairwise: Pairwise
     objective: str
-    limits: Mapping[int, int]
+    pools: Pools
     deadline: float
     name: str = _MILP
     solver: Solver | None = None  # the only one to use
+    starts: tuple[np.ndarray, ...] = ()  # choices to begin from as well
 
     def run(self) -> tuple[Placed, int, str]:
         """Return the best placement, a lower bound in ns and how it was found."""
+        return self._small() if self.solver is None and self._is_small() else self._large()
+
+    def balanced(self, budget_s: float) -> _Search:
+        """Return the same search among placements whose fullest device holds little too much."""
+        deadline = now() + _EVEN_SHARE * budget_s
+        even: list[np.ndarray] = []
+        if self._is_small():
+            fullest = least_fullest_bytes(self.pairwise, self.pools, deadline)
+            if fullest is None:
+                raise nothing_fits(self.pairwise, self.pools)
+        else:
+            start = even_choice(self.pairwise, self.pools, _EVEN_SHARE * budget_s)
+            even = [self._in_a_row(), *([] if start is None else [start])]
+            fullest, even = self._evened(even)
+        return replace(self, pools={**self.pools, **self._shares(fullest)}, starts=tuple(even))
+
+    def _shares(self, fullest_bytes: int) -> dict[Pool, int]:
+        """Return a limit for the weights and states of each device."""
+        most = int(_UNEVEN * fullest_bytes)
+        return {Pool((d,), boundaries=False): most for d in range(self.pairwise.n_devices)}
+
+    def _evened(self, choices: list[np.ndarray]) -> tuple[int, list[np.ndarray]]:
+        """Return what the fullest device holds in the most even of some choices, and that one.
+
+        A choice is moved step by step to what it holds if a device has each constant once.
+        """
+        every = range(self.pairwise.n_devices)
+        found: list[tuple[int, np.ndarray]] = []
+        for choice in choices:
+            held = [
+                self.pairwise.least_bytes(choice[None], device, boundaries=False)[0]
+                for device in every
+            ]
+            for shares in (self._shares(max(held)), {}):
+                start = place(self.pairwise, choice, LATENCY)
+                pools = {**self.pools, **shares}
+                placed = squeeze(self.pairwise, start, LATENCY, pools, self.deadline)
+                if placed is not None:
+                    devices = self.pairwise.devices(placed.choice)
+                    each = self.pairwise.objective.memory_bytes(devices, placed.evaluation)
+                    found.append((int(each[:, :2].sum(axis=1).max()), placed.choice))
+                    break
+        if not found:
+            raise self._not_found()
+        fullest, choice = min(found, key=lambda one: one[0])
+        return fullest, [choice]
+
+    def _in_a_row(self) -> np.ndarray:
+        """Return the choice that gives each device in turn an equal part of the bytes."""
+        sizes = np.zeros(len(self.pairwise.units))
+        for term in self.pairwise.held:
+            sizes[term.users[0]] += term.n_bytes
+        n = self.pairwise.n_devices
+        before = np.cumsum(sizes) - sizes / 2
+        wanted = np.minimum(before * n // max(1.0, sizes.sum()), n - 1)
+        distance = np.abs(np.arange(n) - wanted[:, None])
+        return np.where(self.pairwise.allowed, distance, n).argmin(axis=1)
+
+    def _is_small(self) -> bool:
         free = int((self.pairwise.allowed.sum(axis=1) > 1).sum())
-        if self.solver is None and free <= SMALL and small_enough(self.pairwise):
-            return self._small()
-        return self._large()
+        return free <= SMALL and small_enough(self.pairwise)
 
     def _small(self) -> tuple[Placed, int, str]:
-        best = best_of_all(self.pairwise, self.objective, self.limits, self.deadline)
+        best = best_of_all(self.pairwise, self.objective, self.pools, self.deadline)
         if best.devices is None:
             if best.in_time:
-                raise nothing_fits(self.pairwise, self.limits)
+                raise nothing_fits(self.pairwise, self.pools)
             raise self._not_found()
         choice = self._choice_of(best.devices)
         placed = place(self.pairwise, choice, self.objective)
@@ -296,23 +366,24 @@ class _Search:
         if self.solver is None:
             starts += [*self._surcharged(), greedy_choice(self.pairwise)]
             starts += [choice for _, choice in _single_choices(self.pairwise)]
-            starts = _distinct([*starts, self._away()] if self.limits else starts)
+            starts += self.starts
+            starts = _distinct([*starts, self._away()] if self.pools else starts)
         placed = [place(self.pairwise, choice, self.objective) for choice in starts]
         placed = [p for p in placed if self._fits(p)]
         if not placed:
             placed = self._squeezed(starts)
         placed.sort(key=lambda p: p.value_ns)
         ends = [
-            repair(self.pairwise, start, self.objective, self.limits, self.deadline)
+            repair(self.pairwise, start, self.objective, self.pools, self.deadline)
             for start in placed[:_MOST_STARTS]
         ]
         best = min(ends, key=lambda p: p.value_ns)
-        best = kick(self.pairwise, best, self.objective, self.limits, self.deadline)
+        best = kick(self.pairwise, best, self.objective, self.pools, self.deadline)
         bound = self._lower_bound(0 if exact is None else exact.bound_ns)
         return best, bound, f"{method}, repaired"
 
     def _can_cut(self) -> bool:
-        two_free = self.pairwise.n_devices == 2 and self.objective == LATENCY and not self.limits
+        two_free = self.pairwise.n_devices == 2 and self.objective == LATENCY and not self.pools
         return two_free and self.solver is None
 
     def _exact(self) -> Choice | None:
@@ -320,17 +391,17 @@ class _Search:
         if self._can_cut():
             return min_cut(self.pairwise)
         solve = self.solver or milp
-        limits = dict(self.limits)
+        pools = dict(self.pools)
         first: Choice | None = None
         for _ in range(_TIGHTENINGS):
             left = max(0.1, (self.deadline - now()) * 0.6)
             try:
-                choice = solve(self.pairwise, self.objective, memory_limit=limits, budget_s=left)
+                choice = solve(self.pairwise, self.objective, memory_limit=pools, budget_s=left)
             except PlanError:
-                if not self.limits:
+                if not self.pools:
                     raise
                 if first is None:
-                    raise nothing_fits(self.pairwise, self.limits) from None
+                    raise nothing_fits(self.pairwise, self.pools) from None
                 return first  # the limits had been tightened too far
             if choice is None:
                 return first
@@ -340,11 +411,11 @@ class _Search:
             devices = self.pairwise.devices(choice.devices)
             evaluation = self.pairwise.objective.evaluate(devices)
             held = self.pairwise.objective.memory_bytes(devices, evaluation)
-            over = {d: int(held[d]) - limit for d, limit in self.limits.items()}
-            if all(excess <= 0 for excess in over.values()):
+            over = excess_bytes(held, self.pools)
+            if not over:
                 return first
             # Copies that the program does not see (a constant in two subgraphs of a device).
-            limits = {d: max(0, limits[d] - max(0, excess)) for d, excess in over.items()}
+            pools = {pool: max(0, limit - over.get(pool, 0)) for pool, limit in pools.items()}
         return first
 
     def _check(self, choice: Choice) -> None:
@@ -382,14 +453,14 @@ class _Search:
     def _away(self) -> np.ndarray:
         """Return the choice that keeps off limited devices wherever it can."""
         cost = np.where(self.pairwise.allowed, self.pairwise.time_ns.astype(float), np.inf)
-        cost[:, list(self.limits)] *= 2.0**60
+        cost[:, [number for pool in self.pools for number in pool.devices]] *= 2.0**60
         return cost.argmin(axis=1)
 
     def _squeezed(self, choices: list[np.ndarray]) -> list[Placed]:
         """Return the first choice that can be moved step by step until it keeps to the limits."""
         for choice in choices:
             placed = place(self.pairwise, choice, self.objective)
-            found = squeeze(self.pairwise, placed, self.objective, self.limits, self.deadline)
+            found = squeeze(self.pairwise, placed, self.objective, self.pools, self.deadline)
             if found is not None:
                 return [found]
         raise self._not_found()
@@ -410,12 +481,10 @@ class _Search:
 
     def _fits(self, placed: Placed) -> bool:
         devices = self.pairwise.devices(placed.choice)
-        return fits(self.pairwise.objective, devices, placed.evaluation, self.limits)
+        return fits(self.pairwise.objective, devices, placed.evaluation, self.pools)
 
     def _not_found(self) -> PlanError:
-        listed = ", ".join(
-            f"{self.pairwise.objective.devices[d]} {bytes_text(n)}" for d, n in self.limits.items()
-        )
+        listed = pools_text(self.pairwise.objective.devices, self.pools)
         limit = f" that keeps within memory_limit ({listed})" if listed else ""
         if now() > self.deadline:
             return PlanError(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from hetero_lab.planning.memory import Pools
 from hetero_lab.planning.pairwise import Pairwise
 
 
@@ -37,7 +37,8 @@ class Solver(Protocol):
         ``"latency"`` or ``"throughput"``; ``pairwise.values_ns(choices, objective)`` computes it
         for choices of shape ``[n, units]``.
     memory_limit
-        Bytes by number of the device; ``pairwise.least_bytes`` counts them.
+        Bytes by pool, the numbers of the devices that share a limit;
+        ``pairwise.least_bytes`` counts those of each device.
     budget_s
         When to stop.
 
@@ -58,6 +59,6 @@ class Solver(Protocol):
         objective: str,
         /,
         *,
-        memory_limit: Mapping[int, int],
+        memory_limit: Pools,
         budget_s: float,
     ) -> Choice | None: ...

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 import hetero_lab as hl
 from hetero_lab.lint.context import INFO, Draft, LintContext
+from hetero_lab.planning.memory import Pools
 from hetero_lab.planning.pairwise import Pairwise
 from hetero_lab.planning.solver import Choice
 
@@ -41,7 +42,7 @@ def wide_boundaries(context: LintContext) -> Iterator[Draft]:
 
 
 def fastest(
-    pairwise: Pairwise, objective: str, /, *, memory_limit: Mapping[int, int], budget_s: float
+    pairwise: Pairwise, objective: str, /, *, memory_limit: Pools, budget_s: float
 ) -> Choice:
     """Put each unit where it takes least time, whatever its boundaries cost."""
     time_ns = np.where(pairwise.allowed, pairwise.time_ns, np.iinfo(np.int64).max)

@@ -153,12 +153,15 @@ def alone_ns(costs: CostModel, affinity: Affinity) -> int:
     return ns(costs.constant_us) + ns(costs.spread_us) * (n - 1) // (n + 4)
 
 
-def held_bytes(costs: CostModel, affinity: Affinity) -> dict[str, int]:
-    """Count the constants and boundary tensors of each device from the partition."""
+def held_bytes(costs: CostModel, affinity: Affinity, *, boundaries: bool = True) -> dict[str, int]:
+    """Count the constants, states and boundary tensors of each device from the partition."""
     graph = costs.graph
     partition = predict(graph, affinity)
     placeable = set(graph.placeable)
     held = dict.fromkeys(costs.devices, 0)
+    for op in graph:
+        if op.type == "ReadValue":
+            held[affinity[op.name]] += op.outputs[0].n_bytes or 0
     for subgraph in partition.subgraphs:
         seen, queue = set(), [graph.index_of[op] for op in subgraph.ops]
         queue = [index for index in queue if index in placeable]
@@ -172,7 +175,7 @@ def held_bytes(costs: CostModel, affinity: Affinity) -> dict[str, int]:
             for index in seen
             if graph.ops[index].type == CONSTANT
         )
-    for boundary in partition.boundaries:
+    for boundary in partition.boundaries if boundaries else ():
         n_bytes = graph.ops[graph.index_of[boundary.op]].outputs[boundary.port].n_bytes or 0
         for index in (boundary.source, *boundary.targets):
             held[partition.subgraphs[index].device] += n_bytes

@@ -141,23 +141,25 @@ def test_large_plans_are_between_their_bounds_and_every_baseline(seed, n_devices
     check_between_bound_and_baselines(costs, objective)
 
 
-@pytest.mark.parametrize("limited", [False, True])
+@pytest.mark.parametrize("limited", ["", "A", "AB"])
 @pytest.mark.parametrize("objective", ["latency", "throughput"])
 @pytest.mark.parametrize("seed", sliced(range(12), quick=4))
 def test_the_bound_of_the_large_method_holds(monkeypatch, seed, objective, limited):
     monkeypatch.setattr(planner, "SMALL", 0)
     costs = random_case(seed, most_units=6)
     every = every_placement(costs)
-    limit = None
+    limit, most = None, 0
     if limited:
-        sizes = sorted({held_bytes(costs, a)["A"] for a in every})
-        limit = {"A": sizes[len(sizes) // 3]}
-        every = [a for a in every if held_bytes(costs, a)["A"] <= limit["A"]]
+        held = {a: sum(held_bytes(costs, a)[d] for d in limited) for a in every}
+        sizes = sorted(set(held.values()))
+        most = sizes[len(sizes) // 3]
+        limit = {tuple(limited): most}
+        every = [a for a in every if held[a] <= most]
     made = plan_graph(costs.graph, costs, objective=objective, memory_limit=limit)
     best = min(VALUE[objective](costs, affinity) for affinity in every)
     assert ns(made.lower_bound_us) <= best <= ns(made.predicted_us)
     assert VALUE[objective](costs, made.affinity) == ns(made.predicted_us)
-    assert not limit or held_bytes(costs, made.affinity)["A"] <= limit["A"]
+    assert not limit or sum(held_bytes(costs, made.affinity)[d] for d in limited) <= most
 
 
 @pytest.mark.parametrize("seed", sliced(range(12), quick=3))
@@ -244,29 +246,93 @@ def test_throughput_is_the_least_time_of_the_busiest_device(seed):
     assert made.gap == 0.0
 
 
+POOLS = ([("A",)], [("A",), ("B",)], [("A", "B")], [("A", "B"), ("A",)], [("B", "A"), ("B", "C")])
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 10_000),
     share=st.floats(0, 1, allow_subnormal=False),
-    both=st.booleans(),
+    pools=st.sampled_from(POOLS),
 )
-def test_memory_limits_are_kept_and_the_best_within_them_is_found(seed, share, both):
-    costs = random_case(seed, most_units=5)
+def test_memory_limits_are_kept_and_the_best_within_them_is_found(seed, share, pools):
+    costs = random_case(seed, most_units=5, state=seed % 4 == 1)
     held = {affinity: held_bytes(costs, affinity) for affinity in every_placement(costs)}
-    limits: dict[str, int | str] = {}
-    for device in costs.devices[: 2 if both else 1]:
-        sizes = sorted({by_device[device] for by_device in held.values()})
-        limits[device] = sizes[round(share * (len(sizes) - 1))]
-    fitting = [a for a, size in held.items() if all(size[d] <= limits[d] for d in limits)]
+    limits: dict[str | tuple[str, ...], int] = {}
+    for pool in pools:
+        if set(pool) <= set(costs.devices):
+            sizes = sorted({sum(size[d] for d in pool) for size in held.values()})
+            limits[pool if len(pool) > 1 else pool[0]] = sizes[round(share * (len(sizes) - 1))]
+    by_pool = {(key,) if isinstance(key, str) else key: n for key, n in limits.items()}
+
+    def keeps(size: dict[str, int]) -> bool:
+        return all(sum(size[d] for d in pool) <= n for pool, n in by_pool.items())
+
+    fitting = [affinity for affinity, size in held.items() if keeps(size)]
     if not fitting:
         with pytest.raises(PlanError, match="keeps within memory_limit"):
             plan_graph(costs.graph, costs, memory_limit=limits)
         return
     made = plan_graph(costs.graph, costs, memory_limit=limits)
     assert made.memory_bytes == held_bytes(costs, made.affinity)
-    assert all(made.memory_bytes[d] <= limits[d] for d in limits)
+    assert keeps(dict(made.memory_bytes))
     assert ns(made.predicted_us) == min(latency_ns(costs, affinity) for affinity in fitting)
     assert planner.keeps_limits(costs, made.affinity, memory_limit=limits)
+
+
+@pytest.mark.parametrize("limited", [False, True])
+@pytest.mark.parametrize("seed", sliced(range(40), quick=3))
+def test_balanced_memory_is_the_least_latency_of_all_even_placements(seed, limited):
+    costs = random_case(seed, most_units=6, n_devices=2 + seed % 2, state=seed % 5 == 4)
+    every = every_placement(costs)
+    both = {a: held_bytes(costs, a)["A"] + held_bytes(costs, a)["B"] for a in every}
+    most = sorted(both.values())[len(both) // 3]
+    within = [a for a in every if both[a] <= most] if limited else every
+    fullest = {a: max(held_bytes(costs, a, boundaries=False).values()) for a in within}
+    allowed = int(1.05 * min(fullest.values()))
+    made = plan_graph(
+        costs.graph,
+        costs,
+        objective="balanced_memory",
+        memory_limit={("A", "B"): most} if limited else None,
+    )
+    assert made.memory_bytes == held_bytes(costs, made.affinity)
+    assert made.affinity in fullest
+    assert fullest[made.affinity] <= allowed
+    even = [affinity for affinity, n_bytes in fullest.items() if n_bytes <= allowed]
+    assert ns(made.predicted_us) == min(latency_ns(costs, affinity) for affinity in even)
+    assert made.gap == 0.0
+
+
+@pytest.mark.parametrize("n_devices", [2, 3])
+def test_a_large_model_is_spread_over_devices_evenly(n_devices):
+    costs = random_case(3, most_units=60, n_devices=n_devices, n_ops=60)
+    units = tuple(dataclasses.replace(u, time_us=(7.0,) * n_devices) for u in costs.units)
+    free = dataclasses.replace(costs, units=units)
+    whole = sum(op.outputs[0].n_bytes or 0 for op in free.graph if op.type == "Constant")
+    made = plan_graph(free.graph, free, objective="balanced_memory", budget_s=1)
+    held = held_bytes(free, made.affinity, boundaries=False)
+    assert made.memory_bytes == held_bytes(free, made.affinity)
+    assert whole / n_devices <= max(held.values()) < 1.2 * whole / n_devices
+    assert ns(made.predicted_us) == latency_ns(free, made.affinity)
+    assert made.lower_bound_us <= made.predicted_us
+
+
+@pytest.mark.parametrize(
+    ("limit", "says"),
+    [
+        ({("A", "D"): 5}, "memory_limit names 'D', which is not planned for"),
+        ({(): 5}, "a pool without devices"),
+        ({("A", "B"): "much"}, "'much' is not a number of bytes"),
+        ({5: 5}, "memory_limit names '5'"),
+        ("1MiB", r"\('GPU', 'CPU'\): '6GiB'"),
+        ({("B", "A"): 0}, r"A and B 0 B\): .*on A and B .* at least 3.03 KB of weights"),
+    ],
+)
+def test_pools_that_are_none(limit, says):
+    costs = random_case(3, most_units=5, n_devices=2)
+    with pytest.raises(PlanError, match=says):
+        plan_graph(costs.graph, costs, memory_limit=limit)
 
 
 @pytest.mark.parametrize("seed", range(6))

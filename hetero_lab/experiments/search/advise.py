@@ -60,8 +60,9 @@ from hetero_lab.model.language import refuse_language_model
 from hetero_lab.model.read import PreparedModel, Source, prepare, save
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement, carried_over, resolve
-from hetero_lab.planning.constraints import check_constraints, parse_bytes
+from hetero_lab.planning.constraints import check_constraints
 from hetero_lab.planning.cost_model import CostModel
+from hetero_lab.planning.memory import MemoryLimit, memory_pools
 from hetero_lab.planning.objective import LATENCY, THROUGHPUT
 from hetero_lab.runtime.inputs import Inputs, digest_of
 from hetero_lab.runtime.quantize import calibration_inputs, quantize
@@ -99,7 +100,7 @@ def advise(
     requests: int = ...,
     budget_s: float | None = ...,
     device_properties: Mapping[str, Mapping[str, Any]] | None = ...,
-    memory_limit: Mapping[str, int | str] | None = ...,
+    memory_limit: MemoryLimit | None = ...,
     costs: CostModel | None = ...,
     inputs: Inputs | None = ...,
     seed: int = ...,
@@ -122,7 +123,7 @@ def advise(
     requests: int = ...,
     budget_s: float | None = ...,
     device_properties: Mapping[str, Mapping[str, Any]] | None = ...,
-    memory_limit: Mapping[str, int | str] | None = ...,
+    memory_limit: MemoryLimit | None = ...,
     costs: CostModel | None = ...,
     inputs: Inputs | None = ...,
     seed: int = ...,
@@ -144,7 +145,7 @@ def advise(
     requests: int = 1,
     budget_s: float | None = 300.0,
     device_properties: Mapping[str, Mapping[str, Any]] | None = None,
-    memory_limit: Mapping[str, int | str] | None = None,
+    memory_limit: MemoryLimit | None = None,
     costs: CostModel | None = None,
     inputs: Inputs | None = None,
     seed: int = 0,
@@ -186,8 +187,8 @@ def advise(
     budget_s
         Wall time of the measurements. Where it is too short, the advice says what it needs.
     device_properties, memory_limit, costs
-        As for :func:`hetero_lab.optimize`; the limits are those of weights, in a pipeline of
-        those of all models together.
+        As for :func:`hetero_lab.optimize`; in a pipeline the limits are those of all models
+        together.
     inputs, seed, isolate, progress
         As for :func:`hetero_lab.sweep`.
     store
@@ -251,8 +252,7 @@ def advise(
     properties = check_device_properties(device_properties, names, core)
     bound = bind(model, core)
     refuse_language_model(bound.model, "advise")
-    limits = dict(memory_limit or {})
-    check_constraints(bound.graph, names, limits, None)
+    check_constraints(bound.graph, names, memory_limit, None)
     if costs is not None:
         costs.check_graph(bound.graph)
     in_flight = requests if requests > 1 or objective == LATENCY else _IN_FLIGHT
@@ -262,7 +262,7 @@ def advise(
         objective=objective,
         requests=in_flight,
         device_properties=properties,
-        memory_limit=limits,
+        memory_limit=memory_limit,
     )
     if not candidates.placements:
         reasons = "; ".join(f"{label}: {why}" for label, why in candidates.left_out.items())
@@ -278,7 +278,7 @@ def advise(
             objective=objective,
             requests=in_flight,
             properties=properties,
-            limits=limits,
+            memory_limit=memory_limit,
             costs=costs,
             inputs=inputs,
             seed=seed,
@@ -295,7 +295,7 @@ def _advise_pipeline(
     devices: Sequence[str] | None,
     *,
     budget_s: float | None,
-    memory_limit: Mapping[str, int | str] | None,
+    memory_limit: MemoryLimit | None,
     store: str | os.PathLike[str] | None,
     core: ov.Core | None,
     **options: Any,
@@ -320,7 +320,7 @@ def _advise_pipeline(
     return advise_together(
         alone,
         objective=options["objective"],
-        memory_limit=memory_limit or {},
+        memory_limit=memory_limit,
         watch=watch if budget_s is None else Stopwatch(watch.left_s, now()),
         seed=options["seed"],
         progress=options["progress"],
@@ -341,7 +341,7 @@ class _Inquiry:
     objective: str
     requests: int
     properties: Mapping[str, Mapping[str, Any]]
-    limits: Mapping[str, int | str]
+    memory_limit: MemoryLimit | None
     costs: CostModel | None
     inputs: Inputs | None
     seed: int
@@ -441,7 +441,7 @@ class _Inquiry:
         if kept is not None and kept.is_file():
             affinity = Affinity.from_json(kept)
             placement = Placement(affinity, OPTIMIZED, self._free_properties(affinity))
-            if not over_limit(self.bound.graph, placement, self.limits):
+            if not over_limit(self.bound.graph, placement, self.devices, self.memory_limit):
                 return placement
         budget_s = self._until_s(_SEARCH)
         if budget_s is not None and budget_s < _SEARCH_LEAST_S:
@@ -462,7 +462,7 @@ class _Inquiry:
                 objective=self.objective,
                 budget_s=budget_s,
                 device_properties=None if costs is not None else self.properties,
-                memory_limit=self.limits or None,
+                memory_limit=self.memory_limit,
                 costs=costs,
                 inputs=self.inputs,
                 seed=self.seed,
@@ -495,7 +495,7 @@ class _Inquiry:
                 self.costs.to_json(scratch / "costs.json")
                 costs = file_digest(scratch / "costs.json")
         properties = [(d, sorted(p.items())) for d, p in sorted(self.properties.items())]
-        limits = sorted((device, parse_bytes(limit)) for device, limit in self.limits.items())
+        limits = sorted(memory_pools(self.devices, self.memory_limit).items())
         asked = (self.devices, self.objective, properties, limits)
         return [self.bound.fingerprint, repr(asked), costs]
 

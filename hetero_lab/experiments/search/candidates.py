@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hetero_lab.backend.bound import BoundModel
 from hetero_lab.backend.devices import device_names, precisions, supported_ops
 from hetero_lab.backend.emulation import emulated_devices
@@ -18,9 +20,14 @@ from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement, resolve
 from hetero_lab.placement.priorities import Priorities
-from hetero_lab.planning.constraints import parse_bytes
+from hetero_lab.planning.memory import (
+    MemoryLimit,
+    MemoryTable,
+    excess_text,
+    memory_pools,
+    placement_memory,
+)
 from hetero_lab.planning.objective import LATENCY
-from hetero_lab.tables import bytes_text
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -64,7 +71,7 @@ def candidates_for(
     objective: str,
     requests: int,
     device_properties: Mapping[str, Mapping[str, Any]],
-    memory_limit: Mapping[str, int | str],
+    memory_limit: MemoryLimit | None,
 ) -> Candidates:
     """Return what can be measured without a search.
 
@@ -101,7 +108,7 @@ def candidates_for(
         except HeteroLabError as error:
             found.left_out[label] = str(error)
             return None
-        if excess := over_limit(bound.graph, placement, memory_limit):
+        if excess := over_limit(bound.graph, placement, devices, memory_limit):
             found.left_out[label] = excess
         elif placement.direct or len(placement.affinity.devices) > 1:
             found.add(placement)
@@ -155,24 +162,25 @@ def _variations(device: str, requests: int, core: ov.Core) -> dict[str, dict[str
     return found
 
 
-def held_bytes(graph: OpGraph, placement: Placement) -> dict[str, int]:
-    """Return the bytes of weights that each device holds."""
-    if placement.direct:
-        return dict.fromkeys(placement.devices, graph.weight_bytes)
-    held = dict.fromkeys(placement.devices, 0)
-    for op in graph:
-        if op.type == "Constant":
-            held[placement.affinity[op.name]] += op.outputs[0].n_bytes or 0
-    return held
+def held_bytes(graph: OpGraph, placement: Placement, devices: Sequence[str]) -> np.ndarray:
+    """Return the bytes of weights, states and boundary tensors of ``devices``, shape ``[n, 3]``.
+
+    A device that is not split from others holds all weights and states.
+    """
+    if not placement.direct:
+        return placement_memory(graph, placement.affinity, devices)
+    table = MemoryTable.of(graph)
+    states = int(table.n_bytes[table.first_tensor[table.states]].sum())
+    whole = [graph.weight_bytes, states, 0]
+    return np.array([whole if device in placement.devices else [0, 0, 0] for device in devices])
 
 
-def over_limit(graph: OpGraph, placement: Placement, memory_limit: Mapping[str, int | str]) -> str:
-    """Say which device would hold more weights than it may; empty if none would."""
-    held = held_bytes(graph, placement)
-    for device, limit in memory_limit.items():
-        if held.get(device, 0) > parse_bytes(limit):
-            return (
-                f"{device} would hold {bytes_text(held[device])} of weights, more than its limit "
-                f"of {bytes_text(parse_bytes(limit))}"
-            )
-    return ""
+def over_limit(
+    graph: OpGraph,
+    placement: Placement,
+    devices: Sequence[str],
+    memory_limit: MemoryLimit | None,
+) -> str:
+    """Say which of ``devices`` would hold more than they may; empty if none would."""
+    pools = memory_pools(devices, memory_limit)
+    return excess_text(devices, held_bytes(graph, placement, devices), pools) if pools else ""

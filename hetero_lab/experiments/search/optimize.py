@@ -27,6 +27,7 @@ from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement
 from hetero_lab.planning.constraints import check_constraints
 from hetero_lab.planning.cost_model import CostModel, expect_costs
+from hetero_lab.planning.memory import MemoryLimit
 from hetero_lab.planning.objective import LATENCY, THROUGHPUT
 from hetero_lab.planning.observations import Observation
 from hetero_lab.planning.planner import GREEDY, Plan, keeps_limits, plan_graph
@@ -139,7 +140,7 @@ def optimize(
     objective: str = LATENCY,
     budget_s: float | None = 120.0,
     device_properties: Mapping[str, Mapping[str, Any]] | None = None,
-    memory_limit: Mapping[str, int | str] | None = None,
+    memory_limit: MemoryLimit | None = None,
     pin: Mapping[str, str] | None = None,
     costs: CostModel | None = None,
     inputs: Inputs | None = None,
@@ -248,7 +249,7 @@ class _Search:
     watch: Stopwatch
     progress: SearchProgress
     objective: str
-    memory_limit: Mapping[str, int | str] | None
+    memory_limit: MemoryLimit | None
     pin: Mapping[str, str] | None
     trials: list[Proposal] = field(default_factory=list)
     planned: dict[Affinity, Observation] = field(default_factory=dict)

@@ -34,14 +34,14 @@ from hetero_lab.experiments.search.advice import (
 from hetero_lab.experiments.search.candidates import held_bytes
 from hetero_lab.experiments.search.progress import SearchProgress
 from hetero_lab.placement.placement import Placement, resolve
-from hetero_lab.planning.constraints import parse_bytes
+from hetero_lab.planning.memory import MemoryLimit, excess_text, memory_pools
 from hetero_lab.planning.objective import LATENCY
 from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed, inference_errors
 from hetero_lab.runtime.inputs import generate_inputs
 from hetero_lab.runtime.throughput import run_side_by_side_turn
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.statistics import paired_ratio, turn_level
-from hetero_lab.tables import bytes_text, html_table, make_directory
+from hetero_lab.tables import html_table, make_directory
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -221,7 +221,7 @@ def advise_together(
     advices: Mapping[str, Advice],
     *,
     objective: str,
-    memory_limit: Mapping[str, int | str],
+    memory_limit: MemoryLimit | None,
     watch: Stopwatch,
     seed: int,
     progress: bool,
@@ -262,7 +262,7 @@ def advise_together(
 
 
 def _combinations(
-    advices: Mapping[str, Advice], objective: str, memory_limit: Mapping[str, int | str]
+    advices: Mapping[str, Advice], objective: str, memory_limit: MemoryLimit | None
 ) -> tuple[list[Combination], dict[str, str]]:
     """Return what is best for each alone, then other devices for some, the promising ones first."""
     options = [_options(advice) for advice in advices.values()]
@@ -295,18 +295,13 @@ def _options(advice: Advice) -> list[Judged]:
     return list(by_devices.values())[:_OPTIONS]
 
 
-def _over_limit(combination: Combination, memory_limit: Mapping[str, int | str]) -> str:
-    for device, limit in memory_limit.items():
-        held = sum(
-            held_bytes(c.model.graph, c.placement).get(device, 0)
-            for c in combination.chosen.values()
-        )
-        if held > parse_bytes(limit):
-            return (
-                f"{device} would hold {bytes_text(held)} of weights, more than its limit of "
-                f"{bytes_text(parse_bytes(limit))}"
-            )
-    return ""
+def _over_limit(combination: Combination, memory_limit: MemoryLimit | None) -> str:
+    """Say which devices would hold more of all models than they may; empty if none would."""
+    chosen = combination.chosen.values()
+    named = {d for key in memory_limit or {} for d in ([key] if isinstance(key, str) else key)}
+    devices = tuple(sorted(named.union(*(c.placement.devices for c in chosen))))
+    held = sum(held_bytes(c.model.graph, c.placement, devices) for c in chosen)
+    return excess_text(devices, np.asarray(held), memory_pools(devices, memory_limit))
 
 
 def _expected_us(combination: Combination, objective: str) -> float:

@@ -1,0 +1,229 @@
+"""What each device holds of a model, and limits to it.
+
+Counted, for each device, are weights as they are stored, once for each subgraph that uses them;
+states, such as a key-value cache; and tensors between subgraphs, where they are made and once for
+each subgraph that receives them. Not counted is what a plugin allocates besides: tensors within a
+subgraph, scratch memory, weights that it converts; and tensors whose shape is dynamic, unless the
+graph is that of a context length (:func:`hetero_lab.model.context.graph_at_context`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from numbers import Integral
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from hetero_lab.errors import PlanError, did_you_mean, shorten
+from hetero_lab.model.opgraph import CONSTANT, OpGraph
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.subgraph_collector import SubgraphCollector
+from hetero_lab.placement.topology import topology
+from hetero_lab.tables import bytes_text
+
+MemoryLimit: TypeAlias = "Mapping[Any, int | str]"  # by device, or by a tuple of those that share
+
+_BYTES = re.compile(r"^\s*(\d+(?:\.\d*)?)\s*([kmgt]?)(i?)b?\s*$", re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+_NO_LIMIT = 1 << 60  # more than any device has
+
+
+class Pool(NamedTuple):
+    """Devices, by number and ascending, that share a limit to what they hold together.
+
+    Without ``boundaries``, tensors between subgraphs are not counted.
+    """
+
+    devices: tuple[int, ...]
+    boundaries: bool = True
+
+    def held_bytes(self, held: np.ndarray) -> int:
+        """Return what they hold together, of what each does, shape ``[devices, 3]``."""
+        return int(held[list(self.devices), : 3 if self.boundaries else 2].sum())
+
+
+Pools: TypeAlias = "Mapping[Pool, int]"  # bytes
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """What a device has to hold of a model: ``blocks`` is a range, empty if it has none."""
+
+    device: str
+    blocks: str
+    weight_bytes: int
+    state_bytes: int
+    boundary_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """All three together."""
+        return self.weight_bytes + self.state_bytes + self.boundary_bytes
+
+
+def parse_bytes(limit: int | str) -> int:
+    """Read a memory limit: a number of bytes, ``"512 MiB"`` or ``"2GB"``."""
+    if isinstance(limit, str) and (match := _BYTES.match(limit)):
+        number, prefix, binary = match.groups()
+        power = (1024 if binary else 1000) ** _POWERS[prefix.lower()]
+        return int(min(float(number) * power, _NO_LIMIT))
+    if isinstance(limit, Integral) and not isinstance(limit, bool) and int(limit) >= 0:
+        return min(int(limit), _NO_LIMIT)
+    raise PlanError(
+        f"memory_limit: {shorten(str(limit))} is not a number of bytes. Write for instance "
+        "2147483648 or '2GiB'."
+    )
+
+
+def memory_pools(devices: Sequence[str], limits: MemoryLimit | None) -> dict[Pool, int]:
+    """Read limits of devices, and of pools of memory that several devices share.
+
+    Parameters
+    ----------
+    devices
+        Those that are planned for.
+    limits
+        Bytes, or texts such as ``"2GiB"``: ``{"GPU.0": "2GiB", ("GPU.0", "CPU"): "6GiB"}``.
+
+    Returns
+    -------
+    dict
+        Bytes of each pool.
+
+    Raises
+    ------
+    PlanError
+        A device that is not planned for, a pool without devices, or a limit that is no number of
+        bytes.
+    """
+    if limits is None:
+        return {}
+    if not isinstance(limits, Mapping):
+        raise PlanError(
+            "memory_limit= maps devices to bytes, for instance {'GPU': '2GiB', "
+            "('GPU', 'CPU'): '6GiB'}."
+        )
+    pools: dict[Pool, int] = {}
+    for key, limit in limits.items():
+        members = (key,) if isinstance(key, str) or not isinstance(key, Iterable) else tuple(key)
+        if not members:
+            raise PlanError(
+                "memory_limit has a pool without devices. Name those that share the memory, for "
+                f"instance {tuple(devices)!r}, or leave it out."
+            )
+        for device in members:
+            if device not in devices:
+                raise PlanError(
+                    f"memory_limit names {shorten(str(device))}, which is not planned for."
+                    f"{did_you_mean(str(device), devices)} Devices: {', '.join(devices)}."
+                )
+        pool = Pool(tuple(sorted({devices.index(device) for device in members})))
+        n_bytes = parse_bytes(limit)
+        pools[pool] = min(n_bytes, pools.get(pool, n_bytes))
+    return pools
+
+
+def pools_text(devices: Sequence[str], pools: Pools) -> str:
+    """Write limits for a message: ``GPU 2.0 GB; GPU and CPU 6.0 GB``."""
+    return "; ".join(f"{names_of(devices, p)} {bytes_text(n)}" for p, n in pools.items())
+
+
+def names_of(devices: Sequence[str], pool: Pool) -> str:
+    """Write the devices of a pool for a message."""
+    names = " and ".join(devices[number] for number in pool.devices)
+    return names if pool.boundaries else f"weights on {names}"
+
+
+def excess_bytes(held: np.ndarray, pools: Pools) -> dict[Pool, int]:
+    """Return by how much what devices hold, shape ``[devices, 3]``, exceeds each limit."""
+    over = {pool: pool.held_bytes(held) - limit for pool, limit in pools.items()}
+    return {pool: excess for pool, excess in over.items() if excess > 0}
+
+
+def excess_text(devices: Sequence[str], held: np.ndarray, pools: Pools) -> str:
+    """Say which devices would hold more than they may; empty if none would."""
+    for pool in excess_bytes(held, pools):
+        return (
+            f"{names_of(devices, pool)} would hold {bytes_text(pool.held_bytes(held))}, "
+            f"more than the limit of {bytes_text(pools[pool])}"
+        )
+    return ""
+
+
+def placement_memory(graph: OpGraph, affinity: Affinity, devices: Sequence[str]) -> np.ndarray:
+    """Count what HETERO has ``devices`` hold of a placement.
+
+    Returns
+    -------
+    numpy.ndarray
+        Bytes of weights, states and boundary tensors, shape ``[devices, 3]``.
+    """
+    number = {device: at for at, device in enumerate(devices)}
+    placed = np.array([number[affinity[op.name]] for op in graph], dtype=np.int64)
+    ids = SubgraphCollector.of(graph).split(placed).ids
+    return MemoryTable.of(graph).held_bytes(placed, ids, len(devices))
+
+
+class MemoryTable:
+    """The bytes of a graph's weights, states and tensors, and who uses them, as arrays."""
+
+    def __init__(self, graph: OpGraph):
+        self.graph = graph
+        counts = [len(op.outputs) for op in graph]
+        self.first_tensor = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        self.n_bytes = np.array([t.n_bytes or 0 for op in graph for t in op.outputs], np.int64)
+        self.states = np.array([op.index for op in graph if op.type == "ReadValue"], np.int64)
+
+    @classmethod
+    def of(cls, graph: OpGraph) -> MemoryTable:
+        """Return the table that is kept with a graph."""
+        return graph.derived(cls)
+
+    def held_bytes(self, devices: np.ndarray, ids: np.ndarray, n_devices: int) -> np.ndarray:
+        """Return the bytes of weights, states and boundary tensors, shape ``[devices, 3]``.
+
+        ``devices`` and ``ids`` are the device and the subgraph of each node.
+        """
+        top = topology(self.graph)
+        n_ids = int(ids.max()) + 1
+        device_of_id = np.zeros(n_ids, dtype=np.int64)
+        device_of_id[ids] = devices
+        constant, user = self.constant_uses
+        keys = np.unique(constant * n_ids + ids[user])
+        weights = self.n_bytes[self.first_tensor[keys // n_ids]]
+        wires = np.flatnonzero((ids[top.source] != ids[top.target]) & ~top.from_constant)
+        received = np.unique(top.tensor[wires] * n_ids + ids[top.target[wires]])
+        made, at = np.unique(top.tensor[wires], return_index=True)
+        parts = (
+            [(device_of_id[keys % n_ids], weights)],
+            [(devices[self.states], self.n_bytes[self.first_tensor[self.states]])],
+            [
+                (device_of_id[received % n_ids], self.n_bytes[received // n_ids]),
+                (devices[top.source[wires[at]]], self.n_bytes[made]),
+            ],
+        )
+        held = np.zeros((n_devices, len(parts)), dtype=np.int64)
+        for column, added in enumerate(parts):
+            for where, sizes in added:
+                np.add.at(held[:, column], where, sizes)
+        return held
+
+    @cached_property
+    def constant_uses(self) -> tuple[np.ndarray, np.ndarray]:
+        """Constants and the placeable ops that use them, directly or through their own ops."""
+        placeable, pairs = set(self.graph.placeable), set()
+        above: dict[int, set[int]] = {}
+        for op in self.graph:
+            if op.type == CONSTANT:
+                above[op.index] = {op.index}
+            elif op.index in self.graph.constant_side:
+                above[op.index] = set().union(*(above[p] for p, _ in op.inputs))
+            elif op.index in placeable:
+                for producer, _ in op.inputs:
+                    pairs.update((c, op.index) for c in above.get(producer, ()))
+        table = np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2)
+        return table[:, 0], table[:, 1]
