@@ -58,6 +58,9 @@ def test_options_are_read():
     given = options.parse(parser, ["m", "--pin", "^a=b=GPU", "--memory-limit", "GPU=2GiB"])
     assert plan_commands.pairs(given.pin, "--pin", "") == {"^a=b": "GPU"}
     assert plan_commands.pairs(given.memory_limit, "--memory-limit", "") == {"GPU": "2GiB"}
+    pool = ["GPU.0,CPU=6GiB", "CPU=1"]
+    assert plan_commands.memory_limit(pool) == {("GPU.0", "CPU"): "6GiB", ("CPU",): "1"}
+    assert plan_commands.memory_limit([]) is None
     assert (given.objective, given.budget, given.costs) == ("latency", 60.0, None)
     for text in ("GPU", "=2GiB", "GPU="):
         with pytest.raises(ArgumentError, match="NAME=VALUE"):
@@ -105,6 +108,8 @@ def test_pins_and_limits_reach_the_plan(costs_file, tmp_path, capsys):
     assert {affinity[op] for op in affinity.ops if op.startswith("mixed1/")} == {"CPU"}
     assert cli.main([*arguments, "--memory-limit", "CPU=1"]) == 2
     assert "No placement keeps within memory_limit" in capsys.readouterr().err
+    assert cli.main([*arguments, "--memory-limit", "PLANACC,CPU=1"]) == 2
+    assert "memory_limit (PLANACC and CPU 1 B): " in capsys.readouterr().err
 
 
 def test_a_plan_for_devices_of_another_machine_is_linted_by_what_the_costs_know(tmp_path, capsys):
@@ -129,6 +134,7 @@ def _as_text(costs: CostModel, directory) -> dict:
         (["-d", "CPU"], "two devices or more"),
         (["-d", "PLANACC,CPU", "--memory-limit", "PLANACC=lots"], "not a number of bytes"),
         (["-d", "PLANACC,CPU", "--memory-limit", "GPU=2GiB"], "memory_limit names 'GPU'"),
+        (["-d", "PLANACC,CPU", "--memory-limit", "CPU,GPU=2GiB"], "memory_limit names 'GPU'"),
         (["-d", "PLANACC,CPU", "--memory-limit", "2GiB"], "NAME=VALUE"),
         (["-d", "PLANACC,CPU", "--pin", "^mixed=GPU"], "--pin names 'GPU'"),
         (["-d", "PLANACC,CPU", "--pin", "^zzz=CPU"], "zzz"),

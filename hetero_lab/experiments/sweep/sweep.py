@@ -38,7 +38,7 @@ from hetero_lab.model.language import Scenario
 from hetero_lab.model.opgraph import graph_to_json
 from hetero_lab.model.read import Source
 from hetero_lab.placement.placement import PlacementLike
-from hetero_lab.planning.constraints import parse_bytes
+from hetero_lab.planning.memory import parse_bytes
 from hetero_lab.runtime.inputs import Inputs
 from hetero_lab.runtime.runners import HETERO, inputs_for
 from hetero_lab.runtime.scoring import Correct

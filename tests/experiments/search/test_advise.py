@@ -160,7 +160,8 @@ def inquiry(store, devices=("CPU",), **changes) -> advising._Inquiry:
     watch = Stopwatch.start(None)
     options: dict[str, Any] = {
         "data": None, "metric": None, "max_drop": 0.01, "objective": "latency", "requests": 1,
-        "properties": {}, "limits": {}, "costs": None, "inputs": None, "seed": 0, "isolate": False,
+        "properties": {}, "memory_limit": {}, "costs": None, "inputs": None, "seed": 0,
+        "isolate": False,
     }  # fmt: skip
     return advising._Inquiry(
         bound=bound,
@@ -202,7 +203,7 @@ def test_what_was_searched_for_something_else_is_not_taken_from_the_store(monkey
     for changes in (
         {"devices": ("CPU", "ADVKEPT")},
         {"objective": "throughput"},
-        {"limits": {"ADVKEPT": "1KiB"}},
+        {"memory_limit": {"ADVKEPT": "1KiB"}},
         {"properties": {"CPU": {"NUM_STREAMS": 2}}},
         {"costs": chain_costs()},
     ):
@@ -278,6 +279,11 @@ def test_a_memory_limit_leaves_devices_out():
     found = candidates("digits_inception", ("ADVACC", "CPU"), core, memory_limit={"ADVACC": "1KiB"})
     assert "ADVACC would hold" in found.left_out["HETERO:ADVACC,CPU"]
     assert "HETERO:CPU,ADVACC" not in found.placements
+    hl.emulate("ADVTWO")
+    pool = {("ADVTWO", "CPU"): "200KB"}  # the model is 178 KB
+    found = candidates("digits_inception", ("ADVTWO", "CPU"), core, memory_limit=pool)
+    assert {"CPU", "ADVTWO"} <= set(found.placements)
+    assert "ADVTWO and CPU would hold" in found.left_out["AUTO:ADVTWO,CPU"]
 
 
 def test_order_of_devices():

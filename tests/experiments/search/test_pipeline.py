@@ -151,6 +151,9 @@ def test_memory_is_that_of_all_models_together_and_the_first_that_fits_is_said_t
     found, left_out = pipeline._combinations(advices, "latency", limit)
     assert [c.label for c in found] == ["a: CPU, b: PIPEMEM", "a: PIPEMEM, b: CPU"]
     assert list(left_out) == ["a: CPU, b: CPU", "a: PIPEMEM, b: PIPEMEM"]
+    pool: dict[Any, int] = {("PIPEMEM", "CPU"): 2 * each - 1}
+    with pytest.raises(PlanError, match="CPU and PIPEMEM would hold .* more than the limit of"):
+        pipeline._combinations(advices, "latency", pool)
     first, second = found
     said = sentences([measured(first, a=10.0, b=30.0), second], left_out=left_out)
     assert "That is also the first that keeps to memory_limit=." in said
