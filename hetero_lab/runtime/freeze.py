@@ -15,6 +15,7 @@ from hetero_lab.backend.emulation import emulated_devices, plugin_of
 from hetero_lab.model.language import is_language_model, language_model, tokenizer_files
 from hetero_lab.model.read import input_name, save
 from hetero_lab.placement.partition import predict
+from hetero_lab.placement.placement import BoundPlacement
 from hetero_lab.runtime import run_frozen
 from hetero_lab.runtime.compiled import CompiledPlacement, labelled_clone
 from hetero_lab.runtime.generation import CompiledSession, generate
@@ -36,7 +37,19 @@ def write_frozen(
     requests
         Inputs in the model's order, at least one; of a language model, a prompt each.
     """
-    placed, bound = compiled.placed, compiled.placed.bound
+    write_program(target, compiled.placed, requests[0])
+    every: dict[str, Any] = {}
+    run = _generate if is_language_model(compiled.placed.bound.model) else _infer
+    for number, arrays in enumerate(requests):
+        inputs, outputs = run(compiled, arrays)
+        every |= {f"in{number}.{index}": array for index, array in enumerate(inputs)}
+        every |= {f"out{number}.{index}": array for index, array in enumerate(outputs)}
+    np.savez(target / "requests.npz", **every)
+
+
+def write_program(target: Path, placed: BoundPlacement, arrays: Sequence[np.ndarray]) -> None:
+    """Write model, placement, inputs and program, which is all that it takes to run; no compile."""
+    bound = placed.bound
     model, _ = labelled_clone(placed, predict(placed.graph, placed.affinity))
     compile_on, properties = placed.compile_call
     specs = emulated_devices(placed.core)
@@ -68,15 +81,8 @@ def write_frozen(
         },
     )
     asked = ["input_ids"] if generation else names
-    first: dict[str, Any] = dict(zip(asked, requests[0], strict=True))
+    first: dict[str, Any] = dict(zip(asked, arrays, strict=True))
     np.savez(target / "inputs.npz", **first)
-    every: dict[str, Any] = {}
-    run = _generate if generation else _infer
-    for number, arrays in enumerate(requests):
-        inputs, outputs = run(compiled, arrays)
-        every |= {f"in{number}.{index}": array for index, array in enumerate(inputs)}
-        every |= {f"out{number}.{index}": array for index, array in enumerate(outputs)}
-    np.savez(target / "requests.npz", **every)
     shutil.copyfile(PROGRAM, target / "run.py")
     for file in tokenizer_files(bound.model):
         shutil.copyfile(file, target / file.name)

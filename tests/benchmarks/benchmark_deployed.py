@@ -1,88 +1,75 @@
 """Whether what is measured is what is deployed: the lab's latencies beside a plain OpenVINO loop.
 
-Run by hand: ``python tests/benchmarks/benchmark_deployed.py [--repeats 8]``. In each repeat a
-fresh process that knows nothing of the lab loads the frozen placement and runs turns on request;
-beside it are a worker, as a sweep has, this process, and six more workers with other placements.
-Turns are run in blocks of random order: each of the three by itself, turn after turn as a profile
-does, or all nine one after another as a sweep does. Prints the ratio to the plain process by
-itself: geometric mean of the repeats with its 95 % interval.
+Run by hand: ``python -m tests.benchmarks.benchmark_deployed [--repeats 8] [--device GPU]``. In each
+repeat a fresh process that knows nothing of the lab loads the frozen placement and runs turns on
+request; beside it are a worker, as a sweep has, this process, and six more workers with other
+placements. Turns are run in blocks of random order: each of the three by itself, turn after turn as
+a profile does, or all nine one after another as a sweep does. Prints the ratio to the plain process
+by itself: geometric mean of the repeats with its 95 % interval.
+
+With ``--calls`` it asks as a user does, each time with a new compile: ``profile`` here and in a
+process of its own, ``sweep``, the rows of ``optimize``, and a fresh plain process, in random order.
+Prints the median over the compiles of each, its ratio to that of the plain processes, and by how
+much two compiles differ.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
 import random
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from scipy import stats
 
 import hetero_lab as hl
-from hetero_lab.backend.bound import bind
+from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.experiments.sweep.entries import expand
 from hetero_lab.experiments.sweep.options import Dimensions
 from hetero_lab.experiments.workers.bench import WARM_UP_S
 from hetero_lab.experiments.workers.factory import Asked, Benches, LocalBench
+from hetero_lab.placement.placement import resolve
+from hetero_lab.runtime.freeze import write_program
 from hetero_lab.runtime.inputs import given_or_generated
+from tests.plain_openvino import PlainProcess
+from tests.real_gpu.networks import model_file, short_name
 
 DISCARDED, TIMED = 2, 10
 BLOCKS, BLOCK = 8, 4  # of each kind; turns in one
+WARM_UP, CALL_TURNS = 40, 5
 MODELS = ["digits_inception", "page_orientation", "magika"]
 N_OTHERS = 6
-
-PLAIN = """
-import json, sys, time
-import numpy as np
-sys.path.insert(0, sys.argv[1])
-import run
-discarded, timed = int(sys.argv[2]), int(sys.argv[3])
-compiled, plan = run.load(sys.argv[1])
-given = np.load(sys.argv[1] + "/inputs.npz")
-request = compiled.create_infer_request()
-request.infer([given[name] for name in plan["inputs"]])
-clock = time.perf_counter_ns
-for line in sys.stdin:
-    for _ in range(discarded):
-        request.infer(share_outputs=True)
-    samples = []
-    for _ in range(timed):
-        began = clock()
-        request.infer(share_outputs=True)
-        samples.append((clock() - began) / 1e3)
-    print(json.dumps(samples), flush=True)
-"""
+F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 
 Turn = Callable[[], Sequence[float]]
 
 
-class Plain:
-    """A fresh process that runs a frozen placement and knows nothing of the lab."""
+def chosen_placements(bound: BoundModel, device: str) -> dict[str, hl.Placement]:
+    """Return each device by itself, and half of the ops on each with and without pinned threads."""
+    cpu = hl.Affinity.on_one(bound.graph, "CPU")
+    ops = cpu.ops
+    mixed = cpu.fix(ops=dict.fromkeys(ops[: len(ops) // 2], device))
+    f32 = {"CPU": F32} if device == "ACC" else {device: F32, "CPU": F32}
+    free = {**f32, "CPU": {**F32, "ENABLE_CPU_PINNING": False}}
+    return {
+        "CPU": hl.Placement(cpu, "CPU", {"CPU": F32}, direct=True),
+        device: hl.Placement(
+            hl.Affinity.on_one(bound.graph, device), device, {device: f32.get(device, {})},
+            direct=True,
+        ),
+        "halves": hl.Placement(mixed, "halves", f32),
+        "halves, free threads": hl.Placement(mixed, "halves, free threads", free),
+    }  # fmt: skip
 
-    def __init__(self, directory: Path):
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", PLAIN, str(directory), str(DISCARDED), str(TIMED)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
 
-    def turn(self) -> list[float]:
-        """Run one turn."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write("turn\n")
-        self._process.stdin.flush()
-        return json.loads(self._process.stdout.readline())
-
-    def close(self) -> None:
-        """End it."""
-        self._process.communicate()
+def frozen(bound: BoundModel, placement: hl.Placement, directory: Path) -> Path:
+    """Write a placement as a plain process loads it."""
+    directory.mkdir(parents=True)
+    write_program(directory, resolve(bound, placement), given_or_generated(bound, None))
+    return directory
 
 
 def level(samples: Sequence[float]) -> float:
@@ -113,19 +100,20 @@ def blocks_of_turns(ways: dict[str, Turn], others: Sequence[Turn], shuffle: rand
 
 
 def compare(
-    name: str, repeats: int, scratch: Path, shuffle: random.Random, stack: contextlib.ExitStack
+    name: str, given: argparse.Namespace, scratch: Path, shuffle: random.Random
 ) -> list[float]:
     """Measure one model; print a line for each placement and way, return the ratios."""
-    model = hl.load(name)
-    bound = bind(model)
-    cpu = hl.Affinity.uniform(model, "CPU")
-    ops = cpu.ops
-    chosen = {
-        "CPU": hl.Placement(cpu, "CPU", direct=True),
-        "halves": hl.Placement(cpu.fix(ops=dict.fromkeys(ops[: len(ops) // 2], "ACC")), "halves"),
-    }
+    bound = bind(hl.load(model_file(name, scratch)))
+    name = short_name(name)
+    chosen = chosen_placements(bound, given.device)
+    ops = (half := chosen["halves"]).affinity.ops
+    everything = hl.Affinity.on_one(bound.graph, "CPU")
     others = [
-        hl.Placement(cpu.fix(ops=dict.fromkeys(ops[: len(ops) * (n + 1) // 9], "ACC")), f"{n}")
+        hl.Placement(
+            everything.fix(ops=dict.fromkeys(ops[: len(ops) * (n + 1) // 9], given.device)),
+            f"{n}",
+            half.device_properties,
+        )
         for n in range(N_OTHERS)
     ]
     arrays = {name: given_or_generated(bound, None)}
@@ -135,9 +123,7 @@ def compare(
             {name: bound}, [*chosen.values(), *others], Dimensions(baselines=False)
         )
     }  # fmt: skip
-    directory = scratch / name
-    directory.mkdir()
-    benches = stack.enter_context(Benches({name: bound}, arrays))
+    benches = Benches({name: bound}, arrays)
 
     def bench(label: str, made: Asked) -> Turn:
         key = jobs[label].key
@@ -148,13 +134,14 @@ def compare(
 
     ratios = []
     for label, placement in chosen.items():
-        frozen = hl.freeze(model, placement, directory / label)
+        place = frozen(bound, placement, scratch / name / label)
         found: dict[str, list[float]] = {}
-        for _ in range(repeats):
+        for _ in range(given.repeats):
             workers = [benches.start() for _ in range(1 + N_OTHERS)]
-            plain, local = Plain(frozen), LocalBench({name: bound}, arrays)
+            plain, local = PlainProcess(place), LocalBench({name: bound}, arrays)
+            plain.load(place)
             ways = {
-                "plain": plain.turn,
+                "plain": partial(plain.turn, place),
                 "worker": bench(label, workers[0]),
                 "this process": bench(label, local),
             }
@@ -177,22 +164,103 @@ def compare(
     return ratios
 
 
+def compare_calls(
+    name: str, given: argparse.Namespace, scratch: Path, shuffle: random.Random
+) -> list[float]:
+    """Ask as a user does, compile after compile; print a line for each placement and call."""
+    model = hl.load(model_file(name, scratch))
+    bound, name = bind(model), short_name(name)
+    chosen = chosen_placements(bound, given.device)
+    found: dict[tuple[str, str], list[float]] = {}
+    best = hl.optimize(
+        model, [given.device, "CPU"], budget_s=given.budget, progress=False,
+        device_properties=dict(chosen["halves"].device_properties),
+    )  # fmt: skip
+    for row in best.sweep.rows:
+        if row.profile is not None:
+            placement = hl.Placement(
+                row.profile.affinity, row.label, chosen["halves"].device_properties,
+                direct=len(row.profile.affinity.devices) == 1,
+            )  # fmt: skip
+            chosen[f"optimize: {row.label}"] = placement
+            found[f"optimize: {row.label}", "optimize"] = [row.profile.latency.median_us]
+    places = {label: frozen(bound, p, scratch / name / label) for label, p in chosen.items()}
+
+    def plain() -> None:
+        for label, place in places.items():
+            with PlainProcess(place) as process:
+                process.load(place)
+                process.turn(place, 0, WARM_UP)
+                turns = [process.turn(place) for _ in range(CALL_TURNS)]
+            found.setdefault((label, "plain"), []).append(float(np.median(turns)))
+
+    def profile(*, isolate: bool) -> None:
+        for label, placement in chosen.items():
+            made = hl.profile(
+                model, placement, iterations=CALL_TURNS * TIMED, counters=False, reference=False,
+                isolate=isolate, progress=False,
+            )  # fmt: skip
+            way = "profile, own process" if isolate else "profile"
+            found.setdefault((label, way), []).append(made.latency.median_us)
+
+    def sweep() -> None:
+        made = hl.sweep(
+            model, [hl.Placement(p.affinity, label, p.device_properties, p.direct)
+                    for label, p in chosen.items()],
+            turns=CALL_TURNS, budget_s=None, counters=False, reference=False, baselines=False,
+            dedupe=False, progress=False,
+        )  # fmt: skip
+        for row in made.rows:
+            if row.profile is not None:
+                took_us = row.profile.latency.median_us
+                found.setdefault((row.label, "sweep"), []).append(took_us)
+
+    ways: list[Callable[[], None]] = [
+        plain, sweep, partial(profile, isolate=False), partial(profile, isolate=True)
+    ]  # fmt: skip
+    for _ in range(given.repeats):
+        for ask in shuffle.sample(ways, len(ways)):
+            ask()
+    ratios = []
+    for label in chosen:
+        alone = found[label, "plain"]
+        spread = np.ptp(alone) / np.median(alone)
+        said = []
+        for way in ("profile", "profile, own process", "sweep", "optimize"):
+            if (label, way) in found:
+                ratios.append(float(np.median(found[label, way]) / np.median(alone)))
+                said.append(f"{way} {ratios[-1]:.3f}")
+        print(
+            f"{name:18} {label:22} plain {np.median(alone):8.0f} µs (compiles differ by "
+            f"{spread:.1%})  " + ", ".join(said),
+            flush=True,
+        )
+    return ratios
+
+
 def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", default=MODELS)
+    parser.add_argument("--device", default="ACC", help="a real device; else one is emulated")
+    parser.add_argument("--calls", action="store_true", help="ask as a user does")
     parser.add_argument("--repeats", type=int, default=8)
+    parser.add_argument("--budget", type=float, default=40.0, help="of optimize, with --calls")
     parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    hl.emulate("ACC")
-    shuffle = random.Random(options.seed)
-    with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as stack:
+    given = parser.parse_args()
+    if given.device == "ACC":
+        hl.emulate("ACC")
+    shuffle = random.Random(given.seed)
+    ask = compare_calls if given.calls else compare
+    with tempfile.TemporaryDirectory() as scratch:
         ratios = [
-            ratio
-            for name in options.models
-            for ratio in compare(name, options.repeats, Path(scratch), shuffle, stack)
+            ratio for name in given.models for ratio in ask(name, given, Path(scratch), shuffle)
         ]
-    print(f"furthest from 1: {max(ratios, key=lambda r: abs(np.log(r))):.3f} (at most 2 % off)")
+    print(
+        f"furthest from 1: {max(ratios, key=lambda r: abs(np.log(r))):.3f}; median distance "
+        f"{np.median(np.abs(np.array(ratios) - 1.0)):.1%}, within 3 %: "
+        f"{sum(abs(r - 1.0) <= 0.03 for r in ratios)} of {len(ratios)}"
+    )
 
 
 if __name__ == "__main__":

@@ -19,23 +19,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import hetero_lab as hl
-
-
-def model_file(name: str, directory: Path) -> str:
-    """Return what ``load`` takes: a path or a sample's name."""
-    source, _, network = name.partition(":")
-    if source != "torchvision" or not network:
-        return name
-    import torch
-    import torchvision
-
-    torch.manual_seed(0)
-    model = getattr(torchvision.models, network)(weights=None).eval()
-    path = directory / f"{network}.onnx"
-    example = torch.zeros(1, 3, 224, 224)
-    # The older exporter needs no onnxscript.
-    torch.onnx.export(model, (example,), str(path), input_names=["x"], dynamo=False)
-    return str(path)
+from tests.real_gpu.networks import model_file
 
 
 def shows_its_fault(directory: Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -145,6 +146,7 @@ def optimize(
     costs: CostModel | None = None,
     inputs: Inputs | None = None,
     seed: int = 0,
+    store: str | os.PathLike[str] | None = None,
     isolate: bool = True,
     progress: bool = True,
     core: ov.Core | None = None,
@@ -180,6 +182,9 @@ def optimize(
         What :func:`hetero_lab.calibrate` returned for this model and these devices, perhaps in
         another process; its device properties are taken. It is adjusted to what is measured
         instead of learnt anew, and each placement is compiled once.
+    store
+        Directory of the last measurement, appended turn by turn: :func:`hetero_lab.read_sweep`
+        reads it.
     inputs, seed, isolate, progress
         As for :func:`hetero_lab.sweep`.
 
@@ -234,7 +239,7 @@ def optimize(
         try:
             search = _Search(calibration, watch, bar, objective, memory_limit, pin)
             search.run()
-            return _prove(search)
+            return _prove(search, store)
         except KeyboardInterrupt:
             calibration.observer.interrupted = True
             set_aside(calibration.fit())
@@ -340,7 +345,7 @@ class _Search:
         return {label: affinity for affinity, label in found.items()}
 
 
-def _prove(search: _Search) -> Optimized:
+def _prove(search: _Search, store: str | os.PathLike[str] | None) -> Optimized:
     """Measure the best few beside the baselines and decide."""
     search.progress.begin("prove")
     observer, watch = search.calibration.observer, search.watch
@@ -365,7 +370,7 @@ def _prove(search: _Search) -> Optimized:
         least=1,
         budget_s=left_s,
         requests=1 if search.objective == LATENCY else _IN_FLIGHT,
-        conditions=observer.conditions,
+        conditions=replace(observer.conditions, store=store),
         control=search.progress.control(),
     )
     rows = dict(zip(placements, made.rows, strict=True))

@@ -102,19 +102,23 @@ def test_what_is_computed_from_constants_goes_with_its_op(digits):
 
 
 @pytest.mark.filterwarnings("ignore::hetero_lab.errors.BudgetWarning")
-def test_optimize_without_time_returns_a_measured_baseline(digits):
+def test_optimize_without_time_returns_a_measured_baseline(digits, tmp_path):
     hl.emulate("ACC", unsupported={"Softmax"})
     best = hl.optimize(
         digits,
         ["ACC", "CPU"],
         budget_s=TIMELESS,
         device_properties=F32,
+        store=tmp_path / "proof",
         isolate=False,
         progress=False,
     )
     assert not best.improved
     assert best.notes
-    assert best.summary.set_index("label").loc["optimized", "median_us"] > 0
+    rows = best.summary.set_index("label")
+    assert rows.loc["optimized", "median_us"] > 0
+    stored = hl.read_sweep(tmp_path / "proof").summary.set_index("label")
+    assert stored.loc["greedy", "median_us"] == rows.loc["greedy", "median_us"]
 
 
 @pytest.mark.filterwarnings("ignore::hetero_lab.errors.BudgetWarning")
