@@ -231,7 +231,6 @@ _RENAMED = {
     "ParallelExecutor": {
         "affinity": "placement",
         "n_requests": "requests",
-        "separate_branches": "split_branches",
     },
     "evaluate": {"reference": "reference_model"},
     "explain": {"a": "before", "b": "after"},

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     import openvino as ov
     import pandas as pd
 
-_GROUP_MARK = "\x00"  # between a device and the number of a group of its ops
-
 
 @dataclass(frozen=True, slots=True)
 class Subgraph:
@@ -378,56 +376,4 @@ def reordered(predicted: Partition, order: list[int]) -> Partition:
         wiring=tuple(predicted.wiring[old] for old in order),
         observed=True,
         home=tuple(position.get(old, -1) for old in predicted.home),
-    )
-
-
-def predict_by_branch(graph: OpGraph, affinity: Affinity) -> Partition:
-    """Predict the partition with every subgraph split into its independent branches.
-
-    Two ops of a subgraph stay together if they wait for the same boundaries and the same
-    boundaries and model outputs wait for them. Such groups are convex, so that the finer
-    partition has no cycles.
-
-    Raises
-    ------
-    AffinityError
-        The affinity is of another model.
-    """
-    coarse = predict(graph, affinity)
-    home = coarse.home
-    stateful = {index for path in graph.stateful_paths for index in path}
-    waits = [0] * len(graph.ops)
-    feeds = [0] * len(graph.ops)
-    numbers: dict[tuple[int, int], int] = {}
-    for op in graph.ops:
-        for producer, port in op.inputs:
-            if home[producer] != home[op.index] and home[producer] >= 0:
-                waits[op.index] |= 1 << numbers.setdefault((producer, port), len(numbers))
-            elif home[producer] == home[op.index]:
-                waits[op.index] |= waits[producer]
-    for op in reversed(graph.ops):
-        for use in graph.consumers[op.index]:
-            if home[use.index] != home[op.index] or graph.ops[use.index].type == "Result":
-                feeds[op.index] |= 1 << numbers.setdefault((-1 - use.index, 0), len(numbers))
-            else:
-                feeds[op.index] |= feeds[use.index]
-    groups: dict[tuple[int, int, int], int] = {}
-    labels: dict[str, str] = {}
-    for op in graph.ops:
-        leader = graph.leader[op.index]
-        if leader != op.index:
-            continue
-        signature = (
-            (home[op.index], 0, 0)
-            if op.index in stateful
-            else (home[op.index], waits[op.index], feeds[op.index])
-        )
-        number = groups.setdefault(signature, len(groups))
-        labels[op.name] = f"{affinity[op.name]}{_GROUP_MARK}{number}"
-    fine = predict(graph, Affinity.from_graph(graph, labels))
-    return replace(
-        fine,
-        subgraphs=tuple(
-            replace(s, device=s.device.partition(_GROUP_MARK)[0]) for s in fine.subgraphs
-        ),
     )

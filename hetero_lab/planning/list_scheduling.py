@@ -17,7 +17,8 @@ import numpy as np
 
 from hetero_lab.clock import now
 from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, OpGraph
-from hetero_lab.placement.partition import Partition, predict, predict_by_branch
+from hetero_lab.placement.overlap import predict_overlapping
+from hetero_lab.placement.partition import Partition
 from hetero_lab.placement.topology import strong_components
 from hetero_lab.planning.planner import Baseline, check_budget, plan_graph
 from hetero_lab.planning.schedules import Schedule, ScheduledTask, arranged, run_partition, simulate
@@ -45,8 +46,6 @@ class SchedulePlan:
         The placement.
     schedule
         When its subgraphs are predicted to run.
-    split_branches
-        Whether this holds for an executor with ``split_branches=True``.
     method
         How it was found.
     baselines
@@ -60,7 +59,6 @@ class SchedulePlan:
 
     affinity: Affinity
     schedule: Schedule
-    split_branches: bool
     method: str
     baselines: tuple[Baseline, ...]
     emulated: Mapping[str, str] = field(default_factory=dict)
@@ -105,7 +103,6 @@ def list_scheduling(
     costs: CostModel,
     *,
     rank: str = "heft",
-    split_branches: bool = False,
     budget_s: float = 20.0,
 ) -> SchedulePlan:
     """Do what :func:`hetero_lab.plan` does for the parallel executor, given the graph.
@@ -131,14 +128,11 @@ def list_scheduling(
     candidates = [("list scheduling", _placed(costs, units))]
     candidates += [(baseline.label, baseline.affinity) for baseline in latency.baselines]
     candidates.append(("latency plan", latency.affinity))
-    found = [
-        (simulate(costs, affinity, split_branches=split_branches), label, affinity)
-        for label, affinity in candidates
-    ]
+    found = [(simulate(costs, affinity), label, affinity) for label, affinity in candidates]
     ranked = sorted(found, key=lambda one: one[0].makespan_us)
     best, method, affinity = ranked[0]
     for _, label, start in ranked[:_STARTS]:
-        climb = _Climb(costs, split_branches, deadline)
+        climb = _Climb(costs, deadline)
         schedule, devices = climb.run(costs.objective.device_numbers(start))
         if schedule.makespan_us < best.makespan_us:
             best, method = schedule, f"{label}, improved"
@@ -147,9 +141,7 @@ def list_scheduling(
         Baseline(label, one.makespan_us, one.makespan_us - best.makespan_us, where)
         for one, label, where in found
     )
-    return SchedulePlan(
-        affinity, best, split_branches, method, baselines, costs.emulated, costs.guessed_from
-    )
+    return SchedulePlan(affinity, best, method, baselines, costs.emulated, costs.guessed_from)
 
 
 def schedule_tasks(graph: TaskGraph, *, rank: str = "heft") -> Schedule:
@@ -286,9 +278,8 @@ def _placed(costs: CostModel, units: Schedule) -> Affinity:
 class _Climb:
     """Move subgraphs, branches and units to other devices as long as the end comes earlier."""
 
-    def __init__(self, costs: CostModel, split_branches: bool, deadline: float):
+    def __init__(self, costs: CostModel, deadline: float):
         self.costs = costs
-        self.split_branches = split_branches
         self.deadline = deadline
         objective = costs.objective
         self.first = [costs.graph.index_of[unit.ops[0]] for unit in costs.units]
@@ -314,8 +305,8 @@ class _Climb:
                 return best, devices
 
     def _simulated(self, devices: np.ndarray) -> tuple[Schedule, Partition]:
-        make = predict_by_branch if self.split_branches else predict
-        partition = make(self.costs.graph, self.costs.objective.affinity(devices))
+        affinity = self.costs.objective.affinity(devices)
+        partition = predict_overlapping(self.costs.graph, affinity)
         return run_partition(self.costs, devices, partition), partition
 
     def _moves(
@@ -324,17 +315,10 @@ class _Climb:
         """Yield (units, device), the critical path first, subgraphs before single units."""
         path = {entry.index for entry in schedule.critical_path}
         late = [self._home(partition, unit) in path for unit in range(len(self.first))]
-        homes = [partition]
-        if not self.split_branches:
-            # One branch of a subgraph can go where the rest stays.
-            affinity = self.costs.objective.affinity(devices)
-            homes.append(predict_by_branch(self.costs.graph, affinity))
-        groups: dict[tuple[int, ...], None] = {}
-        for one in homes:
-            members: dict[int, list[int]] = {}
-            for unit in range(len(self.first)):
-                members.setdefault(self._home(one, unit), []).append(unit)
-            groups.update(dict.fromkeys(map(tuple, members.values())))
+        members: dict[int, list[int]] = {}
+        for unit in range(len(self.first)):
+            members.setdefault(self._home(partition, unit), []).append(unit)
+        groups: dict[tuple[int, ...], None] = dict.fromkeys(map(tuple, members.values()))
         groups.update(dict.fromkeys((unit,) for unit, on_path in enumerate(late) if on_path))
         for on_path in (True, False):
             for units in groups:

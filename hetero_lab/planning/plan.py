@@ -41,7 +41,6 @@ def plan(
     budget_s: float = ...,
     executor: Literal["parallel"],
     rank: str = ...,
-    split_branches: bool = ...,
     progress: bool = ...,
 ) -> SchedulePlan: ...
 
@@ -56,7 +55,6 @@ def plan(
     budget_s: float = 60.0,
     executor: str = _HETERO,
     rank: str = HEFT,
-    split_branches: bool = False,
     solver: str | None = None,
     progress: bool = True,
 ) -> Plan | SchedulePlan:
@@ -96,8 +94,6 @@ def plan(
     rank
         Which unit a parallel schedule takes first: ``"heft"``, or ``"heterogeneous"`` as in
         Samsung ONE.
-    split_branches
-        Whether the parallel executor separates independent branches on one device.
     solver
         What chooses, instead of what the size of the problem suggests: ``"milp"``, or the name of
         a solver that another package brings. Its choice alone is repaired.
@@ -144,11 +140,9 @@ def plan(
                 "objective=, memory_limit=, pin= and solver= out, or plan with executor='hetero'."
             )
         with Progress("plan", show=progress):
-            return list_scheduling(
-                graph, costs, rank=rank, split_branches=split_branches, budget_s=budget_s
-            )
-    if rank != HEFT or split_branches:
-        raise ArgumentError("rank= and split_branches= are for executor='parallel'.")
+            return list_scheduling(graph, costs, rank=rank, budget_s=budget_s)
+    if rank != HEFT:
+        raise ArgumentError("rank= is for executor='parallel'.")
     with Progress("plan", show=progress):
         return plan_graph(
             graph,

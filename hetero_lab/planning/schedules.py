@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hetero_lab.model.opgraph import PARAMETER
-from hetero_lab.placement.partition import Partition, predict, predict_by_branch
+from hetero_lab.placement.overlap import predict_overlapping
+from hetero_lab.placement.partition import Partition
 from hetero_lab.tables import html_table
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ def arranged(
     return Schedule(tuple(devices), tuple(ordered), tuple(reversed(chain)))
 
 
-def simulate(costs: CostModel, affinity: Affinity, *, split_branches: bool = False) -> Schedule:
+def simulate(costs: CostModel, affinity: Affinity) -> Schedule:
     """Predict when the parallel executor runs each subgraph of one request.
 
     Parameters
@@ -160,16 +161,12 @@ def simulate(costs: CostModel, affinity: Affinity, *, split_branches: bool = Fal
         The cost model.
     affinity
         The placement.
-    split_branches
-        Whether the executor separates independent branches on one device
-        (``split_branches=True``).
 
     Returns
     -------
     Schedule
         One entry per subgraph, ``subgraph0`` and so on. The constant passes before the first one
-        begins, so that ``makespan_us`` is at most ``costs.predict_us(affinity)`` unless
-        branches are split.
+        begins.
 
     Raises
     ------
@@ -184,8 +181,7 @@ def simulate(costs: CostModel, affinity: Affinity, *, split_branches: bool = Fal
     an emulated device and the CPU beneath it, slow each other down by more than this says.
     """
     numbers = costs.objective.device_numbers(affinity)
-    make = predict_by_branch if split_branches else predict
-    return run_partition(costs, numbers, make(costs.graph, affinity))
+    return run_partition(costs, numbers, predict_overlapping(costs.graph, affinity))
 
 
 def run_partition(costs: CostModel, devices: np.ndarray, partition: Partition) -> Schedule:

@@ -19,7 +19,8 @@ from hetero_lab.clock import now
 from hetero_lab.errors import ArgumentError
 from hetero_lab.model.opgraph import PARAMETER
 from hetero_lab.model.read import Source
-from hetero_lab.placement.partition import Partition, predict, predict_by_branch
+from hetero_lab.placement.overlap import predict_overlapping
+from hetero_lab.placement.partition import Partition
 from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, resolve
 from hetero_lab.runtime.compiled import check_states, valid_submodels
 from hetero_lab.runtime.inputs import Inputs, bind_inputs
@@ -28,7 +29,7 @@ from hetero_lab.runtime.submodels import compile_submodels, cut, named_rows
 from hetero_lab.runtime.timeline import Span
 
 
-def cuts(placed: BoundPlacement, *, requests: int = 1, split_branches: bool = False) -> Partition:
+def cuts(placed: BoundPlacement, *, requests: int = 1) -> Partition:
     """Return the partition that a :class:`ParallelExecutor` makes, without compiling anything.
 
     Raises
@@ -46,8 +47,7 @@ def cuts(placed: BoundPlacement, *, requests: int = 1, split_branches: bool = Fa
             "A model with states has them in its request: several in flight would mix them. "
             "Use requests=1."
         )
-    cut_up = predict_by_branch if split_branches else predict
-    partition = cut_up(graph, placed.affinity)
+    partition = predict_overlapping(graph, placed.affinity)
     check_states(graph, partition)
     valid_submodels(placed.bound, partition)
     return partition
@@ -68,8 +68,6 @@ class ParallelExecutor:
         number of threads each let them really run side by side.
     requests
         How many requests are in flight at most; each has tensors of its own.
-    split_branches
-        Cut in addition where independent branches on one device would be one subgraph.
     properties
         More properties of every compile call, for instance ``{"PERF_COUNT": True}``.
 
@@ -110,7 +108,6 @@ class ParallelExecutor:
         *,
         device_properties: Mapping[str, Mapping[str, Any]] | None = None,
         requests: int = 1,
-        split_branches: bool = False,
         properties: Mapping[str, Any] | None = None,
         core: ov.Core | None = None,
     ):
@@ -118,7 +115,7 @@ class ParallelExecutor:
         if device_properties is not None:
             merged = {**placed.placement.device_properties, **device_properties}
             placed = resolve(placed.bound, Placement(placed.affinity, placed.label, merged))
-        self._open(placed, requests, split_branches, properties or {})
+        self._open(placed, requests, properties or {})
 
     @classmethod
     def of(
@@ -126,25 +123,23 @@ class ParallelExecutor:
         placed: BoundPlacement,
         *,
         requests: int = 1,
-        split_branches: bool = False,
         properties: Mapping[str, Any] | None = None,
     ) -> ParallelExecutor:
         """Make one from a bound placement; arguments and errors as for the class."""
         executor = cls.__new__(cls)
-        executor._open(placed, requests, split_branches, properties or {})
+        executor._open(placed, requests, properties or {})
         return executor
 
     def _open(
         self,
         placed: BoundPlacement,
         requests: int,
-        split_branches: bool,
         properties: Mapping[str, Any],
     ) -> None:
         """Cut the model, compile its parts and start the threads."""
         self._bound = placed.bound
         self.placement: Placement = placed.placement
-        self.partition: Partition = cuts(placed, requests=requests, split_branches=split_branches)
+        self.partition: Partition = cuts(placed, requests=requests)
         self.output_names: tuple[str, ...] = placed.bound.output_names
         self._submodels = cut(placed.bound, self.partition)
         by_device = {device: {**own, **properties} for device, own in placed.properties.items()}

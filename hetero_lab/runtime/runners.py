@@ -59,19 +59,16 @@ _COUNTER_TURNS = 3  # the counters are a running mean; a few turns settle it
 class Execution:
     """How a placement is run: by which executor, and how many requests are in flight at most.
 
-    ``split_branches`` cuts independent branches on one device apart, which only ``parallel`` can.
     ``scenario`` is what a language model is asked to generate.
 
     Raises
     ------
     ArgumentError
-        An unknown executor, no request, branches split for an executor that cannot, or several
-        requests of a language model.
+        An unknown executor, no request, or several requests of a language model.
     """
 
     executor: str = HETERO
     requests: int = 1
-    split_branches: bool = False
     scenario: Scenario | None = None
 
     def __post_init__(self) -> None:
@@ -84,11 +81,6 @@ class Execution:
             )
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
             raise ArgumentError(f"requests= is a whole number of at least 1, not {n!r}.")
-        if self.split_branches and self.executor != PARALLEL:
-            raise ArgumentError(
-                "HETERO decides by itself what a subgraph is; split_branches=True needs "
-                "executor='parallel'."
-            )
         if self.scenario is not None and n > 1:
             raise ArgumentError(
                 "A language model has its states in its request: several in flight would mix them. "
@@ -122,11 +114,7 @@ class Execution:
                 "affinity over devices."
             )
         if self.executor == PARALLEL:
-            cuts(
-                placed,
-                requests=self.requests,
-                split_branches=self.split_branches,
-            )
+            cuts(placed, requests=self.requests)
 
 
 @dataclass(frozen=True)
@@ -310,7 +298,6 @@ class _ParallelRunner:
         self._executor = ParallelExecutor.of(
             placed,
             requests=execution.requests,
-            split_branches=execution.split_branches,
             properties={**properties, **({"PERF_COUNT": True} if counters else {})},
         )
         self.placed = placed

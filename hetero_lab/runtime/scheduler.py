@@ -1,9 +1,11 @@
-"""Run the subgraphs of several requests on threads, each as soon as its inputs are there.
+"""Run the subgraphs of several requests, each as soon as its inputs are there.
 
 A device runs one subgraph at a time: of the oldest request, and of that the one with the longest
-path behind it. There are as many threads as devices, not bound to any: whichever finishes a
-subgraph runs the next ready one, and wakes another thread only for what can run beside it. A
-chain of subgraphs runs in the calling thread. All threads sleep while there is nothing to do.
+path behind it. There are as many threads as devices, not bound to any, and a call takes part in
+its own thread. Whichever finishes a subgraph starts everything that can start now: asynchronously
+on other devices, so that these do not wait for a thread to wake up, and runs one itself. What was
+started like that is handed to a thread that waits for it. All threads sleep while there is
+nothing to do.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ import openvino as ov
 from hetero_lab.clock import now
 from hetero_lab.errors import ClosedError, HeteroLabError, InferenceError, last_line
 from hetero_lab.runtime.submodels import Submodel
-from hetero_lab.runtime.tensors import to_array, to_tensor
+from hetero_lab.runtime.tensors import copy_into, to_array, to_tensor
 from hetero_lab.runtime.timeline import Span
 
 Outputs: TypeAlias = dict[str, np.ndarray]
@@ -77,7 +79,6 @@ class Dataflow:
                 self.users[source].append(target)
         self.n_sources = [len(s) for s in sources]
         self.first = [index for index, n in enumerate(self.n_sources) if not n]
-        self.is_chain = all(i in self.users[i - 1] for i in range(1, len(submodels)))
 
     def upward_ranks(self, spent_s: Sequence[float]) -> list[float]:
         """Return the time of the longest path from each subgraph to the end, itself included."""
@@ -100,6 +101,7 @@ class Slot:
             for subgraph, port, _ in dataflow.from_model
         }
         self._dataflow = dataflow
+        self._inputs: dict[int, ov.Tensor] = {}
         # A tensor of unknown shape is there only after its producer has run.
         self._late: list[list[tuple[int, int, int]]] = [[] for _ in compiled]
         for target, port, source, source_port in dataflow.from_others:
@@ -111,25 +113,55 @@ class Slot:
 
     def set_inputs(self, arrays: Sequence[np.ndarray]) -> None:
         """Copy the inputs, so that the caller may change its arrays meanwhile."""
+        # Fresh memory for each request would cost page faults, which take longer than the copy.
+        kept, self._inputs = self._inputs, {}
         tensors: dict[int, ov.Tensor] = {}
         for subgraph, port, number in self._dataflow.from_model:
+            old = kept.get(number)
             if number not in tensors:
+                reused = old if old is not None and copy_into(old, arrays[number]) else None
                 element_type = self._element_types[subgraph, port]
-                tensors[number] = to_tensor(arrays[number], element_type)
-            self.requests[subgraph].set_input_tensor(port, tensors[number])
+                tensors[number] = reused or to_tensor(arrays[number], element_type)
+            if tensors[number] is not old:
+                self.requests[subgraph].set_input_tensor(port, tensors[number])
+        self._inputs = tensors
 
     def run(self, index: int) -> None:
         """Run one subgraph, whose inputs are there."""
-        request = self.requests[index]
-        for port, source, source_port in self._late[index]:
-            request.set_input_tensor(port, self.requests[source].get_output_tensor(source_port))
+        self._take_late_inputs(index)
+        with self._told_as_ours(index):
+            self.requests[index].infer(share_outputs=True)  # or each would be copied
+
+    def start(self, index: int) -> None:
+        """Start one subgraph, whose inputs are there, to be waited for."""
+        self._take_late_inputs(index)
+        with self._told_as_ours(index):
+            self.requests[index].start_async()
+
+    def wait(self, index: int) -> None:
+        """Wait for a subgraph that was started."""
+        with self._told_as_ours(index):
+            self.requests[index].wait()
+
+    def settle(self, index: int) -> None:
+        """Wait for a subgraph that may have been started."""
+        with contextlib.suppress(RuntimeError):
+            self.requests[index].wait()
+
+    @contextlib.contextmanager
+    def _told_as_ours(self, index: int) -> Iterator[None]:
         try:
-            request.infer(share_outputs=True)  # or each would be copied
+            yield
         except RuntimeError as error:
             raise InferenceError(
                 f"The runtime failed while it ran subgraph {index} on {self._devices[index]}: "
                 f"{last_line(error)}"
             ) from error
+
+    def _take_late_inputs(self, index: int) -> None:
+        for port, source, source_port in self._late[index]:
+            tensor = self.requests[source].get_output_tensor(source_port)
+            self.requests[index].set_input_tensor(port, tensor)
 
     def outputs(self, names: Sequence[str]) -> Outputs:
         """Copy the outputs."""
@@ -169,6 +201,7 @@ class Scheduler:
         self._waiting: deque[_Job] = deque()
         self._ready: dict[str, list[tuple[int, float, int, _Job, int]]] = {d: [] for d in devices}
         self._resting = set(self._ready)  # devices that run nothing
+        self._started: deque[_Run] = deque()  # what no thread waits for yet
         self._state = threading.RLock()
         self._wake = threading.Condition(self._state)
         self._idle = threading.Condition(self._state)
@@ -211,12 +244,10 @@ class Scheduler:
         self._refuse_in_callback("called")
         job = self._put(arrays, None)
         with self._state:
-            # Nothing can run beside a chain, so that waking somebody would only cost time.
-            alone = self._dataflow.is_chain and self._running == {job}
-            taken = self._take() if alone else None
-            self._wake.notify(self._n_possible())
-        while taken is not None:
-            taken = self._run(*taken, until=job)
+            run = self._take() if self._running == {job} else None
+        self._start_others()
+        while run is not None:
+            run = self._run(run, until=job)
         return job.future.result()
 
     def submit(self, arrays: Sequence[np.ndarray], done: Done | None = None) -> Future[Outputs]:
@@ -228,8 +259,7 @@ class Scheduler:
             It was closed.
         """
         job = self._put(arrays, done)
-        with self._state:
-            self._wake.notify(self._n_possible())
+        self._start_others()
         return job.future
 
     @contextlib.contextmanager
@@ -320,11 +350,7 @@ class Scheduler:
         with self._state:
             heapq.heappush(self._ready[self._devices[index]], entry)
 
-    def _n_possible(self) -> int:
-        """Return how many subgraphs could start now; the state is locked."""
-        return sum(bool(self._ready[device]) for device in self._resting)
-
-    def _take(self) -> tuple[_Job, int] | None:
+    def _take(self) -> _Run | None:
         """Take the most urgent subgraph whose device rests; the state is locked."""
         able = [device for device in self._resting if self._ready[device]]
         if not able:
@@ -332,55 +358,61 @@ class Scheduler:
         device = min(able, key=lambda device: self._ready[device][0][:3])
         self._resting.remove(device)
         *_, job, index = heapq.heappop(self._ready[device])
-        return job, index
+        return _Run(job, index)
+
+    def _start_others(self) -> None:
+        """Start all that can start now, and have threads wait for it."""
+        while True:
+            with self._state:
+                run = self._take()
+            if run is None:
+                return
+            try:
+                run.start()
+            finally:
+                with self._state:
+                    self._started.append(run)
+                    self._wake.notify()
 
     def _work(self, core: int | None) -> None:
-        """Run what is ready until there is nothing more to come."""
+        """Wait for what was started and run what is ready until there is nothing more to come."""
         if core is not None:
             os.sched_setaffinity(0, {core})
         while True:
             with self._state:
-                taken = self._take()
-                while taken is None:
+                while not self._started:
                     if self._closing and not self._running:
                         return
                     self._wake.wait()
-                    taken = self._take()
-            while taken is not None:
-                taken = self._run(*taken)
+                run: _Run | None = self._started.popleft()
+            while run is not None:
+                run = self._run(run)
 
-    def _run(self, job: _Job, index: int, until: _Job | None = None) -> tuple[_Job, int] | None:
+    def _run(self, run: _Run, until: _Job | None = None) -> _Run | None:
         """Run a subgraph; return what this thread goes on with, None after the end of ``until``."""
-        assert job.slot is not None
-        error: BaseException | None = None
-        started_s = now()
-        if job.error is None:
-            try:
-                job.slot.run(index)
-            except BaseException as raised:  # Ctrl-C too: nobody else gives the device back
-                error = raised
-        ended_s = now()
-        interrupted = error is not None and not isinstance(error, Exception)
+        job, index = run.job, run.index
+        run.finish()
+        interrupted = run.error is not None and not isinstance(run.error, Exception)
         device = self._devices[index]
         with self._state:
             self._resting.add(device)
-            if job.error is None and error is None:
-                self._spans.append(Span(job.number, index, device, started_s, ended_s))
-                self._spent_s[index] += ended_s - started_s
-            job.error = job.error or error
+            if job.error is None and run.error is None:
+                self._spans.append(Span(job.number, index, device, run.started_s, run.ended_s))
+                self._spent_s[index] += run.ended_s - run.started_s
+            job.error = job.error or run.error
             job.left -= 1
             done = job.left == 0
             for user in self._dataflow.users[index]:
                 job.missing[user] -= 1
                 if not job.missing[user]:
                     self._make_ready(job, user)
-            taken = None if interrupted or (done and job is until) else self._take()
-            self._wake.notify(self._n_possible())
+            following = None if interrupted or (done and job is until) else self._take()
+        self._start_others()
         if done:
             self._finish(job, job.error)
-        if interrupted and error is not None:
-            raise error
-        return taken
+        if interrupted and run.error is not None:
+            raise run.error
+        return following
 
     def _finish(self, job: _Job, error: BaseException | None) -> None:
         slot = job.slot
@@ -400,8 +432,7 @@ class Scheduler:
             started = self._start_waiting()
         for first in started:
             self._begin(first)
-        with self._state:
-            self._wake.notify(self._n_possible())
+        self._start_others()
         outside, self._local.is_calling_back = self._is_calling_back, True
         try:
             if error is None:
@@ -453,6 +484,45 @@ class _Job:
         self.missing: list[int] = []
         self.left = 0
         self.error: BaseException | None = None
+
+
+class _Run:
+    """One subgraph of one request at work."""
+
+    def __init__(self, job: _Job, index: int):
+        self.job = job
+        self.index = index
+        self.started_s = self.ended_s = 0.0
+        self.error: BaseException | None = None
+        self._is_started = False
+
+    def start(self) -> None:
+        """Start it; what goes wrong is kept."""
+        slot = self.job.slot
+        assert slot is not None
+        self.started_s = now()
+        try:
+            slot.start(self.index)
+            self._is_started = True
+        except Exception as error:
+            self.error = error
+        except BaseException:  # Ctrl-C, perhaps after it has begun: it will be run once more
+            slot.settle(self.index)
+            raise
+
+    def finish(self) -> None:
+        """Wait for it, or run it here if it was not started; what goes wrong is kept."""
+        slot = self.job.slot
+        assert slot is not None
+        try:
+            if self._is_started:
+                slot.wait(self.index)
+            elif self.error is None and self.job.error is None:
+                self.started_s = now()
+                slot.run(self.index)
+        except BaseException as error:  # Ctrl-C too: nobody else gives the device back
+            self.error = error
+        self.ended_s = now()
 
 
 def _separate_cores(n: int, compiled: Sequence[ov.CompiledModel]) -> list[int | None]:

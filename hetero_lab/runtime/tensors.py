@@ -73,6 +73,14 @@ def to_tensor(array: np.ndarray, element_type: ov.Type) -> ov.Tensor:
     return tensor
 
 
+def copy_into(tensor: ov.Tensor, array: np.ndarray) -> bool:
+    """Copy an array into a tensor that :func:`to_tensor` made; return whether it fits."""
+    if tensor.element_type == ov.Type.string or tuple(tensor.shape) != array.shape:
+        return False
+    tensor.data.view(array.dtype)[...] = array
+    return True
+
+
 def to_array(tensor: ov.Tensor) -> np.ndarray:
     """Copy a tensor into an array with its shape and values.
 

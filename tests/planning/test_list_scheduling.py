@@ -14,7 +14,9 @@ from slices import sliced
 
 from hetero_lab.errors import AffinityError, PlanError
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.partition import predict, predict_by_branch
+from hetero_lab.placement import overlap
+from hetero_lab.placement.overlap import predict_overlapping
+from hetero_lab.placement.partition import predict
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, LostFusion, Unit
 from hetero_lab.planning.list_scheduling import list_scheduling, schedule_tasks, unit_tasks
 from hetero_lab.planning.planner import plan_graph
@@ -30,6 +32,7 @@ from hetero_lab.planning.task_graph import (
 from hetero_lab.runtime.timeline import sources
 
 NEAR = 1e-6
+MUCH = 10_000_000  # bytes of a tensor that make an op worth a subgraph of its own
 
 # Topcuoglu, Hariri, Wu 2002: figure 2 (the tasks' times on P1, P2, P3 and the edges) and table 1.
 PAPER_TIMES = [
@@ -291,10 +294,10 @@ def chain():
 def diamond():
     """Return head → (left, right) → tail."""
     maker = GraphMaker()
-    head = maker.add("Relu", [maker.add("Parameter")], name="head")
-    left = maker.add("Relu", [head], name="left")
-    right = maker.add("Relu", [head], name="right")
-    maker.add("Add", [left, right], name="tail")
+    head = maker.add("Relu", [maker.add("Parameter")], name="head", n_bytes=MUCH)
+    left = maker.add("Relu", [head], name="left", n_bytes=MUCH)
+    right = maker.add("Relu", [head], name="right", n_bytes=MUCH)
+    maker.add("Add", [left, right], name="tail", n_bytes=MUCH)
     return maker.graph()
 
 
@@ -317,19 +320,17 @@ def test_two_branches_on_two_devices_are_the_longer_one():
     times = {"head": 5.0, "left": 20.0, "right": 20.0, "tail": 6.0}
     costs = costs_of(diamond(), times, constant=2.0)
     placement = affinity_of(costs, (0, 0, 1, 0))
-    # Neither device is idle while the branches run, if left is a subgraph of its own.
-    apart = simulate(costs, placement, split_branches=True)
+    # Neither device is idle while the branches run: left is a subgraph of its own.
+    apart = simulate(costs, placement)
     assert apart.makespan_us == 2 + 5 + 20 + 6
     assert costs.predict_us(placement) == 2 + 5 + 20 + 20 + 6
     assert apart.idle_us == {"A": 2.0, "B": 13.0}
-    # HETERO leaves the left branch with the head, and the right one waits for both.
-    assert simulate(costs, placement).makespan_us == 2 + (5 + 20) + 20 + 6
 
 
 def test_a_hand_over_is_the_receivers_work():
     times = {"head": 5.0, "left": 20.0, "right": 20.0, "tail": 6.0}
     costs = costs_of(diamond(), times, boundary=3.0)
-    schedule = simulate(costs, affinity_of(costs, (0, 0, 1, 0)), split_branches=True)
+    schedule = simulate(costs, affinity_of(costs, (0, 0, 1, 0)))
     # B receives before it runs "right"; the tail receives from B.
     assert schedule.makespan_us == 5 + (3 + 20) + (3 + 6)
 
@@ -338,25 +339,26 @@ def test_the_most_urgent_subgraph_goes_first():
     # Both are ready at once on A; what the long tail on B waits for runs first.
     maker = GraphMaker()
     at = maker.add("Parameter")
-    maker.add("Relu", [at], name="idle")
-    head = maker.add("Relu", [at], name="head")
-    maker.add("Relu", [head], name="tail")
+    maker.add("Relu", [at], name="idle", n_bytes=MUCH)
+    head = maker.add("Relu", [at], name="head", n_bytes=MUCH)
+    maker.add("Relu", [head], name="tail", n_bytes=MUCH)
     times = {"idle": 10.0, "head": 8.0, "tail": (None, 30.0)}
     costs = costs_of(maker.graph(), times)
-    schedule = simulate(costs, affinity_of(costs, (0, 0, 1)), split_branches=True)
+    schedule = simulate(costs, affinity_of(costs, (0, 0, 1)))
     assert schedule.makespan_us == 8 + 30
     assert [e.end_us for e in schedule.entries if e.device == "A"] == [8.0, 18.0]
 
 
-@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("least_work", [0.0, overlap.WORK_OF_A_SUBGRAPH])
 @pytest.mark.parametrize("seed", sliced(range(60), quick=20))
-def test_a_simulated_schedule_can_be_run(seed, split):
+def test_a_simulated_schedule_can_be_run(seed, least_work, monkeypatch):
+    monkeypatch.setattr(overlap, "WORK_OF_A_SUBGRAPH", least_work)
     costs = random_case(seed, n_ops=25)
     rng = random.Random(seed)
     places = [[n for n, t in enumerate(unit.time_us) if t is not None] for unit in costs.units]
     affinity = affinity_of(costs, [rng.choice(every) for every in places])
-    partition = (predict_by_branch if split else predict)(costs.graph, affinity)
-    schedule = simulate(costs, affinity, split_branches=split)
+    partition = predict_overlapping(costs.graph, affinity)
+    schedule = simulate(costs, affinity)
     run_of = {e.index: e for e in schedule.entries}
     assert [run_of[s.index].device for s in partition.subgraphs] == [
         s.device for s in partition.subgraphs
@@ -383,7 +385,7 @@ def test_a_simulated_schedule_can_be_run(seed, split):
     path = schedule.critical_path
     assert path[0].start_us == pytest.approx(begin_us)
     assert all(a.end_us == b.start_us for a, b in itertools.pairwise(path))
-    if not split:
+    if partition == predict(costs.graph, affinity):
         # All work together is what one subgraph after another takes.
         total_us = begin_us + work.sum() / 1000
         assert total_us == pytest.approx(costs.predict_us(affinity), abs=NEAR)
@@ -393,19 +395,20 @@ def test_a_simulated_schedule_can_be_run(seed, split):
         assert schedule.makespan_us <= total_us + NEAR
 
 
-@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("least_work", [0.0, overlap.WORK_OF_A_SUBGRAPH])
 @pytest.mark.parametrize("rank", ["heft", "heterogeneous"])
 @pytest.mark.parametrize("seed", sliced(range(12), quick=4))
-def test_the_plan_is_no_worse_than_what_it_is_compared_with(seed, rank, split):
+def test_the_plan_is_no_worse_than_what_it_is_compared_with(seed, rank, least_work, monkeypatch):
+    monkeypatch.setattr(overlap, "WORK_OF_A_SUBGRAPH", least_work)
     costs = random_case(seed, n_ops=30)
-    made = list_scheduling(costs.graph, costs, rank=rank, split_branches=split)
-    again = simulate(costs, made.affinity, split_branches=split)
+    made = list_scheduling(costs.graph, costs, rank=rank)
+    again = simulate(costs, made.affinity)
     assert made.predicted_us == again.makespan_us
     assert made.schedule == again
     latency = plan_graph(costs.graph, costs)
     others = [latency.affinity, *(b.affinity for b in latency.baselines)]
     for affinity in others:
-        ends = simulate(costs, affinity, split_branches=split).makespan_us
+        ends = simulate(costs, affinity).makespan_us
         assert made.predicted_us <= ends
     assert min(made.regret.values()) >= 0
     singles = [d for d in costs.devices if len(costs.supports(d)) == len(costs.graph.placeable)]
@@ -415,7 +418,7 @@ def test_the_plan_is_no_worse_than_what_it_is_compared_with(seed, rank, split):
 def test_the_plan_spreads_branches_over_devices():
     times = {"head": 5.0, "left": 20.0, "right": 21.0, "tail": 6.0}
     costs = costs_of(diamond(), times, boundary=1.0)
-    made = list_scheduling(costs.graph, costs, split_branches=True)
+    made = list_scheduling(costs.graph, costs)
     assert made.affinity["left"] != made.affinity["right"]
     # The longer branch stays; the other is handed over and back: 5 + max(21, 1 + 20) + 1 + 6.
     assert made.predicted_us == 33

@@ -67,7 +67,7 @@ def test_arguments_of_the_other_executor_are_refused(model, costs):
             ArgumentError, match="leave objective=, memory_limit=, pin= and solver= out"
         ):
             hl.plan(model, costs, executor="parallel", **extra)
-    with pytest.raises(ArgumentError, match="are for executor='parallel'"):
-        hl.plan(model, costs, split_branches=True)  # type: ignore[call-overload]
+    with pytest.raises(ArgumentError, match="is for executor='parallel'"):
+        hl.plan(model, costs, rank="heterogeneous")  # type: ignore[call-overload]
     with pytest.raises(PlanError, match="heft"):
         hl.plan(model, costs, executor="parallel", rank="random")

@@ -137,7 +137,6 @@ def test_numbers_that_nobody_can_mean(name, more, good):
         ("CostModel.from_json", "path", "file"),
         ("ParallelExecutor", "affinity", "placement"),
         ("ParallelExecutor", "n_requests", "requests"),
-        ("ParallelExecutor", "separate_branches", "split_branches"),
         ("evaluate", "reference", "reference_model"),
         ("explain", "a", "before"),
         ("find_refused", "affinity", "placement"),

@@ -32,6 +32,7 @@ from hetero_lab.errors import (
     InputError,
 )
 from hetero_lab.model.read import prepare
+from hetero_lab.placement import overlap
 from hetero_lab.runtime.inputs import bind_inputs, generate_inputs
 from hetero_lab.runtime.reference import compare_with_reference, lowest_precision
 from hetero_lab.samples.catalogue import sample_names, sample_shapes
@@ -64,19 +65,20 @@ def executor_threads() -> list[threading.Thread]:
 
 
 @pytest.mark.parametrize("seed", sliced(range(100), quick=3, in_ci=30))
-@pytest.mark.parametrize("separate", [False, True])
-def test_random_models_and_requests_in_flight(seed, separate):
+@pytest.mark.parametrize("fine", [False, True])
+def test_random_models_and_requests_in_flight(seed, fine, monkeypatch):
+    if fine:
+        monkeypatch.setattr(overlap, "WORK_OF_A_SUBGRAPH", 0.0)
     prepared = prepare(random_model(seed))
     affinity = random_affinity(prepared.graph, ["PARACC", "CPU"], seed)
     inputs = [generate_inputs(prepared, s) for s in range(3)]
     wanted = [expected(prepared, i) for i in inputs]
-    requests = 4 if seed % 2 == separate else 1
+    requests = 4 if seed % 2 == fine else 1
     with hl.ParallelExecutor(
         prepared,
         affinity,
         device_properties=F32,
         requests=requests,
-        split_branches=separate,
     ) as executor:
         futures = [executor.submit(i) for i in inputs * 2]
         for future, value in zip(futures, wanted * 2, strict=True):
@@ -182,6 +184,7 @@ def test_ctrl_c_during_a_call_leaves_the_executor_usable():
 def test_the_longest_path_goes_first_however_many_requests_there_were(monkeypatch):
     ticks = itertools.count(step=1000)
     monkeypatch.setattr(clock, "now_ns", lambda: next(ticks))  # every subgraph takes as long
+    monkeypatch.setattr(overlap, "WORK_OF_A_SUBGRAPH", 0.0)
     x = op.parameter([1, 8], np.float32, name="x")
     short = op.abs(x, name="short")
     path = x
@@ -190,7 +193,7 @@ def test_the_longest_path_goes_first_however_many_requests_there_were(monkeypatc
     model = ov.Model([op.result(path), op.result(short)], [x], "paths")
     affinity = hl.Affinity.uniform(model, "CPU").fix(patterns={"path[135]": "PARACC"})
     inputs = [np.ones((1, 8), np.float32)]
-    with hl.ParallelExecutor(model, affinity, split_branches=True) as executor:
+    with hl.ParallelExecutor(model, affinity) as executor:
         home = executor.partition.subgraph_of
         for _ in range(5000):
             executor(inputs)

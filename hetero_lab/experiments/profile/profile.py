@@ -32,7 +32,6 @@ def profile(
     *,
     executor: str = HETERO,
     requests: int = 1,
-    split_branches: bool = False,
     iterations: int | None = None,
     warmup: int | None = None,
     budget_s: float | None = None,
@@ -61,8 +60,6 @@ def profile(
         With more than one, the time between results with that many in flight is measured
         besides the latency, next to that of HETERO with and without
         ``EXCLUSIVE_ASYNC_REQUESTS``: ``profile.tables["throughput"]``.
-    split_branches
-        Cut independent branches on one device apart; only for ``"parallel"``.
     iterations
         Timed inferences, in turns of 10 with 2 discarded before each; 100 if neither this nor
         ``budget_s`` is given.
@@ -110,7 +107,7 @@ def profile(
     Partition:  2 subgraphs, 1 boundary, ... B (observed)
     ...
     """
-    execution = Execution(executor, requests, split_branches, scenario)
+    execution = Execution(executor, requests, scenario)
     iterations, warmup = _check_counts(iterations, warmup, budget_s)
     watch = Stopwatch.start(budget_s)
     placed = resolve(bind(model, core), placement)

@@ -42,9 +42,9 @@ def threads() -> list[str]:
     return [t.name for t in threading.enumerate() if t.name.startswith("hetero_lab ")]
 
 
-def branches() -> ov.Model:
+def branches(size: int = 32) -> ov.Model:
     """Build a relu, two convolutions of it (left and right) and their sum."""
-    x = op.parameter([1, 8, 32, 32], np.float32, name="x")
+    x = op.parameter([1, 8, size, size], np.float32, name="x")
     top = op.relu(x, name="top")
     weights = np.random.default_rng(0).normal(size=(2, 8, 8, 3, 3)).astype(np.float32)
     left, right = (
@@ -54,9 +54,9 @@ def branches() -> ov.Model:
     return ov.Model([op.result(op.add(left, right, name="join"), name="out")], [x], "branches")
 
 
-def branchy(core) -> tuple:
+def branchy(core, size: int = 32) -> tuple:
     """Two branches, each a convolution, on two devices."""
-    model = branches()
+    model = branches(size)
     cpu = hl.Affinity.uniform(model, "CPU", core=core)
     return model, in_f32(cpu.fix(ops={"left": "ACC"}, core=core), "branches")
 
@@ -165,11 +165,10 @@ def test_counters_belong_to_the_subgraphs_that_ran(core):
     assert {a.precision for a in ours.agreement} == {"f32"}
 
 
-def test_branches_can_be_split(core):
-    model, placement = branchy(core)
+def test_branches_are_split_where_there_is_enough_to_do(core):
     options = {"executor": "parallel", "counters": False, "core": core, **QUICK}
-    whole = hl.profile(model, placement, **options)
-    split = hl.profile(model, placement, split_branches=True, **options)
+    whole = hl.profile(*branchy(core), **options)
+    split = hl.profile(*branchy(core, size=64), **options)
     assert whole.partition.n_subgraphs == 3
     assert split.partition.n_subgraphs == 4
     assert len(split.tables["timeline"]) == 4 * 10
@@ -304,12 +303,6 @@ BAD = {
     ),
     "half a request": (
         lambda core: branchy(core), {"requests": 1.5}, ArgumentError, "not 1.5",
-    ),
-    "HETERO splits no branches": (
-        lambda core: branchy(core),
-        {"executor": "hetero", "split_branches": True},
-        ArgumentError,
-        "needs executor='parallel'",
     ),
     "states in several requests": (
         lambda core: (stateful(), "CPU"),

@@ -1,0 +1,129 @@
+"""The cut for devices that work at the same time: finer than HETERO's, and only where it pays."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from planning.random_costs import GraphMaker
+from random_models import random_affinity, random_model
+from slices import sliced
+
+from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.model.read import prepare
+from hetero_lab.placement import overlap
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.overlap import predict_overlapping
+from hetero_lab.placement.partition import Partition, predict
+
+MUCH = 10_000_000  # bytes of a tensor that make an op worth a subgraph of its own
+
+
+def placed(graph: OpGraph, accelerated: set[str]) -> Affinity:
+    return Affinity.from_graph(graph, lambda name: "ACC" if name in accelerated else "CPU")
+
+
+def parts(partition: Partition) -> set[tuple[str, ...]]:
+    return {subgraph.ops for subgraph in partition.subgraphs}
+
+
+def branches(n_bytes: int) -> OpGraph:
+    """Return two branches with an end in common."""
+    maker = GraphMaker()
+    top = maker.add("Relu", [maker.add("Parameter")], name="top", n_bytes=n_bytes)
+    left = maker.add("Relu", [top], name="left", n_bytes=n_bytes)
+    right = maker.add("Relu", [top], name="right", n_bytes=n_bytes)
+    maker.add("Add", [left, right], name="end")
+    return maker.graph()
+
+
+def test_an_op_that_waits_for_another_device_holds_back_no_other():
+    graph = branches(MUCH)
+    affinity = placed(graph, {"top", "left"})
+    assert parts(predict(graph, affinity)) == {("top", "left"), ("right", "end")}
+    found = predict_overlapping(graph, affinity)
+    assert parts(found) == {("top",), ("left",), ("right",), ("end",)}
+    assert [(s.index, s.device) for s in found.subgraphs] == [
+        (0, "ACC"), (1, "ACC"), (2, "CPU"), (3, "CPU"),
+    ]  # fmt: skip
+
+
+def test_little_work_is_not_worth_a_subgraph():
+    graph = branches(100)
+    affinity = placed(graph, {"top", "left"})
+    assert predict_overlapping(graph, affinity) == predict(graph, affinity)
+
+
+@pytest.mark.parametrize("accelerated", [(), (0, 1), (2, 3), (1, 3)])
+def test_a_chain_is_cut_as_hetero_cuts_it(accelerated):
+    maker = GraphMaker()
+    at = skip = maker.add("Parameter")
+    for number in range(5):
+        at = maker.add("Relu", [at], name=f"op{number}", n_bytes=MUCH)
+        skip = at if number == 0 else skip
+    maker.add("Add", [at, skip], name="end", n_bytes=MUCH)
+    graph = maker.graph()
+    affinity = placed(graph, {f"op{number}" for number in accelerated})
+    assert predict_overlapping(graph, affinity) == predict(graph, affinity)
+
+
+def check(graph: OpGraph, affinity: Affinity) -> tuple[int, int]:
+    """Check a cut against the definitions; return how many subgraphs HETERO and it make."""
+    coarse, fine = predict(graph, affinity), predict_overlapping(graph, affinity)
+    assert sorted(op for s in fine.subgraphs for op in s.ops) == sorted(
+        op for s in coarse.subgraphs for op in s.ops
+    )
+    for subgraph in fine.subgraphs:
+        assert {affinity[op] for op in subgraph.ops} <= {subgraph.device}
+        assert len({coarse.subgraph_of[op] for op in subgraph.ops}) <= 1
+    # They stand in an order that can be executed: nothing waits for itself.
+    assert all(target > b.source for b in fine.boundaries for target in b.targets)
+    return coarse.n_subgraphs, fine.n_subgraphs
+
+
+@pytest.mark.parametrize("least_work", [0.0, 300.0, overlap.WORK_OF_A_SUBGRAPH])
+def test_random_graphs_are_cut_finer_and_without_cycles(least_work, monkeypatch):
+    monkeypatch.setattr(overlap, "WORK_OF_A_SUBGRAPH", least_work)
+    coarse, fine = 0, 0
+    for seed in range(60):
+        rng = random.Random(seed)
+        maker = GraphMaker()
+        made = [maker.add("Parameter"), maker.add("Parameter")]
+        for number in range(rng.randint(2, 30)):
+            inputs = [rng.choice(made[-8:]) for _ in range(rng.randint(1, 3))]
+            made.append(
+                maker.add("Concat", inputs, name=f"op{number}", n_bytes=rng.choice((1, 99)))
+            )
+        graph = maker.graph()
+        n_coarse, n_fine = check(
+            graph, placed(graph, {o.name for o in graph if rng.random() < 0.4})
+        )
+        coarse, fine = coarse + n_coarse, fine + n_fine
+    assert coarse == fine if least_work > 300 else coarse < fine
+
+
+def test_states_stay_whole(monkeypatch):
+    from small_models import stateful
+
+    monkeypatch.setattr(overlap, "WORK_OF_A_SUBGRAPH", 0.0)
+    graph = prepare(stateful()).graph
+    affinity = Affinity.from_graph(graph, dict.fromkeys((op.name for op in graph), "CPU"))
+    assert predict_overlapping(graph, affinity) == predict(graph, affinity)
+
+
+def test_work_done_at_the_same_time_decides(monkeypatch):
+    graph = branches(MUCH)
+    affinity = placed(graph, {"top", "left"})
+    monkeypatch.setattr(overlap, "WORK_OF_A_SUBGRAPH", 1e9)
+    assert predict_overlapping(graph, affinity).n_subgraphs == 2
+
+
+@pytest.mark.parametrize("seed", sliced(range(60), quick=10))
+def test_models_of_the_runtime(seed, monkeypatch):
+    monkeypatch.setattr(
+        overlap, "WORK_OF_A_SUBGRAPH", float(np.random.default_rng(seed).choice([0, 500]))
+    )
+    graph = prepare(random_model(seed)).graph
+    n_coarse, n_fine = check(graph, random_affinity(graph, ["ACC", "CPU"], seed))
+    assert n_fine >= n_coarse
