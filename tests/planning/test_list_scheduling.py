@@ -13,8 +13,8 @@ from planning.random_costs import GraphMaker, affinity_of, random_case
 from slices import sliced
 
 from hetero_lab.errors import AffinityError, PlanError
-from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement import overlap
+from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.overlap import predict_overlapping
 from hetero_lab.placement.partition import predict
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, LostFusion, Unit

@@ -1,0 +1,329 @@
+"""Two branches on two devices at the same time: ``python -m tests.real_gpu.branches``.
+
+For branches of convolutions, one on ``--device`` (GPU) and one on the CPU, in f32: both devices
+alone, HETERO, the branches' own times and what starting both with ``start_async`` takes, and the
+parallel executor, in turns in one process. Then results per second with four requests in flight:
+the devices alone, HETERO, the parallel executor, and OpenVINO's MULTI over both. All outputs are
+compared with the CPU in f32. ``--emulate`` makes the device of CPU threads (one thread each), so
+that the script itself can be tried anywhere; ``--rig`` starts OpenVINO's GPU plugin on a CPU.
+Prints a JSON line for each shape, then a table. The exit code is 1 if an output is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import contextlib
+import json
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+# (convolutions on the device, on the CPU, channels, height and width)
+SHAPES = ((4, 4, 64, 56), (8, 8, 64, 56), (8, 4, 64, 56), (6, 6, 128, 28), (4, 4, 32, 112))
+ROUNDS, CALLS, DISCARDED, REQUESTS = 12, 10, 3, 4
+TOLERANCE = 1e-3  # of the largest value
+CONCURRENT = {"ENABLE_CPU_PINNING": False, "EXCLUSIVE_ASYNC_REQUESTS": False}
+
+Run = Callable[[], object]
+
+
+def branches_model(n_device: int, n_cpu: int, channels: int, size: int) -> Any:
+    """Return two branches of convolutions that read one input, and their sum."""
+    import numpy as np
+    import openvino as ov
+    from openvino import opset13 as op
+
+    rng = np.random.default_rng(0)
+    x = op.parameter([1, channels, size, size], np.float32, name="x")
+    ends = []
+    for branch, count in (("device", n_device), ("cpu", n_cpu)):
+        end = x
+        for number in range(count):
+            shape = (channels, channels, 3, 3)
+            weights = (rng.normal(size=shape) / (3 * channels**0.5)).astype(np.float32)
+            same = [1, 1]
+            end = op.convolution(
+                end, op.constant(weights), same, same, same, same, name=f"{branch}/{number}"
+            )
+        ends.append(end)
+    name = f"branches_{n_device}_{n_cpu}_{channels}x{size}x{size}"
+    return ov.Model([op.result(op.add(*ends, name="sum"))], [x], name)
+
+
+def in_turns(runs: dict[str, Run], rounds: int) -> dict[str, float]:
+    """Return the median over turns of the median time of a run, in µs."""
+    levels: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(rounds):
+        for name, run in runs.items():
+            taken = []
+            for number in range(DISCARDED + CALLS):
+                started = time.perf_counter_ns()
+                run()
+                if number >= DISCARDED:
+                    taken.append((time.perf_counter_ns() - started) / 1e3)
+            levels[name].append(statistics.median(taken))
+    return {name: statistics.median(every) for name, every in levels.items()}
+
+
+def raw_requests(executor: Any, inputs: list[Any], device: str) -> tuple[Any, Any]:
+    """Return plain requests of the branches, on the device and on the CPU, ready to be run."""
+    import openvino as ov
+
+    found = {}
+    for subgraph, compiled in zip(
+        executor.partition.subgraphs, executor.compiled_models, strict=True
+    ):
+        for branch in (device, "CPU"):
+            prefix = "cpu/" if branch == "CPU" else "device/"
+            if subgraph.device == branch and any(op.startswith(prefix) for op in subgraph.ops):
+                found[branch] = compiled.create_infer_request()
+                found[branch].set_input_tensor(0, ov.Tensor(inputs[0]))
+    return found[device], found["CPU"]
+
+
+def latencies(device: str, shape: tuple[int, ...], properties: dict[str, Any]) -> dict[str, Any]:
+    """Measure one request at a time."""
+    import numpy as np
+
+    import hetero_lab as hl
+
+    started = time.perf_counter()
+    model = branches_model(*shape)
+    cpu = hl.Affinity.uniform(model, "CPU")
+    split = hl.Placement(cpu.fix(patterns={"^device/": device}), "split", properties)
+    inputs = [np.random.default_rng(1).normal(size=model.input(0).shape).astype(np.float32)]
+    calls: dict[str, Callable[[list[Any]], dict[str, Any]]] = {
+        "CPU": hl.compile(model, hl.Placement(cpu, "CPU", properties, direct=True)),
+        device: hl.compile(
+            model,
+            hl.Placement(hl.Affinity.uniform(model, device), device, properties, direct=True),
+        ),
+        "HETERO": hl.compile(model, split),
+    }
+    with hl.ParallelExecutor(model, split) as executor:
+        calls["parallel"] = executor
+        compile_s = time.perf_counter() - started
+        on_device, on_cpu = raw_requests(executor, inputs, device)
+
+        def both() -> None:
+            on_device.start_async()
+            on_cpu.start_async()
+            on_device.wait()
+            on_cpu.wait()
+
+        def one_in_the_caller(one: Any, other: Any) -> Run:
+            def run() -> None:
+                one.start_async()
+                other.infer(share_outputs=True)
+                one.wait()
+
+            return run
+
+        us = in_turns(
+            {
+                **{name: lambda call=call: call(inputs) for name, call in calls.items()},
+                "device branch": lambda: on_device.infer(share_outputs=True),
+                "CPU branch": lambda: on_cpu.infer(share_outputs=True),
+                "start_async": both,
+                "CPU in the caller": one_in_the_caller(on_device, on_cpu),
+                "device in the caller": one_in_the_caller(on_cpu, on_device),
+            },
+            ROUNDS,
+        )
+        n_subgraphs = executor.partition.n_subgraphs
+    wanted = next(iter(calls["CPU"](inputs).values()))
+    errors = {
+        name: error_of(next(iter(call(inputs).values())), wanted)
+        for name, call in calls.items()
+        if name not in ("CPU", "parallel")
+    }
+    with hl.ParallelExecutor(model, split) as executor:
+        errors["parallel"] = error_of(next(iter(executor(inputs).values())), wanted)
+    bound_us = max(us["device branch"], us["CPU branch"])
+    return {
+        "what": "latency",
+        "device": device,
+        "branches": f"{shape[0]}+{shape[1]} of {shape[2]}x{shape[3]}x{shape[3]}",
+        "n_subgraphs": n_subgraphs,
+        "us": us,
+        "bound_us": bound_us,
+        "hetero_to_parallel": us["HETERO"] / us["parallel"],
+        "share_of_bound": bound_us / us["parallel"],
+        "share_of_start_async": us["start_async"] / us["parallel"],
+        "errors": errors,
+        "compile_s": compile_s,
+    }
+
+
+def error_of(got: Any, wanted: Any) -> float:
+    """Return the largest difference, as a share of the largest value."""
+    import numpy as np
+
+    return float(np.abs(got - wanted).max() / np.abs(wanted).max())
+
+
+def throughputs(
+    device: str, shape: tuple[int, ...], properties: dict[str, Any], emulated: bool
+) -> dict[str, Any]:
+    """Measure the time between results with four requests in flight."""
+    import numpy as np
+
+    import hetero_lab as hl
+    from hetero_lab.runtime.throughput import run_parallel_turn, run_queue_turn
+
+    model = branches_model(*shape)
+    cpu = hl.Affinity.uniform(model, "CPU")
+    inputs = [np.random.default_rng(1).normal(size=model.input(0).shape).astype(np.float32)]
+    split = hl.Placement(cpu.fix(patterns={"^device/": device}), "split", properties)
+    streams = {
+        name: {**own, "PERFORMANCE_HINT": "THROUGHPUT"} for name, own in properties.items()
+    }
+    queued: dict[str, Any] = {"HETERO": split}
+    for name, own in (("latency", properties), ("streams", streams)):
+        for one in ("CPU", device):
+            affinity = hl.Affinity.uniform(model, one)
+            label = f"{one}, {name}"
+            queued[label] = hl.Placement(affinity, label, {one: own[one]}, direct=True)
+    if not emulated:
+        queued["MULTI"] = f"MULTI:{device},CPU"
+    compiled = {name: hl.compile(model, placement) for name, placement in queued.items()}
+    wanted = next(iter(compiled["CPU, latency"](inputs).values()))
+    samples: dict[str, list[float]] = {}
+    with contextlib.ExitStack() as open_ones:
+        executors = {
+            f"parallel, {n} in flight": open_ones.enter_context(
+                hl.ParallelExecutor(model, split, requests=n)
+            )
+            for n in (2, REQUESTS)
+        }
+        errors = {
+            name: error_of(next(iter(call(inputs).values())), wanted)
+            for name, call in (compiled | executors).items()
+        }
+        for _ in range(ROUNDS):
+            for name, one in compiled.items():
+                took = run_queue_turn(one, inputs, REQUESTS)
+                samples.setdefault(name, []).append(statistics.median(took))
+            for name, executor in executors.items():
+                took, _ = run_parallel_turn(executor, inputs, REQUESTS)
+                samples.setdefault(name, []).append(statistics.median(took))
+    us = {name: statistics.median(every) for name, every in samples.items()}
+    alone_us = min(us[name] for name in us if name.startswith(("CPU", device)))
+    over_both = {name: alone_us / us[name] for name in us if not name.startswith(("CPU", device))}
+    return {
+        "what": "throughput",
+        "device": device,
+        "branches": f"{shape[0]}+{shape[1]} of {shape[2]}x{shape[3]}x{shape[3]}",
+        "requests": REQUESTS,
+        "us_between_results": us,
+        "better_device_alone_us": alone_us,
+        "times_the_better_device": over_both,
+        "errors": errors,
+    }
+
+
+def user_tensors(device: str, shape: tuple[int, ...], properties: dict[str, Any]) -> dict[str, Any]:
+    """Compare the memory of a request's tensors: the user's, the plugin's, the context's."""
+    import numpy as np
+    import openvino as ov
+
+    import hetero_lab as hl
+
+    model = branches_model(*shape)
+    core = hl.shared_core() if hasattr(hl, "shared_core") else ov.Core()
+    compiled = core.compile_model(model, device, properties[device])
+    data = np.random.default_rng(1).normal(size=model.input(0).shape).astype(np.float32)
+    made: dict[str, Any] = {"plugin's": None, "user's": ov.Tensor(data.copy())}
+    with contextlib.suppress(Exception):  # not every device has a context
+        context = core.get_default_context(device)
+        made["context's"] = context.create_host_tensor(ov.Type.f32, ov.Shape(data.shape))
+    runs: dict[str, Run] = {}
+    for name, tensor in made.items():
+        request = compiled.create_infer_request()
+        if tensor is not None:
+            request.set_input_tensor(0, tensor)
+
+        def run(request: Any = request) -> None:
+            request.get_input_tensor(0).data[...] = data
+            request.infer(share_outputs=True)
+
+        runs[name] = run
+    us = in_turns(runs, ROUNDS)
+    return {"what": "memory of the input", "device": device, "us": us}
+
+
+def lines(device: str, shapes: Any, emulated: bool) -> Iterator[dict[str, Any]]:
+    """Yield what is measured, as it comes."""
+    own = {"INFERENCE_PRECISION_HINT": "f32"}
+    threads = {"INFERENCE_NUM_THREADS": 1} if emulated else {}
+    on_cpu = {**own, **CONCURRENT, **threads}
+    properties = {device: on_cpu if emulated else own, "CPU": on_cpu}
+    for shape in shapes:
+        yield latencies(device, shape, properties)
+    for shape in shapes[:2]:
+        yield throughputs(device, shape, properties, emulated)
+    if not emulated:
+        yield user_tensors(device, shapes[0], properties)
+
+
+def table(found: list[dict[str, Any]], device: str) -> str:
+    """Return a short table of the results."""
+    columns = ("CPU", device, "HETERO", "start_async", "parallel")
+    text = [f"{'branches, µs':22}" + "".join(f"{c:>12}" for c in columns) + "  x HETERO  of bound"]
+    for one in found:
+        if one["what"] == "latency":
+            text.append(
+                f"{one['branches']:22}"
+                + "".join(f"{one['us'][c]:12.0f}" for c in columns)
+                + f"{one['hetero_to_parallel']:10.2f}{one['share_of_bound']:10.0%}"
+            )
+    for one in found:
+        if one["what"] == "throughput":
+            ratios = ", ".join(f"{n} {x:.2f}" for n, x in one["times_the_better_device"].items())
+            text.append(
+                f"{one['branches']}, {one['requests']} requests: better device alone "
+                f"{one['better_device_alone_us']:.0f} µs a result; times as many: {ratios}"
+            )
+    return "\n".join(text)
+
+
+def main() -> int:
+    """Measure, print, and compare the outputs."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="GPU")
+    parser.add_argument("--emulate", action="store_true", help="emulate the device on the CPU")
+    parser.add_argument("--rig", action="store_true", help="the GPU plugin without a GPU")
+    parser.add_argument("--shapes", type=int, default=len(SHAPES), help="how many of the shapes")
+    parser.add_argument("--out", help="file for the JSON lines")
+    given = parser.parse_args()
+    if given.rig:
+        from tests.gpu_rig import rig
+
+        scratch = tempfile.mkdtemp(prefix="gpu_rig_")
+        atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+        rig.start(scratch)
+    import hetero_lab as hl
+
+    if given.emulate:
+        hl.emulate(given.device)
+    found = []
+    for one in lines(given.device, SHAPES[: given.shapes], given.emulate or given.rig):
+        found.append(one)
+        print(json.dumps(one), flush=True)
+        if given.out:
+            Path(given.out).write_text("".join(json.dumps(line) + "\n" for line in found))
+    print(table(found, given.device))
+    wrong = [e for one in found for e in one.get("errors", {}).values() if not e <= TOLERANCE]
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
