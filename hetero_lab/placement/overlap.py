@@ -119,12 +119,12 @@ def _merged(graph: OpGraph, blocks: list[_Block], work: np.ndarray) -> list[_Blo
     kept = set(range(len(blocks)))
     losses: dict[tuple[int, int], float] = {}
     while True:
-        for a, b in ((a, b) for a in kept for b in (users[a] | siblings[a]) - {a}):
-            if (a, b) not in losses:
-                loss = _loss(blocks[a], blocks[b], work)
-                if b not in users[a] and a not in users[b]:
-                    loss = max(loss, _loss(blocks[b], blocks[a], work))
-                losses[a, b] = loss
+        for a in kept:
+            for b in (users[a] | siblings[a]) - {a}:
+                if (a, b) not in losses:
+                    losses[a, b] = _loss(blocks[a], blocks[b], work)
+                    if b not in users[a]:
+                        losses[a, b] = max(losses[a, b], _loss(blocks[b], blocks[a], work))
         small = sorted((loss, *pair) for pair, loss in losses.items() if loss < WORK_OF_A_SUBGRAPH)
         # If another way than the edge leads from one to the other, they would make a cycle.
         merge = next(

@@ -183,9 +183,7 @@ def throughputs(
     cpu = hl.Affinity.uniform(model, "CPU")
     inputs = [np.random.default_rng(1).normal(size=model.input(0).shape).astype(np.float32)]
     split = hl.Placement(cpu.fix(patterns={"^device/": device}), "split", properties)
-    streams = {
-        name: {**own, "PERFORMANCE_HINT": "THROUGHPUT"} for name, own in properties.items()
-    }
+    streams = {name: {**own, "PERFORMANCE_HINT": "THROUGHPUT"} for name, own in properties.items()}
     queued: dict[str, Any] = {"HETERO": split}
     for name, own in (("latency", properties), ("streams", streams)):
         for one in ("CPU", device):
@@ -238,7 +236,7 @@ def user_tensors(device: str, shape: tuple[int, ...], properties: dict[str, Any]
     import hetero_lab as hl
 
     model = branches_model(*shape)
-    core = hl.shared_core() if hasattr(hl, "shared_core") else ov.Core()
+    core = ov.Core()
     compiled = core.compile_model(model, device, properties[device])
     data = np.random.default_rng(1).normal(size=model.input(0).shape).astype(np.float32)
     made: dict[str, Any] = {"plugin's": None, "user's": ov.Tensor(data.copy())}
