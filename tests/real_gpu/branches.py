@@ -233,8 +233,6 @@ def user_tensors(device: str, shape: tuple[int, ...], properties: dict[str, Any]
     import numpy as np
     import openvino as ov
 
-    import hetero_lab as hl
-
     model = branches_model(*shape)
     core = ov.Core()
     compiled = core.compile_model(model, device, properties[device])
