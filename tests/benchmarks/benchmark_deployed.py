@@ -30,7 +30,8 @@ from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.experiments.sweep.entries import expand
 from hetero_lab.experiments.sweep.options import Dimensions
 from hetero_lab.experiments.workers.bench import WARM_UP_S
-from hetero_lab.experiments.workers.factory import Asked, Benches, LocalBench
+from hetero_lab.experiments.workers.factory import AnyBench, BenchFactory, LocalBench
+from hetero_lab.experiments.workers.requests import Compile, RunTurn, WarmUp
 from hetero_lab.placement.placement import resolve
 from hetero_lab.runtime.freeze import write_program
 from hetero_lab.runtime.inputs import given_or_generated
@@ -123,14 +124,14 @@ def compare(
             {name: bound}, [*chosen.values(), *others], Dimensions(baselines=False)
         )
     }  # fmt: skip
-    benches = Benches({name: bound}, arrays)
+    benches = BenchFactory({name: bound}, arrays)
 
-    def bench(label: str, made: Asked) -> Turn:
+    def bench(label: str, made: AnyBench) -> Turn:
         key = jobs[label].key
-        made.ask("compile", timeout_s=600, job=jobs[label])
-        made.ask("warm_up", timeout_s=600, key=key, at_most_s=WARM_UP_S)
-        asked = {"timeout_s": 600, "key": key, "discarded": DISCARDED, "timed": TIMED}
-        return lambda: made.ask("turn", **asked).samples_us
+        made.ask(Compile(job=jobs[label]), timeout_s=600)
+        made.ask(WarmUp(key=key, at_most_s=WARM_UP_S), timeout_s=600)
+        asked = RunTurn(key=key, discarded=DISCARDED, timed=TIMED)
+        return lambda: made.ask(asked, timeout_s=600).samples_us
 
     ratios = []
     for label, placement in chosen.items():

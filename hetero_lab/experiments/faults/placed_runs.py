@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -15,7 +14,8 @@ from hetero_lab.backend.bound import BoundModel
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import CompileError, names_at_hand, shorten
 from hetero_lab.experiments.workers.process import WorkerError, WorkerProcess
-from hetero_lab.experiments.workers.set_up import Limits, SetUp
+from hetero_lab.experiments.workers.requests import InferFile, SetUp
+from hetero_lab.experiments.workers.set_up import Limits
 from hetero_lab.model.read import PreparedModel, save
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import partition_of
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 Hook = Callable[["ov.Model", Sequence[tuple[str, frozenset[str]]]], None]
 
-_COMMAND = (sys.executable, "-m", "hetero_lab.experiments.faults.inference_worker")
 # A device hangs if it takes longer than this share of what is left of the budget, and than so many
 # times what it took at most until now; or, without a budget, longer than some compile.
 _SHARE_OF_BUDGET = 0.25
@@ -87,7 +86,7 @@ class PlacedRuns:
         self.hints: dict[str, str] = {}
         self._before_compile = before_compile
         watch = watch or Stopwatch.start(None)
-        self._worker = _Worker(self.core, watch, worker_command or _COMMAND) if isolate else None
+        self._worker = _Worker(self.core, watch, worker_command) if isolate else None
 
     def __enter__(self) -> PlacedRuns:
         return self
@@ -203,11 +202,11 @@ class PlacedRuns:
 class _Worker:
     """Infers in a process that is started again when it has died."""
 
-    def __init__(self, core: ov.Core, watch: Stopwatch, command: Sequence[str]):
+    def __init__(self, core: ov.Core, watch: Stopwatch, command: Sequence[str] | None):
         self._watch, self._slowest_s = watch, 0.0
         emulated = [spec.to_json() for spec in emulated_devices(core).values()]
         self._set_up = SetUp(models={}, emulated=emulated)
-        self._limits = Limits(command=tuple(command))
+        self._limits = Limits(command=tuple(command) if command else None)
         self._process: WorkerProcess | None = None
         self._files = ExitStack()
         self._directory: Path = self._files.enter_context(scratch_directory())
@@ -228,16 +227,15 @@ class _Worker:
         began_s, left_s = self._watch.elapsed_s, self._watch.left_s
         patience_s = max(_SHARE_OF_BUDGET * left_s, _TIMES_SLOWER * self._slowest_s)
         try:
-            hints = self._process.ask(
-                "infer",
-                timeout_s=min(patience_s, left_s, _TIMEOUT_S),
+            request = InferFile(
                 path=str(path),
                 target=target,
-                properties=properties,
+                properties=dict(properties),
                 affinities=affinities_of(model) if target.startswith("HETERO:") else None,
                 inputs=str(inputs),
                 outputs=str(outputs),
             )
+            hints = self._process.ask(request, timeout_s=min(patience_s, left_s, _TIMEOUT_S))
         except WorkerError as error:
             if error.died:
                 self._process = None

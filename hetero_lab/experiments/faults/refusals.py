@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,9 +10,9 @@ from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.devices import check_device, device_names, supported_ops
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import CompileError, DeviceError, names_at_hand, shorten
-from hetero_lab.experiments.workers.job import Job
+from hetero_lab.experiments.faults.minimal_set import minimal_set
 from hetero_lab.experiments.workers.process import WorkerError, WorkerProcess
-from hetero_lab.experiments.workers.set_up import SetUp
+from hetero_lab.experiments.workers.requests import Compile, Job, SetUp
 from hetero_lab.model.read import Source, save
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import predict
@@ -104,7 +104,8 @@ def find_refused(
 
     Notes
     -----
-    Minimal failing sets are found by delta debugging (Zeller and Hildebrandt 2002).
+    Minimal failing sets are found by bisection (QuickXplain, Junker 2004) and then tested op by op
+    (delta debugging, Zeller and Hildebrandt 2002).
 
     Examples
     --------
@@ -184,7 +185,7 @@ class _Prober:
             device_properties={d: p for d, p in self._properties.items() if d in affinity.devices},
         )
         try:
-            self._worker.ask("compile", timeout_s=self._timeout_s, job=job)
+            self._worker.ask(Compile(job=job), timeout_s=self._timeout_s)
         except WorkerError as error:
             if error.died:
                 self._worker = None
@@ -224,7 +225,7 @@ def _one(
             if subgraph.device == device and fails(inside):
                 ops = inside
                 break
-        minimal = _minimal(ops, fails)
+        minimal = minimal_set(ops, fails)
         said = prober.refuses(background.fix(ops=dict.fromkeys(minimal, device), core=bound.core))
         return Refusal(device, tuple(minimal), said), target
     raise CompileError(
@@ -242,24 +243,3 @@ def _fallback(bound: BoundModel, ops: Sequence[str], device: str) -> str | None:
         except DeviceError:
             continue
     return None
-
-
-def _minimal(ops: Sequence[str], fails: Callable[[Sequence[str]], bool]) -> list[str]:
-    """Shrink a failing list until no part of it can be left out."""
-    current, parts = list(ops), 2
-    while len(current) >= 2:
-        size = -(-len(current) // parts)
-        chunks = [current[i : i + size] for i in range(0, len(current), size)]
-        for chunk in chunks:
-            rest = [op for op in current if op not in set(chunk)]
-            if fails(chunk):
-                current, parts = chunk, 2
-                break
-            if len(chunks) > 2 and fails(rest):
-                current, parts = rest, max(parts - 1, 2)
-                break
-        else:
-            if parts >= len(current):
-                break
-            parts = min(len(current), parts * 2)
-    return current

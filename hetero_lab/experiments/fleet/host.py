@@ -25,9 +25,9 @@ from hetero_lab.experiments.environment import current_environment
 from hetero_lab.experiments.sweep.options import RunOptions
 from hetero_lab.experiments.sweep.records import AnyRecord
 from hetero_lab.experiments.sweep.rounds import SweepRun
-from hetero_lab.experiments.workers.job import Job
 from hetero_lab.experiments.workers.process import WorkerProcess
-from hetero_lab.experiments.workers.set_up import Limits, SetUp
+from hetero_lab.experiments.workers.requests import Job, SetUp
+from hetero_lab.experiments.workers.set_up import Limits
 from hetero_lab.runtime.timing import Stopwatch
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

@@ -38,8 +38,8 @@ from hetero_lab.experiments.sweep.records import (
     OfEntry,
     Turn,
 )
-from hetero_lab.experiments.workers.job import Job
-from hetero_lab.experiments.workers.set_up import Limits, SetUp
+from hetero_lab.experiments.workers.requests import Job, SetUp
+from hetero_lab.experiments.workers.set_up import Limits
 from hetero_lab.runtime.timing import Stopwatch
 
 if TYPE_CHECKING:

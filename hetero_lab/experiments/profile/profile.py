@@ -11,8 +11,8 @@ from hetero_lab.backend.bound import bind
 from hetero_lab.errors import ArgumentError, MeasurementError, shorten, warn
 from hetero_lab.experiments.profile.measure import ProfileOptions, measure_profile
 from hetero_lab.experiments.profile.result import Profile, profile_from
-from hetero_lab.experiments.workers.job import Job
 from hetero_lab.experiments.workers.process import WorkerError, WorkerProcess
+from hetero_lab.experiments.workers.requests import Job, MeasureProfile
 from hetero_lab.experiments.workers.set_up import write_set_up
 from hetero_lab.model.language import Scenario
 from hetero_lab.model.read import Source
@@ -142,7 +142,8 @@ def _isolated(
         try:
             worker = WorkerProcess(set_up)
             try:
-                data = worker.ask("profile", timeout_s=timeout_s, job=job, options=options)
+                asked = MeasureProfile(job=job, options=options)
+                data = worker.ask(asked, timeout_s=timeout_s)
                 for text in worker.warnings:
                     warn(text)
             finally:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
-from typing import Any
 
 from hetero_lab.experiments.sweep.records import AnyRecord
-from hetero_lab.experiments.workers.factory import Asked
+from hetero_lab.experiments.workers.factory import AnyBench
+from hetero_lab.experiments.workers.requests import Answer, Request
 
 
 class StoppedError(Exception):
@@ -29,7 +29,7 @@ class SweepControl:
         self._on_record = on_record
         self._stopped = threading.Event()
         self._lock = threading.Lock()
-        self._benches: list[Asked] = []
+        self._benches: list[AnyBench] = []
 
     @property
     def is_stopped(self) -> bool:
@@ -59,10 +59,10 @@ class SweepControl:
 
         return tell
 
-    def stoppable(self, start: Callable[[], Asked]) -> Callable[[], Asked]:
+    def stoppable(self, start: Callable[[], AnyBench]) -> Callable[[], AnyBench]:
         """Return ``start`` such that the bench it starts can be stopped."""
 
-        def start_stoppable() -> Asked:
+        def start_stoppable() -> AnyBench:
             self._check()
             bench = start()
             with self._lock:
@@ -81,15 +81,15 @@ class SweepControl:
 class _Stoppable:
     """A bench whose errors are those of being stopped once it is stopped."""
 
-    def __init__(self, bench: Asked, control: SweepControl):
+    def __init__(self, bench: AnyBench, control: SweepControl):
         self._bench = bench
         self._control = control
         self.start_s = bench.start_s
 
-    def ask(self, do: str, *, timeout_s: float, **args: Any) -> Any:
+    def ask(self, request: Request[Answer], *, timeout_s: float) -> Answer:
         self._control._check()
         try:
-            return self._bench.ask(do, timeout_s=timeout_s, **args)
+            return self._bench.ask(request, timeout_s=timeout_s)
         except Exception:
             self._control._check()
             raise

@@ -25,7 +25,7 @@ from hetero_lab.errors import (
 )
 from hetero_lab.experiments.sweep.options import Dimensions
 from hetero_lab.experiments.sweep.records import StoredEntry
-from hetero_lab.experiments.workers.job import Job
+from hetero_lab.experiments.workers.requests import Job
 from hetero_lab.model.blocks import find_blocks
 from hetero_lab.model.language import Scenario
 from hetero_lab.model.opgraph import OpGraph

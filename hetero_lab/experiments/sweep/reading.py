@@ -15,8 +15,6 @@ from hetero_lab.experiments.environment import Environment, noise_of
 from hetero_lab.experiments.profile.result import Profile
 from hetero_lab.experiments.profile.storage import (
     agreement_from_json,
-    chosen_from_json,
-    counters_from_json,
     spans_from_json,
 )
 from hetero_lab.experiments.sweep.accuracy import evaluation_from, nan_notes, problem_from
@@ -245,13 +243,13 @@ def _row(
             latency=_latency(turns),
             partition=partition,
             as_predicted=compiled.as_predicted,
-            counters=counters_from_json(counted.rows) if counted else (),
+            counters=counted.rows if counted else (),
             agreement=agreement_from_json(compiled.agreement),
             compile_ms=compiled.compile_ms,
             first_inference_ms=compiled.first_inference_ms,
             peak_rss_bytes=compiled.peak_rss_bytes,
             executor=entry.executor,
-            chosen=chosen_from_json(compiled.chosen),
+            chosen=compiled.chosen,
             spans=spans_from_json(compiled.spans, partition),
             generation=_generation(entry, turns, compiled),
             environment=replace(

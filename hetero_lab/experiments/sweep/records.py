@@ -8,6 +8,8 @@ import msgspec
 
 from hetero_lab.experiments.environment import Environment
 from hetero_lab.model.language import Scenario
+from hetero_lab.runtime.chosen import Chosen
+from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.runners import HETERO
 from hetero_lab.tables import SCHEMA_VERSION
 
@@ -37,7 +39,7 @@ class Compiled(OfEntry, frozen=True, kw_only=True, omit_defaults=True):
     agreement: tuple[Json, ...]
     peak_rss_bytes: int
     spans: tuple[tuple[int, int, float, float], ...] = ()  # as spans_to_json gives them
-    chosen: Json = {}
+    chosen: Chosen = Chosen()
     tokens: tuple[tuple[int, ...], ...] = ()
 
 
@@ -53,7 +55,7 @@ class Turn(OfEntry, frozen=True, kw_only=True, omit_defaults=True):
 class Counters(OfEntry, frozen=True, kw_only=True, omit_defaults=True):
     """OpenVINO's counters of an entry; none if its devices have none."""
 
-    rows: tuple[Json, ...]
+    rows: tuple[Counter, ...]
 
 
 class Sustained(OfEntry, frozen=True, kw_only=True, omit_defaults=True):

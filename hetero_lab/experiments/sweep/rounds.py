@@ -47,9 +47,19 @@ from hetero_lab.experiments.sweep.records import (
     Turn,
 )
 from hetero_lab.experiments.workers.bench import WARM_UP_S
-from hetero_lab.experiments.workers.factory import Asked
-from hetero_lab.experiments.workers.job import CompileAnswer, Job, TurnAnswer
+from hetero_lab.experiments.workers.factory import AnyBench
 from hetero_lab.experiments.workers.process import WorkerError
+from hetero_lab.experiments.workers.requests import (
+    Answer,
+    Compile,
+    Hold,
+    Job,
+    ReadCounters,
+    Release,
+    Request,
+    RunTurn,
+    WarmUp,
+)
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.statistics import compile_spread, paired_ratio
 
@@ -94,7 +104,7 @@ class SweepRun:
         append: Callable[[AnyRecord], object],
         options: RunOptions,
         watch: Stopwatch,
-        start: Callable[[], Asked],
+        start: Callable[[], AnyBench],
         is_ready: Callable[[float], bool] = lambda _: True,
         progress: bool,
     ):
@@ -107,8 +117,8 @@ class SweepRun:
         self._watch = watch
         self._start = start
         self._is_ready = is_ready
-        self._benches: dict[str, Asked] = {}
-        self._idle: list[Asked] = []
+        self._benches: dict[str, AnyBench] = {}
+        self._idle: list[AnyBench] = []
         self._compiled: set[str] = set()  # what a living bench holds
         self._inference_s: dict[str, float] = {}
         self._ready_s: list[float] = []  # to compile and infer once, placement by placement
@@ -261,7 +271,7 @@ class SweepRun:
     def _compile(self, key: str) -> bool:
         self._say(f"compile {self._jobs[key].label}")
         began = now()
-        answer: CompileAnswer | None = self._guarded(None, key, "compile", job=self._jobs[key])
+        answer = self._guarded(None, key, Compile(job=self._jobs[key]))
         if answer is None:
             return False
         took_s = now() - began
@@ -280,7 +290,7 @@ class SweepRun:
         return True
 
     def _warm_up(self, alive: list[str] | None, key: str, at_most_s: float) -> None:
-        inference_s = self._guarded(alive, key, "warm_up", key=key, at_most_s=at_most_s)
+        inference_s = self._guarded(alive, key, WarmUp(key=key, at_most_s=at_most_s))
         if inference_s is not None:
             self._inference_s[key] = inference_s
 
@@ -325,7 +335,7 @@ class SweepRun:
                 return
             number += 1
         if self._options.sustained_s:
-            self._hold_all(alive)
+            self._hold_all(alive, self._options.sustained_s)
 
     def _round(
         self,
@@ -349,12 +359,11 @@ class SweepRun:
             if key not in alive:
                 continue
             began = now()
-            answer: TurnAnswer | None = self._guarded(
-                alive, key, "turn", key=key, discarded=length.discarded, timed=length.timed
-            )
+            turn = RunTurn(key=key, discarded=length.discarded, timed=length.timed)
+            answer = self._guarded(alive, key, turn)
             if answer is not None:
-                turn = msgspec.structs.asdict(answer)
-                self._record(Turn(entry=key, group=group, round=number, **turn))
+                measured = msgspec.structs.asdict(answer)
+                self._record(Turn(entry=key, group=group, round=number, **measured))
                 if self._jobs[key].requests == 1:
                     self._inference_s[key] = (now() - began) / length.inferences
                 self._say(f"measure {self._jobs[key].label}")
@@ -374,16 +383,16 @@ class SweepRun:
         if self._ledger.has(Counters, key):
             return
         self._say(f"counters {self._jobs[key].label}")
-        rows = self._guarded(alive, key, "counters", job=self._jobs[key])
+        rows = self._guarded(alive, key, ReadCounters(job=self._jobs[key]))
         if rows is not None:
             self._record(Counters(entry=key, rows=rows))
 
-    def _hold_all(self, alive: list[str]) -> None:
+    def _hold_all(self, alive: list[str], seconds: float) -> None:
         """Hold each for a while, which the budget for the turns does not pay."""
-        began, seconds = now(), self._options.sustained_s
+        began = now()
         for key in list(alive):
             self._say(f"hold {self._jobs[key].label}")
-            medians = self._guarded(alive, key, "hold", key=key, seconds=seconds)
+            medians = self._guarded(alive, key, Hold(key=key, seconds=seconds))
             if medians is not None:
                 self._record(Sustained(entry=key, medians_us=medians))
         if self._watch.budget_s is not None:
@@ -438,21 +447,19 @@ class SweepRun:
 
     # -- benches ------------------------------------------------------------------------------
 
-    def _guarded(self, alive: list[str] | None, key: str, do: str, /, **args: Any) -> Any:
+    def _guarded(
+        self, alive: list[str] | None, key: str, request: Request[Answer]
+    ) -> Answer | None:
         """Ask the bench about one entry; a failure costs that entry and no other."""
         options = self._options
-        timeout_s = options.timeout_s
-        if do in ("compile", "counters"):
-            timeout_s = options.compile_timeout_s
-        elif do == "hold":
-            timeout_s += args["seconds"]
+        timeout_s = self._timeout_s(request)
         for attempt in range(_ATTEMPTS):
             try:
                 bench = self._bench(key)
-                if attempt and do != "compile":
-                    job = _without_comparison(self._jobs[key])
-                    bench.ask("compile", timeout_s=options.compile_timeout_s, job=job)
-                return bench.ask(do, timeout_s=timeout_s, **args)
+                if attempt and not _compiles(request):
+                    again = Compile(job=_without_comparison(self._jobs[key]))
+                    bench.ask(again, timeout_s=options.compile_timeout_s)
+                return bench.ask(request, timeout_s=timeout_s)
             except WorkerError as failure:
                 if failure.died:
                     self._close_bench(key)
@@ -465,7 +472,13 @@ class SweepRun:
                     return None
         return None
 
-    def _bench(self, key: str) -> Asked:
+    def _timeout_s(self, request: Request[Any]) -> float:
+        if isinstance(request, Compile | ReadCounters):
+            return self._options.compile_timeout_s
+        held_s = request.seconds if isinstance(request, Hold) else 0.0
+        return self._options.timeout_s + held_s
+
+    def _bench(self, key: str) -> AnyBench:
         if key not in self._benches:
             try:
                 self._benches[key] = self._idle.pop()  # several threads may want the last one
@@ -495,7 +508,7 @@ class SweepRun:
         if bench is None:
             return
         try:
-            bench.ask("release", timeout_s=self._options.timeout_s, key=key)
+            bench.ask(Release(key=key), timeout_s=self._options.timeout_s)
         except WorkerError:
             bench.close()
         else:
@@ -576,6 +589,10 @@ class SweepRun:
         elapsed = self._watch.elapsed_s
         self._bar.n = min(elapsed, total) if total else round(elapsed, 1)
         self._bar.update(0)
+
+
+def _compiles(request: Request[Any]) -> bool:
+    return isinstance(request, Compile)
 
 
 def _without_comparison(job: Job) -> Job:

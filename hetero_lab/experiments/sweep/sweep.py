@@ -32,7 +32,7 @@ from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.experiments.sweep.rounds import SweepRun
 from hetero_lab.experiments.sweep.store import Store
 from hetero_lab.experiments.sweep.variants import Variant, bind_variants, with_problems
-from hetero_lab.experiments.workers.factory import Benches
+from hetero_lab.experiments.workers.factory import BenchFactory
 from hetero_lab.experiments.workers.set_up import Limits
 from hetero_lab.model.language import Scenario
 from hetero_lab.model.opgraph import graph_to_json
@@ -265,7 +265,7 @@ def measure_placements(
         append = control.watched(append)
         limits = conditions.limits
         benches = stack.enter_context(
-            Benches(models, arrays, conditions.seed, conditions.isolate, limits)
+            BenchFactory(models, arrays, conditions.seed, conditions.isolate, limits)
         )
         jobs = [
             entry.job(compare=conditions.reference, cache_dir=blobs.get(entry.key, ""))

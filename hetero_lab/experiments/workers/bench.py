@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,12 @@ from hetero_lab.clock import now
 from hetero_lab.errors import MeasurementError, OutputPathError
 from hetero_lab.experiments.profile.measure import ProfileOptions, measure_profile
 from hetero_lab.experiments.profile.storage import agreement_to_json, to_json
-from hetero_lab.experiments.workers.job import CompileAnswer, Job, TurnAnswer
-from hetero_lab.experiments.workers.set_up import SetUp
+from hetero_lab.experiments.workers.requests import CompileAnswer, Job, SetUp, TurnAnswer
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import partition_to_json
 from hetero_lab.placement.placement import BoundPlacement, Placement
 from hetero_lab.runtime import memory
+from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.generation import TOKEN_IDS
 from hetero_lab.runtime.inputs import given_or_generated
 from hetero_lab.runtime.reference import Agreement
@@ -53,7 +53,7 @@ _SHOWN = 4  # inferences after which a timeline is that of a warm model
 
 
 @dataclass(frozen=True)
-class _Compiled:
+class _Opened:
     runner: Runner
     execution: Execution
     first_s: float
@@ -84,7 +84,7 @@ class Bench:
         self._inputs = dict(inputs or {})
         self._seed = seed
         self._directory = directory
-        self._compiled: dict[str, _Compiled] = {}
+        self._compiled: dict[str, _Opened] = {}
 
     @classmethod
     def of(cls, set_up: SetUp) -> Bench:
@@ -104,7 +104,7 @@ class Bench:
         runner = open_runner(**opened_as)
         first_us = time_once(runner.infer)
         chosen = runner.chosen()
-        self._compiled[job.key] = _Compiled(runner, execution, first_us / 1e6)
+        self._compiled[job.key] = _Opened(runner, execution, first_us / 1e6)
         peak_bytes = memory.peak_bytes()  # the reference and the counters are not the placement's
         agreement = self._agreement(job, runner) if job.compare else ()
         if runner.spans(1):
@@ -117,7 +117,7 @@ class Bench:
             agreement=tuple(agreement_to_json(agreement)),
             peak_rss_bytes=peak_bytes,
             spans=tuple((s.request, s.subgraph, s.start_s, s.end_s) for s in runner.spans(1)),
-            chosen=asdict(chosen),
+            chosen=chosen,
             tokens=() if job.scenario is None else _tokens(runner),
         )
 
@@ -156,13 +156,12 @@ class Bench:
             medians.append(float(np.median(self.turn(key).samples_us)))
         return tuple(medians)
 
-    def counters(self, job: Job) -> tuple[dict[str, Any], ...]:
+    def counters(self, job: Job) -> tuple[Counter, ...]:
         """Compile a job once more with counters and read them; empty if it has none."""
         try:
-            rows = measure_counters(**self._opened_as(job))
+            return measure_counters(**self._opened_as(job))
         except MeasurementError:
             return ()
-        return tuple(asdict(row) for row in rows)
 
     def profile(self, job: Job, options: ProfileOptions) -> dict[str, Any]:
         """Make a whole Profile of a placement; return it as plain data."""

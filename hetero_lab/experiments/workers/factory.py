@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Protocol, cast
 
 import numpy as np
 
@@ -16,8 +16,9 @@ from hetero_lab.backend.bound import BoundModel
 from hetero_lab.experiments.workers.bench import Bench
 from hetero_lab.experiments.workers.launch import FORK_SERVER
 from hetero_lab.experiments.workers.process import WorkerError, WorkerProcess
-from hetero_lab.experiments.workers.set_up import Limits, SetUp, write_set_up
-from hetero_lab.experiments.workers.worker import HANDLERS
+from hetero_lab.experiments.workers.requests import Answer, AnyRequest, Request, SetUp
+from hetero_lab.experiments.workers.set_up import Limits, write_set_up
+from hetero_lab.experiments.workers.worker import answer
 from hetero_lab.tables import scratch_directory
 
 
@@ -33,13 +34,13 @@ class LocalBench:
     ):
         self._bench = Bench(models, inputs={name: list(a) for name, a in arrays.items()})
 
-    def ask(self, do: str, *, timeout_s: float, **args: Any) -> Any:
+    def ask(self, request: Request[Answer], *, timeout_s: float) -> Answer:
         """Do it here; ``timeout_s`` cannot be kept without a process of its own."""
         del timeout_s
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                return HANDLERS[do](self._bench, args)
+                return answer(self._bench, cast("AnyRequest", request))
             except MemoryError as error:
                 raise WorkerError("out of memory", str(error), died=False) from error
             except Exception as error:
@@ -50,18 +51,18 @@ class LocalBench:
         self._bench.release_all()
 
 
-class Asked(Protocol):
+class AnyBench(Protocol):
     """A bench, in this process or in one of its own; ``start_s`` is what starting another takes."""
 
     start_s: float
 
-    def ask(self, do: str, *, timeout_s: float, **args: Any) -> Any: ...
+    def ask(self, request: Request[Answer], *, timeout_s: float) -> Answer: ...
 
     def close(self) -> None: ...
 
 
 @dataclass
-class Benches:
+class BenchFactory:
     """Starts benches for the variants of a model and their inputs.
 
     Files for workers are written when the first one is started, and removed at the end.
@@ -74,7 +75,7 @@ class Benches:
     limits: Limits = field(default_factory=Limits)
     _open: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
-    def start(self) -> Asked:
+    def start(self) -> AnyBench:
         """Start a bench.
 
         Raises
@@ -102,7 +103,7 @@ class Benches:
         directory = self._open.enter_context(scratch_directory())
         return write_set_up(directory, self.models, self.arrays, self.seed)
 
-    def __enter__(self) -> Benches:
+    def __enter__(self) -> BenchFactory:
         return self
 
     def __exit__(

@@ -9,16 +9,15 @@ import signal
 import subprocess
 import tempfile
 import threading
-from typing import Any
 
 import msgspec
 import psutil
 
 from hetero_lab.clock import now
 from hetero_lab.errors import HeteroLabError, shorten
-from hetero_lab.experiments.workers.job import ANSWERS
 from hetero_lab.experiments.workers.launch import launch
-from hetero_lab.experiments.workers.set_up import Limits, SetUp
+from hetero_lab.experiments.workers.requests import MEMORY, Answer, Reply, Request, SetUp
+from hetero_lab.experiments.workers.set_up import Limits
 from hetero_lab.tables import number
 
 _POLL_S = 0.2
@@ -80,7 +79,7 @@ class WorkerProcess:
         threading.Thread(target=self._read, daemon=True).start()
         began = now()
         try:
-            self.ask("set_up", timeout_s=start_timeout_s, **msgspec.to_builtins(set_up))
+            self.ask(set_up, timeout_s=start_timeout_s)
         except BaseException:
             self.kill()
             raise
@@ -91,7 +90,7 @@ class WorkerProcess:
         """Process id."""
         return self._process.pid
 
-    def ask(self, do: str, *, timeout_s: float, **args: Any) -> Any:
+    def ask(self, request: Request[Answer], *, timeout_s: float) -> Answer:
         """Send a request and wait for its answer.
 
         Raises
@@ -102,9 +101,7 @@ class WorkerProcess:
         """
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):  # it has ended; what it said before is read below
-            self._process.stdin.write(
-                json.dumps({"do": do, "args": args}, default=msgspec.to_builtins) + "\n"
-            )
+            self._process.stdin.write(json.dumps(msgspec.to_builtins(request)) + "\n")
             self._process.stdin.flush()
         until = now() + timeout_s
         while True:
@@ -126,21 +123,21 @@ class WorkerProcess:
                     ) from None
                 if now() > until:
                     self.kill()
-                    raise WorkerError(f"timed out after {timeout_s:g} s", do, died=True) from None
+                    what = type(request).__name__
+                    raise WorkerError(f"timed out after {timeout_s:g} s", what, died=True) from None
         if line is None:
             raise self._died()
         try:
-            reply = json.loads(line)
-            self.warnings = tuple(reply["warnings"])
-            if "error" not in reply:
-                return msgspec.convert(reply["value"], ANSWERS.get(do, Any))
-        except (ValueError, TypeError, KeyError) as error:
+            reply = msgspec.convert(json.loads(line), Reply)
+            self.warnings = reply.warnings
+            if reply.error is None:
+                return msgspec.convert(reply.value, request.answer)
+        except ValueError as error:
             self.kill()
             detail = f"the worker said {shorten(line.strip())}, which is no answer"
             raise WorkerError("failed", detail, died=True) from error
-        memory = reply["kind"] == "memory"
-        status = "out of memory" if memory else "failed"
-        raise WorkerError(status, reply["error"], died=False)
+        status = "out of memory" if reply.kind == MEMORY else "failed"
+        raise WorkerError(status, reply.error, died=False)
 
     def close(self) -> None:
         """End the process; it lets go of its models by ending."""

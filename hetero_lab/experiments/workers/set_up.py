@@ -1,4 +1,4 @@
-"""What workers are set up with: models and inputs in files, emulated devices, limits."""
+"""The files that workers are set up with, how workers are started, and their memory limit."""
 
 from __future__ import annotations
 
@@ -11,23 +11,8 @@ import numpy as np
 
 from hetero_lab.backend.bound import BoundModel
 from hetero_lab.backend.emulation import emulated_devices
+from hetero_lab.experiments.workers.requests import SetUp
 from hetero_lab.model.read import save
-
-
-class SetUp(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker is set up with.
-
-    ``models`` and ``inputs`` map the names of variants to files; inputs that are not there are
-    generated from ``seed``. ``emulated`` holds devices as
-    :meth:`~hetero_lab.backend.emulation.EmulatedDevice.to_json` gives them. In ``directory``,
-    workers leave what the others need not compute again.
-    """
-
-    models: dict[str, str]
-    inputs: dict[str, str] = {}
-    emulated: list[dict[str, Any]] = []
-    seed: int = 0
-    directory: str = ""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,63 +12,82 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import IO, Any
 
 import msgspec
 
+from hetero_lab.backend.core import shared_core
 from hetero_lab.errors import HeteroLabError
-from hetero_lab.experiments.profile.measure import ProfileOptions
 from hetero_lab.experiments.workers.bench import Bench
-from hetero_lab.experiments.workers.job import Job
-from hetero_lab.experiments.workers.set_up import SetUp
-
-Handler = Callable[[Bench, Mapping[str, Any]], Any]
-
-HANDLERS: dict[str, Handler] = {
-    "compile": lambda bench, args: bench.compile(_job(args)),
-    "warm_up": lambda bench, args: bench.warm_up(args["key"], args["at_most_s"]),
-    "turn": lambda bench, args: bench.turn(args["key"], args["discarded"], args["timed"]),
-    "hold": lambda bench, args: bench.hold(args["key"], args["seconds"]),
-    "counters": lambda bench, args: bench.counters(_job(args)),
-    "profile": lambda bench, args: bench.profile(
-        _job(args), msgspec.convert(args["options"], ProfileOptions)
-    ),
-    "release": lambda bench, args: bench.release(args["key"]),
-}
-
-
-def _job(args: Mapping[str, Any]) -> Job:
-    return msgspec.convert(args["job"], Job)
+from hetero_lab.experiments.workers.requests import (
+    MEMORY,
+    AnyRequest,
+    Compile,
+    Hold,
+    InferFile,
+    MeasureProfile,
+    ReadCounters,
+    Release,
+    Reply,
+    RunTurn,
+    SetUp,
+    WarmUp,
+)
+from hetero_lab.runtime.infer_once import infer_file
 
 
-def serve(handlers: Mapping[str, Handler] = HANDLERS) -> None:
-    """Answer requests until the input ends."""
+def answer(bench: Bench, request: AnyRequest) -> Any:
+    """Do what a bench is asked for, and return what it answers."""
+    match request:
+        case Compile(job=job):
+            return bench.compile(job)
+        case WarmUp(key=key, at_most_s=at_most_s):
+            return bench.warm_up(key, at_most_s)
+        case RunTurn(key=key, discarded=discarded, timed=timed):
+            return bench.turn(key, discarded, timed)
+        case Hold(key=key, seconds=seconds):
+            return bench.hold(key, seconds)
+        case ReadCounters(job=job):
+            return bench.counters(job)
+        case MeasureProfile(job=job, options=options):
+            return bench.profile(job, options)
+        case Release(key=key):
+            return bench.release(key)
+        case InferFile():
+            return infer_file(**msgspec.structs.asdict(request), core=shared_core())
+        case SetUp():
+            raise RuntimeError("a worker is set up once")
+
+
+def serve(answer: Callable[[Bench, AnyRequest], Any] = answer) -> None:
+    """Answer requests until the input ends; the first one sets the bench up."""
     requests, replies = _private_streams()
     # Ctrl-C in a terminal reaches this process too; the caller decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     bench: Bench | None = None
     for line in requests:
-        request = json.loads(line)
+        value, error, kind = None, None, ""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
-                if request["do"] == "set_up":
-                    bench, value = Bench.of(msgspec.convert(request["args"], SetUp)), None
-                elif bench is None:
-                    raise RuntimeError("the first request to a worker is set_up")
+                request: AnyRequest = msgspec.convert(json.loads(line), AnyRequest)
+                if bench is not None:
+                    value = answer(bench, request)
+                elif isinstance(request, SetUp):
+                    bench = Bench.of(request)
                 else:
-                    value = handlers[request["do"]](bench, request["args"])
-                reply: dict[str, Any] = {"value": value}
+                    raise RuntimeError("the first request to a worker sets it up")
             except MemoryError:
-                reply = {"error": "out of memory", "kind": "memory"}
-            except HeteroLabError as error:
-                reply = {"error": str(error), "kind": type(error).__name__}
-            except Exception as error:
-                kind = "memory" if "bad_alloc" in str(error) else type(error).__name__
-                reply = {"error": f"{type(error).__name__}: {error}", "kind": kind}
-        reply["warnings"] = [str(w.message) for w in caught]
-        replies.write(json.dumps(reply, default=msgspec.to_builtins) + "\n")
+                error, kind = "out of memory", MEMORY
+            except HeteroLabError as problem:
+                error, kind = str(problem), type(problem).__name__
+            except Exception as problem:
+                kind = MEMORY if "bad_alloc" in str(problem) else type(problem).__name__
+                error = f"{type(problem).__name__}: {problem}"
+        told = tuple(str(w.message) for w in caught)
+        reply = Reply(value=value, error=error, kind=kind, warnings=told)
+        replies.write(json.dumps(msgspec.to_builtins(reply)) + "\n")
         replies.flush()
 
 

@@ -1,6 +1,6 @@
 """A real worker that dies, hangs, or refuses, where two ops are compiled as neighbours.
 
-Started in place of :mod:`hetero_lab.experiments.faults.inference_worker`. The ops are chosen by
+Started in place of the usual worker. The ops are chosen by
 the environment of the test: ``FAULT_READER`` reads what ``FAULT_MAKER`` makes, which is the type
 or the name of a node.
 """
@@ -12,8 +12,8 @@ import signal
 import threading
 
 from hetero_lab.backend.core import shared_core
-from hetero_lab.experiments.workers.worker import serve
-from hetero_lab.runtime.infer_once import infer_file
+from hetero_lab.experiments.workers.requests import InferFile
+from hetero_lab.experiments.workers.worker import answer, serve
 
 
 def _are_neighbours(path):
@@ -24,19 +24,21 @@ def _are_neighbours(path):
     return any(wanted in (m.get_friendly_name(), m.get_type_name()) for m in makers)
 
 
-def _infer(_, args):
+def _answer(bench, request):
+    if not isinstance(request, InferFile):
+        return answer(bench, request)
     # On CPU alone nothing is wrong, and HETERO is given a cut between them.
-    homes = args["affinities"] or {}
+    homes = request.affinities or {}
     pair = (os.environ["FAULT_READER"], os.environ["FAULT_MAKER"])
     apart = len({homes.get(name) for name in pair}) == 2
-    if _are_neighbours(args["path"]) and not apart:
+    if _are_neighbours(request.path) and not apart:
         if os.environ["FAULT"] == "refuse":
             raise RuntimeError("no kernel for this")
         if os.environ["FAULT"] == "hang":
             threading.Event().wait()
         os.kill(os.getpid(), signal.SIGSEGV)
-    return infer_file(**args, core=shared_core())
+    return answer(bench, request)
 
 
 if __name__ == "__main__":
-    serve({"infer": _infer})
+    serve(_answer)

@@ -9,12 +9,12 @@ import numpy as np
 import openvino as ov
 import pytest
 from openvino import opset13 as op
-from tests.experiments.search.test_find_wrong import F32, chain_case
 
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError, MeasurementError, PlanError
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
 from tests import small_models
+from tests.experiments.faults.test_find_wrong import F32, chain_case
 from tests.proof import injected_faults as injected
 from tests.proof.faults import Fault
 

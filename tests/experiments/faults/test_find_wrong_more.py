@@ -8,9 +8,6 @@ import numpy as np
 import openvino as ov
 import pytest
 from openvino import opset13 as op
-from tests.experiments.search.test_find_wrong import chain_case
-from tests.experiments.search.test_find_wrong_hard_cases import case_of, crashing
-from tests.experiments.search.test_find_wrong_precisions import case_of as case_in
 
 import hetero_lab as hl
 from hetero_lab.backend.devices import precisions
@@ -18,6 +15,9 @@ from hetero_lab.experiments.faults import placed_runs
 from hetero_lab.experiments.faults.find_wrong import search_wrong
 from hetero_lab.placement.partition import predict
 from hetero_lab.runtime.timing import Stopwatch
+from tests.experiments.faults.test_find_wrong import chain_case
+from tests.experiments.faults.test_find_wrong_hard_cases import case_of, crashing
+from tests.experiments.faults.test_find_wrong_precisions import case_of as case_in
 from tests.proof import injected_faults as injected
 from tests.proof.faults import Fault
 

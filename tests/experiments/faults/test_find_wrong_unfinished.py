@@ -7,7 +7,6 @@ import sys
 from dataclasses import replace
 
 import pytest
-from tests.experiments.search.test_find_wrong import F32, chain_case
 
 import hetero_lab as hl
 from hetero_lab.backend.devices import precisions
@@ -15,6 +14,7 @@ from hetero_lab.cli.main import main
 from hetero_lab.experiments.faults.find_wrong import search_wrong
 from hetero_lab.experiments.faults.placed_runs import PlacedRuns
 from hetero_lab.runtime.timing import Stopwatch
+from tests.experiments.faults.test_find_wrong import F32, chain_case
 from tests.proof import injected_faults as injected
 from tests.proof.faults import Fault, spoil
 

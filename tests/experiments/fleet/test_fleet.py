@@ -28,8 +28,8 @@ from hetero_lab.experiments.fleet.run import FleetRun
 from hetero_lab.experiments.sweep.options import RunOptions
 from hetero_lab.experiments.sweep.records import Failed, Finished, Header, StoredEntry, Turn
 from hetero_lab.experiments.sweep.store import read_store
-from hetero_lab.experiments.workers.job import Job
-from hetero_lab.experiments.workers.set_up import Limits, SetUp
+from hetero_lab.experiments.workers.requests import Job, SetUp
+from hetero_lab.experiments.workers.set_up import Limits
 from hetero_lab.runtime.timing import Stopwatch
 
 F32 = {"ACC": {"INFERENCE_PRECISION_HINT": "f32"}, "CPU": {"INFERENCE_PRECISION_HINT": "f32"}}

@@ -20,7 +20,7 @@ from hetero_lab.cli import main as cli
 from hetero_lab.errors import AffinityError, ArgumentError, HeteroLabWarning, StoredFileError
 from hetero_lab.experiments.profile import measure as profiling
 from hetero_lab.experiments.workers.bench import Bench
-from hetero_lab.experiments.workers.job import Job
+from hetero_lab.experiments.workers.requests import Job
 from hetero_lab.tables import read_csv
 
 QUICK = {"iterations": 20, "warmup": 0, "progress": False}

@@ -11,7 +11,8 @@ import os
 import signal
 import time
 
-from hetero_lab.experiments.workers.worker import HANDLERS, serve
+from hetero_lab.experiments.workers.requests import RunTurn
+from hetero_lab.experiments.workers.worker import answer, serve
 
 _eaten = []
 
@@ -24,9 +25,11 @@ def _start_child():
         mark.write(f"{child}\n")
 
 
-def _turn(bench, args):
+def _answer(bench, request):
+    if not isinstance(request, RunTurn):
+        return answer(bench, request)
     key = os.environ["FAULT_KEY"]
-    if key in (args["key"], "every"):
+    if key in (request.key, "every"):
         fault = os.environ["FAULT"]
         if fault == "signal":
             os.kill(os.getpid(), signal.SIGSEGV)
@@ -53,8 +56,8 @@ def _turn(bench, args):
             os.closerange(3, 256)
             os.dup2(2, 1)
             time.sleep(3600)
-    return HANDLERS["turn"](bench, args)
+    return answer(bench, request)
 
 
 if __name__ == "__main__":
-    serve({**HANDLERS, "turn": _turn})
+    serve(_answer)

@@ -14,7 +14,7 @@ import pytest
 
 from hetero_lab.experiments.workers.launch import ForkedProcess, ForkServer, launch
 from hetero_lab.experiments.workers.process import WorkerError, WorkerProcess
-from hetero_lab.experiments.workers.set_up import SetUp
+from hetero_lab.experiments.workers.requests import Release, SetUp
 from hetero_lab.model.read import prepare, save
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux only")
@@ -59,7 +59,7 @@ def test_a_signal_that_ends_a_forked_worker_is_told(set_up):
     worker = WorkerProcess(set_up)
     os.kill(worker.pid, signal.SIGSEGV)
     with pytest.raises(WorkerError, match=r"crashed \(signal 11\)"):
-        worker.ask("release", timeout_s=10, key="none")
+        worker.ask(Release(key="none"), timeout_s=10)
 
 
 def test_a_worker_has_the_environment_of_now(set_up, monkeypatch):
@@ -69,7 +69,7 @@ def test_a_worker_has_the_environment_of_now(set_up, monkeypatch):
     try:
         assert "ASKED_FOR_LATER" not in psutil.Process(before.pid).environ()
         assert psutil.Process(after.pid).environ()["ASKED_FOR_LATER"] == "1"
-        assert before.ask("release", timeout_s=10, key="none") is None  # it goes on
+        assert before.ask(Release(key="none"), timeout_s=10) is None  # it goes on
     finally:
         before.close()
         after.close()
@@ -90,7 +90,7 @@ def test_where_a_thread_runs_nothing_is_forked(set_up, monkeypatch, tmp_path):
     try:
         assert not isinstance(worker._process, ForkedProcess)
         assert psutil.Process(worker.pid).ppid() == os.getpid()
-        assert worker.ask("release", timeout_s=10, key="none") is None
+        assert worker.ask(Release(key="none"), timeout_s=10) is None
     finally:
         worker.close()
 
@@ -100,7 +100,7 @@ def test_a_server_that_was_killed_is_started_again(set_up):
     server = server_of(worker)
     server.kill()
     server.wait()
-    assert worker.ask("release", timeout_s=10, key="none") is None
+    assert worker.ask(Release(key="none"), timeout_s=10) is None
     other = WorkerProcess(set_up)
     try:
         assert isinstance(other._process, ForkedProcess)
