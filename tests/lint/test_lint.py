@@ -11,7 +11,6 @@ from planning.random_costs import GraphMaker, affinity_of, random_case
 from random_models import random_affinity, random_model
 from slices import sliced
 from small_models import chain, convolutions, diamond, odd_ends, stateful
-from tests.experiments.search.test_find_wrong import chain_case
 
 import hetero_lab as hl
 from hetero_lab.errors import AffinityError, ArgumentError, DeviceError, PlanError
@@ -24,6 +23,7 @@ from hetero_lab.model.read import prepare
 from hetero_lab.placement.affinity import Affinity, Node
 from hetero_lab.placement.partition import predict
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, LostFusion, Unit
+from tests.experiments.faults.test_find_wrong import chain_case
 from tests.proof import injected_faults
 from tests.proof.faults import Fault
 

@@ -22,7 +22,6 @@ import openvino as ov
 import pytest
 from counting_core import F32, core_with_acc
 from small_models import convolutions, diamond
-from tests.experiments.search.test_find_wrong import chain_case
 
 import hetero_lab as hl
 from hetero_lab import tables
@@ -31,6 +30,7 @@ from hetero_lab.experiments.sweep.store import stored_line
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
 from hetero_lab.samples import fetch
 from hetero_lab.samples.fetch import Member, Wheel
+from tests.experiments.faults.test_find_wrong import chain_case
 from tests.proof import injected_faults
 from tests.proof.faults import Fault
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.experiments.search.test_find_wrong import chain_case
 
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError
+from tests.experiments.faults.test_find_wrong import chain_case
 from tests.proof import injected_faults as injected
 from tests.proof.faults import Fault
 

@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.experiments.search.test_find_wrong import chain_case
 
 import hetero_lab as hl
 from hetero_lab.errors import AffinityError, ArgumentError, DeviceError, PlanError, PropertyError
@@ -15,6 +14,7 @@ from hetero_lab.experiments.workers.launch import FORK_SERVER
 from hetero_lab.tables import read_csv
 from hetero_lab.widgets.tweaker.controls import ABOVE, FILES, PANEL
 from hetero_lab.widgets.tweaker.measurement import Attempt, attempt_label
+from tests.experiments.faults.test_find_wrong import chain_case
 from tests.proof import injected_faults
 from tests.proof.faults import Fault
 

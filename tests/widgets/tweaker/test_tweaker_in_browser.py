@@ -8,9 +8,9 @@ from pathlib import Path
 
 import openvino as ov
 import pytest
-from tests.experiments.search.test_find_wrong import chain_case
 from widgets.jupyter_in_browser import DARK, LIGHT, opened, write_notebook
 
+from tests.experiments.faults.test_find_wrong import chain_case
 from tests.proof import injected_faults
 from tests.proof.faults import Fault
 
