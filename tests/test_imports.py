@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,9 @@ LAYERS = [
     {"widgets"},
     {"cli"},
 ]
+
+# Programs that are copied out of the package, and import nothing of it.
+STANDALONE = {"run_frozen.py", "show_fault.py"}
 
 # Where a package may be imported: directories end in a slash.
 ALLOWED = {
@@ -120,6 +125,58 @@ def test_packages_are_imported_only_where_they_belong(path):
         if module.split(".")[0] in ALLOWED and not name.startswith(ALLOWED[module.split(".")[0]])
     ]
     assert wrong == []
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported_modules(path: Path, known: Collection[str]) -> set[str]:
+    """Return the modules of the package that a file imports: at its top, in functions, for types.
+
+    What the ``__init__`` of a package imports for types are the public names that it looks up
+    when they are used, so those do not count.
+    """
+    found = set()
+    for _, name in imports(path, of_types=path.name != "__init__.py"):
+        module = name
+        while module and module not in known:
+            module = module.rpartition(".")[0]
+        found.add(module)
+    # A name of the package itself is looked up when it is used, or the version.
+    return found - {"", "hetero_lab", module_of(path)}
+
+
+def test_no_files_import_each_other():
+    known = {module_of(path): path for path in modules()}
+    graph = {module: imported_modules(path, known) for module, path in known.items()}
+    assert graph["hetero_lab.runtime.timing"] >= {"hetero_lab.clock"}
+    assert sum(map(len, graph.values())) > len(graph)
+    graphlib.TopologicalSorter(graph).prepare()  # CycleError names the files of a circle
+
+
+def test_a_circle_is_seen_where_an_import_hides_in_a_function(tmp_path, monkeypatch):
+    package = tmp_path / "hetero_lab"
+    package.mkdir()
+    monkeypatch.setitem(globals(), "PACKAGE", package)
+    known = {f"hetero_lab.{name}": package / f"{name}.py" for name in "ab"}
+    known["hetero_lab.a"].write_text("import hetero_lab.b\n")
+    known["hetero_lab.b"].write_text("def f():\n    from hetero_lab.a import name\n")
+    graph = {module: imported_modules(path, known) for module, path in known.items()}
+    with pytest.raises(graphlib.CycleError):
+        graphlib.TopologicalSorter(graph).prepare()
+
+
+def test_a_name_stands_for_one_class():
+    seen: dict[str, list[str]] = {}
+    for path in modules():
+        if path.name in STANDALONE:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                seen.setdefault(node.name, []).append(name_of(path))
+    assert {name: paths for name, paths in seen.items() if len(paths) > 1} == {}
 
 
 def test_the_reader_of_imports_reads(tmp_path):

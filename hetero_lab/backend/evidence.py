@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Agreement:
+class TableAgreement:
     """Answers of tables beside what the plugin did, as counts of ops.
 
     ``yes_right`` are ops that the tables call supported and that ran, ``false_yes`` those that
@@ -67,7 +67,7 @@ class Agreement:
         )
 
 
-AGREEMENT = Agreement(
+AGREEMENT = TableAgreement(
     yes_right=598, false_yes=0, no_right=0, false_no=49, unknown=170, openvino_version="2026.4.1"
 )
 

@@ -64,7 +64,7 @@ class OnnxUse:
 
 
 @dataclass(frozen=True)
-class _Node:
+class _OnnxNode:
     """What the functions below ask of a node of OpenVINO."""
 
     type: str
@@ -79,7 +79,7 @@ class _Node:
     out_types: Sequence[str]
 
     @classmethod
-    def of(cls, node: Any, constant_side: Collection[str]) -> _Node:
+    def of(cls, node: Any, constant_side: Collection[str]) -> _OnnxNode:
         version = node.get_type_info().version_id
         sources = node.input_values()
         if node.get_type_name() == "BatchNormInference" and version == "opset1":
@@ -144,7 +144,7 @@ def onnx_use(node: Any, constant_side: Collection[str]) -> OnnxUse | None:
     constant_side
         Names of the nodes that are computed from constants alone.
     """
-    read = _Node.of(node, constant_side)
+    read = _OnnxNode.of(node, constant_side)
     try:
         found = _translate(read)
     except LookupError:
@@ -166,7 +166,7 @@ def onnx_use(node: Any, constant_side: Collection[str]) -> OnnxUse | None:
     return OnnxUse(operator, {**types, **facts}, typed["T_"], rank)
 
 
-def _translate(node: _Node) -> tuple[str, Facts] | None:
+def _translate(node: _OnnxNode) -> tuple[str, Facts] | None:
     if node.type in _ONE_INPUT:
         return _ONE_INPUT[node.type], _one_input(node)
     if node.type in _TWO_INPUTS:
@@ -178,7 +178,7 @@ def _translate(node: _Node) -> tuple[str, Facts] | None:
     return None
 
 
-def _one_input(node: _Node) -> Facts:
+def _one_input(node: _OnnxNode) -> Facts:
     facts = {**node.inputs("X"), **node.inputs("input"), **node.inputs("data")}
     if node.type == "IsInf":
         for which in ("negative", "positive"):
@@ -186,7 +186,7 @@ def _one_input(node: _Node) -> Facts:
     return facts
 
 
-def _two_inputs(node: _Node) -> Facts:
+def _two_inputs(node: _OnnxNode) -> Facts:
     facts = {
         **node.inputs("A", "B"),
         **node.inputs("X", "Y"),
@@ -201,7 +201,7 @@ def _two_inputs(node: _Node) -> Facts:
     return facts
 
 
-def _reduction(node: _Node) -> Facts:
+def _reduction(node: _OnnxNode) -> Facts:
     facts = node.inputs("data", "axes")
     facts["attr_keepdims"] = _is(int(node.attributes["keep_dims"]))
     facts["attr_noop_with_empty_axes"] = _is(0)
@@ -216,7 +216,7 @@ def _reduction(node: _Node) -> Facts:
     return facts
 
 
-def _convolution(node: _Node) -> tuple[str, Facts]:
+def _convolution(node: _OnnxNode) -> tuple[str, Facts]:
     grouped = node.type.startswith("Group")
     backwards = node.type.endswith("BackpropData")
     facts = node.inputs("X", "W", absent=("B",))
@@ -247,7 +247,7 @@ def _convolution(node: _Node) -> tuple[str, Facts]:
     return "ConvTranspose", facts
 
 
-def _pooling(node: _Node) -> tuple[str, Facts]:
+def _pooling(node: _OnnxNode) -> tuple[str, Facts]:
     attributes = node.attributes
     strides = list(attributes["strides"])
     pads = [*attributes["pads_begin"], *attributes["pads_end"]]
@@ -269,7 +269,7 @@ def _pooling(node: _Node) -> tuple[str, Facts]:
     return "AveragePool", facts
 
 
-def _softmax(node: _Node) -> tuple[str, Facts]:
+def _softmax(node: _OnnxNode) -> tuple[str, Facts]:
     facts = node.inputs("input")
     axis, shape = int(node.attributes["axis"]), node.shapes[0]
     if shape:
@@ -278,7 +278,7 @@ def _softmax(node: _Node) -> tuple[str, Facts]:
     return node.type, facts
 
 
-def _clip(node: _Node) -> tuple[str, Facts]:
+def _clip(node: _OnnxNode) -> tuple[str, Facts]:
     """A Clamp; or a Maximum or Minimum with one value, of which OpenVINO makes a Clip."""
     data = 0
     if node.type != "Clamp":
@@ -294,7 +294,7 @@ def _clip(node: _Node) -> tuple[str, Facts]:
     return "Clip", facts
 
 
-def _concat(node: _Node) -> tuple[str, Facts]:
+def _concat(node: _OnnxNode) -> tuple[str, Facts]:
     facts: Facts = {"num_inputs": _is(len(node.shapes)), "inputs_is_none": _is(False)}
     facts["inputs_is_constant"] = _is(tuple(node.constant))
     facts["inputs_is_fixed_shape"] = _is(tuple(shape is not None for shape in node.shapes))
@@ -307,7 +307,7 @@ def _concat(node: _Node) -> tuple[str, Facts]:
     return "Concat", facts
 
 
-def _reshape(node: _Node) -> tuple[str, Facts]:
+def _reshape(node: _OnnxNode) -> tuple[str, Facts]:
     facts = node.inputs("data", "shape")
     target = node.settled(1)
     if target is not None:
@@ -319,14 +319,14 @@ def _reshape(node: _Node) -> tuple[str, Facts]:
     return "Reshape", facts
 
 
-def _transpose(node: _Node) -> tuple[str, Facts]:
+def _transpose(node: _OnnxNode) -> tuple[str, Facts]:
     facts = node.inputs("data")
     facts["attr_perm_is_none"] = _is(False)
     facts["data_shape_is_2_3"] = _is(node.shapes[0] == (2, 3))
     return "Transpose", facts
 
 
-def _squeeze(node: _Node) -> tuple[str, Facts]:
+def _squeeze(node: _OnnxNode) -> tuple[str, Facts]:
     facts = node.inputs("data", "axes", absent=("axes",) if len(node.shapes) < 2 else ())
     axes, shape = node.settled(1), node.shapes[0]
     if axes is not None:
@@ -337,7 +337,7 @@ def _squeeze(node: _Node) -> tuple[str, Facts]:
     return "Squeeze", facts
 
 
-def _unsqueeze(node: _Node) -> tuple[str, Facts]:
+def _unsqueeze(node: _OnnxNode) -> tuple[str, Facts]:
     facts = node.inputs("data", "axes")
     axes, shape = node.settled(1), node.shapes[0]
     if axes is not None:
@@ -347,16 +347,16 @@ def _unsqueeze(node: _Node) -> tuple[str, Facts]:
     return "Unsqueeze", facts
 
 
-def _matmul(node: _Node) -> tuple[str, Facts]:
+def _matmul(node: _OnnxNode) -> tuple[str, Facts]:
     return "MatMul", node.inputs("A", "B")
 
 
-def _convert(node: _Node) -> tuple[str, Facts]:
+def _convert(node: _OnnxNode) -> tuple[str, Facts]:
     to = _TENSOR_PROTO.get(node.out_types[0], 0)
     return "Cast", {**node.inputs("input"), "attr_to": _is(to), "attr_saturate": _is(1)}
 
 
-def _batch_norm(node: _Node) -> tuple[str, Facts]:
+def _batch_norm(node: _OnnxNode) -> tuple[str, Facts]:
     facts = node.inputs("X", "scale", "B", "input_mean", "input_var")
     # Types T1, T2 are those of the parameters.
     for number, index in (("1", 1), ("2", 3)):
@@ -365,7 +365,7 @@ def _batch_norm(node: _Node) -> tuple[str, Facts]:
     return "BatchNormalization", {**facts, "attr_training_mode": _is(0)}
 
 
-def _mean_variance(node: _Node) -> tuple[str, Facts]:
+def _mean_variance(node: _OnnxNode) -> tuple[str, Facts]:
     """An MVN over the last axis is the core of a LayerNormalization."""
     shape, axes = node.shapes[0], node.settled(1)
     facts = node.inputs("X")
@@ -379,7 +379,7 @@ def _mean_variance(node: _Node) -> tuple[str, Facts]:
     return "MeanVarianceNormalization", facts
 
 
-def _interpolate(node: _Node) -> tuple[str, Facts]:
+def _interpolate(node: _OnnxNode) -> tuple[str, Facts]:
     attributes = node.attributes
     facts = node.inputs("X", absent=("roi",))
     by_scales = attributes.get("shape_calculation_mode") == "scales"
@@ -405,7 +405,7 @@ def _interpolate(node: _Node) -> tuple[str, Facts]:
     return "Resize", facts
 
 
-def _gather(node: _Node) -> tuple[str, Facts]:
+def _gather(node: _OnnxNode) -> tuple[str, Facts]:
     facts = node.inputs("data", "indices")
     axis = node.settled(2) if node.type == "Gather" else [int(node.attributes.get("axis", 0))]
     data, indices = node.shapes[:2]
@@ -420,7 +420,7 @@ def _gather(node: _Node) -> tuple[str, Facts]:
     return node.type, facts
 
 
-def _select(node: _Node) -> tuple[str, Facts]:
+def _select(node: _OnnxNode) -> tuple[str, Facts]:
     facts = node.inputs("condition", "X", "Y")
     condition, first, second = node.shapes[:3]
     if condition is not None and first is not None and second is not None:
@@ -434,7 +434,7 @@ def _select(node: _Node) -> tuple[str, Facts]:
     return "Where", facts
 
 
-def _broadcast(node: _Node) -> tuple[str, Facts]:
+def _broadcast(node: _OnnxNode) -> tuple[str, Facts]:
     facts = node.inputs("input", "shape")
     target = node.settled(1)
     if target is not None:
@@ -445,7 +445,7 @@ def _broadcast(node: _Node) -> tuple[str, Facts]:
     return "Expand", facts
 
 
-def _pad(node: _Node) -> tuple[str, Facts]:
+def _pad(node: _OnnxNode) -> tuple[str, Facts]:
     facts = node.inputs("data")
     begin, end = node.settled(1), node.settled(2)
     mode = str(node.attributes["pad_mode"])
@@ -458,7 +458,7 @@ def _pad(node: _Node) -> tuple[str, Facts]:
     return "Pad", facts
 
 
-def _slice(node: _Node) -> tuple[str, Facts]:
+def _slice(node: _OnnxNode) -> tuple[str, Facts]:
     absent = ("axes",) if len(node.shapes) < 5 else ()
     facts = node.inputs("data", "starts", "ends", "steps", "axes", absent=absent)
     steps, axes = node.settled(3), node.settled(4)
@@ -481,7 +481,7 @@ def _slice(node: _Node) -> tuple[str, Facts]:
     return "Slice", facts
 
 
-def _split(node: _Node) -> tuple[str, Facts]:
+def _split(node: _OnnxNode) -> tuple[str, Facts]:
     facts = node.inputs("input")
     axis = node.settled(1)
     if axis and node.shapes[0]:
@@ -490,7 +490,7 @@ def _split(node: _Node) -> tuple[str, Facts]:
     return "Split", facts
 
 
-def _top_k(node: _Node) -> tuple[str, Facts]:
+def _top_k(node: _OnnxNode) -> tuple[str, Facts]:
     facts = node.inputs("X", "K")
     facts["attr_largest"] = _is(int(node.attributes["mode"] == "max"))
     axis, shape, most = int(node.attributes["axis"]), node.shapes[0], node.settled(1)
@@ -501,17 +501,17 @@ def _top_k(node: _Node) -> tuple[str, Facts]:
     return "TopK", facts
 
 
-def _gelu(node: _Node) -> tuple[str, Facts]:
+def _gelu(node: _OnnxNode) -> tuple[str, Facts]:
     mode = str(node.attributes.get("approximation_mode", "ERF"))  # the first version had no other
     how = {"ERF": "none", "TANH": "tanh"}.get(mode.upper())
     return "Gelu", {**node.inputs("X"), **({"attr_approximate": _is(how)} if how else {})}
 
 
-def _lrn(node: _Node) -> tuple[str, Facts]:
+def _lrn(node: _OnnxNode) -> tuple[str, Facts]:
     return "LRN", {**node.inputs("X"), "attr_size": _is(int(node.attributes["size"]))}
 
 
-def _cumulative(node: _Node) -> tuple[str, Facts]:
+def _cumulative(node: _OnnxNode) -> tuple[str, Facts]:
     facts = node.inputs("x", "axis")
     for name in ("exclusive", "reverse"):
         facts[f"attr_{name}"] = _is(int(node.attributes[name]))
@@ -522,7 +522,7 @@ def _cumulative(node: _Node) -> tuple[str, Facts]:
     return "CumSum", facts
 
 
-_OTHERS: dict[str, Callable[[_Node], tuple[str, Facts]]] = {
+_OTHERS: dict[str, Callable[[_OnnxNode], tuple[str, Facts]]] = {
     **dict.fromkeys(
         (
             "Convolution",

@@ -12,7 +12,7 @@ from hetero_lab.errors import ArgumentError
 from hetero_lab.lint.context import Costs, Finding
 from hetero_lab.lint.remedies import find_problems
 from hetero_lab.lint.rules import SLOW_DEVICE
-from hetero_lab.lint.wrong_numbers import Found, wrong_findings, wrong_sets
+from hetero_lab.lint.wrong_numbers import WrongSets, wrong_findings, wrong_sets
 from hetero_lab.model.read import Source
 from hetero_lab.placement.elsewhere import affinity_elsewhere
 from hetero_lab.placement.partition import partition_of, predict
@@ -28,7 +28,7 @@ def lint(
     placement: PlacementLike,
     costs: Costs | None = None,
     *,
-    wrong: Found | None = None,
+    wrong: WrongSets | None = None,
     core: ov.Core | None = None,
 ) -> pd.DataFrame:
     """Look for difficult topologies in a placement: what is wrong, and what to do about it.

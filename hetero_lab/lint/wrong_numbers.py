@@ -33,7 +33,7 @@ class FoundSet(Protocol):
     def refusal(self) -> str: ...
 
 
-class Found(Protocol):
+class WrongSets(Protocol):
     """What :func:`hetero_lab.find_wrong` returns, as far as it concerns lint."""
 
     @property
@@ -46,7 +46,7 @@ class Found(Protocol):
     def trusted(self) -> str: ...
 
 
-def wrong_sets(wrong: Found, partition: Partition) -> tuple[FoundSet, ...]:
+def wrong_sets(wrong: WrongSets, partition: Partition) -> tuple[FoundSet, ...]:
     """Return the sets that are as they were found: in one subgraph on their device."""
     subgraphs = [(subgraph.device, frozenset(subgraph.ops)) for subgraph in partition.subgraphs]
     return tuple(
@@ -57,7 +57,7 @@ def wrong_sets(wrong: Found, partition: Partition) -> tuple[FoundSet, ...]:
 
 
 def wrong_findings(
-    wrong: Found, sets: Sequence[FoundSet], affinity: Affinity, costs: Costs | None = None
+    wrong: WrongSets, sets: Sequence[FoundSet], affinity: Affinity, costs: Costs | None = None
 ) -> list[Finding]:
     """Return a finding for each set; its remedy is what the search moved to mend it."""
     findings = []

@@ -96,7 +96,7 @@ def find_blocks(graph: OpGraph) -> Blocks:
 
 
 def _find(graph: OpGraph) -> Blocks:
-    wiring = _Wiring.of(graph)
+    wiring = _Edges.of(graph)
     trunk = _Trunk.of(wiring)
     repeated = _longest_repetition(trunk.symbols)
     if repeated is None:
@@ -110,7 +110,7 @@ def _find(graph: OpGraph) -> Blocks:
 
 
 @dataclass(frozen=True)
-class _Wiring:
+class _Edges:
     """The placeable ops of a graph and the wires between them."""
 
     graph: OpGraph
@@ -119,7 +119,7 @@ class _Wiring:
     uses: dict[int, list[tuple[int, int, int]]]  # op → (its output, port of the user, user)
 
     @classmethod
-    def of(cls, graph: OpGraph) -> _Wiring:
+    def of(cls, graph: OpGraph) -> _Edges:
         own = set(graph.placeable)
         reads = {
             i: [(port, p) for port, (p, _) in enumerate(graph.ops[i].inputs) if p in own]
@@ -149,7 +149,7 @@ class _Trunk:
     open_wires: np.ndarray  # how many tensors are made up to a level and read below it
 
     @classmethod
-    def of(cls, wiring: _Wiring) -> _Trunk:
+    def of(cls, wiring: _Edges) -> _Trunk:
         depth: dict[int, int] = {}
         for index, reads in wiring.reads.items():
             depth[index] = max((depth[p] + 1 for _, p in reads), default=0)
@@ -256,7 +256,7 @@ def _elsewhere(symbols: np.ndarray, word: np.ndarray, levels: range) -> Iterator
 
 
 def _matched(
-    wiring: _Wiring, trunk: _Trunk, starts: Sequence[int], repeated: _Repetition
+    wiring: _Edges, trunk: _Trunk, starts: Sequence[int], repeated: _Repetition
 ) -> dict[int, int]:
     """Return the block of each op that has a counterpart in the layer before or after it.
 
@@ -313,7 +313,7 @@ def _matched(
     return block
 
 
-def _alike(wiring: _Wiring, ops: Iterable[int], others: Iterable[int]) -> Iterator[tuple[int, int]]:
+def _alike(wiring: _Edges, ops: Iterable[int], others: Iterable[int]) -> Iterator[tuple[int, int]]:
     """Yield pairs of ops, each the only one of its kind among either."""
     kinds = [Counter(wiring.signatures[i] for i in some) for some in (ops, others)]
     by_kind = {wiring.signatures[i]: i for i in others}
@@ -324,7 +324,7 @@ def _alike(wiring: _Wiring, ops: Iterable[int], others: Iterable[int]) -> Iterat
 
 
 def _users_alike(
-    wiring: _Wiring, op: int, other: int, before: dict[int, int], taken: set[int]
+    wiring: _Edges, op: int, other: int, before: dict[int, int], taken: set[int]
 ) -> Iterator[tuple[int, int]]:
     """Yield users of two ops that read them in the same way, where there are as many of either."""
     groups: dict[tuple[int, int, _Signature], tuple[list[int], list[int]]] = {}
@@ -346,7 +346,7 @@ def _without_fragments(block: dict[int, int]) -> dict[int, int]:
     return {i: number - whole[0] for i, number in block.items() if whole[0] <= number <= whole[-1]}
 
 
-def _total(wiring: _Wiring, block: dict[int, int]) -> Blocks:
+def _total(wiring: _Edges, block: dict[int, int]) -> Blocks:
     """Assign all other ops: to the layer they are in, or before or after all layers."""
     graph = wiring.graph
     n_blocks = max(block.values()) + 1

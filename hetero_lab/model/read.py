@@ -108,9 +108,8 @@ def load(source: Source, shapes: Shapes | None = None) -> ov.Model:
     >>> model.input("image").shape
     <Shape: [1,1,8,8]>
     """
-    already = _prepared_mark(source) if isinstance(source, ov.Model) and not shapes else None
-    if already is not None:
-        return source.clone()  # type: ignore[union-attr]
+    if isinstance(source, ov.Model) and not shapes and _prepared_mark(source) is not None:
+        return source.clone()
     return prepare(source, shapes).model
 
 

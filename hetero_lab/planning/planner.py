@@ -165,7 +165,7 @@ def plan_graph(
     _check_arguments(costs, objective, budget_s)
     whole = Pairwise.build(costs.objective, [unit.ops for unit in costs.units])
     whole = whole.restricted(np.ones_like(whole.allowed))
-    search = _Search(
+    search = _PlanSearch(
         pairwise=apply_pins(whole, pin or {}),
         objective=LATENCY if objective == BALANCED else objective,
         pools=memory_pools(costs.devices, memory_limit),
@@ -272,7 +272,7 @@ def _baselines(pairwise: Pairwise, objective: str, planned_ns: int) -> Iterator[
 
 
 @dataclass(frozen=True, eq=False)
-class _Search:
+class _PlanSearch:
     pairwise: Pairwise
     objective: str
     pools: Pools
@@ -285,7 +285,7 @@ class _Search:
         """Return the best placement, a lower bound in ns and how it was found."""
         return self._small() if self.solver is None and self._is_small() else self._large()
 
-    def balanced(self, budget_s: float) -> _Search:
+    def balanced(self, budget_s: float) -> _PlanSearch:
         """Return the same search among placements whose fullest device holds little too much."""
         deadline = now() + _EVEN_SHARE * budget_s
         even: list[np.ndarray] = []

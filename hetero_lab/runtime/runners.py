@@ -118,7 +118,7 @@ class Execution:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredTurn:
     """What a turn took: each inference in µs, and the first token if it was a generation.
 
     ``samples_us`` of a generation are the further tokens.
@@ -144,7 +144,9 @@ class Runner(Protocol):
         """Infer once and wait for it."""
         ...
 
-    def turn(self, timed: int = TIMED_PER_TURN, discarded: int = DISCARDED_PER_TURN) -> Measured:
+    def turn(
+        self, timed: int = TIMED_PER_TURN, discarded: int = DISCARDED_PER_TURN
+    ) -> MeasuredTurn:
         """Run one turn: so many inferences, or one generation of a language model."""
         ...
 
@@ -256,8 +258,10 @@ class _HeteroRunner:
         # Nothing in between that would be timed too, and no copy of the outputs.
         self.infer = partial(self._request.infer, share_outputs=True)
 
-    def turn(self, timed: int = TIMED_PER_TURN, discarded: int = DISCARDED_PER_TURN) -> Measured:
-        return Measured(run_turn(self.infer, timed=timed, discarded=discarded))
+    def turn(
+        self, timed: int = TIMED_PER_TURN, discarded: int = DISCARDED_PER_TURN
+    ) -> MeasuredTurn:
+        return MeasuredTurn(run_turn(self.infer, timed=timed, discarded=discarded))
 
     def outputs(self) -> dict[str, np.ndarray]:
         return self._compiled.read_outputs(self._request)
@@ -311,8 +315,10 @@ class _ParallelRunner:
     def infer(self) -> None:
         self._outputs = self._executor.submit_bound(self._arrays).result()
 
-    def turn(self, timed: int = TIMED_PER_TURN, discarded: int = DISCARDED_PER_TURN) -> Measured:
-        return Measured(run_turn(self.infer, timed=timed, discarded=discarded))
+    def turn(
+        self, timed: int = TIMED_PER_TURN, discarded: int = DISCARDED_PER_TURN
+    ) -> MeasuredTurn:
+        return MeasuredTurn(run_turn(self.infer, timed=timed, discarded=discarded))
 
     def outputs(self) -> dict[str, np.ndarray]:
         return dict(self._outputs)
@@ -393,12 +399,12 @@ class _GenerationRunner:
             self._steps = steps(self._session, self._model, self._prompt, self._n_new)
             next(self._steps)
 
-    def turn(self, timed: int = 0, discarded: int = 0) -> Measured:
+    def turn(self, timed: int = 0, discarded: int = 0) -> MeasuredTurn:
         del timed, discarded  # a generation has the length that the scenario says
         self._steps = iter(())
         self._last = generate(self._session, self._model, self._prompt, self._n_new)
         first_us, *further_us = self._last.step_us
-        return Measured(tuple(further_us), first_us)
+        return MeasuredTurn(tuple(further_us), first_us)
 
     def outputs(self) -> dict[str, np.ndarray]:
         if self._last is None:

@@ -15,7 +15,7 @@ from support_wheel import softmax_rows, write_table, write_wheel
 import hetero_lab as hl
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.emulation import EmulatedDevice
-from hetero_lab.backend.evidence import Agreement
+from hetero_lab.backend.evidence import TableAgreement
 from hetero_lab.backend.onnx_terms import OnnxUse, onnx_use
 from hetero_lab.backend.support_tables import SupportTables, tables_of
 from hetero_lab.errors import ArgumentError, StoredFileError
@@ -234,11 +234,11 @@ def test_how_far_tables_can_be_believed_is_said_with_each_answer(wheel):
     found = evidence(softmax(1, 2, 3), wheel)
     assert "95 % interval" in found.reliability
     assert found.reliability in repr(found)
-    text = Agreement(90, 4, 5, 1, 7, "2026.4").sentence()
+    text = TableAgreement(90, 4, 5, 1, 7, "2026.4").sentence()
     assert "95.0% of 100 ops (95 % interval 88.8% to 97.8%; wrong yes 4, wrong no 1)" in text
     assert "counted on CPU" in text
     assert "Every no" not in text
-    refuted = Agreement(90, 0, 0, 3, 7, "2026.4").sentence()
+    refuted = TableAgreement(90, 0, 0, 3, 7, "2026.4").sentence()
     assert "Every no that could be tried was wrong (3 of 3), so for another device" in refuted
 
 

@@ -24,7 +24,7 @@ import hetero_lab as hl
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.core import runtime_version
 from hetero_lab.backend.devices import supported_ops
-from hetero_lab.backend.evidence import Agreement
+from hetero_lab.backend.evidence import TableAgreement
 from hetero_lab.backend.onnx_terms import onnx_use
 from hetero_lab.backend.support_tables import SUPPORTED, UNKNOWN, UNSUPPORTED, verdicts
 from hetero_lab.statistics import wilson_interval
@@ -119,10 +119,10 @@ def _runs(bound: BoundModel) -> bool:
     return True
 
 
-def counted(found: list[Comparison]) -> Agreement:
+def counted(found: list[Comparison]) -> TableAgreement:
     """Count right and wrong answers."""
     count = collections.Counter((c.answer, c.ran) for c in found)
-    return Agreement(
+    return TableAgreement(
         yes_right=count[SUPPORTED, True],
         false_yes=count[SUPPORTED, False],
         no_right=count[UNSUPPORTED, False],

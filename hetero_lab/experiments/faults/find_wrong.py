@@ -178,7 +178,7 @@ def search_wrong(
 ) -> Wrong:
     """Search with arguments that are checked already."""
     with Progress("find_wrong", show=progress, budget_s=watch.budget_s) as bar:
-        return _Search(runs, watch, tolerance, costs, bar).run()
+        return _FaultSearch(runs, watch, tolerance, costs, bar).run()
 
 
 class _BudgetOverError(Exception):
@@ -186,7 +186,7 @@ class _BudgetOverError(Exception):
 
 
 @dataclass(frozen=True)
-class _Trial:
+class _Outcome:
     """What a set of ops did with the reference's inputs.
 
     ``error`` is the largest relative error of a tensor that it makes, ``damage`` that of the
@@ -201,7 +201,7 @@ class _Trial:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _WrongOps:
     """Ops that are wrong together, on a device.
 
     ``untried`` are those without which the others could not be run.
@@ -209,7 +209,7 @@ class _Found:
 
     device: str
     ops: tuple[str, ...]
-    trial: _Trial
+    trial: _Outcome
     minimal: bool
     untried: tuple[str, ...] = ()
 
@@ -223,7 +223,7 @@ class _Way:
     right: bool
 
 
-class _Search:
+class _FaultSearch:
     def __init__(
         self,
         runs: PlacedRuns,
@@ -246,11 +246,11 @@ class _Search:
         for node in self.given.affinity.nodes:
             if node.name in self.placeable:
                 self.members.setdefault(node.leader, []).append(node.name)
-        self.found: list[_Found] = []
+        self.found: list[_WrongOps] = []
         self.notes: list[str] = []
         self.precisions: dict[str, str] = {}
-        self.trials: dict[tuple[str, frozenset[str]], _Trial] = {}
-        self.isolated: dict[str, _Trial] = {}
+        self.trials: dict[tuple[str, frozenset[str]], _Outcome] = {}
+        self.isolated: dict[str, _Outcome] = {}
         self.random: frozenset[str] = frozenset()
         self.changing: frozenset[str] = frozenset()  # ops that make other numbers in each run
         self.subgraphs: list[tuple[str, list[str]]] = []  # wrong ones: device, ops without singles
@@ -548,7 +548,7 @@ class _Search:
             raise _BudgetOverError
         self.bar.note(f"{self.runs.n_compiles} compiles")
 
-    def _run(self, device: str, sets: Sequence[frozenset[str]]) -> list[_Trial]:
+    def _run(self, device: str, sets: Sequence[frozenset[str]]) -> list[_Outcome]:
         """Run disjoint sets in one compile; in several where the device refuses them together."""
         self._check_budget()
         try:
@@ -559,13 +559,13 @@ class _Search:
                 half = len(sets) // 2
                 return [*self._run(device, sets[:half]), *self._run(device, sets[half:])]
             if self.refused:
-                trial = _Trial(True, float("inf"), float("inf"), str(error))
+                trial = _Outcome(True, float("inf"), float("inf"), str(error))
             else:
                 self.notes.append(
                     f"{device} refuses to run {names_at_hand(self._ordered(sets[0]))} apart from "
                     f"the rest, so that could not be tested: {error}"
                 )
-                trial = _Trial(False, float("nan"), float("nan"), str(error))
+                trial = _Outcome(False, float("nan"), float("nan"), str(error))
             self.trials[device, sets[0]] = trial
             return [trial]
         by_set: list[dict[TensorKey, np.ndarray]] = [{} for _ in sets]
@@ -575,20 +575,20 @@ class _Search:
             self.trials[device, ops] = self._judged(ops, values)
         return [self.trials[device, ops] for ops in sets]
 
-    def _judged(self, ops: frozenset[str], made: Mapping[TensorKey, np.ndarray]) -> _Trial:
+    def _judged(self, ops: frozenset[str], made: Mapping[TensorKey, np.ndarray]) -> _Outcome:
         values = self.transparent.values
         far = {key: distance(value, values[key]) for key, value in made.items() if key in values}
         error = max((_relative(d, values[key]) for key, d in far.items()), default=0.0)
         if error <= _UNSEEN:
-            return _Trial(False, error, error)
+            return _Outcome(False, error, error)
         damages = self._damages({key: made[key] for key, d in far.items() if d > 0})
         damage = max(damages.values(), default=0.0)
         if all(d <= _SHARE * self.thresholds[key] for key, d in damages.items()):
-            return _Trial(False, error, damage)
+            return _Outcome(False, error, damage)
         seen = {key: made[key] for key in far}
         rounding = self.transparent.rounding({op: self.suspects[op] for op in ops}, set(seen), seen)
         unexplained = (not r.explains(made[key], values[key]) for key, r in rounding.items())
-        return _Trial(any(unexplained), error, damage)
+        return _Outcome(any(unexplained), error, damage)
 
     def _damages(self, made: Mapping[TensorKey, np.ndarray]) -> dict[TensorKey, float]:
         """Return the relative error of each output if these tensors were as they are here."""
@@ -608,7 +608,7 @@ class _Search:
             for key, value in reached.items()
         }
 
-    def _trial(self, device: str, leaders: Iterable[str]) -> _Trial:
+    def _trial(self, device: str, leaders: Iterable[str]) -> _Outcome:
         ops = frozenset(member for leader in leaders for member in self.members[leader])
         if (device, ops) not in self.trials:
             self._run(device, [ops])
@@ -628,7 +628,7 @@ class _Search:
         untested = any(trial.refusal and not trial.wrong for trial in self.trials.values())
         return not untested and not self._unrun()
 
-    def _keep(self, found: _Found) -> None:
+    def _keep(self, found: _WrongOps) -> None:
         known = {(each.device, each.ops) for each in self.found}
         if (found.device, found.ops) not in known:
             self.found.append(found)
@@ -643,7 +643,7 @@ class _Search:
         for (device, ops), trial in sorted(self.trials.items(), key=lambda known: len(known[0][1])):
             single = sum(op in self.members for op in ops) == 1
             if trial.wrong and (single or ops <= alone) and taken.isdisjoint(ops):
-                self._keep(_Found(device, self._ordered(ops), trial, minimal=single))
+                self._keep(_WrongOps(device, self._ordered(ops), trial, minimal=single))
                 taken |= ops
 
     def _find_in(self, placement: Placement) -> None:
@@ -679,7 +679,7 @@ class _Search:
             self.isolated.update(zip(leaders, trials, strict=True))
             for ops, trial in zip(sets, trials, strict=True):
                 if trial.wrong:
-                    self._keep(_Found(device, self._ordered(ops), trial, minimal=True))
+                    self._keep(_WrongOps(device, self._ordered(ops), trial, minimal=True))
 
     def _find_combinations(self, device: str, ops: frozenset[str]) -> None:
         """Keep minimal sets of a subgraph's ops that are wrong together."""
@@ -726,7 +726,7 @@ class _Search:
             self._keep(self._shrunk(device, chosen))
             known.append(frozenset(chosen))
 
-    def _shrunk(self, device: str, chosen: Sequence[str]) -> _Found:
+    def _shrunk(self, device: str, chosen: Sequence[str]) -> _WrongOps:
         """Return a set that was shrunk, with the ops without which the rest could not be run."""
         rests = {
             leader: self._trial(device, [each for each in chosen if each != leader])
@@ -739,7 +739,7 @@ class _Search:
             if rest.refusal and not rest.wrong
             for member in self.members[leader]
         ]
-        return _Found(
+        return _WrongOps(
             device,
             self._ordered(member for leader in chosen for member in self.members[leader]),
             self._trial(device, chosen),

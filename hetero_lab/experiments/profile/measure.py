@@ -28,7 +28,7 @@ from hetero_lab.runtime.runners import (
     HETERO,
     PARALLEL,
     Execution,
-    Measured,
+    MeasuredTurn,
     Runner,
     compare_run,
     measure_counters,
@@ -156,13 +156,15 @@ def measure_profile(
     return result
 
 
-def _turns(runner: Runner, options: ProfileOptions, budget_s: float | None) -> Iterator[Measured]:
+def _turns(
+    runner: Runner, options: ProfileOptions, budget_s: float | None
+) -> Iterator[MeasuredTurn]:
     """Warm up, then yield turns until there are enough or the time is over."""
     scenario = options.execution.scenario
     if scenario is None:
         warm_up(runner.infer, options.warmup)
         for samples in turns(runner.infer, options.iterations, budget_s):
-            yield Measured(samples)
+            yield MeasuredTurn(samples)
         return
     for _ in range(1 if options.warmup is None else options.warmup):
         runner.turn()

@@ -237,7 +237,7 @@ def optimize(
             bound, names, properties, conditions, watch, bar, prior=costs
         )
         try:
-            search = _Search(calibration, watch, bar, objective, memory_limit, pin)
+            search = _Optimization(calibration, watch, bar, objective, memory_limit, pin)
             search.run()
             return _prove(search, store)
         except KeyboardInterrupt:
@@ -247,7 +247,7 @@ def optimize(
 
 
 @dataclass
-class _Search:
+class _Optimization:
     """Rounds of planning and measuring; keeps what was learnt and tried."""
 
     calibration: Calibration
@@ -345,7 +345,7 @@ class _Search:
         return {label: affinity for affinity, label in found.items()}
 
 
-def _prove(search: _Search, store: str | os.PathLike[str] | None) -> Optimized:
+def _prove(search: _Optimization, store: str | os.PathLike[str] | None) -> Optimized:
     """Measure the best few beside the baselines and decide."""
     search.progress.begin("prove")
     observer, watch = search.calibration.observer, search.watch
@@ -404,7 +404,7 @@ def _prove(search: _Search, store: str | os.PathLike[str] | None) -> Optimized:
     )
 
 
-def _notes(search: _Search, rows: Mapping[str, Row], interrupted: bool) -> Iterator[str]:
+def _notes(search: _Optimization, rows: Mapping[str, Row], interrupted: bool) -> Iterator[str]:
     """Say what the budget or Ctrl-C did not allow."""
     if not search.planned:
         yield "The budget ended before a planned placement was measured and learnt from."

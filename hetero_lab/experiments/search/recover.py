@@ -315,7 +315,7 @@ def recover_accuracy(
             set_aside(costs)
             if costs.interrupted:
                 raise KeyboardInterrupt
-        search = _Search(bound, fast, accurate, data, properties, costs, watch, bar, max_drop)
+        search = _Recovery(bound, fast, accurate, data, properties, costs, watch, bar, max_drop)
         search.run()
         return _prove(search, isolate=isolate)
 
@@ -363,7 +363,7 @@ def _check_supported(bound: BoundModel, accurate: str) -> None:
         )
 
 
-class _Search:
+class _Recovery:
     """Sensitivity and candidates, on the calibration part only."""
 
     def __init__(
@@ -521,7 +521,7 @@ class _Search:
         return self.watch.elapsed_s < self.began_s + share * max(0.0, left_s)
 
 
-def _prove(search: _Search, *, isolate: bool) -> Recovered:
+def _prove(search: _Recovery, *, isolate: bool) -> Recovered:
     """Measure the finalists beside both devices alone, and verify them on held-out examples."""
     search.progress.begin("prove")
     finalists = [search.all_accurate, search.all_fast, *search.finalists()]
@@ -561,7 +561,7 @@ def _prove(search: _Search, *, isolate: bool) -> Recovered:
     )
 
 
-def _verified(search: _Search, candidate: Candidate) -> Evaluation:
+def _verified(search: _Recovery, candidate: Candidate) -> Evaluation:
     found = evaluate_placed(
         resolve(search.bound, candidate.placement),
         read_data(search.data),
@@ -573,7 +573,7 @@ def _verified(search: _Search, candidate: Candidate) -> Evaluation:
     return found
 
 
-def _notes(search: _Search, rows: Mapping[str, Row]) -> Iterator[str]:
+def _notes(search: _Recovery, rows: Mapping[str, Row]) -> Iterator[str]:
     """Say what the budget did not allow."""
     unseen = sum(t.only_fast is None or t.only_accurate is None for t in search.tried)
     if unseen:

@@ -273,7 +273,7 @@ def measure_placements(
             if not entry.problem
         ]
         if cluster is None:
-            run: _Run = SweepRun(
+            run: _OpenSweep = SweepRun(
                 jobs=jobs,
                 reference=header.reference,
                 records=records,
@@ -315,7 +315,7 @@ def measure_placements(
     return sweep_from(header, records, interrupted=interrupted)
 
 
-class _Run(Protocol):
+class _OpenSweep(Protocol):
     def pending(self) -> list[str]: ...
 
     def measure(self) -> None: ...
@@ -347,7 +347,7 @@ def _cluster(client: Client | None, isolate: bool, every_host: bool) -> Cluster 
     return cluster_of(client, isolate=isolate)
 
 
-def _fleet_run(cluster: Cluster, **given: Any) -> _Run:
+def _fleet_run(cluster: Cluster, **given: Any) -> _OpenSweep:
     from hetero_lab.experiments.fleet.run import FleetRun
 
     return FleetRun(cluster, **given)

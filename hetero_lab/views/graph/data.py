@@ -152,7 +152,7 @@ class GraphData:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredTimes:
     """What counters tell about ops: empty for a placement that was only predicted."""
 
     times_us: Mapping[str, float] = field(default_factory=dict)
@@ -187,15 +187,15 @@ def structure(partition: Partition) -> str:
     return f"{subgraphs}, {boundaries} of {size}"
 
 
-def measured_of(counters: tuple[Counter, ...]) -> Measured:
+def measured_of(counters: tuple[Counter, ...]) -> MeasuredTimes:
     """Sort counters by op."""
     if not counters:
-        return Measured()
+        return MeasuredTimes()
     leading = [c for c in counters if c.kind == "op"]
     fused: dict[str, tuple[str, ...]] = {}
     for counter in leading:
         fused[counter.op] = fused.get(counter.op, ()) + counter.fused_ops
-    return Measured(
+    return MeasuredTimes(
         times_us=executed_ops_us(counters),
         precisions={c.op: c.precision for c in leading},
         leaders={op: leader for leader, ops in fused.items() for op in ops},
@@ -210,7 +210,7 @@ def graph_data(
     partition: Partition,
     *,
     emulated: Mapping[str, str] | None = None,
-    measured: Measured | None = None,
+    measured: MeasuredTimes | None = None,
     title: str = "",
 ) -> GraphData:
     """Build the data of any placement; constants and what is computed from them are left out.
@@ -221,7 +221,7 @@ def graph_data(
         The partition is of another model.
     """
     affinity.check_model(graph)
-    measured = measured or Measured()
+    measured = measured or MeasuredTimes()
     named = [op for s in partition.subgraphs for op in s.ops]
     named += [boundary.op for boundary in partition.boundaries]
     strange = [name for name in named if name not in graph.index_of]
@@ -268,7 +268,7 @@ def _members(graph: OpGraph, partition: Partition) -> dict[int, tuple[int, ...]]
 
 
 def _node(
-    op: Op, graph: OpGraph, affinity: Affinity, subgraph: Subgraph | None, measured: Measured
+    op: Op, graph: OpGraph, affinity: Affinity, subgraph: Subgraph | None, measured: MeasuredTimes
 ) -> GraphNode:
     block = find_blocks(graph).numbered(op.index)
     kind = {PARAMETER: "input", RESULT: "output"}.get(op.type, "op")
@@ -297,7 +297,7 @@ def _node(
 
 
 def _edges(
-    graph: OpGraph, drawn: Mapping[int, GraphNode], partition: Partition, measured: Measured
+    graph: OpGraph, drawn: Mapping[int, GraphNode], partition: Partition, measured: MeasuredTimes
 ) -> tuple[GraphEdge, ...]:
     boundaries = {(b.op, b.port): b for b in partition.boundaries}
     reorders: dict[str, list[Counter]] | None = None

@@ -17,7 +17,7 @@ from hetero_lab.views.graph.data import (
     GraphData,
     GraphEdge,
     GraphNode,
-    Measured,
+    MeasuredTimes,
     data_of_profile,
     graph_data,
 )
@@ -127,7 +127,7 @@ def placement_graph_of(
         affinity,
         partition,
         emulated=emulated,
-        measured=Measured(times_us=dict(times_us or {})),
+        measured=MeasuredTimes(times_us=dict(times_us or {})),
         title=title,
     )
     return draw(Shown(fold, unfold, around, hops, find).of(data), width)

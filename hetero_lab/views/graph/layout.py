@@ -153,7 +153,7 @@ def lay_out(
 
 
 @dataclass(frozen=True)
-class _Block:
+class _Cluster:
     """A subgraph with its ops, or a model input or output, with its corner at (0, 0).
 
     ``box`` is the subgraph's index. ``leaving`` are the wires from an op to the right border,
@@ -169,9 +169,9 @@ class _Block:
     entering: Mapping[int, tuple[Point, ...]]
 
 
-def _alone(index: int, extent: Extent) -> _Block:
+def _alone(index: int, extent: Extent) -> _Cluster:
     spot = (extent.left, extent.above)
-    return _Block(
+    return _Cluster(
         None, extent.length, extent.breadth, {index: spot}, {}, {index: (spot,)}, {index: (spot,)}
     )
 
@@ -182,10 +182,12 @@ def _inside(
     extents: Mapping[int, Extent],
     shortest: float,
     spacing: Spacing,
-) -> _Block:
+) -> _Cluster:
     padding = spacing.padding
     if not box.nodes:
-        return _Block(box.index, shortest + 2 * padding, TITLE_HEIGHT + 2 * padding, {}, {}, {}, {})
+        return _Cluster(
+            box.index, shortest + 2 * padding, TITLE_HEIGHT + 2 * padding, {}, {}, {}, {}
+        )
     # The first and the last vertex are the borders, to which wires from and to outside run.
     ops = sorted(box.nodes)
     number = {op: i + 1 for i, op in enumerate(ops)}
@@ -224,7 +226,7 @@ def _inside(
     for op in into:
         chain = layers.chain(0, number[op])[1:]
         entering[op] = ((0.0, level[chain[0]]), *columns.turns(chain, level), spots[op])
-    return _Block(
+    return _Cluster(
         box=box.index,
         length=length,
         breadth=bottom - top,
@@ -305,7 +307,7 @@ def _bends(
 
 def _join(
     data: GraphData,
-    blocks: Sequence[_Block],
+    blocks: Sequence[_Cluster],
     extents: Mapping[int, Extent],
     exit_labels: Mapping[int, str],
     spacing: Spacing,

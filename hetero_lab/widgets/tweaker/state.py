@@ -18,7 +18,7 @@ from hetero_lab.errors import (
 )
 from hetero_lab.lint.context import Finding
 from hetero_lab.lint.remedies import find_problems
-from hetero_lab.lint.wrong_numbers import Found, FoundSet, wrong_findings, wrong_sets
+from hetero_lab.lint.wrong_numbers import FoundSet, WrongSets, wrong_findings, wrong_sets
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, partition_of_split, predict
@@ -100,7 +100,7 @@ class TweakerState:
         automatic: Affinity,
         able: Mapping[str, frozenset[str]],
         costs: CostModel | None = None,
-        wrong: Found | None = None,
+        wrong: WrongSets | None = None,
     ):
         self.graph = graph
         self.able = {device: frozenset(ops) for device, ops in able.items()}
