@@ -224,20 +224,23 @@ _WHERE = {
 }
 
 # Arguments by their names of version 0.1, for one version more; of a class: in all its methods.
-_RENAMED = {
+# Those without a new name have no effect any more.
+_RENAMED: dict[str, dict[str, str | None]] = {
     "Affinity": {"path": "file"},
     "AffinityTweaker": {"path": "file"},
     "CostModel": {"path": "file"},
     "ParallelExecutor": {
         "affinity": "placement",
         "n_requests": "requests",
+        "separate_branches": None,
+        "split_branches": None,
     },
     "evaluate": {"reference": "reference_model"},
     "explain": {"a": "before", "b": "after"},
     "find_refused": {"affinity": "placement"},
     "lint": {"affinity": "placement"},
-    "plan": {"time_limit_s": "budget_s"},
-    "profile": {"n_requests": "requests"},
+    "plan": {"time_limit_s": "budget_s", "split_branches": None},
+    "profile": {"n_requests": "requests", "split_branches": None},
     "read_benchmark_app": {"path": "file"},
     "sweep": {"memory_limit_bytes": "memory_limit"},
 }

@@ -91,15 +91,21 @@ def checked(function: _F) -> _F:
     return typing.cast(_F, call)
 
 
-def check_methods(kind: type, names: Mapping[str, str]) -> type:
+def check_methods(kind: type, names: Mapping[str, str | None]) -> type:
     """Let the constructor and the public methods of a class check their arguments, too.
 
-    They take arguments by their former ``names``, as with :func:`renamed`.
+    They take arguments by their former ``names``, as with :func:`renamed`; those without a new
+    name were of the constructor.
     """
 
     def wrapped(method: Callable[..., Any]) -> Callable[..., Any]:
         known = inspect.signature(method).parameters
-        former = {old: new for old, new in names.items() if new in known and old not in known}
+        former = {
+            old: new
+            for old, new in names.items()
+            if old not in known
+            and (new in known or (new is None and method is vars(kind)["__init__"]))
+        }
         return renamed(checked(method), former) if former else checked(method)
 
     for name, method in list(vars(kind).items()):
@@ -112,13 +118,20 @@ def check_methods(kind: type, names: Mapping[str, str]) -> type:
     return kind
 
 
-def renamed(function: _F, names: Mapping[str, str]) -> _F:
-    """Return a function that takes arguments by their former names, too, and says so."""
+def renamed(function: _F, names: Mapping[str, str | None]) -> _F:
+    """Return a function that takes arguments by their former names, too, and says so.
+
+    Those that have no new name have no effect any more.
+    """
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
         for old in [name for name in options if name in names]:
             new = names[old]
+            if new is None:
+                del options[old]
+                warn(f"{function.__qualname__}: {old}= has no effect any more; leave it out.")
+                continue
             if new in options:
                 raise ArgumentError(f"{old}= and {new}= are one argument; leave {old}= out.")
             options[new] = options.pop(old)

@@ -50,12 +50,12 @@ def interleaved(*runs) -> list[float]:
     return [float(np.median(levels)) for levels in turns]
 
 
-def both(model, affinity, **options):
+def both(model, affinity):
     """Compile for both executors; return them and inputs."""
     placement = hl.Placement(affinity, "both", PROPERTIES)
     inputs = [np.random.default_rng(0).normal(size=p.shape).astype(np.float32)
               for p in model.inputs]  # fmt: skip
-    return hl.compile(model, placement), hl.ParallelExecutor(model, placement, **options), inputs
+    return hl.compile(model, placement), hl.ParallelExecutor(model, placement), inputs
 
 
 def two_branches() -> None:
@@ -107,18 +107,17 @@ def branchy(name: str) -> None:
     hl.emulate("ACC", properties=ONE_THREAD)
     costs = hl.calibrate(model, ["ACC", "CPU"], budget_s=60, device_properties=PROPERTIES,
                          progress=False)  # fmt: skip
-    for separate in (False, True):
-        plan = hl.plan(model, costs, executor="parallel", split_branches=separate)
-        found = {"plan": plan.affinity, **{b.label: b.affinity for b in plan.baselines}}
-        for label in ("plan", "list scheduling"):
-            if len(found[label].devices) > 1:
-                beside_the_bound(name, model, label, found[label], separate)
-        print(f"{name}: planned {plan.predicted_us / 1e3:.2f} ms by {plan.method}")
+    plan = hl.plan(model, costs, executor="parallel")
+    found = {"plan": plan.affinity, **{b.label: b.affinity for b in plan.baselines}}
+    for label in ("plan", "list scheduling"):
+        if len(found[label].devices) > 1:
+            beside_the_bound(name, model, label, found[label])
+    print(f"{name}: planned {plan.predicted_us / 1e3:.2f} ms by {plan.method}")
 
 
-def beside_the_bound(name: str, model, label: str, affinity, separate: bool) -> None:
+def beside_the_bound(name: str, model, label: str, affinity) -> None:
     """Compare a placement with its bound: a subgraph waits only for another or its device."""
-    compiled, executor, inputs = both(model, affinity, split_branches=separate)
+    compiled, executor, inputs = both(model, affinity)
     with executor:
         executor(inputs)
         alone = alone_ms(executor)

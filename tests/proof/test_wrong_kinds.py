@@ -161,6 +161,17 @@ def test_names_of_version_0_1_are_taken_with_a_warning(name, old, new):
         function(**others, **{old: object()})
 
 
+@pytest.mark.parametrize("name", ["ParallelExecutor", "plan", "profile"])
+def test_arguments_without_effect_are_taken_with_a_warning(name):
+    function = operator.attrgetter(name)(hl)
+    assert "split_branches" not in inspect.signature(function).parameters
+    with (
+        pytest.warns(hl.HeteroLabWarning, match="split_branches= has no effect any more"),
+        pytest.raises(hl.HeteroLabError),
+    ):
+        function("no_such_model", None, split_branches=True)
+
+
 def test_text_is_no_list_of_text():
     hint = list[str]
     assert not arguments.fits("CPU", hint)

@@ -311,7 +311,7 @@ def main() -> int:
     if given.emulate:
         hl.emulate(given.device)
     found = []
-    for one in lines(given.device, SHAPES[: given.shapes], given.emulate or given.rig):
+    for one in lines(given.device, SHAPES[: given.shapes], given.emulate):
         found.append(one)
         print(json.dumps(one), flush=True)
         if given.out:
