@@ -202,6 +202,26 @@ def is_language_model(model: ov.Model) -> bool:
     )
 
 
+def check_scenario(model: ov.Model, scenario: Scenario | None, function: str) -> None:
+    """Raise unless a scenario is given for a language model, one that fits, and for no other.
+
+    Raises
+    ------
+    ArgumentError
+        A language model without a scenario, or one that does not fit into its context.
+    ModelError
+        A scenario for what is no language model.
+    """
+    if scenario is not None:
+        language_model(model).check(scenario)
+    elif is_language_model(model):
+        raise ArgumentError(
+            f"{shorten(model.get_friendly_name())} is a language model: say what it is to "
+            f"generate, hetero_lab.{function}(…, "
+            "scenario=hetero_lab.Scenario(prompt_tokens=64, new_tokens=32))."
+        )
+
+
 def refuse_language_model(model: ov.Model, function: str) -> None:
     """Raise for a language model where a function of the library needs static shapes.
 
@@ -213,8 +233,8 @@ def refuse_language_model(model: ov.Model, function: str) -> None:
     if is_language_model(model):
         raise ModelError(
             f"{shorten(model.get_friendly_name())} is a language model, whose shapes are dynamic: "
-            f"hetero_lab.{function} takes models of static shapes, hetero_lab.profile and sweep "
-            "measure a language model."
+            f"hetero_lab.{function} takes models of static shapes; hetero_lab.profile, sweep, "
+            "calibrate, plan, optimize and freeze take a language model."
         )
 
 

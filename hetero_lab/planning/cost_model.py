@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab.errors import ArgumentError, PlanError, StoredFileError, names_at_hand, shorten
+from hetero_lab.model.language import Scenario
 from hetero_lab.model.opgraph import PARAMETER, RESULT, OpGraph, graph_from_json, graph_to_json
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.planning.cost_terms import (
@@ -72,6 +73,10 @@ class CostModel(CostTerms):
         Whether Ctrl-C ended the measuring.
     guessed_from
         Names of the models whose costs it was guessed from; empty if it was measured.
+    scenario
+        Of a language model: what it generated. The costs are those of a further token.
+    prefill
+        Of a language model: the costs of the first token, a cost model too.
     """
 
     device_properties: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -82,6 +87,8 @@ class CostModel(CostTerms):
     notes: tuple[str, ...] = ()
     interrupted: bool = False
     guessed_from: tuple[str, ...] = ()
+    scenario: Scenario | None = None
+    prefill: CostModel | None = None
 
     def __repr__(self) -> str:
         if self.guessed_from:
@@ -131,6 +138,25 @@ class CostModel(CostTerms):
             It uses a device that this cost model does not know, or that does not support an op.
         """
         return self.predictor(affinity).predicted_us
+
+    def predict_ttft_ms(self, affinity: Affinity) -> float:
+        """Predict how long a language model takes for the first token; errors as predict_us.
+
+        Raises
+        ------
+        PlanError
+            These are not the costs of a language model.
+        """
+        if self.prefill is None:
+            raise PlanError(
+                "These costs are of one inference: only those of a language model know a first "
+                "token. Make them with hetero_lab.calibrate(model, devices, scenario=…)."
+            )
+        return self.prefill.predict_us(affinity) / 1e3
+
+    def predict_tpot_ms(self, affinity: Affinity) -> float:
+        """Predict the time of a further token of a language model; errors as predict_us."""
+        return self.predict_us(affinity) / 1e3
 
     def predictor(self, affinity: Affinity) -> Predictor:
         """Return a prediction that can be moved: ``predictor(a).moved({"op": "CPU"})``."""
@@ -217,7 +243,7 @@ class CostModel(CostTerms):
     def check_graph(self, graph: OpGraph) -> None:
         """Raise PlanError unless this is the cost model of ``graph``."""
         own, other = _signature(self.graph), _signature(graph)
-        if own == other:
+        if own.keys() == other.keys() and all(_same_op(own[name], other[name]) for name in own):
             return
         missing = [name for name in other if name not in own]
         gone = [name for name in own if name not in other]
@@ -228,7 +254,7 @@ class CostModel(CostTerms):
         if gone:
             what += f" ({names_at_hand(gone, 3)})"
         if not missing and not gone:
-            different = [name for name in own if own[name] != other[name]]
+            different = [name for name in own if not _same_op(own[name], other[name])]
             what = f"{len(different)} ops differ ({names_at_hand(different, 3)})"
         raise PlanError(
             f"This cost model belongs to another model ({shorten(self.graph.name)}, not "
@@ -307,6 +333,13 @@ def _signature(graph: OpGraph) -> dict[str, Any]:
     }
 
 
+def _same_op(own: Any, other: Any) -> bool:
+    """Compare two entries of a signature; sizes count where both know them."""
+    if own[:2] != other[:2] or len(own[2]) != len(other[2]):
+        return False
+    return all(a is None or b is None or a == b for a, b in zip(own[2], other[2], strict=True))
+
+
 def _to_data(costs: CostModel) -> dict[str, Any]:
     return {
         "graph": graph_to_json(costs.graph),
@@ -318,6 +351,8 @@ def _to_data(costs: CostModel) -> dict[str, Any]:
         "interrupted": costs.interrupted,
         "guessed_from": list(costs.guessed_from),
         "fingerprint": costs.fingerprint,
+        "scenario": None if costs.scenario is None else dataclasses.asdict(costs.scenario),
+        "prefill": None if costs.prefill is None else _without_graph(costs.prefill),
         "units": [[list(u.ops), list(u.time_us), list(u.shares)] for u in costs.units],
         "boundaries": [
             [source, target, cost.fixed_us, cost.us_per_byte]
@@ -337,6 +372,10 @@ def _to_data(costs: CostModel) -> dict[str, Any]:
             [r.label, r.predicted_us, r.measured_us, r.n_subgraphs] for r in costs.validation_rows
         ],
     }
+
+
+def _without_graph(prefill: CostModel) -> dict[str, Any]:
+    return {key: value for key, value in _to_data(prefill).items() if key != "graph"}
 
 
 def _from_data(data: dict[str, Any]) -> CostModel:
@@ -373,6 +412,10 @@ def _from_data(data: dict[str, Any]) -> CostModel:
         notes=tuple(map(str, data.get("notes", ()))),
         interrupted=bool(data.get("interrupted", False)),
         guessed_from=tuple(map(str, data.get("guessed_from", ()))),
+        scenario=Scenario(**data["scenario"]) if data.get("scenario") else None,
+        prefill=_from_data({**data["prefill"], "graph": data["graph"]})
+        if data.get("prefill")
+        else None,
         fingerprint=str(data["fingerprint"]),
         validation_rows=tuple(
             ValidationRow(str(label), float(predicted), float(measured), int(n))

@@ -9,6 +9,7 @@ than what is fitted: op types and neighbourhoods, as support and people divide m
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
@@ -94,6 +95,40 @@ def alternating_affinities(
                 order = (*devices[wanted:], *devices[:wanted])
                 device_of[name] = next(device for device in order if name in support[device])
             found[placed(graph, device_of)] = None
+    return list(found)
+
+
+def block_affinities(
+    graph: OpGraph,
+    support: Mapping[str, Collection[str]],
+    units: Sequence[Sequence[str]],
+    n: int,
+) -> list[Affinity]:
+    """Return placements that change the device once, between two blocks.
+
+    Parameters
+    ----------
+    graph, support
+        As for :func:`segmented_affinities`.
+    units
+        Blocks in their order, with what comes before the first and after the last one (see
+        :func:`~hetero_lab.planning.units.block_units`), which go with those.
+    n
+        How many; fewer are returned if there are not that many. The first one is cut in the
+        middle; the pairs of devices take turns, in both directions.
+    """
+    pairs = list(itertools.permutations(support, 2))
+    n_cuts = len(units) - 3
+    found: dict[Affinity, None] = {}
+    for number in range(20 * n_cuts * len(pairs)):
+        if len(found) == n:
+            break
+        before, after = pairs[number % len(pairs)]
+        end = 2 + int((0.5 + number * _GOLDEN) % 1.0 * n_cuts)
+        parts = ((before, units[:end]), (after, units[end:]))
+        if all(set(ops) <= set(support[device]) for device, part in parts for ops in part):
+            device_of = {op: device for device, part in parts for ops in part for op in ops}
+            found.setdefault(placed(graph, device_of))
     return list(found)
 
 

@@ -12,8 +12,10 @@ near 1: without it, placements of much the same work leave it open.
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -35,6 +37,7 @@ def fit(
     support: Mapping[str, Collection[str]],
     observations: Sequence[Observation],
     *,
+    layers: Sequence[tuple[str, ...]] | None = None,
     coarse: bool = False,
     weight_spread: float = 0.15,
 ) -> CostModel:
@@ -48,8 +51,11 @@ def fit(
         For each device, in order of priority, the names of the ops that it supports.
     observations
         Placements with their latency; each device has to appear in one with counters.
+    layers
+        Units, if the model is only cut between layers. Those that have the same ops take the
+        same time on a device. By default units are what devices fuse.
     coarse
-        As for :func:`~hetero_lab.planning.units.split_into_units`.
+        As for :func:`~hetero_lab.planning.units.split_into_units`, which makes the units.
     weight_spread
         Standard deviation of the prior of the weight of the counters, around 1.
 
@@ -60,8 +66,14 @@ def fit(
     """
     devices = tuple(support)
     seen = list(observations)
-    parts = read_parts(graph, devices, seen)
-    units = split_into_units(graph, support, parts.groups, coarse=coarse)
+
+    def read(seen: Sequence[Observation]) -> Parts:
+        parts = read_parts(graph, devices, seen)
+        return parts if layers is None else _of_layers(graph, devices, layers, parts)
+
+    parts, units = read(seen), layers
+    if units is None:
+        units = split_into_units(graph, support, parts.groups, coarse=coarse)
     for again in (True, False):
         raw = _model(graph, devices, support, units, parts, _Coefficients.unit(devices))
         table = _Features(raw, parts).table(seen)
@@ -69,8 +81,29 @@ def fit(
         if again:
             beside = table @ np.where(_is_beside(len(devices), len(found)), found, 0.0)
             seen = [_levelled(o, float(b)) for o, b in zip(observations, beside, strict=True)]
-            parts = read_parts(graph, devices, seen)
+            parts = read(seen)
     return _model(graph, devices, support, units, parts, _Coefficients.of(found, devices))
+
+
+def _of_layers(
+    graph: OpGraph, devices: Sequence[str], layers: Sequence[tuple[str, ...]], parts: Parts
+) -> Parts:
+    """Give layers of the same ops the same time on a device, the median of what they took.
+
+    What a cut between them costs, fusion and layout included, is the boundary's.
+    """
+    alike: defaultdict[tuple[str, ...], list[tuple[str, ...]]] = defaultdict(list)
+    for ops in layers:
+        alike[tuple(sorted(graph.ops[graph.index_of[op]].type for op in ops))].append(ops)
+    op_us = dict(parts.op_us)
+    for group, device in product(alike.values(), devices):
+        took = [sum(op_us.get((op, device), 0.0) for op in ops) for ops in group]
+        middle = float(np.median(took))
+        for ops, us in zip(group, took, strict=True):
+            for op in ops if us else ():
+                if (op, device) in op_us:
+                    op_us[op, device] *= middle / us
+    return dataclasses.replace(parts, op_us=op_us, lost=(), reorders=())
 
 
 def _is_beside(n_devices: int, n: int) -> np.ndarray:
@@ -254,6 +287,27 @@ def _most_probable(
         residual = np.abs(table @ x - y) / noise
         huber = np.minimum(1.0, _HUBER / np.maximum(residual, 1e-9))
     return x
+
+
+def with_prefill(costs: CostModel, observations: Sequence[Observation]) -> CostModel:
+    """Add the costs of the first token to those of a further token of a language model.
+
+    They are those of a further token, scaled kind by kind to the first tokens.
+    """
+    firsts = first_tokens(observations)
+    if not firsts:
+        return costs
+    alone = dataclasses.replace(costs, prefill=None)
+    return dataclasses.replace(costs, prefill=adjust(alone, firsts))
+
+
+def first_tokens(observations: Sequence[Observation]) -> list[Observation]:
+    """Return the same placements as observations of their first tokens."""
+    return [
+        dataclasses.replace(seen, measured_us=seen.first_us, first_us=None)
+        for seen in observations
+        if seen.first_us is not None
+    ]
 
 
 def adjust(costs: CostModel, observations: Sequence[Observation]) -> CostModel:

@@ -14,6 +14,7 @@ from hetero_lab.clock import now
 from hetero_lab.errors import PlanError, did_you_mean, names_at_hand, shorten
 from hetero_lab.extensions import SOLVERS, found
 from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.planning.block_plan import best_runs
 from hetero_lab.planning.constraints import (
     apply_pins,
     fits,
@@ -175,7 +176,7 @@ def plan_graph(
     )
     if objective == BALANCED:
         search = search.balanced(budget_s)
-    best, bound_ns, method = search.run()
+    best, bound_ns, method = search.run() if costs.scenario is None else search.by_layers()
     evaluation = best.evaluation
     devices = search.pairwise.devices(best.choice)
     memory = costs.objective.memory_bytes(devices, evaluation).sum(axis=1)
@@ -197,6 +198,11 @@ def _check_arguments(costs: CostModel, objective: str, budget_s: float) -> None:
         raise PlanError(
             f"{shorten(str(objective))} is not an objective. Objectives: "
             f"{', '.join(map(repr, OBJECTIVES))}."
+        )
+    if costs.scenario is not None and objective != LATENCY:
+        raise PlanError(
+            "A language model has one request in flight, so its plan is for 'latency': the time "
+            "of a further token; plan(model, costs.prefill) is for that of the first one."
         )
     check_budget(budget_s)
     if len(costs.devices) < 2:
@@ -344,6 +350,14 @@ class _PlanSearch:
     def _is_small(self) -> bool:
         free = int((self.pairwise.allowed.sum(axis=1) > 1).sum())
         return free <= SMALL and small_enough(self.pairwise)
+
+    def by_layers(self) -> tuple[Placed, int, str]:
+        """Do what :meth:`run` does for a language model, whose units are its layers."""
+        best, bound_ns = best_runs(self.pairwise, self._fits, self.deadline)
+        if best is None:
+            in_time = self.pools and now() < self.deadline
+            raise nothing_fits(self.pairwise, self.pools) if in_time else self._not_found()
+        return best, bound_ns, "all ways to give each device one run of layers"
 
     def _small(self) -> tuple[Placed, int, str]:
         best = best_of_all(self.pairwise, self.objective, self.pools, self.deadline)

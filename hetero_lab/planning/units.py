@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable, Mapping
 
 from scipy.cluster.hierarchy import DisjointSet
 
-from hetero_lab.errors import PlanError, names_at_hand
+from hetero_lab.errors import PlanError, names_at_hand, shorten
+from hetero_lab.model.blocks import find_blocks
 from hetero_lab.model.opgraph import OpGraph
 
 
@@ -86,6 +87,26 @@ def split_into_units(
     for index in graph.placeable:
         members.setdefault(units[index], []).append(graph.ops[index].name)
     return tuple(map(tuple, members.values()))
+
+
+def block_units(graph: OpGraph) -> tuple[tuple[str, ...], ...]:
+    """Return the repeated layers of a model as units, those that come before and after included.
+
+    Raises
+    ------
+    PlanError
+        The model has no repeated layers.
+    """
+    found = find_blocks(graph)
+    if not found.n_blocks:
+        raise PlanError(
+            f"{shorten(graph.name)} has no repeated layers, between which a language model could "
+            "be cut."
+        )
+    units: list[list[str]] = [[] for _ in range(found.n_blocks + 2)]
+    for index in graph.placeable:
+        units[found.of_op[index] + 1].append(graph.ops[index].name)
+    return tuple(tuple(ops) for ops in units if ops)
 
 
 def fused_pairs(

@@ -17,7 +17,7 @@ import hetero_lab as hl
 from hetero_lab.backend.bound import bind
 from hetero_lab.cli import main as cli
 from hetero_lab.cli.commands import after_profile
-from hetero_lab.errors import ArgumentError, InferenceError, InputError, ModelError
+from hetero_lab.errors import ArgumentError, InferenceError, InputError, ModelError, PlanError
 from hetero_lab.model.language import LanguageModel, language_model
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.placement import resolve
@@ -232,11 +232,21 @@ def test_no_next_step_that_refuses_a_language_model(model):
         assert [line.partition(":")[0] for line in lines] == ["Findings"]
 
 
+@pytest.mark.parametrize("ask", [hl.optimize, hl.calibrate])
+def test_a_search_asks_for_a_scenario_and_layers(model, own_core, ask):
+    search = partial(ask, devices=["ACC", "CPU"], core=own_core, progress=False)
+    with pytest.raises(ArgumentError, match=rf"hetero_lab\.{ask.__name__}\(…, scenario="):
+        search(model)
+    with pytest.raises(ModelError, match="has no states"):
+        search(chain(), scenario=SCENARIO)
+    with pytest.raises(PlanError, match="no repeated layers"):
+        search(hl.load(decoder(1)), scenario=SCENARIO)
+    assert own_core.n_compiled == 0
+
+
 @pytest.mark.parametrize(
     "ask",
     [
-        partial(hl.optimize, devices=["ACC", "CPU"]),
-        partial(hl.calibrate, devices=["ACC", "CPU"]),
         partial(hl.find_wrong, placement="CPU"),
         partial(hl.advise, devices=["CPU"]),
     ],

@@ -28,7 +28,8 @@ from hetero_lab.experiments.search.isolated_units import isolated_nodes
 from hetero_lab.experiments.search.observer import Observer
 from hetero_lab.experiments.search.progress import SearchProgress
 from hetero_lab.experiments.sweep.options import Conditions
-from hetero_lab.model.language import refuse_language_model
+from hetero_lab.model.context import graph_at_context
+from hetero_lab.model.language import Scenario, check_scenario
 from hetero_lab.model.opgraph import CONSTANT, OpGraph
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
@@ -37,14 +38,15 @@ from hetero_lab.planning.cost_model import CostModel, ValidationRow
 from hetero_lab.planning.counter_costs import fusion_groups
 from hetero_lab.planning.design import (
     alternating_affinities,
+    block_affinities,
     middling_affinity,
     placed,
     scattered_affinities,
     segmented_affinities,
 )
-from hetero_lab.planning.fitting import adjust, fit
+from hetero_lab.planning.fitting import adjust, first_tokens, fit, with_prefill
 from hetero_lab.planning.observations import Observation
-from hetero_lab.planning.units import split_into_units
+from hetero_lab.planning.units import block_units, split_into_units
 from hetero_lab.runtime.inputs import Inputs
 from hetero_lab.runtime.timing import Stopwatch
 
@@ -68,6 +70,7 @@ def calibrate(
     device_properties: Mapping[str, Mapping[str, Any]] | None = None,
     inputs: Inputs | None = None,
     seed: int = 0,
+    scenario: Scenario | None = None,
     validate: int | None = None,
     isolate: bool = False,
     progress: bool = True,
@@ -97,6 +100,9 @@ def calibrate(
         Properties of each device, as in a Placement.
     inputs, seed
         As for :func:`hetero_lab.profile`.
+    scenario
+        What a language model generates. It is cut between its repeated layers, once. The costs
+        are those of a further token, ``costs.prefill`` those of the first one.
     validate
         How many placements to keep out of the fit; a quarter, if it is left out.
     isolate
@@ -115,7 +121,10 @@ def calibrate(
     DeviceError, PropertyError
         A device that is not here, or a property that it does not have.
     PlanError
-        Fewer than two devices, or no device supports some op.
+        Fewer than two devices, no device supports some op, or a language model has no repeated
+        layers.
+    ArgumentError
+        A language model without a scenario, or one that is longer than its context.
     MeasurementError
         No placement ran, or all that used some device failed.
 
@@ -137,10 +146,16 @@ def calibrate(
         raise ArgumentError(f"validate= is a whole number of at least 0, not {validate!r}.")
     properties = check_device_properties(device_properties, names, core)
     bound = bind(model, core)
-    refuse_language_model(bound.model, "calibrate")
+    check_scenario(bound.model, scenario, "calibrate")
     with SearchProgress(watch, show=progress) as bar:
         calibration = Calibration.begin(
-            bound, names, properties, Conditions(inputs, seed, isolate=isolate), watch, bar
+            bound,
+            names,
+            properties,
+            Conditions(inputs, seed, isolate=isolate),
+            watch,
+            bar,
+            scenario=scenario,
         )
         calibration.run(math.inf if budget_s is None else budget_s, validate)
         costs = calibration.fit()
@@ -197,6 +212,8 @@ class Calibration:
         Placements that are kept out of the fit.
     prior
         Costs that were learnt before: they are adjusted, and no placement is designed.
+    layers
+        The repeated layers of a language model, between which it is cut.
     """
 
     observer: Observer
@@ -205,6 +222,7 @@ class Calibration:
     observed: list[Observation]
     validating: list[Observation] = field(default_factory=list)
     prior: CostModel | None = None
+    layers: tuple[tuple[str, ...], ...] | None = None
 
     @classmethod
     def begin(
@@ -217,18 +235,25 @@ class Calibration:
         progress: SearchProgress,
         *,
         prior: CostModel | None = None,
+        scenario: Scenario | None = None,
     ) -> Calibration:
         """Measure the reference."""
         progress.begin("calibrate")
         graph = bound.graph
         support = _support(bound, names)
-        base = _base(graph, names, support)
-        reference = middling_affinity(graph, support, _single_ops(graph))
-        observer = Observer(bound, properties, reference, watch, conditions, progress)
+        layers = None if scenario is None else block_units(graph)
+        if layers is None:
+            base = _base(graph, names, support)
+            reference = middling_affinity(graph, support, _single_ops(graph))
+        else:
+            support = _supporting_whole(layers, support)
+            base = _alone(graph, support)
+            reference = next(iter([*block_affinities(graph, support, layers, 1), *base.values()]))
+        observer = Observer(bound, properties, reference, watch, conditions, progress, scenario)
         if prior is not None:
             prior.check_support(support)
         first = observer.observe_reference(base, counters=prior is None)
-        return cls(observer, support, base, [first], prior=prior)
+        return cls(observer, support, base, [first], prior=prior, layers=layers)
 
     def run(self, until_s: float, validate: int | None = None) -> None:
         """Measure each device by itself, then what is designed, until ``until_s`` on the watch.
@@ -253,9 +278,11 @@ class Calibration:
             # What validates comes in the middle, so that it has some of what the time allows.
             half = dict(list(fitted.items())[: len(fitted) // 2])
             rest = {label: a for label, a in fitted.items() if label not in half}
-            self._observe(half, until_s, self.observed, counters=True)
+            # The layers of a language model are alike: single devices tell what each op takes.
+            each = self.layers is None
+            self._observe(half, until_s, self.observed, counters=each)
             self._observe(kept, until_s, self.validating, counters=False)
-            self._observe(rest, until_s, self.observed, counters=True)
+            self._observe(rest, until_s, self.observed, counters=each)
 
     def _observe(
         self,
@@ -296,27 +323,30 @@ class Calibration:
         drift = self.observer.drift
         observed = [seen.slower(drift) for seen in self.observed]
         if self.prior is not None:
-            return adjust(self.prior, observed)
+            return with_prefill(adjust(self.prior, observed), observed)
         bound, names = self.observer.bound, tuple(self.support)
-        found = fit(bound.graph, self.support, observed, coarse=self._is_coarse)
+        graph, scenario = bound.graph, self.observer.scenario
+        if scenario is not None:  # so that memory is counted at the length of the context
+            graph = graph_at_context(bound.prepared, scenario.context_tokens, scenario.batch)
+        found = fit(graph, self.support, observed, layers=self.layers, coarse=self._is_coarse)
+        if scenario is not None:
+            found = with_prefill(dataclasses.replace(found, scenario=scenario), observed)
+        kept = [seen.slower(drift) for seen in self.validating]
+        prefill = found.prefill
+        if prefill is not None:
+            firsts = first_tokens(kept)
+            prefill = dataclasses.replace(prefill, validation_rows=_validation(prefill, firsts))
         specs = emulated_devices(bound.core)
         return dataclasses.replace(
             found,
+            prefill=prefill,
             device_properties=self.observer.device_properties,
             environment=_environment(names, bound.core),
             emulated={device: specs[device].base for device in names if device in specs},
             fingerprint=bound.fingerprint,
             notes=tuple(self._notes()),
             interrupted=self.observer.interrupted,
-            validation_rows=tuple(
-                ValidationRow(
-                    seen.label,
-                    found.predict_us(seen.affinity),
-                    seen.measured_us * drift,
-                    found.predictor(seen.affinity).n_subgraphs,
-                )
-                for seen in self.validating
-            ),
+            validation_rows=_validation(found, kept),
         )
 
     @property
@@ -337,7 +367,13 @@ class Calibration:
                     f"{limit} did not reach {device}: its ops are assumed to take as long "
                     "as on the other devices."
                 )
-        if self._is_coarse:
+        if self._is_coarse and self.layers is not None:
+            if not self.validating:
+                yield (
+                    f"{limit} allowed {len(self.observed)} placements: nothing validates the "
+                    "predictions. A larger budget_s does."
+                )
+        elif self._is_coarse:
             yield (
                 f"{limit} allowed {len(self.observed)} placements: ops that any device "
                 "fuses are one unit, what a boundary costs is mostly assumed, and nothing "
@@ -347,8 +383,9 @@ class Calibration:
     def _check_devices(self) -> None:
         """Raise MeasurementError if all placements that use some device failed."""
         seen = {device for o in self.observed for device in o.affinity.devices}
+        tried = {"reference": self.observer.reference, **self.base}
         for label, why in self.observer.failed.items():
-            missing = [d for d in self.base[label].devices if d not in seen]
+            missing = [d for d in tried[label].devices if d not in seen]
             if missing:
                 raise MeasurementError(
                     f"{names_at_hand(missing)} could not be measured: {shorten(label)} failed "
@@ -378,6 +415,13 @@ class Calibration:
         n = min(MOST_FITTED, n_affordable - n_validated)
         is_coarse = n < _FEW
         graph, seed = self.observer.bound.graph, self.observer.conditions.seed
+        if self.layers is not None:
+            cut = block_affinities(graph, self.support, self.layers, n_affordable + 1)
+            new = [affinity for affinity in cut if affinity not in self.known]
+            n_kept = _most_validated(len(new)) if validate is None else min(validate, len(new))
+            # Every other one, from the last on: what comes first is to be learnt from.
+            kept = new[-2 * n_kept :: 2] if n_kept * 2 <= len(new) else new[len(new) - n_kept :]
+            return _labelled("designed", [a for a in new if a not in kept]), _labelled("kept", kept)
         groups = fusion_groups(self.observed, list(self.support))
         units = split_into_units(graph, self.support, groups, coarse=is_coarse)
         most = self._most_switches()
@@ -402,10 +446,7 @@ class Calibration:
         for affinity in (*self.known, *scattered):
             new.pop(affinity, None)
         kept = [affinity for affinity in scattered if affinity not in self.known]
-        return (
-            {f"designed {i}": affinity for i, affinity in enumerate(new, start=1)},
-            {f"kept {i}": affinity for i, affinity in enumerate(kept, start=1)},
-        )
+        return _labelled("designed", new), _labelled("kept", kept)
 
     def _most_switches(self) -> int:
         """Return how many subgraphs a placement may have where compiles are slow."""
@@ -445,10 +486,7 @@ def _base(
     graph: OpGraph, names: Sequence[str], support: Mapping[str, frozenset[str]]
 ) -> dict[str, Affinity]:
     """Return each device alone where it can, and each device first in a greedy order."""
-    n_ops = len(graph.placeable)
-    base = {
-        device: Affinity.on_one(graph, device) for device in names if len(support[device]) == n_ops
-    }
+    base = _alone(graph, support)
     for device in names:
         order = [device, *(d for d in names if d != device)]
         base[f"{device} first"] = placed(
@@ -462,6 +500,52 @@ def _base(
     for label, affinity in base.items():
         distinct.setdefault(affinity, label)
     return {label: affinity for affinity, label in distinct.items()}
+
+
+def _validation(costs: CostModel, observations: Iterable[Observation]) -> tuple[ValidationRow, ...]:
+    return tuple(
+        ValidationRow(
+            seen.label,
+            costs.predict_us(seen.affinity),
+            seen.measured_us,
+            costs.predictor(seen.affinity).n_subgraphs,
+        )
+        for seen in observations
+    )
+
+
+def _supporting_whole(
+    units: Sequence[tuple[str, ...]], support: Mapping[str, frozenset[str]]
+) -> dict[str, frozenset[str]]:
+    """Return of what each device supports the units that it supports wholly.
+
+    Raises
+    ------
+    PlanError
+        No device supports all of some unit.
+    """
+    found = {
+        device: frozenset(op for ops in units if able.issuperset(ops) for op in ops)
+        for device, able in support.items()
+    }
+    for number, ops in enumerate(units):
+        if not any(able.issuperset(ops) for able in found.values()):
+            gone = {d: sorted(set(ops) - able) for d, able in support.items()}
+            text = "; ".join(f"{d}: {names_at_hand(missing, 3)}" for d, missing in gone.items())
+            raise PlanError(
+                f"No device supports all of part {number} of the language model, which is cut "
+                f"between its layers only. Not supported are {text}."
+            )
+    return found
+
+
+def _alone(graph: OpGraph, support: Mapping[str, frozenset[str]]) -> dict[str, Affinity]:
+    n_ops = len(graph.placeable)
+    return {d: Affinity.on_one(graph, d) for d, ops in support.items() if len(ops) == n_ops}
+
+
+def _labelled(kind: str, affinities: Iterable[Affinity]) -> dict[str, Affinity]:
+    return {f"{kind} {number}": affinity for number, affinity in enumerate(affinities, start=1)}
 
 
 def _single_ops(graph: OpGraph) -> list[tuple[str, ...]]:

@@ -18,6 +18,7 @@ from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.experiments.sweep.row import Row
 from hetero_lab.experiments.sweep.sweep import measure_placements
 from hetero_lab.experiments.sweep.variants import by_name
+from hetero_lab.model.language import Scenario
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition
@@ -49,6 +50,8 @@ class Observer:
         The affinity that is measured every time.
     watch
         The budget of the whole call.
+    scenario
+        What a language model generates. What is observed is then the time of a further token.
     """
 
     bound: BoundModel
@@ -57,7 +60,9 @@ class Observer:
     watch: Stopwatch
     conditions: Conditions
     progress: SearchProgress
+    scenario: Scenario | None = None
     level_us: float = 0.0
+    first_us: float = 0.0  # the first token of a language model
     levels_us: list[float] = field(default_factory=list)  # of the reference, sweep by sweep
     interrupted: bool = False
     each_s: float = 0.0  # what the latest placements took on average, compiles included
@@ -82,9 +87,11 @@ class Observer:
             if first.profile is not None:
                 self.reference = affinity
                 self.level_us = first.profile.latency.median_us
+                generation = first.profile.generation
+                self.first_us = generation.ttft.median_us if generation else 0.0
                 # Later ones have more turns.
                 self.each_s += (self._turns - _FIRST_TURNS) * self._turn_s
-                return observation(first, self.level_us)
+                return observation(first, self.level_us, self.first_us, first)
             if self.interrupted:
                 raise KeyboardInterrupt
         raise MeasurementError(f"No placement ran: {first.status}. {first.detail}")
@@ -110,7 +117,7 @@ class Observer:
         every = {"reference": self.reference, **affinities}
         made = self._sweep(every, self._turns, budget_s, counters=counters)
         return [
-            observation(row, self.level_us)
+            observation(row, self.level_us, self.first_us, made.rows[0])
             for row in made.rows[1:]
             if row.profile is not None and row.series.log_ratios
         ]
@@ -127,7 +134,7 @@ class Observer:
         made = measure_placements(
             by_name(self.bound),
             [self.placement(affinity, label) for label, affinity in affinities.items()],
-            Dimensions(baselines=False),
+            Dimensions(baselines=False, scenario=self.scenario),
             replace(self.conditions, reference=False),
             RunOptions(
                 turns=turns,
@@ -151,6 +158,8 @@ class Observer:
 
     @property
     def _turn_s(self) -> float:
+        if self.scenario is not None:
+            return (self.first_us + (self.scenario.new_tokens - 1) * self.level_us) / 1e6
         return (DISCARDED_PER_TURN + TIMED_PER_TURN) * self.level_us / 1e6
 
     @property
@@ -158,8 +167,14 @@ class Observer:
         return int(np.clip(_ENOUGH_S / self._turn_s, _LEAST_TURNS, _MOST_TURNS))
 
 
-def observation(row: Row, level_us: float) -> Observation:
-    """Read a measured row of a sweep whose reference takes ``level_us``."""
+def observation(
+    row: Row, level_us: float, first_level_us: float = 0.0, reference: Row | None = None
+) -> Observation:
+    """Read a measured row of a sweep whose reference takes ``level_us``.
+
+    Of a language model, ``first_level_us`` is what the first token of the reference took at first,
+    and ``reference`` its row in the same sweep.
+    """
     profile = row.profile
     assert profile is not None
     ratios = np.array(list(row.series.log_ratios.values()) or [0.0])
@@ -173,7 +188,15 @@ def observation(row: Row, level_us: float) -> Observation:
         nodes,
         conversions,
         noise=math.hypot(_LEAST_NOISE, scatter),
+        first_us=_first_us(row, first_level_us, reference),
     )
+
+
+def _first_us(row: Row, level_us: float, reference: Row | None) -> float | None:
+    both = [r.profile.generation for r in (row, reference) if r is not None and r.profile]
+    if len(both) < 2 or both[0] is None or both[1] is None:
+        return None
+    return level_us * both[0].ttft.median_us / both[1].ttft.median_us
 
 
 def nodes_and_conversions(

@@ -22,7 +22,7 @@ from hetero_lab.experiments.sweep.options import Conditions
 from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.experiments.sweep.row import Row
 from hetero_lab.interrupts import set_aside
-from hetero_lab.model.language import refuse_language_model
+from hetero_lab.model.language import Scenario, check_scenario
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement
@@ -33,6 +33,7 @@ from hetero_lab.planning.objective import LATENCY, THROUGHPUT
 from hetero_lab.planning.observations import Observation
 from hetero_lab.planning.planner import GREEDY, Plan, keeps_limits, plan_graph
 from hetero_lab.runtime.inputs import Inputs
+from hetero_lab.runtime.reference import Verdict
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.statistics import holm, paired_ratio
 from hetero_lab.tables import html_table
@@ -147,6 +148,7 @@ def optimize(
     inputs: Inputs | None = None,
     seed: int = 0,
     store: str | os.PathLike[str] | None = None,
+    scenario: Scenario | None = None,
     isolate: bool = True,
     progress: bool = True,
     core: ov.Core | None = None,
@@ -185,6 +187,10 @@ def optimize(
     store
         Directory of the last measurement, appended turn by turn: :func:`hetero_lab.read_sweep`
         reads it.
+    scenario
+        What a language model generates. What is optimised is the time of a further token, each
+        device has one run of layers, and placements with other tokens than one device in f32,
+        beyond rounding, are not returned.
     inputs, seed, isolate, progress
         As for :func:`hetero_lab.sweep`.
 
@@ -227,14 +233,26 @@ def optimize(
         for device in names:  # a split forbids requests to overlap unless told otherwise
             properties.setdefault(device, {}).setdefault("EXCLUSIVE_ASYNC_REQUESTS", False)
     bound = bind(model, core)
-    refuse_language_model(bound.model, "optimize")
+    check_scenario(bound.model, scenario, "optimize")
+    if scenario is not None and objective != LATENCY:
+        raise PlanError(
+            "A language model has one request in flight, so its objective is 'latency': the time "
+            "of a further token."
+        )
     if costs is not None:
         costs.check_graph(bound.graph)
     check_constraints(bound.graph, names, memory_limit, pin)
     conditions = Conditions(inputs, seed, isolate=isolate)
     with SearchProgress(watch, show=progress) as bar:
         calibration = Calibration.begin(
-            bound, names, properties, conditions, watch, bar, prior=costs
+            bound,
+            names,
+            properties,
+            conditions,
+            watch,
+            bar,
+            prior=costs,
+            scenario=scenario,
         )
         try:
             search = _Optimization(calibration, watch, bar, objective, memory_limit, pin)
@@ -372,6 +390,7 @@ def _prove(search: _Optimization, store: str | os.PathLike[str] | None) -> Optim
         requests=1 if search.objective == LATENCY else _IN_FLIGHT,
         conditions=replace(observer.conditions, store=store),
         control=search.progress.control(),
+        scenario=observer.scenario,
     )
     rows = dict(zip(placements, made.rows, strict=True))
     measured = {label: row for label, row in rows.items() if row.profile is not None}
@@ -386,6 +405,13 @@ def _prove(search: _Optimization, store: str | os.PathLike[str] | None) -> Optim
         for label in rows
         if label not in baselines or keeps_limits(search.costs, baselines[label], **limits)
     ]
+    if observer.scenario is not None:
+        allowed = [label for label in allowed if _is_right(rows[label])]
+        if not allowed:
+            raise MeasurementError(
+                "No placement that keeps to the limits was measured and has the tokens of one "
+                "device in f32. Give more budget_s, or see hetero_lab.sweep(…, scenario=…)."
+            )
     decision = decide(rows, [label for label in allowed if label in baselines], allowed)
     chosen = decision.label
     shown = [replace(rows[chosen], label=OPTIMIZED)]
@@ -402,6 +428,12 @@ def _prove(search: _Optimization, store: str | os.PathLike[str] | None) -> Optim
         notes=(*search.costs.notes, *_notes(search, rows, made.interrupted)),
         interrupted=made.interrupted,
     )
+
+
+def _is_right(row: Row) -> bool:
+    """Return whether a row was measured and differs by no more than rounding."""
+    wrong: tuple[Verdict, ...] = ("different", "not a number")
+    return row.profile is not None and all(a.verdict not in wrong for a in row.profile.agreement)
 
 
 def _notes(search: _Optimization, rows: Mapping[str, Row], interrupted: bool) -> Iterator[str]:

@@ -12,6 +12,7 @@ from hetero_lab.experiments.sweep.options import Conditions, Dimensions, RunOpti
 from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.experiments.sweep.sweep import measure_placements
 from hetero_lab.experiments.sweep.variants import by_name
+from hetero_lab.model.language import Scenario
 from hetero_lab.placement.placement import Placement
 from hetero_lab.runtime.timing import Stopwatch
 
@@ -28,6 +29,7 @@ def prove(
     control: SweepControl,
     precision: float = 0.01,
     requests: int = 1,
+    scenario: Scenario | None = None,
 ) -> Sweep:
     """Measure placements in turns; the first ``least`` of them whatever the budget.
 
@@ -41,11 +43,13 @@ def prove(
         As for :func:`hetero_lab.sweep`.
     requests
         Requests in flight.
+    scenario
+        What a language model generates.
     """
     measure = partial(
         measure_placements,
         by_name(bound),
-        dimensions=Dimensions(requests=(requests,), baselines=False),
+        dimensions=Dimensions(requests=(requests,), baselines=False, scenario=scenario),
         conditions=conditions,
         control=control,
     )

@@ -1,0 +1,71 @@
+"""Searches for the placement of a small language model, measured for real."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from counting_core import F32
+from small_language_models import decoder
+
+import hetero_lab as hl
+from hetero_lab.planning.cost_model import CostModel
+
+pytestmark = pytest.mark.slow
+
+EXACT = {**F32, "KV_CACHE_PRECISION": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
+PROPERTIES = {"ACC": EXACT, "CPU": EXACT}
+SCENARIO = hl.Scenario(prompt_tokens=5, new_tokens=8)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return hl.load(decoder(4, own_shapes=True))
+
+
+def n_runs(affinity: hl.Affinity, costs: CostModel) -> int:
+    """Return how often the device changes along the layers, and one."""
+    devices = [{affinity[op] for op in unit.ops} for unit in costs.units]
+    assert all(len(found) == 1 for found in devices)
+    return len([*itertools.groupby(devices)])
+
+
+def test_costs_of_a_language_model(model, core, tmp_path):
+    costs = hl.calibrate(
+        model, ["ACC", "CPU"], scenario=SCENARIO, budget_s=None, device_properties=PROPERTIES,
+        core=core, progress=False,
+    )  # fmt: skip
+    assert costs.scenario == SCENARIO
+    assert len(costs.units) == 4 + 2
+    assert costs.prefill is not None
+    assert costs.validation_rows
+    assert {row.n_subgraphs for row in costs.validation_rows} == {2}
+    assert len(costs.prefill.validation_rows) == len(costs.validation_rows)
+    alone = hl.Affinity.by_block(model, {"0-3": "CPU"}, core=core)
+    assert costs.predict_tpot_ms(alone) == costs.predict_us(alone) / 1e3 > 0
+    assert costs.predict_ttft_ms(alone) > 0
+    costs.to_json(tmp_path / "costs.json")
+    read = CostModel.from_json(tmp_path / "costs.json")
+    assert read.predict_ttft_ms(alone) == costs.predict_ttft_ms(alone)
+    assert n_runs(hl.plan(model, read, progress=False).affinity, costs) <= 2
+    assert hl.plan(model, read.prefill, progress=False).lower_bound_us > 0
+    needed = sum(hl.plan(model, read, pin={"": "CPU"}, progress=False).memory_bytes.values())
+    limits = {"ACC": int(0.8 * needed), "CPU": int(0.8 * needed)}
+    planned = hl.plan(model, read, memory_limit=limits, progress=False)
+    assert n_runs(planned.affinity, costs) == 2
+    assert all(planned.memory_bytes[device] <= limit for device, limit in limits.items())
+
+
+def test_what_is_optimised_has_the_right_tokens(model, core):
+    best = hl.optimize(
+        model, ["ACC", "CPU"], scenario=SCENARIO, budget_s=12.0, device_properties=PROPERTIES,
+        isolate=False, core=core, progress=False,
+    )  # fmt: skip
+    assert {"optimized", "greedy", "CPU"} <= {*best.summary["label"]}
+    assert n_runs(best.placement.affinity, best.costs) <= 2
+    (row,) = (row for row in best.sweep.rows if row.label == "optimized")
+    assert row.profile.generation.scenario == SCENARIO
+    assert {a.output: a.verdict for a in row.profile.agreement} == {
+        "logits": "equal",
+        "token_ids": "equal",
+    }

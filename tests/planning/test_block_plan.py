@@ -1,0 +1,162 @@
+"""Costs of a language model layer by layer, and the best placement by runs of layers."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from small_language_models import decoder
+
+import hetero_lab as hl
+from hetero_lab.errors import PlanError
+from hetero_lab.model.context import graph_at_context
+from hetero_lab.model.read import prepare
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
+from hetero_lab.planning.design import block_affinities, placed
+from hetero_lab.planning.fitting import fit, with_prefill
+from hetero_lab.planning.observations import ExecutedNode, Observation
+from hetero_lab.planning.planner import plan_graph
+from hetero_lab.planning.units import block_units
+
+N_BLOCKS = 5
+SCENARIO = hl.Scenario(12, 4)
+
+
+@pytest.fixture(scope="module")
+def prepared():
+    return prepare(decoder(N_BLOCKS, own_shapes=True))
+
+
+@pytest.fixture(scope="module")
+def graph(prepared):
+    return graph_at_context(prepared, SCENARIO.context_tokens)
+
+
+@pytest.fixture(scope="module")
+def layers(graph):
+    return block_units(graph)
+
+
+def split(graph, layers, devices: list[str]) -> Affinity:
+    """Place each block; what is before and after goes with the first and the last one."""
+    by_layer = [devices[0], *devices, devices[-1]]
+    pairs = zip(layers, by_layer, strict=True)
+    return placed(graph, {op: device for ops, device in pairs for op in ops})
+
+
+def runs(devices: tuple[str, ...]) -> list[list[str]]:
+    """Return all ways to give each of some devices one run of blocks."""
+    every = itertools.product(devices, repeat=N_BLOCKS)
+    return [list(way) for way in every if len([*itertools.groupby(way)]) == len(set(way))]
+
+
+def costs_of(graph, layers, devices, seed: int) -> CostModel:
+    rng = np.random.default_rng(seed)
+    pairs = itertools.product(devices, repeat=2)
+    return CostModel(
+        graph=graph,
+        devices=devices,
+        units=tuple(
+            Unit(ops, tuple(rng.uniform(50, 150, len(devices)).tolist())) for ops in layers
+        ),
+        boundaries={pair: BoundaryCost(float(rng.uniform(0, 15)), 0.0) for pair in pairs},
+        subgraph_us=dict.fromkeys(devices, 5.0),
+        constant_us=10.0,
+        spread_us=0.0,
+        scenario=SCENARIO,
+    )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_best_of_all_runs_is_found(graph, layers, seed):
+    devices = ("A", "B", "C")
+    costs = costs_of(graph, layers, devices, seed)
+    best_us = min(costs.predict_us(split(graph, layers, way)) for way in runs(devices))
+    found = plan_graph(graph, costs)
+    assert found.predicted_us == pytest.approx(best_us)
+    assert found.gap == 0.0
+    assert costs.predict_tpot_ms(found.affinity) == pytest.approx(best_us / 1e3)
+
+
+def test_the_best_that_fits_counts_the_cache(prepared, graph, layers):
+    costs = costs_of(graph, layers, ("A", "B"), 0)
+    alone = plan_graph(graph, costs, pin={"": "A"})
+    half = int(0.8 * alone.memory_bytes["A"])
+    found = plan_graph(graph, costs, memory_limit={"A": half, "B": half})
+    assert max(found.memory_bytes.values()) <= half
+    fitting = [split(graph, layers, way) for way in runs(("A", "B")) if len(set(way)) > 1]
+    assert found.predicted_us >= min(map(costs.predict_us, fitting))
+    longer = graph_at_context(prepared, 10 * 16)
+    more = plan_graph(longer, costs_of(longer, layers, ("A", "B"), 0), pin={"": "A"})
+    state_bytes = 2 * N_BLOCKS * 2 * 8 * 4  # two states a block: heads, size of a head, f32
+    assert more.memory_bytes["A"] - alone.memory_bytes["A"] == 9 * 16 * state_bytes
+    with pytest.raises(PlanError, match="memory_limit"):
+        plan_graph(graph, costs, memory_limit={"A": 1000, "B": 1000})
+
+
+def test_what_a_language_model_is_not_planned_for(graph, layers):
+    costs = costs_of(graph, layers, ("A", "B"), 0)
+    with pytest.raises(PlanError, match="one request in flight"):
+        plan_graph(graph, costs, objective="throughput")
+    with pytest.raises(PlanError, match="scenario="):
+        costs.predict_ttft_ms(split(graph, layers, ["A"] * N_BLOCKS))
+
+
+def test_cuts_are_spread_and_go_both_ways(graph, layers):
+    support = {d: {op for ops in layers for op in ops} for d in ("A", "B")}
+    found = block_affinities(graph, support, layers, 100)
+    wanted = {split(graph, layers, way) for way in runs(("A", "B")) if len(set(way)) > 1}
+    assert set(found) == wanted
+    n_first = sum(found[0][ops[0]] == "A" for ops in layers[1:-1])
+    assert n_first in (2, 3)  # in the middle
+    assert found[1][layers[1][0]] == "B"
+    support["A"] -= set(layers[3])  # the third block
+    left = block_affinities(graph, support, layers, 100)
+    assert {a[layers[3][0]] for a in left} == {"B"}
+    assert 0 < len(left) < len(found)
+
+
+def test_times_of_unseen_cuts_follow_from_a_few(graph, layers):
+    took = {"A": 90.0, "B": 130.0}
+    head = {"A": 400.0, "B": 700.0}
+
+    def measured_us(devices: list[str]) -> float:
+        layers_us = sum(took[device] for device in devices) + head[devices[-1]]
+        return 300.0 + layers_us + 40.0 * (len(set(devices)) - 1)
+
+    def nodes(device: str, rng) -> tuple[ExecutedNode, ...]:
+        """Return what noisy counters say of the layers."""
+        times = [(layers[-1], head[device])] + [(ops, took[device]) for ops in layers[1:-1]]
+        return tuple(
+            ExecutedNode((ops[0],), device, us * rng.uniform(0.7, 1.3)) for ops, us in times
+        )
+
+    rng = np.random.default_rng(0)
+    ways = [["A"] * 5, ["B"] * 5, ["A", "A", "B", "B", "B"], ["B"] + ["A"] * 4]
+    seen = [
+        Observation(
+            str(way), split(graph, layers, way), measured_us(way),
+            nodes(way[0], rng) if len(set(way)) == 1 else (), first_us=7 * measured_us(way),
+        )
+        for way in ways
+    ]  # fmt: skip
+    support = {d: {op for ops in layers for op in ops} for d in took}
+    costs = with_prefill(fit(graph, support, seen, layers=layers), seen)
+    alike = [unit.time_us for unit in costs.units[2:-1]]
+    np.testing.assert_allclose(alike, [alike[0]] * len(alike))
+    assert costs.prefill is not None
+    for way in runs(("A", "B")):
+        affinity = split(graph, layers, way)
+        assert costs.predict_us(affinity) == pytest.approx(measured_us(way), rel=0.06)
+        first_ms = 7e-3 * measured_us(way)
+        assert costs.predict_ttft_ms(affinity) == pytest.approx(first_ms, rel=0.1)
+
+
+def test_costs_of_both_phases_are_stored(graph, layers, tmp_path):
+    costs = costs_of(graph, layers, ("A", "B"), 1)
+    costs = replace(costs, prefill=costs_of(graph, layers, ("A", "B"), 2))
+    costs.to_json(tmp_path / "costs.json")
+    assert CostModel.from_json(tmp_path / "costs.json") == costs
