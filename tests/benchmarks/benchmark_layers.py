@@ -22,7 +22,7 @@ UNSEEN = 12
 MODEL, DEVICES = "smollm2_135m", ["CPU", "SLOW"]
 
 
-def unseen(model: object) -> list[hl.Placement]:
+def unseen(model) -> list[hl.Placement]:
     """Return placements cut behind every fifth layer, in both directions."""
     cuts = hl.block_cuts(model, DEVICES, after=[2, 7, 12, 17, 22, 27])
     return cuts[:UNSEEN]
