@@ -57,6 +57,7 @@ def chosen_placements(bound: BoundModel, device: str) -> dict[str, hl.Placement]
     free = {**f32, "CPU": {**F32, "ENABLE_CPU_PINNING": False}}
     return {
         "CPU": hl.Placement(cpu, "CPU", {"CPU": F32}, direct=True),
+        "CPU, free threads": hl.Placement(cpu, "CPU, free threads", {"CPU": free["CPU"]}, True),
         device: hl.Placement(
             hl.Affinity.on_one(bound.graph, device), device, {device: f32.get(device, {})},
             direct=True,
@@ -177,14 +178,17 @@ def compare_calls(
         model, [given.device, "CPU"], budget_s=given.budget, progress=False,
         device_properties=dict(chosen["halves"].device_properties),
     )  # fmt: skip
+    known = {placement.affinity: label for label, placement in reversed(chosen.items())}
     for row in best.sweep.rows:
-        if row.profile is not None:
-            placement = hl.Placement(
+        if row.profile is None:
+            continue
+        label = known.setdefault(row.profile.affinity, f"optimize: {row.label}")
+        found[label, "optimize"] = [row.profile.latency.median_us]
+        if label not in chosen:
+            chosen[label] = hl.Placement(
                 row.profile.affinity, row.label, chosen["halves"].device_properties,
                 direct=len(row.profile.affinity.devices) == 1,
             )  # fmt: skip
-            chosen[f"optimize: {row.label}"] = placement
-            found[f"optimize: {row.label}", "optimize"] = [row.profile.latency.median_us]
     places = {label: frozen(bound, p, scratch / name / label) for label, p in chosen.items()}
 
     def plain() -> None:

@@ -62,7 +62,7 @@ def one_case(name: str, kind: str, given: argparse.Namespace, scratch: Path) -> 
     store = None if given.out is None else given.out / f"{short_name(name)}.{kind}"
     best = hl.optimize(
         model, [device, "CPU"], budget_s=given.budget, device_properties=properties,
-        store=store, progress=False,
+        store=store, isolate=not given.in_process, progress=False,
     )  # fmt: skip
     if store is not None:
         best.costs.to_json(store / "costs.json")
@@ -101,6 +101,7 @@ def main() -> None:
     parser.add_argument("--device", help="a real device, for instance GPU; else one is emulated")
     parser.add_argument("--kinds", nargs="+", choices=list(SUPPORT))
     parser.add_argument("--no-pinning", action="store_true", help="ENABLE_CPU_PINNING False")
+    parser.add_argument("--in-process", action="store_true", help="isolate=False: faster compiles")
     parser.add_argument("--budget", type=float, default=120.0)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()

@@ -86,6 +86,9 @@ def one_model(name: str, devices: list[str], given: argparse.Namespace) -> tuple
             seed=given.seed, isolate=given.isolate, progress=False,
         )  # fmt: skip
         took = time.perf_counter() - started
+        if given.out is not None:
+            given.out.mkdir(parents=True, exist_ok=True)
+            costs.to_json(given.out / f"{short_name(name)}.costs.json")
         affinities = unseen(bound, costs, given.seed)
         runs = measured_alone(bound, affinities, costs, scratch, given)
     guesses = [costs.predictor(affinity) for affinity in affinities]
@@ -105,8 +108,6 @@ def one_model(name: str, devices: list[str], given: argparse.Namespace) -> tuple
         flush=True,
     )
     if given.out is not None:
-        given.out.mkdir(parents=True, exist_ok=True)
-        costs.to_json(given.out / f"{short_name(name)}.costs.json")
         by_place = dict(zip(rows.index, zip(predicted, subgraphs, strict=True), strict=True))
         told = pd.DataFrame(
             list(runs["placement"].map(by_place)), columns=["predicted_us", "n_subgraphs"]

@@ -1,22 +1,15 @@
 """The lab on the GPUs that OpenVINO lists here: ``python -m pytest tests/real_gpu``.
 
-Collected only when this directory is asked for by name. What the plugin itself computes wrong is
-reported at the end, and fails no test: it was shown to happen with openvino alone.
+What the plugin itself computes wrong is reported at the end, and fails no test: it was shown to
+happen with openvino alone.
 """
 
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 
 import openvino as ov
 import pytest
-
-HERE = Path(__file__).resolve().parent
-
-if Path.cwd() != HERE and not any(HERE.name in argument for argument in sys.argv):
-    collect_ignore_glob = ["test_*.py"]
 
 _RECORDED = "fault of the plugin"
 

@@ -330,7 +330,10 @@ class _Optimization:
     @property
     def _until_s(self) -> float:
         """When the search ends: after it come a plan and what compiles its placements anew."""
-        proof_s = (len(self.plan.baselines) + _CANDIDATES) * self.calibration.observer.each_s
+        each_s = self.calibration.observer.each_s
+        if self.calibration.prior is None:
+            each_s /= 2.0  # the proof compiles each once, without counters
+        proof_s = (len(self.plan.baselines) + _CANDIDATES) * each_s
         return min(_SEARCHING * self._budget_s, self._budget_s - proof_s - self.planning_s)
 
     def _plan(self) -> None:
