@@ -52,7 +52,9 @@ def device_of(kind: str, given: argparse.Namespace) -> str:
     )
 
 
-def one_case(name: str, kind: str, given: argparse.Namespace, scratch: Path) -> dict[str, Any]:
+def one_case(
+    name: str, kind: str, budget_s: float, given: argparse.Namespace, scratch: Path
+) -> dict[str, Any]:
     """Optimise one model for one kind of accelerator, print a line and return it as data."""
     started = time.perf_counter()
     device = device_of(kind, given)
@@ -61,7 +63,7 @@ def one_case(name: str, kind: str, given: argparse.Namespace, scratch: Path) -> 
     model = hl.load(model_file(name, scratch))
     store = None if given.out is None else given.out / f"{short_name(name)}.{kind}"
     best = hl.optimize(
-        model, [device, "CPU"], budget_s=given.budget, device_properties=properties,
+        model, [device, "CPU"], budget_s=budget_s, device_properties=properties,
         store=store, isolate=not given.in_process, progress=False,
     )  # fmt: skip
     if store is not None:
@@ -102,7 +104,7 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="+", choices=list(SUPPORT))
     parser.add_argument("--no-pinning", action="store_true", help="ENABLE_CPU_PINNING False")
     parser.add_argument("--in-process", action="store_true", help="isolate=False: faster compiles")
-    parser.add_argument("--budget", type=float, default=120.0)
+    parser.add_argument("--budget", type=float, nargs="+", default=[120.0], help="or of each kind")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     models = given.models or (MODELS if given.device is None else NETWORKS)
@@ -110,9 +112,9 @@ def main() -> None:
     rows = []
     with tempfile.TemporaryDirectory() as scratch:
         for name in models:
-            for kind in kinds:
+            for kind, budget_s in zip(kinds, given.budget * len(kinds), strict=False):
                 try:
-                    rows.append(one_case(name, kind, given, Path(scratch)))
+                    rows.append(one_case(name, kind, budget_s, given, Path(scratch)))
                 except Exception as error:  # the other cases are worth measuring
                     traceback.print_exc()
                     print(f"{short_name(name):<20} {kind}: {error}", flush=True)
