@@ -99,6 +99,46 @@ def test_every_run_of_a_subgraph_is_on_the_timeline():
     assert all(span.device == devices[span.subgraph] for span in spans)
 
 
+def test_branches_on_two_devices_run_at_the_same_time():
+    x = op.parameter([400, 400], np.float32, name="x")
+    ends = [op.relu(x, name=f"{branch}_in") for branch in ("left", "right")]
+    weights = op.constant(np.full((400, 400), 1e-3, np.float32))
+    for number in range(6):
+        ends = [
+            op.matmul(end, weights, False, False, name=f"{branch}{number}")
+            for branch, end in zip(("left", "right"), ends, strict=True)
+        ]
+    model = ov.Model([op.result(op.add(*ends, name="sum"))], [x], "two_branches")
+    affinity = hl.Affinity.uniform(model, "CPU").fix(patterns={"^left": "PARACC"})
+    with hl.ParallelExecutor(model, affinity, device_properties=F32) as executor:
+        home = executor.partition.subgraph_of
+        # The sum waits for both, so it must not hold back the branch of its own device.
+        assert len({home["left0"], home["right0"], home["sum"]}) == 3
+        for _ in range(20):
+            executor([np.ones((400, 400), np.float32)])
+        runs = [{s.subgraph: s for s in executor.timeline if s.request == n} for n in range(20)]
+    left, right = home["left0"], home["right0"]
+    assert any(
+        run[left].start_s < run[right].end_s and run[right].start_s < run[left].end_s
+        for run in runs
+    )
+
+
+def test_arrays_may_change_while_requests_are_in_flight():
+    x = op.parameter([2, 3], np.float32, name="x")
+    model = ov.Model([op.result(op.add(op.relu(x, name="a"), x, name="y"))], [x], "twice")
+    with hl.ParallelExecutor(model, "CPU", requests=6) as executor:
+        array = np.ones((2, 3), np.float32)
+        waiting = []
+        for number in range(6):
+            array[...] = number
+            waiting.append(executor.submit([array]))
+        array[...] = -1
+        for number, future in enumerate(waiting):
+            (value,) = future.result(timeout=60).values()
+            np.testing.assert_array_equal(value, np.full((2, 3), 2.0 * number))
+
+
 def test_threads_end_and_a_closed_executor_says_so():
     prepared = prepare(random_model(0))
     affinity = random_affinity(prepared.graph, ["PARACC", "CPU"], 0)
