@@ -12,13 +12,13 @@ _HEADS, _KV_HEADS, _HEAD = 4, 2, 8
 _WIDTH = _HEADS * _HEAD
 
 
-def decoder(n_blocks: int = 3, seed: int = 0, *, own_shapes: bool = False) -> ov.Model:
+def decoder(n_blocks: int = 3, seed: int = 0, *, empty_from: str = "inputs") -> ov.Model:
     """Build a decoder with random weights: RMS norms, rotary positions, grouped-query attention.
 
     Inputs ``input_ids``, ``attention_mask``, ``position_ids``, ``beam_idx``, all dynamic; output
-    ``logits``; two states a block. Ops of block 2 have names that begin with ``layers.2/``. With
-    ``own_shapes``, each state has ops of its own for the shape that it has at first, so that a
-    model can be cut between any two blocks.
+    ``logits``; two states a block. Ops of block 2 have names that begin with ``layers.2/``. Blocks
+    share the op that shapes their empty states; with ``empty_from="layer"`` each has its own, so
+    that the model can be cut between any two, with ``"constant"`` they are constants.
     """
     rng = np.random.default_rng(seed)
 
@@ -86,11 +86,13 @@ def decoder(n_blocks: int = 3, seed: int = 0, *, own_shapes: bool = False) -> ov
         info.variable_id = f"past_key_values.{block}.{kind}present.{block}.{kind}"
         variable, prefix = Variable(info), f"layers.{block}/{kind}"
         shape = no_past
-        if own_shapes:
+        if empty_from == "layer":
             n = op.gather(op.shape_of(x, name=f"{prefix}/shape"), whole(0), whole(0))
             sizes = [n, whole(_KV_HEADS, 0, _HEAD)]
             shape = op.concat(sizes, 0, name=f"{prefix}/shape_of_no_past")
         empty = op.broadcast(op.constant(np.float32(0)), shape, name=f"{prefix}/empty")
+        if empty_from == "constant":
+            empty = op.constant(np.zeros((1, _KV_HEADS, 0, _HEAD), np.float32))
         past = op.gather(op.read_value(empty, variable, name=f"{prefix}/past"), beam, whole(0))
         every = op.concat([past, x], 2, name=f"{prefix}/every")
         assign = op.assign(every, variable, name=f"{prefix}/keep")

@@ -16,7 +16,8 @@ import numpy as np
 from hetero_lab.model.opgraph import PARAMETER, OpGraph
 from hetero_lab.model.work import work_of
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.partition import Partition, predict
+from hetero_lab.placement.levels import predict_by_level
+from hetero_lab.placement.partition import Partition, predict, torn_path
 
 # What a subgraph costs, in multiply-adds or bytes: 20 to 50 µs of one core.
 WORK_OF_A_SUBGRAPH = 1e6
@@ -33,8 +34,11 @@ def predict_overlapping(graph: OpGraph, affinity: Affinity) -> Partition:
         The affinity is of another model.
     """
     coarse = predict(graph, affinity)
-    if coarse.n_subgraphs < 2 or graph.stateful_paths:
-        return coarse  # what lies between the two ends of a state must not be split
+    if graph.stateful_paths:  # what lies between the two ends of a state must not be split
+        by_level = predict_by_level(graph, affinity) if torn_path(graph, coarse) else None
+        return by_level or coarse
+    if coarse.n_subgraphs < 2:
+        return coarse
     blocks = _blocks(graph, coarse)
     n_of: dict[int, int] = {}
     for block in blocks:

@@ -322,6 +322,16 @@ def _tensor_name(graph: OpGraph, producer: int, port: int) -> str:
     return op.name if len(op.outputs) == 1 else f"{op.name}:{port}"
 
 
+def torn_path(graph: OpGraph, partition: Partition) -> list[str]:
+    """Return the ops of a state that is read in one subgraph and written in another, if one is."""
+    where = partition.subgraph_of
+    for path in graph.stateful_paths:
+        names = [graph.ops[i].name for i in path]
+        if len({where[name] for name in names if name in where}) > 1:
+            return names
+    return []
+
+
 def partition_to_json(partition: Partition) -> dict[str, Any]:
     """Return a partition as plain data."""
     return {

@@ -25,13 +25,17 @@ from hetero_lab.errors import (
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import PreparedModel, Source, op_graph
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.partition import Partition, partition_of, predict
+from hetero_lab.placement.partition import Partition, partition_of, predict, torn_path
 from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, resolve
 from hetero_lab.runtime.exported import observe
 from hetero_lab.runtime.inputs import Inputs, bind_inputs
 from hetero_lab.runtime.submodels import Submodel, cut
 from hetero_lab.runtime.tensors import to_array, to_tensor
 
+_OWN_EXECUTOR = (
+    " HETERO splits cycles between devices so; where devices take turns along a model, "
+    "hetero_lab.ParallelExecutor (executor='parallel') cuts it between the states."
+)
 # Obeyed by the Core at compile; no device lists them.
 _OF_THE_CORE = frozenset({"CACHE_DIR", "CACHE_MODE"})
 
@@ -212,7 +216,7 @@ def compile_placed(
     """
     bound, core = placed.bound, placed.core
     predicted = partition_of(placed)
-    check_states(placed.graph, predicted)
+    check_states(placed.graph, predicted, _OWN_EXECUTOR)
     check_cuts(bound, predicted)
     target, own = placed.compile_call
     config: dict[str, Any] = dict(properties or {})
@@ -305,17 +309,15 @@ def lonely_results(partition: Partition) -> list[int]:
     ]
 
 
-def check_states(graph: OpGraph, partition: Partition) -> None:
+def check_states(graph: OpGraph, partition: Partition, remedy: str = "") -> None:
     """Raise AffinityError where a state would be read in one subgraph and written in another."""
-    where = partition.subgraph_of
-    for path in graph.stateful_paths:
-        homes = {where[graph.ops[i].name] for i in path if graph.ops[i].name in where}
-        if len(homes) > 1:
-            names = [graph.ops[i].name for i in path]
-            raise AffinityError(
-                f"The stateful path {names_at_hand(names)} would be torn into {len(homes)} "
-                "subgraphs. Put the ops around it on its device too."
-            )
+    if names := torn_path(graph, partition):
+        where = partition.subgraph_of
+        homes = {where[name] for name in names if name in where}
+        raise AffinityError(
+            f"The stateful path {names_at_hand(names)} would be torn into {len(homes)} "
+            f"subgraphs. Put the ops around it on its device too.{remedy}"
+        )
 
 
 def check_cuts(bound: BoundModel, partition: Partition) -> None:

@@ -27,7 +27,7 @@ SCENARIO = hl.Scenario(12, 4)
 
 @pytest.fixture(scope="module")
 def prepared():
-    return prepare(decoder(N_BLOCKS, own_shapes=True))
+    return prepare(decoder(N_BLOCKS, empty_from="layer"))
 
 
 @pytest.fixture(scope="module")

@@ -2,20 +2,24 @@
 
     python -m tests.proof.generated_tokens --new-tokens 48
 
-Cut behind layers 5, 15 and 25, both directions of two devices, prompts of 1, 7 and 64 tokens, both
-executors. Prints a row a generation, and exits with 1 if a token differs.
+Cut behind layers 5, 15 and 25, one at a time and all at once, both directions of two devices,
+prompts of 1, 7 and 64 tokens, both executors. HETERO cannot cut at all three places at once, and
+refuses that before it compiles. Prints a row a generation, and exits with 1 if a token differs or
+what HETERO cannot do is not refused.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from itertools import product
 
 import hetero_lab as hl
 from hetero_lab.backend.bound import bind
+from hetero_lab.errors import AffinityError
 from hetero_lab.model.language import language_model
-from hetero_lab.placement.placement import resolve
+from hetero_lab.placement.placement import BoundPlacement, resolve
 from hetero_lab.runtime.compiled import compile_placed
 from hetero_lab.runtime.generation import CompiledSession, ExecutorSession, generate
 
@@ -30,10 +34,24 @@ CUTS = (5, 15, 25)
 PROMPTS = (1, 7, 64)
 
 
-def cut_behind(model, layer: int, first: str, second: str) -> hl.Placement:
-    """Put layers 0 to ``layer`` on one device and the rest on another."""
-    affinity = hl.Affinity.by_block(model, {f"0-{layer}": first, f"{layer + 1}-29": second})
-    return hl.Placement(affinity, f"{first} to {layer}, {second}", {first: F32, second: F32})
+def cut_behind(model, layers: Sequence[int], first: str, second: str) -> hl.Placement:
+    """Let two devices take turns, changing behind each of some layers."""
+    ranges = zip([0, *(layer + 1 for layer in layers)], [*layers, 29], strict=True)
+    by_block = {
+        f"{begin}-{end}": (first, second)[turn % 2] for turn, (begin, end) in enumerate(ranges)
+    }
+    label = f"{first} to {', '.join(map(str, layers))}, {second}"
+    affinity = hl.Affinity.by_block(model, by_block)
+    return hl.Placement(affinity, label, {first: F32, second: F32})
+
+
+def refused(placed: BoundPlacement) -> str:
+    """Return why HETERO is not asked to compile a placement, empty if it is."""
+    try:
+        compile_placed(placed)
+    except AffinityError as error:
+        return f"refused: {str(error)[:60]}…"
+    return ""
 
 
 def main() -> int:
@@ -56,11 +74,17 @@ def main() -> int:
 
     alone = hl.Placement(hl.Affinity.uniform(bound.model, "CPU"), "CPU", {"CPU": F32}, True)
     expected = tokens(CompiledSession(compile_placed(resolve(bound, alone))))
-    n_wrong = n_rows = 0
-    print(f"{'placement':<24}{'executor':<10}{'prompt':>7}{'equal':>7} of {given.new_tokens}")
+    n_wrong = n_rows = n_missed = 0
+    print(f"{'placement':<28}{'executor':<10}{'prompt':>7}{'equal':>7} of {given.new_tokens}")
     devices = (("ACC", "CPU"), ("CPU", "ACC"))
-    for layer, (first, second), executor in product(given.cuts, devices, ("hetero", "parallel")):
-        placed = resolve(bound, cut_behind(bound.model, layer, first, second))
+    cuts = [(layer,) for layer in given.cuts] + [tuple(given.cuts)] * (len(given.cuts) > 1)
+    for layers, (first, second), executor in product(cuts, devices, ("hetero", "parallel")):
+        placed = resolve(bound, cut_behind(bound.model, layers, first, second))
+        if executor == "hetero" and len(layers) > 1:
+            why = refused(placed)
+            n_missed += not why
+            print(f"{placed.label:<28}{executor:<10}{why or 'WAS NOT REFUSED'}", flush=True)
+            continue
         if executor == "hetero":
             made = tokens(CompiledSession(compile_placed(placed)))
         else:
@@ -70,11 +94,11 @@ def main() -> int:
             n_equal = sum(a == b for a, b in zip(own, wanted, strict=True))
             n_rows, n_wrong = n_rows + 1, n_wrong + (own != wanted)
             print(
-                f"{placed.label:<24}{executor:<10}{scenario.prompt_tokens:>7}{n_equal:>7}",
+                f"{placed.label:<28}{executor:<10}{scenario.prompt_tokens:>7}{n_equal:>7}",
                 flush=True,
             )
     print(f"{n_rows - n_wrong} of {n_rows} generations have the tokens of one device in f32.")
-    return int(n_wrong > 0)
+    return int(n_wrong + n_missed > 0)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,14 @@ import hetero_lab as hl
 from hetero_lab.backend.bound import bind
 from hetero_lab.cli import main as cli
 from hetero_lab.cli.commands import after_profile
-from hetero_lab.errors import ArgumentError, InferenceError, InputError, ModelError, PlanError
+from hetero_lab.errors import (
+    AffinityError,
+    ArgumentError,
+    InferenceError,
+    InputError,
+    ModelError,
+    PlanError,
+)
 from hetero_lab.model.language import LanguageModel, language_model
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.placement import resolve
@@ -87,6 +94,22 @@ def test_tokens_are_those_without_a_cache(model, core, executor, devices):
     low, high = made.tokens_per_s_ci95
     assert low <= made.tokens_per_s <= high
     assert made.tokens_per_s == pytest.approx(1e3 / made.tpot_ms)
+
+
+@pytest.mark.parametrize("devices", [("CPU", "ACC"), ("ACC", "CPU")])
+def test_devices_can_take_turns_on_the_own_executor(core, devices):
+    turns = hl.load(decoder(4, empty_from="constant"))
+    affinity = hl.Affinity.by_block(turns, {b: devices[b % 2] for b in range(4)}, core=core)
+    placement = hl.Placement(affinity, "turns", dict.fromkeys(devices, EXACT))
+    with pytest.raises(AffinityError, match=r"would be torn .*executor='parallel'"):
+        hl.compile(turns, placement, core=core)
+    profile = hl.profile(
+        turns, placement, executor="parallel", scenario=SCENARIO, inputs=PROMPT, iterations=1,
+        counters=False, core=core, progress=False,
+    )  # fmt: skip
+    assert profile.generation.token_ids.tolist() == without_states(turns, core, PROMPT, 8)
+    assert {a.verdict for a in profile.agreement} == {"equal"}
+    assert [s.device for s in profile.partition.subgraphs] == list(devices) * 2
 
 
 def test_sequences_of_a_batch_are_generated_at_once(model, core):

@@ -20,7 +20,7 @@ SCENARIO = hl.Scenario(prompt_tokens=5, new_tokens=8)
 
 @pytest.fixture(scope="module")
 def model():
-    return hl.load(decoder(4, own_shapes=True))
+    return hl.load(decoder(4, empty_from="layer"))
 
 
 def n_runs(affinity: hl.Affinity, costs: CostModel) -> int:
