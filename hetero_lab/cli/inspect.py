@@ -29,47 +29,40 @@ _MOST_TYPES = 12
 def add_support_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``hetero-lab support``."""
     add = parser.add_argument
-    add("model", metavar="MODEL", help="a sample's name or the path of a model file")
+    options.add_shared(parser, "model")
     add("-d", "--devices", metavar="GPU,CPU", help="devices (every one that is here)")
-    options.add_shape_option(parser)
     add("--table", action="store_true", help="show every op")
     add("--csv", metavar="FILE", help="write one row an op")
+    options.add_shared(parser, "shape")
 
 
 def add_lint_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``hetero-lab lint``."""
     add = parser.add_argument
-    add("model", metavar="MODEL", help="a sample's name or the path of a model file")
-    add("-d", "--device", metavar="DEVICE", help="HETERO:GPU,CPU or one device")
-    options.add_affinity_options(parser)
-    options.add_property_option(parser)
-    options.add_shape_option(parser)
+    options.add_shared(parser, "model", "device")
     add("--costs", metavar="FILE", help="price the findings with these costs, of hetero-lab plan")
     add("--table", action="store_true", help="show every finding with its remedy")
     add("--csv", metavar="FILE", help="write one row a finding")
+    options.add_shared(parser, "shape", "property", "affinity", "fix")
 
 
 def add_explain_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``hetero-lab explain``."""
     add = parser.add_argument
-    add("model", metavar="MODEL", help="a sample's name or the path of a model file")
+    options.add_shared(parser, "model")
     placements = "HETERO:GPU,CPU, one device, or a file with an affinity"
     add("before", metavar="BEFORE", help=placements)
     add("after", metavar="AFTER", help=placements)
-    options.add_shape_option(parser)
     add("--costs", metavar="FILE", help="divide the predicted difference into parts")
-    options.add_html_option(parser)
+    options.add_shared(parser, "shape", "html")
 
 
 def add_freeze_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``hetero-lab freeze``."""
     add = parser.add_argument
-    add("model", metavar="MODEL", help="a sample's name or the path of a model file")
+    options.add_shared(parser, "model", "device")
     add("directory", metavar="DIR", help="where to write; made if it is missing")
-    add("-d", "--device", metavar="DEVICE", help="HETERO:GPU,CPU or one device")
-    options.add_affinity_options(parser)
-    options.add_property_option(parser)
-    options.add_shape_option(parser)
+    options.add_shared(parser, "shape", "property", "affinity", "fix")
 
 
 def support_text(given: argparse.Namespace) -> str:
@@ -187,7 +180,7 @@ def add_verify_options(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="how much worse the latency may be, relative to the reference (%(default)s)",
     )
-    add("-q", "--quiet", action="store_true", help="show nothing")
+    options.add_shared(parser, "quiet")
 
 
 def run_verify(given: argparse.Namespace) -> Verification | Across:
@@ -203,9 +196,8 @@ def run_verify(given: argparse.Namespace) -> Verification | Across:
 def add_classify_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``hetero-lab classify``."""
     add = parser.add_argument
-    add("model", metavar="MODEL", help="a sample's name or the path of a model file")
+    options.add_shared(parser, "model", "device")
     add("image", metavar="IMAGE", help="a PNG, JPEG, BMP, GIF, WebP, TIFF or PPM file")
-    add("-d", "--device", metavar="DEVICE", help="HETERO:GPU,CPU or one device")
     add("-k", "--top", type=int, default=5, metavar="N", help="best classes shown (%(default)s)")
     add("-pc", "--counters", action="store_true", help="show the counters of each subgraph")
     add(
@@ -216,11 +208,8 @@ def add_classify_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--scale", metavar="S[,S,S]", help="see --mean (a sample's own, else 1)")
     add("--bgr", action="store_true", default=None, help="the model's first channel is blue")
-    options.add_shape_option(parser)
-    options.add_property_option(parser)
-    options.add_affinity_options(parser)
     add("--csv", metavar="FILE", help="write the classes as CSV")
-    add("-q", "--quiet", action="store_true", help="show nothing")
+    options.add_shared(parser, "shape", "property", "affinity", "fix", "quiet")
 
 
 def run_classify(

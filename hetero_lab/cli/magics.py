@@ -85,7 +85,7 @@ def plan_parser() -> options.OptionParser:
 
 
 def _with_result(parser: options.OptionParser, what: str) -> options.OptionParser:
-    options.add_emulate_option(parser)
+    options.add_shared(parser, "emulate")
     parser.add_argument("-o", "--output", action="store_true", help=f"return the {what}")
     parser.add_argument("-v", "--variable", metavar="VAR", help=f"store the {what} in a variable")
     return parser

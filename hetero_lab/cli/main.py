@@ -6,7 +6,8 @@ import argparse
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 
 from hetero_lab.cli import (
@@ -60,6 +61,19 @@ examples:
 """
 
 
+@dataclass(frozen=True)
+class Command:
+    """A command: its options, and what it does with them."""
+
+    name: str
+    help: str
+    add_options: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+    description: str | None = None
+    examples: str | None = None
+    takes_emulate: bool = True
+
+
 def parser() -> options.OptionParser:
     """Return the parser of the whole command line."""
     top = options.OptionParser(
@@ -70,144 +84,17 @@ def parser() -> options.OptionParser:
     subparsers = top.add_subparsers(
         dest="command", metavar="COMMAND", parser_class=options.OptionParser
     )
-    demo = subparsers.add_parser(
-        "demo", help="what to deploy of a small bundled model, in half a minute"
-    )
-    demo.add_argument(
-        "--export", default="hetero_lab_demo", metavar="DIR", help="where to write (%(default)s)"
-    )
-    demo.set_defaults(run=_demo)
-    devices = subparsers.add_parser("devices", help="the devices here, and why others are not")
-    devices.set_defaults(run=_devices)
-    samples = subparsers.add_parser("samples", help="the sample models, to be used by name")
-    samples.set_defaults(run=_samples)
-    profile = subparsers.add_parser(
-        "profile",
-        help="measure one placement of one model",
-        description="Compile a placement, measure its latency and its ops, compare its outputs.",
-        epilog=_EXAMPLES,
-    )
-    options.add_profile_options(profile)
-    profile.set_defaults(run=_profile)
-    sweep = subparsers.add_parser(
-        "sweep",
-        help="measure many placements in turn and rank them",
-        description="Measure many placements in turn and rank them with their uncertainty.",
-        epilog=_SWEEP_EXAMPLES,
-    )
-    sweep_commands.add_sweep_options(sweep)
-    sweep.set_defaults(run=_sweep)
-    optimize = subparsers.add_parser(
-        "optimize",
-        help="find the fastest placement and prove it by measuring",
-        description=(
-            "Measure costs, plan, measure the plans, learn, repeat; prove the best against every\n"
-            "single device and HETERO's own choice."
-        ),
-        epilog=_OPTIMIZE_EXAMPLES,
-    )
-    search_commands.add_optimize_options(optimize)
-    optimize.set_defaults(run=_optimize)
-    support = subparsers.add_parser("support", help="the op types that each device cannot run")
-    inspect_commands.add_support_options(support)
-    support.set_defaults(run=_support)
-    lint = subparsers.add_parser("lint", help="what is awkward about a placement, and the remedy")
-    inspect_commands.add_lint_options(lint)
-    lint.set_defaults(run=_lint)
-    explain = subparsers.add_parser("explain", help="what differs between two placements")
-    inspect_commands.add_explain_options(explain)
-    explain.set_defaults(run=_explain)
-    freeze = subparsers.add_parser(
-        "freeze", help="write a placement that runs with openvino and numpy alone"
-    )
-    inspect_commands.add_freeze_options(freeze)
-    freeze.set_defaults(run=_freeze)
-    noise = subparsers.add_parser(
-        "noise",
-        help="measure how much two compiles of one placement differ on a device",
-        description=(
-            "Compile one placement many times, measure the compiles in turns, and keep by how\n"
-            "much they differ. Later sweeps on this host use it for their intervals and groups."
-        ),
-    )
-    noise.add_argument("-d", "--device", default="CPU", metavar="DEVICE", help="(%(default)s)")
-    noise.add_argument(
-        "-b",
-        "--budget",
-        type=options.seconds,
-        default=60.0,
-        metavar="SECONDS",
-        help="measure more compiles while it lasts, at least one group of them (%(default)s)",
-    )
-    noise.set_defaults(run=_noise)
-    plan = subparsers.add_parser(
-        "plan",
-        help="measure what each op and boundary costs and plan the best placement",
-        description=(
-            "Measure what each op and boundary costs, or take it from a file, and plan the best\n"
-            "placement. A plan is a prediction: hetero-lab apply or sweep measures it."
-        ),
-        epilog=_PLAN_EXAMPLES,
-    )
-    plan_commands.add_plan_options(plan)
-    plan.set_defaults(run=_plan)
-    apply = subparsers.add_parser(
-        "apply",
-        help="run a stored affinity or a frozen placement, check its outputs, time it",
-        description=(
-            "Compile a model with a stored affinity, or run a frozen directory, compare its\n"
-            "outputs with the f32 reference and measure its latency. The exit code is 1 if an\n"
-            "output differs by more than rounding."
-        ),
-        epilog=_APPLY_EXAMPLES,
-    )
-    plan_commands.add_apply_options(apply)
-    apply.set_defaults(run=_apply)
-    classify = subparsers.add_parser(
-        "classify",
-        help="run a picture through an image classifier",
-        description="A picture in, the best classes out, on any placement.",
-        epilog=_CLASSIFY_EXAMPLES,
-    )
-    inspect_commands.add_classify_options(classify)
-    classify.set_defaults(run=_classify)
-    wrong = subparsers.add_parser(
-        "find-wrong",
-        help="find the ops that compute wrong numbers, and the way around them",
-        description=(
-            "Compare a placement with a single device in f32; where they differ by more than\n"
-            "rounding, find the ops to blame and the cheapest affinity without the fault. The\n"
-            "exit code is 1 if something is wrong, or if the budget ended before that was known."
-        ),
-    )
-    search_commands.add_wrong_options(wrong)
-    wrong.set_defaults(run=_find_wrong)
-    advise = subparsers.add_parser(
-        "advise",
-        help="say what to deploy, and why",
-        description=(
-            "Measure what could be deployed on the devices here (single devices, AUTO, MULTI,\n"
-            "HETERO, an optimised placement, int8), drop what is hopeless early, and say what is\n"
-            "best and how sure that is."
-        ),
-        epilog=_ADVISE_EXAMPLES,
-    )
-    search_commands.add_advise_options(advise)
-    advise.set_defaults(run=_advise)
-    verify = subparsers.add_parser(
-        "verify",
-        help="prove a deployed directory again on what is installed here",
-        description=(
-            "Compile and run a deployed directory, and hold it to its contract: model, affinity,\n"
-            "properties, devices, partition, outputs, latency. The exit code is 1 if a part is\n"
-            "broken."
-        ),
-    )
-    inspect_commands.add_verify_options(verify)
-    verify.set_defaults(run=_verify)
-    placing = (devices, support, lint, explain, freeze, profile, sweep, optimize, noise, plan)
-    for command in (*placing, advise, apply, classify, wrong):
-        options.add_emulate_option(command)
+    for command in COMMANDS:
+        sub = subparsers.add_parser(
+            command.name,
+            help=command.help,
+            description=command.description,
+            epilog=command.examples,
+        )
+        command.add_options(sub)
+        sub.set_defaults(run=command.run)
+        if command.takes_emulate:
+            options.add_shared(sub, "emulate")
     return top
 
 
@@ -398,6 +285,161 @@ def _classify(given: argparse.Namespace) -> int:
     if not given.quiet:
         print(result.report(), end="")
     return 0
+
+
+def _add_demo_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--export", default="hetero_lab_demo", metavar="DIR", help="where to write (%(default)s)"
+    )
+
+
+def _add_noise_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("-d", "--device", default="CPU", metavar="DEVICE", help="(%(default)s)")
+    add(
+        "-b",
+        "--budget",
+        type=options.seconds,
+        default=60.0,
+        metavar="SECONDS",
+        help="measure more compiles while it lasts, at least one group of them (%(default)s)",
+    )
+
+
+def _add_none(_: argparse.ArgumentParser) -> None:
+    pass
+
+
+COMMANDS = (
+    Command(
+        "demo",
+        "what to deploy of a small bundled model, in half a minute",
+        _add_demo_options,
+        _demo,
+        takes_emulate=False,
+    ),
+    Command("devices", "the devices here, and why others are not", _add_none, _devices),
+    Command(
+        "samples",
+        "the sample models, to be used by name",
+        _add_none,
+        _samples,
+        takes_emulate=False,
+    ),
+    Command(
+        "profile",
+        "measure one placement of one model",
+        options.add_profile_options,
+        _profile,
+        "Compile a placement, measure its latency and its ops, compare its outputs.",
+        _EXAMPLES,
+    ),
+    Command(
+        "sweep",
+        "measure many placements in turn and rank them",
+        sweep_commands.add_sweep_options,
+        _sweep,
+        "Measure many placements in turn and rank them with their uncertainty.",
+        _SWEEP_EXAMPLES,
+    ),
+    Command(
+        "optimize",
+        "find the fastest placement and prove it by measuring",
+        search_commands.add_optimize_options,
+        _optimize,
+        "Measure costs, plan, measure the plans, learn, repeat; prove the best against every\n"
+        "single device and HETERO's own choice.",
+        _OPTIMIZE_EXAMPLES,
+    ),
+    Command(
+        "support",
+        "the op types that each device cannot run",
+        inspect_commands.add_support_options,
+        _support,
+    ),
+    Command(
+        "lint",
+        "what is awkward about a placement, and the remedy",
+        inspect_commands.add_lint_options,
+        _lint,
+    ),
+    Command(
+        "explain",
+        "what differs between two placements",
+        inspect_commands.add_explain_options,
+        _explain,
+    ),
+    Command(
+        "freeze",
+        "write a placement that runs with openvino and numpy alone",
+        inspect_commands.add_freeze_options,
+        _freeze,
+    ),
+    Command(
+        "noise",
+        "measure how much two compiles of one placement differ on a device",
+        _add_noise_options,
+        _noise,
+        "Compile one placement many times, measure the compiles in turns, and keep by how\n"
+        "much they differ. Later sweeps on this host use it for their intervals and groups.",
+    ),
+    Command(
+        "plan",
+        "measure what each op and boundary costs and plan the best placement",
+        plan_commands.add_plan_options,
+        _plan,
+        "Measure what each op and boundary costs, or take it from a file, and plan the best\n"
+        "placement. A plan is a prediction: hetero-lab apply or sweep measures it.",
+        _PLAN_EXAMPLES,
+    ),
+    Command(
+        "apply",
+        "run a stored affinity or a frozen placement, check its outputs, time it",
+        plan_commands.add_apply_options,
+        _apply,
+        "Compile a model with a stored affinity, or run a frozen directory, compare its\n"
+        "outputs with the f32 reference and measure its latency. The exit code is 1 if an\n"
+        "output differs by more than rounding.",
+        _APPLY_EXAMPLES,
+    ),
+    Command(
+        "classify",
+        "run a picture through an image classifier",
+        inspect_commands.add_classify_options,
+        _classify,
+        "A picture in, the best classes out, on any placement.",
+        _CLASSIFY_EXAMPLES,
+    ),
+    Command(
+        "find-wrong",
+        "find the ops that compute wrong numbers, and the way around them",
+        search_commands.add_wrong_options,
+        _find_wrong,
+        "Compare a placement with a single device in f32; where they differ by more than\n"
+        "rounding, find the ops to blame and the cheapest affinity without the fault. The\n"
+        "exit code is 1 if something is wrong, or if the budget ended before that was known.",
+    ),
+    Command(
+        "advise",
+        "say what to deploy, and why",
+        search_commands.add_advise_options,
+        _advise,
+        "Measure what could be deployed on the devices here (single devices, AUTO, MULTI,\n"
+        "HETERO, an optimised placement, int8), drop what is hopeless early, and say what is\n"
+        "best and how sure that is.",
+        _ADVISE_EXAMPLES,
+    ),
+    Command(
+        "verify",
+        "prove a deployed directory again on what is installed here",
+        inspect_commands.add_verify_options,
+        _verify,
+        "Compile and run a deployed directory, and hold it to its contract: model, affinity,\n"
+        "properties, devices, partition, outputs, latency. The exit code is 1 if a part is\n"
+        "broken.",
+        takes_emulate=False,
+    ),
+)
 
 
 def _versions() -> str:

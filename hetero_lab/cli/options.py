@@ -80,102 +80,131 @@ class Emulation:
     properties: tuple[tuple[str, Value], ...] = ()
 
 
-def add_emulate_option(parser: argparse.ArgumentParser) -> None:
-    """Add ``--emulate``, which :func:`emulations` reads."""
-    parser.add_argument(
-        "--emulate",
-        action="append",
-        default=[],
-        metavar="NAME:supported=Convolution,MatMul",
-        help="register an emulated device; other parts, after a colon each, are unsupported=, "
-        "base=, faster_by=auto and properties, KEY=VALUE: ACC:unsupported=Softmax:faster_by=auto; "
-        "and like=winml-cli:NPU, what an NPU was seen to support elsewhere, with unknown=supported "
-        "also what is not known; "
-        "may be repeated",
-    )
+# Options that several commands have: what argparse takes for each.
+_SHARED: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "model": (
+        ("model",),
+        {"metavar": "MODEL", "help": "a sample's name or the path of a model file"},
+    ),
+    "device": (
+        ("-d", "--device"),
+        {"metavar": "DEVICE", "help": "HETERO:GPU,CPU or one device"},
+    ),
+    "devices": (
+        ("-d", "--devices"),
+        {"required": True, "metavar": "GPU,CPU", "help": "devices, the first one first"},
+    ),
+    "emulate": (
+        ("--emulate",),
+        {
+            "action": "append",
+            "default": [],
+            "metavar": "NAME:supported=Convolution,MatMul",
+            "help": "register an emulated device; other parts, after a colon each, are "
+            "unsupported=, base=, faster_by=auto and properties, KEY=VALUE: "
+            "ACC:unsupported=Softmax:faster_by=auto; and like=winml-cli:NPU, what an NPU was seen "
+            "to support elsewhere, with unknown=supported also what is not known; may be repeated",
+        },
+    ),
+    "shape": (
+        ("--shape",),
+        {
+            "action": "append",
+            "default": [],
+            "metavar": "[INPUT=]1,3,224,224",
+            "help": "static shape of an input, whose name may be left out where there is only "
+            "one; may be repeated",
+        },
+    ),
+    "input": (("--input",), {"metavar": "FILE", "help": "inputs from an .npz file"}),
+    "objective": (
+        ("--objective",),
+        {
+            "choices": ("latency", "throughput"),
+            "default": "latency",
+            "help": "of one request, or the time between results (%(default)s)",
+        },
+    ),
+    "memory-limit": (
+        ("--memory-limit",),
+        {
+            "action": "append",
+            "default": [],
+            "metavar": "DEVICES=2GiB",
+            "help": "most that weights, states and boundary tensors of a device may take, or of "
+            "several that share a memory, for instance GPU.0,CPU=6GiB; may be repeated",
+        },
+    ),
+    "pin": (
+        ("--pin",),
+        {
+            "action": "append",
+            "default": [],
+            "metavar": "PATTERN=DEVICE",
+            "help": "keep the ops whose name matches the regular expression on a device; may be "
+            "repeated",
+        },
+    ),
+    "costs": (
+        ("--costs",),
+        {"metavar": "FILE", "help": "go on from these costs, of hetero-lab plan"},
+    ),
+    "property": (
+        ("--property",),
+        {
+            "action": "append",
+            "default": [],
+            "metavar": "DEVICE.KEY=VALUE",
+            "help": "property of a device, CPU.INFERENCE_PRECISION_HINT=f32; may be repeated",
+        },
+    ),
+    "affinity": (
+        ("--affinity",),
+        {"metavar": "FILE", "help": "device of every op, from Affinity.to_json or to_csv"},
+    ),
+    "fix": (
+        ("--fix",),
+        {
+            "action": "append",
+            "default": [],
+            "metavar": "PATTERN=DEVICE",
+            "help": "put the ops whose name matches the regular expression on a device; may be "
+            "repeated",
+        },
+    ),
+    "no-isolate": (("--no-isolate",), {"action": "store_true", "help": "measure in this process"}),
+    "no-counters": (
+        ("--no-counters",),
+        {"action": "store_true", "help": "do not measure single ops"},
+    ),
+    "no-reference": (
+        ("--no-reference",),
+        {"action": "store_true", "help": "do not compare the outputs"},
+    ),
+    "html": (
+        ("--html",),
+        {"metavar": "FILE", "help": "write a page with sentences, figures and tables"},
+    ),
+    "counters": (
+        ("-pc",),
+        {"action": "store_true", "dest": "counters", "help": "show the counters of every node"},
+    ),
+    "table": (("--table",), {"action": "store_true", "help": "show every row"}),
+    "quiet": (("-q", "--quiet"), {"action": "store_true", "help": "show nothing"}),
+}
 
 
-def add_shape_option(parser: argparse.ArgumentParser) -> None:
-    """Add ``--shape``, which :func:`shapes` reads."""
-    parser.add_argument(
-        "--shape",
-        action="append",
-        default=[],
-        metavar="[INPUT=]1,3,224,224",
-        help="static shape of an input, whose name may be left out where there is only one; may "
-        "be repeated",
-    )
-
-
-def add_html_option(parser: argparse.ArgumentParser) -> None:
-    """Add ``--html``."""
-    parser.add_argument(
-        "--html", metavar="FILE", help="write a page with sentences, figures and tables"
-    )
-
-
-def add_table_options(parser: argparse.ArgumentParser, *, counters: bool) -> None:
-    """Add ``--table``, and ``-pc`` if there may be counters."""
-    if counters:
-        parser.add_argument(
-            "-pc", action="store_true", dest="counters", help="show the counters of every node"
-        )
-    parser.add_argument("--table", action="store_true", help="show every row")
-
-
-def add_memory_option(parser: argparse.ArgumentParser) -> None:
-    """Add ``--memory-limit``: the most that devices may hold, or several that share a memory."""
-    parser.add_argument(
-        "--memory-limit",
-        action="append",
-        default=[],
-        metavar="DEVICES=2GiB",
-        help="most that weights, states and boundary tensors of a device may take, or of several "
-        "that share a memory, for instance GPU.0,CPU=6GiB; may be repeated",
-    )
-
-
-def add_constraint_options(parser: argparse.ArgumentParser) -> None:
-    """Add ``--memory-limit`` and ``--pin``: what a plan has to keep to."""
-    add_memory_option(parser)
-    parser.add_argument(
-        "--pin",
-        action="append",
-        default=[],
-        metavar="PATTERN=DEVICE",
-        help="keep the ops whose name has the regular expression on a device; may be repeated",
-    )
-
-
-def add_property_option(parser: argparse.ArgumentParser) -> None:
-    """Add ``--property``, which :func:`properties` reads."""
-    parser.add_argument(
-        "--property",
-        action="append",
-        default=[],
-        metavar="DEVICE.KEY=VALUE",
-        help="property of a device, CPU.INFERENCE_PRECISION_HINT=f32; may be repeated",
-    )
-
-
-def add_affinity_options(parser: argparse.ArgumentParser) -> None:
-    """Add ``--affinity`` and ``--fix``: a stored placement, and changes of one."""
-    add = parser.add_argument
-    add("--affinity", metavar="FILE", help="device of every op, from Affinity.to_json or to_csv")
-    add(
-        "--fix",
-        action="append",
-        default=[],
-        metavar="PATTERN=DEVICE",
-        help="put the ops whose name has the regular expression on a device; may be repeated",
-    )
+def add_shared(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Add options that several commands have; the names are those of the options themselves."""
+    for name in names:
+        flags, rest = _SHARED[name]
+        parser.add_argument(*flags, **rest)
 
 
 def add_profile_options(parser: argparse.ArgumentParser) -> None:
     """Add what ``%hetero_profile`` and ``hetero-lab profile`` have in common."""
     add = parser.add_argument
-    add("model", metavar="MODEL", help="a sample's name or the path of a model file")
-    add("-d", "--device", metavar="DEVICE", help="HETERO:GPU,CPU or one device")
+    add_shared(parser, "model", "device")
     add(
         "-n",
         "--iterations",
@@ -216,18 +245,23 @@ def add_profile_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="of a language model: tokens to generate; times are then per further token",
     )
-    add("-q", "--quiet", action="store_true", help="show nothing")
-    add_shape_option(parser)
-    add_property_option(parser)
-    add("--input", metavar="FILE", help="inputs from an .npz file")
-    add_affinity_options(parser)
     add("--csv", metavar="FILE", help="write the summary row as CSV")
     add("--export", metavar="DIR", help="write all tables as CSV, readable by read_profile")
-    add_html_option(parser)
-    add_table_options(parser, counters=True)
     add("--isolate", action="store_true", help="measure in a worker process")
-    add("--no-counters", action="store_true", help="do not measure single ops")
-    add("--no-reference", action="store_true", help="do not compare the outputs")
+    add_shared(
+        parser,
+        "shape",
+        "input",
+        "property",
+        "affinity",
+        "fix",
+        "no-counters",
+        "no-reference",
+        "html",
+        "counters",
+        "table",
+        "quiet",
+    )
 
 
 def split_line(line: str) -> list[str]:

@@ -46,7 +46,7 @@ class Planned:
 def add_plan_options(parser: argparse.ArgumentParser) -> None:
     """Add what ``%hetero_plan`` and ``hetero-lab plan`` have in common."""
     add = parser.add_argument
-    add("model", metavar="MODEL", help="a sample's name or the path of a model file")
+    options.add_shared(parser, "model")
     add("-d", "--devices", metavar="GPU,CPU", help="devices, the first one first")
     add(
         "--objective",
@@ -55,7 +55,6 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         help="of one request; the time between results; or latency where memory is spread "
         "evenly over the devices (%(default)s)",
     )
-    options.add_constraint_options(parser)
     add(
         "-b",
         "--budget",
@@ -71,30 +70,21 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         help="take the costs from here, or measure them and keep them here if it is missing",
     )
     add("--affinity-out", metavar="FILE", help="write the planned affinity, .json or .csv")
-    options.add_property_option(parser)
-    options.add_shape_option(parser)
-    add("--input", metavar="FILE", help="inputs from an .npz file")
     add("--isolate", action="store_true", help="measure in worker processes")
-    options.add_html_option(parser)
-    add("-q", "--quiet", action="store_true", help="show nothing")
+    options.add_shared(parser, "shape", "input", "memory-limit", "pin", "property", "html", "quiet")
 
 
 def add_apply_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``hetero-lab apply``."""
     add = parser.add_argument
-    add("model", metavar="MODEL", help="a sample's name or the path of a model file")
+    options.add_shared(parser, "model")
     add(
         "stored",
         metavar="STORED",
         help="an affinity (.json or .csv), or the directory of a frozen placement",
     )
     add("-n", "--iterations", type=int, default=100, metavar="N", help="timed inferences")
-    options.add_property_option(parser)
-    options.add_shape_option(parser)
-    add("--input", metavar="FILE", help="inputs from an .npz file")
-    options.add_html_option(parser)
-    options.add_table_options(parser, counters=False)
-    add("-q", "--quiet", action="store_true", help="show nothing")
+    options.add_shared(parser, "shape", "input", "property", "html", "table", "quiet")
 
 
 def run_plan(

@@ -25,14 +25,7 @@ if TYPE_CHECKING:
 def add_optimize_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``hetero-lab optimize``."""
     add = parser.add_argument
-    add("model", metavar="MODEL", help="a sample's name or the path of a model file")
-    add("-d", "--devices", required=True, metavar="GPU,CPU", help="devices, the first one first")
-    add(
-        "--objective",
-        choices=("latency", "throughput"),
-        default="latency",
-        help="of one request, or the time between results (%(default)s)",
-    )
+    options.add_shared(parser, "model", "devices")
     add(
         "-b",
         "--budget",
@@ -41,17 +34,22 @@ def add_optimize_options(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="most time for the whole search (%(default)s)",
     )
-    options.add_constraint_options(parser)
-    add("--costs", metavar="FILE", help="go on from these costs, of hetero-lab plan")
     add("--affinity-out", metavar="FILE", help="write the best affinity, .json or .csv")
-    options.add_property_option(parser)
-    options.add_shape_option(parser)
-    add("--input", metavar="FILE", help="inputs from an .npz file")
-    add("--no-isolate", action="store_true", help="measure in this process")
     add("--csv", metavar="FILE", help="write the summary, one row a placement")
-    options.add_html_option(parser)
     add("--table", action="store_true", help="show every row, and what was tried on the way")
-    add("-q", "--quiet", action="store_true", help="show nothing")
+    options.add_shared(
+        parser,
+        "shape",
+        "input",
+        "objective",
+        "memory-limit",
+        "pin",
+        "costs",
+        "property",
+        "no-isolate",
+        "html",
+        "quiet",
+    )
 
 
 def run_optimize(given: argparse.Namespace, defaults: Mapping[str, Mapping[str, Any]]) -> Optimized:
@@ -92,7 +90,7 @@ def run_optimize(given: argparse.Namespace, defaults: Mapping[str, Mapping[str, 
 def add_advise_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``hetero-lab advise``."""
     add = parser.add_argument
-    add("model", metavar="MODEL", help="a sample's name or the path of a model file")
+    options.add_shared(parser, "model")
     add("-d", "--devices", metavar="GPU,CPU", help="devices (all that are here)")
     add("--data", metavar="NAME", help="a labelled data set to judge accuracy on: digits")
     add(
@@ -101,12 +99,6 @@ def add_advise_options(parser: argparse.ArgumentParser) -> None:
         default=0.01,
         metavar="SHARE",
         help="right answers that may be lost to f32 (%(default)s)",
-    )
-    add(
-        "--objective",
-        choices=("latency", "throughput"),
-        default="latency",
-        help="of one request, or the time between results (%(default)s)",
     )
     add("--requests", type=int, default=1, metavar="N", help="requests in flight (%(default)s)")
     add(
@@ -117,17 +109,21 @@ def add_advise_options(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="most time for the measurements (%(default)s)",
     )
-    options.add_memory_option(parser)
-    add("--costs", metavar="FILE", help="go on from these costs, of hetero-lab plan")
     add("--store", metavar="DIR", help="keep measurements there; the same command goes on")
     add("--deploy", metavar="DIR", help="write what is advised, with its contract")
-    options.add_property_option(parser)
-    options.add_shape_option(parser)
-    add("--input", metavar="FILE", help="inputs from an .npz file")
-    add("--no-isolate", action="store_true", help="measure in this process")
     add("--csv", metavar="FILE", help="write the summary, one row a candidate")
-    options.add_html_option(parser)
-    add("-q", "--quiet", action="store_true", help="show nothing")
+    options.add_shared(
+        parser,
+        "shape",
+        "input",
+        "objective",
+        "memory-limit",
+        "costs",
+        "property",
+        "no-isolate",
+        "html",
+        "quiet",
+    )
 
 
 def run_advise(given: argparse.Namespace, defaults: Mapping[str, Mapping[str, Any]]) -> Advice:
@@ -168,8 +164,7 @@ def run_advise(given: argparse.Namespace, defaults: Mapping[str, Mapping[str, An
 def add_wrong_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``hetero-lab find-wrong``."""
     add = parser.add_argument
-    add("model", metavar="MODEL", help="a sample's name or the path of a model file")
-    add("-d", "--device", metavar="DEVICE", help="HETERO:GPU,CPU or one device")
+    options.add_shared(parser, "model", "device")
     add("--input", metavar="FILE", help="inputs from an .npz file, such as show the fault")
     add("--tolerance", type=float, metavar="ERROR", help="relative error of a right output")
     add(
@@ -187,10 +182,7 @@ def add_wrong_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--costs", metavar="FILE", help="price the ways around it with these costs, of plan")
     add("--export", metavar="DIR", help="write what shows the fault with openvino and numpy alone")
-    add("-q", "--quiet", action="store_true", help="show nothing")
-    options.add_shape_option(parser)
-    options.add_property_option(parser)
-    options.add_affinity_options(parser)
+    options.add_shared(parser, "shape", "property", "affinity", "fix", "quiet")
 
 
 def run_wrong(given: argparse.Namespace, defaults: Mapping[str, Mapping[str, Any]]) -> Wrong:

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 def add_sweep_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a sweep."""
     add = parser.add_argument
-    add("model", metavar="MODEL", help="a sample's name or the path of a model file")
-    add("-d", "--devices", required=True, metavar="GPU,CPU", help="devices, the first one first")
+    options.add_shared(parser, "model", "devices")
     add(
         "--orders",
         choices=("given", "all"),
@@ -68,16 +67,19 @@ def add_sweep_options(parser: argparse.ArgumentParser) -> None:
     add("--sustained", type=float, metavar="SECONDS", help="hold each placement that long too")
     add("--store", metavar="DIR", help="keep every turn here; the same command goes on from it")
     add("--cache-dir", metavar="DIR", help="keep compiled models here")
-    add("--input", metavar="FILE", help="inputs from an .npz file")
-    options.add_shape_option(parser)
     add("--csv", metavar="FILE", help="write the summary, one row a placement")
     add("--export", metavar="DIR", help="write all tables as CSV")
-    options.add_html_option(parser)
-    options.add_table_options(parser, counters=False)
-    add("--no-counters", action="store_true", help="do not measure single ops")
-    add("--no-reference", action="store_true", help="do not compare the outputs")
-    add("--no-isolate", action="store_true", help="measure in this process")
-    add("-q", "--quiet", action="store_true", help="show nothing")
+    options.add_shared(
+        parser,
+        "shape",
+        "input",
+        "no-isolate",
+        "no-counters",
+        "no-reference",
+        "html",
+        "table",
+        "quiet",
+    )
 
 
 def run_sweep(

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 import numpy as np
 
@@ -88,26 +88,29 @@ _ALONE = 0.5  # of the budget of a pipeline, for each model alone
 _INT8 = "int8"
 
 
+class AdviseOptions(TypedDict, total=False):
+    """The options of :func:`advise`, which are the same for one model and for several."""
+
+    data: Dataset | Sequence[Any] | None
+    metric: Metric | Correct | None
+    max_drop: float
+    objective: str
+    requests: int
+    budget_s: float | None
+    device_properties: Mapping[str, Mapping[str, Any]] | None
+    memory_limit: MemoryLimit | None
+    costs: CostModel | None
+    inputs: Inputs | None
+    seed: int
+    store: str | os.PathLike[str] | None
+    isolate: bool
+    progress: bool
+    core: ov.Core | None
+
+
 @overload
 def advise(
-    model: Source,
-    devices: Sequence[str] | None = ...,
-    *,
-    data: Dataset | Sequence[Any] | None = ...,
-    metric: Metric | Correct | None = ...,
-    max_drop: float = ...,
-    objective: str = ...,
-    requests: int = ...,
-    budget_s: float | None = ...,
-    device_properties: Mapping[str, Mapping[str, Any]] | None = ...,
-    memory_limit: MemoryLimit | None = ...,
-    costs: CostModel | None = ...,
-    inputs: Inputs | None = ...,
-    seed: int = ...,
-    store: str | os.PathLike[str] | None = ...,
-    isolate: bool = ...,
-    progress: bool = ...,
-    core: ov.Core | None = ...,
+    model: Source, devices: Sequence[str] | None = ..., **options: Unpack[AdviseOptions]
 ) -> Advice: ...
 
 
@@ -115,22 +118,7 @@ def advise(
 def advise(
     model: Mapping[str, Source],
     devices: Sequence[str] | None = ...,
-    *,
-    data: Dataset | Sequence[Any] | None = ...,
-    metric: Metric | Correct | None = ...,
-    max_drop: float = ...,
-    objective: str = ...,
-    requests: int = ...,
-    budget_s: float | None = ...,
-    device_properties: Mapping[str, Mapping[str, Any]] | None = ...,
-    memory_limit: MemoryLimit | None = ...,
-    costs: CostModel | None = ...,
-    inputs: Inputs | None = ...,
-    seed: int = ...,
-    store: str | os.PathLike[str] | None = ...,
-    isolate: bool = ...,
-    progress: bool = ...,
-    core: ov.Core | None = ...,
+    **options: Unpack[AdviseOptions],
 ) -> PipelineAdvice: ...
 
 
