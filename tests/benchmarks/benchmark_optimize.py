@@ -61,10 +61,12 @@ def one_case(
     cpu = {**F32, "ENABLE_CPU_PINNING": False} if given.no_pinning else F32
     properties = {"CPU": cpu} | ({} if given.device is None else {device: F32})
     model = hl.load(model_file(name, scratch))
+    learnt = None if given.costs is None else given.costs / f"{short_name(name)}.costs.json"
+    costs = hl.CostModel.from_json(learnt) if learnt and learnt.exists() and kind == "all" else None
     store = None if given.out is None else given.out / f"{short_name(name)}.{kind}"
     best = hl.optimize(
         model, [device, "CPU"], budget_s=budget_s, device_properties=properties,
-        store=store, isolate=not given.in_process, progress=False,
+        costs=costs, store=store, isolate=not given.in_process, progress=False,
     )  # fmt: skip
     if store is not None:
         best.costs.to_json(store / "costs.json")
@@ -103,6 +105,7 @@ def main() -> None:
     parser.add_argument("--device", help="a real device, for instance GPU; else one is emulated")
     parser.add_argument("--kinds", nargs="+", choices=list(SUPPORT))
     parser.add_argument("--no-pinning", action="store_true", help="ENABLE_CPU_PINNING False")
+    parser.add_argument("--costs", type=Path, help="where benchmark_prediction kept some, for all")
     parser.add_argument("--in-process", action="store_true", help="isolate=False: faster compiles")
     parser.add_argument("--budget", type=float, nargs="+", default=[120.0], help="or of each kind")
     parser.add_argument("--out", type=Path)
