@@ -23,7 +23,7 @@ _FUNCTIONS = {
                            "blocks", "dataset"),
     "Placements": ("Affinity", "Placement", "Priorities", "partition", "lint", "explain"),
     "Measure": ("compile", "profile", "sweep", "priority_orders", "block_cuts", "compare",
-                "measure_noise"),
+                "measure_noise", "tokenize", "detokenize"),
     "Find the best": ("calibrate", "guess_costs", "plan", "fit_blocks", "optimize",
                       "ParallelExecutor"),
     "Accuracy": ("evaluate", "recover_accuracy", "find_wrong", "find_refused", "quantize",

@@ -120,6 +120,7 @@ if TYPE_CHECKING:
         compress_weights as compress_weights,
         quantize as quantize,
     )
+    from hetero_lab.runtime.text import detokenize as detokenize, tokenize as tokenize
     from hetero_lab.samples.catalogue import samples as samples
     from hetero_lab.samples.datasets import (
         Dataset as Dataset,
@@ -219,6 +220,8 @@ _WHERE = {
     "sweep": "experiments.sweep.sweep",
     "Verification": "experiments.deployment.verify",
     "Wrong": "experiments.faults.wrong",
+    "detokenize": "runtime.text",
+    "tokenize": "runtime.text",
     "verify": "experiments.deployment.verify",
     "verify_across": "experiments.deployment.releases",
 }

@@ -35,7 +35,7 @@ WITHOUT = {
     "read_benchmark_app", "Recovered",
     "Refusals", "Schedule", "SchedulePlan", "Subgraph", "SupportEvidence", "Sweep",
     "SweepControl", "Verification",
-    "Wrong",
+    "tokenize", "detokenize", "Wrong",
 }  # fmt: skip
 
 

@@ -3,9 +3,11 @@
     python -m tests.benchmarks.benchmark_layers [--budget 90] [--compiles 2] [--costs costs.json]
 
 SmolLM2 is calibrated over CPU with two threads and with one. Then 12 placements that were not
-measured, cut once, in both directions, run in turns with each other, each compiled several times;
-what the costs predict is compared with the median. With ``--costs`` the costs are kept, and read
-if they are there. Needs the extra ``llm``, and a quiet machine.
+measured, cut once, in both directions, run in turns with each other and with each device alone,
+each compiled several times; what the costs predict is compared with the median. The machine may
+have become faster or slower since: the devices alone, which the costs know, tell by how much. With
+``--costs`` the costs are kept, and read if they are there. Needs the extra
+``llm``, and a quiet machine.
 """
 
 from __future__ import annotations
@@ -48,13 +50,17 @@ def main() -> None:
         if given.costs is not None:
             costs.to_json(given.costs)
     print(f"{costs!r}, {time.perf_counter() - started:.0f} s")
-    placements = unseen(model)
+    known = [
+        hl.Placement(hl.Affinity.uniform(model, device), device, direct=True) for device in DEVICES
+    ]
+    placements = [*known, *unseen(model)]
     further: dict[str, list[float]] = {p.label: [] for p in placements}
     first: dict[str, list[float]] = {p.label: [] for p in placements}
     rng = np.random.default_rng(0)
     for _ in range(given.compiles):
         made = hl.sweep(
-            model, [placements[i] for i in rng.permutation(len(placements))], scenario=scenario,
+            model, [placements[0], *(placements[i] for i in 1 + rng.permutation(UNSEEN + 1))],
+            scenario=scenario,
             turns=given.turns, counters=False, reference=False, baselines=False, isolate=False,
             progress=False,
         )  # fmt: skip
@@ -62,11 +68,18 @@ def main() -> None:
             if row.profile is not None and row.profile.generation is not None:
                 further[row.label].append(row.profile.generation.tpot_ms)
                 first[row.label].append(row.profile.generation.ttft_ms)
+    if not given.compiles:
+        return
+    levels = [float(np.median(further[p.label])) for p in known]
+    firsts = [float(np.median(first[p.label])) for p in known]
+    drift = np.mean(levels) / np.mean([costs.predict_tpot_ms(p.affinity) for p in known])
+    drift_first = np.mean(firsts) / np.mean([costs.predict_ttft_ms(p.affinity) for p in known])
+    print(f"the machine is slower now by {drift:.2f} (further tokens), {drift_first:.2f} (first)")
     errors: list[tuple[float, float]] = []
     for placement in placements:
         tpot_ms, ttft_ms = (float(np.median(m[placement.label])) for m in (further, first))
-        predicted = costs.predict_tpot_ms(placement.affinity)
-        predicted_first = costs.predict_ttft_ms(placement.affinity)
+        predicted = drift * costs.predict_tpot_ms(placement.affinity)
+        predicted_first = drift_first * costs.predict_ttft_ms(placement.affinity)
         errors.append((predicted / tpot_ms - 1.0, predicted_first / ttft_ms - 1.0))
         print(
             f"{placement.label:<32} further {predicted:7.2f} ms predicted, {tpot_ms:7.2f} measured "
@@ -74,7 +87,7 @@ def main() -> None:
             f"({errors[-1][1]:+.1%})",
             flush=True,
         )
-    for name, found in zip(("further token", "first token"), np.array(errors).T, strict=True):
+    for name, found in zip(("further token", "first token"), np.array(errors[2:]).T, strict=True):
         print(
             f"{name}: mean error {np.abs(found).mean():.1%}, worst {np.abs(found).max():.1%}, "
             f"bias {found.mean():+.1%}"

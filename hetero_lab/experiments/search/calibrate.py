@@ -420,7 +420,8 @@ class Calibration:
             new = [affinity for affinity in cut if affinity not in self.known]
             n_kept = _most_validated(len(new)) if validate is None else min(validate, len(new))
             # Every other one, from the last on: what comes first is to be learnt from.
-            kept = new[-2 * n_kept :: 2] if n_kept * 2 <= len(new) else new[len(new) - n_kept :]
+            step = 2 if 2 * n_kept <= len(new) else 1
+            kept = new[len(new) - step * n_kept :: step]
             return _labelled("designed", [a for a in new if a not in kept]), _labelled("kept", kept)
         groups = fusion_groups(self.observed, list(self.support))
         units = split_into_units(graph, self.support, groups, coarse=is_coarse)
