@@ -129,7 +129,8 @@ def again(given: Namespace, command: str, *more: str) -> str:
     """Return another command on the model, the shapes and the emulated devices of this one."""
     same = [("--shape", given.shape), ("--emulate", given.emulate)]
     repeated = [word for option, texts in same for text in texts for word in (option, text)]
-    return command_line("hetero-lab", command, given.model, *more, *repeated)
+    models = [given.model] if isinstance(given.model, str) else given.model
+    return command_line("hetero-lab", command, *models, *more, *repeated)
 
 
 def until_interrupted(call: Callable[_P, _T], *args: _P.args, **options: _P.kwargs) -> _T:

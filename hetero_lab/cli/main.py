@@ -53,6 +53,7 @@ _ADVISE_EXAMPLES = """
 examples:
   hetero-lab advise model.onnx
   hetero-lab advise digits_inception --data digits --budget 60 --html advice.html --deploy deploy
+  hetero-lab advise det=det.onnx rec=rec.onnx --shape rec.x=1,3,48,320 --deploy deploy
 """
 _CLASSIFY_EXAMPLES = """
 examples:
@@ -268,7 +269,8 @@ def _advise(given: argparse.Namespace) -> int:
         if given.deploy is None:
             print(f"Next:       {commands.again(given, 'advise', '--deploy', 'deploy')}")
         else:
-            print(f"Next:       {commands.command_line('hetero-lab', 'verify', given.deploy)}")
+            for directory in search_commands.deployed(result, given.deploy):
+                print(f"Next:       {commands.command_line('hetero-lab', 'verify', directory)}")
     return INTERRUPTED if result.interrupted else 0
 
 

@@ -64,6 +64,7 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         help="most time for measuring costs (%(default)s)",
     )
     add("--time-limit", type=float, default=60.0, metavar="SECONDS", help="most time for planning")
+    add("--solver", metavar="NAME", help="milp, or a solver that an installed package brings")
     add(
         "--costs",
         metavar="FILE",
@@ -147,6 +148,7 @@ def run_plan(
         memory_limit=limits,
         pin=pins,
         budget_s=given.time_limit,
+        solver=given.solver,
         progress=not given.quiet,
     )
     findings, unchecked = _lint(prepared, plan, costs)
@@ -219,11 +221,13 @@ def differs(profile: Profile) -> bool:
     return any(a.verdict in ("different", "not a number") for a in profile.agreement)
 
 
-def pairs(texts: Sequence[str], option: str, example: str) -> dict[str, str]:
-    """Read ``["GPU=2GiB"]`` as ``{"GPU": "2GiB"}``; the last ``=`` counts."""
+def pairs(
+    texts: Sequence[str], option: str, example: str, name_first: bool = False
+) -> dict[str, str]:
+    """Read ``["GPU=2GiB"]`` as ``{"GPU": "2GiB"}``; the last ``=`` counts, or the first."""
     found: dict[str, str] = {}
     for text in texts:
-        name, equals, value = text.rpartition("=")
+        name, equals, value = text.partition("=") if name_first else text.rpartition("=")
         if not (equals and name.strip() and value.strip()):
             raise ArgumentError(
                 f"{option} {shorten(text)} is not of the form NAME=VALUE, for instance {example}."
@@ -373,7 +377,8 @@ def _lines(planned: Planned) -> Iterator[str]:
         yield f"       off by {costs.mape:.1%} on average on {n} placements not fitted to"
     else:
         yield "       not validated: give more time with --budget"
-    rows = [["PLACEMENT", "PREDICTED µs", "AGAINST THE PLAN"]]
+    predicted = "GUESSED µs" if costs.guessed_from else "PREDICTED µs"
+    rows = [["PLACEMENT", predicted, "AGAINST THE PLAN"]]
     rows.append(["plan", number(plan.predicted_us), ""])
     rows.append(["lower bound", number(plan.lower_bound_us), ""])
     for baseline in plan.baselines:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +16,13 @@ from hetero_lab.cli.plan import (
     pairs,
     write_affinity,
 )
+from hetero_lab.errors import ArgumentError, names_at_hand, shorten
 
 if TYPE_CHECKING:
     from hetero_lab.experiments.faults.wrong import Wrong
     from hetero_lab.experiments.search.advice import Advice
     from hetero_lab.experiments.search.optimize import Optimized
+    from hetero_lab.experiments.search.pipeline import PipelineAdvice
 
 
 def add_optimize_options(parser: argparse.ArgumentParser) -> None:
@@ -90,7 +93,13 @@ def run_optimize(given: argparse.Namespace, defaults: Mapping[str, Mapping[str, 
 def add_advise_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``hetero-lab advise``."""
     add = parser.add_argument
-    options.add_shared(parser, "model")
+    add(
+        "model",
+        metavar="MODEL",
+        nargs="+",
+        help="a sample's name or the path of a model file; several that run at the same time are "
+        "given as det=det.onnx rec=rec.onnx",
+    )
     add("-d", "--devices", metavar="GPU,CPU", help="devices (all that are here)")
     add("--data", metavar="NAME", help="a labelled data set to judge accuracy on: digits")
     add(
@@ -126,11 +135,12 @@ def add_advise_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run_advise(given: argparse.Namespace, defaults: Mapping[str, Mapping[str, Any]]) -> Advice:
+def run_advise(
+    given: argparse.Namespace, defaults: Mapping[str, Mapping[str, Any]]
+) -> Advice | PipelineAdvice:
     """Advise as the options say; write ``--deploy``, ``--csv`` and ``--html``."""
     from hetero_lab.backend.core import shared_core
     from hetero_lab.experiments.search.candidates import order_of
-    from hetero_lab.model.read import prepare
     from hetero_lab.tables import write_csv
 
     commands.check_targets(files=[given.csv, given.html], directories=[given.deploy, given.store])
@@ -138,7 +148,7 @@ def run_advise(given: argparse.Namespace, defaults: Mapping[str, Mapping[str, An
     names = order_of(given.devices, shared_core())
     result = commands.until_interrupted(
         hl.advise,
-        prepare(given.model, options.shapes(given.shape)),
+        _models(given),
         names,
         data=None if given.data is None else hl.dataset(given.data),
         max_drop=given.max_drop,
@@ -159,6 +169,32 @@ def run_advise(given: argparse.Namespace, defaults: Mapping[str, Mapping[str, An
     if given.deploy is not None:
         result.deploy(given.deploy)
     return result
+
+
+def deployed(result: Advice | PipelineAdvice, directory: str) -> list[str]:
+    """Return the directories that ``deploy`` wrote: one, or one a model of a pipeline."""
+    advices = getattr(result, "advices", None)
+    return [directory] if advices is None else [os.path.join(directory, name) for name in advices]
+
+
+def _models(given: argparse.Namespace) -> Any:
+    """Return the model, or those of a pipeline by name."""
+    from hetero_lab.model.read import prepare
+
+    if len(given.model) == 1 and ("=" not in given.model[0] or os.path.exists(given.model[0])):
+        return prepare(given.model[0], options.shapes(given.shape))
+    sources = pairs(given.model, "MODEL", "det=det.onnx", name_first=True)
+    shapes: dict[str, list[str]] = {name: [] for name in sources}
+    for text in given.shape:
+        name, dot, rest = text.partition(".")
+        if not dot or name not in sources:
+            example = f"--shape {next(iter(sources))}.x=1,3,224,224"
+            raise ArgumentError(
+                f"--shape {shorten(text)} names no model of the pipeline. Models: "
+                f"{names_at_hand(sources)}; for instance {example}."
+            )
+        shapes[name].append(rest)
+    return {name: prepare(path, options.shapes(shapes[name])) for name, path in sources.items()}
 
 
 def add_wrong_options(parser: argparse.ArgumentParser) -> None:

@@ -213,3 +213,23 @@ def test_demo(tmp_path):
     links.feed(page)
     assert not [link for link in links.found if not link.startswith(("data:", "#"))]
     assert page.count("plotly-graph-div") >= 3
+
+
+def test_models_of_a_pipeline_are_named(capsys):
+    models = ["a=digits_inception", "b=digits_inception"]
+    assert cli.main(["advise", *models, "--shape", "image=1,1,8,8"]) == 2
+    assert "names no model of the pipeline. Models: 'a', 'b'" in capsys.readouterr().err
+    assert cli.main(["advise", "digits_inception", "b=digits_inception"]) == 2
+    assert "not of the form NAME=VALUE, for instance det=det.onnx" in capsys.readouterr().err
+    assert cli.main(["advise", *models, "--shape", "b.image=1,1,8"]) == 2
+    assert "4 dimensions" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_pipeline_is_advised(tmp_path, capsys):
+    arguments = ["advise", "a=digits_inception", "b=digits_inception", "-d", "CPU", "--no-isolate"]
+    arguments += ["--shape", "b.image=2,1,8,8", "-b", "20", "--csv", str(tmp_path / "a.csv")]
+    assert cli.main(arguments) == 0
+    assert {"a", "a_together_us", "b", "b_together_us"} <= {*pd.read_csv(tmp_path / "a.csv")}
+    again = capsys.readouterr().out.splitlines()[-1]
+    assert "hetero-lab advise a=digits_inception b=digits_inception --deploy deploy" in again

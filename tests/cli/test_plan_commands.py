@@ -112,6 +112,24 @@ def test_pins_and_limits_reach_the_plan(costs_file, tmp_path, capsys):
     assert "memory_limit (PLANACC and CPU 1 B): " in capsys.readouterr().err
 
 
+def test_a_solver_is_chosen_by_name(costs_file, capsys):
+    arguments = ["plan", MODEL, "--costs", costs_file, *EMULATE]
+    assert cli.main([*arguments, "--solver", "milp"]) == 0
+    assert "(milp, repaired)" in capsys.readouterr().out
+    assert cli.main([*arguments, "--solver", "milk"]) == 2
+    assert "no solver 'milk'. Did you mean 'milp'?" in capsys.readouterr().err
+
+
+def test_a_plan_from_guessed_costs_says_so(tmp_path, capsys):
+    hl.guess_costs(chain("a", "b"), [made_costs()]).to_json(tmp_path / "costs.json")
+    ov.save_model(chain("a", "b"), tmp_path / "m.xml")
+    arguments = ["plan", str(tmp_path / "m.xml"), "--costs", str(tmp_path / "costs.json")]
+    assert cli.main([*arguments, *EMULATE]) == 0
+    said = capsys.readouterr().out
+    assert "GUESSED µs" in said
+    assert "PREDICTED" not in said
+
+
 def test_a_plan_for_devices_of_another_machine_is_linted_by_what_the_costs_know(tmp_path, capsys):
     elsewhere = json.loads(json.dumps(_as_text(made_costs(), tmp_path)).replace("PLANACC", "GPU.7"))
     (tmp_path / "gpu.json").write_text(json.dumps(elsewhere))
