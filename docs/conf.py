@@ -35,7 +35,7 @@ html_theme = "furo"
 html_title = f"hetero-lab {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
-html_js_files = [("plotly.min.js", {"priority": 100}), "figures.js"]
+html_js_files = [("plotly.min.js", {"priority": 100}), "site.js"]
 html_show_sphinx = False
 html_copy_source = False
 

@@ -50,10 +50,11 @@ def with_outputs(notebook: Path) -> NotebookNode:
     return shown
 
 
-def figure_html(figure: str) -> str:
-    """Return HTML in which ``_static/figures.js`` draws a figure, given as plotly's JSON."""
+def figure_html(figure: str, attributes: str = "") -> str:
+    """Return HTML in which ``_static/site.js`` draws a figure, given as plotly's JSON."""
     harmless = figure.replace("</", "<\\/")
-    return f'<div class="figure"><script type="application/json">{harmless}</script></div>'
+    tag = f'div class="figure" {attributes}'.rstrip()
+    return f'<{tag}><script type="application/json">{harmless}</script></div>'
 
 
 def _key(source: str) -> str:

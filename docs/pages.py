@@ -11,6 +11,7 @@ import nbformat
 
 import hetero_lab as hl
 from docs.course import NOTEBOOKS, figure_html, with_outputs
+from docs.explorer import explorer_html
 from docs.record import GALLERY, MODEL, RECORDINGS, UNSUPPORTED
 
 HERE = Path(__file__).parent
@@ -57,6 +58,7 @@ def write_gallery() -> None:
     target = _empty(HERE / "gallery")
     hl.emulate("ACC", unsupported=UNSUPPORTED)  # the placements of the recordings name it
     profile = hl.read_profile(GALLERY / "profile")
+    sweep = hl.read_sweep(GALLERY / "sweep")
     costs = hl.CostModel.from_json(GALLERY / "costs.json")
     wrong = hl.read_wrong(RECORDINGS / "gpu_plugin_digits_inception")
     difference = hl.explain(
@@ -68,7 +70,7 @@ def write_gallery() -> None:
     chapters = {
         "profile": ("One placement", "hl.profile(model, placement)", profile, here),
         "sweep": ("Many placements", "hl.sweep(model, placements, data=data)",
-                  hl.read_sweep(GALLERY / "sweep"), here),
+                  sweep, here),
         "costs": ("What ops and boundaries cost", "hl.calibrate(model, devices)", costs, here),
         "difference": ("Two placements compared", "hl.explain(model, before, after)", difference,
                        here),
@@ -77,10 +79,18 @@ def write_gallery() -> None:
     for name, (title, call, result, where) in chapters.items():
         _write(target / f"{name}.md", f"# {title}", *_chapter(call, result, where))
     _write(
+        target / "explorer.md",
+        "# Look through a sweep",
+        _recorded(here),
+        "`hl.SweepExplorer(sweep)` is a widget; this one needs no notebook. A click on a point, or "
+        "the list, chooses the placement A; compare it with a placement B.",
+        _raw(explorer_html(sweep)),
+    )
+    _write(
         target / "index.md",
         "# Gallery",
         "Every figure of the lab, live: hover, zoom, click a legend. Nothing runs behind it.",
-        _toctree(chapters),
+        _toctree(["explorer", *chapters]),
     )
 
 
@@ -112,11 +122,15 @@ def groups() -> dict[str, list[str]]:
 
 
 def _chapter(call: str, result: Any, where: str) -> Iterator[str]:
-    yield f'<p class="recording">{_RECORDED.format(where=where)}</p>'
+    yield _recorded(where)
     text = repr(result).replace("```", "'''")
     yield f"`{call}` begins with the answer:\n\n```text\n{text}\n```"
     for name, figure in hl.views.gallery(result).items():
         yield f"## {name}\n\n{_raw(figure_html(figure.to_json()))}"
+
+
+def _recorded(where: str) -> str:
+    return f'<p class="recording">{_RECORDED.format(where=where)}</p>'
 
 
 def _commands() -> Iterator[str]:

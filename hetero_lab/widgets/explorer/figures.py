@@ -177,6 +177,7 @@ def rings(exploring: ExplorerState) -> dict[str, Any]:
         "x": _sent(rows[choice.x]), "y": _sent(rows[choice.y]), "mode": "markers+text",
         "text": [marks[label] for label in rows["label"]], "textposition": "top right",
         "textfont": {"size": 14, "color": TEXT}, "hoverinfo": "skip", "showlegend": False,
+        "cliponaxis": False,
         "marker": {
             "size": 22, "symbol": "circle-open", "color": TEXT, "line": {"width": 2.5},
         },

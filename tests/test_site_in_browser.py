@@ -1,0 +1,107 @@
+"""The site, opened page by page in a real browser: light and dark, narrow and wide."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import sync_playwright
+
+ROOT = Path(__file__).parents[1]
+SITE = ROOT / "docs" / "_build" / "html"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+# Each page twice, so that both themes and both widths are seen.
+SEEN = (("light", 1000), ("dark", 1600))
+AXE = {"runOnly": ["wcag2a", "wcag2aa"], "resultTypes": ["violations"]}
+CHOOSE = "select[name={}]"
+SHOWN = ".explorer .figure:not([hidden]) .gtitle"
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def site() -> Path:
+    """The site, built anew: that takes half a minute."""
+    pytest.importorskip("sphinx", reason="the site needs the extra docs")
+    done = subprocess.run(
+        [sys.executable, "-m", "docs.site"], cwd=ROOT, capture_output=True, text=True, timeout=900,
+        env=os.environ,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return SITE
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    if found is None:
+        pytest.fail(f"No browser here; one of {', '.join(BROWSERS)} is needed.")
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield running
+        running.close()
+
+
+def opened(browser: Any, path: Path) -> Any:
+    scheme, width = SEEN[0]
+    page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 1400})
+    page.failures = []
+    page.on("pageerror", lambda error: page.failures.append(str(error)))
+    page.goto(path.as_uri())
+    page.wait_for_selector("html[data-drawn]", state="attached")
+    return page
+
+
+@pytest.mark.parametrize("part", ["*.html", "howto/*", "tutorial/*", "reference/*", "gallery/*"])
+def test_every_page_is_accessible_and_fits(site, browser, part):
+    wrong = []
+    pages = sorted(site.glob(part))
+    assert len(pages) >= 6
+    for path in pages:
+        page = opened(browser, path)
+        for scheme, width in SEEN:
+            page.emulate_media(color_scheme=scheme)
+            page.set_viewport_size({"width": width, "height": 1400})
+            found = Axe().run(page, options=AXE)
+            where = f"{path.relative_to(site)}, {scheme}, {width} px"
+            if found.violations_count:
+                wrong.append(f"{where}: {found.generate_report()}")
+            if page.evaluate("document.documentElement.scrollWidth - innerWidth") > 0:
+                wrong.append(f"{where}: wider than the window")
+        wrong += [f"{path.relative_to(site)}: {failure}" for failure in page.failures]
+        page.close()
+    assert wrong == []
+
+
+def test_an_explorer_needs_no_kernel(site, browser):
+    page = opened(browser, site / "gallery" / "explorer.html")
+
+    def titles() -> list[str]:
+        page.wait_for_selector(SHOWN)
+        return [text.replace("\xa0", " ") for text in page.locator(SHOWN).all_text_contents()]
+
+    assert titles() == ["5 of 5 measured placements", titles()[1]]
+    assert "19 subgraphs" in titles()[1]
+    # A click on the leftmost point, the only placement with one subgraph, chooses it.
+    points = page.locator(".explorer .figure:not([hidden])").first.locator(".scatterlayer .point")
+    left = min(range(points.count()), key=lambda i: points.nth(i).bounding_box()["x"])
+    box = points.nth(left).bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.wait_for_selector(".hovertext")
+    page.mouse.down()
+    page.mouse.up()
+    page.wait_for_function("document.querySelector('select[name=A]').value === '4'")
+    assert "CPU" in titles()[1]
+    assert "1 subgraph" in titles()[1]
+    page.select_option(CHOOSE.format("show"), label="what sets B apart from A")
+    assert len(titles()) == 2  # B is another placement at first
+    page.select_option(CHOOSE.format("B"), label="CPU")
+    page.wait_for_selector(".explorer p[data-when]:not([hidden])")
+    assert page.failures == []
