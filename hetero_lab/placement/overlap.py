@@ -9,7 +9,9 @@ the same time because of it is less work than a subgraph costs. A chain is cut a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
 
 import numpy as np
 
@@ -17,12 +19,10 @@ from hetero_lab.model.opgraph import PARAMETER, OpGraph
 from hetero_lab.model.work import work_of
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.levels import predict_by_level
-from hetero_lab.placement.partition import Partition, predict, torn_path
+from hetero_lab.placement.partition import Partition, partition_of_split, predict, torn_path
 
 # What a subgraph costs, in multiply-adds or bytes: 20 to 50 µs of one core.
 WORK_OF_A_SUBGRAPH = 1e6
-
-_GROUP_MARK = "\x00"  # between a device and the number of a group of its ops
 
 
 def predict_overlapping(graph: OpGraph, affinity: Affinity) -> Partition:
@@ -40,18 +40,38 @@ def predict_overlapping(graph: OpGraph, affinity: Affinity) -> Partition:
     if coarse.n_subgraphs < 2:
         return coarse
     blocks = _blocks(graph, coarse)
-    n_of: dict[int, int] = {}
-    for block in blocks:
-        n_of[block.home] = n_of.get(block.home, 0) + 1
-    if len(n_of) == len(blocks):
+    if len(blocks) == len({block.home for block in blocks}):
         return coarse
-    labels = {graph.ops[i].name: affinity[graph.ops[i].name] for i in set(graph.leader)}
-    for number, block in enumerate(blocks):
-        for index in block.ops:
-            labels[graph.ops[index].name] += f"{_GROUP_MARK}{number}"
-    fine = predict(graph, Affinity.from_graph(graph, labels))
-    subgraphs = [replace(s, device=s.device.partition(_GROUP_MARK)[0]) for s in fine.subgraphs]
-    return replace(fine, subgraphs=tuple(subgraphs))
+    return partition_of_split(graph, affinity, _numbers(graph, blocks))
+
+
+def _numbers(graph: OpGraph, blocks: list[_Block]) -> np.ndarray:
+    """Return the number of the block of every node; what no op reads has one of its own."""
+    block_of = {index: n for n, block in enumerate(blocks) for index in block.ops}
+    place = {n: at for at, n in enumerate(_order(graph, blocks, block_of))}
+    numbers = np.arange(len(blocks), len(blocks) + len(graph))
+    for op in reversed(graph.ops):
+        if op.index in block_of:
+            numbers[op.index] = block_of[op.index]
+            continue
+        # An input, or what is computed from constants, belongs to the first block that reads it:
+        # in any other one it could make a cycle.
+        readers = [int(numbers[use.index]) for use in graph.consumers[op.index]]
+        readers = [n for n in readers if n in place]
+        if readers:
+            numbers[op.index] = min(readers, key=place.__getitem__)
+    for index in graph.results:
+        numbers[index] = numbers[graph.ops[index].inputs[0][0]]
+    return numbers
+
+
+def _order(graph: OpGraph, blocks: list[_Block], block_of: dict[int, int]) -> Iterator[int]:
+    """Yield the blocks in an order in which they can run."""
+    sorter: TopologicalSorter[int] = TopologicalSorter()
+    for n, block in enumerate(blocks):
+        producers = {p for index in block.ops for p, _ in graph.ops[index].inputs if p in block_of}
+        sorter.add(n, *({block_of[producer] for producer in producers} - {n}))
+    return sorter.static_order()
 
 
 @dataclass
@@ -90,11 +110,13 @@ def _blocks(graph: OpGraph, coarse: Partition) -> list[_Block]:
         for producer in sources[index]:
             below[producer] |= below[index] | bit[index]
     work = np.array([work_of(graph, graph.ops[index]) for index in graph.placeable])
+    # A submodel may have to know the shapes at its boundaries.
+    whole = {home[i] for i in bit if any(tensor.shape is None for tensor in graph.ops[i].outputs)}
     found: dict[tuple[int, int, int], _Block] = {}
     for number, index in enumerate(graph.placeable):
         elsewhere = ~on_device[devices[home[index]]]
         before, after = above[index] & elsewhere, below[index] & elsewhere
-        key = (home[index], before, after)
+        key = (home[index], 0, 0) if home[index] in whole else (home[index], before, after)
         block = found.setdefault(key, _Block(home[index], [], before, after, 0.0))
         block.ops.append(index)
         block.work += work[number]

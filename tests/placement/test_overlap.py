@@ -103,13 +103,15 @@ def test_random_graphs_are_cut_finer_and_without_cycles(least_work, monkeypatch)
     assert coarse == fine if least_work > 300 else coarse < fine
 
 
-def test_states_stay_whole(monkeypatch):
-    from small_models import stateful
-
-    monkeypatch.setattr(overlap, "WORK_OF_A_SUBGRAPH", 0.0)
-    graph = prepare(stateful()).graph
-    affinity = Affinity.from_graph(graph, dict.fromkeys((op.name for op in graph), "CPU"))
-    assert predict_overlapping(graph, affinity) == predict(graph, affinity)
+def test_what_has_a_tensor_of_unknown_shape_stays_whole():
+    maker = GraphMaker()
+    top = maker.add("Relu", [maker.add("Parameter")], name="top", n_bytes=MUCH)
+    left = maker.add("Relu", [top], name="left", n_bytes=MUCH)
+    right = maker.add("NonZero", [top], name="right", n_bytes=None)
+    maker.add("Add", [left, right], name="end", n_bytes=MUCH)
+    graph = maker.graph()
+    affinity = placed(graph, {"top", "left"})
+    assert ("right", "end") in parts(predict_overlapping(graph, affinity))
 
 
 def test_work_done_at_the_same_time_decides(monkeypatch):
