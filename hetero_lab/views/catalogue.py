@@ -23,10 +23,12 @@ from hetero_lab.experiments.search.optimize import Optimized
 from hetero_lab.experiments.search.pipeline import PipelineAdvice
 from hetero_lab.experiments.search.recover import Recovered
 from hetero_lab.experiments.sweep.result import Sweep
+from hetero_lab.planning.block_runs import BlockCurve
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.difference import Difference
 from hetero_lab.planning.list_scheduling import SchedulePlan
 from hetero_lab.views.accuracy import accuracy_front, errors_along_model, sensitivity
+from hetero_lab.views.block_curve import block_curve
 from hetero_lab.views.graph.drawing import placement_graph
 from hetero_lab.views.op_types import op_types_by_device, time_by_op_type
 from hetero_lab.views.predictions import difference, predicted_measured
@@ -46,6 +48,7 @@ Result: TypeAlias = (
     | Advice
     | PipelineAdvice
     | CostModel
+    | BlockCurve
     | SchedulePlan
     | Difference
     | Evaluation
@@ -365,6 +368,13 @@ KINDS = (
             Listing("Validation", lambda costs: costs.validation),
             Listing("Units", lambda costs: costs.to_frame()),
         ),
+    ),
+    Kind(
+        takes=BlockCurve,
+        heading=lambda curve: f"What each further layer on {curve.device} buys",
+        notes=lambda curve: [repr(curve), *_emulation_notes(list(curve.emulated.items()))],
+        views=(View("block_curve", block_curve),),
+        listings=(Listing("Layers", lambda curve: curve.to_frame(), is_detail=False),),
     ),
     Kind(
         takes=SchedulePlan,

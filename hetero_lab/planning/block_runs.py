@@ -1,0 +1,494 @@
+"""Language models by layer: what each further layer on a device buys, and a plan for both phases.
+
+The placements looked at give each device one run of layers, in any order of the devices. That is
+what a memory limit asks for, and few enough to look at all of them: with two devices, twice as
+many as there are layers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hetero_lab.errors import PlanError, did_you_mean, shorten
+from hetero_lab.model.blocks import find_blocks
+from hetero_lab.model.language import Scenario
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.block_ranges import block_range
+from hetero_lab.planning.cost_model import CostModel, expect_costs
+from hetero_lab.planning.memory import (
+    DeviceMemory,
+    MemoryLimit,
+    MemoryTable,
+    Pools,
+    memory_pools,
+    pools_text,
+)
+from hetero_lab.planning.objective import LATENCY
+from hetero_lab.planning.pairwise import Pairwise
+from hetero_lab.tables import bytes_text, html_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_MOST_RUNS = 50_000
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """The fastest placement with so many layers on a device, what it holds and what it takes."""
+
+    n_blocks: int
+    affinity: Affinity
+    memory: tuple[DeviceMemory, ...]
+    ttft_ms: float
+    tpot_ms: float
+
+    def held_bytes(self, device: str) -> int:
+        """Return what a device holds."""
+        return next(held.total_bytes for held in self.memory if held.device == device)
+
+
+@dataclass(frozen=True)
+class BlockCurve:
+    """What each further layer on a device buys, as predicted.
+
+    Attributes
+    ----------
+    device
+        The device that gets more and more layers.
+    points
+        One for each number of layers for which something keeps to the limits.
+    scenario
+        What is generated.
+    emulated
+        What each emulated device runs on.
+    """
+
+    device: str
+    points: tuple[CurvePoint, ...]
+    scenario: Scenario
+    emulated: Mapping[str, str] = field(default_factory=dict)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row a point.
+
+        ``blocks`` on the device, ``memory_mib`` there, ``tokens_per_s``, ``gain_tokens_per_s`` of
+        the layers since the row before and that per MiB, ``tpot_ms``, ``ttft_ms``.
+        """
+        import pandas as pd
+
+        rows = [
+            {
+                "blocks": point.n_blocks,
+                "memory_mib": point.held_bytes(self.device) / 2**20,
+                "tokens_per_s": 1e3 * self.scenario.batch / point.tpot_ms,
+                "tpot_ms": point.tpot_ms,
+                "ttft_ms": point.ttft_ms,
+            }
+            for point in self.points
+        ]
+        frame = pd.DataFrame(rows)
+        gain = frame["tokens_per_s"].diff()
+        frame.insert(3, "gain_tokens_per_s", gain)
+        frame.insert(4, "gain_per_mib", gain / frame["memory_mib"].diff())
+        return frame
+
+    def __repr__(self) -> str:
+        first, last = self.points[0], self.points[-1]
+        rates = [1e3 * self.scenario.batch / point.tpot_ms for point in (first, last)]
+        return (
+            f"BlockCurve({first.n_blocks} to {last.n_blocks} layers on {self.device}: "
+            f"{rates[0]:.1f} to {rates[1]:.1f} tokens/s, "
+            f"{bytes_text(first.held_bytes(self.device))} to "
+            f"{bytes_text(last.held_bytes(self.device))})"
+        )
+
+    def _repr_html_(self) -> str:
+        return html_table(self.to_frame(), caption=repr(self))
+
+
+@dataclass(frozen=True)
+class PhasePlan:
+    """A placement for the prompt and one for further tokens, under one memory, as predicted.
+
+    Attributes
+    ----------
+    prefill, decode
+        The two placements. They may be the same.
+    memory
+        What each device holds for both together.
+    ttft_ms, tpot_ms
+        Of the first token, and of each further one.
+    move_ms
+        What handing the key-value cache over between the two costs, for the layers that are on
+        different devices; a copy as between subgraphs is assumed, it is not measured.
+    one, one_ms
+        The best placement for both phases, and the time of the scenario with it.
+    """
+
+    scenario: Scenario
+    prefill: Affinity
+    decode: Affinity
+    memory: tuple[DeviceMemory, ...]
+    ttft_ms: float
+    tpot_ms: float
+    move_ms: float
+    one: Affinity
+    one_ms: float
+
+    @property
+    def total_ms(self) -> float:
+        """The time of the whole scenario."""
+        return self.ttft_ms + self.move_ms + (self.scenario.new_tokens - 1) * self.tpot_ms
+
+    @property
+    def differ(self) -> bool:
+        """Whether two placements are predicted to be better than one."""
+        return self.prefill != self.decode
+
+    @property
+    def verdict(self) -> str:
+        """Say in a sentence whether the phases are better apart."""
+        if not self.differ:
+            return f"One placement is best for both phases: {self.total_ms:.1f} ms in all."
+        return (
+            f"The prompt and further tokens have different best placements: {self.total_ms:.1f} "
+            f"ms in all, {self.move_ms:.1f} ms of it to hand the key-value cache over, against "
+            f"{self.one_ms:.1f} ms with the best one for both."
+        )
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per device: its bytes by kind and in all, for both phases together."""
+        import pandas as pd
+
+        columns = ["device", "weight_bytes", "state_bytes", "boundary_bytes", "total_bytes"]
+        return pd.DataFrame(
+            [[getattr(m, c) for c in columns] for m in self.memory], columns=columns
+        )
+
+    def __repr__(self) -> str:
+        held = ", ".join(
+            f"{m.device} {m.blocks} ({bytes_text(m.total_bytes)})" for m in self.memory
+        )
+        return f"PhasePlan({self.verdict} {held})"
+
+    def _repr_html_(self) -> str:
+        return html_table(self.to_frame(), caption=repr(self))
+
+
+def block_curve(
+    costs: CostModel, *, device: str | None = None, memory_limit: MemoryLimit | None = None
+) -> BlockCurve:
+    """Predict what each further layer of a language model on a device buys.
+
+    For every number of layers on the device, the fastest placement is taken in which each device
+    has one run of layers; its memory is counted at the length of the scenario's context.
+
+    Parameters
+    ----------
+    costs
+        What :func:`hetero_lab.calibrate` returned with a ``scenario``.
+    device
+        By default the first one of the costs.
+    memory_limit
+        As for :func:`hetero_lab.plan`: what does not keep to it is left out.
+
+    Raises
+    ------
+    ArgumentError
+        ``costs`` are no cost model.
+    PlanError
+        They are not those of a language model, the device is not among theirs, or nothing keeps
+        to the limits.
+
+    Examples
+    --------
+    Needs the extra ``llm``, so that it is not run here::
+
+        costs = hl.calibrate(llm, ["GPU", "CPU"], scenario=hl.Scenario(64, 32))
+        curve = hl.block_curve(costs)
+        hl.views.block_curve(curve)
+    """
+    runs = _Runs.of(costs)
+    device = costs.devices[0] if device is None else device
+    if device not in costs.devices:
+        raise PlanError(
+            f"{shorten(str(device))} is not among the devices of these costs."
+            f"{did_you_mean(str(device), costs.devices)} Devices: {', '.join(costs.devices)}."
+        )
+    pools = memory_pools(costs.devices, memory_limit)
+    fitting = runs.fitting(pools)
+    n_blocks = (runs.blocks == costs.devices.index(device)).sum(axis=1)
+    step_ns = runs.step_ns()
+    points = []
+    for n in np.unique(n_blocks[fitting]).tolist():
+        at = min(fitting[n_blocks[fitting] == n].tolist(), key=step_ns.__getitem__)
+        points.append(runs.point(at, n))
+    return BlockCurve(device, tuple(points), runs.scenario, dict(costs.emulated))
+
+
+def plan_phases(costs: CostModel, *, memory_limit: MemoryLimit | None = None) -> PhasePlan:
+    """Plan the prompt and the further tokens of a language model jointly, under one memory.
+
+    A prompt is bound by arithmetic, a further token by memory, so that the best device for one
+    need not be the best for the other. Of all pairs of placements in which each device has one
+    run of layers, the pair is returned with which the scenario takes least: first token, handing
+    the key-value cache over, further tokens. Weights and states that a device holds for both
+    phases are counted once.
+
+    Parameters
+    ----------
+    costs
+        What :func:`hetero_lab.calibrate` returned with a ``scenario``.
+    memory_limit
+        As for :func:`hetero_lab.plan`.
+
+    Raises
+    ------
+    ArgumentError
+        ``costs`` are no cost model.
+    PlanError
+        They are not those of a language model, or nothing keeps to the limits.
+
+    Examples
+    --------
+    Needs the extra ``llm``, so that it is not run here::
+
+        costs = hl.calibrate(llm, ["GPU", "CPU"], scenario=hl.Scenario(1024, 64))
+        hl.plan_phases(costs, memory_limit={"GPU": "100MiB"}).verdict
+    """
+    runs = _Runs.of(costs)
+    pools = memory_pools(costs.devices, memory_limit)
+    fitting = runs.fitting(pools)
+    first_ns, rest_ns = runs.first_ns(), (runs.scenario.new_tokens - 1) * runs.step_ns()
+    together = first_ns + rest_ns
+    one = min(fitting.tolist(), key=together.__getitem__)
+    best, best_ns = (one, one), int(together[one])
+    by_rest = fitting[np.argsort(rest_ns[fitting], kind="stable")]
+    for prefill in fitting[np.argsort(first_ns[fitting], kind="stable")].tolist():
+        # Nothing that comes now can be better, or no decode placement from some on.
+        n_better = int(np.searchsorted(rest_ns[by_rest], best_ns - first_ns[prefill]))
+        if n_better == 0:
+            break
+        others = by_rest[:n_better]
+        total = first_ns[prefill] + rest_ns[others] + runs.move_ns(prefill, others)
+        others, total = others[total < best_ns], total[total < best_ns]
+        keeps = runs.keep_within(prefill, others, pools)
+        if keeps.any():
+            at = int(np.flatnonzero(keeps)[total[keeps].argmin()])
+            best, best_ns = (prefill, int(others[at])), int(total[at])
+    prefill, decode = best
+    first, rest = runs.point(prefill, 0), runs.point(decode, 0)
+    new = runs.scenario.new_tokens - 1
+    whole = runs.point(one, 0)
+    return PhasePlan(
+        scenario=runs.scenario,
+        prefill=first.affinity,
+        decode=rest.affinity,
+        memory=runs.memory_of_both(prefill, decode),
+        ttft_ms=first.ttft_ms,
+        tpot_ms=rest.tpot_ms,
+        move_ms=float(runs.move_ns(prefill, np.array([decode]))[0]) / 1e6,
+        one=whole.affinity,
+        one_ms=whole.ttft_ms + new * whole.tpot_ms,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Runs:
+    """Every placement in which each device has one run of layers, or none."""
+
+    costs: CostModel
+    prefill: CostModel
+    scenario: Scenario
+    pairwise: Pairwise
+    blocks: np.ndarray  # the device of each block, [placements, blocks]
+    choices: np.ndarray  # the device of each unit, [placements, units]
+
+    @classmethod
+    def of(cls, costs: CostModel) -> _Runs:
+        expect_costs(costs)
+        if costs.prefill is None or costs.scenario is None:
+            raise PlanError(
+                "These costs are of one inference: only those of a language model know a first "
+                "and a further token. Make them with hetero_lab.calibrate(model, devices, "
+                "scenario=…)."
+            )
+        found = find_blocks(costs.graph)
+        n, n_devices = found.n_blocks, len(costs.devices)
+        counts = [
+            math.perm(n_devices, k) * math.comb(n - 1, k - 1) for k in range(1, n_devices + 1)
+        ]
+        if sum(counts) > _MOST_RUNS:
+            raise PlanError(
+                f"There are {sum(counts)} ways to give {n_devices} devices a run of {n} layers "
+                f"each, more than {_MOST_RUNS}. Calibrate with fewer devices."
+            )
+        blocks = np.array(list(_runs(n, n_devices)), dtype=np.int64)
+        pairwise = Pairwise.build(costs.objective, [unit.ops for unit in costs.units])
+        # What is before the first layer goes with it, what is after the last one with that.
+        index_of = costs.graph.index_of
+        block_of = [found.of_op[index_of[unit.ops[0]]] for unit in costs.units]
+        choices = blocks[:, np.clip(block_of, 0, n - 1)]
+        allowed = pairwise.allowed[np.arange(choices.shape[1]), choices].all(axis=1)
+        return cls(
+            costs, costs.prefill, costs.scenario, pairwise, blocks[allowed], choices[allowed]
+        )
+
+    def step_ns(self) -> np.ndarray:
+        """Return the time of a further token, ``[placements]``."""
+        return self._latency_ns(self.pairwise)
+
+    def first_ns(self) -> np.ndarray:
+        """Return the time of the first token, ``[placements]``."""
+        units = [unit.ops for unit in self.prefill.units]
+        return self._latency_ns(Pairwise.build(self.prefill.objective, units))
+
+    def _latency_ns(self, pairwise: Pairwise) -> np.ndarray:
+        """Return the pairwise part, with a subgraph for each run."""
+        objective = pairwise.objective
+        ends = np.ones_like(self.blocks, dtype=bool)
+        ends[:, :-1] = self.blocks[:, 1:] != self.blocks[:, :-1]
+        fixed = np.where(ends, objective.subgraph_ns[self.blocks], 0).sum(axis=1)
+        work = pairwise.values_ns(self.choices, LATENCY)
+        return work + fixed + objective.spread_ns(ends.sum(axis=1))
+
+    def fitting(self, pools: Pools) -> np.ndarray:
+        """Return the numbers of the placements that keep to memory limits.
+
+        Raises
+        ------
+        PlanError
+            None does.
+        """
+        every = np.arange(len(self.choices))
+        held = self._bytes(self._held, self._boundaries)
+        found = every[_within(held, pools)]
+        if not len(found):
+            devices = self.costs.devices
+            least = "; ".join(
+                f"{' and '.join(devices[d] for d in pool.devices)} hold at the least "
+                f"{bytes_text(int(held[:, list(pool.devices)].sum(axis=1).min()))}"
+                for pool in pools
+            )
+            raise PlanError(
+                f"No placement by layer keeps within memory_limit ({pools_text(devices, pools)}) "
+                f"at a context of {self.scenario.context_tokens} tokens: {least}. Raise a limit, "
+                "shorten the scenario, or add a device."
+            )
+        return found
+
+    def keep_within(self, prefill: int, others: np.ndarray, pools: Pools) -> np.ndarray:
+        """Return which of ``others`` for decoding fit beside a placement for the prompt."""
+        held = self._held[prefill] | self._held[others]
+        boundaries = np.where(
+            (others == prefill)[:, None],
+            self._boundaries[others],
+            self._boundaries[prefill] + self._boundaries[others],
+        )
+        return _within(self._bytes(held, boundaries), pools)
+
+    def _bytes(self, held: np.ndarray, boundaries: np.ndarray) -> np.ndarray:
+        sizes = np.array([term.n_bytes for term in self.pairwise.held], dtype=np.int64)
+        return np.einsum("ntd,t->nd", held, sizes) + boundaries
+
+    @cached_property
+    def _held(self) -> np.ndarray:
+        """Whether each constant and state is on each device, ``[placements, terms, devices]``."""
+        on = self.choices[:, :, None] == np.arange(self.pairwise.n_devices)
+        return np.stack([on[:, list(t.users)].any(axis=1) for t in self.pairwise.held], axis=1)
+
+    @cached_property
+    def _boundaries(self) -> np.ndarray:
+        """Bytes of boundary tensors of each device, ``[placements, devices]``."""
+        every = range(self.pairwise.n_devices)
+        return np.stack(
+            [
+                self.pairwise.least_bytes(self.choices, device)
+                - self.pairwise.least_bytes(self.choices, device, boundaries=False)
+                for device in every
+            ],
+            axis=1,
+        )
+
+    @cached_property
+    def _state_bytes(self) -> np.ndarray:
+        """Bytes of the states of each unit at the length of the context."""
+        table = MemoryTable.of(self.costs.graph)
+        unit = self.costs.objective.unit_of[table.states]
+        sizes = table.n_bytes[table.first_tensor[table.states]]
+        return np.bincount(unit, weights=sizes, minlength=self.choices.shape[1])
+
+    def move_ns(self, prefill: int, others: np.ndarray) -> np.ndarray:
+        """Return what handing the key-value cache of the prompt to ``others`` costs."""
+        objective = self.costs.objective
+        share = self.scenario.prompt_tokens / self.scenario.context_tokens
+        table = MemoryTable.of(self.costs.graph)
+        unit = objective.unit_of[table.states]
+        n_states = np.bincount(unit, minlength=self.choices.shape[1])
+        source, target = self.choices[prefill][None], self.choices[others]
+        ns = objective.fixed_ns[source, target] * n_states
+        ns = ns + objective.ns_per_byte[source, target] * self._state_bytes * share
+        return np.where(source == target, 0, np.rint(ns)).astype(np.int64).sum(axis=1)
+
+    def point(self, number: int, n_blocks: int) -> CurvePoint:
+        """Predict a placement with the partition that HETERO makes of it."""
+        objective = self.costs.objective
+        devices = self.pairwise.devices(self.choices[number])
+        step = objective.evaluate(devices)
+        held = objective.memory_bytes(devices, step)
+        first = self.prefill.objective.evaluate(devices)
+        return CurvePoint(
+            n_blocks=n_blocks,
+            affinity=objective.affinity(devices),
+            memory=self._memory(held, self.blocks[number]),
+            ttft_ms=first.value_ns(LATENCY) / 1e6,
+            tpot_ms=step.value_ns(LATENCY) / 1e6,
+        )
+
+    def memory_of_both(self, prefill: int, decode: int) -> tuple[DeviceMemory, ...]:
+        """Count what each device holds of two placements, what both hold once."""
+        if prefill == decode:
+            return self.point(prefill, 0).memory
+        both = np.array([prefill, decode])
+        states = np.zeros(self.pairwise.n_devices, dtype=np.int64)
+        for device in range(self.pairwise.n_devices):
+            here = (self.choices[both] == device).any(axis=0)
+            states[device] = int(self._state_bytes[here].sum())
+        held = self._bytes(self._held[prefill : prefill + 1] | self._held[decode], np.array(0))[0]
+        boundaries = self._boundaries[both].sum(axis=0)
+        return self._memory(np.stack([held - states, states, boundaries], axis=1), None)
+
+    def _memory(self, held: np.ndarray, blocks: np.ndarray | None) -> tuple[DeviceMemory, ...]:
+        def run(device: int) -> str:
+            own = np.flatnonzero(blocks == device) if blocks is not None else np.zeros(0)
+            return block_range(int(own[0]), int(own[-1])) if len(own) else ""
+
+        return tuple(
+            DeviceMemory(device, run(number), *map(int, held[number]))
+            for number, device in enumerate(self.costs.devices)
+        )
+
+
+def _runs(n_blocks: int, n_devices: int) -> Iterator[list[int]]:
+    """Yield the device of each block of every way to give devices a run each."""
+    for n_runs in range(1, n_devices + 1):
+        for devices in itertools.permutations(range(n_devices), n_runs):
+            for cuts in itertools.combinations(range(1, n_blocks), n_runs - 1):
+                ends = zip((0, *cuts), (*cuts, n_blocks), strict=True)
+                yield [d for d, (a, b) in zip(devices, ends, strict=True) for _ in range(a, b)]
+
+
+def _within(held: np.ndarray, pools: Pools) -> np.ndarray:
+    """Return which rows, bytes by device, keep to memory limits."""
+    keeps = np.ones(len(held), dtype=bool)
+    for pool, limit in pools.items():
+        keeps &= held[:, list(pool.devices)].sum(axis=1) <= limit
+    return keeps

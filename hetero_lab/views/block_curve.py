@@ -1,0 +1,66 @@
+"""What each further layer of a language model on a device buys."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from hetero_lab.planning.block_runs import BlockCurve
+from hetero_lab.views.text import plain
+from hetero_lab.views.theme import GRID, base_layout, device_styles
+
+
+def block_curve(curve: BlockCurve) -> go.Figure:
+    """Draw tokens per second, and the time to the first token, against the memory of a device.
+
+    Each point is the fastest predicted placement with one layer more on the device than the point
+    before. Where the curve is flat, a layer there buys nothing; where it is steep, memory is worth
+    its price. Hover over a point for its layers and for what the last of them bought.
+    """
+    frame = curve.to_frame()
+    devices = [held.device for held in curve.points[0].memory]
+    style = device_styles(devices, curve.emulated)[curve.device]
+    figure = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.08)
+    hovers = [
+        f"<b>{row.blocks} layers on {style.label}</b>, {row.memory_mib:.1f} MiB<br>"
+        f"{row.tokens_per_s:.1f} tokens/s ({row.tpot_ms:.2f} ms each), first after "
+        f"{row.ttft_ms:.1f} ms"
+        + (f"<br>{row.gain_tokens_per_s:+.2f} tokens/s by the last layer" if at else "")
+        for at, row in enumerate(frame.itertuples())
+    ]
+    for number, column in enumerate(("tokens_per_s", "ttft_ms"), start=1):
+        figure.add_scatter(
+            x=frame["memory_mib"],
+            y=frame[column],
+            mode="lines+markers",
+            line={"color": style.colour, "width": 2, "dash": style.dash},
+            marker={"color": style.colour, "size": 7, "line": {"width": 0}},
+            hovertext=hovers,
+            hoverinfo="text",
+            showlegend=False,
+            row=number,
+            col=1,
+        )
+    few = frame.iloc[sorted({0, len(frame) // 2, len(frame) - 1})]
+    for row in few.itertuples():
+        figure.add_annotation(
+            x=row.memory_mib, y=row.tokens_per_s, text=f"{row.blocks} layers", showarrow=False,
+            yshift=14, row=1, col=1,
+        )  # fmt: skip
+    scenario = curve.scenario
+    figure.update_layout(
+        **base_layout(
+            f"What each further layer on {plain(curve.device, 30)} buys",
+            f"predicted, the fastest placement of each size · {scenario.prompt_tokens} tokens of "
+            f"prompt, {scenario.new_tokens} new ones · memory: weights, key-value cache, "
+            f"boundary tensors · {style.label}",
+        ),
+        height=520,
+        margin={"l": 70, "r": 30, "t": 110, "b": 60},
+    )
+    figure.update_xaxes(title=f"MiB on {plain(curve.device, 30)}", gridcolor=GRID, row=2, col=1)
+    figure.update_xaxes(gridcolor=GRID, rangemode="tozero")
+    figure.update_yaxes(gridcolor=GRID, rangemode="tozero")
+    figure.update_yaxes(title="tokens per second", row=1, col=1)
+    figure.update_yaxes(title="first token, ms", row=2, col=1)
+    return figure

@@ -1,0 +1,187 @@
+"""The curve of layers and the plan for both phases, against all placements by definition."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from planning.brute_force import held_bytes
+from small_language_models import decoder
+
+import hetero_lab as hl
+from hetero_lab.errors import ArgumentError, PlanError
+from hetero_lab.model.blocks import find_blocks
+from hetero_lab.model.context import graph_at_context
+from hetero_lab.model.opgraph import CONSTANT
+from hetero_lab.model.read import prepare
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
+from hetero_lab.planning.units import block_units
+
+N = 4
+SCENARIO = hl.Scenario(12, 4)
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return graph_at_context(prepare(decoder(N, own_shapes=True)), SCENARIO.context_tokens)
+
+
+def costs_of(graph, devices: tuple[str, ...], seed: int) -> CostModel:
+    """Return costs in which a device that is good at one phase may be bad at the other."""
+    rng = np.random.default_rng(seed)
+    pairs = list(itertools.product(devices, repeat=2))
+
+    def phase(slowest_us: float) -> CostModel:
+        return CostModel(
+            graph=graph,
+            devices=devices,
+            units=tuple(
+                Unit(ops, tuple(rng.uniform(0.1, slowest_us, len(devices)).round(3).tolist()))
+                for ops in block_units(graph)
+            ),
+            boundaries={p: BoundaryCost(float(rng.uniform(0, 9)), 0.0005) for p in pairs},
+            subgraph_us={d: float(rng.uniform(0, 9)) for d in devices},
+            constant_us=10.0,
+            spread_us=4.0,
+        )
+
+    return replace(phase(100.0), scenario=SCENARIO, prefill=phase(400.0))
+
+
+def placements(costs: CostModel) -> dict[tuple[str, ...], Affinity]:
+    """Return by the devices of the blocks all placements in which each device has one run."""
+    blocks = find_blocks(costs.graph).of_op
+    ways = itertools.product(costs.devices, repeat=N)
+    runs = [way for way in ways if len([*itertools.groupby(way)]) == len(set(way))]
+    index_of = costs.graph.index_of
+    return {
+        way: Affinity.from_graph(
+            costs.graph, lambda op, way=way: way[min(max(blocks[index_of[op]], 0), N - 1)]
+        )
+        for way in runs
+    }
+
+
+def held_by_both(costs: CostModel, prefill: Affinity, decode: Affinity) -> dict[str, int]:
+    """Add up what each device holds of two placements; weights and states of both once."""
+    graph = costs.graph
+    if prefill == decode:
+        return held_bytes(costs, prefill)
+    held = {
+        d: sum(held_bytes(costs, a)[d] - held_bytes(costs, a, boundaries=False)[d]
+               for a in (prefill, decode))
+        for d in costs.devices
+    }  # fmt: skip
+    for op in graph:
+        where = set()
+        if op.type == "ReadValue":
+            where = {prefill[op.name], decode[op.name]}
+        elif op.type == CONSTANT:
+            users = {graph.ops[use.index] for use in graph.consumers[op.index]}
+            where = {a[u.name] for u in users if u.type != "Result" for a in (prefill, decode)}
+        for device in where:
+            held[device] += op.outputs[0].n_bytes or 0
+    return held
+
+
+def total_us(costs: CostModel, prefill: Affinity, decode: Affinity) -> float:
+    assert costs.prefill is not None
+    moved = 0.0
+    for op in costs.graph:
+        source, target = prefill[op.name], decode[op.name]
+        if op.type == "ReadValue" and source != target:
+            price = costs.boundaries[source, target]
+            n_bytes = (op.outputs[0].n_bytes or 0) * 12 / 16
+            moved += price.fixed_us + price.us_per_byte * n_bytes
+    return costs.prefill.predict_us(prefill) + moved + 3 * costs.predict_us(decode)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_best_pair_of_placements_is_found(graph, seed):
+    costs = costs_of(graph, ("A", "B"), seed)
+    every = placements(costs)
+    pairs = list(itertools.product(every.values(), repeat=2))
+    held = [held_by_both(costs, *pair) for pair in pairs]
+    most = sorted({h["A"] for h in held})
+    for limit in ({}, {"A": most[len(most) // 3]}, {("A", "B"): int(1.2 * max(most))}):
+        devices = {(k,) if isinstance(k, str) else k: n for k, n in limit.items()}
+        fitting = [
+            (total_us(costs, *pair), pair == (pair[0], pair[0]))
+            for pair, h in zip(pairs, held, strict=True)
+            if all(sum(h[d] for d in pool) <= n for pool, n in devices.items())
+        ]
+        plan = hl.plan_phases(costs, memory_limit=limit)
+        assert plan.total_ms * 1e3 == pytest.approx(min(us for us, _ in fitting), abs=0.01)
+        assert plan.one_ms * 1e3 == pytest.approx(min(us for us, same in fitting if same), abs=0.01)
+        assert plan.differ == (plan.prefill != plan.decode)
+        assert plan.total_ms <= plan.one_ms + 1e-6
+        assert ("different best placements" in plan.verdict) == plan.differ
+        counted = dict(zip(plan.to_frame()["device"], plan.to_frame()["total_bytes"], strict=True))
+        assert counted == held_by_both(costs, plan.prefill, plan.decode)
+
+
+def test_phases_that_differ_are_told(graph):
+    costs = costs_of(graph, ("A", "B"), 0)
+    units = costs.units
+    cheap = dict.fromkeys(costs.boundaries, BoundaryCost(0.1, 0.0))
+    fast_b = replace(costs, units=tuple(replace(u, time_us=(50.0, 5.0)) for u in units))
+    assert costs.prefill is not None
+    fast_a = replace(costs.prefill, units=tuple(replace(u, time_us=(10.0, 900.0)) for u in units))
+    plan = hl.plan_phases(replace(fast_b, boundaries=cheap, prefill=fast_a))
+    assert (plan.prefill.devices, plan.decode.devices) == (("A",), ("B",))
+    assert plan.move_ms == pytest.approx(2 * N * 0.1e-3)
+    weights = graph.weight_bytes
+    assert [held.weight_bytes for held in plan.memory] == [weights, weights]
+
+
+@pytest.mark.parametrize("devices", [("A", "B"), ("A", "B", "C")])
+def test_each_number_of_layers_has_its_fastest_placement(graph, devices):
+    costs = costs_of(graph, devices, 7)
+    assert costs.prefill is not None
+    every = placements(costs)
+    curve = hl.block_curve(costs)
+    frame = curve.to_frame()
+    assert frame["blocks"].tolist() == list(range(N + 1))
+    for point in curve.points:
+        alike = [a for way, a in every.items() if way.count("A") == point.n_blocks]
+        assert point.tpot_ms * 1e3 == pytest.approx(min(map(costs.predict_us, alike)), abs=0.01)
+        assert point.ttft_ms == pytest.approx(costs.predict_ttft_ms(point.affinity))
+        held = held_bytes(costs, point.affinity)
+        assert {m.device: m.total_bytes for m in point.memory} == held
+        assert point.held_bytes("A") == held["A"]
+    assert frame["tokens_per_s"].tolist() == pytest.approx((1e3 / frame["tpot_ms"]).tolist())
+    assert frame["gain_tokens_per_s"][2] == pytest.approx(
+        frame["tokens_per_s"][2] - frame["tokens_per_s"][1]
+    )
+    other = hl.block_curve(costs, device=devices[-1], memory_limit={devices[-1]: 50_000})
+    assert max(p.held_bytes(devices[-1]) for p in other.points) <= 50_000
+    assert len(other.points) < N + 1
+
+
+def test_the_curve_is_drawn(graph):
+    curve = hl.block_curve(replace(costs_of(graph, ("A", "B"), 7), emulated={"A": "CPU"}))
+    figure = hl.views.gallery(curve)["block_curve"]
+    frame = curve.to_frame()
+    assert list(figure.data[0].y) == frame["tokens_per_s"].tolist()
+    assert list(figure.data[1].y) == frame["ttft_ms"].tolist()
+    assert figure.data[0].hovertext[2].startswith("<b>2 layers on A (emulated on CPU)</b>")
+    assert [note.text for note in figure.layout.annotations] == ["0 layers", "2 layers", "4 layers"]
+
+
+def test_what_cannot_be_planned_is_said(graph):
+    costs = costs_of(graph, ("A", "B"), 0)
+    with pytest.raises(
+        PlanError, match=r"A and B 10 B\) at a context of 16 tokens: A and B"
+    ):
+        hl.plan_phases(costs, memory_limit={("A", "B"): 10})
+    with pytest.raises(PlanError, match="'C', which is not planned for"):
+        hl.block_curve(costs, memory_limit={("A", "C"): 10})
+    with pytest.raises(PlanError, match="'C' is not among the devices"):
+        hl.block_curve(costs, device="C")
+    with pytest.raises(PlanError, match="first and a further token"):
+        hl.plan_phases(replace(costs, prefill=None))
+    with pytest.raises(ArgumentError):
+        hl.block_curve("costs.json")  # type: ignore[arg-type]
