@@ -174,10 +174,8 @@ class PhasePlan:
         )
 
     def __repr__(self) -> str:
-        held = ", ".join(
-            f"{m.device} {m.blocks} ({bytes_text(m.total_bytes)})" for m in self.memory
-        )
-        return f"PhasePlan({self.verdict} {held})"
+        held = ", ".join(f"{m.device} {bytes_text(m.total_bytes)}" for m in self.memory)
+        return f"PhasePlan({self.verdict} Memory: {held})"
 
     def _repr_html_(self) -> str:
         return html_table(self.to_frame(), caption=repr(self))

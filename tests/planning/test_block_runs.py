@@ -135,6 +135,10 @@ def test_phases_that_differ_are_told(graph):
     assert plan.move_ms == pytest.approx(2 * N * 0.1e-3)
     weights = graph.weight_bytes
     assert [held.weight_bytes for held in plan.memory] == [weights, weights]
+    dear = dict.fromkeys(costs.boundaries, BoundaryCost(1e6, 0.0))
+    plan = hl.plan_phases(replace(fast_b, boundaries=dear, prefill=fast_a))
+    assert not plan.differ
+    assert plan.verdict.startswith("One placement is best for both phases")
 
 
 @pytest.mark.parametrize("devices", [("A", "B"), ("A", "B", "C")])
@@ -173,9 +177,7 @@ def test_the_curve_is_drawn(graph):
 
 def test_what_cannot_be_planned_is_said(graph):
     costs = costs_of(graph, ("A", "B"), 0)
-    with pytest.raises(
-        PlanError, match=r"A and B 10 B\) at a context of 16 tokens: A and B"
-    ):
+    with pytest.raises(PlanError, match=r"A and B 10 B\) at a context of 16 tokens: A and B"):
         hl.plan_phases(costs, memory_limit={("A", "B"): 10})
     with pytest.raises(PlanError, match="'C', which is not planned for"):
         hl.block_curve(costs, memory_limit={("A", "C"): 10})
