@@ -15,7 +15,7 @@ if TYPE_CHECKING:
         errors_along_model as errors_along_model,
         sensitivity as sensitivity,
     )
-    from hetero_lab.views.block_curve import block_curve as block_curve
+    from hetero_lab.views.block_curves import block_curve as block_curve
     from hetero_lab.views.catalogue import gallery as gallery
     from hetero_lab.views.graph.drawing import (
         placement_graph as placement_graph,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "accuracy_front": "accuracy",
-    "block_curve": "block_curve",
+    "block_curve": "block_curves",
     "difference": "predictions",
     "errors_along_model": "accuracy",
     "gallery": "catalogue",

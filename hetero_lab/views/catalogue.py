@@ -28,7 +28,7 @@ from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.difference import Difference
 from hetero_lab.planning.list_scheduling import SchedulePlan
 from hetero_lab.views.accuracy import accuracy_front, errors_along_model, sensitivity
-from hetero_lab.views.block_curve import block_curve
+from hetero_lab.views.block_curves import block_curve
 from hetero_lab.views.graph.drawing import placement_graph
 from hetero_lab.views.op_types import op_types_by_device, time_by_op_type
 from hetero_lab.views.predictions import difference, predicted_measured

@@ -167,12 +167,14 @@ def test_each_number_of_layers_has_its_fastest_placement(graph, devices):
 
 def test_the_curve_is_drawn(graph):
     curve = hl.block_curve(replace(costs_of(graph, ("A", "B"), 7), emulated={"A": "CPU"}))
-    figure = hl.views.gallery(curve)["block_curve"]
+    figure = hl.views.gallery(curve)["block_curve"].to_dict()
     frame = curve.to_frame()
-    assert list(figure.data[0].y) == frame["tokens_per_s"].tolist()
-    assert list(figure.data[1].y) == frame["ttft_ms"].tolist()
-    assert figure.data[0].hovertext[2].startswith("<b>2 layers on A (emulated on CPU)</b>")
-    assert [note.text for note in figure.layout.annotations] == ["0 layers", "2 layers", "4 layers"]
+    above, below = figure["data"]
+    assert list(above["y"]) == frame["tokens_per_s"].tolist()
+    assert list(below["y"]) == frame["ttft_ms"].tolist()
+    assert above["hovertext"][2].startswith("<b>2 layers on A (emulated on CPU)</b>")
+    notes = [note["text"] for note in figure["layout"]["annotations"]]
+    assert notes == ["0 layers", "2 layers", "4 layers"]
 
 
 def test_what_cannot_be_planned_is_said(graph):

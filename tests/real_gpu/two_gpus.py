@@ -19,9 +19,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import openvino as ov
 import pandas as pd
-from openvino import opset13 as op
+from openvino import Model, opset13 as op
 
 import hetero_lab as hl
 from hetero_lab.backend.bound import BoundModel, bind
@@ -36,7 +35,7 @@ F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 TURNS, IN_A_TURN = 8, 5
 
 
-def layers(count: int, width: int) -> ov.Model:
+def layers(count: int, width: int) -> Model:
     """Build residual layers of equal weights, ``4 * width**2`` bytes each."""
     random = np.random.default_rng(0)
     x = op.parameter([16, width], np.float32, name="x")
@@ -46,7 +45,7 @@ def layers(count: int, width: int) -> ov.Model:
         product = op.matmul(tensor, weights, False, False, name=f"layer{number}/matmul")
         active = op.relu(product, name=f"layer{number}/relu")
         tensor = op.add(active, tensor, name=f"layer{number}/add")
-    return ov.Model([op.result(tensor, name="y")], [x], f"layers_{count}x{width}")
+    return Model([op.result(tensor, name="y")], [x], f"layers_{count}x{width}")
 
 
 def first_half(bound: BoundModel, first: str, second: str) -> hl.Affinity:
@@ -135,7 +134,7 @@ def measured(
         float(np.abs(outputs[name] - wanted).max() / max(1e-30, np.abs(wanted).max()))
         for name, wanted in expected.items()
     )
-    row["subgraphs"] = compiled.partition.n_subgraphs
+    row["subgraphs"] = hl.partition(bound.prepared, placement).n_subgraphs
     row["compile_ms"] = round(compiled.compile_ms, 1)
     return {**row, "status": "ok"}, compiled
 
@@ -154,7 +153,8 @@ def main() -> int:
         given.devices = [hl.emulate(name).name for name in ("SIM0", "SIM1")] + ["CPU"]
     if len(given.devices) != 3:
         parser.error("name two GPUs and a third device, for instance GPU.0 GPU.1 CPU")
-    devices = tuple(given.devices)
+    first, second, last = given.devices
+    devices = first, second, last
     began = time.perf_counter()
     bound = bind(hl.load(given.model or layers(given.layers, given.width)))
     inputs = generate_inputs(bound, 0)

@@ -41,11 +41,12 @@ def block_curve(curve: BlockCurve) -> go.Figure:
             row=number,
             col=1,
         )
-    few = frame.iloc[sorted({0, len(frame) // 2, len(frame) - 1})]
-    for row in few.itertuples():
+    anchors = {len(frame) - 1: "right", len(frame) // 2: "center", 0: "left"}
+    for at, anchor in sorted(anchors.items()):
+        row = frame.iloc[at]
         figure.add_annotation(
-            x=row.memory_mib, y=row.tokens_per_s, text=f"{row.blocks} layers", showarrow=False,
-            yshift=14, row=1, col=1,
+            x=row["memory_mib"], y=row["tokens_per_s"], text=f"{row['blocks']:.0f} layers",
+            xanchor=anchor, yshift=14, showarrow=False, row=1, col=1,
         )  # fmt: skip
     scenario = curve.scenario
     figure.update_layout(
@@ -59,7 +60,8 @@ def block_curve(curve: BlockCurve) -> go.Figure:
         margin={"l": 70, "r": 30, "t": 110, "b": 60},
     )
     figure.update_xaxes(title=f"MiB on {plain(curve.device, 30)}", gridcolor=GRID, row=2, col=1)
-    figure.update_xaxes(gridcolor=GRID, rangemode="tozero")
+    most = frame["memory_mib"].max()
+    figure.update_xaxes(gridcolor=GRID, range=[-0.02 * most, 1.03 * most], zeroline=False)
     figure.update_yaxes(gridcolor=GRID, rangemode="tozero")
     figure.update_yaxes(title="tokens per second", row=1, col=1)
     figure.update_yaxes(title="first token, ms", row=2, col=1)
