@@ -30,8 +30,8 @@ def block_curve(curve: BlockCurve) -> go.Figure:
     ]
     for number, column in enumerate(("tokens_per_s", "ttft_ms"), start=1):
         figure.add_scatter(
-            x=frame["memory_mib"],
-            y=frame[column],
+            x=frame["memory_mib"].tolist(),
+            y=frame[column].tolist(),
             mode="lines+markers",
             line={"color": style.colour, "width": 2, "dash": style.dash},
             marker={"color": style.colour, "size": 7, "line": {"width": 0}},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -26,7 +27,7 @@ SCENARIO = hl.Scenario(12, 4)
 
 @pytest.fixture(scope="module")
 def graph():
-    return graph_at_context(prepare(decoder(N, own_shapes=True)), SCENARIO.context_tokens)
+    return graph_at_context(prepare(decoder(N, empty_from="layer")), SCENARIO.context_tokens)
 
 
 def costs_of(graph, devices: tuple[str, ...], seed: int) -> CostModel:
@@ -167,7 +168,7 @@ def test_each_number_of_layers_has_its_fastest_placement(graph, devices):
 
 def test_the_curve_is_drawn(graph):
     curve = hl.block_curve(replace(costs_of(graph, ("A", "B"), 7), emulated={"A": "CPU"}))
-    figure = hl.views.gallery(curve)["block_curve"].to_dict()
+    figure = json.loads(str(hl.views.gallery(curve)["block_curve"].to_json()))
     frame = curve.to_frame()
     above, below = figure["data"]
     assert list(above["y"]) == frame["tokens_per_s"].tolist()
