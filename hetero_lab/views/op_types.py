@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import plotly.graph_objects as go
 
-from hetero_lab.errors import ArgumentError, MeasurementError, names_at_hand
+from hetero_lab.errors import MeasurementError
 from hetero_lab.experiments.profile.result import Profile
 from hetero_lab.planning.cost_model import CostModel
+from hetero_lab.views.graph.data import supported_ops
 from hetero_lab.views.text import plain, time_text
 from hetero_lab.views.theme import GRID, TEXT, base_layout, device_styles, row_axis
 
@@ -60,24 +61,18 @@ def type_cells(
     """
     if isinstance(source, CostModel):
         return _cells_of_costs(source)
-    columns = list(getattr(source, "columns", ()))
-    if columns[:2] != ["op", "op_type"] or len(columns) < 3:
-        raise ArgumentError(
-            "Give what hetero_lab.support(model, devices) or hetero_lab.calibrate(model, devices) "
-            f"returns, not {type(source).__name__} {names_at_hand(columns)}."
-        )
-    devices = [str(column) for column in columns[2:]]
+    able = supported_ops(source)
     types = list(source["op_type"])
     counts = Counter(types)
     supported = {
-        device: Counter(t for t, able in zip(types, source[device], strict=True) if able)
-        for device in devices
+        device: Counter(t for op, t in zip(source["op"], types, strict=True) if op in able[device])
+        for device in able
     }
     times = {(t.op_type, t.device): t.time_us for t in type_times(profile)} if profile else {}
     return tuple(
         TypeCell(t, d, n, supported[d][t], times.get((t, d)))
         for t, n in counts.most_common()
-        for d in devices
+        for d in able
     )
 
 

@@ -61,6 +61,7 @@ TEXT = "#7a7a7a"  # the same contrast, 4.3, on white and on #111111
 LINE = "#9a9a9a"
 GRID = "rgba(128, 128, 128, 0.22)"
 BOUNDARY = "#8a8f98"
+CAUSE, CONSEQUENCE = "#e0314f", "#9d6bdb"  # at least 3 to 1 on white and on #111111
 CLEAR = "rgba(0, 0, 0, 0)"
 
 

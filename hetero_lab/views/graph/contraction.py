@@ -183,6 +183,7 @@ def _group(members: Sequence[GraphNode], groups: Mapping[int, str], index: int) 
     types = Counter(node.type for node in ops)
     devices = Counter(node.device for node in ops)
     precisions = dict.fromkeys(node.precision for node in members if node.precision)
+    displaced = [node.displaced for node in ops if node.displaced]
     return GraphNode(
         index=index,
         kind="group",
@@ -197,6 +198,8 @@ def _group(members: Sequence[GraphNode], groups: Mapping[int, str], index: int) 
         types=tuple(types.most_common()),
         devices=tuple(devices.most_common()),
         n_unseen=sum(node.n_unseen for node in members),
+        # A cause hides no less for being folded.
+        displaced=max(displaced, key=lambda found: found.is_cause, default=None),
     )
 
 

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING, TypeAlias
 
-from hetero_lab.errors import ArgumentError
+from hetero_lab.errors import ArgumentError, names_at_hand
 from hetero_lab.experiments.profile.result import Profile
 from hetero_lab.model.blocks import find_blocks
 from hetero_lab.model.opgraph import PARAMETER, RESULT, Op, OpGraph, Tensor
 from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.displacement import Displacement, displacements
 from hetero_lab.placement.partition import Boundary, Partition, Subgraph, boundary_size
+from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.runtime.counters import Counter, executed_ops_us
 from hetero_lab.tables import bytes_text
 from hetero_lab.views.text import squeeze, time_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Support: TypeAlias = "pd.DataFrame | CostModel"
 
 NO_SUBGRAPH = -1
 _TANGLED = 3  # wires for each node
@@ -28,7 +36,8 @@ class GraphNode:
     not known, and 0 where the op runs inside the node of ``leader``; ``fused`` are the ops that
     run inside this one's node. ``ops`` are the names of folded ops, ``types`` and ``devices`` how
     many are of each; ``n_unseen`` are the neighbours that are left out of the picture.
-    ``block`` names the repeated layer that the op is in, if it is in one.
+    ``block`` names the repeated layer that the op is in, if it is in one. ``displaced`` says of
+    an op, or of some of a group, why it is not on the device of its choice, where that is known.
     """
 
     index: int
@@ -47,6 +56,7 @@ class GraphNode:
     devices: tuple[tuple[str, int], ...] = ()
     n_unseen: int = 0
     block: str = ""
+    displaced: Displacement | None = None
 
     @property
     def is_port(self) -> bool:
@@ -162,7 +172,7 @@ class MeasuredTimes:
     reorders: tuple[Counter, ...] | None = None
 
 
-def data_of_profile(profile: Profile) -> GraphData:
+def data_of_profile(profile: Profile, support: Support | None = None) -> GraphData:
     """Build the data from what was measured."""
     median = time_text(profile.latency.median_us)
     what = f"{squeeze(profile.graph.name, 50)} on {squeeze(profile.label, 50)}"
@@ -173,7 +183,31 @@ def data_of_profile(profile: Profile) -> GraphData:
         emulated=dict(profile.environment.emulated),
         measured=measured_of(profile.counters),
         title=f"{what}: {median}, {structure(profile.partition)}",
+        support=support,
     )
+
+
+def supported_ops(support: Support) -> dict[str, frozenset[str]]:
+    """Return the ops that each device supports, the devices in their order.
+
+    Raises
+    ------
+    ArgumentError
+        ``support`` is neither a table of support nor a cost model.
+    """
+    if isinstance(support, CostModel):
+        return {device: support.supports(device) for device in support.devices}
+    columns = list(getattr(support, "columns", ()))
+    if columns[:2] != ["op", "op_type"] or len(columns) < 3:
+        raise ArgumentError(
+            "Give what hetero_lab.support(model, devices) or hetero_lab.calibrate(model, devices) "
+            f"returns, not {type(support).__name__} {names_at_hand(columns)}."
+        )
+    ops = list(support["op"])
+    return {
+        str(device): frozenset(op for op, able in zip(ops, support[device], strict=True) if able)
+        for device in columns[2:]
+    }
 
 
 def structure(partition: Partition) -> str:
@@ -212,13 +246,14 @@ def graph_data(
     emulated: Mapping[str, str] | None = None,
     measured: MeasuredTimes | None = None,
     title: str = "",
+    support: Support | None = None,
 ) -> GraphData:
     """Build the data of any placement; constants and what is computed from them are left out.
 
     Raises
     ------
     ArgumentError
-        The partition is of another model.
+        The partition is of another model, or ``support`` is something else.
     """
     affinity.check_model(graph)
     measured = measured or MeasuredTimes()
@@ -231,9 +266,13 @@ def graph_data(
         )
     members = _members(graph, partition)
     where = {op: subgraph for subgraph in partition.subgraphs for op in members[subgraph.index]}
+    displaced = {} if support is None else displacements(partition, supported_ops(support))
     how = "observed" if partition.observed else "predicted"
     nodes = tuple(
-        _node(op, graph, affinity, where.get(op.index), measured)
+        replace(
+            _node(op, graph, affinity, where.get(op.index), measured),
+            displaced=displaced.get(op.name),
+        )
         for op in graph
         if op.index in where or op.index not in graph.constant_side
     )

@@ -18,6 +18,7 @@ from hetero_lab.views.graph.data import (
     GraphEdge,
     GraphNode,
     MeasuredTimes,
+    Support,
     data_of_profile,
     graph_data,
 )
@@ -25,7 +26,16 @@ from hetero_lab.views.graph.folding import AUTO, Fold, Shown
 from hetero_lab.views.graph.layout import CROWDED, DENSE, ROOMY, TITLE_CHARACTER, Spacing, lay_out
 from hetero_lab.views.graph.rows import FramePiece, Page, Point, break_into_rows
 from hetero_lab.views.text import escape, plain
-from hetero_lab.views.theme import BOUNDARY, LINE, TEXT, DeviceStyle, base_layout, device_styles
+from hetero_lab.views.theme import (
+    BOUNDARY,
+    CAUSE,
+    CONSEQUENCE,
+    LINE,
+    TEXT,
+    DeviceStyle,
+    base_layout,
+    device_styles,
+)
 
 WIDTH = 1160
 _BOUNDARY_WIDTHS = (1.8, 2.4, 3.2, 4.4, 6.0)
@@ -46,6 +56,7 @@ def placement_graph(
     around: str | None = None,
     hops: int = 2,
     find: str = "",
+    support: Support | None = None,
 ) -> go.Figure:
     """Draw what was measured of a placement: ops in their subgraphs, boundaries between them.
 
@@ -63,6 +74,10 @@ def placement_graph(
         What of a big graph is drawn: see :class:`hetero_lab.views.graph.folding.Shown`. Several
         hundred ops are folded into groups; ``unfold`` opens some, ``around`` shows what is near
         to an op, ``find`` marks the ops that have a text in their name.
+    support
+        What :func:`hetero_lab.support` says of the devices, the preferred one first, or a cost
+        model. Ops that a preferred device cannot run are then ringed as causes, and those that it
+        could run, but that are elsewhere with a cause in their subgraph, as consequences.
 
     Returns
     -------
@@ -71,7 +86,8 @@ def placement_graph(
     Raises
     ------
     ArgumentError
-        There is no such way to fold, no such op or group, or nothing is found.
+        There is no such way to fold, no such op or group, nothing is found, or ``support`` is
+        something else.
 
     Examples
     --------
@@ -84,7 +100,7 @@ def placement_graph(
     True
     """
     shown = Shown(fold, unfold, around, hops, find)
-    return draw(shown.of(data_of_profile(profile)), width)
+    return draw(shown.of(data_of_profile(profile, support)), width)
 
 
 def placement_graph_of(
@@ -101,6 +117,7 @@ def placement_graph_of(
     around: str | None = None,
     hops: int = 2,
     find: str = "",
+    support: Support | None = None,
 ) -> go.Figure:
     """Draw a placement that need not have been measured.
 
@@ -114,13 +131,13 @@ def placement_graph_of(
         Op → time in µs, as far as it is known.
     title, width
         Title of the figure, and about how wide a row may be in pixels.
-    fold, unfold, around, hops, find
-        What of a big graph is drawn, as in :func:`placement_graph`.
+    fold, unfold, around, hops, find, support
+        What of a big graph is drawn, and what is ringed, as in :func:`placement_graph`.
 
     Raises
     ------
     ArgumentError
-        Affinity or partition are of another model.
+        Affinity or partition are of another model, or ``support`` is something else.
     """
     data = graph_data(
         graph,
@@ -129,6 +146,7 @@ def placement_graph_of(
         emulated=emulated,
         measured=MeasuredTimes(times_us=dict(times_us or {})),
         title=title,
+        support=support,
     )
     return draw(Shown(fold, unfold, around, hops, find).of(data), width)
 
@@ -159,6 +177,7 @@ def draw(data: GraphData, width: int = WIDTH) -> go.Figure:
         _draw_ops(figure, data, page, style, radii, labels)
     _draw_precisions(figure, data, page, radii)
     _draw_ports(figure, data, page, labels)
+    _draw_displaced(figure, data, page, radii)
     _draw_marks(figure, data, page, radii)
     _draw_titles(figure, data, page, titles)
     _write(figure, [(page.exits[op], text) for op, text in exits.items() if op in page.exits])
@@ -330,6 +349,25 @@ def _draw_ports(figure: go.Figure, data: GraphData, page: Page, labels: Mapping[
         [graph_words.port_hover(n) for n in ports], name="model input or output",
         legendrank=1002,
     )  # fmt: skip
+
+
+def _draw_displaced(
+    figure: go.Figure, data: GraphData, page: Page, radii: Mapping[int, float]
+) -> None:
+    for is_cause, name, symbol, colour in (
+        (True, "cause: not supported where preferred", "circle-open", CAUSE),
+        (False, "consequence: goes along with it", "diamond-open", CONSEQUENCE),
+    ):
+        own = [n.index for n in data.nodes if n.displaced and n.displaced.is_cause == is_cause]
+        if own:
+            figure.add_scatter(
+                x=[page.spots[i][0] for i in own], y=[page.spots[i][1] for i in own],
+                mode="markers", name=name, hoverinfo="skip", legendrank=1005,
+                marker={
+                    "size": [2 * radii[i] + (6 if is_cause else 8) for i in own],
+                    "symbol": symbol, "color": colour, "line": {"width": 2},
+                },
+            )  # fmt: skip
 
 
 def _draw_marks(figure: go.Figure, data: GraphData, page: Page, radii: Mapping[int, float]) -> None:

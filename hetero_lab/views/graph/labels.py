@@ -131,6 +131,8 @@ def op_hover(node: GraphNode, data: GraphData) -> str:
         lines.append("the counters do not tell its time")
     if node.precision:
         lines.append(f"runs in {plain(node.precision)}")
+    if node.displaced:
+        lines.append(plain(str(node.displaced)))
     if node.fused:
         names = ", ".join(plain(name, 40) for name in node.fused[:_MOST])
         more = f" and {len(node.fused) - _MOST} more" if len(node.fused) > _MOST else ""

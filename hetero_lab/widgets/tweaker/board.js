@@ -38,6 +38,12 @@ function warning() {
   return svg("path", { class: "hl-warning", d: "M8 -13L13.5 -3.5H2.5ZM8 -10V-7M8 -5.8V-4.8" });
 }
 
+// A ring around a node that is not on the device of its choice; hidden until it is so.
+function ring() {
+  return svg("path", { class: "hl-ring" });
+}
+const RINGS = { cause: SHAPES.circle(8.5), consequence: SHAPES.diamond(8) };
+
 function microseconds(us) {
   if (us === null || us === undefined) return "–";
   if (us < 0.005) return "0";
@@ -83,7 +89,7 @@ function makeGraph(model, selection) {
     const title = svg("title");
     const parts = [shape, title];
     if (node.kind === "op") parts.unshift(svg("circle", { class: "hl-halo", r: 9.5 }));
-    if (node.kind === "op") parts.push(warning());
+    if (node.kind === "op") parts.push(ring(), warning());
     if (node.label) {
       const beside = { input: ["end", -8, 3], output: ["start", 8, 3] }[node.kind]
         ?? ["middle", 0, 16];
@@ -98,7 +104,8 @@ function makeGraph(model, selection) {
       group.setAttribute("data-op", place);
       group.setAttribute("id", `hl-${model._hlId}-op-${place}`);
     }
-    return { group, shape, title, text: group.querySelector("text") };
+    return { group, shape, title, text: group.querySelector("text"),
+      ring: group.querySelector(".hl-ring") };
   });
   const stage = svg("g", { "data-hl": "stage" }, wires, crossing,
     svg("g", {}, ...nodes.map(n => n.group)), rope);
@@ -286,12 +293,22 @@ function makeGraph(model, selection) {
   const wrongKey = html("span", { class: "hl-key hl-wrong" },
     svg("svg", { class: "hl-chip", viewBox: "1 -15 14 14", "aria-hidden": "true" }, warning()),
     "wrong numbers");
-  bar.append(wrongKey);
+  const ringKeys = [["cause", "cause: not supported where preferred"],
+    ["consequence", "consequence: goes along with it"]].map(([kind, text]) => {
+    const mark = ring();
+    mark.setAttribute("d", RINGS[kind]);
+    return html("span", { class: "hl-key", "data-ring": kind },
+      svg("svg", { class: "hl-chip", viewBox: "-11 -11 22 22", "aria-hidden": "true" }, mark), text);
+  });
+  bar.append(wrongKey, ...ringKeys);
 
   function colour() {
     const { devices: now, subgraphs } = model.get("placed");
     const wrong = new Map(model.get("placed").wrong);
+    const displaced = new Map(model.get("placed").displaced.map(([i, kind, text]) => [i, { kind, text }]));
     wrongKey.hidden = !wrong.size;
+    for (const key of ringKeys)
+      key.hidden = ![...displaced.values()].some(({ kind }) => kind === key.dataset.ring);
     picture.nodes.forEach((node, i) => {
       if (node.kind !== "op") {
         nodes[i].title.textContent = `${node.name}\nmodel ${node.kind}`;
@@ -305,9 +322,13 @@ function makeGraph(model, selection) {
         nodes[i].group.dataset.device = look.device;
       }
       nodes[i].group.classList.toggle("hl-wrong", wrong.has(i));
+      const { kind, text: why } = displaced.get(i) ?? { kind: "", text: "" };
+      nodes[i].group.dataset.ring = kind;
+      nodes[i].ring.setAttribute("d", RINGS[kind] ?? "");
       const time = node.us.length ? `\n${times(node, palette).join(", ")}` : "";
       const text = `${node.name}\n${node.type} on ${look.label}, subgraph ${subgraphs[i]}`
-        + `\n→ ${node.outputs.join("; ")}${time}` + (wrong.has(i) ? `\n${wrong.get(i)}` : "");
+        + `\n→ ${node.outputs.join("; ")}${time}` + (wrong.has(i) ? `\n${wrong.get(i)}` : "")
+        + (why ? `\n${why}` : "");
       nodes[i].title.textContent = text;
       nodes[i].group.setAttribute("aria-label", text);
     });

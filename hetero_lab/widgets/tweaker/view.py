@@ -14,6 +14,7 @@ from hetero_lab.errors import names_at_hand
 from hetero_lab.lint.context import Finding
 from hetero_lab.lint.wrong_numbers import FoundSet
 from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.displacement import displacements
 from hetero_lab.tables import bytes_text
 from hetero_lab.views.text import squeeze
 from hetero_lab.widgets.tweaker.background import Later
@@ -33,8 +34,9 @@ class Board(anywidget.AnyWidget):
     """Graph and table side by side, linked both ways.
 
     ``picture`` and ``palette`` are set once. ``placed`` has the number of the device and of the
-    subgraph of each node, and says of some what is wrong with their numbers; ``selected`` are
-    places in the list of nodes, and clicks change it.
+    subgraph of each node, and says of some what is wrong with their numbers, or why they are not
+    on the device of their choice; ``selected`` are places in the list of nodes, and clicks change
+    it.
     """
 
     _esm = _file_text("board.js")
@@ -215,6 +217,10 @@ class TweakerView:
                 [self.picture.place_of[op], _mark_text(found, op)]
                 for found in state.wrong_sets
                 for op in found.ops
+            ],
+            "displaced": [
+                [self.picture.place_of[op], "cause" if why.is_cause else "consequence", str(why)]
+                for op, why in displacements(what_if.partition, state.able).items()
             ],
         }
         with panel.hold_sync():

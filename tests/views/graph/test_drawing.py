@@ -3,11 +3,13 @@ from __future__ import annotations
 import json
 import re
 
+import pandas as pd
 import pytest
 from random_models import random_affinity, random_model
 from views.hand_made import NASTY, small_graph, small_profile
 
 import hetero_lab as hl
+from hetero_lab.errors import ArgumentError
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import predict
@@ -164,3 +166,40 @@ def test_backgrounds_are_clear_and_nothing_is_offered_that_uploads():
     figure = hl.views.placement_graph(small_profile())
     assert figure.layout.paper_bgcolor == figure.layout.plot_bgcolor == "rgba(0, 0, 0, 0)"
     assert "sendChartToCloud" in figure.layout.modebar.remove
+
+
+def rings(figure):
+    """Return the ops in the rings of causes and consequences, by the name in the legend."""
+    spots = {
+        (x, y): index
+        for trace in figure.data if trace.customdata is not None
+        for x, y, index in zip(trace.x, trace.y, trace.customdata, strict=True)
+    }  # fmt: skip
+    graph = small_graph()
+    return {
+        trace.name.partition(":")[0]: [
+            graph.ops[spots[spot]].name for spot in zip(trace.x, trace.y, strict=True)
+        ]
+        for trace in figure.data
+        if trace.name and trace.name.startswith(("cause", "consequence"))
+    }
+
+
+def test_causes_and_consequences_are_ringed():
+    graph = small_graph()
+    types = [(op.name, op.type) for op in graph if op.name in ("matmul", "relu", "softmax", "add")]
+    table = pd.DataFrame(types, columns=["op", "op_type"])
+    table["ACC"] = table["op_type"] != "Softmax"
+    table["CPU"] = True
+    measured = small_profile()
+    assert rings(hl.views.placement_graph(measured)) == {}
+    assert rings(hl.views.placement_graph(measured, support=table)) == {"cause": ["softmax"]}
+    along = hl.Affinity.from_graph(
+        graph, {op.name: "ACC" if op.name in ("x", "matmul", "relu") else "CPU" for op in graph}
+    )
+    drawn = placement_graph_of(graph, along, predict(graph, along), support=table)
+    assert rings(drawn) == {"cause": ["softmax"], "consequence": ["add"]}
+    said = [text for trace in drawn.data for text in trace.hovertext or ()]
+    assert any("ACC can run it; it goes along with" in text and "softmax" in text for text in said)
+    with pytest.raises(ArgumentError, match=r"not \[1\] \(list\)"):
+        hl.views.placement_graph(measured, support=[1])

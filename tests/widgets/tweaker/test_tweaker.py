@@ -351,6 +351,22 @@ def test_wrong_ops_are_marked_until_they_are_torn_apart():
     assert board.placed["wrong"] == marks
 
 
+def test_causes_and_consequences_are_marked(model):
+    hl.emulate("ACC", unsupported={"Concat", "MaxPool", "Softmax"})
+    tweaker = hl.AffinityTweaker(model, ["ACC", "CPU"])
+    marks = {kind: [] for kind in ("cause", "consequence")}
+    graph = tweaker.state.graph
+    softmax = next(op.name for op in graph if op.type == "Softmax")
+    before = graph.ops[graph.ops[graph.index_of[softmax]].inputs[0][0]].name
+    tweaker.select(ops=[before])
+    tweaker.assign("CPU")
+    for index, kind, text in tweaker.view.board.placed["displaced"]:
+        marks[kind].append((index, text))
+    assert (place(tweaker, softmax), "ACC cannot run it") in marks["cause"]
+    assert [index for index, _ in marks["consequence"]] == [place(tweaker, before)]
+    assert softmax in marks["consequence"][0][1]
+
+
 def test_a_remedy_needs_a_device_of_the_tweaker():
     case = chain_case(Fault(frozenset({"tanh"}), "tanh"))
     wrong = injected_faults.search(case)
