@@ -93,7 +93,6 @@ def test_a_predicted_schedule_is_drawn_as_it_is_planned():
     made = SchedulePlan(
         small_profile().affinity,
         Schedule(("ACC", "CPU"), entries, (entries[0], entries[2])),
-        False,
         "list scheduling",
         (),
         {"ACC": "CPU"},
