@@ -20,9 +20,13 @@ from hetero_lab.errors import ArgumentError, InputError, ModelError, names_at_ha
 _IDS, _MASK, _POSITIONS, _BEAM = "input_ids", "attention_mask", "position_ids", "beam_idx"
 _INPUTS = (_IDS, _MASK, _POSITIONS, _BEAM)
 _OUTPUT = "logits"
-_CONTEXT = ["hetero_lab", "context_tokens"]
-_DIRECTORY = ["hetero_lab", "directory"]
-_TOKENIZER_FILES = ("openvino_tokenizer.*", "openvino_detokenizer.*")
+_NOTES = "hetero_lab"
+_CONTEXT = [_NOTES, "context_tokens"]
+_DIRECTORY = [_NOTES, "directory"]
+TOKENIZER_FILES = (
+    "openvino_detokenizer.bin", "openvino_detokenizer.xml", "openvino_tokenizer.bin",
+    "openvino_tokenizer.xml",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -256,11 +260,17 @@ def directory_of(model: ov.Model) -> Path | None:
 
 
 def tokenizer_files(model: ov.Model) -> list[Path]:
-    """Return the files of the tokenizer beside a language model, in alphabetical order."""
+    """Return the files of the tokenizer beside a language model."""
     directory = directory_of(model)
     if directory is None:
         return []
-    return sorted(file for pattern in _TOKENIZER_FILES for file in directory.glob(pattern))
+    return [directory / name for name in TOKENIZER_FILES if (directory / name).is_file()]
+
+
+def forget_notes(model: ov.Model) -> None:
+    """Take out what was noted in a model: in a file, somebody else may have written it."""
+    if _NOTES in model.rt_info:
+        del model.rt_info[_NOTES]
 
 
 def _context_tokens(model: ov.Model) -> int | None:

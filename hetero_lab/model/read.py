@@ -35,7 +35,12 @@ from hetero_lab.errors import (
     shorten,
     warn,
 )
-from hetero_lab.model.language import is_language_model, set_context_tokens, set_directory
+from hetero_lab.model.language import (
+    forget_notes,
+    is_language_model,
+    set_context_tokens,
+    set_directory,
+)
 from hetero_lab.model.naming import make_names_unique, name_the_nameless, names_of_file, unique
 from hetero_lab.model.opgraph import (
     CONSTANT,
@@ -132,6 +137,7 @@ def prepare(source: Source, shapes: Shapes | None = None) -> PreparedModel:
         if model.get_friendly_name().endswith("_Frontend_IR"):
             # Frontends call every model the same; the file's name tells more.
             model.set_friendly_name(Path(os.fspath(source)).stem)
+        forget_notes(model)
         _note_surroundings(model, path)
     if shapes or not is_language_model(model):
         _set_static_shapes(model, shapes or {})

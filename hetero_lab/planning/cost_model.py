@@ -261,6 +261,14 @@ class CostModel(CostTerms):
             f"{shorten(graph.name)}): {what}. Make one with hetero_lab.calibrate(model, devices)."
         )
 
+    def check_scenario(self, scenario: Scenario | None) -> None:
+        """Raise PlanError unless it is of this scenario: times and the cache are those of it."""
+        if self.scenario != scenario:
+            raise PlanError(
+                f"This cost model holds for scenario={self.scenario!r}, not {scenario!r}. "
+                "Calibrate with that, or leave costs= out."
+            )
+
     def check_conditions(
         self, devices: tuple[str, ...], properties: Mapping[str, Mapping[str, Any]]
     ) -> None:

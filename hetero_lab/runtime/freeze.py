@@ -12,7 +12,12 @@ import openvino as ov
 
 from hetero_lab.backend.core import runtime_version
 from hetero_lab.backend.emulation import emulated_devices, plugin_of
-from hetero_lab.model.language import is_language_model, language_model, tokenizer_files
+from hetero_lab.model.language import (
+    forget_notes,
+    is_language_model,
+    language_model,
+    tokenizer_files,
+)
 from hetero_lab.model.read import input_name, save
 from hetero_lab.placement.partition import predict
 from hetero_lab.placement.placement import BoundPlacement
@@ -58,8 +63,7 @@ def write_program(target: Path, placed: BoundPlacement, arrays: Sequence[np.ndar
         node.get_friendly_name(): node.get_rt_info()["affinity"].astype(str)
         for node in model.get_ordered_ops()
     }
-    if "hetero_lab" in model.rt_info:  # where it was read is nobody else's business
-        del model.rt_info["hetero_lab"]
+    forget_notes(model)  # where it was read is nobody else's business
     save(model, target / "model.xml")
     generation = _generation(bound.model)
     names = [input_name(port) for port in bound.model.inputs]

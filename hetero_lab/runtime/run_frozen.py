@@ -61,6 +61,8 @@ def text(
     directory: str | os.PathLike[str], prompt: str, new_tokens: int = _NEW_TOKENS
 ) -> Iterator[str]:
     """Yield a text as a frozen language model goes on with it, up to the end that it sees."""
+    if not prompt:
+        raise ValueError("The prompt is empty: there is nothing to go on with.")
     words = Tokenizer(directory)
     made: list[int] = []
     told = ""
@@ -327,7 +329,8 @@ def main() -> None:
     if sys.argv[1:2] == ["--observe"]:
         _observe_into(*sys.argv[2:])
         return
-    if "generation" in _plan(here) and len(sys.argv) > 1 and not sys.argv[1].endswith(".npz"):
+    is_file = len(sys.argv) > 1 and sys.argv[1].endswith(".npz") and Path(sys.argv[1]).is_file()
+    if "generation" in _plan(here) and len(sys.argv) > 1 and not is_file:
         _print_text(here, *sys.argv[1:])
         return
     outputs = run(here, np.load(sys.argv[1] if len(sys.argv) > 1 else here / "inputs.npz"))

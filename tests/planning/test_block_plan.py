@@ -155,6 +155,14 @@ def test_times_of_unseen_cuts_follow_from_a_few(graph, layers):
         assert costs.predict_ttft_ms(affinity) == pytest.approx(first_ms, rel=0.1)
 
 
+def test_costs_hold_for_their_scenario(prepared, graph, layers, own_core):
+    costs = costs_of(graph, layers, ("ACC", "CPU"), 0)
+    for other in (hl.Scenario(4096, 512), replace(SCENARIO, batch=2)):
+        with pytest.raises(PlanError, match="holds for scenario=Scenario.*12.*not Scenario"):
+            hl.optimize(prepared.model, ["ACC", "CPU"], costs=costs, scenario=other, core=own_core)
+    assert own_core.n_compiled == 0
+
+
 def test_costs_of_both_phases_are_stored(graph, layers, tmp_path):
     costs = costs_of(graph, layers, ("A", "B"), 1)
     costs = replace(costs, prefill=costs_of(graph, layers, ("A", "B"), 2))

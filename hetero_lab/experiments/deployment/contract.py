@@ -16,7 +16,6 @@ from hetero_lab.experiments.environment import Environment
 from hetero_lab.tables import SCHEMA_VERSION, read_json, write_json
 
 FILE_NAME, KIND = "contract.json", "contract"
-HASHED = ("model.xml", "model.bin", "requests.npz")
 
 
 class LatencyPromise(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +48,7 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     Attributes
     ----------
     files
-        SHA-256 of each file that is not readable as text.
+        SHA-256 of each file but ``placement.json``, which is compared part by part.
     target, properties, affinity, emulated
         As in ``placement.json``.
     devices

@@ -14,14 +14,13 @@ from hetero_lab.errors import ArgumentError, CompileError
 from hetero_lab.experiments.deployment.check_run import expected_outputs, observe
 from hetero_lab.experiments.deployment.contract import (
     FILE_NAME,
-    HASHED,
     AccuracyPromise,
     Contract,
     file_digest,
     write_contract,
 )
 from hetero_lab.experiments.environment import current_environment
-from hetero_lab.model.language import Scenario, is_language_model
+from hetero_lab.model.language import TOKENIZER_FILES, Scenario, is_language_model
 from hetero_lab.model.read import Source
 from hetero_lab.placement.placement import PlacementLike, resolve
 from hetero_lab.runtime.compiled import compile_placed
@@ -132,7 +131,11 @@ def freeze(
             Contract(
                 label=placed.label,
                 model_fingerprint=placed.bound.fingerprint,
-                files={name: file_digest(draft / name) for name in HASHED},
+                files={
+                    file.name: file_digest(file)
+                    for file in sorted(draft.iterdir())
+                    if file.name != "placement.json"
+                },
                 **{key: plan[key] for key in ("target", "properties", "affinity", "emulated")},
                 devices={name: seen.devices.get(name, "") for name in placed.devices},
                 execution_devices=seen.execution_devices,
@@ -148,6 +151,8 @@ def freeze(
         files = sorted(draft.iterdir(), key=lambda file: file.name == FILE_NAME)
         for file in files:
             os.replace(file, target / file.name)
+        for name in {*TOKENIZER_FILES} - {file.name for file in files}:
+            (target / name).unlink(missing_ok=True)  # of a model that was frozen here before
     return target
 
 

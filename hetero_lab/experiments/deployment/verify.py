@@ -17,7 +17,6 @@ from hetero_lab.experiments.deployment.check_run import (
     observe,
 )
 from hetero_lab.experiments.deployment.contract import (
-    HASHED,
     Contract,
     file_digest,
     read_contract,
@@ -203,7 +202,8 @@ def judged(
 
 
 def _model(directory: str | os.PathLike[str], contract: Contract) -> ContractPart:
-    other = [n for n in HASHED if file_digest(Path(directory) / n) != contract.files.get(n)]
+    then = contract.files.items()
+    other = [name for name, digest in then if file_digest(Path(directory) / name) != digest]
     if other:
         return ContractPart("model", BROKEN, f"{' and '.join(other)} is not what was frozen")
     return ContractPart("model", OK)

@@ -223,6 +223,7 @@ class Calibration:
     validating: list[Observation] = field(default_factory=list)
     prior: CostModel | None = None
     layers: tuple[tuple[str, ...], ...] | None = None
+    validates: bool = True  # unless it was asked to validate with no placement
 
     @classmethod
     def begin(
@@ -260,6 +261,7 @@ class Calibration:
 
         Ctrl-C ends it, too: the observer is ``interrupted`` then.
         """
+        self.validates = validate != 0
         try:
             self._run(until_s, validate)
         except KeyboardInterrupt:
@@ -368,7 +370,7 @@ class Calibration:
                     "as on the other devices."
                 )
         if self._is_coarse and self.layers is not None:
-            if not self.validating:
+            if self.validates and not self.validating:
                 yield (
                     f"{limit} allowed {len(self.observed)} placements: nothing validates the "
                     "predictions. A larger budget_s does."

@@ -241,6 +241,7 @@ def optimize(
         )
     if costs is not None:
         costs.check_graph(bound.graph)
+        costs.check_scenario(scenario)
     check_constraints(bound.graph, names, memory_limit, pin)
     conditions = Conditions(inputs, seed, isolate=isolate)
     with SearchProgress(watch, show=progress) as bar:

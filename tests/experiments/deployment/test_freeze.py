@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import numpy as np
+import openvino as ov
 import pytest
 from random_models import random_affinity, random_model
 from small_language_models import decoder
@@ -14,6 +15,7 @@ from small_language_models import decoder
 import hetero_lab as hl
 from hetero_lab.errors import InputError, OutputPathError
 from hetero_lab.experiments.profile.frozen import profile_frozen
+from hetero_lab.model.language import language_model, tokenizer_files
 from hetero_lab.model.read import prepare
 from hetero_lab.runtime.freeze import write_frozen
 
@@ -95,7 +97,9 @@ def test_a_language_model_generates_without_the_lab(tmp_path):
         assert file["out0.0"].argmax(-1).tolist() == file["in0.1"].tolist()
     assert hl.verify(directory, turns=3, slower=1e6).ok
 
-    refused = run_without_the_lab(directory, "Once upon a time")
+    refused = run_without_the_lab(directory, "")
+    assert (refused.returncode, refused.stderr.strip()[:19]) == (1, "The prompt is empty")
+    refused = run_without_the_lab(directory, "What is in a.npz")
     assert refused.returncode == 1
     assert "no openvino_tokenizer.xml" in refused.stderr
     plan = json.loads((directory / "placement.json").read_text())
@@ -103,6 +107,40 @@ def test_a_language_model_generates_without_the_lab(tmp_path):
     (directory / "placement.json").write_text(json.dumps(plan))
     refused = run_without_the_lab(directory)
     assert "longer than the model's context of 20 tokens" in refused.stderr
+
+
+@pytest.mark.slow
+def test_a_tokenizer_is_part_of_what_is_verified(tmp_path):
+    exported = tmp_path / "exported"
+    exported.mkdir()
+    ov.save_model(decoder(1), exported / "openvino_model.xml")
+    files = [
+        f"openvino_{kind}.{end}" for kind in ("tokenizer", "detokenizer") for end in ("xml", "bin")
+    ]
+    for name in files:
+        (exported / name).write_text(name)
+    (exported / "openvino_tokenizer.xml.bak").write_text("old")
+    model = hl.load(exported)
+    assert tokenizer_files(model) == [exported / name for name in sorted(files)]
+    directory = hl.freeze(model, "CPU", tmp_path / "frozen")
+    assert {path.name for path in directory.glob("openvino_*")} == set(files)
+    (directory / "openvino_tokenizer.xml").write_text("another")
+    proven = hl.verify(directory, turns=3, slower=1e6)
+    assert proven.broken == ("model",)
+    assert "openvino_tokenizer.xml is not what was frozen" in str(proven)
+    hl.freeze(hl.load(decoder(1)), "CPU", directory)  # has none, and none is left
+    assert not [*directory.glob("openvino_*")]
+
+
+def test_notes_in_a_file_are_not_believed(tmp_path):
+    written = decoder(1)
+    written.set_rt_info(str(tmp_path), ["hetero_lab", "directory"])
+    written.set_rt_info("x", ["hetero_lab", "context_tokens"])
+    ov.save_model(written, tmp_path / "model.xml")
+    (tmp_path / "openvino_tokenizer.xml").write_text("not that of the model")
+    model = hl.load(tmp_path / "model.xml")
+    assert tokenizer_files(model) == []
+    assert language_model(model).context_tokens is None
 
 
 def test_prompts_that_a_language_model_does_not_take(tmp_path):
