@@ -55,6 +55,16 @@ def test_every_stored_output_is_of_a_notebook():
         assert json.loads(lzma.decompress(path.read_bytes()))
 
 
+def test_only_a_widget_is_said_to_be_one():
+    widgets = []
+    for path in sorted(NOTEBOOKS.glob("*.ipynb")):
+        for cell in with_outputs(path).cells:
+            if "A widget, which needs" in json.dumps(cell.get("outputs", [])):
+                widgets.append(cell.source.splitlines()[0])
+    assert widgets
+    assert all("AffinityTweaker(" in line or "SweepExplorer(" in line for line in widgets)
+
+
 def test_a_figure_cannot_end_its_script():
     assert figure_html('{"text": "</script><b>"}').count("</script>") == 1
 
