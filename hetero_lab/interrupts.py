@@ -9,10 +9,11 @@ on with half a result as if it were whole.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from types import FrameType
 from typing import Any, ParamSpec, TypeVar
@@ -78,6 +79,28 @@ def guarded(function: Callable[_P, _T]) -> Callable[_P, _T]:
         )
 
     return call
+
+
+@contextlib.contextmanager
+def deferred() -> Iterator[Callable[[], bool]]:
+    """Let Ctrl-C wait until a block is over; yields a function that tells whether it came.
+
+    For steps that belong together and are short, or end by themselves when it came. As with
+    :func:`guarded`, a handler set by other code is left alone.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or handler not in (signal.default_int_handler, _on_signal):
+        yield lambda: False
+        return
+    came: list[FrameType | None] = []
+    signal.signal(signal.SIGINT, lambda _number, frame: came.append(frame))
+    try:
+        yield lambda: bool(came)
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    if came:
+        signal.raise_signal(signal.SIGINT)
 
 
 def set_aside(result: object) -> None:

@@ -1,7 +1,7 @@
 """Run the subgraphs of several requests, each as soon as its inputs are there.
 
 A device runs one subgraph at a time: of the oldest request, and of that the one with the longest
-path behind it. There are as many threads as devices, not bound to any, and a call takes part in
+path behind it. There is one thread more than devices, none bound to any, and a call takes part in
 its own thread. Whichever finishes a subgraph starts everything that can start now: asynchronously
 on other devices, so that these do not wait for a thread to wake up, and runs one itself. What was
 started like that is handed to a thread that waits for it. All threads sleep while there is
@@ -14,6 +14,7 @@ import atexit
 import contextlib
 import heapq
 import itertools
+import logging
 import os
 import sys
 import threading
@@ -25,6 +26,7 @@ from typing import TypeAlias
 import numpy as np
 import openvino as ov
 
+from hetero_lab import interrupts
 from hetero_lab.clock import now
 from hetero_lab.errors import ClosedError, HeteroLabError, InferenceError, last_line
 from hetero_lab.runtime.submodels import Submodel
@@ -34,6 +36,7 @@ from hetero_lab.runtime.timeline import Span
 Outputs: TypeAlias = dict[str, np.ndarray]
 Done: TypeAlias = Callable[[Future[Outputs]], object]
 
+_LOG = logging.getLogger(__name__)
 _KEPT_SPANS = 100_000
 _RANKED_AFTER = 3  # requests after which urgency follows measured times
 
@@ -144,7 +147,7 @@ class Slot:
             self.requests[index].wait()
 
     def settle(self, index: int) -> None:
-        """Wait for a subgraph that may have been started."""
+        """Wait for a subgraph if it runs, whatever comes of it."""
         with contextlib.suppress(RuntimeError):
             self.requests[index].wait()
 
@@ -201,6 +204,7 @@ class Scheduler:
         self._waiting: deque[_Job] = deque()
         self._ready: dict[str, list[tuple[int, float, int, _Job, int]]] = {d: [] for d in devices}
         self._resting = set(self._ready)  # devices that run nothing
+        self._hosts = {d for d, c in zip(devices, compiled, strict=True) if n_threads(c)}
         self._started: deque[_Run] = deque()  # what no thread waits for yet
         self._state = threading.RLock()
         self._wake = threading.Condition(self._state)
@@ -218,7 +222,7 @@ class Scheduler:
             threading.Thread(
                 target=self._work, args=(core,), name=f"hetero_lab executor {i}", daemon=True
             )
-            for i, core in enumerate(_separate_cores(len(self._ready), compiled))
+            for i, core in enumerate([*_separate_cores(len(self._ready), compiled), None])
         ]
         for thread in self._threads:
             thread.start()
@@ -242,12 +246,18 @@ class Scheduler:
             The caller is a done callback, whose thread would wait for itself.
         """
         self._refuse_in_callback("called")
-        job = self._put(arrays, None)
-        with self._state:
-            run = self._take() if self._running == {job} else None
-        self._start_others()
-        while run is not None:
-            run = self._run(run, until=job)
+        with interrupts.deferred() as interrupted:  # or what this thread has in hand would be lost
+            job = self._put(arrays, None)
+            with self._state:
+                run = self._take(job)
+            self._start_others()
+            while run is not None and not interrupted():
+                run = self._run(run, job)
+            if run is not None:
+                with self._state:
+                    job.error = KeyboardInterrupt()
+                    self._started.append(run)
+                    self._wake.notify()
         return job.future.result()
 
     def submit(self, arrays: Sequence[np.ndarray], done: Done | None = None) -> Future[Outputs]:
@@ -258,8 +268,9 @@ class Scheduler:
         ClosedError
             It was closed.
         """
-        job = self._put(arrays, done)
-        self._start_others()
+        with interrupts.deferred():
+            job = self._put(arrays, done)
+            self._start_others()
         return job.future
 
     @contextlib.contextmanager
@@ -287,14 +298,14 @@ class Scheduler:
         """
         self.stop()
         with self._state:
+            cancelled = list(self._waiting) if cancel else []
             if cancel:
-                for job in self._waiting:
-                    job.future.cancel()
-                    job.future.set_running_or_notify_cancel()  # wakes concurrent.futures.wait
-                    self._forget(job)
                 self._waiting.clear()
-            if self._is_calling_back:
-                return
+        for job in cancelled:
+            self._settle(job, job.cancel)
+        if self._is_calling_back:
+            return
+        with self._state:
             self._idle.wait_for(lambda: not self._running)
         for thread in self._threads:
             thread.join()
@@ -350,9 +361,16 @@ class Scheduler:
         with self._state:
             heapq.heappush(self._ready[self._devices[index]], entry)
 
-    def _take(self) -> _Run | None:
-        """Take the most urgent subgraph whose device rests; the state is locked."""
+    def _take(self, own: _Job | None = None) -> _Run | None:
+        """Take the most urgent subgraph whose device rests; the state is locked.
+
+        If the job of a caller is given it is one of this job, and on the host's cores rather than
+        on another device, for which its thread would only wait.
+        """
         able = [device for device in self._resting if self._ready[device]]
+        if own is not None:
+            able = [device for device in able if self._ready[device][0][3] is own]
+            able = [device for device in able if device in self._hosts] or able
         if not able:
             return None
         device = min(able, key=lambda device: self._ready[device][0][:3])
@@ -367,12 +385,10 @@ class Scheduler:
                 run = self._take()
             if run is None:
                 return
-            try:
-                run.start()
-            finally:
-                with self._state:
-                    self._started.append(run)
-                    self._wake.notify()
+            run.start()
+            with self._state:
+                self._started.append(run)
+                self._wake.notify()
 
     def _work(self, core: int | None) -> None:
         """Wait for what was started and run what is ready until there is nothing more to come."""
@@ -388,11 +404,10 @@ class Scheduler:
             while run is not None:
                 run = self._run(run)
 
-    def _run(self, run: _Run, until: _Job | None = None) -> _Run | None:
-        """Run a subgraph; return what this thread goes on with, None after the end of ``until``."""
+    def _run(self, run: _Run, own: _Job | None = None) -> _Run | None:
+        """Run a subgraph; return what this thread goes on with, of the job ``own`` if given."""
         job, index = run.job, run.index
         run.finish()
-        interrupted = run.error is not None and not isinstance(run.error, Exception)
         device = self._devices[index]
         with self._state:
             self._resting.add(device)
@@ -406,12 +421,14 @@ class Scheduler:
                 job.missing[user] -= 1
                 if not job.missing[user]:
                     self._make_ready(job, user)
-            following = None if interrupted or (done and job is until) else self._take()
+            following = None if done else self._take(own)
         self._start_others()
         if done:
+            # No device waits for this thread while outputs are copied and callbacks run.
             self._finish(job, job.error)
-        if interrupted and run.error is not None:
-            raise run.error
+            if own is None:
+                with self._state:
+                    following = self._take()
         return following
 
     def _finish(self, job: _Job, error: BaseException | None) -> None:
@@ -433,12 +450,18 @@ class Scheduler:
         for first in started:
             self._begin(first)
         self._start_others()
+        if error is None:
+            self._settle(job, lambda: job.future.set_result(outputs))
+        else:
+            self._settle(job, lambda: job.future.set_exception(error))
+
+    def _settle(self, job: _Job, settle: Callable[[], object]) -> None:
+        """Settle the future of a request, which calls back, and count the request as over."""
         outside, self._local.is_calling_back = self._is_calling_back, True
         try:
-            if error is None:
-                job.future.set_result(outputs)
-            else:
-                job.future.set_exception(error)
+            settle()
+        except BaseException:  # sys.exit() in a callback ends neither this thread nor a request
+            _LOG.exception("A done callback of request %d failed", job.number)
         finally:
             self._local.is_calling_back = outside
             with self._state:
@@ -485,6 +508,11 @@ class _Job:
         self.left = 0
         self.error: BaseException | None = None
 
+    def cancel(self) -> None:
+        """Cancel it before it begins."""
+        self.future.cancel()
+        self.future.set_running_or_notify_cancel()  # wakes concurrent.futures.wait
+
 
 class _Run:
     """One subgraph of one request at work."""
@@ -500,15 +528,14 @@ class _Run:
         """Start it; what goes wrong is kept."""
         slot = self.job.slot
         assert slot is not None
+        if self.job.error is not None:
+            return
         self.started_s = now()
         try:
             slot.start(self.index)
             self._is_started = True
-        except Exception as error:
+        except BaseException as error:
             self.error = error
-        except BaseException:  # Ctrl-C, perhaps after it has begun: it will be run once more
-            slot.settle(self.index)
-            raise
 
     def finish(self) -> None:
         """Wait for it, or run it here if it was not started; what goes wrong is kept."""
@@ -520,7 +547,9 @@ class _Run:
             elif self.error is None and self.job.error is None:
                 self.started_s = now()
                 slot.run(self.index)
-        except BaseException as error:  # Ctrl-C too: nobody else gives the device back
+            else:
+                slot.settle(self.index)
+        except BaseException as error:  # of any kind: nobody else gives the device back
             self.error = error
         self.ended_s = now()
 
@@ -532,14 +561,15 @@ def _separate_cores(n: int, compiled: Sequence[ov.CompiledModel]) -> list[int | 
     few milliseconds is over before the two are moved apart. But a thread is only bound if every
     model runs on one: those that a runtime starts inherit the core of the one that starts them.
     """
-    if not sys.platform.startswith("linux") or not all(map(_is_one_threaded, compiled)):
+    if not sys.platform.startswith("linux") or any(n_threads(model) != 1 for model in compiled):
         return [None] * n
     cores = sorted(os.sched_getaffinity(0))
     return list(cores[:n]) if n <= len(cores) else [None] * n
 
 
-def _is_one_threaded(compiled: ov.CompiledModel) -> bool:
+def n_threads(compiled: ov.CompiledModel) -> int:
+    """Return on how many of the host's threads a model runs; 0 if it runs elsewhere."""
     try:
-        return int(compiled.get_property("INFERENCE_NUM_THREADS")) == 1
-    except RuntimeError:  # a device that does not run on cores
-        return False
+        return int(compiled.get_property("INFERENCE_NUM_THREADS"))
+    except RuntimeError:
+        return 0

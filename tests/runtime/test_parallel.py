@@ -6,6 +6,7 @@ import _thread
 import contextlib
 import gc
 import itertools
+import signal
 import subprocess
 import sys
 import threading
@@ -33,6 +34,7 @@ from hetero_lab.errors import (
 )
 from hetero_lab.model.read import prepare
 from hetero_lab.placement import overlap
+from hetero_lab.runtime import scheduler
 from hetero_lab.runtime.inputs import bind_inputs, generate_inputs
 from hetero_lab.runtime.reference import compare_with_reference, lowest_precision
 from hetero_lab.samples.catalogue import sample_names, sample_shapes
@@ -219,6 +221,81 @@ def test_ctrl_c_during_a_call_leaves_the_executor_usable():
                 executor(inputs)
         assert len(executor.submit(inputs).result(timeout=30)) == 1
     executor.close()
+
+
+def two_devices() -> tuple[ov.Model, hl.Affinity]:
+    """Return two branches on two devices, and their sum."""
+    x = op.parameter([4], np.float32, name="x")
+    model = ov.Model([op.result(op.add(op.relu(x, name="a"), op.abs(x, name="b")))], [x], "two")
+    return model, hl.Affinity.uniform(model, "CPU").fix(ops={"b": "PARACC"})
+
+
+@pytest.mark.parametrize("call", ["call", "submit"])
+def test_ctrl_c_on_any_line_of_a_call_loses_nothing(call):
+    x = [np.ones(4, np.float32)]
+    with hl.ParallelExecutor(*two_devices(), device_properties=F32, requests=2) as executor:
+        executor(x)
+        interrupted = line = 0
+        while True:
+            line += 1
+            left = line
+
+            def at_line(frame, event, _argument):
+                nonlocal left
+                if event == "line":
+                    left -= 1
+                    if left == 0:
+                        signal.raise_signal(signal.SIGINT)
+                return at_line
+
+            def in_scheduler(frame, _event, _argument):
+                return at_line if frame.f_code.co_filename == scheduler.__file__ else None
+
+            before = sys.gettrace()
+            sys.settrace(in_scheduler)
+            try:
+                executor(x) if call == "call" else executor.submit(x).result(timeout=30)
+            except KeyboardInterrupt:
+                interrupted += 1
+            finally:
+                sys.settrace(before)
+            (value,) = executor.submit(x).result(timeout=30).values()
+            np.testing.assert_array_equal(value, 2 * np.ones(4))
+            if left > 0:
+                break
+        assert interrupted > 20
+
+
+def test_what_a_done_callback_raises_ends_no_thread(caplog):
+    x = [np.ones(4, np.float32)]
+
+    def leave(_future) -> None:
+        raise SystemExit
+
+    with hl.ParallelExecutor(*two_devices(), device_properties=F32, requests=2) as executor:
+        futures = [executor.submit_bound(x, leave) for _ in range(8)]
+        assert all(len(future.result(timeout=30)) == 1 for future in futures)
+        assert len(executor(x)) == 1
+    assert "done callback" in caplog.text
+
+
+def test_a_done_callback_may_wait_for_another_request():
+    x = [np.ones(4, np.float32)]
+    with hl.ParallelExecutor(*two_devices(), device_properties=F32, requests=2) as executor:
+        for _ in range(10):
+            second: list[Any] = []
+            submitted, got = threading.Event(), []
+
+            def wait_for_second(_future, second=second, submitted=submitted, got=got) -> None:
+                submitted.wait()
+                got.append(len(second[0].result(timeout=30)))
+
+            first = executor.submit_bound(x, wait_for_second)
+            second.append(executor.submit(x))
+            submitted.set()
+            first.result(timeout=30)
+            executor.reset_state()  # waits for the callback
+            assert got == [1]
 
 
 def test_the_longest_path_goes_first_however_many_requests_there_were(monkeypatch):
