@@ -1,13 +1,13 @@
 """Whether the memory that a plan counts is what a process takes, on CPU devices.
 
-    python -m tests.benchmarks.benchmark_memory [--context 1024]
+    python -m tests.benchmarks.benchmark_memory [--context 1024] [--part 16]
 
 A language model is placed over an emulated device and the CPU with three limits for the first.
-Each placement runs in a process of its own, which reads its context in parts of 16 tokens, so that
-the cache fills and nothing else grows. Measured is the private memory that the process has more
+Each placement runs in a process of its own, which reads its context in parts of a few tokens, so
+that the cache fills and nothing else grows. Measured is the private memory that the process has more
 than before the compile; both devices are in one process, so their memory is compared as a sum.
-What a model of a few ops takes that way is what the runtime needs whatever the model is. Needs
-the extra ``llm``; Linux only.
+What a model of a few ops takes is not counted: the runtime needs it whatever the model is. Needs the
+extra ``llm``; Linux only.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from hetero_lab.runtime.generation import CompiledSession
 DEVICES = ("ACC", "CPU")
 F32 = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
 SHARES = (0.25, 0.5, 0.75)
-PART = 16
 
 
 def private_mb() -> float:
@@ -53,7 +52,7 @@ def start_runtime() -> None:
     ov.compile_model(model, "CPU")([np.ones((4, 4), np.float32)])
 
 
-def child(name: str, share: float, context_tokens: int) -> None:
+def child(name: str, share: float, context_tokens: int, part: int) -> None:
     """Place a model with a limit for the first device, run it, and print what it took."""
     hl.emulate(DEVICES[0])
     bound = bind(hl.load(name))
@@ -65,11 +64,12 @@ def child(name: str, share: float, context_tokens: int) -> None:
     start_runtime()
     before = private_mb()
     session = CompiledSession(compile_placed(resolve(bound, placement)))
-    ids = np.ones((1, PART), np.int64)
+    ids = np.ones((1, part), np.int64)
     took = []
-    for past in range(0, context_tokens, PART):
+    for past in range(0, context_tokens, part):
         session.step(model.feed(ids, past))
-        took.append(private_mb() - before)
+        if past in (0, context_tokens - part):
+            took.append(private_mb() - before)
     held = fit.memory
     print(json.dumps({
         "limit_mb": limit[DEVICES[0]] / 1e6,
@@ -87,13 +87,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", default="smollm2_135m")
     parser.add_argument("--context", type=int, default=1024, metavar="TOKENS")
+    parser.add_argument("--part", type=int, default=16, metavar="TOKENS", help="read at once")
     parser.add_argument("--share", type=float, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.share is not None:
-        child(given.model, given.share, given.context)
+        child(given.model, given.share, given.context, given.part)
         return
     for share in SHARES:
-        options = [f"--model={given.model}", f"--context={given.context}", f"--share={share}"]
+        options = [f"--model={given.model}", f"--context={given.context}"]
+        options += [f"--part={given.part}", f"--share={share}"]
         done = subprocess.run(
             [sys.executable, "-m", "tests.benchmarks.benchmark_memory", *options],
             capture_output=True, text=True, check=True,
