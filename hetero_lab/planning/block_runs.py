@@ -7,9 +7,7 @@ many as there are layers.
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -21,6 +19,7 @@ from hetero_lab.model.blocks import find_blocks
 from hetero_lab.model.language import Scenario
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.block_ranges import block_range
+from hetero_lab.planning.block_plan import runs, subgraphs_of_runs_ns
 from hetero_lab.planning.cost_model import CostModel, expect_costs
 from hetero_lab.planning.memory import (
     DeviceMemory,
@@ -321,15 +320,7 @@ class _Runs:
             )
         found = find_blocks(costs.graph)
         n, n_devices = found.n_blocks, len(costs.devices)
-        counts = [
-            math.perm(n_devices, k) * math.comb(n - 1, k - 1) for k in range(1, n_devices + 1)
-        ]
-        if sum(counts) > _MOST_RUNS:
-            raise PlanError(
-                f"There are {sum(counts)} ways to give {n_devices} devices a run of {n} layers "
-                f"each, more than {_MOST_RUNS}. Calibrate with fewer devices."
-            )
-        blocks = np.array(list(_runs(n, n_devices)), dtype=np.int64)
+        blocks = np.array(list(runs(n, n_devices, _MOST_RUNS)), dtype=np.int64)
         pairwise = Pairwise.build(costs.objective, [unit.ops for unit in costs.units])
         # What is before the first layer goes with it, what is after the last one with that.
         index_of = costs.graph.index_of
@@ -351,12 +342,8 @@ class _Runs:
 
     def _latency_ns(self, pairwise: Pairwise) -> np.ndarray:
         """Return the pairwise part, with a subgraph for each run."""
-        objective = pairwise.objective
-        ends = np.ones_like(self.blocks, dtype=bool)
-        ends[:, :-1] = self.blocks[:, 1:] != self.blocks[:, :-1]
-        fixed = np.where(ends, objective.subgraph_ns[self.blocks], 0).sum(axis=1)
         work = pairwise.values_ns(self.choices, LATENCY)
-        return work + fixed + objective.spread_ns(ends.sum(axis=1))
+        return work + subgraphs_of_runs_ns(pairwise, self.blocks)
 
     def fitting(self, pools: Pools) -> np.ndarray:
         """Return the numbers of the placements that keep to memory limits.
@@ -473,15 +460,6 @@ class _Runs:
             DeviceMemory(device, run(number), *map(int, held[number]))
             for number, device in enumerate(self.costs.devices)
         )
-
-
-def _runs(n_blocks: int, n_devices: int) -> Iterator[list[int]]:
-    """Yield the device of each block of every way to give devices a run each."""
-    for n_runs in range(1, n_devices + 1):
-        for devices in itertools.permutations(range(n_devices), n_runs):
-            for cuts in itertools.combinations(range(1, n_blocks), n_runs - 1):
-                ends = zip((0, *cuts), (*cuts, n_blocks), strict=True)
-                yield [d for d, (a, b) in zip(devices, ends, strict=True) for _ in range(a, b)]
 
 
 def _within(held: np.ndarray, pools: Pools) -> np.ndarray:

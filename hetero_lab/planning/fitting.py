@@ -98,10 +98,13 @@ def _of_layers(
     op_us = dict(parts.op_us)
     for group, device in product(alike.values(), devices):
         took = [sum(op_us.get((op, device), 0.0) for op in ops) for ops in group]
-        middle = float(np.median(took))
+        # Layers that were not seen there take as long as those that were.
+        middle = float(np.median([us for us in took if us] or [0.0]))
         for ops, us in zip(group, took, strict=True):
-            for op in ops if us else ():
-                if (op, device) in op_us:
+            for op in ops:
+                if not us and middle:
+                    op_us[op, device] = middle / len(ops)
+                elif (op, device) in op_us:
                     op_us[op, device] *= middle / us
     return dataclasses.replace(parts, op_us=op_us, lost=(), reorders=())
 

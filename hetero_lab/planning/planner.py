@@ -176,7 +176,9 @@ def plan_graph(
     )
     if objective == BALANCED:
         search = search.balanced(budget_s)
-    best, bound_ns, method = search.run() if costs.scenario is None else search.by_layers()
+    if costs.scenario is not None:
+        search = replace(search, starts=best_runs(search.pairwise, search.pools), by_layers=True)
+    best, bound_ns, method = search.run()
     evaluation = best.evaluation
     devices = search.pairwise.devices(best.choice)
     memory = costs.objective.memory_bytes(devices, evaluation).sum(axis=1)
@@ -286,6 +288,7 @@ class _PlanSearch:
     name: str = _MILP
     solver: Solver | None = None  # the only one to use
     starts: tuple[np.ndarray, ...] = ()  # choices to begin from as well
+    by_layers: bool = False  # whether the units are the layers of a language model
 
     def run(self) -> tuple[Placed, int, str]:
         """Return the best placement, a lower bound in ns and how it was found."""
@@ -351,14 +354,6 @@ class _PlanSearch:
         free = int((self.pairwise.allowed.sum(axis=1) > 1).sum())
         return free <= SMALL and small_enough(self.pairwise)
 
-    def by_layers(self) -> tuple[Placed, int, str]:
-        """Do what :meth:`run` does for a language model, whose units are its layers."""
-        best, bound_ns = best_runs(self.pairwise, self._fits, self.deadline)
-        if best is None:
-            in_time = self.pools and now() < self.deadline
-            raise nothing_fits(self.pairwise, self.pools) if in_time else self._not_found()
-        return best, bound_ns, "all ways to give each device one run of layers"
-
     def _small(self) -> tuple[Placed, int, str]:
         best = best_of_all(self.pairwise, self.objective, self.pools, self.deadline)
         if best.devices is None:
@@ -387,12 +382,16 @@ class _PlanSearch:
         if not placed:
             placed = self._squeezed(starts)
         placed.sort(key=lambda p: p.value_ns)
-        ends = [
-            repair(self.pairwise, start, self.objective, self.pools, self.deadline)
-            for start in placed[:_MOST_STARTS]
-        ]
-        best = min(ends, key=lambda p: p.value_ns)
-        best = kick(self.pairwise, best, self.objective, self.pools, self.deadline)
+        if self.by_layers:
+            # Its graph is large, so that a prediction is slow, but its units are few.
+            best = repair(self.pairwise, placed[0], self.objective, self.pools, self.deadline, 0)
+        else:
+            ends = [
+                repair(self.pairwise, start, self.objective, self.pools, self.deadline)
+                for start in placed[:_MOST_STARTS]
+            ]
+            best = min(ends, key=lambda p: p.value_ns)
+            best = kick(self.pairwise, best, self.objective, self.pools, self.deadline)
         bound = self._lower_bound(0 if exact is None else exact.bound_ns)
         return best, bound, f"{method}, repaired"
 

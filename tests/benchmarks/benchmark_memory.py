@@ -4,10 +4,9 @@
 
 A language model is placed over an emulated device and the CPU with three limits for the first.
 Each placement runs in a process of its own, which reads its context in parts of a few tokens, so
-that the cache fills and nothing else grows. Measured is the private memory that the process has more
-than before the compile; both devices are in one process, so their memory is compared as a sum.
-What a model of a few ops takes is not counted: the runtime needs it whatever the model is. Needs the
-extra ``llm``; Linux only.
+that the cache fills and nothing else grows. Measured is the private memory that the process has
+more than before the compile; both devices are in one process, so their memory is compared as a
+sum. What a model of a few ops takes is not part of it. Needs the extra ``llm``; Linux only.
 """
 
 from __future__ import annotations

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from planning.brute_force import held_bytes
 from small_language_models import decoder
 
 import hetero_lab as hl
@@ -14,9 +16,11 @@ from hetero_lab.errors import PlanError
 from hetero_lab.model.context import graph_at_context
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.affinity import Affinity
+from hetero_lab.planning import block_plan, planner
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
+from hetero_lab.planning.counter_costs import read_parts
 from hetero_lab.planning.design import block_affinities, placed
-from hetero_lab.planning.fitting import fit, with_prefill
+from hetero_lab.planning.fitting import _of_layers, fit, with_prefill
 from hetero_lab.planning.observations import ExecutedNode, Observation
 from hetero_lab.planning.planner import plan_graph
 from hetero_lab.planning.units import block_units
@@ -70,15 +74,89 @@ def costs_of(graph, layers, devices, seed: int) -> CostModel:
     )
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_the_best_of_all_runs_is_found(graph, layers, seed):
-    devices = ("A", "B", "C")
+def every_placement(graph, layers, devices: tuple[str, ...]) -> list[Affinity]:
+    ways = itertools.product(devices, repeat=len(layers))
+    return [
+        placed(graph, {op: d for ops, d in zip(layers, way, strict=True) for op in ops})
+        for way in ways
+    ]
+
+
+@pytest.mark.parametrize("by_starts", [False, True])
+@pytest.mark.parametrize("seed", range(2))
+def test_the_best_placement_is_between_its_bound_and_all_runs(
+    monkeypatch, graph, layers, seed, by_starts
+):
+    devices = ("A", "B")
     costs = costs_of(graph, layers, devices, seed)
-    best_us = min(costs.predict_us(split(graph, layers, way)) for way in runs(devices))
+    best_us = min(map(costs.predict_us, every_placement(graph, layers, devices)))
+    of_runs = min(costs.predict_us(split(graph, layers, way)) for way in runs(devices))
+    if by_starts:
+        monkeypatch.setattr(planner, "SMALL", 0)
     found = plan_graph(graph, costs)
-    assert found.predicted_us == pytest.approx(best_us)
-    assert found.gap == 0.0
-    assert costs.predict_tpot_ms(found.affinity) == pytest.approx(best_us / 1e3)
+    assert found.lower_bound_us <= best_us + 1e-6
+    assert best_us <= found.predicted_us + 1e-6
+    assert found.predicted_us <= of_runs + 1e-6
+    assert costs.predict_tpot_ms(found.affinity) == pytest.approx(found.predicted_us / 1e3)
+    if not by_starts:
+        assert found.predicted_us == pytest.approx(best_us)
+        assert found.gap == 0.0
+
+
+def test_every_other_layer_may_be_on_another_device(monkeypatch, graph, layers):
+    costs = costs_of(graph, layers, ("A", "B"), 0)
+    other = (1, 3, 5)
+    costs = replace(
+        costs,
+        units=tuple(
+            replace(unit, time_us=(1.0, 100.0) if number in other else (100.0, 1.0))
+            for number, unit in enumerate(costs.units)
+        ),
+        boundaries=dict.fromkeys(costs.boundaries, BoundaryCost(0.1, 0.0)),
+        subgraph_us={"A": 0.1, "B": 0.1},
+    )
+    monkeypatch.setattr(planner, "SMALL", 0)
+    found = plan_graph(graph, costs)
+    wanted = {ops[0]: "A" if number in other else "B" for number, ops in enumerate(layers)}
+    assert {op: found.affinity[op] for op in wanted} == wanted
+    assert found.lower_bound_us <= found.predicted_us < 25.0
+
+
+@pytest.mark.parametrize("small", [0, 12])
+def test_pins_may_ask_for_more_runs_than_devices(monkeypatch, graph, layers, small):
+    monkeypatch.setattr(planner, "SMALL", small)
+    costs = costs_of(graph, layers, ("A", "B"), 0)
+    wanted = {layers[1][0]: "A", layers[3][0]: "B", layers[5][0]: "A"}
+    pin = {f"^{re.escape(op)}$": device for op, device in wanted.items()}
+    found = plan_graph(graph, costs, pin=pin)
+    assert {op: found.affinity[op] for op in wanted} == wanted
+
+
+def test_the_number_of_runs_that_are_compared_is_bounded():
+    few = list(block_plan.runs(50, 4, 12_000))
+    assert len(few) == 4 + 12 * 49  # three runs each would be too many
+    assert {len([*itertools.groupby(way)]) for way in few} == {1, 2}
+    assert len(list(block_plan.runs(5, 3, 12_000))) == 3 + 6 * 4 + 6 * 6
+
+
+def test_layers_that_were_not_seen_on_a_device_take_as_long_as_those_that_were(graph, layers):
+    support = ("A", "B")
+    us = {"A": 90.0, "B": 130.0}
+
+    def seen(way: list[str]) -> Observation:
+        by_layer = [way[0], *way, way[-1]]
+        took = sum(us[device] for device in by_layer)
+        nodes = tuple(
+            ExecutedNode((ops[0],), device, us[device])
+            for ops, device in zip(layers, by_layer, strict=True)
+        )
+        return Observation("".join(way), split(graph, layers, way), took, nodes)
+
+    parts = read_parts(graph, support, [seen(["A"] * N_BLOCKS), seen(["A"] * 4 + ["B"])])
+    found = _of_layers(graph, support, layers, parts).op_us
+    of_b = [sum(found.get((op, "B"), 0.0) for op in ops) for ops in layers[2:-1]]
+    assert of_b == pytest.approx([of_b[-1]] * (N_BLOCKS - 1))
+    assert of_b[0] > 100.0
 
 
 def test_the_best_that_fits_counts_the_cache(prepared, graph, layers):
@@ -87,8 +165,9 @@ def test_the_best_that_fits_counts_the_cache(prepared, graph, layers):
     half = int(0.8 * alone.memory_bytes["A"])
     found = plan_graph(graph, costs, memory_limit={"A": half, "B": half})
     assert max(found.memory_bytes.values()) <= half
-    fitting = [split(graph, layers, way) for way in runs(("A", "B")) if len(set(way)) > 1]
-    assert found.predicted_us >= min(map(costs.predict_us, fitting))
+    every = every_placement(graph, layers, ("A", "B"))
+    fitting = [a for a in every if max(held_bytes(costs, a).values()) <= half]
+    assert found.predicted_us == pytest.approx(min(map(costs.predict_us, fitting)))
     longer = graph_at_context(prepared, 10 * 16)
     more = plan_graph(longer, costs_of(longer, layers, ("A", "B"), 0), pin={"": "A"})
     state_bytes = 2 * N_BLOCKS * 2 * 8 * 4  # two states a block: heads, size of a head, f32
