@@ -1,0 +1,52 @@
+"""A notebook, converted by nbconvert to a page that needs neither a kernel nor a network."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from playwright.sync_api import sync_playwright
+
+from hetero_lab.samples.fetch import datasets_dir
+
+pytestmark = pytest.mark.browser
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+RECORDED = datasets_dir() / "recordings" / "digits_inception_emulated"
+CELLS = (
+    "%load_ext hetero_lab\nimport hetero_lab as hl",
+    f"profile = hl.read_profile({str(RECORDED / 'profile')!r})\nhl.views.placement_graph(profile)",
+    f"hl.views.latency_ranking(hl.read_sweep({str(RECORDED / 'sweep')!r}))",
+)
+
+
+def test_every_figure_is_in_the_page(tmp_path: Path):
+    pytest.importorskip("kaleido", reason="figures are converted with the extra pictures")
+    path = tmp_path / "figures.ipynb"
+    cells = [nbformat.v4.new_code_cell(source) for source in CELLS]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
+    subprocess.run(
+        [sys.executable, "-m", "nbconvert", path.name, "--to=html", "--execute"],
+        check=True, cwd=tmp_path, timeout=240, capture_output=True,
+        env={name: value for name, value in os.environ.items() if name != "PLOTLY_RENDERER"},
+    )  # fmt: skip
+    browser = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    if browser is None:
+        pytest.fail(f"No browser here; one of {', '.join(BROWSERS)} is needed.")
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"])
+        page = running.new_context(offline=True).new_page()
+        page.goto(path.with_suffix(".html").as_uri())
+        pictures = page.locator(".jp-OutputArea-output img")
+        sizes = [
+            pictures.nth(i).evaluate("image => [image.complete, image.naturalWidth]")
+            for i in range(pictures.count())
+        ]
+        running.close()
+    assert len(sizes) == 2
+    assert all(is_drawn and width >= 1000 for is_drawn, width in sizes)
