@@ -135,11 +135,11 @@ def _candidates(advice: Advice) -> str:
                 f"{candidate.judgement} ({candidate.stage})",
             ]
         )
-    said = [
+    sentences = [
         "A ratio below 1 is faster than the first. The slow ones are dropped after a short race;",
         "the others are measured longer, and quantised to int8, in a final.",
     ]
-    return "\n".join([columns(rows), *said])
+    return "\n".join([columns(rows), *sentences])
 
 
 def _ratio(row: Row) -> str:
@@ -184,15 +184,15 @@ def _remedy(automatic: Judged, remedied: Judged) -> str:
 
 
 def _next_steps(deployed: Path | None) -> str:
-    lab, ours = _program("jupyter"), _program("hetero-lab")
+    lab, program = _program("jupyter"), _program("hetero-lab")
     here = Path(_COURSE).exists()  # a wheel does not bring the notebooks
-    verify = command_line(ours, "verify", str(deployed))
+    verify = command_line(program, "verify", str(deployed))
     return columns(
         [
             *([[verify, "prove it again: after an update, in CI"]] if deployed else []),
             *([[f"{lab} lab {_COURSE}", "the same story, step by step"]] if here else []),
-            [f"{ours} devices", "the devices of this machine, and why others are missing"],
-            [f"{ours} advise MODEL", "your own model (.xml .onnx .tflite …)"],
+            [f"{program} devices", "the devices of this machine, and why others are missing"],
+            [f"{program} advise MODEL", "your own model (.xml .onnx .tflite …)"],
         ]
     )
 

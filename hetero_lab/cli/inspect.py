@@ -82,10 +82,10 @@ def support_text(given: argparse.Namespace) -> str:
         n_refused = int(refused.sum())
         types = ", ".join(f"{n} {t}" for t, n in refused.head(_MOST_TYPES).items())
         more = f" and {len(refused) - _MOST_TYPES} more types" * (len(refused) > _MOST_TYPES)
-        said = f"all {count_of(len(table), 'op')}" if not n_refused else ""
+        sentences = f"all {count_of(len(table), 'op')}" if not n_refused else ""
         lines.append(
-            f"{device} can run {said}."
-            if said
+            f"{device} can run {sentences}."
+            if sentences
             else f"{device} can run {len(table) - n_refused} of {count_of(len(table), 'op')}; "
             f"not: {types}{more}."
         )

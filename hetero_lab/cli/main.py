@@ -171,8 +171,8 @@ def _profile(given: argparse.Namespace) -> int:
     prepared = prepare(given.model, options.shapes(given.shape))
     result = commands.run_profile(given, prepared, defaults=contrast)
     if not given.quiet:
-        said = result.report(tables=given.table, counters=given.counters)
-        first, *blocks = said.rstrip().split("\n\n")
+        text = result.report(tables=given.table, counters=given.counters)
+        first, *blocks = text.rstrip().split("\n\n")
         next_step = commands.after_profile(given, prepared, result)
         print("\n\n".join(["\n".join([first, *next_step]), *blocks]))
     return INTERRUPTED if result.interrupted else 0

@@ -1,4 +1,4 @@
-"""How much an op has to do, as far as its type and shapes tell."""
+"""How much an op has to do, as far as its type and shapes show."""
 
 from __future__ import annotations
 

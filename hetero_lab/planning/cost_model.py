@@ -113,11 +113,11 @@ class CostModel(CostTerms):
         It speaks of the machine that measured, which need not be this one.
         """
         about = self.environment
-        said = [f"on {about['host']}" if about.get("host") else ""]
-        said += [f"OpenVINO {about['openvino_version']}" if about.get("openvino_version") else ""]
-        said += [about.get("measured_at", "")]
-        said += [f"{device} is {about[device]}" for device in self.devices if about.get(device)]
-        where = ", ".join(text for text in said if text) or "on an unknown machine"
+        parts = [f"on {about['host']}" if about.get("host") else ""]
+        parts += [f"OpenVINO {about['openvino_version']}" if about.get("openvino_version") else ""]
+        parts += [about.get("measured_at", "")]
+        parts += [f"{device} is {about[device]}" for device in self.devices if about.get(device)]
+        where = ", ".join(text for text in parts if text) or "on an unknown machine"
         if not self.guessed_from:
             return f"Measured {where}."
         return f"Guessed from the costs of {', '.join(self.guessed_from)}, measured {where}."

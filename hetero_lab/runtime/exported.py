@@ -51,7 +51,7 @@ def observe(compiled: ov.CompiledModel, predicted: Partition) -> tuple[Partition
     warn(
         "The runtime compiled another partition than predicted: "
         f"{observed.n_subgraphs} subgraphs where {predicted.n_subgraphs} were expected. "
-        "The observed one is reported; it does not tell which op is in which subgraph."
+        "The observed one is reported; it does not show which op is in which subgraph."
     )
     return observed, False
 

@@ -99,7 +99,7 @@ def run_side_by_side_turn(
     together = threading.Barrier(len(requests))
     ended = threading.Event()
 
-    def work(request: ov.InferRequest, mine: list[float]) -> None:
+    def work(request: ov.InferRequest, own: list[float]) -> None:
         try:
             for _ in range(DISCARDED_PER_TURN):
                 request.infer()
@@ -107,8 +107,8 @@ def run_side_by_side_turn(
             while not ended.is_set():
                 started = clock.now_ns()
                 request.infer()
-                mine.append((clock.now_ns() - started) / 1e3)
-                if len(mine) == timed and all(len(s) >= timed for s in samples):
+                own.append((clock.now_ns() - started) / 1e3)
+                if len(own) == timed and all(len(s) >= timed for s in samples):
                     ended.set()
         except threading.BrokenBarrierError:
             pass  # another one failed

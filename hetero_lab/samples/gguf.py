@@ -54,9 +54,9 @@ def convert(source: Path, directory: Path) -> None:
     )
     copy.unlink()
     if done.returncode or not (directory / MODEL).is_file():
-        said = done.stdout.decode("utf-8", "replace").strip().splitlines() or ["no reason given"]
+        lines = done.stdout.decode("utf-8", "replace").strip().splitlines() or ["no reason given"]
         raise SampleError(
-            f"OpenVINO GenAI could not make a model of {source.name}: {shorten(said[-1], 300)}. "
+            f"OpenVINO GenAI could not make a model of {source.name}: {shorten(lines[-1], 300)}. "
             "Do openvino, openvino-genai and openvino-tokenizers have the same version?"
         )
     n_tokens = context_length(source)

@@ -125,13 +125,13 @@ class Classification:
             return
         emulated = dict(self.emulated)
         for subgraph in self.partition.subgraphs:
-            mine = [c for c in self.counters if c.subgraph == subgraph.index]
+            own = [c for c in self.counters if c.subgraph == subgraph.index]
             base = emulated.get(subgraph.device)
             on = f"{subgraph.device} (emulated on {base})" if base else subgraph.device
             yield ""
             n_ops = len(subgraph.ops)
             yield f"Performance counts of subgraph {subgraph.index} on {on}, {n_ops} ops"
-            yield from profile_report.counter_lines(mine, hetero=False)
+            yield from profile_report.counter_lines(own, hetero=False)
 
 
 def classify(
@@ -234,13 +234,13 @@ def _class_outputs(bound: BoundModel) -> list[str]:
         if shape is not None and len(shape) >= 1 and sum(size > 1 for size in shape) == 1
     ]
     if not found:
-        said = names_at_hand(
+        sentences = names_at_hand(
             f"{name} {'x'.join(map(str, shape)) if shape is not None else 'of unknown shape'}"
             for name, shape in zip(names, shapes, strict=True)
         )
         raise ModelError(
             "This model is no classifier: no output is one score a class (1x1000). "
-            f"Outputs: {said}."
+            f"Outputs: {sentences}."
         )
     return found
 

@@ -363,7 +363,7 @@ def read_data(data: Any, metric: Metric | Correct | None = None) -> ReadData:
         )
     examples = data if isinstance(data, Sequence) else list(data)
     if not len(examples):
-        raise ArgumentError("data= has no examples. Give at least one; hundreds tell more.")
+        raise ArgumentError("data= has no examples. Give at least one; hundreds are better.")
     if metric is None:
         return ReadData(examples, None, "", output)
     if isinstance(metric, Metric):

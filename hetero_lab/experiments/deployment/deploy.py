@@ -118,8 +118,8 @@ def freeze(
             raise CompileError(
                 f"The frozen placement fails ({seen.step}): {seen.error}. Nothing was written."
             )
-        for ours, theirs in zip(seen.outputs, expected_outputs(draft), strict=True):
-            for a, b in zip(ours, theirs, strict=True):
+        for own, other in zip(seen.outputs, expected_outputs(draft), strict=True):
+            for a, b in zip(own, other, strict=True):
                 if not _same(a, b):
                     raise CompileError(
                         "The frozen placement gives other values than the compiled one; nothing "

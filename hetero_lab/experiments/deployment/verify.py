@@ -279,7 +279,7 @@ def _partition(contract: Contract, seen: ObservedRun) -> ContractPart:
             return ContractPart("partition", BROKEN, "runs on {}, promised was {}".format(*names))
         if then is not None:
             return ContractPart(
-                "partition", UNKNOWN, "this OpenVINO does not tell what it compiled"
+                "partition", UNKNOWN, "this OpenVINO does not report what it compiled"
             )
         return ContractPart("partition", OK, f"whole, on {', '.join(seen.execution_devices)}")
     text = f"{len(now.devices)} subgraphs ({names_at_hand(now.devices, 8)})"

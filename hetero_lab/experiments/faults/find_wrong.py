@@ -1061,13 +1061,13 @@ class _FaultSearch:
                 self.transparent.before_run = None  # the search is over, but this has to be said
                 lost = self._beyond_precision()
             return f"{what}: no op is wrong, by itself or together with others.{lost}"
-        said = [f"{self._seen()}.", self._blame() if self.found else self._tested(complete)]
+        sentences = [f"{self._seen()}.", self._blame() if self.found else self._tested(complete)]
         if placement is not self.given:
-            said += self._way(placement, proven, after)
+            sentences += self._way(placement, proven, after)
         if not complete:
             cut = "It was interrupted" if self.interrupted else "The budget ended"
-            said.append(f"{cut} before the search came to its end.")
-        return " ".join(said)
+            sentences.append(f"{cut} before the search came to its end.")
+        return " ".join(sentences)
 
     def _seen(self) -> str:
         if self.refused:
@@ -1088,7 +1088,7 @@ class _FaultSearch:
         return f"{off}, {how} {used}"
 
     def _blame(self) -> str:
-        said = []
+        sentences = []
         for verb, sets in (
             ("Wrong", [found for found in self.found if not found.trial.refusal]),
             ("Refused", [found for found in self.found if found.trial.refusal]),
@@ -1102,8 +1102,8 @@ class _FaultSearch:
                         f"{names_at_hand(found.ops)} together{doubt(found.minimal, found.untried)}"
                     )
             if blame:
-                said.append(f"{verb}: {'; '.join(blame)}.")
-        return " ".join(said)
+                sentences.append(f"{verb}: {'; '.join(blame)}.")
+        return " ".join(sentences)
 
     def _tested(self, complete: bool) -> str:
         """Say what was run by itself, where nothing of it is wrong."""
@@ -1118,7 +1118,7 @@ class _FaultSearch:
         return f"{n_right} of {n} ops were run by themselves, and are right. {rest}"
 
     def _way(self, placement: Placement, proven: bool, after: float) -> list[str]:
-        said, trusted = [], self.runs.trusted
+        sentences, trusted = [], self.runs.trusted
         moved = self._n_moved(placement.affinity)
         way = f"With {moved} op{'s' * (moved > 1)} moved to {trusted}, the outputs"
         if not moved:  # only its precision has changed
@@ -1132,12 +1132,15 @@ class _FaultSearch:
             what = f"the outputs are still off by {whole.after:.2g}"
             if np.isnan(whole.after):
                 what = "the placement does not run"
-            said = [f"With {n} op{'s' * (n > 1)} moved to {trusted}, {what}."]
+            sentences = [f"With {n} op{'s' * (n > 1)} moved to {trusted}, {what}."]
         if len(placement.affinity.devices) == 1:
             way = f"With all ops on {trusted}, the outputs"
         if proven:
-            return [*said, f"{way} are right ({after:.2g})."]
-        return [*said, f"{way} are still off by {after:.2g}; no placement was found to be right."]
+            return [*sentences, f"{way} are right ({after:.2g})."]
+        return [
+            *sentences,
+            f"{way} are still off by {after:.2g}; no placement was found to be right.",
+        ]
 
     def _n_moved(self, affinity: Affinity) -> int:
         return sum(affinity[op] != device for op, device in self._given_ops())
@@ -1156,19 +1159,19 @@ class _FaultSearch:
         beyond = {op for op, _ in self.transparent.beyond_range(self.executed)}
         out = [op for op in first if op in beyond]
         rounded = [op for op in first if op not in beyond]
-        said = ""
+        sentences = ""
         if out:
             leave = "leaves" if len(out) == 1 else "leave"
             used = ", ".join(sorted({self.executed[op] for op in out if op in self.executed}))
-            said += f" {names_at_hand(out)} {leave} the range of {used}."
+            sentences += f" {names_at_hand(out)} {leave} the range of {used}."
         if rounded:
             used = ", ".join(sorted(set(self.suspects.values())))
             make = "makes" if len(rounded) == 1 else "make"
-            said += (
+            sentences += (
                 f" {names_at_hand(rounded)} {make} infinite or no number of what {used} cannot "
                 "tell apart."
             )
-        return f"{said} What depends on it could not be judged."
+        return f"{sentences} What depends on it could not be judged."
 
     def _given_ops(self) -> list[tuple[str, str]]:
         return [(op, self.given.affinity[op]) for op in self.given.affinity.ops]

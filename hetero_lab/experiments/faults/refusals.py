@@ -226,8 +226,8 @@ def _one(
                 ops = inside
                 break
         minimal = minimal_set(ops, fails)
-        said = prober.refuses(background.fix(ops=dict.fromkeys(minimal, device), core=bound.core))
-        return Refusal(device, tuple(minimal), said), target
+        reason = prober.refuses(background.fix(ops=dict.fromkeys(minimal, device), core=bound.core))
+        return Refusal(device, tuple(minimal), reason), target
     raise CompileError(
         f"The placement is refused ({shorten(error, 300)}), and no op of it could be moved to a "
         "device that takes it. Name one with fallback=."

@@ -326,9 +326,9 @@ class FleetRun:
         """Fail the rows that no worker can measure."""
         workers = list(self._workers.values())
         for item in self._queue.hopeless(workers, at_once=self._watch.is_over):
-            mine = [w for w in workers if item.host in ("", w.host)]
+            of_this = [w for w in workers if item.host in ("", w.host)]
             devices = self._devices_of[item.key]
-            self._fail(item, "no worker for it", why_not(mine, devices, self._base_of))
+            self._fail(item, "no worker for it", why_not(of_this, devices, self._base_of))
 
     def _take_news(self) -> None:
         for news in self._cluster.news(_LOOK_S / 4):

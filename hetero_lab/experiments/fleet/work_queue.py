@@ -116,12 +116,12 @@ class WorkQueue:
 
     def hopeless(self, workers: Sequence[FleetWorker], *, at_once: bool) -> list[Item]:
         """Take off the list what no worker has been able to measure for a while."""
-        nobody = [
+        unsupported = [
             item
             for item in self.waiting
             if not any(item.host in ("", w.host) and self.can(w, item.key) for w in workers)
         ]
-        self._since = {item: self._since.get(item, now()) for item in nobody}
+        self._since = {item: self._since.get(item, now()) for item in unsupported}
         given_up = [
             item for item, since in self._since.items() if at_once or now() - since > PATIENCE_S
         ]

@@ -292,8 +292,8 @@ def _rename(nodes: Iterable[Any]) -> dict[str, str]:
 
 def _compile_there(directory: Path, label: str, timeout_s: float) -> None:
     # Settings of the drawing would change the form of what is read here.
-    ours = environment_of_a_child(OPENVINO_HETERO_VISUALIZE="1")
-    environment = {k: v for k, v in ours.items() if not k.startswith("OV_VISUALIZE")}
+    own = environment_of_a_child(OPENVINO_HETERO_VISUALIZE="1")
+    environment = {k: v for k, v in own.items() if not k.startswith("OV_VISUALIZE")}
     try:
         done = subprocess.run(
             [sys.executable, "-c", "import run; run.load('.')"],

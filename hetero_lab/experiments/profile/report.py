@@ -60,7 +60,7 @@ def summary(profile: ProfileData) -> str:
         precision = executed_precisions(profile.counters)
         n = len(transitions(profile))
         lines.append(
-            f"Precision:  {tally(precision.values()) or 'not told by the counters'}"
+            f"Precision:  {tally(precision.values()) or 'not in the counters'}"
             f"{f'; it changes between {n} pairs of ops' if n else ''}"
         )
     lines.append(

@@ -191,7 +191,7 @@ def _subgraphs(profile: ProfileData) -> list[dict[str, Any]]:
     precision = executed_precisions(profile.counters)
     rows = []
     for subgraph in profile.partition.subgraphs:
-        mine = [c for c in profile.counters if c.subgraph == subgraph.index]
+        own = [c for c in profile.counters if c.subgraph == subgraph.index]
         incoming = [b for b in boundaries if subgraph.index in b.targets]
         outgoing = [b for b in boundaries if b.source == subgraph.index]
         counted = bool(profile.counters)
@@ -201,9 +201,9 @@ def _subgraphs(profile: ProfileData) -> list[dict[str, Any]]:
                 "device": subgraph.device,
                 "emulated": subgraph.device in emulated,
                 "n_ops": len(subgraph.ops),
-                "n_executed": sum(c.status == "EXECUTED" for c in mine) if counted else None,
-                "ops_us": _total(c for c in mine if c.kind in ("op", "other")) if counted else None,
-                "reorders_us": _total(c for c in mine if c.kind == "reorder") if counted else None,
+                "n_executed": sum(c.status == "EXECUTED" for c in own) if counted else None,
+                "ops_us": _total(c for c in own if c.kind in ("op", "other")) if counted else None,
+                "reorders_us": _total(c for c in own if c.kind == "reorder") if counted else None,
                 "n_inputs": len(incoming),
                 "input_bytes": sum(b.n_bytes or 0 for b in incoming),
                 "n_outputs": len(outgoing),

@@ -91,13 +91,13 @@ class Advice:
 
         frames = []
         for stage in dict.fromkeys(c.stage for c in self.candidates):
-            mine = [c for c in self.candidates if c.stage == stage]
-            rows = tuple(c.row for c in mine)
-            reference = next((c.row.label for c in mine if c.row.key == self._reference_key), "")
+            own = [c for c in self.candidates if c.stage == stage]
+            rows = tuple(c.row for c in own)
+            reference = next((c.row.label for c in own if c.row.key == self._reference_key), "")
             frame = Sweep(rows, reference, self.sweep.environment, ()).summary.copy()
             frame.insert(1, "stage", stage)
-            frame.insert(2, "judgement", [c.judgement for c in mine])
-            frame.insert(3, "why", [c.why for c in mine])
+            frame.insert(2, "judgement", [c.judgement for c in own])
+            frame.insert(3, "why", [c.why for c in own])
             frames.append(frame)
         return pd.concat(frames, ignore_index=True)
 

@@ -726,23 +726,23 @@ def _sentences(
     fallback: Placement,
 ) -> list[str]:
     """Say what is best, how sure that is, what was unusable, and what would change the answer."""
-    said = []
+    sentences = []
     if best is None:
-        said.append(f"Nothing usable was measured; {fallback.label} is what OpenVINO does itself.")
+        sentences.append(f"Nothing usable was measured; {fallback.label} is OpenVINO's own choice.")
     else:
-        said.append(_what_is_best(asked, best, made))
+        sentences.append(_what_is_best(asked, best, made))
         alike = [c.row.label for c in by_label(known, ALIKE)]
         if alike:
-            said.append(
-                f"About as fast, or not to be told apart: {names_at_hand(alike, 4)}. Of what is "
-                "within 1 % the simplest is advised."
+            sentences.append(
+                f"About as fast, or indistinguishable: {names_at_hand(alike, 4)}. Of those within "
+                "1 %, the simplest is recommended."
             )
         slower = by_label(known, SLOWER)
         if slower:
             names = names_at_hand([c.row.label for c in slower], 4)
-            said.append(f"Slower, beyond the uncertainty: {names}.")
+            sentences.append(f"Slower, beyond the uncertainty: {names}.")
     for candidate in by_label(known, WRONG):
-        said.append(
+        sentences.append(
             f"{candidate.row.label} computes wrong outputs ({candidate.why}); "
             "hetero_lab.find_wrong(model, placement) finds the ops."
         )
@@ -754,20 +754,20 @@ def _sentences(
             reasons[f"what is left needs about {math.ceil(needed_s)} s"] = None
         if several:
             labels = names_at_hand([c.row.label for c in several], 4)
-            said.append(f"{judgement.capitalize()}: {labels} ({'; '.join(reasons)[:300]}).")
+            sentences.append(f"{judgement.capitalize()}: {labels} ({'; '.join(reasons)[:300]}).")
     for label, why in asked.candidates.left_out.items():
-        said.append(f"Not a candidate: {label}, because {why.rstrip('.')}.")
+        sentences.append(f"Not a candidate: {label}, because {why.rstrip('.')}.")
     emulated = dict(made.environment.emulated)
     if emulated:
-        said.append(
+        sentences.append(
             f"{names_at_hand(emulated)} {'is' if len(emulated) == 1 else 'are'} emulated: times "
             "there say nothing about a real device."
         )
-    said += asked.notes
+    sentences += asked.notes
     if asked.interrupted:
-        said.append("Ctrl-C ended it: this is what was known by then.")
-    said.append(_what_would_change_it(asked, made))
-    return said
+        sentences.append("Ctrl-C ended it early: this is what was known by then.")
+    sentences.append(_what_would_change_it(asked, made))
+    return sentences
 
 
 def _what_is_best(asked: _Inquiry, best: Judged, made: Sweep) -> str:
@@ -782,16 +782,16 @@ def _what_is_best(asked: _Inquiry, best: Judged, made: Sweep) -> str:
     if best.row.label == made.reference:
         others = sum(row.profile is not None for row in made.rows) - 1
         if others:
-            text += f". None of the {others} others measured beside it is worth the change"
+            text += f". None of the {others} others measured with it is worth the change"
         else:
-            text += ". Nothing else was measured beside it"
+            text += ". Nothing else was measured with it"
     elif ratio is not None:
         middle, low, high, _ = ratio
         text += f", {middle:.3f} of the time of {made.reference}"
         if np.isfinite(high):
             text += f" (95 %: {low:.3f} to {high:.3f})"
         if high > 1.0:
-            text += f". That it is faster than {made.reference} is likely, not proven"
+            text += f". It is probably faster than {made.reference}, but that is not proven"
     found = best.row.evaluation
     if found is not None and found.is_labelled:
         text += f". Accuracy {found.accuracy:.1%}, {-found.paired.drop:+.1%} against f32"

@@ -84,8 +84,8 @@ def _halves(graph: OpGraph, device: str, support: Mapping[str, frozenset[str]]) 
         device_of = {}
         for index in graph.placeable:
             name = graph.ops[index].name
-            mine = part_of[graph.leader[index]] % 2 == half and name in support[device]
+            own = part_of[graph.leader[index]] % 2 == half and name in support[device]
             other = next((d for d in others if name in support[d]), device)
-            device_of[name] = device if mine else other
+            device_of[name] = device if own else other
         halves.append(placed(graph, device_of))
     return halves

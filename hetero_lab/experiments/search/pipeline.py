@@ -424,11 +424,11 @@ def _ratio(
     combination: Combination, other: Combination, objective: str
 ) -> tuple[float, float, float]:
     """Return the ratio of the turns that both have, with its 95 % interval; NaN without any."""
-    ours, theirs = combination.levels_us(objective), other.levels_us(objective)
-    common = min(len(ours), len(theirs))
+    of_this, of_other = combination.levels_us(objective), other.levels_us(objective)
+    common = min(len(of_this), len(of_other))
     if not common:
         return np.nan, np.nan, np.nan
-    ratio, low, high, _ = paired_ratio(ours[:common], theirs[:common])
+    ratio, low, high, _ = paired_ratio(of_this[:common], of_other[:common])
     return ratio, low, high
 
 
@@ -450,17 +450,17 @@ def _sentences(
     fits = all(candidate.judgement == BEST for candidate in reference.chosen.values())
     what = "what is best for each model alone" if fits else "the first that keeps to memory_limit="
     if best.judgement == BEST:
-        said = _what_is_best(judged, best, objective, what)
+        sentences = _what_is_best(judged, best, objective, what)
     else:
-        said = [f"Nothing was measured together; {reference.label} is {what}."]
-    said += [f"Not measured: {judged[i].label}: {why}" for i, why in race.failed.items()]
+        sentences = [f"Nothing was measured together; {reference.label} is {what}."]
+    sentences += [f"Not measured: {judged[i].label}: {why}" for i, why in race.failed.items()]
     if left_out:
         label, why = next(iter(left_out.items()))
         more = f" (and {len(left_out) - 1} more)" if len(left_out) > 1 else ""
-        said.append(f"Left out: {label}{more}, because {why}.")
+        sentences.append(f"Left out: {label}{more}, because {why}.")
     if race.interrupted:
-        said.append("Ctrl-C ended it: this is what was known by then.")
-    return said
+        sentences.append("Ctrl-C ended it early: this is what was known by then.")
+    return sentences
 
 
 def _what_is_best(
@@ -470,15 +470,15 @@ def _what_is_best(
     reference = judged[0]
     whole = "an item through all of them" if objective == LATENCY else "between two items"
     levels = best.levels_us(objective)
-    said = [
+    sentences = [
         f"Deploy {best.label}: {np.median(levels):.0f} µs {whole}, all at work at once, "
         "one request of each model at a time."
     ]
     if best is reference:
-        said.append(f"That is also {what}.")
+        sentences.append(f"That is also {what}.")
     elif reference.turns_us:
         ratio, low, high = _ratio(best, reference, objective)
-        said.append(
+        sentences.append(
             f"That is {ratio:.3f} of the time (95 %: {low:.3f} to {high:.3f}) of {what} "
             f"({reference.label})."
         )
@@ -488,9 +488,9 @@ def _what_is_best(
         alone_us = _alone_us(candidate)
         alone = "" if alone_us is None else f", alone {alone_us:.0f}"
         parts.append(f"{name} {together:.0f} µs{alone}")
-    said.append(f"Beside the others: {'; '.join(parts)}.")
-    for judgement, begins in ((ALIKE, "As fast, or not to be told apart"), (SLOWER, "Slower")):
+    sentences.append(f"Beside the others: {'; '.join(parts)}.")
+    for judgement, begins in ((ALIKE, "As fast, or indistinguishable"), (SLOWER, "Slower")):
         labels = [c.label for c in judged if c.judgement == judgement]
         if labels:
-            said.append(f"{begins}: {names_at_hand(labels, 3)}.")
-    return said
+            sentences.append(f"{begins}: {names_at_hand(labels, 3)}.")
+    return sentences

@@ -614,11 +614,11 @@ def verdict(chosen: Candidate, refused: Sequence[str], made: Sweep, max_drop: fl
     """Say what was chosen, how much faster it is, and what that costs."""
     held = chosen.held_out
     assert held is not None  # all finalists were verified
-    said = f" Held-out examples refused {names_at_hand(refused)}." if refused else ""
+    sentences = f" Held-out examples refused {names_at_hand(refused)}." if refused else ""
     if chosen.label == ALL_ACCURATE:
         return (
             f"No placement was both measured to be faster and accurate within {100 * max_drop:g} "
-            f"points: keep the whole model on the accurate device.{said}"
+            f"points: keep the whole model on the accurate device.{sentences}"
         )
     drop, rows = held.paired, made.summary.set_index("label")
     ratio, low, high = (
@@ -629,5 +629,5 @@ def verdict(chosen: Candidate, refused: Sequence[str], made: Sweep, max_drop: fl
         f"{chosen.label!r} is {1 / ratio:.2f} × as fast as all accurate (95 % interval "
         f"{1 / high:.2f}{most}), at {held.accuracy:.1%} {held.metric}: a drop of "
         f"{100 * drop.drop:+.2f} points from f32 (95 % interval {100 * drop.low:+.2f} to "
-        f"{100 * drop.high:+.2f}, {drop.n} held-out examples).{said}"
+        f"{100 * drop.high:+.2f}, {drop.n} held-out examples).{sentences}"
     )

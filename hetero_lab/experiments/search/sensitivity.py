@@ -59,13 +59,13 @@ def chunks_of(costs: CostModel, fast: str, accurate: str, most: int) -> tuple[Ch
     part = np.minimum((middle * most).astype(int), most - 1)
     chunks = []
     for value in dict.fromkeys(part.tolist()):
-        mine = [units[i] for i in np.flatnonzero(part == value)]
-        fast_us = [unit.time_us[number[fast]] for unit in mine]
+        own = [units[i] for i in np.flatnonzero(part == value)]
+        fast_us = [unit.time_us[number[fast]] for unit in own]
         chunks.append(
             Chunk(
                 index=len(chunks),
-                ops=tuple(op for unit in mine for op in unit.ops),
-                accurate_us=float(sum(unit.time_us[number[accurate]] or 0.0 for unit in mine)),
+                ops=tuple(op for unit in own for op in unit.ops),
+                accurate_us=float(sum(unit.time_us[number[accurate]] or 0.0 for unit in own)),
                 fast_us=sum(float("nan") if us is None else us for us in fast_us),
             )
         )

@@ -110,7 +110,7 @@ def read_sweep(
 
 def _beside_others(row: Row, name: str, first_group: int, run: str, level: Latency | None) -> Row:
     """Return a row of one run as one of several: no turn of another is in the same round."""
-    ours, reference = (
+    of_this, reference = (
         {(group + first_group, number): value for (group, number), value in levels.items()}
         for levels in (row.series.ours, row.series.reference)
     )
@@ -118,7 +118,7 @@ def _beside_others(row: Row, name: str, first_group: int, run: str, level: Laten
         row,
         label=f"{name}/{row.label}",
         same_as=row.same_as and f"{name}/{row.same_as}",
-        series=replace(row.series, ours=ours, reference=reference),
+        series=replace(row.series, ours=of_this, reference=reference),
         reference_latency=level,
         run=run,
     )

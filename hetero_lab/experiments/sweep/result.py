@@ -104,11 +104,11 @@ class Sweep:
         ArgumentError
             No row has that label, or it has no measurement.
         """
-        mine = [row for row in self.rows if row.label == label and host in ("", row.host)]
-        for row in mine:
+        own = [row for row in self.rows if row.label == label and host in ("", row.host)]
+        for row in own:
             if row.profile is not None:
                 return row.profile
-        for row in mine:
+        for row in own:
             raise ArgumentError(f"{shorten(label)} was not measured: {row.status}.")
         labels = list(dict.fromkeys(row.label for row in self.rows))
         raise ArgumentError(
@@ -145,8 +145,8 @@ class Sweep:
     @property
     def _heading(self) -> str:
         distinct = sum(not row.same_as for row in self.rows)
-        said = f"{count_of(distinct, 'placement')}, ratios to {shorten(self.reference)}"
-        return f"{said} (below 1 is faster)"
+        sentences = f"{count_of(distinct, 'placement')}, ratios to {shorten(self.reference)}"
+        return f"{sentences} (below 1 is faster)"
 
     @property
     def _remarks(self) -> list[str]:

@@ -416,12 +416,12 @@ class SweepRun:
         return any(wanted and not self._ledger.has(kind, key) for kind, wanted in asked.items())
 
     def _lacks(self, key: str, target: int, group: int, alive: Sequence[str]) -> bool:
-        mine = self._ledger.levels_us(key)
+        own = self._ledger.levels_us(key)
         if key == self._reference:
             # The reference is done when those that are compared with it are.
-            return not any(at[0] == group for at in mine) or len(mine) < target
+            return not any(at[0] == group for at in own) or len(own) < target
         if self._reference not in alive:  # it failed: there will be no more pairs
-            return len(mine) < target
+            return len(own) < target
         return self._n_turns(key) < target
 
     def _precise(self, alive: Sequence[str]) -> bool:
@@ -431,16 +431,16 @@ class SweepRun:
         for key in alive:
             if key == self._reference:
                 continue
-            mine = self._ledger.levels_us(key)
-            common = [at for at in mine if at in reference]
+            own = self._ledger.levels_us(key)
+            common = [at for at in own if at in reference]
             if 2 <= len(common) < _PRECISE_TURNS:
                 return False
             if len(common) < 2:
                 continue
-            ours, theirs = [mine[at] for at in common], [reference[at] for at in common]
-            _, low, high, _ = paired_ratio(ours, theirs)
+            pair = [own[at] for at in common], [reference[at] for at in common]
+            _, low, high, _ = paired_ratio(*pair)
             # More turns do not narrow what differs from compile to compile.
-            enough = max(self._options.precision, _NARROWEST * compile_spread(ours, theirs))
+            enough = max(self._options.precision, _NARROWEST * compile_spread(*pair))
             if math.log(high / low) / 2 > enough:
                 return False
         return True

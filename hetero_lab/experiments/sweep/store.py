@@ -79,9 +79,9 @@ class Store:
     def _check_still_there(self) -> None:
         """A file that was removed takes what is written into it, and keeps none of it."""
         try:
-            mine = os.fstat(self._file.fileno())
+            own = os.fstat(self._file.fileno())
             there = os.stat(self.directory / RECORDS)
-            same = (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)
+            same = (own.st_dev, own.st_ino) == (there.st_dev, there.st_ino)
         except FileNotFoundError:
             same = False
         except (OSError, ValueError):

@@ -233,7 +233,7 @@ def _kept_outputs(path: Path, names: Iterable[str]) -> dict[str, np.ndarray] | N
 
 
 def _keep(path: Path, outputs: Mapping[str, np.ndarray]) -> None:
-    """Leave outputs for others, whole or not at all; those of strings are nobody's business."""
+    """Leave outputs for others, whole or not at all; outputs of strings are not kept."""
     named: dict[str, Any] = {f"{i:04d}": array for i, array in enumerate(outputs.values())}
     if all(array.dtype.kind in "fiub" for array in outputs.values()):
         with (

@@ -54,8 +54,8 @@ def main() -> None:
             if n_threads() == 1:
                 pid = os.fork()
                 if not pid:
-                    mine = [requests.detach(), woken, wake, *workers.values()]
-                    _become_worker(descriptors, mine)
+                    own = [requests.detach(), woken, wake, *workers.values()]
+                    _become_worker(descriptors, own)
                 workers[pid] = descriptors.pop()
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -70,7 +70,7 @@ def n_threads() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
-def _become_worker(descriptors: list[int], mine: list[int]) -> None:
+def _become_worker(descriptors: list[int], own: list[int]) -> None:
     """Serve in a forked child; never return."""
     code = 1
     try:
@@ -78,7 +78,7 @@ def _become_worker(descriptors: list[int], mine: list[int]) -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for stream, descriptor in enumerate(descriptors[:3]):
             os.dup2(descriptor, stream)
-        for descriptor in [*descriptors, *mine]:
+        for descriptor in [*descriptors, *own]:
             os.close(descriptor)
         serve()
         code = 0

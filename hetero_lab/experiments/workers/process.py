@@ -134,7 +134,7 @@ class WorkerProcess:
                 return msgspec.convert(reply.value, request.answer)
         except ValueError as error:
             self.kill()
-            detail = f"the worker said {shorten(line.strip())}, which is no answer"
+            detail = f"the worker answered {shorten(line.strip())}, which is not a valid reply"
             raise WorkerError("failed", detail, died=True) from error
         status = "out of memory" if reply.kind == MEMORY else "failed"
         raise WorkerError(status, reply.error, died=False)
