@@ -1,96 +1,99 @@
 """How well costs by layer predict a language model on placements that were not measured.
 
-    python -m tests.benchmarks.benchmark_layers [--budget 90] [--compiles 2] [--costs costs.json]
+    python -m tests.benchmarks.benchmark_layers [--budget 90] [--compiles 2] [--keep DIRECTORY]
 
 SmolLM2 is calibrated over CPU with two threads and with one. Then 12 placements that were not
 measured, cut once, in both directions, run in turns with each other and with each device alone,
 each compiled several times; what the costs predict is compared with the median. The machine may
-have become faster or slower since: the devices alone, which the costs know, tell by how much. With
-``--costs`` the costs are kept, and read if they are there. Needs the extra
+have become faster or slower since: the devices alone, which the costs know, tell by how much.
+With ``--keep`` costs and measurements are kept, and later calls go on from there. Needs the extra
 ``llm``, and a quiet machine.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
+import json
 from pathlib import Path
 
 import numpy as np
 
 import hetero_lab as hl
 
-UNSEEN = 12
 MODEL, DEVICES = "smollm2_135m", ["CPU", "SLOW"]
+SCENARIO = hl.Scenario(64, 8)
+UNSEEN_AFTER = [2, 7, 12, 17, 22, 27]
 
 
-def unseen(model) -> list[hl.Placement]:
-    """Return placements cut behind every fifth layer, in both directions."""
-    cuts = hl.block_cuts(model, DEVICES, after=[2, 7, 12, 17, 22, 27])
-    return cuts[:UNSEEN]
+def calibrated(model, budget_s: float, keep: Path | None) -> hl.CostModel:
+    """Return the costs that were kept, or calibrate."""
+    file = keep and keep / "costs.json"
+    if file and file.exists():
+        return hl.CostModel.from_json(file)
+    costs = hl.calibrate(model, DEVICES, scenario=SCENARIO, budget_s=budget_s, progress=False)
+    if file:
+        costs.to_json(file)
+    return costs
+
+
+def measured(model, placements: list[hl.Placement], turns: int, seed: int) -> dict[str, list]:
+    """Compile each placement once; return the times of a further and of the first token in ms."""
+    first, *others = placements
+    order = np.random.default_rng(seed).permutation(len(others))
+    made = hl.sweep(
+        model, [first, *(others[i] for i in order)], scenario=SCENARIO, turns=turns, budget_s=None,
+        counters=False, reference=False, baselines=False, isolate=False, progress=False,
+    )  # fmt: skip
+    found = ((row.label, row.profile and row.profile.generation) for row in made.rows)
+    return {label: [made.tpot_ms, made.ttft_ms] for label, made in found if made}
 
 
 def main() -> None:
-    """Print a line a placement and the mean errors of further and first tokens."""
+    """Print a line a placement, and the mean errors of further and first tokens."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--budget", type=float, default=90.0)
     parser.add_argument("--compiles", type=int, default=2)
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--costs", type=Path)
+    parser.add_argument("--keep", type=Path)
     given = parser.parse_args()
     hl.emulate("SLOW", properties={"INFERENCE_NUM_THREADS": 1})
-    model, scenario = hl.load(MODEL), hl.Scenario(64, 8)
-    started = time.perf_counter()
-    if given.costs is not None and given.costs.exists():
-        costs = hl.CostModel.from_json(given.costs)
-    else:
-        costs = hl.calibrate(
-            model, DEVICES, scenario=scenario, budget_s=given.budget, validate=0, progress=False
-        )
-        if given.costs is not None:
-            costs.to_json(given.costs)
-    print(f"{costs!r}, {time.perf_counter() - started:.0f} s")
+    model = hl.load(MODEL)
+    if given.keep:
+        given.keep.mkdir(exist_ok=True)
+    costs = calibrated(model, given.budget, given.keep)
+    print(costs)
+    assert costs.prefill is not None
     known = [
         hl.Placement(hl.Affinity.uniform(model, device), device, direct=True) for device in DEVICES
     ]
-    placements = [*known, *unseen(model)]
-    further: dict[str, list[float]] = {p.label: [] for p in placements}
-    first: dict[str, list[float]] = {p.label: [] for p in placements}
-    rng = np.random.default_rng(0)
+    unseen = hl.block_cuts(model, DEVICES, after=UNSEEN_AFTER)
+    file = given.keep and given.keep / "measured.json"
+    runs: list[dict[str, list]] = json.loads(file.read_text()) if file and file.exists() else []
     for _ in range(given.compiles):
-        made = hl.sweep(
-            model, [placements[0], *(placements[i] for i in 1 + rng.permutation(UNSEEN + 1))],
-            scenario=scenario,
-            turns=given.turns, counters=False, reference=False, baselines=False, isolate=False,
-            progress=False,
-        )  # fmt: skip
-        for row in made.rows:
-            if row.profile is not None and row.profile.generation is not None:
-                further[row.label].append(row.profile.generation.tpot_ms)
-                first[row.label].append(row.profile.generation.ttft_ms)
-    if not given.compiles:
+        runs.append(measured(model, [*known, *unseen], given.turns, len(runs)))
+        if file:
+            file.write_text(json.dumps(runs))
+    if not runs:
         return
-    levels = [float(np.median(further[p.label])) for p in known]
-    firsts = [float(np.median(first[p.label])) for p in known]
-    drift = np.mean(levels) / np.mean([costs.predict_tpot_ms(p.affinity) for p in known])
-    drift_first = np.mean(firsts) / np.mean([costs.predict_ttft_ms(p.affinity) for p in known])
-    print(f"the machine is slower now by {drift:.2f} (further tokens), {drift_first:.2f} (first)")
-    errors: list[tuple[float, float]] = []
-    for placement in placements:
-        tpot_ms, ttft_ms = (float(np.median(m[placement.label])) for m in (further, first))
-        predicted = drift * costs.predict_tpot_ms(placement.affinity)
-        predicted_first = drift_first * costs.predict_ttft_ms(placement.affinity)
-        errors.append((predicted / tpot_ms - 1.0, predicted_first / ttft_ms - 1.0))
+    for number, (what, phase) in enumerate(
+        (("further token", costs), ("first token", costs.prefill))
+    ):
+        alone_ms = sum(phase.predict_us(p.affinity) for p in known) / 1e3
+        speeds = [sum(run[p.label][number] for p in known) / alone_ms for run in runs]
+        errors = []
+        for placement in unseen:
+            took = [run[placement.label][number] / v for run, v in zip(runs, speeds, strict=True)]
+            took_ms = float(np.median(took))
+            predicted_ms = phase.predict_us(placement.affinity) / 1e3
+            errors.append(predicted_ms / took_ms - 1.0)
+            print(f"{what} {placement.label:<24}{predicted_ms:8.2f} ms predicted, {took_ms:8.2f} "
+                  f"measured ({errors[-1]:+.1%})")  # fmt: skip
+        found = np.array(errors)
+        slower = ", ".join(f"{speed:.2f}" for speed in speeds)
         print(
-            f"{placement.label:<32} further {predicted:7.2f} ms predicted, {tpot_ms:7.2f} measured "
-            f"({errors[-1][0]:+.1%}); first {predicted_first:7.1f}, {ttft_ms:7.1f} "
-            f"({errors[-1][1]:+.1%})",
-            flush=True,
-        )
-    for name, found in zip(("further token", "first token"), np.array(errors[2:]).T, strict=True):
-        print(
-            f"{name}: mean error {np.abs(found).mean():.1%}, worst {np.abs(found).max():.1%}, "
-            f"bias {found.mean():+.1%}"
+            f"{what}: {len(found)} unseen placements, {len(runs)} compiles of each: mean error "
+            f"{np.abs(found).mean():.1%}, worst {np.abs(found).max():.1%}, bias "
+            f"{found.mean():+.1%}; the machine was slower by {slower}"
         )
 
 
