@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
+from itertools import pairwise
 
 import numpy as np
 
@@ -131,65 +132,72 @@ def _merged(graph: OpGraph, blocks: list[_Block], work: np.ndarray) -> list[_Blo
 
     Neighbours are two blocks of which one reads from the other, or that read one model input.
     """
+    if len(blocks) == 1:
+        return blocks
+    blocks = list(blocks)
     block_of = {index: n for n, block in enumerate(blocks) for index in block.ops}
     users: list[set[int]] = [set() for _ in blocks]
-    readers: dict[int, set[int]] = {}
+    readers: dict[int, list[int]] = {}
     for n, block in enumerate(blocks):
         for index in block.ops:
             for producer, _ in graph.ops[index].inputs:
                 if graph.ops[producer].type == PARAMETER:
-                    readers.setdefault(producer, set()).add(n)
+                    readers.setdefault(producer, []).append(n)
                 elif (source := block_of.get(producer, n)) != n:
                     users[source].add(n)
-    siblings = [set().union(*(r for r in readers.values() if n in r)) for n in range(len(blocks))]
-    kept = set(range(len(blocks)))
-    losses: dict[tuple[int, int], float] = {}
+    pairs = {(a, b) for a, every in enumerate(users) for b in every}
+    pairs |= {pair for every in readers.values() for pair in pairwise(every)}
+    into = list(range(len(blocks)))  # the block that each one is part of
     while True:
-        for a in kept:
-            for b in (users[a] | siblings[a]) - {a}:
-                if (a, b) not in losses:
-                    losses[a, b] = _loss(blocks[a], blocks[b], work)
-                    if b not in users[a]:
-                        losses[a, b] = max(losses[a, b], _loss(blocks[b], blocks[a], work))
-        small = sorted((loss, *pair) for pair, loss in losses.items() if loss < WORK_OF_A_SUBGRAPH)
-        # If another way than the edge leads from one to the other, they would make a cycle.
-        merge = next(
-            (
-                (a, b)
-                for _, a, b in small
-                if a not in users[b] and not any(_leads_around(users, *p) for p in ((a, b), (b, a)))
-            ),
-            None,
-        )
-        if merge is None:
-            return [blocks[n] for n in sorted(kept)]
-        a, b = merge
-        one, other = blocks[a], blocks[b]
-        blocks[a] = _Block(
-            one.home,
-            sorted(one.ops + other.ops),
-            one.before | other.before,
-            one.after | other.after,
-            one.work + other.work,
-        )
-        kept.remove(b)
-        for links in (users, siblings):
-            links[a] = (links[a] | links[b]) - {a, b}
-            for n in kept - {a}:
-                if b in links[n]:
-                    links[n] = (links[n] - {b}) | {a}
-        losses = {pair: loss for pair, loss in losses.items() if {a, b}.isdisjoint(pair)}
+        pairs = {(into[a], into[b]) for a, b in pairs if into[a] != into[b]}
+        n_left = len(set(into))
+        for _, a, b in sorted((_loss(blocks, users, a, b, work), a, b) for a, b in pairs):
+            a, b = into[a], into[b]
+            # If another way than the edge leads from one to the other, they would make a cycle.
+            if (
+                a == b
+                or _loss(blocks, users, a, b, work) >= WORK_OF_A_SUBGRAPH
+                or _leads_around(users, a, b)
+                or _leads_around(users, b, a)
+            ):
+                continue
+            one, other = blocks[a], blocks[b]
+            blocks[a] = _Block(
+                one.home,
+                sorted(one.ops + other.ops),
+                one.before | other.before,
+                one.after | other.after,
+                one.work + other.work,
+            )
+            into = [a if n == b else n for n in into]
+            users[a] = (users[a] | users[b]) - {a, b}
+            users[b] = set()
+            for every in users:
+                if b in every:
+                    every.remove(b)
+                    every.add(a)
+            users[a].discard(a)
+        if len(set(into)) == n_left:
+            return [blocks[n] for n in sorted(set(into))]
 
 
-def _loss(first: _Block, second: _Block, work: np.ndarray) -> float:
+def _loss(
+    blocks: list[_Block], users: list[set[int]], one: int, other: int, work: np.ndarray
+) -> float:
     """Return how much work could no longer run at the same time if two blocks were one.
 
     All of the one block then waits for what only the second one needs, and all that only the
-    first one feeds waits for the second.
+    first one feeds waits for the second. If none reads from the other, this goes both ways.
     """
-    awaited = _sum(second.before & ~first.before, work)
-    fed = _sum(first.after & ~second.after, work)
-    return max(min(awaited, first.work + fed), min(fed, second.work + awaited))
+    losses = [0.0]
+    for a, b in ((one, other), (other, one)):
+        if a in users[b]:
+            continue
+        first, second = blocks[a], blocks[b]
+        awaited = _sum(second.before & ~first.before, work)
+        fed = _sum(first.after & ~second.after, work)
+        losses += [min(awaited, first.work + fed), min(fed, second.work + awaited)]
+    return max(losses)
 
 
 def _sum(bits: int, work: np.ndarray) -> float:
