@@ -25,7 +25,7 @@ from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementL
 from hetero_lab.runtime.compiled import check_states, valid_submodels
 from hetero_lab.runtime.inputs import Inputs, bind_inputs
 from hetero_lab.runtime.scheduler import Dataflow, Done, Outputs, Scheduler
-from hetero_lab.runtime.submodels import compile_submodels, cut, named_rows
+from hetero_lab.runtime.submodels import compile_submodels, cut, leave_cores, named_rows
 from hetero_lab.runtime.timeline import Span
 
 
@@ -65,7 +65,9 @@ class ParallelExecutor:
     device_properties
         Properties of each device; they win over those of a Placement. On CPU devices that
         share the cores, ``EXCLUSIVE_ASYNC_REQUESTS: False``, ``ENABLE_CPU_PINNING: False`` and a
-        number of threads each let them really run side by side.
+        number of threads each let them really run side by side. Beside a GPU or NPU, the CPU
+        leaves two of eight or more cores to what drives it, unless ``INFERENCE_NUM_THREADS`` is
+        given.
     requests
         How many requests are in flight at most; each has tensors of its own.
     properties
@@ -145,7 +147,7 @@ class ParallelExecutor:
         by_device = {device: {**own, **properties} for device, own in placed.properties.items()}
         started = now()
         self.compiled_models: list[ov.CompiledModel] = compile_submodels(
-            self._submodels, by_device, placed.core
+            self._submodels, leave_cores(by_device, placed.core), placed.core
         )
         self.compile_ms: float = (now() - started) * 1e3
         graph = placed.graph

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -15,6 +16,8 @@ from hetero_lab.placement.partition import Partition
 
 # Ports at boundaries are numbered from here; no model's own "Parameter_N" gets so high.
 _FIRST_PORT = 1_000_000
+_THREADS = "INFERENCE_NUM_THREADS"
+_LEFT_CORES, _FEW_CORES = 2, 8
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,36 @@ def compile_submodels(
                 f"({names_at_hand(ops)}): {last_line(error)}"
             ) from error
     return compiled
+
+
+def leave_cores(
+    by_device: Mapping[str, dict[str, Any]], core: ov.Core
+) -> dict[str, dict[str, Any]]:
+    """Return properties with which the CPU leaves cores to the threads that drive other devices.
+
+    Where a GPU's thread takes a core from one of as many threads as there are cores, all others
+    wait for that one: two branches at once took 1.66 ms with 16 threads on 16 cores, and 1.04 ms
+    with 14. Numbers of threads that were given stay.
+    """
+    on_cores = [
+        device
+        for device in by_device
+        if _THREADS in core.get_property(device, "SUPPORTED_PROPERTIES")
+    ]
+    found = dict(by_device)
+    n_cores = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        n_cores = len(os.sched_getaffinity(0))
+    if len(on_cores) == len(by_device) or n_cores < _FEW_CORES:
+        return found
+    for device in on_cores:
+        own = by_device[device]
+        if _THREADS not in own and not core.get_property(device, _THREADS):
+            x = ov.opset13.parameter([1])
+            some = core.compile_model(ov.Model([ov.opset13.relu(x)], [x], "threads"), device, own)
+            if int(some.get_property(_THREADS)) > n_cores - _LEFT_CORES:
+                found[device] = {**own, _THREADS: n_cores - _LEFT_CORES}
+    return found
 
 
 def named_rows(submodel: Submodel, rows: Iterable[Any]) -> Iterator[object]:

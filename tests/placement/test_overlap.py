@@ -129,3 +129,22 @@ def test_models_of_the_runtime(seed, monkeypatch):
     graph = prepare(random_model(seed)).graph
     n_coarse, n_fine = check(graph, random_affinity(graph, ["ACC", "CPU"], seed))
     assert n_fine >= n_coarse
+
+
+def test_the_cut_of_many_branches_takes_time_in_proportion(monkeypatch):
+    maker = GraphMaker()
+    inputs = maker.add("Parameter")
+    ends = []
+    for branch in range(100):
+        at = inputs
+        for number in range(6):
+            at = maker.add("Relu", [at], name=f"{branch}_{number}")
+        ends.append(at)
+    maker.add("Concat", ends, name="end")
+    graph = maker.graph()
+    affinity = placed(graph, {op.name for op in graph if op.name[-1] in "024"})
+    calls = []
+    loss = overlap._loss
+    monkeypatch.setattr(overlap, "_loss", lambda *args: calls.append(1) or loss(*args))
+    assert predict_overlapping(graph, affinity) == predict(graph, affinity)
+    assert len(calls) < 10 * len(graph)

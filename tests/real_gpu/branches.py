@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,8 @@ def latencies(device: str, shape: tuple[int, ...], properties: dict[str, Any]) -
     import numpy as np
 
     import hetero_lab as hl
+    from hetero_lab.backend.core import shared_core
+    from hetero_lab.runtime.submodels import leave_cores
 
     started = time.perf_counter()
     model = branches_model(*shape)
@@ -108,6 +111,9 @@ def latencies(device: str, shape: tuple[int, ...], properties: dict[str, Any]) -
         ),
         "HETERO": hl.compile(model, split),
     }
+    fewer = leave_cores(properties, shared_core())
+    if fewer != properties:
+        calls["HETERO, fewer threads"] = hl.compile(model, replace(split, device_properties=fewer))
     with hl.ParallelExecutor(model, split) as executor:
         calls["parallel"] = executor
         compile_s = time.perf_counter() - started
@@ -148,6 +154,7 @@ def latencies(device: str, shape: tuple[int, ...], properties: dict[str, Any]) -
     with hl.ParallelExecutor(model, split) as executor:
         errors["parallel"] = error_of(next(iter(executor(inputs).values())), wanted)
     bound_us = max(us["device branch"], us["CPU branch"])
+    hetero_us = min(took for name, took in us.items() if name.startswith("HETERO"))
     return {
         "what": "latency",
         "device": device,
@@ -155,7 +162,7 @@ def latencies(device: str, shape: tuple[int, ...], properties: dict[str, Any]) -
         "n_subgraphs": n_subgraphs,
         "us": us,
         "bound_us": bound_us,
-        "hetero_to_parallel": us["HETERO"] / us["parallel"],
+        "hetero_to_parallel": hetero_us / us["parallel"],
         "share_of_bound": bound_us / us["parallel"],
         "share_of_start_async": us["start_async"] / us["parallel"],
         "errors": errors,
@@ -260,7 +267,7 @@ def lines(device: str, shapes: Any, emulated: bool) -> Iterator[dict[str, Any]]:
     """Yield what is measured, as it comes."""
     own = {"INFERENCE_PRECISION_HINT": "f32"}
     threads = {"INFERENCE_NUM_THREADS": 1} if emulated else {}
-    on_cpu = {**own, **CONCURRENT, **threads}
+    on_cpu = {**own, **CONCURRENT, **threads} if emulated else own
     properties = {device: on_cpu if emulated else own, "CPU": on_cpu}
     for shape in shapes:
         yield latencies(device, shape, properties)

@@ -6,6 +6,7 @@ import _thread
 import contextlib
 import gc
 import itertools
+import os
 import signal
 import subprocess
 import sys
@@ -34,9 +35,10 @@ from hetero_lab.errors import (
 )
 from hetero_lab.model.read import prepare
 from hetero_lab.placement import overlap
-from hetero_lab.runtime import scheduler
+from hetero_lab.runtime import scheduler, submodels
 from hetero_lab.runtime.inputs import bind_inputs, generate_inputs
 from hetero_lab.runtime.reference import compare_with_reference, lowest_precision
+from hetero_lab.runtime.submodels import leave_cores
 from hetero_lab.samples.catalogue import sample_names, sample_shapes
 
 F32 = {"PARACC": {"INFERENCE_PRECISION_HINT": "f32"}, "CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
@@ -439,6 +441,25 @@ def test_every_sample_equals_one_device(name):
             for future in [executor.submit_bound(arrays) for _ in range(requests + 1)]:
                 found = compare_with_reference(bind(prepared), arrays, future.result(), precision)
                 assert {a.verdict for a in found} <= allowed, found
+
+
+def test_the_cpu_leaves_cores_to_what_drives_another_device(monkeypatch):
+    core = ov.Core()
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: set(range(16)))
+    alone: dict[str, dict[str, Any]] = {"CPU": {}}
+    assert leave_cores(alone, core) == alone
+    # AUTO has no threads of its own either, which is what tells a GPU from the CPU.
+    beside = {"CPU": {"INFERENCE_PRECISION_HINT": "f32"}, "AUTO": {}}
+    given = {**beside, "CPU": {"INFERENCE_NUM_THREADS": 16}}
+    assert leave_cores(given, core) == given
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: set(range(4)))
+    assert leave_cores(beside, core) == beside
+    has = int(core.compile_model(two_devices()[0], "CPU").get_property("INFERENCE_NUM_THREADS"))
+    monkeypatch.setattr(submodels, "_FEW_CORES", 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: set(range(has + 1)))
+    assert leave_cores(beside, core)["CPU"] == {
+        "INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": has - 1,
+    }  # fmt: skip
 
 
 def test_bad_arguments():
