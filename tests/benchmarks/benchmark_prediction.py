@@ -11,6 +11,8 @@ costs and each measured time.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import random
 import tempfile
 import time
@@ -62,7 +64,11 @@ def measured_alone(
         places.append(place)
     rows = []
     shuffle = random.Random(given.seed)
-    with PlainProcess(places[0]) as plain:
+    with contextlib.ExitStack() as stack:
+        plain = stack.enter_context(PlainProcess(places[0]))
+        kept = None  # each row as it comes, for a run that is ended in the middle
+        if given.out is not None:
+            kept = stack.enter_context(open(given.out / f"{scratch.name}.jsonl", "a"))
         for compiled in range(given.compiles):
             for place in shuffle.sample(places, len(places)):
                 plain.load(place)
@@ -70,6 +76,8 @@ def measured_alone(
                 turns = [plain.turn(place) for _ in range(TURNS)]
                 plain.forget(place)
                 rows.append((place.name, compiled, float(np.median(turns))))
+                if kept is not None:
+                    print(json.dumps(rows[-1]), file=kept, flush=True)
     return pd.DataFrame(rows, columns=["placement", "compile", "measured_us"])
 
 
@@ -79,7 +87,8 @@ def one_model(name: str, devices: list[str], given: argparse.Namespace) -> tuple
     cpu = {**F32, "ENABLE_CPU_PINNING": False} if given.no_pinning else F32
     own = {} if devices[0] == "ACC" else {devices[0]: F32}
     with tempfile.TemporaryDirectory() as directory:
-        scratch = Path(directory)
+        scratch = Path(directory) / short_name(name)
+        scratch.mkdir()
         bound = bind(hl.load(model_file(name, scratch)))
         costs = hl.calibrate(
             bound.model, devices, budget_s=given.budget, device_properties={**own, "CPU": cpu},
@@ -98,12 +107,13 @@ def one_model(name: str, devices: list[str], given: argparse.Namespace) -> tuple
     subgraphs = [guess.n_subgraphs for guess in guesses]
     error = predicted / actual - 1.0
     again = runs["measured_us"] / runs["placement"].map(rows) - 1.0
+    said = f"{costs.mape:.1%}" if costs.validation_rows else "nothing"
     print(
         f"{short_name(name):<20} {len(rows)} unseen placements, {min(subgraphs)} to "
         f"{max(subgraphs)} subgraphs, {actual.min() / 1e3:.2f} to {actual.max() / 1e3:.2f} ms: "
         f"mean error {np.abs(error).mean():.1%}, worst {np.abs(error).max():.1%}, bias "
         f"{error.mean():+.1%}, R² {r2(predicted, actual):.3f}; a compile differs from its "
-        f"placement's median by {again.abs().mean():.1%}; its own validation said {costs.mape:.1%} "
+        f"placement's median by {again.abs().mean():.1%}; its own validation said {said} "
         f"(calibrated in {took:.0f} s, measured in {time.perf_counter() - started - took:.0f})",
         flush=True,
     )
