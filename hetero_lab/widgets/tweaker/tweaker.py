@@ -460,8 +460,9 @@ class AffinityTweaker(ipywidgets.VBox):
             before = self.affinity
             self._change(lambda: self.state.replace(found.affinity, "suggested"))
             same = " It is where you are." if before == self.affinity else ""
+            verb = "guesses" if costs.guessed_from else "predicts"
             self.view.controls.say(
-                f"The planner predicts {found.predicted_us:,.1f} µs, at least "
+                f"The planner {verb} {found.predicted_us:,.1f} µs, at least "
                 f"{found.lower_bound_us:,.1f} µs for any placement.{same}"
             )
 

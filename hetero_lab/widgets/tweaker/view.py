@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anywidget
 import traitlets
@@ -22,6 +22,9 @@ from hetero_lab.widgets.tweaker.board_picture import BoardPicture
 from hetero_lab.widgets.tweaker.controls import Controls
 from hetero_lab.widgets.tweaker.measurement import AUTOMATIC, Attempt
 from hetero_lab.widgets.tweaker.state import TweakerState, WhatIf
+
+if TYPE_CHECKING:
+    from hetero_lab.planning.cost_model import CostModel
 
 _HERE = Path(__file__).parent
 
@@ -225,11 +228,7 @@ class TweakerView:
         }
         with panel.hold_sync():
             panel.numbers = number_rows(what_if, state.what_if_automatic)
-            panel.note = what_if.problem or (
-                ""
-                if state.costs
-                else "With costs= of hetero_lab.calibrate() the latency is predicted too."
-            )
+            panel.note = what_if.problem or _about_costs(state.costs)
             panel.is_looking = True
         self.controls.show_subgraphs(what_if.partition)
         self._shown = affinity
@@ -249,6 +248,12 @@ class TweakerView:
             elif refusing:
                 text += " ".join(state.why_not(device) for device in refusing)
         self.controls.show_selection(text, possible, is_empty=not selected)
+
+
+def _about_costs(costs: CostModel | None) -> str:
+    if costs is None:
+        return "With costs= of hetero_lab.calibrate() the latency is predicted too."
+    return f"The latency is a guess. {costs.origin}" if costs.guessed_from else ""
 
 
 def _mark_text(found: FoundSet, op: str) -> str:

@@ -11,6 +11,8 @@ import pytest
 import hetero_lab as hl
 from hetero_lab.errors import AffinityError, ArgumentError, DeviceError, PlanError, PropertyError
 from hetero_lab.experiments.workers.launch import FORK_SERVER
+from hetero_lab.model.read import prepare
+from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
 from hetero_lab.tables import read_csv
 from hetero_lab.widgets.tweaker.controls import ABOVE, FILES, PANEL
 from hetero_lab.widgets.tweaker.measurement import Attempt, attempt_label
@@ -382,3 +384,18 @@ def test_wrong_ops_of_another_model_or_none_are_refused(model):
     other = injected_faults.search(chain_case())
     with pytest.raises(AffinityError, match="another model"):
         hl.AffinityTweaker(model, ["ACC", "CPU"], wrong=other)
+
+
+def test_a_guessed_latency_is_said_to_be_one():
+    from small_models import chain
+
+    hl.emulate("ACC")
+    known = prepare(chain("a", "b"))
+    units = tuple(Unit((op,), (1.0, 2.0)) for op in ("a", "b"))
+    boundaries = {("ACC", "CPU"): BoundaryCost(3.0), ("CPU", "ACC"): BoundaryCost(3.0)}
+    costs = CostModel(known.graph, ("ACC", "CPU"), units, boundaries, {"ACC": 1.0, "CPU": 1.0})
+    assert hl.AffinityTweaker(known, ["ACC", "CPU"], costs).view.panel.note == ""
+    model = chain("a", "b", "c")
+    guessed = hl.guess_costs(model, [costs])
+    note = hl.AffinityTweaker(model, ["ACC", "CPU"], guessed).view.panel.note
+    assert note.startswith("The latency is a guess. Guessed from the costs of chain")
