@@ -159,6 +159,8 @@ _quantize = _asked(
 )
 _compress = _asked("compress_weights", model=lambda k: k.model, progress=lambda k: False)
 _plan = _asked("plan", model=lambda k: k.model, costs=lambda k: k.costs)
+_curve = _asked("block_curve", costs=lambda k: k.costs)
+_phases = _asked("plan_phases", costs=lambda k: k.costs)
 _emulate = _asked("emulate", name=lambda k: "ACC2", core=lambda k: k.core)
 _classify = _asked(
     "classify",
@@ -929,6 +931,18 @@ PLANNING = [
     row("fit_blocks: no tokens", _fit_blocks(context_tokens=0), PlanError, "context_tokens="),
     row("fit_blocks: no sequence", _fit_blocks(batch=0), PlanError, "batch="),
     row("fit_blocks: no blocks", _fit_blocks(model=lambda k: k.model), PlanError, "no repeated"),
+    row("block_curve: one inference", _curve(), PlanError, "further token", "scenario="),
+    row("block_curve: costs that are none", _curve(costs="fast"), ArgumentError, "costs=", "str"),
+    row("plan_phases: one inference", _phases(), PlanError, "further token", "scenario="),
+    row("plan_phases: no costs", _phases(costs=None), ArgumentError, "costs="),
+    row("plan: an empty pool", _plan(memory_limit={(): 5}), PlanError, "pool without devices"),
+    row(
+        "plan: a pool with a stranger",
+        _plan(memory_limit={("CPU", "GPU"): 5}),
+        PlanError,
+        "'GPU'",
+        "not planned for",
+    ),
     row("support_evidence: an absent device", _evidence(device="XPU"), DeviceError, "'XPU'"),
     row("lint: costs that are none", _lint(costs="fast"), ArgumentError, "costs=", "str"),
 ]
