@@ -281,6 +281,60 @@ def test_what_a_done_callback_raises_ends_no_thread(caplog):
     assert "done callback" in caplog.text
 
 
+def test_a_failed_request_starts_nothing_more(monkeypatch):
+    x, shape = op.parameter([4], np.float32, name="x"), op.parameter([2], np.int64, name="s")
+    shaped = op.reshape(op.relu(x, name="a"), shape, False, name="r")
+    ends = [
+        op.reduce_sum(make(shaped, name=name), op.constant(np.array([0, 1], np.int64)), False)
+        for name, make in (("b", op.exp), ("c", op.abs), ("d", op.tanh))
+    ]
+    model = ov.Model([op.result(end) for end in ends], [x, shape], "thrower")
+    affinity = hl.Affinity.uniform(model, "CPU").fix(ops={"b": "PARACC", "c": "PARACC"})
+    begun = []
+    for name in ("start", "run"):
+        really = getattr(scheduler.Slot, name)
+
+        def noted(slot, index, really=really):
+            begun.append(index)
+            really(slot, index)
+
+        monkeypatch.setattr(scheduler.Slot, name, noted)
+    inputs = [np.ones(4, np.float32)]
+    with hl.ParallelExecutor(model, affinity) as executor:
+        home = executor.partition.subgraph_of
+        assert home["b"] != home["r"]
+        with pytest.raises(InferenceError):
+            executor([*inputs, np.array([3, 3])])
+        assert set(begun) == {home["r"]}
+        assert len(executor([*inputs, np.array([2, 2])])) == 3
+
+
+def test_requests_are_cancelled_with_no_lock_held():
+    x = [np.ones(4, np.float32)]
+    executor = hl.ParallelExecutor(*two_devices(), device_properties=F32)
+    told: list[Any] = []
+    held = threading.Event()
+    first = executor.submit_bound(x, lambda _future: held.wait(30))
+
+    def cancelled(_future) -> None:
+        if held.is_set():
+            return
+        try:
+            executor(x)
+        except HeteroLabError as error:
+            told.append(error)
+        held.set()
+        told.append(len(first.result(timeout=30)))
+        executor.close()
+
+    futures = [executor.submit_bound(x, cancelled) for _ in range(50)]
+    executor.close(cancel=True)
+    assert not wait(futures, timeout=30).not_done
+    assert told
+    assert told[-1] == 1
+    assert not executor_threads()
+
+
 def test_a_done_callback_may_wait_for_another_request():
     x = [np.ones(4, np.float32)]
     with hl.ParallelExecutor(*two_devices(), device_properties=F32, requests=2) as executor:
