@@ -159,6 +159,8 @@ _quantize = _asked(
 )
 _compress = _asked("compress_weights", model=lambda k: k.model, progress=lambda k: False)
 _plan = _asked("plan", model=lambda k: k.model, costs=lambda k: k.costs)
+_tokens = _asked("tokenize", model=lambda k: k.model, text=lambda k: "Hello")
+_text = _asked("detokenize", model=lambda k: k.model, token_ids=lambda k: [[1, 2]])
 _curve = _asked("block_curve", costs=lambda k: k.costs)
 _phases = _asked("plan_phases", costs=lambda k: k.costs)
 _emulate = _asked("emulate", name=lambda k: "ACC2", core=lambda k: k.core)
@@ -931,6 +933,10 @@ PLANNING = [
     row("fit_blocks: no tokens", _fit_blocks(context_tokens=0), PlanError, "context_tokens="),
     row("fit_blocks: no sequence", _fit_blocks(batch=0), PlanError, "batch="),
     row("fit_blocks: no blocks", _fit_blocks(model=lambda k: k.model), PlanError, "no repeated"),
+    row("tokenize: no text", _tokens(text=""), InputError, "not empty"),
+    row("tokenize: no language model", _tokens(), ModelError, "no states"),
+    row("detokenize: a flat list", _text(token_ids=[1, 2]), InputError, "[batch, n]"),
+    row("detokenize: no language model", _text(), ModelError, "no states"),
     row("block_curve: one inference", _curve(), PlanError, "further token", "scenario="),
     row("block_curve: costs that are none", _curve(costs="fast"), ArgumentError, "costs=", "str"),
     row("plan_phases: one inference", _phases(), PlanError, "further token", "scenario="),
