@@ -15,6 +15,7 @@ from hetero_lab.experiments.environment import current_environment
 from hetero_lab.experiments.sweep.records import Counters, Failed, Finished, Header, Turn
 from hetero_lab.experiments.sweep.store import Store, read_store
 from hetero_lab.model.read import prepare
+from hetero_lab.runtime.counters import Counter
 
 _seen = Tally()
 
@@ -62,20 +63,16 @@ def test_a_case_is_the_same_every_time(case: Case):
     }
 
 
-_json = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner),
-    max_leaves=12,
-)  # fmt: skip
-
-
 _keys = st.text(max_size=20)
 _floats = st.floats(allow_nan=False, allow_infinity=False)
+_counters = st.builds(
+    Counter, subgraph=st.integers(0, 9), real_time_us=_floats, cpu_time_us=_floats, op=_keys,
+    fused_ops=st.lists(_keys).map(tuple),
+)  # fmt: skip
 _records = st.lists(
     st.builds(Failed, entry=_keys, status=st.text(), detail=st.text(), host=_keys)
     | st.builds(Finished, entry=_keys)
-    | st.builds(Counters, entry=_keys, rows=st.tuples(st.dictionaries(_keys, _json)))
+    | st.builds(Counters, entry=_keys, rows=st.lists(_counters, max_size=3).map(tuple))
     | st.builds(
         Turn, entry=_keys, group=st.integers(0, 9), round=st.integers(0, 9),
         samples_us=st.lists(_floats).map(tuple),

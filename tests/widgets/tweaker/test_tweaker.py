@@ -214,7 +214,7 @@ def test_files(tweaker, tmp_path):
 
 @pytest.mark.parametrize(
     ("path", "says"),
-    [("/", "/ is a directory"), ("..", ".. is a directory"), ("a\0b", "null byte")],
+    [("/", "/ is a directory"), ("..", ".. is a directory"), ("a\0b", "embedded null")],
 )
 def test_paths_that_cannot_be_written_are_messages(tweaker, tmp_path, monkeypatch, path, says):
     monkeypatch.chdir(tmp_path)
