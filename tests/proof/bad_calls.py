@@ -935,7 +935,7 @@ PLANNING = [
     row("fit_blocks: no blocks", _fit_blocks(model=lambda k: k.model), PlanError, "no repeated"),
     row("tokenize: no text", _tokens(text=""), InputError, "not empty"),
     row("tokenize: no language model", _tokens(), ModelError, "no states"),
-    row("detokenize: a flat list", _text(token_ids=[1, 2]), InputError, "[batch, n]"),
+    row("detokenize: a flat list", _text(token_ids=[1, 2]), ArgumentError, "token_ids="),
     row("detokenize: no language model", _text(), ModelError, "no states"),
     row("block_curve: one inference", _curve(), PlanError, "further token", "scenario="),
     row("block_curve: costs that are none", _curve(costs="fast"), ArgumentError, "costs=", "str"),
