@@ -30,7 +30,7 @@ from hetero_lab import interrupts
 from hetero_lab.clock import now
 from hetero_lab.errors import ClosedError, HeteroLabError, InferenceError, last_line
 from hetero_lab.runtime.submodels import Submodel
-from hetero_lab.runtime.tensors import copy_into, to_array, to_tensor
+from hetero_lab.runtime.tensors import memory_of, to_array, to_tensor
 from hetero_lab.runtime.timeline import Span
 
 Outputs: TypeAlias = dict[str, np.ndarray]
@@ -104,7 +104,7 @@ class Slot:
             for subgraph, port, _ in dataflow.from_model
         }
         self._dataflow = dataflow
-        self._inputs: dict[int, ov.Tensor] = {}
+        self._inputs: dict[int, tuple[ov.Tensor, np.ndarray | None]] = {}
         # A tensor of unknown shape is there only after its producer has run.
         self._late: list[list[tuple[int, int, int]]] = [[] for _ in compiled]
         for target, port, source, source_port in dataflow.from_others:
@@ -118,48 +118,54 @@ class Slot:
         """Copy the inputs, so that the caller may change its arrays meanwhile."""
         # Fresh memory for each request would cost page faults, which take longer than the copy.
         kept, self._inputs = self._inputs, {}
-        tensors: dict[int, ov.Tensor] = {}
+        made: dict[int, tuple[ov.Tensor, np.ndarray | None]] = {}
         for subgraph, port, number in self._dataflow.from_model:
-            old = kept.get(number)
-            if number not in tensors:
-                reused = old if old is not None and copy_into(old, arrays[number]) else None
-                element_type = self._element_types[subgraph, port]
-                tensors[number] = reused or to_tensor(arrays[number], element_type)
-            if tensors[number] is not old:
-                self.requests[subgraph].set_input_tensor(port, tensors[number])
-        self._inputs = tensors
+            array = arrays[number]
+            if number not in made:
+                tensor, memory = kept.get(number, (None, None))
+                if tensor is None or memory is None or memory.shape != array.shape:
+                    tensor = to_tensor(array, self._element_types[subgraph, port])
+                    memory = memory_of(tensor, array.dtype)
+                else:
+                    memory[...] = array
+                made[number] = tensor, memory
+            if number not in kept or made[number][0] is not kept[number][0]:
+                self.requests[subgraph].set_input_tensor(port, made[number][0])
+        self._inputs = made
 
     def run(self, index: int) -> None:
         """Run one subgraph, whose inputs are there."""
         self._take_late_inputs(index)
-        with self._told_as_ours(index):
+        try:
             self.requests[index].infer(share_outputs=True)  # or each would be copied
+        except RuntimeError as error:
+            raise self._failure(index, error) from error
 
     def start(self, index: int) -> None:
         """Start one subgraph, whose inputs are there, to be waited for."""
         self._take_late_inputs(index)
-        with self._told_as_ours(index):
+        try:
             self.requests[index].start_async()
+        except RuntimeError as error:
+            raise self._failure(index, error) from error
 
     def wait(self, index: int) -> None:
         """Wait for a subgraph that was started."""
-        with self._told_as_ours(index):
+        try:
             self.requests[index].wait()
+        except RuntimeError as error:
+            raise self._failure(index, error) from error
 
     def settle(self, index: int) -> None:
         """Wait for a subgraph if it runs, whatever comes of it."""
         with contextlib.suppress(RuntimeError):
             self.requests[index].wait()
 
-    @contextlib.contextmanager
-    def _told_as_ours(self, index: int) -> Iterator[None]:
-        try:
-            yield
-        except RuntimeError as error:
-            raise InferenceError(
-                f"The runtime failed while it ran subgraph {index} on {self._devices[index]}: "
-                f"{last_line(error)}"
-            ) from error
+    def _failure(self, index: int, error: RuntimeError) -> InferenceError:
+        return InferenceError(
+            f"The runtime failed while it ran subgraph {index} on {self._devices[index]}: "
+            f"{last_line(error)}"
+        )
 
     def _take_late_inputs(self, index: int) -> None:
         for port, source, source_port in self._late[index]:
@@ -422,7 +428,9 @@ class Scheduler:
                 if not job.missing[user]:
                     self._make_ready(job, user)
             following = None if done else self._take(own)
-        self._start_others()
+            more = any(self._ready[device] for device in self._resting)
+        if more:
+            self._start_others()
         if done:
             # No device waits for this thread while outputs are copied and callbacks run.
             self._finish(job, job.error)

@@ -73,12 +73,9 @@ def to_tensor(array: np.ndarray, element_type: ov.Type) -> ov.Tensor:
     return tensor
 
 
-def copy_into(tensor: ov.Tensor, array: np.ndarray) -> bool:
-    """Copy an array into a tensor that :func:`to_tensor` made; return whether it fits."""
-    if tensor.element_type == ov.Type.string or tuple(tensor.shape) != array.shape:
-        return False
-    tensor.data.view(array.dtype)[...] = array
-    return True
+def memory_of(tensor: ov.Tensor, dtype: np.dtype[Any]) -> np.ndarray | None:
+    """Return a tensor's memory as arrays for :func:`to_tensor` have it; None of strings."""
+    return None if tensor.element_type == ov.Type.string else tensor.data.view(dtype)
 
 
 def to_array(tensor: ov.Tensor) -> np.ndarray:
