@@ -13,7 +13,7 @@ import contextlib
 import functools
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from types import FrameType
 from typing import Any, ParamSpec, TypeVar
@@ -82,7 +82,7 @@ def guarded(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 @contextlib.contextmanager
-def deferred() -> Iterator[Callable[[], bool]]:
+def deferred() -> Generator[Callable[[], bool], None, None]:
     """Let Ctrl-C wait until a block is over; yields a function that tells whether it came.
 
     For steps that belong together and are short, or end by themselves when it came. As with

@@ -9,7 +9,7 @@ the same time because of it is less work than a subgraph costs. A chain is cut a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from itertools import pairwise
@@ -66,8 +66,8 @@ def _numbers(graph: OpGraph, blocks: list[_Block]) -> np.ndarray:
     return numbers
 
 
-def _order(graph: OpGraph, blocks: list[_Block], block_of: dict[int, int]) -> Iterator[int]:
-    """Yield the blocks in an order in which they can run."""
+def _order(graph: OpGraph, blocks: list[_Block], block_of: dict[int, int]) -> Iterable[int]:
+    """Return the blocks in an order in which they can run."""
     sorter: TopologicalSorter[int] = TopologicalSorter()
     for n, block in enumerate(blocks):
         producers = {p for index in block.ops for p, _ in graph.ops[index].inputs if p in block_of}

@@ -13,6 +13,7 @@ import openvino as ov
 from hetero_lab.backend.bound import BoundModel
 from hetero_lab.errors import ArgumentError, CompileError, last_line, names_at_hand
 from hetero_lab.placement.partition import Partition
+from hetero_lab.runtime.pieces import build_model
 
 # Ports at boundaries are numbered from here; no model's own "Parameter_N" gets so high.
 _FIRST_PORT = 1_000_000
@@ -81,11 +82,7 @@ def cut(bound: BoundModel, partition: Partition) -> tuple[Submodel, ...]:
             own_results[int(e[1])] if e[0] == "model" else results[e] for e in wiring.outputs
         ]
         name = f"{graph.name}_{index}"
-        parts: list[Any] = [model_results, model_parameters, name]
-        if index in sinks:
-            parts.insert(1, sinks[index])
-        build: Any = ov.Model  # its stubs do not know the form with sinks
-        model = build(*parts)
+        model = build_model(model_results, sinks.get(index, []), model_parameters, name)
         submodels.append(Submodel(index, subgraph.device, model, wiring.inputs, wiring.outputs))
     return tuple(submodels)
 
@@ -139,7 +136,8 @@ def leave_cores(
         own = by_device[device]
         if _THREADS not in own and not core.get_property(device, _THREADS):
             x = ov.opset13.parameter([1])
-            some = core.compile_model(ov.Model([ov.opset13.relu(x)], [x], "threads"), device, own)
+            model = build_model([ov.opset13.result(ov.opset13.relu(x))], [], [x], "threads")
+            some = core.compile_model(model, device, own)
             if int(some.get_property(_THREADS)) > n_cores - _LEFT_CORES:
                 found[device] = {**own, _THREADS: n_cores - _LEFT_CORES}
     return found

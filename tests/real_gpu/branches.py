@@ -56,7 +56,8 @@ def branches_model(n_device: int, n_cpu: int, channels: int, size: int) -> Any:
             )
         ends.append(end)
     name = f"branches_{n_device}_{n_cpu}_{channels}x{size}x{size}"
-    return ov.Model([op.result(op.add(*ends, name="sum"))], [x], name)
+    build: Any = ov.Model
+    return build([op.result(op.add(*ends, name="sum"))], [x], name)
 
 
 def in_turns(runs: dict[str, Run], rounds: int) -> dict[str, float]:
