@@ -20,7 +20,7 @@ class HeteroLabError(Exception):
 
 
 class ArgumentError(HeteroLabError, ValueError):
-    """An argument that cannot be meant like that."""
+    """An invalid argument."""
 
 
 class DeviceError(ArgumentError):

@@ -163,7 +163,7 @@ def _remedy(automatic: Judged, remedied: Judged) -> str:
     moved = after.diff(before)
     lines = []
     for name, candidate in (("as HETERO splits it", automatic), ("remedied", remedied)):
-        part = hl.partition(candidate.model, candidate.placement)
+        part = hl.partition(candidate.bound.prepared, candidate.placement)
         rows = [["SUBGRAPH", "DEVICE", "OPS", "FROM … TO"]]
         for subgraph in part.subgraphs:
             first, last = subgraph.ops[0], subgraph.ops[-1]

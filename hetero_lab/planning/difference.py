@@ -189,8 +189,8 @@ class Difference:
         """The measurement; raises MeasurementError if no profiles were given."""
         if self.measurement is None:
             raise MeasurementError(
-                "This difference was not measured. Give profiles=(profile_a, profile_b) or a "
-                "sweep to hetero_lab.explain."
+                "This difference was not measured. Give profiles=(profile_before, profile_after) "
+                "or a sweep to hetero_lab.explain."
             )
         return self.measurement
 

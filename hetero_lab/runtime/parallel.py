@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -63,9 +64,9 @@ class ParallelExecutor:
     placement
         An Affinity, a Placement, ``"HETERO:ACC,CPU"`` or ``"CPU"``.
     device_properties
-        Properties of each device; they win over those of a Placement. On CPU devices that
-        share the cores, ``EXCLUSIVE_ASYNC_REQUESTS: False``, ``ENABLE_CPU_PINNING: False`` and a
-        number of threads each let them really run side by side. Beside a GPU or NPU, the CPU
+        Properties of each device; each wins over the same one of a Placement, whose others stay.
+        On CPU devices that share the cores, ``EXCLUSIVE_ASYNC_REQUESTS: False``,
+        ``ENABLE_CPU_PINNING: False`` and a number of threads each let them really run side by side. Beside a GPU or NPU, the CPU
         leaves two of eight or more cores to what drives it, unless ``INFERENCE_NUM_THREADS`` is
         given.
     requests
@@ -115,8 +116,10 @@ class ParallelExecutor:
     ):
         placed = resolve(bind(model, core), placement)
         if device_properties is not None:
-            merged = {**placed.placement.device_properties, **device_properties}
-            placed = resolve(placed.bound, Placement(placed.affinity, placed.label, merged))
+            given = placed.placement.device_properties
+            merged = {d: {**given.get(d, {}), **own} for d, own in device_properties.items()}
+            changed = replace(placed.placement, device_properties={**given, **merged})
+            placed = resolve(placed.bound, changed)
         self._open(placed, requests, properties or {})
 
     @classmethod

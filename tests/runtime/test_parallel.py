@@ -522,3 +522,14 @@ def test_bad_arguments():
         hl.ParallelExecutor(model, "CPU", requests=0)
     with pytest.raises(ArgumentError, match="requests=1"):
         hl.ParallelExecutor(stateful(), "CPU", requests=2)
+
+
+def test_properties_given_to_the_executor_leave_the_others_of_a_placement():
+    cpu = hl.Affinity.uniform("digits_inception", "CPU")
+    hint, threads = {"INFERENCE_PRECISION_HINT": "f32"}, {"INFERENCE_NUM_THREADS": 1}
+    placement = hl.Placement(cpu, "cpu", {"CPU": hint}, direct=True)
+    with hl.ParallelExecutor(
+        "digits_inception", placement, device_properties={"CPU": threads}
+    ) as executor:
+        assert executor.placement.device_properties == {"CPU": {**hint, **threads}}
+        assert executor.placement.direct

@@ -470,8 +470,8 @@ class _FaultSearch:
             )
         if nan:
             self.notes.append(
-                f"The reference itself makes what is not a number in output {names_at_hand(nan)}; "
-                "such a value is right if it is no number in the placement, either."
+                f"The reference itself produces NaN in output {names_at_hand(nan)}; a NaN there "
+                "in the placement counts as correct."
             )
 
     def _check_reference(self) -> None:

@@ -9,13 +9,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hetero_lab.backend.bound import BoundModel
 from hetero_lab.errors import MeasurementError
 from hetero_lab.experiments.deployment.contract import AccuracyPromise
 from hetero_lab.experiments.deployment.deploy import freeze
 from hetero_lab.experiments.search.optimize import Optimized
 from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.experiments.sweep.row import Row
-from hetero_lab.model.read import PreparedModel
 from hetero_lab.placement.placement import Placement
 from hetero_lab.runtime.inputs import Inputs
 from hetero_lab.tables import html_table
@@ -42,7 +42,7 @@ class Judged:
 
     row: Row
     placement: Placement
-    model: PreparedModel
+    bound: BoundModel
     stage: str
     judgement: str
     why: str = ""
@@ -138,11 +138,12 @@ class Advice:
                 n_examples=len(found),
             )
         return freeze(
-            chosen.model,
+            chosen.bound.prepared,
             self.best,
             directory,
             examples=self.examples or None,
             accuracy=accuracy,
+            core=chosen.bound.core,
         )
 
     @property

@@ -552,7 +552,7 @@ class _Inquiry:
         self.progress.begin("parallel executor")
         try:
             made = self._sweep(
-                best.model, [best.placement], "", self._left_s, executor=[HETERO, PARALLEL]
+                best.bound.prepared, [best.placement], "", self._left_s, executor=[HETERO, PARALLEL]
             )
         except HeteroLabError as error:
             self.notes.append(f"The parallel executor cannot run it: {error}")
@@ -636,7 +636,8 @@ class _Inquiry:
                 share = own.us / high.us - 1.0
                 judgement = SLOWER if slower else ALIKE
                 why = f"{abs(share):.1%} {'slower' if share >= 0 else 'faster'} than {best}"
-            judged.append(Judged(row, placements[label], models[label], stage, judgement, why))
+            bound = BoundModel(models[label], self.bound.core)
+            judged.append(Judged(row, placements[label], bound, stage, judgement, why))
         return judged
 
     def _unusable(self, row: Row) -> tuple[str, str] | None:
@@ -693,7 +694,8 @@ class _Inquiry:
 
     def _free_properties(self, affinity: Affinity) -> dict[str, dict[str, Any]]:
         free = {} if self.objective == LATENCY else {"EXCLUSIVE_ASYNC_REQUESTS": False}
-        return {d: {**free, **self.properties.get(d, {})} for d in affinity.devices}
+        given = self.properties if self.costs is None else self.costs.device_properties
+        return {d: {**free, **given.get(d, {})} for d in affinity.devices}
 
     @property
     def _left_s(self) -> float | None:

@@ -56,8 +56,8 @@ def explain(
         A cost model of the same model; with it the predicted difference is divided into parts
         that add up to it.
     profiles
-        What was measured: ``(profile_a, profile_b)``, two rows of a Sweep, or the Sweep that has
-        both placements. Of one sweep the turns are paired, which narrows the interval.
+        What was measured: ``(profile_before, profile_after)``, two rows of a Sweep, or the Sweep
+        with both placements. Of one sweep the turns are paired, which narrows the interval.
 
     Returns
     -------
@@ -151,12 +151,12 @@ def _pair(
     profiles: Sequence[Measured] | Sweep, before: BoundPlacement, after: BoundPlacement
 ) -> tuple[Measured, Measured]:
     if isinstance(profiles, Sweep):
-        return _row_of("a", profiles, before), _row_of("b", profiles, after)
+        return _row_of("before", profiles, before), _row_of("after", profiles, after)
     pair = tuple(profiles) if isinstance(profiles, Sequence) else ()
     if len(pair) == 2 and all(isinstance(given, Profile | Row) for given in pair):
         return pair[0], pair[1]
     raise ArgumentError(
-        "profiles= is (profile_a, profile_b), two rows of a Sweep, or a Sweep with both "
+        "profiles= is (profile_before, profile_after), two rows of a Sweep, or a Sweep with both "
         f"placements, not {shorten(repr(profiles))}."
     )
 
@@ -272,10 +272,10 @@ def _notes(before: BoundPlacement, after: BoundPlacement, costs: CostModel | Non
     """Say what a prediction does not know of."""
     common = [d for d in before.affinity.devices if d in after.affinity.devices]
     if any(_properties(before, d) != _properties(after, d) for d in common):
-        yield "a and b also set other device properties, which no prediction knows of."
+        yield "The placements also set different device properties, which no prediction knows of."
     if costs is None:
         return
-    for name, placement in (("a", before), ("b", after)):
+    for name, placement in (("before", before), ("after", after)):
         for device in placement.affinity.devices:
             own, held = (
                 _properties(placement, device),
@@ -294,11 +294,13 @@ def _measured_notes(pair: Sequence[Measured], costs: CostModel | None) -> list[s
     notes = []
     if not _has_one_reference(*pair):
         notes.append(
-            "a and b were not measured in turn: what changed on the machine between them shows as "
-            "a difference too."
+            "The placements were not measured in turn, so any drift of the machine between them "
+            "also shows as a difference."
         )
     if executors[0] != executors[1]:
-        notes.append(f"a was measured with the executor {executors[0]}, b with {executors[1]}.")
+        notes.append(
+            f"before ran on the executor {executors[0]}, after on the executor {executors[1]}."
+        )
     if costs is not None and any(executor != HETERO for executor in executors):
         notes.append("The prediction is of subgraphs that run one after the other.")
     return notes

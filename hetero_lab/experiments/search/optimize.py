@@ -230,7 +230,7 @@ def optimize(
         if device_properties is None:
             properties = {d: dict(p) for d, p in costs.device_properties.items()}
         costs.check_conditions(names, properties)
-    elif objective == THROUGHPUT:
+    if objective == THROUGHPUT:
         for device in names:  # a split forbids requests to overlap unless told otherwise
             properties.setdefault(device, {}).setdefault("EXCLUSIVE_ASYNC_REQUESTS", False)
     bound = bind(model, core)
@@ -449,7 +449,7 @@ def _notes(search: _Optimization, rows: Mapping[str, Row], interrupted: bool) ->
         yield "The budget ended before a planned placement was measured and learnt from."
     missing = [label for label, row in rows.items() if row.profile is None and not row.detail]
     if missing:
-        end = "Ctrl-C came" if interrupted else "The budget ended"
+        end = "It was interrupted" if interrupted else "The budget ended"
         yield f"{end} before {names_at_hand(missing)} was measured in the proof."
 
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero_lab.backend.bound import bind
 from hetero_lab.errors import (
     ArgumentError,
     HeteroLabError,
@@ -171,7 +170,8 @@ class PipelineAdvice:
             )
         target = make_directory(directory)
         for name, candidate in self.chosen.chosen.items():
-            freeze(candidate.model, candidate.placement, target / name)
+            bound = candidate.bound
+            freeze(bound.prepared, candidate.placement, target / name, core=bound.core)
         return target
 
     def __repr__(self) -> str:
@@ -300,7 +300,7 @@ def _over_limit(combination: Combination, memory_limit: MemoryLimit | None) -> s
     chosen = combination.chosen.values()
     named = {d for key in memory_limit or {} for d in ([key] if isinstance(key, str) else key)}
     devices = tuple(sorted(named.union(*(c.placement.devices for c in chosen))))
-    held = sum(held_bytes(c.model.graph, c.placement, devices) for c in chosen)
+    held = sum(held_bytes(c.bound.graph, c.placement, devices) for c in chosen)
     return excess_text(devices, np.asarray(held), memory_pools(devices, memory_limit))
 
 
@@ -397,7 +397,7 @@ class _Race:
     def _request(self, candidate: Judged) -> ov.InferRequest:
         """Return a request of a candidate, compiled when it is first needed."""
         if id(candidate) not in self._compiled:
-            bound = bind(candidate.model, self._core)
+            bound = candidate.bound
             compiled = compile_placed(resolve(bound, candidate.placement))
             request = compiled.new_request(generate_inputs(bound, self._seed))
             self._compiled[id(candidate)] = compiled, request

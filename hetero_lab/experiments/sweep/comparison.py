@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _APART = (
     "The two were not measured in turn. The intervals include how far the machine drifted within "
-    "each run; what changed between the runs besides shows as a difference here."
+    "each run; anything else that changed between the runs shows up as a difference."
 )
 
 

@@ -267,7 +267,8 @@ def _check_same(old: Header, new: Header, path: Path) -> None:
         if before != now:
             raise StoreError(
                 f"{where} was measured with another {name}: {before}, now {now}. Numbers of the "
-                f"two are not mixed; hetero_lab.compare(a, b) sets them side by side. {_FRESH}"
+                f"two are not mixed; hetero_lab.compare(before, after) sets them side by side. "
+                f"{_FRESH}"
             )
     for what in ("emulated", "reference", "seed", "inputs_digest"):
         if getattr(old, what) != getattr(new, what):

@@ -174,6 +174,18 @@ def inquiry(store, devices=("CPU",), **changes) -> advising._Inquiry:
     )
 
 
+def test_what_was_searched_with_given_costs_has_their_properties_when_it_is_taken_up_again(
+    tmp_path,
+):
+    hint = {"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
+    affinity = hl.Affinity.uniform("digits_inception", "CPU")
+    costs = replace(chain_costs(), device_properties=hint)
+    assert inquiry(tmp_path, costs=costs)._free_properties(affinity) == hint
+    both = {"CPU": {"EXCLUSIVE_ASYNC_REQUESTS": False, **hint["CPU"]}}
+    asked = inquiry(tmp_path, costs=costs, objective="throughput")
+    assert asked._free_properties(affinity) == both
+
+
 def test_what_was_searched_for_something_else_is_not_taken_from_the_store(monkeypatch, tmp_path):
     hl.emulate("ADVKEPT")
     found = hl.Affinity.uniform("digits_inception", "ADVKEPT")

@@ -12,12 +12,12 @@ from views.hand_made import small_profile
 from widgets.hand_sweeps import measured_row, small_sweep
 
 import hetero_lab as hl
+from hetero_lab.backend.bound import bind
 from hetero_lab.backend.core import shared_core
 from hetero_lab.errors import ArgumentError, MeasurementError, PlanError
 from hetero_lab.experiments.search import pipeline
 from hetero_lab.experiments.search.advice import Advice, Judged
 from hetero_lab.experiments.search.pipeline import PipelineAdvice
-from hetero_lab.model.read import prepare
 from hetero_lab.runtime.inputs import generate_inputs
 from hetero_lab.runtime.throughput import run_side_by_side_turn
 from hetero_lab.runtime.timing import Stopwatch
@@ -115,21 +115,30 @@ def test_latency_is_the_sum_and_throughput_the_slowest():
     assert combination.levels_us("throughput") == [5.0, 4.0]
 
 
-def by_hand(**us_of: float) -> Advice:
+def by_hand(core: ov.Core | None = None, /, **us_of: float) -> Advice:
     """Make an advice of one model on each of some devices alone, the first one best."""
     hl.emulate("PIPEMEM")
-    model = prepare("digits_inception")
+    model = bind("digits_inception", core or shared_core())
     candidates = tuple(
         Judged(
             row=measured_row(device, small_profile(), us / 100.0),
-            placement=hl.Placement(hl.Affinity.uniform(model.model, device), direct=True),
-            model=model,
+            placement=hl.Placement(
+                hl.Affinity.uniform(model.model, device, core=core), direct=True
+            ),
+            bound=model,
             stage="final",
             judgement="slower" if number else "best",
         )
         for number, (device, us) in enumerate(us_of.items())
     )
     return Advice(candidates[0].placement, "", candidates, (), "hetero", small_sweep())
+
+
+def test_what_is_deployed_is_compiled_by_the_core_that_it_was_measured_with(tmp_path):
+    core = ov.Core()
+    hl.emulate("ONLYTHERE", core=core)
+    directory = by_hand(core, ONLYTHERE=300.0).deploy(tmp_path / "deployed")
+    assert (directory / "run.py").is_file()
 
 
 def measured(combination: pipeline.Combination, **turn_us: float) -> pipeline.Combination:
