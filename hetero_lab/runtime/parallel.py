@@ -66,9 +66,9 @@ class ParallelExecutor:
     device_properties
         Properties of each device; each wins over the same one of a Placement, whose others stay.
         On CPU devices that share the cores, ``EXCLUSIVE_ASYNC_REQUESTS: False``,
-        ``ENABLE_CPU_PINNING: False`` and a number of threads each let them really run side by side. Beside a GPU or NPU, the CPU
-        leaves two of eight or more cores to what drives it, unless ``INFERENCE_NUM_THREADS`` is
-        given.
+        ``ENABLE_CPU_PINNING: False`` and a number of threads each let them really run side by
+        side. Beside a GPU or NPU, the CPU leaves two of eight or more cores to what drives it,
+        unless ``INFERENCE_NUM_THREADS`` is given.
     requests
         How many requests are in flight at most; each has tensors of its own.
     properties
