@@ -90,7 +90,7 @@ def explain(
     measurement, measured_notes = None, []
     if profiles is not None:
         pair = _pair(profiles, first, second)
-        for name, placement, given in zip("ab", (first, second), pair, strict=True):
+        for name, placement, given in zip(("before", "after"), (first, second), pair, strict=True):
             _check(name, placement, given)
         measurement = _measurement(*pair)
         measured_notes = _measured_notes(pair, costs)

@@ -104,7 +104,7 @@ def test_wrong_arguments_say_so(digits, sweep):
     with pytest.raises(ArgumentError, match="no measured row with the affinity of after"):
         explain(digits, "CPU", _half(digits), profiles=sweep)
     failed = dataclasses.replace(b, profile=None, status="failed")
-    with pytest.raises(ArgumentError, match="row of b was not measured: failed"):
+    with pytest.raises(ArgumentError, match="row of after was not measured: failed"):
         explain(digits, "CPU", order, profiles=(a, failed))
     with pytest.raises(ArgumentError, match="4 requests in flight"):
         explain(digits, "CPU", order, profiles=(a, dataclasses.replace(b, requests=4)))
