@@ -512,9 +512,9 @@ def test_a_bench_ends_the_threads_of_what_it_lets_go(core):
     )  # fmt: skip
 
     bench.compile(job)
-    assert len(threads()) == 2
+    assert len(threads()) == 3  # one more than devices
     assert bench.compile(job).agreement[0]["verdict"] == "equal"
-    assert len(threads()) == 2  # the first one was let go
+    assert len(threads()) == 3  # the first one was let go
     assert len(bench.turn("k").samples_us) == 10
     bench.release("k")
     assert threads() == []
