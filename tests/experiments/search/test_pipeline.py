@@ -154,7 +154,7 @@ def sentences(combinations, objective="latency", left_out=None) -> str:
 
 def test_memory_is_that_of_all_models_together_and_the_first_that_fits_is_said_to_be_that():
     advices = dict.fromkeys("ab", by_hand(CPU=10.0, PIPEMEM=30.0))
-    each = advices["a"].chosen.model.graph.weight_bytes
+    each = advices["a"].chosen.bound.graph.weight_bytes
     # Each fits a device alone, the two together do not fit one.
     limit: dict[str, int | str] = {"CPU": each, "PIPEMEM": each}
     found, left_out = pipeline._combinations(advices, "latency", limit)
