@@ -268,13 +268,17 @@ def tokenizer_files(model: ov.Model) -> list[Path]:
 
 
 def forget_notes(model: ov.Model) -> None:
-    """Take out what was noted in a model: in a file, somebody else may have written it."""
+    """Take out what was noted in a model but its context: somebody else may have written a file."""
+    n_tokens = _context_tokens(model)
     if _NOTES in model.rt_info:
         del model.rt_info[_NOTES]
+    if n_tokens is not None:
+        set_context_tokens(model, n_tokens)
 
 
 def _context_tokens(model: ov.Model) -> int | None:
-    return int(model.get_rt_info(_CONTEXT).astype(str)) if model.has_rt_info(_CONTEXT) else None
+    text = model.get_rt_info(_CONTEXT).astype(str) if model.has_rt_info(_CONTEXT) else ""
+    return int(text) if text.isdecimal() and text.isascii() else None
 
 
 def _name(port: Any, known: Sequence[str]) -> str:
