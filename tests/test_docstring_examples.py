@@ -27,11 +27,13 @@ SLOW = {
 # What has no example: errors, results that only a function of the lab returns, and what needs a
 # file of the user's or a language model.
 WITHOUT = {
-    "Across", "Advice", "BenchmarkReport", "block_curve", "BlockCurve", "Boundary", "BudgetWarning", "Classification",
+    "Across", "Advice", "BenchmarkReport", "block_curve", "BlockCurve",
+    "Boundary", "BudgetWarning", "Classification",
     "classify", "Comparison", "CompiledPlacement", "CostModel", "Dataset", "Difference",
     "EmulatedDevice", "Evaluation", "Generation",
     "HeteroDumps", "HeteroLabError", "HeteroLabWarning", "Latency", "Metric", "Noise", "OpGraph",
-    "Optimized", "Partition", "PhasePlan", "PipelineAdvice", "Plan", "plan_phases", "Prediction", "Profile",
+    "Optimized", "Partition", "PhasePlan", "PipelineAdvice",
+    "Plan", "plan_phases", "Prediction", "Profile",
     "read_benchmark_app", "Recovered",
     "Refusals", "Schedule", "SchedulePlan", "Subgraph", "SupportEvidence", "Sweep",
     "SweepControl", "Verification",
