@@ -174,9 +174,13 @@ class MemoryTable:
     def __init__(self, graph: OpGraph):
         self.graph = graph
         counts = [len(op.outputs) for op in graph]
-        self.first_tensor = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-        self.n_bytes = np.array([t.n_bytes or 0 for op in graph for t in op.outputs], np.int64)
-        self.states = np.array([op.index for op in graph if op.type == "ReadValue"], np.int64)
+        self.first_tensor: np.ndarray = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        self.n_bytes: np.ndarray = np.array(
+            [t.n_bytes or 0 for op in graph for t in op.outputs], np.int64
+        )
+        self.states: np.ndarray = np.array(
+            [op.index for op in graph if op.type == "ReadValue"], np.int64
+        )
 
     @classmethod
     def of(cls, graph: OpGraph) -> MemoryTable:

@@ -128,7 +128,7 @@ def test_interrupted_it_says_what_it_knows(monkeypatch, tmp_path):
 
 @pytest.mark.slow
 def test_costs_of_an_interrupted_search_are_kept_and_gone_on_with(monkeypatch, tmp_path):
-    def stop(_search):
+    def stop(*_args):
         raise KeyboardInterrupt
 
     hl.emulate("ADVACC", unsupported={"Softmax"})
