@@ -102,15 +102,15 @@ if TYPE_CHECKING:
     from hetero_lab.placement.placement import Placement as Placement
     from hetero_lab.placement.priorities import Priorities as Priorities
     from hetero_lab.planning.block_fit import BlockFit as BlockFit, fit_blocks as fit_blocks
-    from hetero_lab.planning.block_runs import (
+    from hetero_lab.planning.cost_model import CostModel as CostModel
+    from hetero_lab.planning.difference import Difference as Difference
+    from hetero_lab.planning.guessing import guess_costs as guess_costs
+    from hetero_lab.planning.language_plans import (
         BlockCurve as BlockCurve,
         PhasePlan as PhasePlan,
         block_curve as block_curve,
         plan_phases as plan_phases,
     )
-    from hetero_lab.planning.cost_model import CostModel as CostModel
-    from hetero_lab.planning.difference import Difference as Difference
-    from hetero_lab.planning.guessing import guess_costs as guess_costs
     from hetero_lab.planning.list_scheduling import SchedulePlan as SchedulePlan
     from hetero_lab.planning.plan import plan as plan
     from hetero_lab.planning.planner import Plan as Plan
@@ -147,7 +147,7 @@ _WHERE = {
     "advise": "experiments.search.advise",
     "Affinity": "placement.affinity",
     "AffinityTweaker": "widgets.tweaker.tweaker",
-    "BlockCurve": "planning.block_runs",
+    "BlockCurve": "planning.language_plans",
     "BlockFit": "planning.block_fit",
     "Boundary": "placement.partition",
     "BenchmarkReport": "experiments.interop.benchmark_app",
@@ -171,7 +171,7 @@ _WHERE = {
     "Optimized": "experiments.search.optimize",
     "ParallelExecutor": "runtime.parallel",
     "Partition": "placement.partition",
-    "PhasePlan": "planning.block_runs",
+    "PhasePlan": "planning.language_plans",
     "PipelineAdvice": "experiments.search.pipeline",
     "Placement": "placement.placement",
     "Plan": "planning.planner",
@@ -185,7 +185,7 @@ _WHERE = {
     "Subgraph": "placement.partition",
     "SweepControl": "experiments.sweep.control",
     "Profile": "experiments.profile.result",
-    "block_curve": "planning.block_runs",
+    "block_curve": "planning.language_plans",
     "block_cuts": "experiments.sweep.entries",
     "blocks": "model.blocks",
     "calibrate": "experiments.search.calibrate",
@@ -212,7 +212,7 @@ _WHERE = {
     "optimize": "experiments.search.optimize",
     "partition": "placement.partition",
     "plan": "planning.plan",
-    "plan_phases": "planning.block_runs",
+    "plan_phases": "planning.language_plans",
     "profile": "experiments.profile.profile",
     "quantize": "runtime.quantize",
     "priority_orders": "experiments.sweep.entries",

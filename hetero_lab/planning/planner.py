@@ -14,12 +14,12 @@ from hetero_lab.clock import now
 from hetero_lab.errors import PlanError, did_you_mean, names_at_hand, shorten
 from hetero_lab.extensions import SOLVERS, found
 from hetero_lab.model.opgraph import OpGraph
-from hetero_lab.planning.block_plan import best_runs
 from hetero_lab.planning.constraints import (
     apply_pins,
     fits,
     nothing_fits,
 )
+from hetero_lab.planning.device_runs import best_runs
 from hetero_lab.planning.exhaustive import best_of_all, least_fullest_bytes, small_enough
 from hetero_lab.planning.local_search import Placed, kick, place, repair, squeeze
 from hetero_lab.planning.memory import (

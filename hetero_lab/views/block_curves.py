@@ -5,7 +5,7 @@ from __future__ import annotations
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from hetero_lab.planning.block_runs import BlockCurve
+from hetero_lab.planning.language_plans import BlockCurve
 from hetero_lab.views.text import plain
 from hetero_lab.views.theme import GRID, base_layout, device_styles
 

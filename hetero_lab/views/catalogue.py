@@ -23,9 +23,9 @@ from hetero_lab.experiments.search.optimize import Optimized
 from hetero_lab.experiments.search.pipeline import PipelineAdvice
 from hetero_lab.experiments.search.recover import Recovered
 from hetero_lab.experiments.sweep.result import Sweep
-from hetero_lab.planning.block_runs import BlockCurve
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.difference import Difference
+from hetero_lab.planning.language_plans import BlockCurve
 from hetero_lab.planning.list_scheduling import SchedulePlan
 from hetero_lab.views.accuracy import accuracy_front, errors_along_model, sensitivity
 from hetero_lab.views.block_curves import block_curve

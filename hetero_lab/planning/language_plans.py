@@ -19,8 +19,8 @@ from hetero_lab.model.blocks import find_blocks
 from hetero_lab.model.language import Scenario
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.block_ranges import block_range
-from hetero_lab.planning.block_plan import runs, subgraphs_of_runs_ns
 from hetero_lab.planning.cost_model import CostModel, expect_costs
+from hetero_lab.planning.device_runs import runs, subgraphs_of_runs_ns
 from hetero_lab.planning.memory import (
     DeviceMemory,
     MemoryLimit,
