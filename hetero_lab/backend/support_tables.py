@@ -25,7 +25,7 @@ import numpy as np
 from hetero_lab.backend.bound import BoundModel
 from hetero_lab.backend.onnx_terms import ELEMENT_TYPES, OnnxUse, onnx_use
 from hetero_lab.errors import ArgumentError, StoredFileError, names_at_hand, shorten
-from hetero_lab.samples.fetch import Wheel, fetch_wheel
+from hetero_lab.fetch import Wheel, fetch_wheel
 
 Answer: TypeAlias = Literal["supported", "unsupported", "unknown"]
 

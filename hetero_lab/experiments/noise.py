@@ -18,7 +18,7 @@ from filelock import FileLock
 from hetero_lab.backend.core import runtime_version
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import StoredFileError, warn
-from hetero_lab.samples.fetch import cache_dir
+from hetero_lab.fetch import cache_dir
 from hetero_lab.statistics import Noise
 from hetero_lab.tables import SCHEMA_VERSION, make_directory, read_json, write_json
 

@@ -46,7 +46,7 @@ def predict_overlapping(graph: OpGraph, affinity: Affinity) -> Partition:
     return partition_of_split(graph, affinity, _numbers(graph, blocks))
 
 
-def _numbers(graph: OpGraph, blocks: list[_Block]) -> np.ndarray:
+def _numbers(graph: OpGraph, blocks: list[_OverlapGroup]) -> np.ndarray:
     """Return the number of the block of every node; what no op reads has one of its own."""
     block_of = {index: n for n, block in enumerate(blocks) for index in block.ops}
     place = {n: at for at, n in enumerate(_order(graph, blocks, block_of))}
@@ -66,7 +66,7 @@ def _numbers(graph: OpGraph, blocks: list[_Block]) -> np.ndarray:
     return numbers
 
 
-def _order(graph: OpGraph, blocks: list[_Block], block_of: dict[int, int]) -> Iterable[int]:
+def _order(graph: OpGraph, blocks: list[_OverlapGroup], block_of: dict[int, int]) -> Iterable[int]:
     """Return the blocks in an order in which they can run."""
     sorter: TopologicalSorter[int] = TopologicalSorter()
     for n, block in enumerate(blocks):
@@ -76,7 +76,7 @@ def _order(graph: OpGraph, blocks: list[_Block], block_of: dict[int, int]) -> It
 
 
 @dataclass
-class _Block:
+class _OverlapGroup:
     """Ops that run as one: those of other devices that they wait for, and that wait for them.
 
     ``before`` and ``after`` have a bit for each placeable op.
@@ -89,7 +89,7 @@ class _Block:
     work: float
 
 
-def _blocks(graph: OpGraph, coarse: Partition) -> list[_Block]:
+def _blocks(graph: OpGraph, coarse: Partition) -> list[_OverlapGroup]:
     """Split the subgraphs of a partition as far as it pays."""
     home = coarse.home
     devices = [subgraph.device for subgraph in coarse.subgraphs]
@@ -113,21 +113,21 @@ def _blocks(graph: OpGraph, coarse: Partition) -> list[_Block]:
     work = np.array([work_of(graph, graph.ops[index]) for index in graph.placeable])
     # A submodel may have to know the shapes at its boundaries.
     whole = {home[i] for i in bit if any(tensor.shape is None for tensor in graph.ops[i].outputs)}
-    found: dict[tuple[int, int, int], _Block] = {}
+    found: dict[tuple[int, int, int], _OverlapGroup] = {}
     for number, index in enumerate(graph.placeable):
         elsewhere = ~on_device[devices[home[index]]]
         before, after = above[index] & elsewhere, below[index] & elsewhere
         key = (home[index], 0, 0) if home[index] in whole else (home[index], before, after)
-        block = found.setdefault(key, _Block(home[index], [], before, after, 0.0))
+        block = found.setdefault(key, _OverlapGroup(home[index], [], before, after, 0.0))
         block.ops.append(index)
         block.work += work[number]
-    parts: dict[int, list[_Block]] = {}
+    parts: dict[int, list[_OverlapGroup]] = {}
     for block in found.values():
         parts.setdefault(block.home, []).append(block)
     return [b for blocks in parts.values() for b in _merged(graph, blocks, work)]
 
 
-def _merged(graph: OpGraph, blocks: list[_Block], work: np.ndarray) -> list[_Block]:
+def _merged(graph: OpGraph, blocks: list[_OverlapGroup], work: np.ndarray) -> list[_OverlapGroup]:
     """Merge neighbouring blocks of one subgraph while a split between them does not pay.
 
     Neighbours are two blocks of which one reads from the other, or that read one model input.
@@ -162,7 +162,7 @@ def _merged(graph: OpGraph, blocks: list[_Block], work: np.ndarray) -> list[_Blo
             ):
                 continue
             one, other = blocks[a], blocks[b]
-            blocks[a] = _Block(
+            blocks[a] = _OverlapGroup(
                 one.home,
                 sorted(one.ops + other.ops),
                 one.before | other.before,
@@ -182,7 +182,7 @@ def _merged(graph: OpGraph, blocks: list[_Block], work: np.ndarray) -> list[_Blo
 
 
 def _loss(
-    blocks: list[_Block], users: list[set[int]], one: int, other: int, work: np.ndarray
+    blocks: list[_OverlapGroup], users: list[set[int]], one: int, other: int, work: np.ndarray
 ) -> float:
     """Return how much work could no longer run at the same time if two blocks were one.
 

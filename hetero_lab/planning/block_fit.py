@@ -13,7 +13,7 @@ import numpy as np
 from hetero_lab.backend.devices import check_device
 from hetero_lab.errors import PlanError, shorten
 from hetero_lab.model.blocks import Blocks, find_blocks
-from hetero_lab.model.context import graph_at_context
+from hetero_lab.model.context_length import graph_at_context
 from hetero_lab.model.opgraph import CONSTANT, RESULT, OpGraph
 from hetero_lab.model.read import Source, prepare
 from hetero_lab.placement.affinity import Affinity

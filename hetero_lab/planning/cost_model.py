@@ -24,7 +24,7 @@ from hetero_lab.planning.cost_terms import (
     check_costs,
 )
 from hetero_lab.planning.objective import Objective
-from hetero_lab.planning.prediction import Prediction, Predictor, explain
+from hetero_lab.planning.prediction import Prediction, Predictor, breakdown
 from hetero_lab.tables import SCHEMA_VERSION, html_table, read_json, write_json
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class CostModel(CostTerms):
 
     def explain(self, affinity: Affinity) -> Prediction:
         """Predict with the share of each unit, subgraph, boundary and lost fusion."""
-        return explain(self.objective, affinity)
+        return breakdown(self.objective, affinity)
 
     def with_boundaries_scaled(self, factor: float) -> CostModel:
         """Return a copy in which hand-overs between devices cost ``factor`` times as much.

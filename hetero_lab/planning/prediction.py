@@ -191,7 +191,7 @@ class Prediction:
         return html_table(self.to_frame(), caption=repr(self))
 
 
-def explain(objective: Objective, affinity: Affinity) -> Prediction:
+def breakdown(objective: Objective, affinity: Affinity) -> Prediction:
     """Predict a placement part by part."""
     devices = objective.device_numbers(affinity)
     evaluation = objective.evaluate(devices)

@@ -207,15 +207,17 @@ class Scheduler:
         self._devices = devices
         self._output_names = output_names
         self._free = [Slot(compiled, devices, dataflow) for _ in range(n_requests)]
-        self._waiting: deque[_Job] = deque()
-        self._ready: dict[str, list[tuple[int, float, int, _Job, int]]] = {d: [] for d in devices}
+        self._waiting: deque[_InFlight] = deque()
+        self._ready: dict[str, list[tuple[int, float, int, _InFlight, int]]] = {
+            d: [] for d in devices
+        }
         self._resting = set(self._ready)  # devices that run nothing
         self._hosts = {d for d, c in zip(devices, compiled, strict=True) if n_threads(c)}
         self._started: deque[_Run] = deque()  # what no thread waits for yet
         self._state = threading.RLock()
         self._wake = threading.Condition(self._state)
         self._idle = threading.Condition(self._state)
-        self._running: set[_Job] = set()
+        self._running: set[_InFlight] = set()
         self._order = itertools.count()
         self._numbers = itertools.count()
         self._urgency_s = [0.0] * len(devices)
@@ -323,9 +325,9 @@ class Scheduler:
             self._closing = True
             self._retire_if_over()
 
-    def _put(self, arrays: Sequence[np.ndarray], done: Done | None) -> _Job:
+    def _put(self, arrays: Sequence[np.ndarray], done: Done | None) -> _InFlight:
         """Put a request in line and wake no thread."""
-        job = _Job(next(self._numbers), arrays)
+        job = _InFlight(next(self._numbers), arrays)
         if done is not None:
             job.future.add_done_callback(done)
         with self._state:
@@ -337,7 +339,7 @@ class Scheduler:
             self._begin(first)
         return job
 
-    def _start_waiting(self) -> list[_Job]:
+    def _start_waiting(self) -> list[_InFlight]:
         started = []
         while self._waiting and self._free:
             job = self._waiting.popleft()
@@ -348,7 +350,7 @@ class Scheduler:
             started.append(job)
         return started
 
-    def _begin(self, job: _Job) -> None:
+    def _begin(self, job: _InFlight) -> None:
         assert job.slot is not None
         try:
             job.slot.set_inputs(job.arrays)
@@ -362,12 +364,12 @@ class Scheduler:
         for index in self._dataflow.first:
             self._make_ready(job, index)
 
-    def _make_ready(self, job: _Job, index: int) -> None:
+    def _make_ready(self, job: _InFlight, index: int) -> None:
         entry = (job.number, -self._urgency_s[index], next(self._order), job, index)
         with self._state:
             heapq.heappush(self._ready[self._devices[index]], entry)
 
-    def _take(self, own: _Job | None = None) -> _Run | None:
+    def _take(self, own: _InFlight | None = None) -> _Run | None:
         """Take the most urgent subgraph whose device rests; the state is locked.
 
         If the job of a caller is given it is one of this job, and on the host's cores rather than
@@ -410,7 +412,7 @@ class Scheduler:
             while run is not None:
                 run = self._run(run)
 
-    def _run(self, run: _Run, own: _Job | None = None) -> _Run | None:
+    def _run(self, run: _Run, own: _InFlight | None = None) -> _Run | None:
         """Run a subgraph; return what this thread goes on with, of the job ``own`` if given."""
         job, index = run.job, run.index
         run.finish()
@@ -439,7 +441,7 @@ class Scheduler:
                     following = self._take()
         return following
 
-    def _finish(self, job: _Job, error: BaseException | None) -> None:
+    def _finish(self, job: _InFlight, error: BaseException | None) -> None:
         slot = job.slot
         assert slot is not None
         outputs: Outputs = {}
@@ -463,7 +465,7 @@ class Scheduler:
         else:
             self._settle(job, lambda: job.future.set_exception(error))
 
-    def _settle(self, job: _Job, settle: Callable[[], object]) -> None:
+    def _settle(self, job: _InFlight, settle: Callable[[], object]) -> None:
         """Settle the future of a request, which calls back, and count the request as over."""
         outside, self._local.is_calling_back = self._is_calling_back, True
         try:
@@ -475,7 +477,7 @@ class Scheduler:
             with self._state:
                 self._forget(job)
 
-    def _forget(self, job: _Job) -> None:
+    def _forget(self, job: _InFlight) -> None:
         """Count a request as over; the state is locked."""
         self._running.discard(job)
         self._idle.notify_all()
@@ -504,7 +506,7 @@ class Scheduler:
             )
 
 
-class _Job:
+class _InFlight:
     """One request on its way through the subgraphs."""
 
     def __init__(self, number: int, arrays: Sequence[np.ndarray]):
@@ -525,7 +527,7 @@ class _Job:
 class _Run:
     """One subgraph of one request at work."""
 
-    def __init__(self, job: _Job, index: int):
+    def __init__(self, job: _InFlight, index: int):
         self.job = job
         self.index = index
         self.started_s = self.ended_s = 0.0

@@ -16,18 +16,17 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab.errors import ArgumentError, SampleError, did_you_mean, names_at_hand, shorten
-from hetero_lab.samples import gguf, onnx_wire
-from hetero_lab.samples.fetch import (
+from hetero_lab.fetch import (
     Member,
     Wheel,
     cache_dir,
     cached_path,
-    datasets_dir,
     fetch,
     is_sound,
     keep,
     keep_directory,
 )
+from hetero_lab.samples import gguf, onnx_wire
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,6 +63,13 @@ class Sample:
     member: Member | None = None
     made_by: str | None = None
     made_sha256: str = ""
+
+
+def datasets_dir() -> Path:
+    """Return the directory of the bundled models and the manifest of the others."""
+    package = Path(__file__).resolve().parents[1]
+    installed = package / "datasets"
+    return installed if installed.is_dir() else package.parent / "datasets"
 
 
 def samples() -> pd.DataFrame:

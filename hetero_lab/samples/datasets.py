@@ -17,8 +17,7 @@ import numpy as np
 
 from hetero_lab.errors import ArgumentError, SampleError, did_you_mean, names_at_hand, shorten
 from hetero_lab.samples import drawn_text, file_types
-from hetero_lab.samples.catalogue import sample_labels
-from hetero_lab.samples.fetch import datasets_dir
+from hetero_lab.samples.catalogue import datasets_dir, sample_labels
 
 Inputs: TypeAlias = dict[str, np.ndarray]
 Outputs: TypeAlias = Mapping[str, np.ndarray]

@@ -24,12 +24,12 @@ from counting_core import F32, core_with_acc
 from small_models import convolutions, diamond
 
 import hetero_lab as hl
-from hetero_lab import tables
+from hetero_lab import fetch, tables
 from hetero_lab.errors import HeteroLabError, SampleError, StoredFileError
 from hetero_lab.experiments.sweep.store import stored_line
+from hetero_lab.fetch import Member, Wheel
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
-from hetero_lab.samples import fetch
-from hetero_lab.samples.fetch import Member, Wheel
+from hetero_lab.samples.catalogue import datasets_dir
 from tests.experiments.faults.test_find_wrong import chain_case
 from tests.proof import injected_faults
 from tests.proof.faults import Fault
@@ -538,7 +538,7 @@ def test_what_is_fetched_must_have_the_known_hash(tmp_path, monkeypatch):
 
 
 def test_every_download_of_the_manifest_has_a_hash():
-    files = list(fetch.datasets_dir().glob("*.json"))
+    files = list(datasets_dir().glob("*.json"))
     assert files
 
     def entries(data: Any) -> Iterator[dict]:

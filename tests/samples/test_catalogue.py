@@ -22,8 +22,8 @@ from hypothesis import given, strategies as st
 
 from hetero_lab.errors import ArgumentError, HeteroLabError, SampleError
 from hetero_lab.samples import catalogue as samples, efficientnet_lite0, googlenet_graph, onnx_wire
+from hetero_lab.samples.catalogue import datasets_dir
 from hetero_lab.samples.datasets import dataset_names
-from hetero_lab.samples.fetch import datasets_dir
 
 LIGHT_MODEL = "onnx/backend/test/data/light/light_inception_v1.onnx"
 
@@ -294,3 +294,11 @@ def test_manifest_has_no_other_keys() -> None:
     }
     assert set().union(*entries) <= known
     assert len({entry["name"] for entry in entries}) == len(entries)
+
+
+def test_data_sets_lie_in_the_installed_package_or_beside_it(monkeypatch, tmp_path: Path) -> None:
+    package = tmp_path / "hetero_lab"
+    monkeypatch.setattr(samples, "__file__", str(package / "samples" / "catalogue.py"))
+    assert samples.datasets_dir() == tmp_path / "datasets"
+    (package / "datasets").mkdir(parents=True)
+    assert samples.datasets_dir() == package / "datasets"

@@ -18,8 +18,8 @@ from hetero_lab.samples import (
     drawn_text,
     file_types,
 )
+from hetero_lab.samples.catalogue import datasets_dir
 from hetero_lab.samples.datasets import Dataset, dataset
-from hetero_lab.samples.fetch import datasets_dir
 
 DRAWN = ("page_orientation", "ppocr_cls", "ppocr_rec")
 SIZES = {

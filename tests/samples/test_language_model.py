@@ -8,9 +8,9 @@ import pytest
 
 import hetero_lab as hl
 from hetero_lab.errors import SampleError
+from hetero_lab.fetch import CACHE_VARIABLE
 from hetero_lab.model.language import language_model
 from hetero_lab.samples import gguf
-from hetero_lab.samples.fetch import CACHE_VARIABLE
 
 
 def test_the_sample_needs_genai_and_says_so_before_it_fetches(monkeypatch, tmp_path):

@@ -17,9 +17,9 @@ import numpy as np
 import openvino as ov
 import pytest
 
+from hetero_lab.fetch import Wheel
 from hetero_lab.samples import catalogue as samples
 from hetero_lab.samples.datasets import dataset
-from hetero_lab.samples.fetch import Wheel
 
 pytestmark = pytest.mark.network
 

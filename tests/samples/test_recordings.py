@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 import hetero_lab as hl
-from hetero_lab.samples.fetch import datasets_dir
+from hetero_lab.samples.catalogue import datasets_dir
 
 ARCHIVE = datasets_dir() / "recordings" / "nvidia_h200.tar.xz"
 

@@ -12,7 +12,7 @@ import nbformat
 import pytest
 from playwright.sync_api import sync_playwright
 
-from hetero_lab.samples.fetch import datasets_dir
+from hetero_lab.samples.catalogue import datasets_dir
 
 pytestmark = pytest.mark.browser
 

@@ -15,7 +15,7 @@ from playwright.sync_api import sync_playwright
 from views.hand_made import NASTY, small_profile
 
 import hetero_lab as hl
-from hetero_lab.samples.fetch import datasets_dir
+from hetero_lab.samples.catalogue import datasets_dir
 from hetero_lab.views.text import squeeze
 
 pytestmark = pytest.mark.browser

@@ -27,8 +27,8 @@ from hetero_lab.experiments.deployment.verify import (
     judged,
     read_plan,
 )
+from hetero_lab.fetch import cache_dir
 from hetero_lab.progress import Progress
-from hetero_lab.samples.fetch import cache_dir
 from hetero_lab.tables import make_directory
 
 if TYPE_CHECKING:

@@ -186,7 +186,7 @@ class _BudgetOverError(Exception):
 
 
 @dataclass(frozen=True)
-class _Outcome:
+class _SetResult:
     """What a set of ops did with the reference's inputs.
 
     ``error`` is the largest relative error of a tensor that it makes, ``damage`` that of the
@@ -209,7 +209,7 @@ class _WrongOps:
 
     device: str
     ops: tuple[str, ...]
-    trial: _Outcome
+    trial: _SetResult
     minimal: bool
     untried: tuple[str, ...] = ()
 
@@ -249,8 +249,8 @@ class _FaultSearch:
         self.found: list[_WrongOps] = []
         self.notes: list[str] = []
         self.precisions: dict[str, str] = {}
-        self.trials: dict[tuple[str, frozenset[str]], _Outcome] = {}
-        self.isolated: dict[str, _Outcome] = {}
+        self.trials: dict[tuple[str, frozenset[str]], _SetResult] = {}
+        self.isolated: dict[str, _SetResult] = {}
         self.random: frozenset[str] = frozenset()
         self.changing: frozenset[str] = frozenset()  # ops that make other numbers in each run
         self.subgraphs: list[tuple[str, list[str]]] = []  # wrong ones: device, ops without singles
@@ -548,7 +548,7 @@ class _FaultSearch:
             raise _BudgetOverError
         self.bar.note(f"{self.runs.n_compiles} compiles")
 
-    def _run(self, device: str, sets: Sequence[frozenset[str]]) -> list[_Outcome]:
+    def _run(self, device: str, sets: Sequence[frozenset[str]]) -> list[_SetResult]:
         """Run disjoint sets in one compile; in several where the device refuses them together."""
         self._check_budget()
         try:
@@ -559,13 +559,13 @@ class _FaultSearch:
                 half = len(sets) // 2
                 return [*self._run(device, sets[:half]), *self._run(device, sets[half:])]
             if self.refused:
-                trial = _Outcome(True, float("inf"), float("inf"), str(error))
+                trial = _SetResult(True, float("inf"), float("inf"), str(error))
             else:
                 self.notes.append(
                     f"{device} refuses to run {names_at_hand(self._ordered(sets[0]))} apart from "
                     f"the rest, so that could not be tested: {error}"
                 )
-                trial = _Outcome(False, float("nan"), float("nan"), str(error))
+                trial = _SetResult(False, float("nan"), float("nan"), str(error))
             self.trials[device, sets[0]] = trial
             return [trial]
         by_set: list[dict[TensorKey, np.ndarray]] = [{} for _ in sets]
@@ -575,20 +575,20 @@ class _FaultSearch:
             self.trials[device, ops] = self._judged(ops, values)
         return [self.trials[device, ops] for ops in sets]
 
-    def _judged(self, ops: frozenset[str], made: Mapping[TensorKey, np.ndarray]) -> _Outcome:
+    def _judged(self, ops: frozenset[str], made: Mapping[TensorKey, np.ndarray]) -> _SetResult:
         values = self.transparent.values
         far = {key: distance(value, values[key]) for key, value in made.items() if key in values}
         error = max((_relative(d, values[key]) for key, d in far.items()), default=0.0)
         if error <= _UNSEEN:
-            return _Outcome(False, error, error)
+            return _SetResult(False, error, error)
         damages = self._damages({key: made[key] for key, d in far.items() if d > 0})
         damage = max(damages.values(), default=0.0)
         if all(d <= _SHARE * self.thresholds[key] for key, d in damages.items()):
-            return _Outcome(False, error, damage)
+            return _SetResult(False, error, damage)
         seen = {key: made[key] for key in far}
         rounding = self.transparent.rounding({op: self.suspects[op] for op in ops}, set(seen), seen)
         unexplained = (not r.explains(made[key], values[key]) for key, r in rounding.items())
-        return _Outcome(any(unexplained), error, damage)
+        return _SetResult(any(unexplained), error, damage)
 
     def _damages(self, made: Mapping[TensorKey, np.ndarray]) -> dict[TensorKey, float]:
         """Return the relative error of each output if these tensors were as they are here."""
@@ -608,7 +608,7 @@ class _FaultSearch:
             for key, value in reached.items()
         }
 
-    def _trial(self, device: str, leaders: Iterable[str]) -> _Outcome:
+    def _trial(self, device: str, leaders: Iterable[str]) -> _SetResult:
         ops = frozenset(member for leader in leaders for member in self.members[leader])
         if (device, ops) not in self.trials:
             self._run(device, [ops])

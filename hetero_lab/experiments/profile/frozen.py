@@ -20,7 +20,7 @@ from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, partition_of
 from hetero_lab.placement.placement import BoundPlacement, Placement
-from hetero_lab.runtime import memory, run_frozen
+from hetero_lab.runtime import peak_memory, run_frozen
 from hetero_lab.runtime.compiled import CompiledPlacement
 from hetero_lab.runtime.inputs import Inputs, given_or_generated
 from hetero_lab.runtime.reference import compare_with_reference, executed_precision
@@ -60,7 +60,7 @@ def profile_frozen(
     frozen = _read(directory, bound)
     placed = BoundPlacement(bound, _placement(frozen, bound.graph, directory))
     arrays = given_or_generated(bound, inputs)
-    memory.reset_peak()
+    peak_memory.reset_peak()
     started = now()
     try:
         # The model is read again within this time.
@@ -79,7 +79,7 @@ def profile_frozen(
     warm_up(infer)
     limit = iterations or (100 if budget_s is None else None)
     samples = list(turns(infer, limit, budget_s))
-    peak_bytes = memory.peak_bytes()
+    peak_bytes = peak_memory.peak_bytes()
     agreement = compare_with_reference(
         bound, arrays, whole.read_outputs(request), executed_precision((), whole)
     )

@@ -19,7 +19,7 @@ from hetero_lab.experiments.profile.result import Profile
 from hetero_lab.model.language import Scenario
 from hetero_lab.placement.placement import BoundPlacement
 from hetero_lab.progress import Progress
-from hetero_lab.runtime import memory
+from hetero_lab.runtime import peak_memory
 from hetero_lab.runtime.compiled import inference_errors
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.generation import TOKEN_IDS, Generation
@@ -79,7 +79,7 @@ def measure_profile(
 ) -> Profile:
     """Measure a placement with inputs that are bound; errors as of :func:`hetero_lab.profile`."""
     bound = placed.bound
-    memory.reset_peak()
+    peak_memory.reset_peak()
     execution, counters, reference = options.execution, options.counters, options.reference
     in_flight = execution.requests > 1
     stages = 2 + in_flight + counters + reference
@@ -103,7 +103,7 @@ def measure_profile(
                 raise
             interrupted = True
             warn(f"Interrupted after {sum(map(len, samples))} inferences; they are kept.")
-        peak_bytes = memory.peak_bytes()  # the counters and the reference are not the placement's
+        peak_bytes = peak_memory.peak_bytes()  # not that of the counters and the reference
         _next(bar, "throughput" if in_flight else "counters" if counters else "reference")
         spans = runner.spans(len(samples[-1]))
         rows: tuple[Counter, ...] = ()

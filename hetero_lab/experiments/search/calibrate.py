@@ -28,7 +28,7 @@ from hetero_lab.experiments.search.isolated_units import isolated_nodes
 from hetero_lab.experiments.search.observer import Observer
 from hetero_lab.experiments.search.progress import SearchProgress
 from hetero_lab.experiments.sweep.options import Conditions
-from hetero_lab.model.context import graph_at_context
+from hetero_lab.model.context_length import graph_at_context
 from hetero_lab.model.language import Scenario, check_scenario
 from hetero_lab.model.opgraph import CONSTANT, OpGraph
 from hetero_lab.model.read import Source

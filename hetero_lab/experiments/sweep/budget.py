@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN
 
 _WARM_UP_INFERENCES = 30  # before two turns in a row can agree
-_ENOUGH = 0.75  # of the placements that a sparser programme covers
+_ENOUGH = 0.75  # of the placements that a sparser plan covers
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Durations:
 
 
 @dataclass(frozen=True)
-class Programme:
+class TurnPlan:
     """How many placements besides the reference are measured, and how."""
 
     n_placements: int
@@ -75,8 +75,8 @@ class Programme:
 
 def affordable(
     left_s: float, n_placements: int, durations: Durations, *, turns: int, group_size: int
-) -> Programme:
-    """Return the fullest programme that covers about as many placements as any.
+) -> TurnPlan:
+    """Return the fullest plan that covers about as many placements as any.
 
     Parameters
     ----------
@@ -95,11 +95,11 @@ def affordable(
     for n_turns, length in _from_full_to_sparse(turns):
         most = _most(left_s, n_placements, durations, n_turns, length, group_size)
         if most is not None:
-            covered.append(Programme(most, n_turns, length))
+            covered.append(TurnPlan(most, n_turns, length))
     if not covered:
-        return Programme(0, 1, LEAST)
-    enough = max(programme.n_placements for programme in covered) * _ENOUGH
-    return next(programme for programme in covered if programme.n_placements >= enough)
+        return TurnPlan(0, 1, LEAST)
+    enough = max(plan.n_placements for plan in covered) * _ENOUGH
+    return next(plan for plan in covered if plan.n_placements >= enough)
 
 
 def _from_full_to_sparse(turns: int) -> Iterator[tuple[int, TurnLength]]:
@@ -121,7 +121,7 @@ def _most(
     """Return how many placements such turns can be had for; ``None`` if not for the reference."""
 
     def fits(n: int) -> bool:
-        return Programme(n, turns, length).needs_s(durations, group_size) <= left_s
+        return TurnPlan(n, turns, length).needs_s(durations, group_size) <= left_s
 
     # The first number that does not fit; what is needed grows with the number.
     beyond = bisect.bisect_left(range(n_placements + 1), True, key=lambda n: not fits(n))

@@ -29,8 +29,8 @@ from hetero_lab.experiments.sweep.budget import (
     FULL,
     LEAST,
     Durations,
-    Programme,
     TurnLength,
+    TurnPlan,
     affordable,
 )
 from hetero_lab.experiments.sweep.ledger import Ledger
@@ -125,7 +125,7 @@ class SweepRun:
         self._start_s = 0.0  # of another bench
         self._startup_s = 0.0  # of all benches so far
         self._compile_s = self._longest_compile_s = 0.0
-        self._programme = Programme(0, options.target)
+        self._turn_plan = TurnPlan(0, options.target)
         self._bar = tqdm(
             total=watch.budget_s,
             desc="sweep",
@@ -161,11 +161,11 @@ class SweepRun:
             return
         self._make_ready([self._reference])
         while group == first or (queue and not self._watch.is_over):
-            programme = self._programme = self._affordable(len(queue), is_first=group == first)
-            if queue and not programme.n_placements and (self._watch.is_over or group > first):
+            turn_plan = self._turn_plan = self._affordable(len(queue), is_first=group == first)
+            if queue and not turn_plan.n_placements and (self._watch.is_over or group > first):
                 break
-            members = queue[: min(max(1, self._options.group_size - 1), programme.n_placements)]
-            later = replace(programme, n_placements=programme.n_placements - len(members))
+            members = queue[: min(max(1, self._options.group_size - 1), turn_plan.n_placements)]
+            later = replace(turn_plan, n_placements=turn_plan.n_placements - len(members))
             tried = self._measure_group(group, members, later, is_last=members == queue)
             for key in members:
                 self._release(key)
@@ -195,22 +195,22 @@ class SweepRun:
             warm_up_s=WARM_UP_S,
         )
 
-    def _affordable(self, n_pending: int, *, is_first: bool) -> Programme:
+    def _affordable(self, n_pending: int, *, is_first: bool) -> TurnPlan:
         options = self._options
         if self._watch.budget_s is None:
-            return Programme(n_pending, options.target)
+            return TurnPlan(n_pending, options.target)
         chosen = partial(
             affordable,
             durations=self._durations,
             turns=options.target,
             group_size=options.group_size,
         )
-        programme = chosen(self._left_s, n_pending)
-        if is_first and n_pending and not programme.n_placements and self._left_s > 0.0:
+        turn_plan = chosen(self._left_s, n_pending)
+        if is_first and n_pending and not turn_plan.n_placements and self._left_s > 0.0:
             # Every call gets on by a placement; for that it may end later by one compile.
-            programme = chosen(self._left_s + max(self._ready_s, default=0.0), 1)
-            programme = programme if programme.n_placements else Programme(1, 1, LEAST)
-        return programme
+            turn_plan = chosen(self._left_s + max(self._ready_s, default=0.0), 1)
+            turn_plan = turn_plan if turn_plan.n_placements else TurnPlan(1, 1, LEAST)
+        return turn_plan
 
     def _fits(self, seconds: float) -> bool:
         return seconds <= self._left_s
@@ -220,14 +220,14 @@ class SweepRun:
         return length.inferences * known.get(key, known.get(self._reference, 0.0))
 
     def _needs_s(self, n_placements: int) -> float:
-        programme = Programme(n_placements, self._options.target)
+        turn_plan = TurnPlan(n_placements, self._options.target)
         counted = 0.0
         if self._options.counters:
             durations = self._durations
             counted = durations.ready_s + _COUNTED_INFERENCES * durations.inference_s
-        return programme.needs_s(self._durations, self._options.group_size) + n_placements * counted
+        return turn_plan.needs_s(self._durations, self._options.group_size) + n_placements * counted
 
-    def _deadline(self, took_s: float, later: Programme) -> float | None:
+    def _deadline(self, took_s: float, later: TurnPlan) -> float | None:
         """Return until when a group may add turns: later ones have their least turns first."""
         if self._watch.budget_s is None:
             return None
@@ -240,7 +240,7 @@ class SweepRun:
     # -- groups and rounds --------------------------------------------------------------------
 
     def _measure_group(
-        self, group: int, members: Sequence[str], later: Programme, *, is_last: bool
+        self, group: int, members: Sequence[str], later: TurnPlan, *, is_last: bool
     ) -> list[str]:
         """Measure some placements beside the reference; return those that were tried."""
         began = now()
@@ -258,9 +258,9 @@ class SweepRun:
         """Start benches, compile, infer once; return the keys that were tried."""
         tried: list[str] = []
         self._start_benches([key for key in keys if key not in self._compiled])
-        programme = self._programme
+        turn_plan = self._turn_plan
         for key in keys:
-            least_s = (n_alive + 1) * programme.turns * self._turn_s(key, programme.length)
+            least_s = (n_alive + 1) * turn_plan.turns * self._turn_s(key, turn_plan.length)
             if tried and not self._fits(max(self._ready_s, default=0.0) + least_s):
                 break
             tried.append(key)
@@ -295,21 +295,21 @@ class SweepRun:
             self._inference_s[key] = inference_s
 
     def _measure_compiled(
-        self, group: int, alive: list[str], later: Programme, began: float
+        self, group: int, alive: list[str], later: TurnPlan, began: float
     ) -> None:
         """Run the rounds of one group: the least turns, the counters, then up to the precision."""
-        programme = self._programme
-        if programme.length == FULL:
+        turn_plan = self._turn_plan
+        if turn_plan.length == FULL:
             for key in list(alive):
                 if self._fits(WARM_UP_S):
                     self._warm_up(alive, key, WARM_UP_S)
         shuffle = random.Random(group)
         number = 0
         while number < MOST_TURNS and any(
-            self._lacks(key, programme.turns, group, alive) for key in alive
+            self._lacks(key, turn_plan.turns, group, alive) for key in alive
         ):
             round_began = now()
-            if not self._round(alive, group, number, shuffle, programme.length):
+            if not self._round(alive, group, number, shuffle, turn_plan.length):
                 return
             number += 1
             if number == 1:
@@ -331,7 +331,7 @@ class SweepRun:
             and (deadline is None or now() < deadline)
             and not self._precise(alive)
         ):
-            if not self._round(alive, group, number, shuffle, programme.length):
+            if not self._round(alive, group, number, shuffle, turn_plan.length):
                 return
             number += 1
         if self._options.sustained_s:
@@ -349,7 +349,7 @@ class SweepRun:
         self._record(State(**asdict(machine_state()), foreign_cpus=self._foreign()))
         order = list(alive)
         shuffle.shuffle(order)
-        if self._programme.turns < self._options.target and self._reference in order:
+        if self._turn_plan.turns < self._options.target and self._reference in order:
             # The budget may end this round, and a turn without the reference's tells little.
             order.remove(self._reference)
             order.insert(0, self._reference)
@@ -536,7 +536,7 @@ class SweepRun:
     def _record_call(self) -> None:
         """Record what the time went into, and what is left to do."""
         left = self.pending()
-        programme = self._programme
+        turn_plan = self._turn_plan
         others = [key for key in left if key != self._reference]
         self._record(
             Call(
@@ -545,9 +545,9 @@ class SweepRun:
                 startup_s=self._startup_s,
                 compile_s=self._compile_s,
                 longest_compile_s=self._longest_compile_s,
-                turns=programme.turns,
-                discarded=programme.length.discarded,
-                timed=programme.length.timed,
+                turns=turn_plan.turns,
+                discarded=turn_plan.length.discarded,
+                timed=turn_plan.length.timed,
                 n_left=len(left),
                 needs_s=self._startup_s + self._needs_s(len(others)) if left else 0.0,
             )
@@ -561,7 +561,7 @@ class SweepRun:
         busy = _busy(machine) - _busy(before_machine) - (own - before_own)
         return max(0.0, busy) / max(1e-3, wall - before_wall)
 
-    def _expect(self, round_s: float, n_alive: int, later: Programme) -> None:
+    def _expect(self, round_s: float, n_alive: int, later: TurnPlan) -> None:
         """Show how long the least turns will take, now that compiles and a round are known."""
         if self._watch.budget_s is not None or self._bar.total is not None:
             return

@@ -24,7 +24,7 @@ from hetero_lab.experiments.workers.requests import CompileAnswer, Job, SetUp, T
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import partition_to_json
 from hetero_lab.placement.placement import BoundPlacement, Placement
-from hetero_lab.runtime import memory
+from hetero_lab.runtime import peak_memory
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.generation import TOKEN_IDS
 from hetero_lab.runtime.inputs import given_or_generated
@@ -97,7 +97,7 @@ class Bench:
 
     def compile(self, job: Job) -> CompileAnswer:
         """Compile a job, infer once, compare with the reference if asked to."""
-        memory.reset_peak()
+        peak_memory.reset_peak()
         self.release(job.key)
         opened_as = self._opened_as(job)
         execution: Execution = opened_as["execution"]
@@ -105,7 +105,7 @@ class Bench:
         first_us = time_once(runner.infer)
         chosen = runner.chosen()
         self._compiled[job.key] = _Opened(runner, execution, first_us / 1e6)
-        peak_bytes = memory.peak_bytes()  # the reference and the counters are not the placement's
+        peak_bytes = peak_memory.peak_bytes()  # not that of the reference and the counters
         agreement = self._agreement(job, runner) if job.compare else ()
         if runner.spans(1):
             run_turn(runner.infer, timed=_SHOWN)

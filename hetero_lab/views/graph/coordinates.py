@@ -52,21 +52,21 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Spread:
+class Coordinates:
     """The order within each rank, and the middle across the flow of everything."""
 
     layers: Layers
     middle: Sequence[float]
 
 
-def spread(
+def assign_coordinates(
     layers: Layers,
     breadth: Sequence[float],
     wires: Sequence[Wire],
     gap: float,
     lane: float,
     ignored: Collection[int] = (),
-) -> Spread:
+) -> Coordinates:
     """Find the order within each rank and the positions across the flow.
 
     Parameters
@@ -78,7 +78,7 @@ def spread(
     ignored
         Vertices that nothing has to be near to.
     """
-    work = _Spreading(layers, breadth, find_links(layers, wires, ignored), gap, lane)
+    work = _CoordinateAssignment(layers, breadth, find_links(layers, wires, ignored), gap, lane)
     work.pack()
     if max(map(len, layers.ranks), default=0) > 1:
         work.sort()
@@ -89,7 +89,7 @@ def spread(
             work.pull_straight(wires)
     else:
         work.sweep(forward=True)
-    return Spread(replace(layers, ranks=tuple(map(tuple, work.ranks))), work.middle)
+    return Coordinates(replace(layers, ranks=tuple(map(tuple, work.ranks))), work.middle)
 
 
 def find_links(layers: Layers, wires: Sequence[Wire], ignored: Collection[int]) -> list[Link]:
@@ -112,7 +112,7 @@ def find_links(layers: Layers, wires: Sequence[Wire], ignored: Collection[int]) 
     return [Link(a, b, shift, weight) for (a, b, shift), weight in links.items()]
 
 
-class _Spreading:
+class _CoordinateAssignment:
     """The positions while they are being found."""
 
     def __init__(

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from hetero_lab.views.graph.coordinates import Wire, spread
+from hetero_lab.views.graph.coordinates import Wire, assign_coordinates
 from hetero_lab.views.graph.data import GraphBox, GraphData
 from hetero_lab.views.graph.layers import Layers, find_layers
 
@@ -153,7 +153,7 @@ def lay_out(
 
 
 @dataclass(frozen=True)
-class _Cluster:
+class _SubgraphBox:
     """A subgraph with its ops, or a model input or output, with its corner at (0, 0).
 
     ``box`` is the subgraph's index. ``leaving`` are the wires from an op to the right border,
@@ -169,9 +169,9 @@ class _Cluster:
     entering: Mapping[int, tuple[Point, ...]]
 
 
-def _alone(index: int, extent: Extent) -> _Cluster:
+def _alone(index: int, extent: Extent) -> _SubgraphBox:
     spot = (extent.left, extent.above)
-    return _Cluster(
+    return _SubgraphBox(
         None, extent.length, extent.breadth, {index: spot}, {}, {index: (spot,)}, {index: (spot,)}
     )
 
@@ -182,10 +182,10 @@ def _inside(
     extents: Mapping[int, Extent],
     shortest: float,
     spacing: Spacing,
-) -> _Cluster:
+) -> _SubgraphBox:
     padding = spacing.padding
     if not box.nodes:
-        return _Cluster(
+        return _SubgraphBox(
             box.index, shortest + 2 * padding, TITLE_HEIGHT + 2 * padding, {}, {}, {}, {}
         )
     # The first and the last vertex are the borders, to which wires from and to outside run.
@@ -200,7 +200,7 @@ def _inside(
     offsets = [0.0, *(extents[op].offset for op in ops), 0.0]
     wires = [Wire(a, b, offsets[a], offsets[b]) for a, b in edges]
     breadths = [0.0, *(extents[op].breadth for op in ops), 0.0]
-    found = spread(
+    found = assign_coordinates(
         find_layers(border + 1, edges), breadths, wires, _NODE_GAP, spacing.lane, {0, border}
     )
     layers, middle = found.layers, list(found.middle)
@@ -226,7 +226,7 @@ def _inside(
     for op in into:
         chain = layers.chain(0, number[op])[1:]
         entering[op] = ((0.0, level[chain[0]]), *columns.turns(chain, level), spots[op])
-    return _Cluster(
+    return _SubgraphBox(
         box=box.index,
         length=length,
         breadth=bottom - top,
@@ -307,7 +307,7 @@ def _bends(
 
 def _join(
     data: GraphData,
-    blocks: Sequence[_Cluster],
+    blocks: Sequence[_SubgraphBox],
     extents: Mapping[int, Extent],
     exit_labels: Mapping[int, str],
     spacing: Spacing,
@@ -328,7 +328,7 @@ def _join(
         )
     layers = find_layers(len(blocks), [(wire.source, wire.target) for wire in wires])
     breadths = [block.breadth for block in blocks]
-    found = spread(layers, breadths, wires, spacing.across, spacing.lane)
+    found = assign_coordinates(layers, breadths, wires, spacing.across, spacing.lane)
     layers, middle = found.layers, found.middle
     pairs = [(wire.source, wire.target) for wire in wires]
     bends = _bends(layers, pairs, middle, 0.15, spacing.turn)

@@ -18,7 +18,7 @@ from slices import sliced
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError
 from hetero_lab.model.read import prepare
-from hetero_lab.samples.fetch import datasets_dir
+from hetero_lab.samples.catalogue import datasets_dir
 from tests.proof import injected_faults as injected
 from tests.proof.faults import Fault
 

