@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-_NUMBERED = re.compile(r"^[A-Za-z]\w*_\d+$")
+_NUMBERED = re.compile(r"^[A-Za-z]\w*_\d+$", re.ASCII)
+_WORD = re.compile(rb"\w{3,}")  # the shortest numbered name has three characters
 
 
 def names_of_file(nodes: Iterable[Any], path: Path) -> set[str]:
@@ -24,7 +25,7 @@ def names_of_file(nodes: Iterable[Any], path: Path) -> set[str]:
     if path.suffix.lower() == ".xml" or not numbered or not os.path.getsize(path):
         return names
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return {name for name in names if name not in numbered or _holds(data, name)}
+        return names - numbered | _held(data, numbered)
 
 
 def name_the_nameless(nodes: Iterable[Any], known: set[str]) -> None:
@@ -71,11 +72,19 @@ def unique(name: str, taken: set[str]) -> str:
     return new
 
 
-def _holds(data: mmap.mmap, name: str) -> bool:
-    """Whether a file holds the name as a string of its own, with its length before it."""
-    text = name.encode()
-    # Protobuf puts one byte before a short string, flatbuffers four.
-    return any(
-        data.find(len(text).to_bytes(size, "little") + text) >= 0
-        for size in ((1, 4) if len(text) < 128 else (4,))
-    )
+def _held(data: mmap.mmap, names: set[str]) -> set[str]:
+    """Return the names that a file holds as strings of their own, with their lengths before them.
+
+    One pass for all of them: files are large, and models have thousands of nodes.
+    """
+    wanted, found = {name.encode() for name in names}, set[bytes]()
+    for word in _WORD.finditer(data):
+        if b"_" not in word.group():
+            continue
+        for start in range(max(word.start(), 1), word.end() - 2):
+            # Protobuf puts one byte before a short string, flatbuffers four.
+            for size in (1, 4):
+                length = int.from_bytes(data[max(start - size, 0) : start], "little")
+                if start + length <= word.end() and data[start : start + length] in wanted:
+                    found.add(data[start : start + length])
+    return {name.decode() for name in found}

@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import openvino as ov
 import pytest
+from hypothesis import given, strategies as st
 from openvino import opset13 as op
 from small_models import all_of, chain
 
 import hetero_lab as hl
-from hetero_lab.model.naming import make_names_unique, name_the_nameless, unique
+from hetero_lab.model.naming import make_names_unique, name_the_nameless, names_of_file, unique
 from hetero_lab.model.read import prepare
 from hetero_lab.samples import onnx_wire
 
@@ -123,3 +125,36 @@ def test_repeated_names_get_a_number():
     assert all_of(model) == ["x", "a", "a_3", "a_2", "a_4", "out"]
     assert unique("a", set()) == "a"
     assert unique("a", {"a", "a_2"}) == "a_3"
+
+
+class _Named:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def get_friendly_name(self) -> str:
+        return self.name
+
+
+@given(
+    st.lists(st.from_regex(r"[a-z]\w{0,3}_[0-9]{1,2}", fullmatch=True).filter(str.isascii)),
+    st.lists(st.tuples(st.integers(0, 9), st.sampled_from([1, 4]), st.booleans())),
+    st.lists(st.binary(max_size=4), min_size=1),
+)
+def test_names_are_found_by_their_lengths_wherever_they_stand(names, strings, between):
+    # The bytes around a string may be letters and digits; only its length tells where it ends.
+    data, held = b"", set()
+    for index, size, right in strings if names else []:
+        name = names[index % len(names)].encode()
+        length = len(name) if right else len(name) + 1
+        data += between[index % len(between)] + length.to_bytes(size, "little") + name
+        data += b"_"
+    for name in names:
+        text = name.encode()
+        if any(len(text).to_bytes(size, "little") + text in data for size in (1, 4)):
+            held.add(name)
+    with tempfile.NamedTemporaryFile(suffix=".onnx") as file:
+        file.write(data)
+        file.flush()
+        assert names_of_file([_Named(name) for name in names], Path(file.name)) == (
+            held if data else set(names)
+        )
