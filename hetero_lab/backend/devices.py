@@ -81,13 +81,12 @@ def devices(*, core: ov.Core | None = None) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def device_names(core: ov.Core | None = None) -> list[str]:
+def device_names(core: ov.Core) -> list[str]:
     """Return the names of all devices here, emulated ones included."""
-    core = core or shared_core()
     return list(dict.fromkeys([*core.available_devices, *emulated_devices(core)]))
 
 
-def check_device(name: str, core: ov.Core | None = None) -> str:
+def check_device(name: str, core: ov.Core) -> str:
     """Return ``name`` if it is a device here, else raise DeviceError with those that are."""
     here = device_names(core)
     if isinstance(name, str):
@@ -116,9 +115,8 @@ def _hint(name: str, here: list[str]) -> str:
     return did_you_mean(name, here)
 
 
-def why_unavailable(plugin: str, *, core: ov.Core | None = None) -> str:
+def why_unavailable(plugin: str, *, core: ov.Core) -> str:
     """Explain in one line why a plugin of the wheel offers no device."""
-    core = core or shared_core()
     try:
         if core.get_property(plugin, "AVAILABLE_DEVICES"):
             return ""
@@ -275,9 +273,8 @@ def is_foreign_gpu(device: str, full_name: str) -> bool:
     return device.partition(".")[0] == "GPU" and "intel" not in full_name.lower()
 
 
-def precisions(device: str, *, core: ov.Core | None = None) -> list[str]:
+def precisions(device: str, *, core: ov.Core) -> list[str]:
     """Return the floating-point precisions among a device's capabilities, f32 included."""
-    core = core or shared_core()
     check_device(device, core)
     capabilities: Iterable[str] = core.get_property(device, "OPTIMIZATION_CAPABILITIES")
     found = [_FLOAT[c] for c in capabilities if c in _FLOAT]

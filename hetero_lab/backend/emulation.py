@@ -14,7 +14,7 @@ from typing import Any
 
 import openvino as ov
 
-from hetero_lab.backend.core import keep, shared_core
+from hetero_lab.backend.core import keep
 
 PLUGIN_OF = {
     "CPU": "openvino_intel_cpu_plugin",
@@ -85,9 +85,9 @@ def plugin_of(spec: EmulatedDevice) -> tuple[str, str]:
     return PLUGIN_OF[spec.base], f"{spec.name}_{spec.base}"
 
 
-def register(spec: EmulatedDevice, core: ov.Core | None = None) -> None:
+def register(spec: EmulatedDevice, core: ov.Core) -> None:
     """Make a checked specification known to a core, for instance that of a worker process."""
-    core = keep(core or shared_core())
+    keep(core)
     registry = _registries.setdefault(core, {})
     if spec.name not in registry:
         library, internal = plugin_of(spec)
@@ -103,9 +103,9 @@ def register(spec: EmulatedDevice, core: ov.Core | None = None) -> None:
     registry[spec.name] = spec
 
 
-def emulated_devices(core: ov.Core | None = None) -> dict[str, EmulatedDevice]:
+def emulated_devices(core: ov.Core) -> dict[str, EmulatedDevice]:
     """Return the emulated devices of a core by name."""
-    return dict(_registries.get(core or shared_core(), {}))
+    return dict(_registries.get(core, {}))
 
 
 def plain(properties: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import openvino as ov
 
-from hetero_lab.backend.core import scratch_core, shared_core
+from hetero_lab.backend.core import scratch_core
 from hetero_lab.backend.devices import precisions
 from hetero_lab.backend.emulation import emulated_devices, plain
 from hetero_lab.errors import PropertyError, did_you_mean, last_line, names_at_hand, shorten
@@ -21,7 +21,7 @@ _OTHER_NAMES = {"FP16": "f16", "BF16": "bf16"}
 
 
 def check_properties(
-    device: str, properties: Mapping[str, Any], *, core: ov.Core | None = None
+    device: str, properties: Mapping[str, Any], *, core: ov.Core
 ) -> dict[str, Any]:
     """Return the properties if ``device`` knows every key and takes every value.
 
@@ -31,7 +31,6 @@ def check_properties(
         An unknown or read-only key, a value of the wrong kind, or a precision that the device
         does not have.
     """
-    core = core or shared_core()
     if not isinstance(properties, Mapping):
         raise PropertyError(
             f"Properties of {device} are a mapping, for instance "

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab.backend.bound import BoundModel
-from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import check_device, device_names, supported_ops
 from hetero_lab.backend.emulation import emulated_devices, plugin_of
 from hetero_lab.errors import DeviceError, names_at_hand, shorten
@@ -81,7 +80,7 @@ class VirtualDevice:
         return target, {**own, **({"DEVICE_PROPERTIES": inner} if inner else {})}
 
 
-def virtual_device(name: str, core: ov.Core | None = None) -> VirtualDevice | None:
+def virtual_device(name: str, core: ov.Core) -> VirtualDevice | None:
     """Read the name of a virtual device; ``None`` if it is none. A bare ``AUTO`` means all devices.
 
     Raises
@@ -89,7 +88,21 @@ def virtual_device(name: str, core: ov.Core | None = None) -> VirtualDevice | No
     DeviceError
         It begins like one and cannot be read.
     """
-    kind, colon, rest = name.partition(":")
+    if name in ("AUTO", "MULTI"):
+        emulated = emulated_devices(core)
+        name = f"{name}:{','.join(d for d in device_names(core) if d not in emulated)}"
+    return parse_virtual(name)
+
+
+def parse_virtual(name: str) -> VirtualDevice | None:
+    """Read the name of a virtual device that names its devices; ``None`` if it is none.
+
+    Raises
+    ------
+    DeviceError
+        It begins like one and cannot be read.
+    """
+    kind, _, rest = name.partition(":")
     if kind not in KINDS:
         return None
     if kind == "BATCH":
@@ -102,16 +115,13 @@ def virtual_device(name: str, core: ov.Core | None = None) -> VirtualDevice | No
         size = match["size"]
         return VirtualDevice(kind, (match["device"].strip(),), int(size) if size else None)
     devices = tuple(part.strip() for part in rest.split(",") if part.strip())
-    if not colon:
-        emulated = emulated_devices(core)
-        devices = tuple(d for d in device_names(core) if d not in emulated)
     if not devices:
         raise DeviceError(f"{shorten(name)} names no device, as in '{kind}:GPU,CPU'.")
     return VirtualDevice(kind, devices)
 
 
-def named_by_plugin(core: ov.Core | None = None) -> dict[str, str]:
+def named_by_plugin(core: ov.Core) -> dict[str, str]:
     """Return the emulated device behind each name that OpenVINO may give to its plugin."""
-    specs = emulated_devices(core or shared_core())
+    specs = emulated_devices(core)
     found = {plugin_of(spec)[1]: name for name, spec in specs.items()}
     return {**found, **{f"{name}.0": name for name in specs}}

@@ -241,6 +241,7 @@ def _start(
 ) -> Placement:
     """Return the placement before fixes."""
     from hetero_lab.backend.bound import bind
+    from hetero_lab.backend.core import shared_core
     from hetero_lab.backend.devices import device_names
     from hetero_lab.placement.placement import resolve
     from hetero_lab.placement.priorities import Priorities
@@ -249,7 +250,7 @@ def _start(
         if given.device is None:
             raise ArgumentError(
                 "Name the device: -d HETERO:GPU,CPU or -d CPU. "
-                f"Devices: {', '.join(device_names())}."
+                f"Devices: {', '.join(device_names(shared_core()))}."
             )
         return resolve(bind(prepared), given.device).placement
     start = affinity if isinstance(affinity, hl.Placement) else hl.Placement(affinity)
@@ -269,11 +270,12 @@ def _start(
 
 def _check_owners(own: Mapping[str, object], device: str | None, affinity: Affinity) -> None:
     """Raise PropertyError for a property that nothing would use."""
+    from hetero_lab.backend.core import shared_core
     from hetero_lab.backend.devices import check_device
 
     named = (device or "").removeprefix("HETERO:").split(",")
     for owner in own:
-        check_device(owner)
+        check_device(owner, shared_core())
         if owner not in affinity.devices and owner not in named:
             raise PropertyError(
                 f"--property {owner}.… would change nothing: the placement uses "

@@ -67,11 +67,14 @@ def add_freeze_options(parser: argparse.ArgumentParser) -> None:
 
 def support_text(given: argparse.Namespace) -> str:
     """Say which op types each device cannot run; write ``--csv``."""
+    from hetero_lab.backend.core import shared_core
     from hetero_lab.backend.devices import device_names
     from hetero_lab.backend.emulation import emulated_devices
 
     commands.check_targets(files=[given.csv], directories=[])
-    names = given.devices.removeprefix("HETERO:").split(",") if given.devices else device_names()
+    core = shared_core()
+    chosen = (given.devices or "").removeprefix("HETERO:")
+    names = chosen.split(",") if chosen else device_names(core)
     model = hl.load(given.model, shapes=options.shapes(given.shape) or None)
     table = hl.support(model, names)
     if given.csv is not None:
@@ -89,7 +92,8 @@ def support_text(given: argparse.Namespace) -> str:
             else f"{device} can run {len(table) - n_refused} of {count_of(len(table), 'op')}; "
             f"not: {types}{more}."
         )
-    looked_up = [name for name, spec in emulated_devices().items() if spec.like and name in names]
+    specs = emulated_devices(core)
+    looked_up = [name for name, spec in specs.items() if spec.like and name in names]
     for device in looked_up:
         lines += ["", *hl.support_evidence(model, device).lines()]
     if given.table:

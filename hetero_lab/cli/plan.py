@@ -269,15 +269,15 @@ def _check_targets(given: argparse.Namespace, costs: CostModel | None) -> None:
 
 
 def _devices(text: str | None, costs: CostModel | None) -> tuple[str, ...]:
+    from hetero_lab.backend.core import shared_core
     from hetero_lab.backend.devices import device_names
     from hetero_lab.placement.priorities import Priorities
 
     if text is None:
         if costs is not None:
             return costs.devices
-        raise ArgumentError(
-            f"Name two devices or more: -d GPU,CPU. Devices: {', '.join(device_names())}."
-        )
+        here = device_names(shared_core())
+        raise ArgumentError(f"Name two devices or more: -d GPU,CPU. Devices: {', '.join(here)}.")
     if costs is None:
         return Priorities.parse(text).devices
     # A plan from stored costs needs no device, so these are not looked for.

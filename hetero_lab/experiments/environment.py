@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from hetero_lab import __version__
-from hetero_lab.backend.core import runtime_version, shared_core
+from hetero_lab.backend.core import runtime_version
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.experiments.noise import full_name, known_noise
 from hetero_lab.statistics import ASSUMED_NOISE, Noise, largest_noise
@@ -46,9 +46,8 @@ class Environment:
     noise: tuple[tuple[str, Noise], ...] = ()
 
 
-def current_environment(devices: Iterable[str], core: ov.Core | None = None) -> Environment:
+def current_environment(devices: Iterable[str], core: ov.Core) -> Environment:
     """Describe this machine and the devices used."""
-    core = core or shared_core()
     used = list(devices)
     specs = emulated_devices(core)
     return Environment(

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab.backend.bound import BoundModel, bind
+from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import (
     check_device,
     supported_ops,
@@ -119,7 +120,7 @@ class Affinity(Mapping[str, str]):
         >>> hl.Affinity.uniform(model, "CPU")
         Affinity(92 ops; CPU: 92)
         """
-        check_device(device, core)
+        check_device(device, core or shared_core())
         return cls.on_one(prepare(model).graph, device)
 
     @classmethod
@@ -160,6 +161,7 @@ class Affinity(Mapping[str, str]):
         graph = prepare(model).graph
         found = find_blocks(graph)
         by_block = device_by_block(found, graph.name, devices)
+        core = core or shared_core()
         for device in dict.fromkeys(by_block):
             check_device(device, core)
         index_of = graph.index_of
@@ -323,7 +325,7 @@ class Affinity(Mapping[str, str]):
             decided: dict[str, tuple[str, str]] = {}
             for nodes, device in level:
                 if device not in here:  # a device of another machine may have been planned for
-                    check_device(device, core)
+                    check_device(device, core or shared_core())
                 for node in nodes:
                     if node.name not in free:
                         continue

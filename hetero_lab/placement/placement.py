@@ -11,7 +11,7 @@ from hetero_lab.backend.bound import BoundModel
 from hetero_lab.backend.devices import check_device, supported_ops, unsupported_message
 from hetero_lab.backend.emulation import emulated_devices, plain
 from hetero_lab.backend.properties import check_properties
-from hetero_lab.backend.virtual import VirtualDevice, virtual_device
+from hetero_lab.backend.virtual import VirtualDevice, parse_virtual, virtual_device
 from hetero_lab.errors import ArgumentError, DeviceError
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity, greedy
@@ -62,7 +62,7 @@ class Placement:
     @property
     def virtual(self) -> VirtualDevice | None:
         """The virtual device that it is compiled for, if it is one."""
-        return virtual_device(self.affinity.devices[0]) if self.direct else None
+        return parse_virtual(self.affinity.devices[0]) if self.direct else None
 
     @property
     def devices(self) -> tuple[str, ...]:

@@ -41,6 +41,7 @@ class Priorities:
         DeviceError
             No device, one twice, or one that is not here.
         """
+        core = core or shared_core()
         if isinstance(text, str):
             head, colon, tail = text.partition(":")
             if head == "HETERO" and not colon:
@@ -67,9 +68,9 @@ class Priorities:
         return cls(tuple(names))
 
 
-def _core_priorities(core: ov.Core | None) -> str:
+def _core_priorities(core: ov.Core) -> str:
     try:
-        value = (core or shared_core()).get_property("HETERO", "MULTI_DEVICE_PRIORITIES")
+        value = core.get_property("HETERO", "MULTI_DEVICE_PRIORITIES")
     except Exception:  # the property is absent until it is set
         return ""
     return value if isinstance(value, str) else ",".join(value)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hetero_lab.backend.devices import check_device
 from hetero_lab.errors import PlanError, shorten
 from hetero_lab.model.blocks import Blocks, find_blocks
 from hetero_lab.model.context_length import graph_at_context
@@ -118,8 +117,6 @@ def fit_blocks(
     '0-1'
     """
     every = Priorities.parse(devices, core).devices
-    for device in every:
-        check_device(device, core)
     if context_tokens < 1 or batch < 1:
         raise PlanError("context_tokens= and batch= are at least 1.")
     pools = memory_pools(every, memory_limit)

@@ -16,7 +16,7 @@ from hetero_lab.errors import ArgumentError, DeviceError, PropertyError
 from hetero_lab.model.read import prepare
 from hetero_lab.runtime.inputs import generate_inputs
 
-LOW = precisions("CPU")[0]  # f32 where there is none below it
+LOW = precisions("CPU", core=shared_core())[0]  # f32 where there is none below it
 
 
 def test_an_emulated_device_is_really_listed_compiled_and_run(own_core):

@@ -13,6 +13,7 @@ import pytest
 ASK = """
 import json
 import hetero_lab as hl
+from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import precisions
 from hetero_lab.errors import PropertyError
 
@@ -24,7 +25,7 @@ except PropertyError as error:
     refusal = str(error)
 compiled = hl.compile("digits_inception", "CPU").compiled_model
 print(json.dumps({
-    "precisions": precisions("CPU"),
+    "precisions": precisions("CPU", core=shared_core()),
     "by": sorted(spec.properties),
     "refusal": refusal,
     "default": compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name(),

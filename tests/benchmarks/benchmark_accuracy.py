@@ -13,6 +13,7 @@ import argparse
 import sys
 
 import hetero_lab as hl
+from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import precisions
 
 
@@ -22,7 +23,7 @@ def main() -> int:
     parser.add_argument("--budget", type=float, default=120.0)
     parser.add_argument("--threads", type=int, help="of each device; as the runtime chooses")
     options = parser.parse_args()
-    if "bf16" not in precisions("CPU"):
+    if "bf16" not in precisions("CPU", core=shared_core()):
         print("This CPU has no bf16: nothing to recover.")
         return 0
     hl.emulate("ACC", properties={"INFERENCE_PRECISION_HINT": "bf16"})

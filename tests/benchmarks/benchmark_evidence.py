@@ -18,6 +18,7 @@ import openvino as ov
 from openvino import opset13 as op
 
 import hetero_lab as hl
+from hetero_lab.backend.core import shared_core
 from hetero_lab.experiments.environment import current_environment, noise_sentence
 
 SIZE = 256
@@ -88,7 +89,7 @@ def main() -> None:
     started = time.perf_counter()
     wrong = sum(aa_sweep(AA_BUDGET_S) for _ in range(options.aa))
     seen = sum(ab_sweep(budget_s) for _ in range(options.ab))
-    noise = noise_sentence(current_environment(["CPU"]))
+    noise = noise_sentence(current_environment(["CPU"], shared_core()))
     print(f"{noise} One core kept busy: {'yes' if options.busy else 'no'}.")
     print(f"A/A: declared different in {wrong} of {options.aa}")
     print(f"34 against 33 matmuls, {budget_s:.0f} s: told apart in {seen} of {options.ab}")

@@ -12,6 +12,7 @@ import numpy as np
 from small_models import chain, dynamic
 
 import hetero_lab as hl
+from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import precisions
 from hetero_lab.errors import (
     AffinityError,
@@ -29,7 +30,8 @@ from hetero_lab.placement.priorities import Priorities
 
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 # A CPU that has both lacks nothing that there is.
-LACKING = next((p for p in ("f16", "bf16") if p not in precisions("CPU")), "f33")
+HAS = precisions("CPU", core=shared_core())
+LACKING = next((p for p in ("f16", "bf16") if p not in HAS), "f33")
 GOOD = np.zeros((1, 8), np.float32)
 # As benchmark_app writes it, of one op.
 REPORT = """layerName;execStatus;layerType;execType;realTime (ms);cpuTime (ms);

@@ -22,6 +22,7 @@ from random_models import arithmetic_model, random_affinity, random_model  # noq
 
 import hetero_lab as hl  # noqa: E402
 from hetero_lab.backend.bound import bind  # noqa: E402
+from hetero_lab.backend.core import shared_core  # noqa: E402
 from hetero_lab.backend.devices import precisions  # noqa: E402
 from hetero_lab.errors import MeasurementError  # noqa: E402
 from hetero_lab.experiments.faults.find_wrong import search_wrong  # noqa: E402
@@ -75,7 +76,11 @@ def placed_graph(seed: int, n_ops: int | None = None, precision: str | None = No
     """Draw a graph and its placement on the suspect device, without a fault."""
     rng = np.random.default_rng(seed)
     hl.emulate(SUSPECT)
-    usable = [p for p in ("f32", "bf16", "f16") if p == "f32" or p in precisions("CPU")]
+    usable = [
+        p
+        for p in ("f32", "bf16", "f16")
+        if p == "f32" or p in precisions("CPU", core=shared_core())
+    ]
     precision = precision or str(rng.choice(usable))
     prepared = prepare(unshare(random_model(seed, n_ops), rng))
     if rng.random() < 0.5:
@@ -206,7 +211,7 @@ def run_narrow(graphs: int, first_seed: int) -> bool:
         prepared = prepare(arithmetic_model(seed))
         arrays = [np.random.default_rng(seed).normal(size=(4, 64)).astype(np.float32)]
         for precision in ("bf16", "f16"):
-            if precision not in precisions("CPU"):
+            if precision not in precisions("CPU", core=shared_core()):
                 continue
             properties = {SUSPECT: {"INFERENCE_PRECISION_HINT": precision}}
             affinity = Affinity.uniform(prepared, SUSPECT)

@@ -11,6 +11,7 @@ from graphs import Case, build, cases, inputs_of
 from hypothesis import HealthCheck, given, settings, strategies as st
 from properties import Tally, check
 
+from hetero_lab.backend.core import shared_core
 from hetero_lab.experiments.environment import current_environment
 from hetero_lab.experiments.sweep.records import Counters, Failed, Finished, Header, Turn
 from hetero_lab.experiments.sweep.store import Store, read_store
@@ -85,7 +86,7 @@ _records = st.lists(
 def test_a_store_keeps_every_record_and_loses_only_a_torn_one(records: list, torn: int):
     header = Header(
         models={}, entries=[], reference="k", emulated=[], seed=0, inputs_digest="",
-        environments=[current_environment([])],
+        environments=[current_environment([], shared_core())],
     )  # fmt: skip
     after = Finished(entry="after")
     with tempfile.TemporaryDirectory() as name:

@@ -12,6 +12,7 @@ from small_models import chain, convolutions, two_parts
 
 import hetero_lab as hl
 from hetero_lab.backend.bound import bind
+from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import precisions
 from hetero_lab.model.read import prepare
 from hetero_lab.runtime.inputs import generate_inputs
@@ -121,7 +122,8 @@ def test_a_small_relative_error_is_equal_at_any_scale(values, error):
 
 def test_the_reference_is_a_real_device_in_f32():
     # An emulated device that computes in less must not become the reference.
-    core = core_with_acc(properties={"INFERENCE_PRECISION_HINT": precisions("CPU")[0]})
+    low = precisions("CPU", core=shared_core())[0]
+    core = core_with_acc(properties={"INFERENCE_PRECISION_HINT": low})
     prepared = prepare(convolutions(8))
     arrays = list(generate_inputs(prepared).values())
     expected = reference_outputs(bind(prepared, core), arrays)
@@ -183,7 +185,7 @@ def test_compare_with_reference_and_executed_precision(core):
 @pytest.mark.parametrize("direct", [True, False])
 def test_the_executed_precision_is_what_was_asked_for(core, direct):
     affinity = hl.Affinity.uniform(chain("r"), "CPU", core=core)
-    for text in precisions("CPU"):
+    for text in precisions("CPU", core=shared_core()):
         low = {"CPU": {**F32, "INFERENCE_PRECISION_HINT": text}}
         placement = hl.Placement(affinity, device_properties=low, direct=direct)
         compiled = hl.compile(chain("r"), placement, core=core)

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 from filelock import FileLock, Timeout
 
+from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import check_device
 from hetero_lab.errors import DeviceError, HeteroLabError, OutputPathError
 from hetero_lab.experiments.environment import current_environment
@@ -43,11 +44,11 @@ def describe(devices: Iterable[str]) -> dict[str, Any]:
     here, missing = [], []
     for device in devices:
         try:
-            here.append(check_device(device))
+            here.append(check_device(device, shared_core()))
         except DeviceError:
             missing.append(device)
     return {
-        "environment": asdict(current_environment(here)),
+        "environment": asdict(current_environment(here, shared_core())),
         "machine": _machine(),
         "missing": missing,
     }

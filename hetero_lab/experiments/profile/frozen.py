@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero_lab.backend.bound import BoundModel, bind
-from hetero_lab.backend.virtual import virtual_device
+from hetero_lab.backend.virtual import parse_virtual
 from hetero_lab.clock import now
 from hetero_lab.errors import CompileError, StoredFileError, last_line, shorten
 from hetero_lab.experiments.environment import current_environment
@@ -132,7 +132,7 @@ def _placement(
     direct = not frozen["target"].startswith("HETERO:")
     # What AUTO, MULTI and BATCH were given has no device of its own name.
     by_device: Any = frozen["properties"].get("DEVICE_PROPERTIES", {})
-    if direct and virtual_device(frozen["target"]) is None:
+    if direct and parse_virtual(frozen["target"]) is None:
         by_device = {frozen["target"]: frozen["properties"]}
     try:
         return Placement(

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from hetero_lab.backend.bound import BoundModel
+from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import ArgumentError, warn
 from hetero_lab.experiments.accuracy.evaluate import ReadData, read_data
@@ -203,7 +204,7 @@ def sweep(
         raise ArgumentError("metric= says how answers to data= are judged: give data=, too")
     limits = _limits(worker_command, memory_limit)
     cluster = _cluster(client, isolate, every_host)
-    models, problems = bind_variants(model, core)
+    models, problems = bind_variants(model, core or shared_core())
     return measure_placements(
         models,
         placements,

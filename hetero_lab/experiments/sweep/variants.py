@@ -18,7 +18,7 @@ Variant: TypeAlias = "Source | Callable[[], Source]"
 
 
 def bind_variants(
-    model: Source | Mapping[str, Variant], core: ov.Core | None = None
+    model: Source | Mapping[str, Variant], core: ov.Core
 ) -> tuple[dict[str, BoundModel], dict[str, str]]:
     """Return the bound model of each variant, and why some could not be made.
 

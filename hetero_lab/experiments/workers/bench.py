@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from hetero_lab.backend.bound import BoundModel, bind
+from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.emulation import EmulatedDevice, register
 from hetero_lab.clock import now
 from hetero_lab.errors import MeasurementError, OutputPathError
@@ -90,7 +91,7 @@ class Bench:
     def of(cls, set_up: SetUp) -> Bench:
         """Set up in a worker: emulated devices, models from files, inputs from .npz files."""
         for spec in set_up.emulated:
-            register(EmulatedDevice.from_json(spec))
+            register(EmulatedDevice.from_json(spec), shared_core())
         inputs = {name: _read_arrays(path) for name, path in set_up.inputs.items()}
         models = {name: bind(path) for name, path in set_up.models.items()}
         return cls(models, inputs=inputs, seed=set_up.seed, directory=set_up.directory)

@@ -10,6 +10,7 @@ import pytest
 from openvino import opset13 as op
 
 import hetero_lab as hl
+from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import precisions
 from hetero_lab.experiments.faults import placed_runs
 from hetero_lab.experiments.faults.find_wrong import search_wrong
@@ -183,7 +184,7 @@ def of_dynamic_shape(threshold=0.0):
 @pytest.mark.parametrize("precision", [slow("f32"), "f16"])
 @pytest.mark.parametrize("faults", [[], slow([fault("tanh")])])
 def test_beside_a_shape_that_depends_on_data(precision, faults):
-    if precision not in precisions("CPU"):
+    if precision not in precisions("CPU", core=shared_core()):
         pytest.skip(f"the CPU here does not compute in {precision}")
     arrays = [np.random.default_rng(0).normal(size=(4, 16)).astype(np.float32)]
     model = of_dynamic_shape()
@@ -202,7 +203,7 @@ def test_beside_a_shape_that_depends_on_data(precision, faults):
 @pytest.mark.slow
 def test_a_shape_that_rounding_changes_is_no_fault():
     """Numbers at the threshold itself: what rounding makes of them decides on the shape."""
-    if "f16" not in precisions("CPU"):
+    if "f16" not in precisions("CPU", core=shared_core()):
         pytest.skip("the CPU here does not compute in f16")
     arrays = [np.full((4, 16), 0.1, np.float32)]
     arrays[0][0] = 0.5
@@ -220,7 +221,7 @@ def test_a_shape_that_rounding_changes_is_no_fault():
 
 def test_an_output_is_as_exact_as_what_it_depends_on():
     """A fault of 3 % in f32 is found beside another output in bf16, whose tolerance is 15 %."""
-    if "bf16" not in precisions("CPU"):
+    if "bf16" not in precisions("CPU", core=shared_core()):
         pytest.skip("the CPU here does not compute in bf16")
     x = parameter()
     shift = op.constant(np.full((1, 8), -0.75, np.float32))

@@ -8,6 +8,7 @@ import pytest
 from openvino import opset13 as op
 
 import hetero_lab as hl
+from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import precisions
 from hetero_lab.runtime.rounding import Rounding, drawn_by_value
 from tests.proof import injected_faults as injected
@@ -32,7 +33,7 @@ def matmul(x, name):
 
 def case_of(nodes, inputs, arrays, precision, *faults):
     """Return a model on the suspect as a whole, in a precision, with faults in it."""
-    if precision not in precisions("CPU"):
+    if precision not in precisions("CPU", core=shared_core()):
         pytest.skip(f"the CPU here does not compute in {precision}")
     hl.emulate(injected.SUSPECT)
     prepared = injected.prepare(ov.Model(nodes, inputs, "m"))

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 import hetero_lab as hl
+from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import precisions
 from hetero_lab.cli.main import main
 from hetero_lab.experiments.faults.find_wrong import search_wrong
@@ -86,7 +87,7 @@ def test_ctrl_c_keeps_what_was_found():
 
 
 def test_a_right_placement_is_not_said_to_be_tested_op_by_op():
-    if "bf16" not in precisions("CPU"):
+    if "bf16" not in precisions("CPU", core=shared_core()):
         pytest.skip("this CPU does not round to bf16")
     case = injected.placed_graph(3, n_ops=10, precision="bf16")
     *cut, whole = by_budget(case)

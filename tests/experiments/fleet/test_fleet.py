@@ -21,6 +21,7 @@ from distributed import Client
 from rack import REPO, Rack, can_make_hosts
 
 import hetero_lab as hl
+from hetero_lab.backend.core import shared_core
 from hetero_lab.errors import ArgumentError, HeteroLabWarning, MeasurementError, StoreError
 from hetero_lab.experiments.environment import current_environment
 from hetero_lab.experiments.fleet.cluster import cluster_of
@@ -361,7 +362,7 @@ def sweep_of_a_gpu(client, model_file):
     )  # fmt: skip
     header = Header(
         models={}, entries=[entry], reference="k", emulated=[], seed=0, inputs_digest="",
-        environments=[current_environment(["CPU"])], fleet=True,
+        environments=[current_environment(["CPU"], shared_core())], fleet=True,
     )  # fmt: skip
     job = Job(key="k", label="GPU", variant="m", affinity={}, device_properties={})
     run = FleetRun(

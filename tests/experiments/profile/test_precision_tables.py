@@ -10,6 +10,7 @@ from openvino import opset13 as op
 from small_models import convolutions
 
 import hetero_lab as hl
+from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import precisions
 from hetero_lab.errors import MeasurementError
 from hetero_lab.experiments.profile.tables import TRANSITION_COLUMNS, tally
@@ -17,7 +18,7 @@ from hetero_lab.model.read import prepare
 from hetero_lab.tables import read_csv
 
 QUICK = {"iterations": 10, "warmup": 0, "progress": False, "reference": False}
-LOW = precisions("CPU")[0]
+LOW = precisions("CPU", core=shared_core())[0]
 needs_low = pytest.mark.skipif(LOW == "f32", reason="this CPU has f32 only")
 
 

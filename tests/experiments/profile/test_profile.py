@@ -30,6 +30,7 @@ from small_models import (
 )
 
 import hetero_lab as hl
+from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import precisions
 from hetero_lab.errors import (
     AffinityError,
@@ -231,7 +232,8 @@ def test_a_difference_that_is_no_rounding_is_said_aloud(core):
 
 
 def test_precision_of_the_device_tells_rounding_from_wrongness():
-    core = core_with_acc(properties={"INFERENCE_PRECISION_HINT": precisions("CPU")[0]})
+    low = precisions("CPU", core=shared_core())[0]
+    core = core_with_acc(properties={"INFERENCE_PRECISION_HINT": low})
     result = profile(convolutions(), "ACC", core)
     assert result.agreement[0].verdict in ("equal", "rounding")
     executed = {row.precision for row in result.counters if row.kind == "op"}

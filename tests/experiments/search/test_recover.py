@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 import hetero_lab as hl
+from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import precisions
 from hetero_lab.errors import ArgumentError, DeviceError
 from hetero_lab.experiments.search import calibrate, recover
@@ -33,7 +34,7 @@ def digits():
 def found(digits):
     from counting_core import core_with_acc
 
-    hint = BF16 if "bf16" in precisions("CPU") else {}
+    hint = BF16 if "bf16" in precisions("CPU", core=shared_core()) else {}
     core = core_with_acc(properties=hint)
     with pytest.MonkeyPatch.context() as patch:  # few placements, however long they take
         patch.setattr(calibrate, "MOST_FITTED", 6)

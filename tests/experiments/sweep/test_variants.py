@@ -70,11 +70,11 @@ def test_a_recipe_that_fails_in_its_own_way_is_a_failed_row_too(f32, core):
     assert list(sweep.summary["status"]) == ["ok", "failed"]
     assert "RuntimeError: 'nncf: no such algorithm'" in sweep.summary["detail"].iloc[1]
     with pytest.raises(ModelError, match="The variant 'own' cannot be made: RuntimeError"):
-        bind_variants({"own": recipe})
+        bind_variants({"own": recipe}, core)
 
 
-def test_nothing_to_measure(quantize):
+def test_nothing_to_measure(quantize, core):
     with pytest.raises(ArgumentError, match="mapping of variants is empty"):
-        bind_variants({})
+        bind_variants({}, core)
     with pytest.raises(QuantizationError, match="no op that it can quantise"):
-        bind_variants({"a": partial(quantize, ignored="."), "b": partial(quantize, ignored=".")})
+        bind_variants({n: partial(quantize, ignored=".") for n in "ab"}, core)
