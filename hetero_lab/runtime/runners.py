@@ -227,11 +227,32 @@ def measure_counters(
     MeasurementError
         Its devices have no counters.
     """
+    return read_counted(open_counted(placed, arrays, execution, properties=properties))
+
+
+def open_counted(
+    placed: BoundPlacement,
+    arrays: list[np.ndarray],
+    execution: Execution,
+    *,
+    properties: Mapping[str, Any] | None = None,
+) -> Runner:
+    """Compile a placement once more, with counters."""
     one = replace(execution, requests=1)
     with warnings.catch_warnings():
         # A partition that differs from the prediction was already said of the first compile.
         warnings.simplefilter("ignore", HeteroLabWarning)
-        runner = open_runner(placed, arrays, one, counters=True, properties=properties)
+        return open_runner(placed, arrays, one, counters=True, properties=properties)
+
+
+def read_counted(runner: Runner) -> tuple[Counter, ...]:
+    """Run what was compiled with counters, read them and close it.
+
+    Raises
+    ------
+    MeasurementError
+        Its devices have no counters.
+    """
     with contextlib.closing(runner):
         for _ in range(_COUNTER_TURNS):
             run_turn(runner.infer)

@@ -16,6 +16,7 @@ much two compiles differ.
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import tempfile
 from collections.abc import Callable, Sequence
@@ -27,6 +28,7 @@ from scipy import stats
 
 import hetero_lab as hl
 from hetero_lab.backend.bound import BoundModel, bind
+from hetero_lab.clock import now
 from hetero_lab.experiments.sweep.entries import expand
 from hetero_lab.experiments.sweep.options import Dimensions
 from hetero_lab.experiments.workers.bench import WARM_UP_S
@@ -223,7 +225,10 @@ def compare_calls(
     ways: list[Callable[[], None]] = [
         plain, sweep, partial(profile, isolate=False), partial(profile, isolate=True)
     ]  # fmt: skip
+    until = now() + given.at_most
     for _ in range(given.repeats):
+        if now() > until:
+            break
         for ask in shuffle.sample(ways, len(ways)):
             ask()
     ratios = []
@@ -251,6 +256,7 @@ def main() -> None:
     parser.add_argument("--calls", action="store_true", help="ask as a user does")
     parser.add_argument("--repeats", type=int, default=8)
     parser.add_argument("--budget", type=float, default=40.0, help="of optimize, with --calls")
+    parser.add_argument("--at-most", type=float, default=math.inf, help="seconds of --calls")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     if given.device == "ACC":

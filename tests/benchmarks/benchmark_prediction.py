@@ -4,8 +4,9 @@ Run by hand: ``python -m tests.benchmarks.benchmark_prediction [--models NAME â€
 Each model is calibrated over CPU and another device: one emulated in bf16, or a real one
 (``--device GPU``), in f32. Then 24 placements that were not measured, of few and of many
 subgraphs, run in one fresh process with openvino alone, one at a time, each compiled several
-times in random order, and what the costs predict is compared with the median. ``--out`` keeps the
-costs and each measured time.
+times in random order, and what the costs predict is compared with the median. ``--ahead 14`` has
+so many other processes compile them first, so that a driver that keeps compiled kernels has them.
+``--out`` keeps the costs, the plans that follow from them and each measured time.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ import json
 import random
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import openvino as ov
 import pandas as pd
 
 import hetero_lab as hl
@@ -62,6 +65,9 @@ def measured_alone(
         placed = resolve(bound, Placement(affinity, place.name, costs.device_properties))
         write_program(place, placed, arrays)
         places.append(place)
+    if given.ahead:
+        with ThreadPoolExecutor(given.ahead) as pool:
+            list(pool.map(compile_ahead, [places[n :: given.ahead] for n in range(given.ahead)]))
     rows = []
     shuffle = random.Random(given.seed)
     with contextlib.ExitStack() as stack:
@@ -81,6 +87,15 @@ def measured_alone(
     return pd.DataFrame(rows, columns=["placement", "compile", "measured_us"])
 
 
+def compile_ahead(places: list[Path]) -> None:
+    """Compile placements one after another in a process that measures nothing."""
+    if places:
+        with PlainProcess(places[0]) as plain:
+            for place in places:
+                plain.load(place)
+                plain.forget(place)
+
+
 def one_model(name: str, devices: list[str], given: argparse.Namespace) -> tuple[np.ndarray, ...]:
     """Calibrate a model; print and return what it predicts of unseen placements, and what is."""
     started = time.perf_counter()
@@ -98,6 +113,7 @@ def one_model(name: str, devices: list[str], given: argparse.Namespace) -> tuple
         if given.out is not None:
             given.out.mkdir(parents=True, exist_ok=True)
             costs.to_json(given.out / f"{short_name(name)}.costs.json")
+            keep_plans(bound.model, costs, given.out / f"{short_name(name)}.plans.json")
         affinities = unseen(bound, costs, given.seed)
         runs = measured_alone(bound, affinities, costs, scratch, given)
     guesses = [costs.predictor(affinity) for affinity in affinities]
@@ -127,6 +143,20 @@ def one_model(name: str, devices: list[str], given: argparse.Namespace) -> tuple
     return predicted, actual
 
 
+def keep_plans(model: ov.Model, costs: hl.CostModel, path: Path) -> None:
+    """Write what is planned on costs: for another machine, to plan the same on them."""
+    plans = {}
+    for objective in ("latency", "throughput"):
+        plan = hl.plan(model, costs, objective=objective, budget_s=5.0, progress=False)
+        plans[objective] = {
+            "affinity": dict(plan.affinity),
+            "predicted_us": plan.predicted_us,
+            "lower_bound_us": plan.lower_bound_us,
+            "n_subgraphs": plan.n_subgraphs,
+        }
+    path.write_text(json.dumps(plans))
+
+
 def r2(predicted: np.ndarray, actual: np.ndarray) -> float:
     """Return the share of the variance that is predicted."""
     return 1.0 - float(((actual - predicted) ** 2).sum() / ((actual - actual.mean()) ** 2).sum())
@@ -141,6 +171,7 @@ def main() -> None:
     parser.add_argument("--isolate", action="store_true", help="calibrate in worker processes")
     parser.add_argument("--budget", type=float, default=150.0)
     parser.add_argument("--compiles", type=int, default=3, help="of each unseen placement")
+    parser.add_argument("--ahead", type=int, default=0, help="processes that compile first")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()

@@ -4,6 +4,9 @@ Every placement of a group has a bench of its own, all alive at once. Models tha
 share its threads, and on a busy machine the one that was compiled first is then up to a third
 faster than an equal one that was compiled second. The next group takes the benches over; the
 reference keeps its own.
+
+Where a compile is slow, as on GPUs, whose kernels are compiled too, those of a group are compiled
+at once in their processes, with nothing measured meanwhile.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import contextlib
 import math
 import os
 import random
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
@@ -52,6 +56,7 @@ from hetero_lab.experiments.workers.process import WorkerError
 from hetero_lab.experiments.workers.requests import (
     Answer,
     Compile,
+    CompileCounted,
     Hold,
     Job,
     ReadCounters,
@@ -72,6 +77,14 @@ _LOOK_SHARE = 0.05  # of the budget for a first look at how long an inference ta
 _SAY_S = 0.1
 _END_S = 0.1  # to end the workers and read what was measured
 _COUNTED_INFERENCES = 36  # of a compile with counters
+_SLOW_COMPILE_S = 0.5  # and the first inference; of a quick compile it is worth knowing the time
+
+
+def compiles_at_once() -> int:
+    """Return how many processes may compile at once: one for two of this process's cores."""
+    cores = getattr(os, "sched_getaffinity", None)
+    n_cores = len(cores(0)) if cores else os.cpu_count() or 1
+    return max(1, n_cores // 2)
 
 
 class SweepRun:
@@ -91,6 +104,8 @@ class SweepRun:
         How to measure, and the time there is.
     start, is_ready
         Starts a bench; tells whether that can be done soon, after waiting so many seconds at most.
+    at_once
+        How many benches may compile at once, if compiles are slow.
     progress
         Whether to show a bar.
     """
@@ -106,6 +121,7 @@ class SweepRun:
         watch: Stopwatch,
         start: Callable[[], AnyBench],
         is_ready: Callable[[float], bool] = lambda _: True,
+        at_once: int = 1,
         progress: bool,
     ):
         self._jobs = {job.key: job for job in reversed(jobs)}
@@ -117,6 +133,8 @@ class SweepRun:
         self._watch = watch
         self._start = start
         self._is_ready = is_ready
+        self._most_at_once = at_once
+        self._failing = threading.Lock()
         self._benches: dict[str, AnyBench] = {}
         self._idle: list[AnyBench] = []
         self._compiled: set[str] = set()  # what a living bench holds
@@ -190,7 +208,7 @@ class SweepRun:
         """How long a placement takes, from those before."""
         known = list(self._inference_s.values())
         return Durations(
-            ready_s=self._start_s + max(self._ready_s, default=0.0),
+            ready_s=self._start_s + max(self._ready_s, default=0.0) / self._at_once,
             inference_s=float(np.mean(known)) if known else 0.0,
             warm_up_s=WARM_UP_S,
         )
@@ -259,35 +277,45 @@ class SweepRun:
         tried: list[str] = []
         self._start_benches([key for key in keys if key not in self._compiled])
         turn_plan = self._turn_plan
-        for key in keys:
-            least_s = (n_alive + 1) * turn_plan.turns * self._turn_s(key, turn_plan.length)
+        while len(tried) < len(keys):
+            some = keys[len(tried) : len(tried) + self._at_once]
+            each_s = turn_plan.turns * self._turn_s(some[0], turn_plan.length)
+            least_s = (n_alive + len(some)) * each_s
             if tried and not self._fits(max(self._ready_s, default=0.0) + least_s):
                 break
-            tried.append(key)
-            if key in self._compiled or self._compile(key):
-                n_alive += 1
+            tried += some
+            self._compile([key for key in some if key not in self._compiled])
+            n_alive += sum(key in self._compiled for key in some)
         return tried
 
-    def _compile(self, key: str) -> bool:
-        self._say(f"compile {self._jobs[key].label}")
+    @property
+    def _at_once(self) -> int:
+        """How many placements are compiled at once."""
+        is_slow = max(self._ready_s, default=0.0) > _SLOW_COMPILE_S
+        return self._most_at_once if is_slow else 1
+
+    def _compile(self, keys: Sequence[str]) -> None:
+        if not keys:
+            return
+        self._say(f"compile {', '.join(self._jobs[key].label for key in keys)}")
         began = now()
-        answer = self._guarded(None, key, Compile(job=self._jobs[key]))
-        if answer is None:
-            return False
+        answers = self._ask_each(None, [(key, Compile(job=self._jobs[key])) for key in keys])
         took_s = now() - began
-        self._ready_s.append(took_s)
-        self._compile_s += took_s
-        self._longest_compile_s = max(self._longest_compile_s, took_s)
-        self._compiled.add(key)
-        self._inference_s[key] = answer.first_inference_ms / 1e3
-        if not self._ledger.has(Compiled, key):
-            self._record(Compiled(entry=key, **msgspec.structs.asdict(answer)))
-        if key == self._reference:
-            self._warm_up(None, key, min(WARM_UP_S, max(0.0, _LOOK_SHARE * self._left_s)))
-            # The f32 reference that outputs are compared with was computed there, once for all.
-            both_ms = answer.compile_ms + answer.first_inference_ms
-            self._ready_s[-1] = min(self._ready_s[-1], 1.2 * both_ms / 1e3)
-        return True
+        for key, answer in zip(keys, answers, strict=True):
+            if answer is None:
+                continue
+            self._ready_s.append(took_s)
+            self._compile_s += took_s / len(keys)
+            self._longest_compile_s = max(self._longest_compile_s, took_s)
+            self._compiled.add(key)
+            self._inference_s[key] = answer.first_inference_ms / 1e3
+            if not self._ledger.has(Compiled, key):
+                self._record(Compiled(entry=key, **msgspec.structs.asdict(answer)))
+            if key == self._reference:
+                self._warm_up(None, key, min(WARM_UP_S, max(0.0, _LOOK_SHARE * self._left_s)))
+                # The f32 reference that outputs are compared with was computed there, once.
+                both_ms = answer.compile_ms + answer.first_inference_ms
+                self._ready_s[-1] = min(self._ready_s[-1], 1.2 * both_ms / 1e3)
 
     def _warm_up(self, alive: list[str] | None, key: str, at_most_s: float) -> None:
         inference_s = self._guarded(alive, key, WarmUp(key=key, at_most_s=at_most_s))
@@ -315,14 +343,7 @@ class SweepRun:
             if number == 1:
                 self._expect(now() - round_began, len(alive), later)
         if self._options.counters:
-            reserve = later.needs_s(self._durations, self._options.group_size)
-            for key in list(alive):
-                counted = self._durations.ready_s + self._turn_s(
-                    key, TurnLength(0, _COUNTED_INFERENCES)
-                )
-                if not self._fits(counted + (reserve if later.n_placements else 0.0)):
-                    break
-                self._count(alive, key)
+            self._count_all(alive, later)
         # What this group took so far is what each later one needs at least.
         deadline = self._deadline(now() - began, later)
         while (
@@ -379,13 +400,26 @@ class SweepRun:
             for at in self._ledger.levels_us(key)
         )
 
-    def _count(self, alive: list[str], key: str) -> None:
-        if self._ledger.has(Counters, key):
-            return
-        self._say(f"counters {self._jobs[key].label}")
-        rows = self._guarded(alive, key, ReadCounters(job=self._jobs[key]))
-        if rows is not None:
-            self._record(Counters(entry=key, rows=rows))
+    def _count_all(self, alive: list[str], later: TurnPlan) -> None:
+        """Read the counters of each, as long as there is time for that."""
+        reserve = later.needs_s(self._durations, self._options.group_size)
+        reserve = reserve if later.n_placements else 0.0
+        waiting = [key for key in alive if not self._ledger.has(Counters, key)]
+        while waiting:
+            some = [waiting.pop(0) for _ in range(min(self._at_once, len(waiting)))]
+            runs_s = sum(self._turn_s(key, TurnLength(0, _COUNTED_INFERENCES)) for key in some)
+            if not self._fits(len(some) * self._durations.ready_s + runs_s + reserve):
+                return
+            self._say(f"counters {', '.join(self._jobs[key].label for key in some)}")
+            if len(some) > 1:
+                jobs = [(key, CompileCounted(job=self._jobs[key])) for key in some]
+                self._ask_each(alive, jobs)
+            for key in some:
+                if key not in alive:
+                    continue
+                rows = self._guarded(alive, key, ReadCounters(job=self._jobs[key]))
+                if rows is not None:
+                    self._record(Counters(entry=key, rows=rows))
 
     def _hold_all(self, alive: list[str], seconds: float) -> None:
         """Hold each for a while, which the budget for the turns does not pay."""
@@ -447,6 +481,15 @@ class SweepRun:
 
     # -- benches ------------------------------------------------------------------------------
 
+    def _ask_each(
+        self, alive: list[str] | None, asked: Sequence[tuple[str, Request[Answer]]]
+    ) -> list[Answer | None]:
+        """Ask several benches at once, as :meth:`_guarded` asks one."""
+        if len(asked) == 1:
+            return [self._guarded(alive, *asked[0])]
+        with ThreadPoolExecutor(len(asked)) as pool:
+            return list(pool.map(lambda one: self._guarded(alive, *one), asked))
+
     def _guarded(
         self, alive: list[str] | None, key: str, request: Request[Answer]
     ) -> Answer | None:
@@ -465,15 +508,16 @@ class SweepRun:
                     self._close_bench(key)
                 if not failure.status.startswith("crashed") or attempt + 1 == _ATTEMPTS:
                     detail = failure.detail[:2000]
-                    self._record(Failed(entry=key, status=failure.status, detail=detail))
-                    self._compiled.discard(key)
-                    if alive is not None and key in alive:
-                        alive.remove(key)
+                    with self._failing:  # several benches may be asked at once
+                        self._record(Failed(entry=key, status=failure.status, detail=detail))
+                        self._compiled.discard(key)
+                        if alive is not None and key in alive:
+                            alive.remove(key)
                     return None
         return None
 
     def _timeout_s(self, request: Request[Any]) -> float:
-        if isinstance(request, Compile | ReadCounters):
+        if isinstance(request, Compile | CompileCounted | ReadCounters):
             return self._options.compile_timeout_s
         held_s = request.seconds if isinstance(request, Hold) else 0.0
         return self._options.timeout_s + held_s

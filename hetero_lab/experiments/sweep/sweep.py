@@ -30,7 +30,7 @@ from hetero_lab.experiments.sweep.options import (
 from hetero_lab.experiments.sweep.reading import sweep_from
 from hetero_lab.experiments.sweep.records import AnyRecord, Header, StoredModel
 from hetero_lab.experiments.sweep.result import Sweep
-from hetero_lab.experiments.sweep.rounds import SweepRun
+from hetero_lab.experiments.sweep.rounds import SweepRun, compiles_at_once
 from hetero_lab.experiments.sweep.store import Store
 from hetero_lab.experiments.sweep.variants import Variant, bind_variants, with_problems
 from hetero_lab.experiments.workers.factory import BenchFactory
@@ -283,6 +283,7 @@ def measure_placements(
                 watch=watch,
                 start=control.stoppable(benches.start),
                 is_ready=benches.is_ready,
+                at_once=compiles_at_once() if conditions.isolate else 1,
                 progress=progress,
             )
         else:

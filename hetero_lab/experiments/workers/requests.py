@@ -117,8 +117,15 @@ class Hold(Request[tuple[float, ...]], frozen=True, kw_only=True):
     seconds: float
 
 
+class CompileCounted(Request[None], frozen=True, kw_only=True):
+    """Compile a job once more, with counters, which are to be read."""
+
+    answer = None
+    job: Job
+
+
 class ReadCounters(Request[tuple[Counter, ...]], frozen=True, kw_only=True):
-    """Compile a job once more with counters and read them."""
+    """Read the counters of a job; compile it with counters if that was not asked for before."""
 
     answer = tuple[Counter, ...]
     job: Job
@@ -156,7 +163,16 @@ class InferFile(Request[dict[str, str]], frozen=True, kw_only=True):
 
 
 AnyRequest: TypeAlias = (
-    SetUp | Compile | WarmUp | RunTurn | Hold | ReadCounters | MeasureProfile | Release | InferFile
+    SetUp
+    | Compile
+    | WarmUp
+    | RunTurn
+    | Hold
+    | CompileCounted
+    | ReadCounters
+    | MeasureProfile
+    | Release
+    | InferFile
 )
 
 

@@ -24,6 +24,7 @@ from hetero_lab.experiments.workers.requests import (
     MEMORY,
     AnyRequest,
     Compile,
+    CompileCounted,
     Hold,
     InferFile,
     MeasureProfile,
@@ -48,6 +49,8 @@ def answer(bench: Bench, request: AnyRequest) -> Any:
             return bench.turn(key, discarded, timed)
         case Hold(key=key, seconds=seconds):
             return bench.hold(key, seconds)
+        case CompileCounted(job=job):
+            return bench.compile_counted(job)
         case ReadCounters(job=job):
             return bench.counters(job)
         case MeasureProfile(job=job, options=options):

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -316,6 +317,35 @@ def test_the_last_idle_bench_is_given_to_one_thread_only(model, placements):
     )  # fmt: skip
     run._idle = Contested([object()])
     assert run._bench("a") is fresh
+
+
+def test_slow_compiles_of_a_group_run_at_once(model, tmp_path, monkeypatch):
+    from hetero_lab.experiments.sweep import rounds
+    from hetero_lab.experiments.workers.process import WorkerProcess
+    from hetero_lab.experiments.workers.requests import Compile, CompileCounted
+
+    monkeypatch.setattr(rounds, "_SLOW_COMPILE_S", 0.0)
+    monkeypatch.setattr("hetero_lab.experiments.sweep.sweep.compiles_at_once", lambda: 2)
+    # Each waits for the other one: a compile that comes alone breaks the barrier.
+    both, asked = threading.Barrier(2, timeout=60), []
+    ask = WorkerProcess.ask
+
+    def ask_together(self, request, *, timeout_s):
+        asked.append(type(request))
+        if isinstance(request, Compile) and request.job.label.startswith("split"):
+            both.wait()
+        return ask(self, request, timeout_s=timeout_s)
+
+    monkeypatch.setattr(WorkerProcess, "ask", ask_together)
+    graph_ops = hl.Affinity.uniform(model, "CPU").ops
+    half = dict.fromkeys(graph_ops[: len(graph_ops) // 2], "ACC")
+    auto = hl.Affinity.automatic(model, "HETERO:ACC,CPU")
+    split = [auto.fix(ops=dict.fromkeys(list(half)[:n], "CPU")) for n in (3, 9)]
+    placements = [hl.Placement(a, f"split {n}", F32) for n, a in enumerate(split)]
+    sweep = hl.sweep(model, ["CPU", *placements], baselines=False, store=tmp_path, **QUICK)
+    assert list(sweep.summary["status"]) == ["ok"] * 3
+    assert asked.count(CompileCounted) == 2  # of three: the third has nobody beside it
+    assert set(sweep.tables["counters"]["label"]) == {"CPU", "split 0", "split 1"}
 
 
 def test_what_is_asked_for_later_is_measured_too(model, tmp_path):
