@@ -139,6 +139,8 @@ def prepare(source: Source, shapes: Shapes | None = None) -> PreparedModel:
             model.set_friendly_name(Path(os.fspath(source)).stem)
         forget_notes(model)
         _note_surroundings(model, path)
+    if is_language_model(model):
+        _keep_broadcast_sizes(model)
     if shapes or not is_language_model(model):
         _set_static_shapes(model, shapes or {})
     # Now, because other shapes can bring new nodes.
@@ -419,6 +421,32 @@ def _example_shape(partial: ov.PartialShape) -> list[int]:
         return [1]
     likely = [1, 3, 224, 224]
     return [likely[i % 4] if d.is_dynamic else d.get_length() for i, d in enumerate(list(partial))]
+
+
+def _keep_broadcast_sizes(model: ov.Model) -> None:
+    """Write 1 where a broadcast in both directions asks for the size 0, to keep the size it has.
+
+    OpenVINO's reader of GGUF writes 0. Only the CPU plugin takes it so: the GPU plugin refuses
+    it, and where shapes are inferred, it is an empty tensor.
+    """
+    for node in model.get_ops():
+        if node.get_type_name() != "Broadcast" or node.get_attributes()["mode"] != "bidirectional":
+            continue
+        sizes = node.input_value(1).get_node()
+        if sizes.get_type_name() != "Concat":
+            continue
+        parts = [_one_for_zero(value) for value in sizes.input_values()]
+        if parts != sizes.input_values():
+            joined = ov.opset13.concat(parts, 0, name=sizes.get_friendly_name())
+            node.input(1).replace_source_output(joined.output(0))
+    model.validate_nodes_and_infer_types()
+
+
+def _one_for_zero(value: ov.Output) -> Any:
+    node: Any = value.get_node()
+    if node.get_type_name() != CONSTANT or np.any(node.data):
+        return value
+    return ov.opset13.constant(np.ones_like(node.data)).output(0)
 
 
 def _bypass_identities(model: ov.Model) -> None:

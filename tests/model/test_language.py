@@ -96,3 +96,21 @@ def test_inputs_of_a_step_and_a_prompt():
         known.check_prompt(prompt + VOCABULARY, scenario)
     with pytest.raises(InputError, match="from 0; the prompt has ids from -"):
         replace(known, vocabulary=None).check_prompt(prompt - VOCABULARY, scenario)
+
+
+def test_a_broadcast_that_asks_for_the_size_0_keeps_the_size_it_has():
+    model = decoder(1)
+    ids = model.get_parameters()[0]
+    batch = next(n for n in model.get_ops() if n.get_friendly_name() == "batch")
+    wide = next(n for n in model.get_ops() if n.get_friendly_name() == "layers.0/value/shared")
+    broadcast = wide.input_value(0).get_node()
+    parts = [batch, *(op.constant(np.array([n], np.int64)) for n in (2, 2, 0, 8))]
+    broadcast.input(1).replace_source_output(op.concat(parts, 0).output(0))
+    model.validate_nodes_and_infer_types()
+    assert 0 in [d.get_length() for d in broadcast.get_output_partial_shape(0) if d.is_static]
+    loaded = hl.load(model)
+    made = next(
+        n for n in loaded.get_ops() if n.get_friendly_name() == broadcast.get_friendly_name()
+    )
+    assert str(made.get_output_partial_shape(0)) == "[?,2,2,?,8]"
+    assert ids.get_partial_shape().is_dynamic

@@ -1,0 +1,206 @@
+"""A language model as two static ones without states: one for the prompt, one for further tokens.
+
+The form that devices without dynamic shapes need. The key-value cache is an input of a fixed
+length, of which the mask says how much is filled; what a step adds to it is an output.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from openvino import opset13 as op
+
+from hetero_lab.errors import InputError, ModelError, shorten
+from hetero_lab.model.language import LanguageModel, Scenario, language_model
+from hetero_lab.model.read import prepare
+
+_IDS, _MASK, _POSITIONS, _BEAM = "input_ids", "attention_mask", "position_ids", "beam_idx"
+
+
+@dataclass(frozen=True)
+class StaticPhases:
+    """Two static models of one language model; see :func:`static_phases`.
+
+    Attributes
+    ----------
+    prefill
+        Reads ``prompt_tokens`` tokens at once, with nothing before them. Outputs are the logits
+        of each, and ``present.…``: what they add to each state.
+    decode
+        Reads one token. Inputs ``past.…`` hold what was seen before: ``context_tokens - 1``
+        places, of which the mask says which are filled.
+    scenario
+        The lengths that the two were made for.
+    language
+        The model that the two were made of; ``past.3`` and ``present.3`` are of its state 3.
+    axes
+        The dimension of each state that counts tokens.
+    """
+
+    prefill: ov.Model
+    decode: ov.Model
+    scenario: Scenario
+    language: LanguageModel
+    axes: tuple[int, ...]
+
+    def feed(self, ids: np.ndarray, past: int) -> dict[str, np.ndarray]:
+        """Return the inputs but the cache, by name, that append tokens to sequences.
+
+        The first tokens go to ``prefill``, filled up behind with tokens that none of them sees.
+
+        Parameters
+        ----------
+        ids
+            Tokens, shape ``[batch, n]``.
+        past
+            How many places of the cache are filled.
+
+        Raises
+        ------
+        InputError
+            More tokens than the models were made for.
+        """
+        batch, n = ids.shape
+        width = 1 if past else self.scenario.prompt_tokens
+        n_places = self.scenario.context_tokens - 1 if past else 0
+        if batch != self.scenario.batch or n > width or past > n_places:
+            raise InputError(
+                f"{batch} × {n} tokens after {past}: the static models were made for a batch of "
+                f"{self.scenario.batch}, prompts of at most {self.scenario.prompt_tokens} tokens, "
+                f"then one at a time, {self.scenario.context_tokens} in all."
+            )
+        made = {_MASK: np.zeros((batch, n_places + width))}
+        made[_MASK][:, :past] = 1
+        made[_MASK][:, n_places : n_places + n] = 1
+        for name, values in ((_IDS, ids), (_POSITIONS, np.arange(past, past + n)[None])):
+            made[name] = np.zeros((batch, width))
+            made[name][:, :n] = values
+        types = zip(self.language.inputs, self.language.types, strict=True)
+        return {name: made[name].astype(dtype) for name, dtype in types if name in made}
+
+
+def static_phases(model: ov.Model, scenario: Scenario) -> StaticPhases:
+    """Make two static models without states of a language model, which is not changed.
+
+    Parameters
+    ----------
+    model
+        What :func:`hetero_lab.load` returned for a language model.
+    scenario
+        The longest prompt and context that the two take.
+
+    Raises
+    ------
+    ModelError
+        It is no language model, has no mask that could say which places are filled, or a state
+        does not have one dimension for the batch and one that counts tokens.
+    ArgumentError
+        The scenario does not fit into the model's context.
+
+    Examples
+    --------
+    Needs the extra ``llm``, so that it is not run here::
+
+        phases = hl.static_phases(hl.load("smollm2_135m"), hl.Scenario(64, 32))
+        hl.profile(phases.decode, "CPU")
+    """
+    known = language_model(model)
+    known.check(scenario)
+    if _MASK not in known.inputs:
+        raise ModelError(
+            f"{shorten(model.get_friendly_name())} has no input {_MASK}, so that nothing could "
+            "tell which places of a cache of fixed length are filled. Export it with one."
+        )
+    axes = tuple(_axis(variable.get_info()) for variable in model.get_variables())
+    n, past = scenario.prompt_tokens, scenario.context_tokens - 1
+    return StaticPhases(
+        prefill=_phase(model, known, axes, scenario.batch, n, 0),
+        decode=_phase(model, known, axes, scenario.batch, 1, past),
+        scenario=scenario,
+        language=known,
+        axes=axes,
+    )
+
+
+def _axis(info: Any) -> int:
+    dynamic = [at for at, size in enumerate(info.data_shape) if size.is_dynamic]
+    if len(dynamic) != 2 or dynamic[0] != 0:
+        raise ModelError(
+            f"The state {shorten(info.variable_id)} has the shape {info.data_shape}: a key-value "
+            "cache has a batch, which comes first, and one dimension that counts tokens."
+        )
+    return dynamic[1]
+
+
+def _phase(
+    model: ov.Model, known: LanguageModel, axes: tuple[int, ...], batch: int, n: int, past: int
+) -> ov.Model:
+    """Return a prepared model that reads ``n`` tokens after ``past`` places of a cache."""
+    made = model.clone()
+    inputs = dict(zip(known.inputs, made.get_parameters(), strict=True))
+    sizes = {_MASK: [batch, past + n], _BEAM: [batch]}
+    for name, parameter in inputs.items():
+        parameter.set_partial_shape(ov.PartialShape(sizes.get(name, [batch, n])))
+    if _BEAM in inputs:  # each sequence goes on with its own cache
+        _keep_order(inputs.pop(_BEAM), batch)
+    parameters, results = [*inputs.values()], [made.get_results()[known.logits]]
+    reads = {node.get_variable_id(): node for node in made.get_ops() if _is(node, "ReadValue")}
+    writes = {node.get_variable_id(): node for node in made.get_sinks() if _is(node, "Assign")}
+    for number, (variable, axis) in enumerate(zip(made.get_variables(), axes, strict=True)):
+        info = variable.get_info()
+        shape = [batch if size.is_dynamic else size.get_length() for size in info.data_shape]
+        shape[axis] = past
+        read, write = reads[info.variable_id], writes[info.variable_id]
+        if past:
+            held = _named(op.parameter(shape, info.data_type), f"past.{number}")
+            parameters.append(held)
+            read.output(0).replace(held.output(0))
+            ends = [op.constant([value]) for value in (past, past + n, 1, axis)]
+            new = op.slice(write.input_value(0), *ends)
+        else:
+            _leave_out(read.output(0), shape, info.data_type)
+            new = write.input_value(0).get_node()
+        results.append(_named(op.result(new), f"present.{number}"))
+    phase = "prefill" if not past else "decode"
+    build: Any = ov.Model  # its stubs do not know Results made in Python
+    static = build(results, parameters, f"{model.get_friendly_name()}_{phase}")
+    static.validate_nodes_and_infer_types()
+    return prepare(static).model
+
+
+def _keep_order(beam: ov.Node, batch: int) -> None:
+    """Take out what puts sequences in the order of the beams, which is their own."""
+    for use in beam.output(0).get_target_inputs():
+        node = use.get_node()
+        if _is(node, "Gather") and use.get_index() == 1:
+            node.output(0).replace(node.input_value(0))
+        else:
+            use.replace_source_output(
+                op.constant(np.arange(batch), beam.get_element_type()).output(0)
+            )
+
+
+def _leave_out(empty: ov.Output, shape: list[int], data_type: ov.Type) -> None:
+    """Join to nothing what is joined to an empty tensor: few devices have empty tensors."""
+    for use in empty.get_target_inputs():
+        node = use.get_node()
+        others = [v for at, v in enumerate(node.input_values()) if at != use.get_index()]
+        if _is(node, "Concat") and len(others) == 1:
+            node.output(0).replace(others[0])
+        else:
+            constant = op.constant(np.zeros(shape, data_type.to_dtype()), data_type)
+            use.replace_source_output(constant.output(0))
+
+
+def _named(node: ov.Node, name: str) -> ov.Node:
+    node.set_friendly_name(name)
+    port = node.output(0) if _is(node, "Parameter") else node.input_value(0)
+    port.set_names({name})
+    return node
+
+
+def _is(node: ov.Node, type_name: str) -> bool:
+    return node.get_type_name() == type_name
