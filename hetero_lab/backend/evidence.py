@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.devices import supported_ops
 from hetero_lab.backend.emulation import emulated_devices
-from hetero_lab.backend.support_tables import SUPPORTED, UNSUPPORTED, Verdict, verdicts
+from hetero_lab.backend.support_tables import (
+    OF_FILE,
+    OF_OP,
+    SUPPORTED,
+    UNSUPPORTED,
+    Verdict,
+    verdicts,
+)
 from hetero_lab.model.read import Source
 from hetero_lab.statistics import wilson_interval
 from hetero_lab.tables import html_table
@@ -96,15 +103,18 @@ class SupportEvidence:
 
         Columns: ``op``, ``op_type``, ``operator`` (ONNX's), ``answer`` (``supported``,
         ``unsupported`` or ``unknown``), ``claimed`` (whether the device is taken to support it),
-        ``reason``, ``nearest``.
+        ``reason``, ``nearest``, ``source`` (what was looked up: the ``node of the file``, or the
+        ``op`` put in terms of ONNX; empty where the device itself was asked).
         """
         import pandas as pd
 
         rows = [
-            (op, kind, v.operator, v.answer, op not in self.refused, v.reason, v.nearest)
+            (op, kind, v.operator, v.answer, op not in self.refused, v.reason, v.nearest, v.source)
             for op, kind, v in self.verdicts
         ]
-        columns = ["op", "op_type", "operator", "answer", "claimed", "reason", "nearest"]
+        columns = [
+            "op", "op_type", "operator", "answer", "claimed", "reason", "nearest", "source",
+        ]  # fmt: skip
         return pd.DataFrame(rows, columns=columns).astype({"claimed": bool})
 
     def lines(self, most: int = 8) -> list[str]:
@@ -112,7 +122,7 @@ class SupportEvidence:
         count = Counter(verdict.answer for _, _, verdict in self.verdicts)
         answers = ", ".join(f"{n} {answer}" for answer, n in count.most_common())
         source = f" by {self.like}" if self.like else ""
-        found = [f"{self.device}{source}: {answers}."]
+        found = [f"{self.device}{source}: {answers}.{self._looked_up()}"]
         causes = Counter(
             f"{op_type}: {verdict}"
             for _, op_type, verdict in self.verdicts
@@ -122,6 +132,14 @@ class SupportEvidence:
         if len(causes) > most:
             found.append(f"  … {len(causes) - most} more")
         return [*found, *([self.reliability] if self.like else [])]
+
+    def _looked_up(self) -> str:
+        """Say how many ops were looked up as what the file says, and how many as what they are."""
+        count = Counter(verdict.source for _, _, verdict in self.verdicts)
+        if not count[OF_FILE]:
+            return ""
+        rest = f", {count[OF_OP]} as OpenVINO's ops" if count[OF_OP] else ""
+        return f" Looked up: {count[OF_FILE]} as nodes of the ONNX file{rest}."
 
     def __repr__(self) -> str:
         return "\n".join(self.lines())

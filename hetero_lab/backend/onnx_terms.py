@@ -21,7 +21,7 @@ ELEMENT_TYPES = {
     "u4": "UINT4", "u8": "UINT8", "u16": "UINT16", "u32": "UINT32", "u64": "UINT64",
     "boolean": "BOOL", "string": "STRING",
 }  # fmt: skip
-_TENSOR_PROTO = {
+TENSOR_PROTO = {
     "f32": 1, "u8": 2, "i8": 3, "u16": 4, "i16": 5, "i32": 6, "i64": 7, "string": 8,
     "boolean": 9, "f16": 10, "f64": 11, "u32": 12, "u64": 13, "bf16": 16, "u4": 21, "i4": 22,
 }  # fmt: skip
@@ -64,7 +64,7 @@ class OnnxUse:
 
 
 @dataclass(frozen=True)
-class _OnnxNode:
+class _ReadNode:
     """What the functions below ask of a node of OpenVINO."""
 
     type: str
@@ -79,7 +79,7 @@ class _OnnxNode:
     out_types: Sequence[str]
 
     @classmethod
-    def of(cls, node: Any, constant_side: Collection[str]) -> _OnnxNode:
+    def of(cls, node: Any, constant_side: Collection[str]) -> _ReadNode:
         version = node.get_type_info().version_id
         sources = node.input_values()
         if node.get_type_name() == "BatchNormInference" and version == "opset1":
@@ -111,18 +111,7 @@ class _OnnxNode:
 
     def input(self, name: str, index: int) -> Facts:
         """Return what is known of one input, under ONNX's name of it."""
-        shape, rank = self.shapes[index], self.ranks[index]
-        facts = {
-            f"{name}_is_none": _is(False),
-            f"{name}_is_constant": _is(self.constant[index]),
-            f"{name}_is_fixed_shape": _is(shape is not None),
-        }
-        if rank is not None:
-            facts[f"{name}_dim"] = _is(rank)
-        if shape is not None:
-            facts[f"{name}_dynamic_axes"] = _is(())
-            facts[f"{name}_is_single_element"] = _is(int(np.prod(shape)) == 1)
-        return facts
+        return input_facts(name, self.shapes[index], self.ranks[index], self.constant[index])
 
     def settled(self, index: int) -> list[int] | None:
         """Return the whole numbers of a constant input, None if there is no such input."""
@@ -144,7 +133,7 @@ def onnx_use(node: Any, constant_side: Collection[str]) -> OnnxUse | None:
     constant_side
         Names of the nodes that are computed from constants alone.
     """
-    read = _OnnxNode.of(node, constant_side)
+    read = _ReadNode.of(node, constant_side)
     try:
         found = _translate(read)
     except LookupError:
@@ -152,21 +141,44 @@ def onnx_use(node: Any, constant_side: Collection[str]) -> OnnxUse | None:
     if found is None:
         return None
     operator, facts = found
-    element_type = read.types[0] if read.types else read.out_types[0]
-    typed = {"T_": element_type, "T1_": element_type, "V_": element_type}
-    if operator in ("Where", "Pow") and len(read.types) > 1:
-        typed = {"T_": read.types[1 if operator == "Where" else 0], "T1_": read.types[1]}
-    if operator in ("Gather", "GatherElements") and len(read.types) > 1:
-        typed["Tind_"] = read.types[1]
-    types = {
+    element_type, types = type_facts(operator, read.types or read.out_types)
+    rank = read.ranks[0] if read.ranks else None
+    return OnnxUse(operator, {**types, **facts}, element_type, rank)
+
+
+def type_facts(operator: str, types: Sequence[str]) -> tuple[str, Facts]:
+    """Return the element type that a use is named by, and what is known of ONNX's type variables.
+
+    ``types`` are the element types of its inputs, as OpenVINO calls them.
+    """
+    typed = {"T_": types[0], "T1_": types[0], "V_": types[0]}
+    if operator in ("Where", "Pow") and len(types) > 1:
+        typed = {"T_": types[1 if operator == "Where" else 0], "T1_": types[1]}
+    if operator in ("Gather", "GatherElements") and len(types) > 1:
+        typed["Tind_"] = types[1]
+    facts = {
         f"{variable}{operator}": frozenset([ELEMENT_TYPES.get(name, name)])
         for variable, name in typed.items()
     }
-    rank = read.ranks[0] if read.ranks else None
-    return OnnxUse(operator, {**types, **facts}, typed["T_"], rank)
+    return typed["T_"], facts
 
 
-def _translate(node: _OnnxNode) -> tuple[str, Facts] | None:
+def input_facts(
+    name: str, shape: tuple[int, ...] | None, rank: int | None, constant: bool | None
+) -> Facts:
+    """Return what is known of an input under ONNX's name of it; ``constant`` may be unknown."""
+    facts = {f"{name}_is_none": _is(False), f"{name}_is_fixed_shape": _is(shape is not None)}
+    if constant is not None:
+        facts[f"{name}_is_constant"] = _is(constant)
+    if rank is not None:
+        facts[f"{name}_dim"] = _is(rank)
+    if shape is not None:
+        facts[f"{name}_dynamic_axes"] = _is(())
+        facts[f"{name}_is_single_element"] = _is(int(np.prod(shape)) == 1)
+    return facts
+
+
+def _translate(node: _ReadNode) -> tuple[str, Facts] | None:
     if node.type in _ONE_INPUT:
         return _ONE_INPUT[node.type], _one_input(node)
     if node.type in _TWO_INPUTS:
@@ -178,7 +190,7 @@ def _translate(node: _OnnxNode) -> tuple[str, Facts] | None:
     return None
 
 
-def _one_input(node: _OnnxNode) -> Facts:
+def _one_input(node: _ReadNode) -> Facts:
     facts = {**node.inputs("X"), **node.inputs("input"), **node.inputs("data")}
     if node.type == "IsInf":
         for which in ("negative", "positive"):
@@ -186,7 +198,7 @@ def _one_input(node: _OnnxNode) -> Facts:
     return facts
 
 
-def _two_inputs(node: _OnnxNode) -> Facts:
+def _two_inputs(node: _ReadNode) -> Facts:
     facts = {
         **node.inputs("A", "B"),
         **node.inputs("X", "Y"),
@@ -201,7 +213,7 @@ def _two_inputs(node: _OnnxNode) -> Facts:
     return facts
 
 
-def _reduction(node: _OnnxNode) -> Facts:
+def _reduction(node: _ReadNode) -> Facts:
     facts = node.inputs("data", "axes")
     facts["attr_keepdims"] = _is(int(node.attributes["keep_dims"]))
     facts["attr_noop_with_empty_axes"] = _is(0)
@@ -216,7 +228,7 @@ def _reduction(node: _OnnxNode) -> Facts:
     return facts
 
 
-def _convolution(node: _OnnxNode) -> tuple[str, Facts]:
+def _convolution(node: _ReadNode) -> tuple[str, Facts]:
     grouped = node.type.startswith("Group")
     backwards = node.type.endswith("BackpropData")
     facts = node.inputs("X", "W", absent=("B",))
@@ -247,7 +259,7 @@ def _convolution(node: _OnnxNode) -> tuple[str, Facts]:
     return "ConvTranspose", facts
 
 
-def _pooling(node: _OnnxNode) -> tuple[str, Facts]:
+def _pooling(node: _ReadNode) -> tuple[str, Facts]:
     attributes = node.attributes
     strides = list(attributes["strides"])
     pads = [*attributes["pads_begin"], *attributes["pads_end"]]
@@ -269,7 +281,7 @@ def _pooling(node: _OnnxNode) -> tuple[str, Facts]:
     return "AveragePool", facts
 
 
-def _softmax(node: _OnnxNode) -> tuple[str, Facts]:
+def _softmax(node: _ReadNode) -> tuple[str, Facts]:
     facts = node.inputs("input")
     axis, shape = int(node.attributes["axis"]), node.shapes[0]
     if shape:
@@ -278,7 +290,7 @@ def _softmax(node: _OnnxNode) -> tuple[str, Facts]:
     return node.type, facts
 
 
-def _clip(node: _OnnxNode) -> tuple[str, Facts]:
+def _clip(node: _ReadNode) -> tuple[str, Facts]:
     """A Clamp; or a Maximum or Minimum with one value, of which OpenVINO makes a Clip."""
     data = 0
     if node.type != "Clamp":
@@ -294,7 +306,7 @@ def _clip(node: _OnnxNode) -> tuple[str, Facts]:
     return "Clip", facts
 
 
-def _concat(node: _OnnxNode) -> tuple[str, Facts]:
+def _concat(node: _ReadNode) -> tuple[str, Facts]:
     facts: Facts = {"num_inputs": _is(len(node.shapes)), "inputs_is_none": _is(False)}
     facts["inputs_is_constant"] = _is(tuple(node.constant))
     facts["inputs_is_fixed_shape"] = _is(tuple(shape is not None for shape in node.shapes))
@@ -307,7 +319,7 @@ def _concat(node: _OnnxNode) -> tuple[str, Facts]:
     return "Concat", facts
 
 
-def _reshape(node: _OnnxNode) -> tuple[str, Facts]:
+def _reshape(node: _ReadNode) -> tuple[str, Facts]:
     facts = node.inputs("data", "shape")
     target = node.settled(1)
     if target is not None:
@@ -319,14 +331,14 @@ def _reshape(node: _OnnxNode) -> tuple[str, Facts]:
     return "Reshape", facts
 
 
-def _transpose(node: _OnnxNode) -> tuple[str, Facts]:
+def _transpose(node: _ReadNode) -> tuple[str, Facts]:
     facts = node.inputs("data")
     facts["attr_perm_is_none"] = _is(False)
     facts["data_shape_is_2_3"] = _is(node.shapes[0] == (2, 3))
     return "Transpose", facts
 
 
-def _squeeze(node: _OnnxNode) -> tuple[str, Facts]:
+def _squeeze(node: _ReadNode) -> tuple[str, Facts]:
     facts = node.inputs("data", "axes", absent=("axes",) if len(node.shapes) < 2 else ())
     axes, shape = node.settled(1), node.shapes[0]
     if axes is not None:
@@ -337,7 +349,7 @@ def _squeeze(node: _OnnxNode) -> tuple[str, Facts]:
     return "Squeeze", facts
 
 
-def _unsqueeze(node: _OnnxNode) -> tuple[str, Facts]:
+def _unsqueeze(node: _ReadNode) -> tuple[str, Facts]:
     facts = node.inputs("data", "axes")
     axes, shape = node.settled(1), node.shapes[0]
     if axes is not None:
@@ -347,16 +359,16 @@ def _unsqueeze(node: _OnnxNode) -> tuple[str, Facts]:
     return "Unsqueeze", facts
 
 
-def _matmul(node: _OnnxNode) -> tuple[str, Facts]:
+def _matmul(node: _ReadNode) -> tuple[str, Facts]:
     return "MatMul", node.inputs("A", "B")
 
 
-def _convert(node: _OnnxNode) -> tuple[str, Facts]:
-    to = _TENSOR_PROTO.get(node.out_types[0], 0)
+def _convert(node: _ReadNode) -> tuple[str, Facts]:
+    to = TENSOR_PROTO.get(node.out_types[0], 0)
     return "Cast", {**node.inputs("input"), "attr_to": _is(to), "attr_saturate": _is(1)}
 
 
-def _batch_norm(node: _OnnxNode) -> tuple[str, Facts]:
+def _batch_norm(node: _ReadNode) -> tuple[str, Facts]:
     facts = node.inputs("X", "scale", "B", "input_mean", "input_var")
     # Types T1, T2 are those of the parameters.
     for number, index in (("1", 1), ("2", 3)):
@@ -365,7 +377,7 @@ def _batch_norm(node: _OnnxNode) -> tuple[str, Facts]:
     return "BatchNormalization", {**facts, "attr_training_mode": _is(0)}
 
 
-def _mean_variance(node: _OnnxNode) -> tuple[str, Facts]:
+def _mean_variance(node: _ReadNode) -> tuple[str, Facts]:
     """An MVN over the last axis is the core of a LayerNormalization."""
     shape, axes = node.shapes[0], node.settled(1)
     facts = node.inputs("X")
@@ -379,7 +391,7 @@ def _mean_variance(node: _OnnxNode) -> tuple[str, Facts]:
     return "MeanVarianceNormalization", facts
 
 
-def _interpolate(node: _OnnxNode) -> tuple[str, Facts]:
+def _interpolate(node: _ReadNode) -> tuple[str, Facts]:
     attributes = node.attributes
     facts = node.inputs("X", absent=("roi",))
     by_scales = attributes.get("shape_calculation_mode") == "scales"
@@ -405,7 +417,7 @@ def _interpolate(node: _OnnxNode) -> tuple[str, Facts]:
     return "Resize", facts
 
 
-def _gather(node: _OnnxNode) -> tuple[str, Facts]:
+def _gather(node: _ReadNode) -> tuple[str, Facts]:
     facts = node.inputs("data", "indices")
     axis = node.settled(2) if node.type == "Gather" else [int(node.attributes.get("axis", 0))]
     data, indices = node.shapes[:2]
@@ -420,7 +432,7 @@ def _gather(node: _OnnxNode) -> tuple[str, Facts]:
     return node.type, facts
 
 
-def _select(node: _OnnxNode) -> tuple[str, Facts]:
+def _select(node: _ReadNode) -> tuple[str, Facts]:
     facts = node.inputs("condition", "X", "Y")
     condition, first, second = node.shapes[:3]
     if condition is not None and first is not None and second is not None:
@@ -434,7 +446,7 @@ def _select(node: _OnnxNode) -> tuple[str, Facts]:
     return "Where", facts
 
 
-def _broadcast(node: _OnnxNode) -> tuple[str, Facts]:
+def _broadcast(node: _ReadNode) -> tuple[str, Facts]:
     facts = node.inputs("input", "shape")
     target = node.settled(1)
     if target is not None:
@@ -445,7 +457,7 @@ def _broadcast(node: _OnnxNode) -> tuple[str, Facts]:
     return "Expand", facts
 
 
-def _pad(node: _OnnxNode) -> tuple[str, Facts]:
+def _pad(node: _ReadNode) -> tuple[str, Facts]:
     facts = node.inputs("data")
     begin, end = node.settled(1), node.settled(2)
     mode = str(node.attributes["pad_mode"])
@@ -458,7 +470,7 @@ def _pad(node: _OnnxNode) -> tuple[str, Facts]:
     return "Pad", facts
 
 
-def _slice(node: _OnnxNode) -> tuple[str, Facts]:
+def _slice(node: _ReadNode) -> tuple[str, Facts]:
     absent = ("axes",) if len(node.shapes) < 5 else ()
     facts = node.inputs("data", "starts", "ends", "steps", "axes", absent=absent)
     steps, axes = node.settled(3), node.settled(4)
@@ -481,7 +493,7 @@ def _slice(node: _OnnxNode) -> tuple[str, Facts]:
     return "Slice", facts
 
 
-def _split(node: _OnnxNode) -> tuple[str, Facts]:
+def _split(node: _ReadNode) -> tuple[str, Facts]:
     facts = node.inputs("input")
     axis = node.settled(1)
     if axis and node.shapes[0]:
@@ -490,7 +502,7 @@ def _split(node: _OnnxNode) -> tuple[str, Facts]:
     return "Split", facts
 
 
-def _top_k(node: _OnnxNode) -> tuple[str, Facts]:
+def _top_k(node: _ReadNode) -> tuple[str, Facts]:
     facts = node.inputs("X", "K")
     facts["attr_largest"] = _is(int(node.attributes["mode"] == "max"))
     axis, shape, most = int(node.attributes["axis"]), node.shapes[0], node.settled(1)
@@ -501,17 +513,17 @@ def _top_k(node: _OnnxNode) -> tuple[str, Facts]:
     return "TopK", facts
 
 
-def _gelu(node: _OnnxNode) -> tuple[str, Facts]:
+def _gelu(node: _ReadNode) -> tuple[str, Facts]:
     mode = str(node.attributes.get("approximation_mode", "ERF"))  # the first version had no other
     how = {"ERF": "none", "TANH": "tanh"}.get(mode.upper())
     return "Gelu", {**node.inputs("X"), **({"attr_approximate": _is(how)} if how else {})}
 
 
-def _lrn(node: _OnnxNode) -> tuple[str, Facts]:
+def _lrn(node: _ReadNode) -> tuple[str, Facts]:
     return "LRN", {**node.inputs("X"), "attr_size": _is(int(node.attributes["size"]))}
 
 
-def _cumulative(node: _OnnxNode) -> tuple[str, Facts]:
+def _cumulative(node: _ReadNode) -> tuple[str, Facts]:
     facts = node.inputs("x", "axis")
     for name in ("exclusive", "reverse"):
         facts[f"attr_{name}"] = _is(int(node.attributes[name]))
@@ -522,7 +534,7 @@ def _cumulative(node: _OnnxNode) -> tuple[str, Facts]:
     return "CumSum", facts
 
 
-_OTHERS: dict[str, Callable[[_OnnxNode], tuple[str, Facts]]] = {
+_OTHERS: dict[str, Callable[[_ReadNode], tuple[str, Facts]]] = {
     **dict.fromkeys(
         (
             "Convolution",

@@ -16,22 +16,25 @@ import re
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from hetero_lab.backend.bound import BoundModel
-from hetero_lab.backend.onnx_terms import ELEMENT_TYPES, OnnxUse, onnx_use
+from hetero_lab.backend.onnx_terms import ELEMENT_TYPES, OnnxUse
+from hetero_lab.backend.onnx_uses import onnx_uses
 from hetero_lab.errors import ArgumentError, StoredFileError, names_at_hand, shorten
 from hetero_lab.fetch import Wheel, fetch_wheel
+from hetero_lab.model.onnx_nodes import onnx_note
 
 Answer: TypeAlias = Literal["supported", "unsupported", "unknown"]
 
 SUPPORTED: Answer = "supported"
 UNSUPPORTED: Answer = "unsupported"
 UNKNOWN: Answer = "unknown"
+OF_FILE, OF_OP = "node of the file", "op"
 WINML = Wheel("winml-cli", "0.4.0", "winml_cli-0.4.0-py3-none-any.whl", 15_695_044, ())
 _WINML_SHA256 = "24e8849d84c954c308d9c727ac9c48955de3218f16b3f2466c881010f68cde3f"
 _MEMBER = re.compile(
@@ -48,13 +51,16 @@ class Verdict:
     """What tables say of one op.
 
     ``operator`` is ONNX's, empty if none is known for the op; ``reason`` says what was tried, and
-    ``nearest`` the closest use with another outcome; both may be empty.
+    ``nearest`` the closest use with another outcome; both may be empty. ``source`` says what was
+    looked up: the node of the ONNX file that the op comes from, or OpenVINO's op put in terms of
+    ONNX; it is empty where nothing was.
     """
 
     answer: Answer
     operator: str = ""
     reason: str = ""
     nearest: str = ""
+    source: str = ""
 
     def __str__(self) -> str:
         return f"{self.reason}; {self.nearest}" if self.nearest else self.reason
@@ -264,7 +270,7 @@ def _unless_everywhere(verdict: Verdict, use: OnnxUse, common: SupportTables) ->
 
 _COMMON = "CPU"
 _CACHE_SIZE = 64
-_verdicts: dict[tuple[str, str], dict[str, Verdict]] = {}  # fingerprint, like
+_verdicts: dict[tuple[str, str, str], dict[str, Verdict]] = {}  # fingerprint, file's nodes, like
 
 
 def verdicts(bound: BoundModel, like: str) -> dict[str, Verdict]:
@@ -275,22 +281,20 @@ def verdicts(bound: BoundModel, like: str) -> dict[str, Verdict]:
     ArgumentError, SampleError, StoredFileError
         As :func:`tables_of`.
     """
-    key = (bound.fingerprint, like)
+    key = (bound.fingerprint, onnx_note(bound.model), like)
     if key not in _verdicts:
-        tables, graph = tables_of(like), bound.graph
+        tables = tables_of(like)
         source, _, device = like.rpartition(":")
         beside = device != _COMMON and _COMMON in tables.devices
         common = tables_of(f"{source}:{_COMMON}") if beside else None
-        constant = {graph.ops[index].name for index in graph.constant_side}
-        placeable = {graph.ops[index].name for index in graph.placeable}
         found = {}
-        for node in bound.model.get_ordered_ops():
-            if node.get_friendly_name() in placeable:
-                use = onnx_use(node, constant)
-                verdict = tables.judge(use)
-                if verdict.answer == UNSUPPORTED and use is not None and common is not None:
-                    verdict = _unless_everywhere(verdict, use, common)
-                found[node.get_friendly_name()] = verdict
+        for name, uses in onnx_uses(bound).items():
+            use = uses.best(tables.operators)
+            verdict = tables.judge(use)
+            if verdict.answer == UNSUPPORTED and use is not None and common is not None:
+                verdict = _unless_everywhere(verdict, use, common)
+            of_file = use is not None and use is uses.of_file
+            found[name] = replace(verdict, source=OF_FILE if of_file else OF_OP)
         if len(_verdicts) >= _CACHE_SIZE:
             _verdicts.pop(next(iter(_verdicts)))
         _verdicts[key] = found

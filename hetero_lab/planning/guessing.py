@@ -78,6 +78,11 @@ def guess_costs(model: Source, known: Sequence[CostModel]) -> CostModel:
     >>> hl.guess_costs("digits_inception", [costs]).guessed_from
     ('digits_inception',)
     """
+    return guess_from_graph(prepare(model).graph, known)
+
+
+def guess_from_graph(graph: OpGraph, known: Sequence[CostModel]) -> CostModel:
+    """Like :func:`guess_costs`, for a model of which the graph is all that is at hand."""
     known = [known] if isinstance(known, CostModel) else list(known)
     if not known:
         raise ArgumentError("known= takes cost models of other models, at least one.")
@@ -89,7 +94,7 @@ def guess_costs(model: Source, known: Sequence[CostModel]) -> CostModel:
                 f"{', '.join(costs.devices)}. Give those of the same devices, in one order."
             )
         _check_measured_alike(costs, known[0])
-    graph, devices = prepare(model).graph, known[0].devices
+    devices = known[0].devices
     lines = {device: _lines(known, at) for at, device in enumerate(devices)}
     refused = {device: _refused_types(known, device) for device in devices}
     units = [

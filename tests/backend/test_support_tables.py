@@ -19,6 +19,8 @@ from hetero_lab.backend.evidence import TableAgreement
 from hetero_lab.backend.onnx_terms import OnnxUse, onnx_use
 from hetero_lab.backend.support_tables import SupportTables, tables_of
 from hetero_lab.errors import ArgumentError, StoredFileError
+from hetero_lab.model.onnx_nodes import forget_onnx_nodes
+from hetero_lab.samples import onnx_wire
 
 RESHAPE = [({"T_Reshape": "FLOAT", "shape_len": length}, True, True) for length in (3, 6)]
 RELU = [({"T_Relu": "FLOAT", "X_dim": rank}, True, rank != 2) for rank in (1, 2, 3)]
@@ -240,6 +242,36 @@ def test_how_far_tables_can_be_believed_is_said_with_each_answer(wheel):
     assert "Every no" not in text
     refuted = TableAgreement(90, 0, 0, 3, 7, "2026.4").sentence()
     assert "Every no that could be tried was wrong (3 of 3), so for another device" in refuted
+
+
+def test_an_op_of_an_onnx_file_is_looked_up_as_its_node(tmp_path):
+    norm = onnx_wire.node("LayerNormalization", "norm", ["x", "s"], ["n"], {"axis": -1})
+    last = onnx_wire.node("HardSwish", "last", ["n"], ["y"])
+    graph = onnx_wire.encode(
+        (1, norm), (1, last), (2, "small"), (5, onnx_wire.tensor("s", np.ones(4, np.float32))),
+        (11, onnx_wire.value_info("x", [2, 4])), (12, onnx_wire.value_info("y", [2, 4])),
+    )  # fmt: skip
+    (tmp_path / "norm.onnx").write_bytes(onnx_wire.model(graph, 18))
+    normed = [
+        ({"T_LayerNormalization": "FLOAT", "X_dim": rank, "B_is_none": none}, True, none)
+        for rank in (2, 3)
+        for none in (True, False)
+    ]
+    multiplied = [({"T_Mul": "FLOAT", "A_dim": 2}, False, False)]
+    wheel = write_wheel(tmp_path / "some.whl", {"LayerNormalization": normed, "Mul": multiplied})
+    model = hl.load(tmp_path / "norm.onnx")
+    found = evidence(model, wheel).to_frame().set_index("op_type")
+    assert found.loc["MVN", ["answer", "operator", "source"]].tolist() == [
+        "supported", "LayerNormalization", "node of the file",
+    ]  # fmt: skip
+    assert set(found.loc["Multiply", "source"] if found.index.duplicated().any() else
+               [found.loc["Multiply", "source"]]) == {"node of the file"}  # fmt: skip
+    assert found.loc["HSwish", ["answer", "source"]].tolist() == ["unknown", "op"]
+    assert "as nodes of the ONNX file, 1 as OpenVINO's ops." in repr(evidence(model, wheel))
+    forget_onnx_nodes(model)
+    mapped = evidence(model, wheel).to_frame().set_index("op_type")
+    assert mapped.loc["MVN", ["answer", "source"]].tolist() == ["unknown", "op"]
+    assert "nodes of the ONNX file" not in repr(evidence(model, wheel))
 
 
 @pytest.mark.network

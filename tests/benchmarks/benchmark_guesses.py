@@ -6,23 +6,31 @@ Then the costs of each are guessed from those of all the others (leave one out),
 compared with latencies that are measured anew: the CPU alone, greedy, and the first half and the
 first quarter of the ops on the device. Prints for each model, and for all of them, the rank
 correlation (Spearman 1904) and the mean error as a factor. ``--store DIR`` keeps the cost models.
+
+``--recorded`` measures nothing: it leaves out each model that was recorded on a real GPU, and
+compares what is guessed of it with its latencies there, alone on each of the two devices.
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 import statistics
+import tempfile
 from pathlib import Path
 
 from scipy.stats import spearmanr
 
 import hetero_lab as hl
-from hetero_lab.planning.guessing import latency_error
+from hetero_lab.placement.affinity import first_able
+from hetero_lab.planning.guessing import guess_from_graph, latency_error
+from hetero_lab.samples.catalogue import datasets_dir
 
 SAMPLES = (
     "digits_inception", "magika", "ppocr_det", "ppocr_rec", "ppocr_cls", "page_orientation",
     "blazeface", "minilm_int8", "googlenet_graph", "efficientnet_lite0",
 )  # fmt: skip
+RECORDED = datasets_dir() / "recordings" / "nvidia_h200.tar.xz"
 F32 = {name: {"INFERENCE_PRECISION_HINT": "f32"} for name in ("CPU", "ACC")}
 
 
@@ -53,6 +61,34 @@ def placements(model, costs: hl.CostModel) -> dict[str, hl.Affinity]:
     }
 
 
+def recorded() -> None:
+    """Print how far off guesses are from what was recorded on a real GPU."""
+    with tempfile.TemporaryDirectory() as directory:
+        shutil.unpack_archive(RECORDED, directory, filter="data")
+        cases = sorted(Path(directory).glob("*/*.all"))
+        known = {case.stem: hl.CostModel.from_json(case / "costs.json") for case in cases}
+        measured = {
+            case.stem: hl.read_sweep(case).summary.set_index("label")["median_us"] for case in cases
+        }
+    pairs: dict[str, list[tuple[float, float]]] = {}
+    for name, costs in known.items():
+        guess = guess_from_graph(costs.graph, [c for other, c in known.items() if other != name])
+        for device in costs.devices:
+            able = {d: costs.supports(d) if d == device else () for d in costs.devices}
+            alone = first_able(costs.graph, able)
+            pair = guess.predict_us(alone), float(measured[name][device])
+            pairs.setdefault(device, []).append(pair)
+            print(f"{name:<20} {device} {pair[0]:9.1f} µs guessed, {pair[1]:9.1f} measured")
+    for device, found in pairs.items():
+        print(line(f"all, {device} alone", found))
+    faster = [gpu[1] < cpu[1] for gpu, cpu in zip(*pairs.values(), strict=True)]
+    right = [
+        (gpu[0] < cpu[0]) == truth
+        for gpu, cpu, truth in zip(*pairs.values(), faster, strict=True)
+    ]
+    print(f"the faster device was guessed for {sum(right)} of {len(right)} models")
+
+
 def line(label: str, pairs: list[tuple[float, float]]) -> str:
     """Say in a line how far off guesses are."""
     rank = float(spearmanr(*zip(*pairs, strict=True)).statistic)
@@ -69,7 +105,11 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=SAMPLES)
     parser.add_argument("--budget", type=float, default=20.0)
     parser.add_argument("--store", type=Path)
+    parser.add_argument("--recorded", action="store_true")
     options = parser.parse_args()
+    if options.recorded:
+        recorded()
+        return
     hl.emulate("ACC", unsupported={"Softmax"})
     known = {name: costs_of(name, options.budget, options.store) for name in options.models}
     every: list[tuple[float, float]] = []

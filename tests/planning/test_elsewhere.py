@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -13,6 +14,7 @@ from counting_core import core_with_acc
 
 import hetero_lab as hl
 from hetero_lab.backend.core import environment_of_a_child
+from hetero_lab.samples.catalogue import datasets_dir, sample_names
 
 MODEL = "digits_inception"
 ELSEWHERE = """
@@ -78,3 +80,39 @@ def test_a_plan_made_without_the_device_is_the_plan_made_with_it(tmp_path: Path)
     assert there["origin"] == costs.origin
     assert costs.environment["host"] in costs.origin
     assert "emulated on CPU" in costs.origin
+
+
+@pytest.fixture(scope="module")
+def gpu(tmp_path_factory) -> Path:
+    """What was recorded on a real GPU."""
+    directory = tmp_path_factory.mktemp("recorded")
+    archive = datasets_dir() / "recordings" / "nvidia_h200.tar.xz"
+    shutil.unpack_archive(archive, directory, filter="data")
+    return directory / "nvidia_h200"
+
+
+def check_plan(name: str, costs: hl.CostModel, recorded: dict[str, dict]) -> None:
+    """Plan here, without the GPU, and compare with what was planned there."""
+    for objective, there in recorded.items():
+        plan = hl.plan(name, costs, objective=objective, progress=False)  # pyright: ignore
+        assert plan.predicted_us == pytest.approx(there["predicted_us"], rel=1e-9)
+        assert plan.lower_bound_us == pytest.approx(there["lower_bound_us"], rel=1e-9)
+        assert dict(plan.affinity) == there["affinity"]
+        assert plan.n_subgraphs == there["n_subgraphs"]
+
+
+def plans_of(gpu: Path) -> dict[str, Path]:
+    files = {file.name.removesuffix(".plans.json"): file for file in gpu.rglob("*.plans.json")}
+    return {name: file for name, file in files.items() if name in sample_names()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["all", "b", "c"])
+def test_a_plan_on_costs_of_a_real_gpu_is_the_placement_that_was_best_there(gpu, kind):
+    case = gpu / f"{MODEL}.{kind}"
+    costs = hl.CostModel.from_json(case / "costs.json")
+    assert "H200" in costs.origin
+    best = hl.Affinity.from_json(case / "optimized.json")
+    plan = hl.plan(MODEL, costs, progress=False)
+    assert dict(plan.affinity) == dict(best)
+    assert plan.predicted_us == costs.predict_us(best)

@@ -4,8 +4,9 @@ The tables of CPU in PyPI's winml-cli beside the CPU plugin itself. Of every sam
 bundled or in the cache, each distinct use of an op; and random ONNX models of one operator
 (``--models``), each compiled for CPU and run once. An op is right where the tables call supported
 what ran, or unsupported what did not. Models that OpenVINO cannot read are left out: an op of one
-can never be asked about. Prints agreement, wrong yes and wrong no with their 95 % intervals
-(Wilson 1927), and by element type; with ``--wrong`` each wrong answer. The sum is what
+can never be asked about. Each op is looked up twice: put in terms of ONNX from what OpenVINO made
+of it, and as the node of the ONNX file that it comes from. Prints agreement, wrong yes and wrong no with their 95 % intervals
+(Wilson 1927), and by element type; with ``--wrong`` each wrong answer. The sum of the second is what
 ``hetero_lab/backend/evidence.py`` holds. The tables are fetched with pip.
 """
 
@@ -14,19 +15,21 @@ from __future__ import annotations
 import argparse
 import collections
 import sys
+import tempfile
 import warnings
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
-import openvino as ov
 
 import hetero_lab as hl
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.core import runtime_version
 from hetero_lab.backend.devices import supported_ops
 from hetero_lab.backend.evidence import TableAgreement
-from hetero_lab.backend.onnx_terms import onnx_use
-from hetero_lab.backend.support_tables import SUPPORTED, UNKNOWN, UNSUPPORTED, verdicts
+from hetero_lab.backend.onnx_uses import onnx_uses
+from hetero_lab.backend.support_tables import SUPPORTED, UNKNOWN, UNSUPPORTED, tables_of, verdicts
+from hetero_lab.model.onnx_nodes import forget_onnx_nodes
 from hetero_lab.statistics import wilson_interval
 from tests.proof.single_ops import SingleOp, draw
 
@@ -45,42 +48,39 @@ class Comparison:
     reason: str
 
 
-def of_samples() -> list[Comparison]:
+def of_samples(from_file: bool) -> list[Comparison]:
     """Compare each distinct use of an op in the samples that are here."""
     listed = hl.samples()
+    operators = tables_of(LIKE).operators
     found: dict[object, Comparison] = {}
     for name in listed.loc[listed["bundled"] | listed["cached"], "name"]:
-        bound = bind(name)
+        bound = _bound(name, from_file)
         claimed = supported_ops(bound, "CPU")
         runs = _runs(bound)
-        graph = bound.graph
-        constant = {graph.ops[i].name for i in graph.constant_side}
-        said = verdicts(bound, LIKE)
-        for node in bound.model.get_ordered_ops():
-            op = node.get_friendly_name()
-            if op not in said:
-                continue
-            use = onnx_use(node, constant)
-            facts = node.get_type_name() if use is None else (
+        uses, graph = onnx_uses(bound), bound.graph
+        for op, verdict in verdicts(bound, LIKE).items():
+            use, kind = uses[op].best(operators), graph.ops[graph.index_of[op]]
+            facts = kind.type if use is None else (
                 use.operator, *sorted((k, str(sorted(map(str, v)))) for k, v in use.facts.items())
             )  # fmt: skip
-            verdict = said[op]
-            kind = node.get_output_element_type(0).get_type_name()
             found[facts] = Comparison(
-                f"{name}: {op}", kind, verdict.answer, runs and op in claimed, str(verdict)
-            )
+                f"{name}: {op}", kind.outputs[0].element_type, verdict.answer,
+                runs and op in claimed, str(verdict),
+            )  # fmt: skip
     return list(found.values())
 
 
-def of_generated(n: int, seed: int) -> tuple[list[Comparison], int]:
+def of_generated(n: int, seed: int, from_file: bool) -> tuple[list[Comparison], int]:
     """Compare random models of one operator; return also how many could not be read."""
     found, unread = [], 0
     for number in range(n):
         single = draw(seed + number)
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), tempfile.TemporaryDirectory() as directory:
             warnings.simplefilter("ignore")
+            file = Path(directory) / "single.onnx"
+            file.write_bytes(single.onnx())
             try:
-                bound = bind(ov.Core().read_model(single.onnx()))
+                bound = _bound(file, from_file)
             except Exception:  # what OpenVINO cannot read has no ops to ask about
                 unread += 1
                 continue
@@ -95,6 +95,14 @@ def of_generated(n: int, seed: int) -> tuple[list[Comparison], int]:
         given = next(g for g in single.inputs if g is not None)
         found.append(Comparison(_said(single), given.type, answer, runs, reason))
     return found, unread
+
+
+def _bound(source: str | Path, from_file: bool) -> BoundModel:
+    """Load a model; without what its file says of its ops, if so asked."""
+    model = hl.load(source)
+    if not from_file:
+        forget_onnx_nodes(model)
+    return bind(model)
 
 
 def _said(single: SingleOp) -> str:
@@ -157,14 +165,19 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--wrong", action="store_true", help="print each wrong answer")
     options = parser.parse_args()
-    samples = of_samples()
-    generated, unread = of_generated(options.models, options.seed)
-    every = [*samples, *generated]
-    print(line("samples, distinct uses", samples))
-    print(line("generated", generated))
-    for kind in sorted({c.element_type for c in generated}):
-        print(line(f"  {kind}", [c for c in generated if c.element_type == kind]))
-    print(line("all", every))
+    for title, from_file in (
+        ("Each op as OpenVINO made it, put in terms of ONNX:", False),
+        ("Each op as the node of the ONNX file that it comes from, where there is one:", True),
+    ):
+        print(title)
+        samples = of_samples(from_file)
+        generated, unread = of_generated(options.models, options.seed, from_file)
+        every = [*samples, *generated]
+        print(line("samples, distinct uses", samples))
+        print(line("generated", generated))
+        for kind in sorted({c.element_type for c in generated}) if from_file else ():
+            print(line(f"  {kind}", [c for c in generated if c.element_type == kind]))
+        print(line("all", every), flush=True)
     print(f"{unread} of {options.models} generated models could not be read, or were folded away.")
     print(counted(every))
     print(counted(every).sentence())
