@@ -77,7 +77,7 @@ class Use:
 
 
 @dataclass(frozen=True)
-class _Tensor:
+class _FileTensor:
     """What is known of an input of a node."""
 
     element_type: str
@@ -109,7 +109,7 @@ def onnx_uses(bound: BoundModel) -> dict[str, Use]:
 
 
 def _of_file(
-    node: OnnxNode, mapped: OnnxUse | None, tensors: Mapping[str, _Tensor]
+    node: OnnxNode, mapped: OnnxUse | None, tensors: Mapping[str, _FileTensor]
 ) -> OnnxUse | None:
     """Say what a node of a file is; what its op says fills in, if it is of the same operator."""
     given = [tensors[name] for name in node.inputs if name in tensors]
@@ -133,10 +133,12 @@ def _of_file(
     return OnnxUse(node.operator, {**typed, **of_op, **facts}, element_type, given[0].rank)
 
 
-def _tensors(bound: BoundModel, file: OnnxGraph, constant: Collection[str]) -> dict[str, _Tensor]:
+def _tensors(
+    bound: BoundModel, file: OnnxGraph, constant: Collection[str]
+) -> dict[str, _FileTensor]:
     """Return what is known of each tensor of a file: of initialisers what the file says."""
     computed = file.constants()
-    found: dict[str, _Tensor] = {}
+    found: dict[str, _FileTensor] = {}
     for node in bound.model.get_ordered_ops():
         for output in node.outputs():
             partial = output.get_partial_shape()
@@ -145,8 +147,8 @@ def _tensors(bound: BoundModel, file: OnnxGraph, constant: Collection[str]) -> d
             kind = output.get_element_type().get_type_name()
             for name in output.get_names():
                 known = name in computed or node.get_friendly_name() in constant
-                found[name] = _Tensor(kind, shape, rank, known)
+                found[name] = _FileTensor(kind, shape, rank, known)
     for name, (number, shape) in file.initialisers.items():
         kind = _TYPE_NAMES.get(number, "")
-        found[name] = _Tensor(kind, shape, len(shape), True)
+        found[name] = _FileTensor(kind, shape, len(shape), True)
     return found

@@ -64,7 +64,9 @@ def note_onnx_nodes(model: ov.Model, path: Path) -> None:
     """Note the nodes of an ONNX file in the model that was read from it; nothing if it is none."""
     if path.suffix.lower() != ".onnx":
         return
-    with contextlib.suppress(OSError, ValueError, IndexError, struct.error):  # then its ops are all we know
+    with contextlib.suppress(
+        OSError, ValueError, IndexError, struct.error
+    ):  # then its ops are all we know
         model.set_rt_info(json.dumps(_parsed(memoryview(path.read_bytes()))), _NOTE)
 
 
@@ -164,8 +166,9 @@ def _parsed(model: memoryview) -> tuple[list[Any], dict[str, Any]]:
             same[outputs[0]] = inputs[0]
             continue
         if operator == "Constant" and not domain:
-            values = [t for a in onnx_wire.messages(node, 5) for t in onnx_wire.messages(a, 5)]
-            initialisers |= {outputs[0]: _type_and_shape(tensor) for tensor in values}
+            for attribute in onnx_wire.messages(node, 5):
+                for tensor in onnx_wire.messages(attribute, 5):
+                    initialisers[outputs[0]] = _type_and_shape(tensor)
         operator = operator if domain in ("", "ai.onnx") else f"{domain}.{operator}"
         attributes = dict(_attributes(node))
         nodes.append([operator, "".join(onnx_wire.strings(node, 3)), inputs, outputs, attributes])

@@ -44,7 +44,7 @@ def guess_costs(model: Source, known: Sequence[CostModel]) -> CostModel:
     """Guess the costs of a model that was not measured from those of others.
 
     Good for an order of magnitude, and for a first placement to be measured: latencies were off by
-    a factor of 1.2 to 5.3, and the order of the placements of one model was not predicted
+    a factor of 1.2 to 4.1, and the order of the placements of one model was not predicted
     (``python -m tests.benchmarks.benchmark_guesses`` prints it).
 
     Parameters

@@ -60,7 +60,7 @@ def fields(message: Message) -> Iterator[tuple[int, int | Message]]:
         position += size
 
 
-def strings(message: bytes | memoryview, number: int) -> list[str]:
+def strings(message: Message, number: int) -> list[str]:
     """Return every value of one text field."""
     return [bytes(value).decode() for value in messages(message, number)]
 
@@ -70,7 +70,7 @@ def messages(message: Message, number: int) -> list[Message]:
     return [value for n, value in fields(message) if n == number and not isinstance(value, int)]
 
 
-def integers(message: bytes | memoryview, number: int) -> list[int]:
+def integers(message: Message, number: int) -> list[int]:
     """Return every value of one field of signed whole numbers, packed or not."""
     found: list[int] = []
     for n, value in fields(message):

@@ -260,17 +260,19 @@ def test_an_op_of_an_onnx_file_is_looked_up_as_its_node(tmp_path):
     multiplied = [({"T_Mul": "FLOAT", "A_dim": 2}, False, False)]
     wheel = write_wheel(tmp_path / "some.whl", {"LayerNormalization": normed, "Mul": multiplied})
     model = hl.load(tmp_path / "norm.onnx")
-    found = evidence(model, wheel).to_frame().set_index("op_type")
-    assert found.loc["MVN", ["answer", "operator", "source"]].tolist() == [
-        "supported", "LayerNormalization", "node of the file",
-    ]  # fmt: skip
-    assert set(found.loc["Multiply", "source"] if found.index.duplicated().any() else
-               [found.loc["Multiply", "source"]]) == {"node of the file"}  # fmt: skip
-    assert found.loc["HSwish", ["answer", "source"]].tolist() == ["unknown", "op"]
+    verdicts = {kind: verdict for _, kind, verdict in evidence(model, wheel).verdicts}
+    assert [(v.answer, v.operator, v.source) for v in verdicts.values()] == [
+        ("supported", "LayerNormalization", "node of the file"),
+        ("supported", "LayerNormalization", "node of the file"),
+        ("unknown", "HardSwish", "op"),
+    ]
+    assert list(verdicts) == ["MVN", "Multiply", "HSwish"]
     assert "as nodes of the ONNX file, 1 as OpenVINO's ops." in repr(evidence(model, wheel))
     forget_onnx_nodes(model)
-    mapped = evidence(model, wheel).to_frame().set_index("op_type")
-    assert mapped.loc["MVN", ["answer", "source"]].tolist() == ["unknown", "op"]
+    mapped = {kind: (v.answer, v.source) for _, kind, v in evidence(model, wheel).verdicts}
+    assert mapped == {
+        "MVN": ("unknown", "op"), "Multiply": ("unsupported", "op"), "HSwish": ("unknown", "op"),
+    }  # fmt: skip
     assert "nodes of the ONNX file" not in repr(evidence(model, wheel))
 
 

@@ -14,7 +14,7 @@ from counting_core import core_with_acc
 
 import hetero_lab as hl
 from hetero_lab.backend.core import environment_of_a_child
-from hetero_lab.samples.catalogue import datasets_dir, sample_names
+from hetero_lab.samples.catalogue import datasets_dir
 
 MODEL = "digits_inception"
 ELSEWHERE = """
@@ -89,21 +89,6 @@ def gpu(tmp_path_factory) -> Path:
     archive = datasets_dir() / "recordings" / "nvidia_h200.tar.xz"
     shutil.unpack_archive(archive, directory, filter="data")
     return directory / "nvidia_h200"
-
-
-def check_plan(name: str, costs: hl.CostModel, recorded: dict[str, dict]) -> None:
-    """Plan here, without the GPU, and compare with what was planned there."""
-    for objective, there in recorded.items():
-        plan = hl.plan(name, costs, objective=objective, progress=False)  # pyright: ignore
-        assert plan.predicted_us == pytest.approx(there["predicted_us"], rel=1e-9)
-        assert plan.lower_bound_us == pytest.approx(there["lower_bound_us"], rel=1e-9)
-        assert dict(plan.affinity) == there["affinity"]
-        assert plan.n_subgraphs == there["n_subgraphs"]
-
-
-def plans_of(gpu: Path) -> dict[str, Path]:
-    files = {file.name.removesuffix(".plans.json"): file for file in gpu.rglob("*.plans.json")}
-    return {name: file for name, file in files.items() if name in sample_names()}
 
 
 @pytest.mark.slow

@@ -5,9 +5,10 @@ bundled or in the cache, each distinct use of an op; and random ONNX models of o
 (``--models``), each compiled for CPU and run once. An op is right where the tables call supported
 what ran, or unsupported what did not. Models that OpenVINO cannot read are left out: an op of one
 can never be asked about. Each op is looked up twice: put in terms of ONNX from what OpenVINO made
-of it, and as the node of the ONNX file that it comes from. Prints agreement, wrong yes and wrong no with their 95 % intervals
-(Wilson 1927), and by element type; with ``--wrong`` each wrong answer. The sum of the second is what
-``hetero_lab/backend/evidence.py`` holds. The tables are fetched with pip.
+of it, and as the node of the ONNX file that it comes from. Prints agreement, wrong yes and wrong
+no with their 95 % intervals (Wilson 1927), and by element type; with ``--wrong`` each wrong answer.
+The sum of the second is what ``hetero_lab/backend/evidence.py`` holds. The tables are fetched with
+pip.
 """
 
 from __future__ import annotations
