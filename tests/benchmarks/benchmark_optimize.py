@@ -58,8 +58,7 @@ def one_case(
     """Optimise one model for one kind of accelerator, print a line and return it as data."""
     started = time.perf_counter()
     device = device_of(kind, given)
-    cpu = {**F32, "ENABLE_CPU_PINNING": False} if given.no_pinning else F32
-    properties = {"CPU": cpu} | ({} if given.device is None else {device: F32})
+    properties = {"CPU": F32 | given.cpu} | ({} if given.device is None else {device: F32})
     model = hl.load(model_file(name, scratch))
     learnt = None if given.costs is None else given.costs / f"{short_name(name)}.costs.json"
     costs = hl.CostModel.from_json(learnt) if learnt and learnt.exists() and kind == "all" else None
@@ -104,7 +103,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+")
     parser.add_argument("--device", help="a real device, for instance GPU; else one is emulated")
     parser.add_argument("--kinds", nargs="+", choices=list(SUPPORT))
-    parser.add_argument("--no-pinning", action="store_true", help="ENABLE_CPU_PINNING False")
+    parser.add_argument("--cpu", type=json.loads, default={}, help="JSON: more of its properties")
     parser.add_argument("--costs", type=Path, help="where benchmark_prediction kept some, for all")
     parser.add_argument("--in-process", action="store_true", help="isolate=False: faster compiles")
     parser.add_argument("--budget", type=float, nargs="+", default=[120.0], help="or of each kind")

@@ -38,7 +38,7 @@ SAMPLES = (
     "efficientnet_lite0", "ppocr_det", "minilm_int8", "googlenet_graph", "magika",
     "page_orientation",
 )  # fmt: skip
-UNSEEN, TURNS, WARM_UP = 24, 3, 40
+UNSEEN, TURNS, WARM_UP = 24, 5, 40
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 
 
@@ -99,14 +99,14 @@ def compile_ahead(places: list[Path]) -> None:
 def one_model(name: str, devices: list[str], given: argparse.Namespace) -> tuple[np.ndarray, ...]:
     """Calibrate a model; print and return what it predicts of unseen placements, and what is."""
     started = time.perf_counter()
-    cpu = {**F32, "ENABLE_CPU_PINNING": False} if given.no_pinning else F32
     own = {} if devices[0] == "ACC" else {devices[0]: F32}
     with tempfile.TemporaryDirectory() as directory:
         scratch = Path(directory) / short_name(name)
         scratch.mkdir()
         bound = bind(hl.load(model_file(name, scratch)))
         costs = hl.calibrate(
-            bound.model, devices, budget_s=given.budget, device_properties={**own, "CPU": cpu},
+            bound.model, devices, budget_s=given.budget,
+            device_properties={**own, "CPU": F32 | given.cpu},
             seed=given.seed, isolate=given.isolate, progress=False,
         )  # fmt: skip
         took = time.perf_counter() - started
@@ -167,7 +167,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", default=SAMPLES)
     parser.add_argument("--device", help="a real device, for instance GPU; else one is emulated")
-    parser.add_argument("--no-pinning", action="store_true", help="ENABLE_CPU_PINNING False")
+    parser.add_argument("--cpu", type=json.loads, default={}, help="JSON: more of its properties")
     parser.add_argument("--isolate", action="store_true", help="calibrate in worker processes")
     parser.add_argument("--budget", type=float, default=150.0)
     parser.add_argument("--compiles", type=int, default=3, help="of each unseen placement")
