@@ -28,7 +28,7 @@ from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, partition_of, predict, torn_path
 from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, resolve
 from hetero_lab.runtime.exported import observe
-from hetero_lab.runtime.inputs import Inputs, bind_inputs
+from hetero_lab.runtime.inputs import Inputs, Ports
 from hetero_lab.runtime.submodels import Submodel, cut
 from hetero_lab.runtime.tensors import to_array, to_tensor
 
@@ -70,6 +70,7 @@ class CompiledPlacement:
         self.partition = partition
         self.as_predicted = as_predicted
         self.compile_ms = compile_ms
+        self._ports = Ports(placed.bound)
         self._local = threading.local()
 
     @property
@@ -96,7 +97,7 @@ class CompiledPlacement:
             An input is missing, unknown, or has the wrong shape or element type.
         """
         request = self._request()
-        self._bind(request, bind_inputs(self.placed.bound, inputs))
+        self._bind(request, self._ports.bind(inputs))
         with inference_errors(self.placed.label):
             request.infer(share_outputs=True)  # copied once, below
         return self.read_outputs(request)
@@ -111,7 +112,7 @@ class CompiledPlacement:
     def new_request(self, inputs: Inputs) -> ov.InferRequest:
         """Return a request of its own with the inputs set."""
         request = self.compiled_model.create_infer_request()
-        self._bind(request, bind_inputs(self.placed.bound, inputs))
+        self._bind(request, self._ports.bind(inputs))
         return request
 
     def __repr__(self) -> str:
@@ -119,8 +120,9 @@ class CompiledPlacement:
 
     def _bind(self, request: ov.InferRequest, arrays: list[np.ndarray]) -> None:
         """Give a request its inputs as tensors of its own memory."""
-        for index, array in enumerate(arrays):
-            element_type = self.placed.bound.model.inputs[index].get_element_type()
+        for index, (array, element_type) in enumerate(
+            zip(arrays, self._ports.element_types, strict=True)
+        ):
             request.set_input_tensor(index, to_tensor(array, element_type))
 
     def _request(self) -> ov.InferRequest:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -67,7 +68,8 @@ def generate_inputs(model: PreparedModel | BoundModel, seed: int = 0) -> dict[st
                 f"{port.get_partial_shape()}, for which no inputs can be made. Give inputs=; a "
                 "language model is asked with scenario=hetero_lab.Scenario(…) in profile and sweep."
             )
-        shape, dtype = tuple(port.get_shape()), _array_type(port)
+        dtype = _array_type(input_name(port), port.get_element_type())
+        shape = tuple(port.get_shape())
         if port.get_element_type().is_real():
             made[input_name(port)] = encode(rng.random(shape), port.get_element_type())
             continue
@@ -121,37 +123,67 @@ def bind_inputs(model: PreparedModel | BoundModel, inputs: Inputs) -> list[np.nd
     InputError
         One is missing, unknown, or has the wrong shape or element type.
     """
-    if callable(inputs):
-        inputs = inputs()
-    if isinstance(inputs, str | os.PathLike):
-        inputs = _read_npz(inputs)
-    ports = model.model.inputs
-    names = [input_name(port) for port in ports]
-    if isinstance(inputs, np.ndarray):
-        inputs = [inputs]
-    if isinstance(inputs, Mapping):
-        ordered = _by_name(ports, names, inputs)
-    elif isinstance(inputs, Sequence) and not isinstance(inputs, str | bytes):
-        if len(inputs) != len(ports):
-            raise InputError(
-                f"The model has {len(ports)} inputs ({names_at_hand(names)}), "
-                f"{len(inputs)} were given."
-            )
-        ordered = list(inputs)
-    else:
-        raise InputError(
-            "Inputs are a dict by name, a list in the model's order, an .npz file or a callable, "
-            f"not {type(inputs).__name__}. Inputs: {names_at_hand(names)}."
+    return Ports(model).bind(inputs)
+
+
+@dataclass(frozen=True)
+class _Port:
+    name: str
+    names: frozenset[str]
+    shape: tuple[int, ...] | ov.PartialShape
+    element_type: ov.Type
+    dtype: np.dtype[Any] | None  # None if an array cannot have it
+
+    @staticmethod
+    def of(port: Any) -> _Port:
+        shape = port.get_partial_shape()
+        return _Port(
+            input_name(port),
+            frozenset({*port.get_names(), port.get_node().get_friendly_name()}),
+            shape if shape.is_dynamic else tuple(shape.to_shape()),
+            port.get_element_type(),
+            array_type(port.get_element_type()),
         )
-    return [_checked(p, n, v) for p, n, v in zip(ports, names, ordered, strict=True)]
 
 
-def _by_name(ports: Sequence[Any], names: list[str], given: Mapping[Any, Any]) -> list[Any]:
+class Ports:
+    """The inputs of a model, asked for once: this takes longer than many a model runs."""
+
+    def __init__(self, model: PreparedModel | BoundModel):
+        self._ports = [_Port.of(port) for port in model.model.inputs]
+        self.element_types = [port.element_type for port in self._ports]
+
+    def bind(self, inputs: Inputs) -> list[np.ndarray]:
+        """Do what :func:`bind_inputs` does."""
+        if callable(inputs):
+            inputs = inputs()
+        if isinstance(inputs, str | os.PathLike):
+            inputs = _read_npz(inputs)
+        ports, names = self._ports, [port.name for port in self._ports]
+        if isinstance(inputs, np.ndarray):
+            inputs = [inputs]
+        if isinstance(inputs, Mapping):
+            ordered = _by_name(ports, names, inputs)
+        elif isinstance(inputs, Sequence) and not isinstance(inputs, str | bytes):
+            if len(inputs) != len(ports):
+                raise InputError(
+                    f"The model has {len(ports)} inputs ({names_at_hand(names)}), "
+                    f"{len(inputs)} were given."
+                )
+            ordered = list(inputs)
+        else:
+            raise InputError(
+                "Inputs are a dict by name, a list in the model's order, an .npz file or a "
+                f"callable, not {type(inputs).__name__}. Inputs: {names_at_hand(names)}."
+            )
+        return [_checked(port, value) for port, value in zip(ports, ordered, strict=True)]
+
+
+def _by_name(ports: Sequence[_Port], names: list[str], given: Mapping[Any, Any]) -> list[Any]:
     found: dict[int, Any] = {}
     for key, value in given.items():
         for index, port in enumerate(ports):
-            known = {index, *port.get_names(), port.get_node().get_friendly_name()}
-            if key in known and not isinstance(key, bool):
+            if (key == index or key in port.names) and not isinstance(key, bool):
                 found[index] = value
                 break
         else:
@@ -167,41 +199,44 @@ def _by_name(ports: Sequence[Any], names: list[str], given: Mapping[Any, Any]) -
     return [found[index] for index in range(len(names))]
 
 
-def _checked(port: Any, name: str, value: Any) -> np.ndarray:
+def _checked(port: _Port, value: Any) -> np.ndarray:
     try:
         array = value.data if isinstance(value, ov.Tensor) else np.asarray(value)
     except ValueError as error:  # lists of unequal length
-        raise InputError(f"Input {shorten(name)} is no array: {error}.") from error
-    shape, dtype = port.get_partial_shape(), _array_type(port)
-    array = bits_of(array, port.get_element_type())
-    if not shape.compatible(ov.PartialShape(list(array.shape))):
-        known = shape if shape.is_dynamic else list(shape.to_shape())
+        raise InputError(f"Input {shorten(port.name)} is no array: {error}.") from error
+    dtype = port.dtype if port.dtype is not None else _array_type(port.name, port.element_type)
+    if array.dtype != dtype:
+        array = bits_of(array, port.element_type)
+    if array.shape != port.shape and not ov.PartialShape(port.shape).compatible(
+        ov.PartialShape(list(array.shape))
+    ):
+        known = list(port.shape) if isinstance(port.shape, tuple) else port.shape
         raise InputError(
-            f"Input {shorten(name)} has the shape {known}, the given array "
+            f"Input {shorten(port.name)} has the shape {known}, the given array "
             f"{list(array.shape)}. Another static shape: hetero_lab.load(source, shapes=…)."
         )
     if array.dtype != dtype:
-        scalar = ml_dtypes_name(port.get_element_type())
-        kind = port.get_element_type().get_type_name() if scalar else dtype
+        scalar = ml_dtypes_name(port.element_type)
+        kind = port.element_type.get_type_name() if scalar else dtype
         way_out = (
             f"Give an array of ml_dtypes.{scalar}, or its bits: array.view('{dtype}')."
             if scalar
             else f"Convert it: array.astype('{dtype}')."
         )
         raise InputError(
-            f"Input {shorten(name)} has the element type {kind}, the given array {array.dtype}. "
-            f"{way_out}"
+            f"Input {shorten(port.name)} has the element type {kind}, the given array "
+            f"{array.dtype}. {way_out}"
         )
     return np.asarray(array, order="C")
 
 
-def _array_type(port: Any) -> np.dtype[Any]:
-    dtype = array_type(port.get_element_type())
+def _array_type(name: str, element_type: ov.Type) -> np.dtype[Any]:
+    dtype = array_type(element_type)
     if dtype is None:
         raise InputError(
-            f"Input {shorten(input_name(port))} has the element type "
-            f"{port.get_element_type().get_type_name()}, which an array cannot have. Add a "
-            "conversion in front of it with openvino.preprocess.PrePostProcessor."
+            f"Input {shorten(name)} has the element type {element_type.get_type_name()}, which "
+            "an array cannot have. Add a conversion in front of it with "
+            "openvino.preprocess.PrePostProcessor."
         )
     return dtype
 

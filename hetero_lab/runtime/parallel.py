@@ -24,7 +24,7 @@ from hetero_lab.placement.overlap import predict_overlapping
 from hetero_lab.placement.partition import Partition
 from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, resolve
 from hetero_lab.runtime.compiled import check_states, valid_submodels
-from hetero_lab.runtime.inputs import Inputs, bind_inputs
+from hetero_lab.runtime.inputs import Inputs, Ports
 from hetero_lab.runtime.scheduler import Dataflow, Done, Outputs, Scheduler
 from hetero_lab.runtime.submodels import compile_submodels, cut, leave_cores, named_rows
 from hetero_lab.runtime.timeline import Span
@@ -142,7 +142,7 @@ class ParallelExecutor:
         properties: Mapping[str, Any],
     ) -> None:
         """Cut the model, compile its parts and start the threads."""
-        self._bound = placed.bound
+        self._ports = Ports(placed.bound)
         self.placement: Placement = placed.placement
         self.partition: Partition = cuts(placed, requests=requests)
         self.output_names: tuple[str, ...] = placed.bound.output_names
@@ -181,7 +181,7 @@ class ParallelExecutor:
         HeteroLabError
             The caller is a done callback, whose thread would wait for itself.
         """
-        return self._scheduler.call(bind_inputs(self._bound, inputs))
+        return self._scheduler.call(self._ports.bind(inputs))
 
     def submit(self, inputs: Inputs) -> Future[dict[str, np.ndarray]]:
         """Queue a request; the future gives what a call would return, or raises.
@@ -193,7 +193,7 @@ class ParallelExecutor:
         ClosedError
             The executor was closed.
         """
-        return self.submit_bound(bind_inputs(self._bound, inputs))
+        return self.submit_bound(self._ports.bind(inputs))
 
     def submit_bound(
         self, arrays: Sequence[np.ndarray], done: Done | None = None

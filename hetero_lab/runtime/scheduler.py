@@ -4,8 +4,9 @@ A device runs one subgraph at a time: of the oldest request, and of that the one
 path behind it. There is one thread more than devices, none bound to any, and a call takes part in
 its own thread. Whichever finishes a subgraph starts everything that can start now: asynchronously
 on other devices, so that these do not wait for a thread to wake up, and runs one itself. What was
-started like that is handed to a thread that waits for it. All threads sleep while there is
-nothing to do.
+started like that is handed to a thread that waits for it, unless the end of it alone lets nothing
+start: then a caller keeps it and waits for it when it has nothing else to do, so that no other
+thread has to wake up. All threads sleep while there is nothing to do.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ import openvino as ov
 from hetero_lab import interrupts
 from hetero_lab.clock import now
 from hetero_lab.errors import ClosedError, HeteroLabError, InferenceError, last_line
+from hetero_lab.model.opgraph import PARAMETER
 from hetero_lab.runtime.submodels import Submodel
-from hetero_lab.runtime.tensors import memory_of, to_array, to_tensor
+from hetero_lab.runtime.tensors import is_plain, memory_of, to_array, to_tensor
 from hetero_lab.runtime.timeline import Span
 
 Outputs: TypeAlias = dict[str, np.ndarray]
@@ -74,6 +76,15 @@ class Dataflow:
             for port, entry in enumerate(s.outputs)
             if entry[0] == "model"
         )
+        # The CPU plugin leaves all outputs that it is given empty if one of them is an input.
+        self.with_own_outputs = {
+            s.index
+            for s in submodels
+            if any(
+                result.input_value(0).get_node().get_type_name() == PARAMETER
+                for result in s.model.get_results()
+            )
+        }
         sources: list[set[int]] = [set() for _ in submodels]
         self.users: list[list[int]] = [[] for _ in submodels]
         for target, _, source, _ in self.from_others:
@@ -99,12 +110,16 @@ class Slot:
     ):
         self._devices = devices
         self.requests = [model.create_infer_request() for model in compiled]
-        self._element_types = {
-            (subgraph, port): compiled[subgraph].inputs[port].get_element_type()
-            for subgraph, port, _ in dataflow.from_model
-        }
         self._dataflow = dataflow
-        self._inputs: dict[int, tuple[ov.Tensor, np.ndarray | None]] = {}
+        self._readers: dict[int, list[tuple[int, int]]] = {}
+        for subgraph, port, number in dataflow.from_model:
+            self._readers.setdefault(number, []).append((subgraph, port))
+        self._input_types = {
+            number: compiled[readers[0][0]].inputs[readers[0][1]].get_element_type()
+            for number, readers in self._readers.items()
+        }
+        self._set: dict[int, ov.Tensor] = {}  # a request does not keep an array's memory
+        self._copies: dict[int, tuple[ov.Tensor, np.ndarray | None]] = {}
         # A tensor of unknown shape is there only after its producer has run.
         self._late: list[list[tuple[int, int, int]]] = [[] for _ in compiled]
         for target, port, source, source_port in dataflow.from_others:
@@ -113,25 +128,47 @@ class Slot:
             else:
                 tensor = self.requests[source].get_output_tensor(source_port)
                 self.requests[target].set_input_tensor(port, tensor)
+        # What a host's cores write can be written where the caller gets it.
+        self._fresh: dict[tuple[int, int], ov.Tensor] = {}
+        self._given = {
+            (subgraph, port): (output.get_element_type(), output.get_shape())
+            for _, subgraph, port in dataflow.to_model
+            if subgraph not in dataflow.with_own_outputs
+            and n_threads(compiled[subgraph])
+            and not (output := compiled[subgraph].outputs[port]).get_partial_shape().is_dynamic
+            and is_plain(output.get_element_type())
+        }
 
-    def set_inputs(self, arrays: Sequence[np.ndarray]) -> None:
-        """Copy the inputs, so that the caller may change its arrays meanwhile."""
-        # Fresh memory for each request would cost page faults, which take longer than the copy.
-        kept, self._inputs = self._inputs, {}
-        made: dict[int, tuple[ov.Tensor, np.ndarray | None]] = {}
-        for subgraph, port, number in self._dataflow.from_model:
+    def prepare(self, arrays: Sequence[np.ndarray], share: bool) -> None:
+        """Set the inputs, and memory for the outputs.
+
+        The arrays are read where they are if they may be shared, for which nobody may change them
+        meanwhile; else they are copied.
+        """
+        for number, readers in self._readers.items():
             array = arrays[number]
-            if number not in made:
-                tensor, memory = kept.get(number, (None, None))
-                if tensor is None or memory is None or memory.shape != array.shape:
-                    tensor = to_tensor(array, self._element_types[subgraph, port])
-                    memory = memory_of(tensor, array.dtype)
-                else:
-                    memory[...] = array
-                made[number] = tensor, memory
-            if number not in kept or made[number][0] is not kept[number][0]:
-                self.requests[subgraph].set_input_tensor(port, made[number][0])
-        self._inputs = made
+            if share and array.flags.writeable and array.flags.c_contiguous and array.size:
+                tensor = ov.Tensor(array, array.shape, self._input_types[number])
+            else:
+                tensor = self._copy(number, array)
+            if tensor is not self._set.get(number):
+                for subgraph, port in readers:
+                    self.requests[subgraph].set_input_tensor(port, tensor)
+                self._set[number] = tensor
+        for (subgraph, port), (element_type, shape) in self._given.items():
+            if (subgraph, port) not in self._fresh:
+                tensor = self._fresh[subgraph, port] = ov.Tensor(element_type, shape)
+                self.requests[subgraph].set_output_tensor(port, tensor)
+
+    def _copy(self, number: int, array: np.ndarray) -> ov.Tensor:
+        # Fresh memory for each request would cost page faults, which take longer than the copy.
+        tensor, memory = self._copies.get(number, (None, None))
+        if tensor is None or memory is None or memory.shape != array.shape:
+            tensor = to_tensor(array, self._input_types[number])
+            self._copies[number] = tensor, memory_of(tensor, array.dtype)
+        else:
+            memory[...] = array
+        return tensor
 
     def run(self, index: int) -> None:
         """Run one subgraph, whose inputs are there."""
@@ -173,9 +210,11 @@ class Slot:
             self.requests[index].set_input_tensor(port, tensor)
 
     def outputs(self, names: Sequence[str]) -> Outputs:
-        """Copy the outputs."""
+        """Return the outputs, which no other request changes."""
         return {
-            names[number]: to_array(self.requests[subgraph].get_output_tensor(port))
+            names[number]: self._fresh.pop((subgraph, port)).data
+            if (subgraph, port) in self._fresh
+            else to_array(self.requests[subgraph].get_output_tensor(port))
             for number, subgraph, port in self._dataflow.to_model
         }
 
@@ -214,6 +253,7 @@ class Scheduler:
         self._resting = set(self._ready)  # devices that run nothing
         self._hosts = {d for d, c in zip(devices, compiled, strict=True) if n_threads(c)}
         self._started: deque[_Run] = deque()  # what no thread waits for yet
+        self._kept: deque[_Run] = deque()  # what the only caller waits for later
         self._state = threading.RLock()
         self._wake = threading.Condition(self._state)
         self._idle = threading.Condition(self._state)
@@ -222,7 +262,7 @@ class Scheduler:
         self._numbers = itertools.count()
         self._urgency_s = [0.0] * len(devices)
         self._spent_s = [0.0] * len(devices)
-        self._spans: deque[Span] = deque(maxlen=_KEPT_SPANS)
+        self._spans: deque[tuple[int, int, str, float, float]] = deque(maxlen=_KEPT_SPANS)
         self._finished = 0
         self._closing = False
         self._local = threading.local()
@@ -241,7 +281,8 @@ class Scheduler:
     def timeline(self) -> tuple[Span, ...]:
         """What ran when, the last 100,000 runs of subgraphs."""
         with self._state:
-            return tuple(self._spans)
+            spans = tuple(self._spans)
+        return tuple(Span(*span) for span in spans)
 
     def call(self, arrays: Sequence[np.ndarray]) -> Outputs:
         """Infer once.
@@ -255,17 +296,19 @@ class Scheduler:
         """
         self._refuse_in_callback("called")
         with interrupts.deferred() as interrupted:  # or what this thread has in hand would be lost
-            job = self._put(arrays, None)
+            job = self._put(arrays, None, share=True)
             with self._state:
                 run = self._take(job)
-            self._start_others()
-            while run is not None and not interrupted():
+            self._start_others(job)
+            while (run := run or self._take_kept(job)) is not None and not interrupted():
+                with self._state:
+                    self._hand_over()
                 run = self._run(run, job)
             if run is not None:
                 with self._state:
                     job.error = KeyboardInterrupt()
-                    self._started.append(run)
-                    self._wake.notify()
+                    self._kept.append(run)
+                    self._hand_over(every=True)
         return job.future.result()
 
     def submit(self, arrays: Sequence[np.ndarray], done: Done | None = None) -> Future[Outputs]:
@@ -325,14 +368,17 @@ class Scheduler:
             self._closing = True
             self._retire_if_over()
 
-    def _put(self, arrays: Sequence[np.ndarray], done: Done | None) -> _InFlight:
-        """Put a request in line and wake no thread."""
-        job = _InFlight(next(self._numbers), arrays)
+    def _put(
+        self, arrays: Sequence[np.ndarray], done: Done | None, *, share: bool = False
+    ) -> _InFlight:
+        """Put a request in line; what can start now is not started yet."""
+        job = _InFlight(next(self._numbers), arrays, share)
         if done is not None:
             job.future.add_done_callback(done)
         with self._state:
             self._refuse_closed()
             self._running.add(job)
+            self._hand_over(every=len(self._running) > 1)
             self._waiting.append(job)
             started = self._start_waiting()
         for first in started:
@@ -353,7 +399,7 @@ class Scheduler:
     def _begin(self, job: _InFlight) -> None:
         assert job.slot is not None
         try:
-            job.slot.set_inputs(job.arrays)
+            job.slot.prepare(job.arrays, job.share)
         except BaseException as error:
             self._finish(job, error)
             return
@@ -386,8 +432,8 @@ class Scheduler:
         *_, job, index = heapq.heappop(self._ready[device])
         return _Run(job, index)
 
-    def _start_others(self) -> None:
-        """Start all that can start now, and have threads wait for it."""
+    def _start_others(self, own: _InFlight | None = None) -> None:
+        """Start all that can start now, for the caller of ``own`` or other threads to wait for."""
         while True:
             with self._state:
                 run = self._take()
@@ -395,8 +441,30 @@ class Scheduler:
                 return
             run.start()
             with self._state:
-                self._started.append(run)
-                self._wake.notify()
+                self._kept.append(run)
+                self._hand_over(every=run.job is not own or len(self._running) > 1)
+
+    def _hand_over(self, every: bool = False) -> None:
+        """Have other threads wait for what is kept and lets something start; the state is locked.
+
+        The device of such a run has more to do, or a subgraph waits only for this one.
+        """
+        if not self._kept:
+            return
+        for run in [
+            run
+            for run in self._kept
+            if every
+            or self._ready[self._devices[run.index]]
+            or any(run.job.missing[user] == 1 for user in self._dataflow.users[run.index])
+        ]:
+            self._kept.remove(run)
+            self._started.append(run)
+            self._wake.notify()
+
+    def _take_kept(self, own: _InFlight) -> _Run | None:
+        with self._state:
+            return self._kept.popleft() if self._kept and self._kept[0].job is own else None
 
     def _work(self, core: int | None) -> None:
         """Wait for what was started and run what is ready until there is nothing more to come."""
@@ -420,7 +488,7 @@ class Scheduler:
         with self._state:
             self._resting.add(device)
             if job.error is None and run.error is None:
-                self._spans.append(Span(job.number, index, device, run.started_s, run.ended_s))
+                self._spans.append((job.number, index, device, run.started_s, run.ended_s))
                 self._spent_s[index] += run.ended_s - run.started_s
             job.error = job.error or run.error
             job.left -= 1
@@ -430,9 +498,11 @@ class Scheduler:
                 if not job.missing[user]:
                     self._make_ready(job, user)
             following = None if done else self._take(own)
+            if own is None:
+                self._hand_over()
             more = any(self._ready[device] for device in self._resting)
         if more:
-            self._start_others()
+            self._start_others(own)
         if done:
             # No device waits for this thread while outputs are copied and callbacks run.
             self._finish(job, job.error)
@@ -509,9 +579,10 @@ class Scheduler:
 class _InFlight:
     """One request on its way through the subgraphs."""
 
-    def __init__(self, number: int, arrays: Sequence[np.ndarray]):
+    def __init__(self, number: int, arrays: Sequence[np.ndarray], share: bool):
         self.number = number
         self.arrays = arrays
+        self.share = share  # its caller waits, so that the arrays stay as they are
         self.future: Future[Outputs] = Future()
         self.slot: Slot | None = None
         self.missing: list[int] = []

@@ -78,6 +78,11 @@ def memory_of(tensor: ov.Tensor, dtype: np.dtype[Any]) -> np.ndarray | None:
     return None if tensor.element_type == ov.Type.string else tensor.data.view(dtype)
 
 
+def is_plain(element_type: ov.Type) -> bool:
+    """Return whether a tensor's memory is an array with its values, of a type that NumPy has."""
+    return element_type != ov.Type.string and element_type.get_type_name() not in _VALUES
+
+
 def to_array(tensor: ov.Tensor) -> np.ndarray:
     """Copy a tensor into an array with its shape and values.
 

@@ -91,7 +91,7 @@ def chain(n_subgraphs: int) -> None:
 
 def alone_ms(executor) -> list[float]:
     """Return what each subgraph takes when nothing runs beside it."""
-    requests = executor._free[-1].requests
+    requests = executor._scheduler._free[-1].requests
     taken = np.empty((ROUNDS, len(requests)))
     for row in taken:
         for index, request in enumerate(requests):

@@ -143,6 +143,55 @@ def test_arrays_may_change_while_requests_are_in_flight():
             np.testing.assert_array_equal(value, np.full((2, 3), 2.0 * number))
 
 
+def test_a_call_reads_arrays_where_they_are_and_gives_outputs_of_its_own():
+    x = op.parameter([2, 3], np.float32, name="x")
+    model = ov.Model([op.result(op.add(op.relu(x, name="a"), x, name="y"))], [x], "twice")
+    read_only = np.full((2, 3), 4, np.float32)
+    read_only.flags.writeable = False
+    strided = np.full((3, 4), 5, np.float32).T[::2]
+    changing = np.empty((2, 3), np.float32)
+    with hl.ParallelExecutor(model, "CPU") as executor:
+        found = []
+        for number in range(4):
+            changing[...] = number
+            found += executor([changing]).values()
+        found += executor([read_only]).values()
+        found += executor([strided]).values()
+        changing[...] = 6
+        future = executor.submit([changing])
+        changing[...] = -1
+        found += future.result(timeout=60).values()
+        found[0] += 1
+        found += executor([np.full((2, 3), 7, np.float32)]).values()
+    for number, value in enumerate(found):
+        np.testing.assert_array_equal(value, np.full((2, 3), 2.0 * number + (number == 0)))
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_caller_waits_for_another_device_unless_something_waits_for_it_alone(goes_on, monkeypatch):
+    monkeypatch.setattr(overlap, "WORK_OF_A_SUBGRAPH", 0.0)
+    x = op.parameter([4], np.float32, name="x")
+    a, b = op.relu(x, name="a"), op.abs(x, name="b")
+    end = op.relu(op.exp(a, name="c"), name="d") if goes_on else a
+    model = ov.Model([op.result(op.add(end, b, name="sum"))], [x], "two")
+    affinity = hl.Affinity.uniform(model, "CPU").fix(patterns={"^[ad]$": "PARACC"})
+    waited = []
+    plain = scheduler.Slot.wait
+
+    def wait_here(slot, index):
+        waited.append(threading.current_thread() is threading.main_thread())
+        plain(slot, index)
+
+    monkeypatch.setattr(scheduler.Slot, "wait", wait_here)
+    with hl.ParallelExecutor(model, affinity, device_properties=F32) as executor:
+        assert executor.partition.n_subgraphs == (5 if goes_on else 3)
+        for _ in range(20):
+            executor([np.ones(4, np.float32)])
+    # Only the exponential can start before the absolute value is there.
+    assert all(waited) is not goes_on
+    assert len(waited) >= 20
+
+
 def test_threads_end_and_a_closed_executor_says_so():
     prepared = prepare(random_model(0))
     affinity = random_affinity(prepared.graph, ["PARACC", "CPU"], 0)
