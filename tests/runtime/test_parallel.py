@@ -168,7 +168,7 @@ def test_a_call_reads_arrays_where_they_are_and_gives_outputs_of_its_own():
 
 
 @pytest.mark.parametrize("goes_on", [False, True])
-def test_a_caller_waits_for_another_device_unless_something_waits_for_it_alone(goes_on, monkeypatch):
+def test_a_caller_waits_itself_unless_something_waits_for_this_alone(goes_on, monkeypatch):
     monkeypatch.setattr(overlap, "WORK_OF_A_SUBGRAPH", 0.0)
     x = op.parameter([4], np.float32, name="x")
     a, b = op.relu(x, name="a"), op.abs(x, name="b")
