@@ -174,6 +174,8 @@ def run_apply(
         Neither a file of an affinity nor a directory, or options that a frozen placement,
         which brings its properties along, cannot take.
     """
+    from hetero_lab.backend.bound import BoundModel
+    from hetero_lab.backend.core import shared_core
     from hetero_lab.experiments.profile.frozen import profile_frozen
     from hetero_lab.model.read import prepare
 
@@ -193,7 +195,10 @@ def run_apply(
                 "A frozen placement has its own properties. Leave --property out, or freeze anew."
             )
         frozen = profile_frozen(
-            prepared, given.stored, inputs=given.input, iterations=given.iterations
+            BoundModel(prepared, shared_core()),
+            given.stored,
+            inputs=given.input,
+            iterations=given.iterations,
         )
         commands.write_page(given.html, frozen)
         return frozen

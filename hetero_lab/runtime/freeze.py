@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import openvino as ov
 
 from hetero_lab.backend.core import runtime_version
 from hetero_lab.backend.emulation import emulated_devices, plugin_of
+from hetero_lab.errors import StoredFileError, shorten
 from hetero_lab.model.language import (
     forget_notes,
     is_language_model,
@@ -24,16 +27,72 @@ from hetero_lab.placement.placement import BoundPlacement
 from hetero_lab.runtime import run_frozen
 from hetero_lab.runtime.compiled import CompiledPlacement, labelled_clone
 from hetero_lab.runtime.generation import CompiledSession, generate
-from hetero_lab.tables import SCHEMA_VERSION, write_json
+from hetero_lab.tables import SCHEMA_VERSION, read_json, write_json
 
 PROGRAM = Path(run_frozen.__file__)
 PROMISED_TOKENS = 8  # of a generation whose logits are promised
+PLACEMENT_FILE, KIND = "placement.json", "frozen placement"
+
+
+class FrozenGeneration(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``run.py`` has to know of a language model; ``inputs`` are names and element types."""
+
+    inputs: list[tuple[str, str]]
+    logits: int
+    context_tokens: int | None
+
+
+class FrozenPlacement(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``placement.json`` of a frozen directory holds, and ``run.py`` reads.
+
+    Attributes
+    ----------
+    target, properties
+        As ``core.compile_model`` takes them.
+    inputs, outputs
+        Names, in the model's order.
+    emulated
+        Library and internal name of the plugin behind each emulated device.
+    affinity
+        The device of each node.
+    """
+
+    label: str
+    openvino_version: str
+    model_fingerprint: str
+    target: str
+    properties: dict[str, Any]
+    inputs: list[str]
+    outputs: list[str]
+    emulated: dict[str, tuple[str, str]]
+    affinity: dict[str, str]
+    generation: FrozenGeneration | msgspec.UnsetType = msgspec.UNSET
+    kind: str = KIND
+    schema_version: int = SCHEMA_VERSION
+
+
+def read_frozen(directory: str | os.PathLike[str]) -> FrozenPlacement:
+    """Read ``placement.json`` of a frozen directory.
+
+    Raises
+    ------
+    StoredFileError
+        It is missing or not whole.
+    """
+    data = read_json(Path(directory) / PLACEMENT_FILE, kind=KIND)
+    try:
+        return msgspec.convert(data, FrozenPlacement)
+    except msgspec.ValidationError as error:
+        raise StoredFileError(
+            f"{shorten(os.fspath(directory))} is not a whole frozen placement: {PLACEMENT_FILE}: "
+            f"{error}"
+        ) from error
 
 
 def write_frozen(
     target: Path, compiled: CompiledPlacement, requests: Sequence[list[np.ndarray]]
-) -> None:
-    """Write the files of a frozen placement into an empty directory.
+) -> FrozenPlacement:
+    """Write the files of a frozen placement into an empty directory; return what was frozen.
 
     Parameters
     ----------
@@ -42,7 +101,7 @@ def write_frozen(
     requests
         Inputs in the model's order, at least one; of a language model, a prompt each.
     """
-    write_program(target, compiled.placed, requests[0])
+    frozen = write_program(target, compiled.placed, requests[0])
     every: dict[str, Any] = {}
     run = _generate if is_language_model(compiled.placed.bound.model) else _infer
     for number, arrays in enumerate(requests):
@@ -50,9 +109,12 @@ def write_frozen(
         every |= {f"in{number}.{index}": array for index, array in enumerate(inputs)}
         every |= {f"out{number}.{index}": array for index, array in enumerate(outputs)}
     np.savez(target / "requests.npz", **every)
+    return frozen
 
 
-def write_program(target: Path, placed: BoundPlacement, arrays: Sequence[np.ndarray]) -> None:
+def write_program(
+    target: Path, placed: BoundPlacement, arrays: Sequence[np.ndarray]
+) -> FrozenPlacement:
     """Write model, placement, inputs and program, which is all that it takes to run; no compile."""
     bound = placed.bound
     model, _ = labelled_clone(placed, predict(placed.graph, placed.affinity))
@@ -65,31 +127,26 @@ def write_program(target: Path, placed: BoundPlacement, arrays: Sequence[np.ndar
     }
     forget_notes(model)  # where it was read is nobody else's business
     save(model, target / "model.xml")
-    generation = _generation(bound.model)
-    names = [input_name(port) for port in bound.model.inputs]
-    write_json(
-        target / "placement.json",
-        {
-            "kind": "frozen placement",
-            "schema_version": SCHEMA_VERSION,
-            "label": placed.label,
-            "openvino_version": runtime_version(),
-            "model_fingerprint": bound.fingerprint,
-            "target": compile_on,
-            "properties": _plain(properties),
-            "inputs": names,
-            "outputs": list(bound.output_names),
-            "emulated": {d: list(plugin_of(specs[d])) for d in placed.devices if d in specs},
-            "affinity": affinity,
-            **generation,
-        },
+    frozen = FrozenPlacement(
+        label=placed.label,
+        openvino_version=runtime_version(),
+        model_fingerprint=bound.fingerprint,
+        target=compile_on,
+        properties=_plain(properties),
+        inputs=[input_name(port) for port in bound.model.inputs],
+        outputs=list(bound.output_names),
+        emulated={d: plugin_of(specs[d]) for d in placed.devices if d in specs},
+        affinity=affinity,
+        generation=_generation(bound.model),
     )
-    asked = ["input_ids"] if generation else names
+    write_json(target / PLACEMENT_FILE, msgspec.to_builtins(frozen))
+    asked = ["input_ids"] if frozen.generation else frozen.inputs
     first: dict[str, Any] = dict(zip(asked, arrays, strict=True))
     np.savez(target / "inputs.npz", **first)
     shutil.copyfile(PROGRAM, target / "run.py")
     for file in tokenizer_files(bound.model):
         shutil.copyfile(file, target / file.name)
+    return frozen
 
 
 def _infer(
@@ -108,18 +165,15 @@ def _generate(
     return [prompt, made.token_ids], [made.logits]
 
 
-def _generation(model: ov.Model) -> dict[str, Any]:
-    """Return what the program has to know of a language model; nothing of any other."""
+def _generation(model: ov.Model) -> FrozenGeneration | msgspec.UnsetType:
     if not is_language_model(model):
-        return {}
+        return msgspec.UNSET
     known = language_model(model)
-    return {
-        "generation": {
-            "inputs": [[n, t.name] for n, t in zip(known.inputs, known.types, strict=True)],
-            "logits": known.logits,
-            "context_tokens": known.context_tokens,
-        }
-    }
+    return FrozenGeneration(
+        inputs=[(n, t.name) for n, t in zip(known.inputs, known.types, strict=True)],
+        logits=known.logits,
+        context_tokens=known.context_tokens,
+    )
 
 
 def _plain(value: Any) -> Any:

@@ -65,7 +65,7 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     target: str
     properties: dict[str, Any]
     affinity: dict[str, str]
-    emulated: dict[str, list[str]]
+    emulated: dict[str, tuple[str, str]]
     devices: dict[str, str]
     execution_devices: list[str]
     header: str

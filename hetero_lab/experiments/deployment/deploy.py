@@ -24,7 +24,7 @@ from hetero_lab.model.language import TOKENIZER_FILES, Scenario, is_language_mod
 from hetero_lab.model.read import Source
 from hetero_lab.placement.placement import PlacementLike, resolve
 from hetero_lab.runtime.compiled import compile_placed
-from hetero_lab.runtime.freeze import PROMISED_TOKENS, write_frozen
+from hetero_lab.runtime.freeze import PLACEMENT_FILE, PROMISED_TOKENS, write_frozen
 from hetero_lab.runtime.generation import (
     generation_precision,
     given_or_random_prompt,
@@ -32,7 +32,7 @@ from hetero_lab.runtime.generation import (
 )
 from hetero_lab.runtime.inputs import Inputs, bind_inputs, generate_inputs
 from hetero_lab.runtime.reference import executed_precision
-from hetero_lab.tables import make_directory, read_json, scratch_directory
+from hetero_lab.tables import make_directory, scratch_directory
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -112,7 +112,7 @@ def freeze(
     if is_language_model(bound.model):
         precision = generation_precision(placed, precision)
     with scratch_directory(target, ".hetero_lab-") as draft:
-        write_frozen(draft, compiled, arrays)
+        frozen = write_frozen(draft, compiled, arrays)
         seen = observe(draft)
         if seen.error:
             raise CompileError(
@@ -125,7 +125,6 @@ def freeze(
                         "The frozen placement gives other values than the compiled one; nothing "
                         "was written."
                     )
-        plan = read_json(draft / "placement.json", kind="frozen placement")
         write_contract(
             draft,
             Contract(
@@ -134,9 +133,12 @@ def freeze(
                 files={
                     file.name: file_digest(file)
                     for file in sorted(draft.iterdir())
-                    if file.name != "placement.json"
+                    if file.name != PLACEMENT_FILE
                 },
-                **{key: plan[key] for key in ("target", "properties", "affinity", "emulated")},
+                target=frozen.target,
+                properties=frozen.properties,
+                affinity=frozen.affinity,
+                emulated=frozen.emulated,
                 devices={name: seen.devices.get(name, "") for name in placed.devices},
                 execution_devices=seen.execution_devices,
                 header=seen.header,

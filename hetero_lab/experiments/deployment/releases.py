@@ -25,10 +25,10 @@ from hetero_lab.experiments.deployment.verify import (
     Verification,
     check_measuring,
     judged,
-    read_plan,
 )
 from hetero_lab.fetch import cache_dir
 from hetero_lab.progress import Progress
+from hetero_lab.runtime.freeze import read_frozen
 from hetero_lab.tables import make_directory
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def verify_across(
             f"not {shorten(repr(wrong or releases))}."
         )
     check_measuring(slower, turns, budget_s)
-    contract, plan = read_contract(directory), read_plan(directory)
+    contract, frozen = read_contract(directory), read_frozen(directory)
     found = []
     with Progress("releases", show=progress, total=len(releases), unit="releases") as bar:
         for release in releases:
@@ -146,7 +146,7 @@ def verify_across(
             python = environment_of(release)
             bar.note(f"run {release}")
             seen = observe(directory, python=python, turns=turns, budget_s=budget_s)
-            found.append(judged(directory, contract, plan, seen, slower))
+            found.append(judged(directory, contract, frozen, seen, slower))
             bar.advance()
     return Across(tuple(releases), tuple(found))
 

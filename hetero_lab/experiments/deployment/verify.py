@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hetero_lab.errors import ArgumentError, StoredFileError, names_at_hand, shorten
+from hetero_lab.errors import ArgumentError, names_at_hand, shorten
 from hetero_lab.experiments.deployment.check_run import (
     BUDGET_S,
     TURNS,
@@ -22,8 +22,9 @@ from hetero_lab.experiments.deployment.contract import (
     read_contract,
 )
 from hetero_lab.runtime.exported import parse_header
+from hetero_lab.runtime.freeze import FrozenPlacement, read_frozen
 from hetero_lab.runtime.reference import compare
-from hetero_lab.tables import html_table, read_json
+from hetero_lab.tables import html_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -150,9 +151,9 @@ def verify(
     True
     """
     check_measuring(slower, turns, budget_s)
-    contract, plan = read_contract(directory), read_plan(directory)
+    contract, frozen = read_contract(directory), read_frozen(directory)
     seen = observe(directory, turns=turns, budget_s=budget_s)
-    return judged(directory, contract, plan, seen, slower)
+    return judged(directory, contract, frozen, seen, slower)
 
 
 def check_measuring(slower: float, turns: int, budget_s: float) -> None:
@@ -162,31 +163,18 @@ def check_measuring(slower: float, turns: int, budget_s: float) -> None:
             raise ArgumentError(f"{name}= is a number above 0, not {value!r}.")
 
 
-def read_plan(directory: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read ``placement.json``; StoredFileError if it does not hold what ``run.py`` reads."""
-    plan = read_json(Path(directory) / "placement.json", kind="frozen placement")
-    if not isinstance(plan.get("target"), str) or not all(
-        isinstance(plan.get(key), dict) for key in ("properties", "affinity", "emulated")
-    ):
-        raise StoredFileError(
-            f"{shorten(os.fspath(directory))} is not a whole frozen placement: placement.json "
-            "lacks target, properties, affinity or emulated."
-        )
-    return plan
-
-
 def judged(
     directory: str | os.PathLike[str],
     contract: Contract,
-    plan: Mapping[str, Any],
+    frozen: FrozenPlacement,
     seen: ObservedRun,
     slower: float,
 ) -> Verification:
     """Compare what was seen of a directory with its contract, part by part."""
     parts = [
         _model(directory, contract),
-        _affinity(contract, plan),
-        _properties(contract, plan),
+        _affinity(contract, frozen),
+        _properties(contract, frozen),
         _devices(contract, seen),
         _compile(seen),
         _partition(contract, seen),
@@ -209,8 +197,8 @@ def _model(directory: str | os.PathLike[str], contract: Contract) -> ContractPar
     return ContractPart("model", OK)
 
 
-def _affinity(contract: Contract, plan: Mapping[str, Any]) -> ContractPart:
-    now, then = plan["affinity"], contract.affinity
+def _affinity(contract: Contract, frozen: FrozenPlacement) -> ContractPart:
+    now, then = frozen.affinity, contract.affinity
     moved = [
         f"{op}: {then.get(op, 'nowhere')} → {now.get(op, 'nowhere')}"
         for op in dict.fromkeys([*then, *now])
@@ -223,9 +211,9 @@ def _affinity(contract: Contract, plan: Mapping[str, Any]) -> ContractPart:
     return ContractPart("affinity", OK)
 
 
-def _properties(contract: Contract, plan: Mapping[str, Any]) -> ContractPart:
+def _properties(contract: Contract, frozen: FrozenPlacement) -> ContractPart:
     then = dict(_flat({"target": contract.target, **contract.properties, **contract.emulated}))
-    now = dict(_flat({"target": plan["target"], **plan["properties"], **plan["emulated"]}))
+    now = dict(_flat({"target": frozen.target, **frozen.properties, **frozen.emulated}))
     other = [
         f"{key}: {then.get(key, 'not set')} → {now.get(key, 'not set')}"
         for key in dict.fromkeys([*then, *now])

@@ -3,50 +3,47 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hetero_lab.backend.bound import BoundModel, bind
+from hetero_lab.backend.bound import BoundModel
 from hetero_lab.backend.virtual import parse_virtual
 from hetero_lab.clock import now
 from hetero_lab.errors import CompileError, StoredFileError, last_line, shorten
 from hetero_lab.experiments.environment import current_environment
 from hetero_lab.experiments.profile.result import Profile
 from hetero_lab.model.opgraph import OpGraph
-from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, partition_of
 from hetero_lab.placement.placement import BoundPlacement, Placement
 from hetero_lab.runtime import peak_memory, run_frozen
 from hetero_lab.runtime.compiled import CompiledPlacement
+from hetero_lab.runtime.freeze import PLACEMENT_FILE, FrozenPlacement, read_frozen
 from hetero_lab.runtime.inputs import Inputs, given_or_generated
 from hetero_lab.runtime.reference import compare_with_reference, executed_precision
 from hetero_lab.runtime.timing import latency_of, time_once, turns, warm_up
-from hetero_lab.tables import read_json
 
-_FILES = ("placement.json", "model.xml", "model.bin")
+_FILES = (PLACEMENT_FILE, "model.xml", "model.bin")
 
 
 def profile_frozen(
-    model: Source,
+    bound: BoundModel,
     directory: str | os.PathLike[str],
     *,
     inputs: Inputs | None = None,
-    iterations: int | None = None,
-    budget_s: float | None = None,
+    iterations: int = 100,
 ) -> Profile:
     """Measure what :func:`hetero_lab.freeze` wrote, with the very code that it left there.
 
     Parameters
     ----------
-    model
+    bound
         The model that was frozen; its f32 outputs are the reference.
     directory
         What ``freeze`` wrote.
-    inputs, iterations, budget_s
+    inputs, iterations
         As for :func:`hetero_lab.profile`. There are no counters.
 
     Raises
@@ -56,7 +53,6 @@ def profile_frozen(
     CompileError
         The runtime refuses it, for instance because a device is not here.
     """
-    bound = bind(model)
     frozen = _read(directory, bound)
     placed = BoundPlacement(bound, _placement(frozen, bound.graph, directory))
     arrays = given_or_generated(bound, inputs)
@@ -68,7 +64,7 @@ def profile_frozen(
     except RuntimeError as error:
         raise CompileError(
             f"The runtime cannot compile the frozen placement {shorten(os.fspath(directory))} on "
-            f"{frozen['target']}: {last_line(error)}"
+            f"{frozen.target}: {last_line(error)}"
         ) from error
     compile_ms = (now() - started) * 1e3
     partition, as_predicted = _partition(placed)
@@ -77,8 +73,7 @@ def profile_frozen(
     infer = partial(request.infer, share_outputs=True)  # as every other profile is timed
     first_ms = time_once(infer) / 1e3
     warm_up(infer)
-    limit = iterations or (100 if budget_s is None else None)
-    samples = list(turns(infer, limit, budget_s))
+    samples = list(turns(infer, iterations, None))
     peak_bytes = peak_memory.peak_bytes()
     agreement = compare_with_reference(
         bound, arrays, whole.read_outputs(request), executed_precision((), whole)
@@ -103,7 +98,7 @@ def profile_frozen(
     )
 
 
-def _read(directory: str | os.PathLike[str], bound: BoundModel) -> dict[str, Any]:
+def _read(directory: str | os.PathLike[str], bound: BoundModel) -> FrozenPlacement:
     name = shorten(os.fspath(directory))
     missing = [file for file in _FILES if not (Path(directory) / file).is_file()]
     if missing:
@@ -111,14 +106,8 @@ def _read(directory: str | os.PathLike[str], bound: BoundModel) -> dict[str, Any
             f"{name} is no frozen placement: it has no {' and no '.join(missing)}. "
             "hetero_lab.freeze(model, placement, directory) writes one."
         )
-    frozen = read_json(Path(directory) / "placement.json", kind="frozen placement")
-    texts = ("target", "model_fingerprint", "label")
-    maps = ("emulated", "affinity", "properties")
-    if not all(isinstance(frozen.get(key), str) for key in texts) or not all(
-        isinstance(frozen.get(key), dict) for key in maps
-    ):
-        raise StoredFileError(f"{name} is not a whole frozen placement.")
-    if frozen["model_fingerprint"] != bound.fingerprint:
+    frozen = read_frozen(directory)
+    if frozen.model_fingerprint != bound.fingerprint:
         raise StoredFileError(
             f"{name} was frozen from another model than {shorten(bound.graph.name)}, or from "
             "other weights or shapes. Freeze this model, or name the one that was frozen."
@@ -127,17 +116,17 @@ def _read(directory: str | os.PathLike[str], bound: BoundModel) -> dict[str, Any
 
 
 def _placement(
-    frozen: Mapping[str, Any], graph: OpGraph, directory: str | os.PathLike[str]
+    frozen: FrozenPlacement, graph: OpGraph, directory: str | os.PathLike[str]
 ) -> Placement:
-    direct = not frozen["target"].startswith("HETERO:")
+    direct = not frozen.target.startswith("HETERO:")
     # What AUTO, MULTI and BATCH were given has no device of its own name.
-    by_device: Any = frozen["properties"].get("DEVICE_PROPERTIES", {})
-    if direct and parse_virtual(frozen["target"]) is None:
-        by_device = {frozen["target"]: frozen["properties"]}
+    by_device: Any = frozen.properties.get("DEVICE_PROPERTIES", {})
+    if direct and parse_virtual(frozen.target) is None:
+        by_device = {frozen.target: frozen.properties}
     try:
         return Placement(
-            Affinity.from_graph(graph, frozen["affinity"]),
-            label=frozen["label"] or Path(directory).name,
+            Affinity.from_graph(graph, frozen.affinity),
+            label=frozen.label or Path(directory).name,
             device_properties=by_device,
             direct=direct,
         )
@@ -159,8 +148,8 @@ def _partition(placed: BoundPlacement) -> tuple[Partition, bool | None]:
     return predicted, None
 
 
-def _emulated(frozen: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+def _emulated(frozen: FrozenPlacement) -> tuple[tuple[str, str], ...]:
     return tuple(
-        (device, str(internal).removeprefix(f"{device}_"))
-        for device, (_, internal) in frozen["emulated"].items()
+        (device, internal.removeprefix(f"{device}_"))
+        for device, (_, internal) in frozen.emulated.items()
     )

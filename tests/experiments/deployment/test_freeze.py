@@ -13,6 +13,7 @@ from random_models import random_affinity, random_model
 from small_language_models import decoder
 
 import hetero_lab as hl
+from hetero_lab.backend.bound import bind
 from hetero_lab.errors import InputError, OutputPathError
 from hetero_lab.experiments.profile.frozen import profile_frozen
 from hetero_lab.model.language import language_model, tokenizer_files
@@ -69,7 +70,7 @@ def test_auto_is_frozen_and_measured_as_it_lies_there(tmp_path):
     hl.emulate("FRZDSP", properties=F32["CPU"])
     directory = hl.freeze("digits_inception", "AUTO:FRZDSP,CPU", tmp_path)
     assert hl.verify(directory, turns=3, slower=1e6).ok
-    measured = profile_frozen("digits_inception", directory, iterations=10)
+    measured = profile_frozen(bind("digits_inception"), directory, iterations=10)
     assert measured.affinity.devices == ("AUTO:FRZDSP,CPU",)
     assert {a.verdict for a in measured.agreement} == {"equal"}
 

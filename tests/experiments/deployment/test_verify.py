@@ -25,8 +25,9 @@ from hetero_lab.experiments.deployment.contract import (
     write_contract,
 )
 from hetero_lab.experiments.deployment.releases import environment_of
-from hetero_lab.experiments.deployment.verify import judged, read_plan
+from hetero_lab.experiments.deployment.verify import judged
 from hetero_lab.model.read import prepare
+from hetero_lab.runtime.freeze import read_frozen
 
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 ANY = 1e6  # a latency that a busy machine cannot break
@@ -60,7 +61,7 @@ def edit(directory, change):
 
 def judge(directory, seen, **changes):
     contract = msgspec.structs.replace(read_contract(directory), **changes)
-    return judged(directory, contract, read_plan(directory), seen, 0.1)
+    return judged(directory, contract, read_frozen(directory), seen, 0.1)
 
 
 def test_what_is_untouched_is_kept(deployed):
