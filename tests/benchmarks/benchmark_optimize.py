@@ -52,18 +52,22 @@ def device_of(kind: str, given: argparse.Namespace) -> str:
     )
 
 
-def costs_of(learnt: Path, kind: str, device: str, scratch: Path) -> hl.CostModel:
+def costs_of(learnt: Path, kind: str, device: str, scratch: Path) -> hl.CostModel | None:
     """Return costs that were learnt on a device which lacks nothing, as they are on one that does.
 
-    A unit with an op that it lacks is none of its units; what else is known of it stays.
+    There are none if a unit holds ops that it lacks beside others: as parts, they cost something
+    else.
     """
     data = json.loads(learnt.read_text())
     data = json.loads(json.dumps(data).replace(json.dumps(data["devices"][0]), json.dumps(device)))
     gone = SUPPORT[kind].get("unsupported", set())
     type_of = {name: op_type for name, op_type, *_ in data["graph"]["ops"]}
     for ops, times_us, *_ in data["units"]:
-        if any(type_of[op] in gone for op in ops):
+        lacks = [type_of[op] in gone for op in ops]
+        if all(lacks):
             times_us[0] = None
+        elif any(lacks):
+            return None
     written = scratch / f"{learnt.stem}.{kind}.json"
     written.write_text(json.dumps(data))
     return hl.CostModel.from_json(written)
