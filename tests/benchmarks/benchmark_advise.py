@@ -1,8 +1,8 @@
 """Regret of advise: how far the advice is behind the best of all its candidates.
 
-Run by hand: ``python tests/benchmarks/benchmark_advise.py [--budget 60] [--models a,b] [--devices
-cpu,emulated]``. For each model, on CPU alone and on CPU with an emulated device: advise within the
-budget, then measure every candidate exhaustively, in turns with each other, until each ratio is
+Run by hand: ``python -m tests.benchmarks.benchmark_advise [--budget 60] [--models a,b] [--devices
+cpu,emulated]``. For each model, on CPU alone and on CPU with an emulated device (with ``gpu``, on
+CPU and GPU): advise within the budget, then measure every candidate exhaustively, in turns with each other, until each ratio is
 known to 1 %. Prints the advice, the best of all, the regret (time of the advice over that of the
 best, minus one), and the share of the exhaustive measurement's time that the advice took.
 """
@@ -23,7 +23,7 @@ F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 def regret_of(model: str, devices: list[str], budget_s: float, exhaustive_s: float) -> None:
     """Print one line: what is advised, what is best, and how far that is apart."""
     loaded = hl.load(model)
-    properties = {"CPU": F32} if EMULATED in devices else None
+    properties = {name: F32 for name in devices if name != EMULATED} if devices[1:] else None
     began = time.perf_counter()
     advice = hl.advise(
         loaded, devices, device_properties=properties, budget_s=budget_s, progress=False
@@ -68,8 +68,8 @@ def main() -> None:
     hl.emulate(EMULATED, unsupported={"Softmax", "Concat"}, faster_by="auto")
     for model in given.models.split(","):
         for devices in given.devices.split(","):
-            names = ["CPU"] if devices == "cpu" else [EMULATED, "CPU"]
-            regret_of(model, names, given.budget, given.exhaustive)
+            beside = {"cpu": [], "emulated": [EMULATED], "gpu": ["GPU"]}[devices]
+            regret_of(model, [*beside, "CPU"], given.budget, given.exhaustive)
 
 
 if __name__ == "__main__":
