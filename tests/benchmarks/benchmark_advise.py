@@ -2,9 +2,13 @@
 
 Run by hand: ``python -m tests.benchmarks.benchmark_advise [--budget 60] [--models a,b] [--devices
 cpu,emulated]``. For each model, on CPU alone and on CPU with an emulated device (with ``gpu``, on
-CPU and GPU): advise within the budget, then measure every candidate exhaustively, in turns with each other, until each ratio is
-known to 1 %. Prints the advice, the best of all, the regret (time of the advice over that of the
-best, minus one), and the share of the exhaustive measurement's time that the advice took.
+CPU and GPU): advise within the budget, then measure every candidate exhaustively, in turns with
+each other, until each ratio is known to 1 %. Prints the advice, the best of all, the regret (time
+of the advice over that of the best, minus one), and the share of the exhaustive measurement's time
+that the advice took.
+
+``--requests 4`` asks for throughput with so many requests and for latency, and measures both
+pieces of advice with so many requests in flight, in turns with each other.
 """
 
 from __future__ import annotations
@@ -57,6 +61,32 @@ def regret_of(model: str, devices: list[str], budget_s: float, exhaustive_s: flo
     )
 
 
+def throughput_of(model: str, budget_s: float, requests: int) -> None:
+    """Print one line: what is advised for latency and throughput, and both with many requests."""
+    loaded = hl.load(model)
+    placements = []
+    for objective in ("latency", "throughput"):
+        advice = hl.advise(
+            loaded, ["CPU"], objective=objective,
+            requests=1 if objective == "latency" else requests,
+            budget_s=budget_s, progress=False,
+        )  # fmt: skip
+        placed = advice.chosen.placement
+        placements.append(replace(placed, label=f"{objective}: {advice.chosen.row.label}"))
+    made = hl.sweep(
+        loaded, placements, requests=requests, budget_s=2 * budget_s, precision=0.01,
+        counters=False, baselines=False, progress=False,
+    )  # fmt: skip
+    (first, second), ratio = made.rows, made.rows[1].series.ratio
+    assert ratio is not None
+    middle, low, high, _ = ratio
+    print(
+        f"{model:<18} {requests} requests in flight: {second.label} takes {middle:.3f} of the time "
+        f"of {first.label} (95 %: {low:.3f} to {high:.3f})",
+        flush=True,
+    )
+
+
 def main() -> None:
     """Read the arguments and print a line a model and set of devices."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -64,9 +94,13 @@ def main() -> None:
     parser.add_argument("--exhaustive", type=float, default=120.0)
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--devices", default="cpu,emulated")
+    parser.add_argument("--requests", type=int, default=1)
     given = parser.parse_args()
     hl.emulate(EMULATED, unsupported={"Softmax", "Concat"}, faster_by="auto")
     for model in given.models.split(","):
+        if given.requests > 1:
+            throughput_of(model, given.budget, given.requests)
+            continue
         for devices in given.devices.split(","):
             beside = {"cpu": [], "emulated": [EMULATED], "gpu": ["GPU"]}[devices]
             regret_of(model, [*beside, "CPU"], given.budget, given.exhaustive)
