@@ -8,7 +8,7 @@ know hardware by its full name: MULTI over a device and its emulation runs on on
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,23 +21,30 @@ if TYPE_CHECKING:
     import openvino as ov
 
 KINDS = ("AUTO", "MULTI", "BATCH")
-_BATCH = re.compile(r"(?P<device>[^()]+)(\((?P<size>[1-9][0-9]*)\))?")
+_NUMBERED = re.compile(r"(?P<device>[^()]+)(\((?P<number>[1-9][0-9]*)\))?")
 
 
 @dataclass(frozen=True)
 class VirtualDevice:
     """``AUTO:GPU,CPU``, ``MULTI:GPU,CPU`` or ``BATCH:GPU(8)``.
 
-    ``batch_size`` is ``None`` where OpenVINO chooses it.
+    ``numbers`` has for each device the size of a batch, or how many requests MULTI has in flight
+    on it at most (``MULTI:GPU(3),CPU(1)``); ``None`` where OpenVINO chooses.
     """
 
     kind: str
     devices: tuple[str, ...]
-    batch_size: int | None = None
+    numbers: tuple[int | None, ...]
 
     def __str__(self) -> str:
-        size = "" if self.batch_size is None else f"({self.batch_size})"
-        return f"{self.kind}:{','.join(self.devices)}{size}"
+        return self._named(self.devices)
+
+    def _named(self, devices: Sequence[str]) -> str:
+        numbered = [
+            device if number is None else f"{device}({number})"
+            for device, number in zip(devices, self.numbers, strict=True)
+        ]
+        return f"{self.kind}:{','.join(numbered)}"
 
     def check(self, core: ov.Core) -> None:
         """Raise DeviceError for a device that is missing or named twice.
@@ -73,7 +80,7 @@ class VirtualDevice:
         specs = emulated_devices(core)
         names = {d: plugin_of(specs[d])[1] if d in specs else d for d in self.devices}
         own = dict(by_device.get(self.kind, {}))
-        target = str(VirtualDevice(self.kind, tuple(names.values()), self.batch_size))
+        target = self._named([names[d] for d in self.devices])
         if self.kind == "BATCH":
             return target, {**by_device.get(self.devices[0], {}), **own}
         inner = {names[d]: dict(by_device[d]) for d in self.devices if by_device.get(d)}
@@ -105,19 +112,26 @@ def parse_virtual(name: str) -> VirtualDevice | None:
     kind, _, rest = name.partition(":")
     if kind not in KINDS:
         return None
-    if kind == "BATCH":
-        match = _BATCH.fullmatch(rest)
-        if match is None or "," in rest:
-            raise DeviceError(
-                f"{shorten(name)} is no device of BATCH. It takes one device, perhaps with a batch "
-                "size: 'BATCH:GPU' or 'BATCH:GPU(8)'."
-            )
-        size = match["size"]
-        return VirtualDevice(kind, (match["device"].strip(),), int(size) if size else None)
-    devices = tuple(part.strip() for part in rest.split(",") if part.strip())
-    if not devices:
+    parts = [part.strip() for part in rest.split(",") if part.strip()]
+    if not parts and kind != "BATCH":
         raise DeviceError(f"{shorten(name)} names no device, as in '{kind}:GPU,CPU'.")
-    return VirtualDevice(kind, devices)
+    matches = [_NUMBERED.fullmatch(part) for part in parts]
+    if kind == "BATCH" and (len(parts) != 1 or None in matches):
+        raise DeviceError(
+            f"{shorten(name)} is no device of BATCH. It takes one device, perhaps with a batch "
+            "size: 'BATCH:GPU' or 'BATCH:GPU(8)'."
+        )
+    found = [(match["device"].strip(), match["number"]) for match in matches if match]
+    if len(found) < len(parts) or (kind == "AUTO" and any(number for _, number in found)):
+        raise DeviceError(
+            f"{shorten(name)} is no device of {kind}. Only MULTI takes how many requests may be "
+            "in flight on a device: 'MULTI:GPU(3),CPU(1)'."
+        )
+    return VirtualDevice(
+        kind,
+        tuple(device for device, _ in found),
+        tuple(int(number) if number else None for _, number in found),
+    )
 
 
 def named_by_plugin(core: ov.Core) -> dict[str, str]:

@@ -3,9 +3,10 @@
 For branches of convolutions, one on ``--device`` (GPU) and one on the CPU, in f32: both devices
 alone, HETERO, the branches' own times and what starting both with ``start_async`` takes, and the
 parallel executor, in turns in one process. Then results per second with four requests in flight:
-the devices alone, HETERO, the parallel executor, and OpenVINO's MULTI over both. All outputs are
-compared with the CPU in f32. ``--emulate`` makes the device of CPU threads (one thread each), so
-that the script itself can be tried anywhere; ``--rig`` starts OpenVINO's GPU plugin on a CPU.
+the devices alone, HETERO, the parallel executor, and OpenVINO's MULTI over both, also with a number
+of requests for each device. All outputs are compared with the CPU in f32. ``--emulate`` makes the
+device of CPU threads (one thread each), so that the script itself can be tried anywhere; ``--rig``
+starts OpenVINO's GPU plugin on a CPU.
 Prints a JSON line for each shape, then a table. The exit code is 1 if an output is wrong.
 """
 
@@ -185,6 +186,8 @@ def throughputs(
     import numpy as np
 
     import hetero_lab as hl
+    from hetero_lab.backend.core import shared_core
+    from hetero_lab.experiments.search.candidates import over_all
     from hetero_lab.runtime.throughput import run_parallel_turn, run_queue_turn
 
     model = branches_model(*shape)
@@ -200,6 +203,9 @@ def throughputs(
             queued[label] = hl.Placement(affinity, label, {one: own[one]}, direct=True)
     if not emulated:
         queued["MULTI"] = f"MULTI:{device},CPU"
+        name, own = over_all((device, "CPU"), REQUESTS, properties, shared_core())
+        affinity = hl.compile(model, name).placement.affinity
+        queued[name] = hl.Placement(affinity, name, own, direct=True)
     compiled = {name: hl.compile(model, placement) for name, placement in queued.items()}
     wanted = next(iter(compiled["CPU, latency"](inputs).values()))
     samples: dict[str, list[float]] = {}

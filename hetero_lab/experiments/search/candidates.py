@@ -28,6 +28,7 @@ from hetero_lab.planning.memory import (
     placement_memory,
 )
 from hetero_lab.planning.objective import LATENCY
+from hetero_lab.runtime.submodels import leave_cores
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -128,6 +129,9 @@ def candidates_for(
         offer(f"AUTO:{together}", f"AUTO:{together}", hint)
         if many:
             offer(f"MULTI:{together}", f"MULTI:{together}", {})
+        if many and requests >= len(devices):
+            name, changes = over_all(devices, requests, device_properties, core)
+            offer(name, name, changes)
     for device in whole:
         for label, properties in _variations(device, requests if many else 1, core).items():
             offer(device, f"{device} · {label}", {device: properties})
@@ -144,6 +148,27 @@ def candidates_for(
             remedied = follow_remedies(bound.graph, first.affinity, able)
             offer(remedied, f"{first.label} {REMEDIED}", free)
     return found
+
+
+def over_all(
+    devices: Sequence[str],
+    requests: int,
+    device_properties: Mapping[str, Mapping[str, Any]],
+    core: ov.Core,
+) -> tuple[str, dict[str, dict[str, Any]]]:
+    """Return a MULTI that has requests in flight on all devices, and properties for it.
+
+    MULTI by itself fills the first device with as many as this takes, so that few requests never
+    get to another one. Here all but the first have one in flight at a time, as fast as they can.
+    """
+    first, *others = devices
+    one_at_a_time = {"PERFORMANCE_HINT": "LATENCY"}
+    own = {
+        first: dict(device_properties.get(first, {})),
+        **{d: {**one_at_a_time, **device_properties.get(d, {})} for d in others},
+    }
+    numbered = [f"{first}({requests - len(others)})", *(f"{device}(1)" for device in others)]
+    return f"MULTI:{','.join(numbered)}", leave_cores(own, core, n_left=requests)
 
 
 def _variations(device: str, requests: int, core: ov.Core) -> dict[str, dict[str, Any]]:

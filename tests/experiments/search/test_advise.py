@@ -266,6 +266,10 @@ def test_what_is_raced_for_latency_and_for_throughput():
         "digits_inception", ("ADVDSP", "CPU"), core, objective="throughput", requests=4
     ).placements
     assert {"MULTI:ADVDSP,CPU", "CPU · throughput hint", "CPU · 4 streams"} <= set(many)
+    # Without numbers MULTI gives a few requests to the first device only.
+    assert many["MULTI:ADVDSP(3),CPU(1)"].device_properties == {
+        "CPU": {"PERFORMANCE_HINT": "LATENCY"}
+    }
     assert many["AUTO:ADVDSP,CPU"].device_properties["AUTO"] == {
         "PERFORMANCE_HINT": "CUMULATIVE_THROUGHPUT"
     }

@@ -84,7 +84,11 @@ def test_properties_reach_the_device_behind():
         ("AUTO:", "names no device"),
         ("AUTO:XPU,CPU", "'XPU' is not a device here"),
         ("MULTI:CPU,CPU", "names 'CPU' twice"),
+        ("MULTI:CPU(0)", "no device of MULTI"),
+        ("MULTI:CPU(2", "no device of MULTI"),
+        ("AUTO:CPU(2)", "no device of AUTO"),
         ("BATCH:CPU(0)", "no device of BATCH"),
+        ("BATCH:", "no device of BATCH"),
         ("BATCH:CPU,CPU", "no device of BATCH"),
         ("HETERO:AUTO,CPU", "'AUTO' is not a device here"),
     ],
@@ -100,6 +104,18 @@ def test_an_emulated_device_runs_nothing_that_it_does_not_claim():
         DeviceError, match="VIRPART is emulated and does not claim .head_digit/softmax"
     ):
         hl.compile("digits_inception", "AUTO:VIRPART,CPU")
+
+
+def test_multi_is_told_how_many_requests_a_device_has_in_flight():
+    model = hl.load("digits_inception")
+    hl.emulate("VIRTWO")
+    for name, device in (("MULTI:CPU(2)", "CPU"), ("MULTI:VIRTWO(3)", "VIRTWO")):
+        compiled = hl.compile(model, name)
+        assert compiled.placement.label == name
+        assert compiled.placement.devices == (device,)
+        assert set(compiled([np.zeros((1, 1, 8, 8), np.float32)])) == {"digit", "parity"}
+    profile = hl.profile(model, "MULTI:CPU(2)", requests=2, iterations=10, progress=False)
+    assert profile.label == "MULTI:CPU(2)"
 
 
 def test_no_affinity_names_a_virtual_device():
