@@ -1,5 +1,8 @@
 """How far a long call is: one line that appears after two seconds, in terminals and notebooks.
 
+Where a line cannot be drawn again (a file, a pipe, the log of a CI), there is one after two seconds
+and one every half minute.
+
 The thread that works draws the line between its steps, so that drawing does not disturb what it
 measures; only while one step lasts (a compile, an integer program) a second thread keeps the time
 on it going.
@@ -7,6 +10,7 @@ on it going.
 
 from __future__ import annotations
 
+import sys
 import threading
 from types import TracebackType
 from typing import TypeVar
@@ -19,9 +23,11 @@ _Self = TypeVar("_Self", bound="Progress")
 _APPEARS_S = 2.0
 _EVERY_S = 0.5
 _STUCK_S = 1.5  # without a step, after which the other thread draws
+_EVERY_IN_A_LOG_S = 30.0
 _COUNTED = "{desc} |{bar}| {n:.0f} of {total:.0f} {unit}, {elapsed} {postfix}"
 _TIMED = "{desc} |{bar}| {n:.0f} of {total:.0f} s {postfix}"
 _OPEN = "{desc}: {elapsed} {postfix}"
+_BAR, _NO_BAR = " |{bar}|", ":"
 
 
 class Progress:
@@ -60,6 +66,7 @@ class Progress:
             leave=False,
             bar_format=counted if budget_s is None else _TIMED,
         )
+        self._in_a_log = show and not self._bar.gui and not sys.stderr.isatty()
         self._lock = threading.RLock()
         self._closed = threading.Event()
         self._ticker = threading.Thread(target=self._tick, name="hetero_lab progress", daemon=True)
@@ -105,11 +112,19 @@ class Progress:
             self._draw(_STUCK_S)
 
     def _draw(self, every_s: float) -> None:
+        if self._in_a_log and self._drawn > self._began:
+            every_s = _EVERY_IN_A_LOG_S
         if self._bar.disable or now() < max(self._began + _APPEARS_S, self._drawn + every_s):
             return
         with self._lock:
-            if not self._closed.is_set():
-                self._drawn = now()
-                if self._budget_s is not None:
-                    self._bar.n = min(self._drawn - self._began, self._budget_s)
+            if self._closed.is_set():
+                return
+            self._drawn = now()
+            if self._budget_s is not None:
+                self._bar.n = min(self._drawn - self._began, self._budget_s)
+            if self._in_a_log:
+                self._bar.bar_format = self._bar.bar_format.replace(_BAR, _NO_BAR)
+                print(str(self._bar).rstrip(), file=sys.stderr, flush=True)  # noqa: T201
+            else:
                 self._bar.refresh()
+                self._bar.delay = 0  # else tqdm takes it that there is nothing to take away

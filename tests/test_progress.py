@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 import time
 
 import pytest
@@ -20,67 +21,98 @@ def seconds(monkeypatch):
     return wait
 
 
+@pytest.fixture
+def terminal(capsys, monkeypatch):
+    monkeypatch.setattr(type(sys.stderr), "isatty", lambda _: True)
+    return capsys
+
+
 def drawn(capsys) -> list[str]:
     return [line.strip() for line in capsys.readouterr().err.split("\r") if line.strip()]
 
 
-def test_nothing_is_drawn_before_two_seconds(seconds, capsys):
+def test_nothing_is_drawn_before_two_seconds(seconds, terminal):
     with Progress("evaluate", show=True, total=10, unit="examples") as progress:
         for _ in range(3):
             progress.advance()
             seconds(0.5)
-    assert drawn(capsys) == []
+    assert drawn(terminal) == []
 
 
-def test_steps_are_counted(seconds, capsys):
+def test_steps_are_counted(seconds, terminal):
     with Progress("evaluate", show=True, total=10, unit="examples") as progress:
         seconds(2.1)
         progress.advance(3)
         progress.note("all right")
         progress.advance(1)
-    lines = drawn(capsys)
+    lines = drawn(terminal)
     assert len(lines) == 1  # the others came within half a second
     assert lines[0].startswith("evaluate |")
     assert "| 3 of 10 examples" in lines[0]
 
 
-def test_a_step_may_count_anew(seconds, capsys):
+def test_a_step_may_count_anew(seconds, terminal):
     with Progress("quantise", show=True) as progress:
         seconds(3)
         progress.step("collect statistics", total=20)
         progress.advance(5)
         seconds(1)
         progress.note("so far")
-    first, last = drawn(capsys)
+    first, last = drawn(terminal)
     assert "collect statistics |" in first
     assert "| 0 of 20" in first
     assert "| 5 of 20" in last
     assert last.endswith("so far")
 
 
-def test_a_budget_shows_the_time_that_is_used(seconds, capsys):
+def test_a_budget_shows_the_time_that_is_used(seconds, terminal):
     with Progress("calibrate", show=True, budget_s=60) as progress:
         seconds(15)
         progress.step("measure")
         seconds(100)
         progress.step("prove")
-    first, last = drawn(capsys)
+    first, last = drawn(terminal)
     assert "measure |" in first
     assert "| 15 of 60 s" in first
     assert "| 60 of 60 s" in last
 
 
-def test_while_one_step_lasts_the_line_is_kept_going(seconds, capsys):
+def test_while_one_step_lasts_the_line_is_kept_going(seconds, terminal):
     with Progress("compile", show=True):
         seconds(5)
         time.sleep(1.2)  # the other thread looks every half second
-    assert drawn(capsys)[0].startswith("compile: ")
+    assert drawn(terminal)[0].startswith("compile: ")
 
 
-def test_show_false_draws_nothing(seconds, capsys):
+def test_show_false_draws_nothing(seconds, terminal):
     with Progress("evaluate", show=False, total=10) as progress:
         seconds(5)
         progress.step("second", total=3)
         progress.advance()
         progress.note("text")
-    assert drawn(capsys) == []
+    assert drawn(terminal) == []
+
+
+def test_the_line_is_taken_away_from_a_terminal(seconds, terminal):
+    with Progress("evaluate", show=True, total=10) as progress:
+        seconds(3)
+        progress.advance()
+    *_, last_line, blank, begin = terminal.readouterr().err.split("\r")
+    assert "1 of 10" in last_line
+    assert blank.strip() == begin == ""
+    assert len(blank) >= len(last_line.rstrip())
+
+
+def test_a_log_gets_a_line_every_half_minute(seconds, capsys):
+    with Progress("calibrate", show=True, budget_s=100) as progress:
+        for n in range(100):
+            progress.step("measure")
+            progress.note(f"{n} placements measured")
+            seconds(1)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        "measure: 2 of 100 s , 1 placements measured",
+        "measure: 32 of 100 s , 31 placements measured",
+        "measure: 62 of 100 s , 61 placements measured",
+        "measure: 92 of 100 s , 91 placements measured",
+    ]

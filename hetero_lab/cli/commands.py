@@ -8,7 +8,7 @@ import os
 import shlex
 import warnings
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -114,10 +114,10 @@ def after_profile(given: Namespace, prepared: PreparedModel, profile: Profile) -
     return lines
 
 
-def write_page(path: str | None, result: Any) -> None:
+def write_page(path: str | None, result: Any, notes: Sequence[str] = ()) -> None:
     """Write the page of ``--html``, if one is asked for."""
     if path is not None:
-        hl.views.page(result, path)
+        hl.views.page(result, path, notes=notes)
 
 
 def command_line(*words: str) -> str:

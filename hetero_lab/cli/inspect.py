@@ -30,10 +30,10 @@ def add_support_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``hetero-lab support``."""
     add = parser.add_argument
     options.add_shared(parser, "model")
-    add("-d", "--devices", metavar="GPU,CPU", help="devices (every one that is here)")
+    add("-d", "--devices", metavar="GPU,CPU", help="devices (all that are here)")
     add("--table", action="store_true", help="show every op")
     add("--csv", metavar="FILE", help="write one row an op")
-    options.add_shared(parser, "shape")
+    options.add_shared(parser, "shape", "html")
 
 
 def add_lint_options(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +43,7 @@ def add_lint_options(parser: argparse.ArgumentParser) -> None:
     add("--costs", metavar="FILE", help="price the findings with these costs, of hetero-lab plan")
     add("--table", action="store_true", help="show every finding with its remedy")
     add("--csv", metavar="FILE", help="write one row a finding")
-    options.add_shared(parser, "shape", "property", "affinity", "fix")
+    options.add_shared(parser, "shape", "property", "affinity", "fix", "html")
 
 
 def add_explain_options(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +71,7 @@ def support_text(given: argparse.Namespace) -> str:
     from hetero_lab.backend.devices import device_names
     from hetero_lab.backend.emulation import emulated_devices
 
-    commands.check_targets(files=[given.csv], directories=[])
+    commands.check_targets(files=[given.csv, given.html], directories=[])
     core = shared_core()
     chosen = (given.devices or "").removeprefix("HETERO:")
     names = chosen.split(",") if chosen else device_names(core)
@@ -96,6 +96,7 @@ def support_text(given: argparse.Namespace) -> str:
     looked_up = [name for name, spec in specs.items() if spec.like and name in names]
     for device in looked_up:
         lines += ["", *hl.support_evidence(model, device).lines()]
+    commands.write_page(given.html, table, lines)
     if given.table:
         marks = {True: "yes", False: "no"}
         rows = [["OP", "TYPE", *names]]
@@ -109,7 +110,7 @@ def lint_text(given: argparse.Namespace, defaults: Mapping[str, Mapping[str, Any
     """Say what is awkward about a placement, by cause; write ``--csv``."""
     from hetero_lab.model.read import prepare
 
-    commands.check_targets(files=[given.csv], directories=[])
+    commands.check_targets(files=[given.csv, given.html], directories=[])
     prepared = prepare(given.model, options.shapes(given.shape))
     costs = _costs(given.costs)
     placement = commands.placement_of(given, prepared, defaults=defaults)
@@ -117,6 +118,7 @@ def lint_text(given: argparse.Namespace, defaults: Mapping[str, Mapping[str, Any
     if given.csv is not None:
         write_csv(given.csv, findings.assign(ops=["\n".join(ops) for ops in findings["ops"]]))
     lines = summary_lines(findings, most=10)
+    commands.write_page(given.html, findings, lines)
     if given.table and len(findings):
         lines += ["", _finding_rows(findings)]
     return "\n".join(lines)
@@ -184,17 +186,21 @@ def add_verify_options(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="how much worse the latency may be, relative to the reference (%(default)s)",
     )
-    options.add_shared(parser, "quiet")
+    options.add_shared(parser, "html", "quiet")
 
 
 def run_verify(given: argparse.Namespace) -> Verification | Across:
     """Verify as the options say."""
+    commands.check_targets(files=[given.html], directories=[])
     if given.across is None:
-        return hl.verify(given.directory, slower=given.slower)
-    releases = [part.strip() for part in given.across.removeprefix("openvino==").split(",")]
-    return hl.verify_across(
-        given.directory, releases, slower=given.slower, progress=not given.quiet
-    )
+        result = hl.verify(given.directory, slower=given.slower)
+    else:
+        releases = [part.strip() for part in given.across.removeprefix("openvino==").split(",")]
+        result = hl.verify_across(
+            given.directory, releases, slower=given.slower, progress=not given.quiet
+        )
+    commands.write_page(given.html, result)
+    return result
 
 
 def add_classify_options(parser: argparse.ArgumentParser) -> None:
@@ -213,7 +219,7 @@ def add_classify_options(parser: argparse.ArgumentParser) -> None:
     add("--scale", metavar="S[,S,S]", help="see --mean (a sample's own, else 1)")
     add("--bgr", action="store_true", default=None, help="the model's first channel is blue")
     add("--csv", metavar="FILE", help="write the classes as CSV")
-    options.add_shared(parser, "shape", "property", "affinity", "fix", "quiet")
+    options.add_shared(parser, "shape", "property", "affinity", "fix", "html", "quiet")
 
 
 def run_classify(
@@ -222,7 +228,7 @@ def run_classify(
     """Classify as the options say, after which the classes are written to ``--csv``."""
     from hetero_lab.model.read import prepare
 
-    commands.check_targets(files=[given.csv], directories=[])
+    commands.check_targets(files=[given.csv, given.html], directories=[])
     prepared = prepare(given.model, options.shapes(given.shape))
     result = hl.classify(
         prepared,
@@ -237,6 +243,7 @@ def run_classify(
     )
     if given.csv is not None:
         result.to_csv(given.csv)
+    commands.write_page(given.html, result)
     return result
 
 

@@ -132,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _demo(given: argparse.Namespace) -> int:
     from hetero_lab.cli import demo
 
-    interrupted = demo.run(given.export, say=print, progress=sys.stderr.isatty())
+    interrupted = demo.run(given.export, say=print, progress=True)
     return INTERRUPTED if interrupted else 0
 
 
@@ -227,7 +227,7 @@ def _noise(given: argparse.Namespace) -> int:
     import hetero_lab as hl
 
     commands.emulate(given.emulate)
-    measured = hl.measure_noise(given.device, budget_s=given.budget, progress=sys.stderr.isatty())
+    measured = hl.measure_noise(given.device, budget_s=given.budget, progress=True)
     print(f"Two compiles of one placement on {given.device} differ by {measured}.")
     return 0
 

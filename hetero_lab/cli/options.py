@@ -30,8 +30,9 @@ class OptionParser(argparse.ArgumentParser):
 
     def add_argument(self, *names: Any, **options: Any) -> Any:
         """Add an argument, and remember what it is called."""
-        self._names += [name for name in names if name.startswith("-")]
-        return super().add_argument(*names, **options)
+        action = super().add_argument(*names, **options)
+        self._names += action.option_strings
+        return action
 
     def add_subparsers(self, **options: Any) -> Any:
         """Add commands, whose options are their own."""
@@ -172,7 +173,14 @@ _SHARED: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
             "repeated",
         },
     ),
-    "no-isolate": (("--no-isolate",), {"action": "store_true", "help": "measure in this process"}),
+    "isolate": (
+        ("--isolate",),
+        {
+            "action": argparse.BooleanOptionalAction,
+            "default": False,
+            "help": "measure in processes of its own, which may crash (%(default)s)",
+        },
+    ),
     "no-counters": (
         ("--no-counters",),
         {"action": "store_true", "help": "do not measure single ops"},
@@ -247,11 +255,11 @@ def add_profile_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--csv", metavar="FILE", help="write the summary row as CSV")
     add("--export", metavar="DIR", help="write all tables as CSV, readable by read_profile")
-    add("--isolate", action="store_true", help="measure in a worker process")
     add_shared(
         parser,
         "shape",
         "input",
+        "isolate",
         "property",
         "affinity",
         "fix",

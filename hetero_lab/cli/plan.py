@@ -71,8 +71,9 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         help="take the costs from here, or measure them and keep them here if it is missing",
     )
     add("--affinity-out", metavar="FILE", help="write the planned affinity, .json or .csv")
-    add("--isolate", action="store_true", help="measure in worker processes")
-    options.add_shared(parser, "shape", "input", "memory-limit", "pin", "property", "html", "quiet")
+    options.add_shared(
+        parser, "shape", "input", "isolate", "memory-limit", "pin", "property", "html", "quiet"
+    )
 
 
 def add_apply_options(parser: argparse.ArgumentParser) -> None:

@@ -49,10 +49,11 @@ def add_optimize_options(parser: argparse.ArgumentParser) -> None:
         "pin",
         "costs",
         "property",
-        "no-isolate",
+        "isolate",
         "html",
         "quiet",
     )
+    parser.set_defaults(isolate=True)
 
 
 def run_optimize(given: argparse.Namespace, defaults: Mapping[str, Mapping[str, Any]]) -> Optimized:
@@ -77,7 +78,7 @@ def run_optimize(given: argparse.Namespace, defaults: Mapping[str, Mapping[str, 
         pin=pairs(given.pin, "--pin", "'^head_=CPU'") or None,
         costs=costs,
         inputs=given.input,
-        isolate=not given.no_isolate,
+        isolate=given.isolate,
         progress=not given.quiet,
     )
     if not isinstance(result, hl.Optimized):  # costs, which are no answer yet
@@ -129,10 +130,11 @@ def add_advise_options(parser: argparse.ArgumentParser) -> None:
         "memory-limit",
         "costs",
         "property",
-        "no-isolate",
+        "isolate",
         "html",
         "quiet",
     )
+    parser.set_defaults(isolate=True)
 
 
 def run_advise(
@@ -160,7 +162,7 @@ def run_advise(
         costs=None if given.costs is None else hl.CostModel.from_json(given.costs),
         inputs=given.input,
         store=given.store,
-        isolate=not given.no_isolate,
+        isolate=given.isolate,
         progress=not given.quiet,
     )
     if given.csv is not None:
@@ -211,21 +213,16 @@ def add_wrong_options(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="most time for the search (%(default)s)",
     )
-    add(
-        "--isolate",
-        action="store_true",
-        help="survive devices that crash: let them work in a process of their own",
-    )
     add("--costs", metavar="FILE", help="price the ways around it with these costs, of plan")
     add("--export", metavar="DIR", help="write what shows the fault with openvino and numpy alone")
-    options.add_shared(parser, "shape", "property", "affinity", "fix", "quiet")
+    options.add_shared(parser, "shape", "isolate", "property", "affinity", "fix", "html", "quiet")
 
 
 def run_wrong(given: argparse.Namespace, defaults: Mapping[str, Mapping[str, Any]]) -> Wrong:
     """Search as the options say, and write what was found."""
     from hetero_lab.model.read import prepare
 
-    commands.check_targets(files=[], directories=[given.export])
+    commands.check_targets(files=[given.html], directories=[given.export])
     prepared = prepare(given.model, options.shapes(given.shape))
     result = commands.until_interrupted(
         hl.find_wrong,
@@ -240,4 +237,5 @@ def run_wrong(given: argparse.Namespace, defaults: Mapping[str, Mapping[str, Any
     )
     if given.export is not None:
         result.export(given.export)
+    commands.write_page(given.html, result)
     return result

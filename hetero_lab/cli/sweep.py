@@ -73,13 +73,14 @@ def add_sweep_options(parser: argparse.ArgumentParser) -> None:
         parser,
         "shape",
         "input",
-        "no-isolate",
+        "isolate",
         "no-counters",
         "no-reference",
         "html",
         "table",
         "quiet",
     )
+    parser.set_defaults(isolate=True)
 
 
 def run_sweep(
@@ -128,7 +129,7 @@ def run_sweep(
         reference=not given.no_reference,
         store=given.store,
         cache_dir=given.cache_dir,
-        isolate=not given.no_isolate,
+        isolate=given.isolate,
         progress=not given.quiet,
     )
     if given.csv is not None:

@@ -11,10 +11,15 @@ from dataclasses import dataclass
 from types import UnionType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import pandas as pd
+
 from hetero_lab import views
 from hetero_lab.arguments import hints_of
 from hetero_lab.errors import ArgumentError
+from hetero_lab.experiments.accuracy.classify import Classification
 from hetero_lab.experiments.accuracy.evaluate import Evaluation
+from hetero_lab.experiments.deployment.releases import Across
+from hetero_lab.experiments.deployment.verify import Verification
 from hetero_lab.experiments.faults.wrong import Wrong
 from hetero_lab.experiments.profile.result import Profile
 from hetero_lab.experiments.profile.tables import headline
@@ -27,6 +32,7 @@ from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.difference import Difference
 from hetero_lab.planning.language_plans import BlockCurve
 from hetero_lab.planning.list_scheduling import SchedulePlan
+from hetero_lab.terminal import count_of
 from hetero_lab.views.accuracy import accuracy_front, errors_along_model, sensitivity
 from hetero_lab.views.block_curves import block_curve
 from hetero_lab.views.graph.drawing import placement_graph
@@ -38,7 +44,6 @@ from hetero_lab.views.text import NOT_IN_TURN
 from hetero_lab.views.times import latency_samples, time_by_subgraph, where_time_goes
 
 if TYPE_CHECKING:
-    import pandas as pd
     import plotly.graph_objects as go
 
 Result: TypeAlias = (
@@ -54,6 +59,10 @@ Result: TypeAlias = (
     | Evaluation
     | Recovered
     | Wrong
+    | Classification
+    | Verification
+    | Across
+    | pd.DataFrame
 )
 
 
@@ -431,5 +440,33 @@ KINDS = (
             Listing("Sensitivity", lambda found: found.sensitivity),
             Listing("Tried on calibration examples", lambda found: found.trials),
         ),
+    ),
+    Kind(
+        takes=Classification,
+        heading=lambda found: f"{found.image} on {found.placement}",
+        notes=lambda found: _emulation_notes(found.emulated),
+        views=(),
+        listings=(Listing("Classes", lambda found: found.table, is_detail=False),),
+    ),
+    Kind(
+        takes=Verification,
+        heading=lambda found: "The contract is kept" if found.ok else "The contract is broken",
+        notes=lambda found: [found.verdict, *found.changes],
+        views=(),
+        listings=(Listing("Parts", lambda found: found.summary, is_detail=False),),
+    ),
+    Kind(
+        takes=Across,
+        heading=lambda found: f"The contract with {len(found.releases)} releases",
+        notes=lambda found: str(found).splitlines(),
+        views=(),
+        listings=(Listing("Parts", lambda found: found.summary, is_detail=False),),
+    ),
+    Kind(
+        takes=pd.DataFrame,
+        heading=lambda frame: count_of(len(frame), "row"),
+        notes=lambda _: (),
+        views=(),
+        listings=(Listing("Rows", _itself, is_detail=False),),
     ),
 )

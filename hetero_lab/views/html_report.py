@@ -50,6 +50,7 @@ def page(
     results: Result | Iterable[Result],
     file: str | os.PathLike[str],
     title: str = "hetero_lab",
+    notes: Sequence[str] = (),
 ) -> None:
     """Write the figures and tables of some results to one self-contained HTML file.
 
@@ -58,11 +59,13 @@ def page(
     Parameters
     ----------
     results
-        A Profile, Sweep, CostModel or Difference, or several.
+        What a call returned: a Profile, a Sweep, a Verification, a table; or several.
     file
         The file; it needs no network and no other file.
     title
         Its heading.
+    notes
+        Sentences that the page begins with, before those of the results.
 
     Raises
     ------
@@ -80,7 +83,7 @@ def page(
     check_writable(file)
     kinds = [kind_of(result) for result in several]
     figures = _Figures()
-    parts = []
+    parts = [*_notes(notes)]
     for kind in KINDS:
         same = [result for result, other in zip(several, kinds, strict=True) if other is kind]
         if len(same) > 1 and kind.several_views:
@@ -116,7 +119,7 @@ class _Figures:
 def _comparison(kind: Kind, results: Sequence[Any], figures: _Figures) -> Iterator[str]:
     yield "<section><h2>Side by side</h2>\n"
     if kind.several_note:
-        yield f'<p class="note">{html.escape(kind.several_note)}</p>\n'
+        yield from _notes([kind.several_note])
     views = (view.draw(results) for view in kind.several_views if view.applies(results))
     yield from _content(kind.several_listings, views, results, figures)
     yield "</section>\n"
@@ -124,11 +127,15 @@ def _comparison(kind: Kind, results: Sequence[Any], figures: _Figures) -> Iterat
 
 def _section(kind: Kind, result: Any, figures: _Figures) -> Iterator[str]:
     yield f"<section><h2>{html.escape(squeeze(kind.heading(result), 200))}</h2>\n"
-    for note in kind.notes(result):
-        yield f'<p class="note">{html.escape(squeeze(note, 500))}</p>\n'
+    yield from _notes(kind.notes(result))
     views = (figure for _, figure in drawn(result))
     yield from _content(kind.listings, views, result, figures)
     yield "</section>\n"
+
+
+def _notes(sentences: Iterable[str]) -> Iterator[str]:
+    for sentence in filter(str.strip, sentences):
+        yield f'<p class="note">{html.escape(squeeze(sentence, 500))}</p>\n'
 
 
 def _content(

@@ -1,5 +1,6 @@
 """support, lint, explain, freeze, optimize, --html and --version on the command line."""
 
+import html
 import json
 
 import openvino as ov
@@ -113,3 +114,33 @@ def test_optimize_writes_what_freeze_takes(capsys, tmp_path):
     assert lines[-1].startswith(f"Next:       hetero-lab freeze {MODEL} deploy --affinity {out}")
     assert len(hl.Affinity.from_json(out).ops) == 92
     assert "plotly-graph-div" in page.read_text("utf-8")
+
+
+def test_every_command_with_a_result_writes_a_page():
+    commands = cli.parser().commands
+    with_page = {name for name, sub in commands.items() if "--html" in sub.format_usage()}
+    assert set(commands) - with_page == {"demo", "devices", "samples", "freeze", "noise"}
+    searches = {name for name, sub in commands.items() if "--budget" in sub.format_help()}
+    isolated = {name for name, sub in commands.items() if "--no-isolate" in sub.format_usage()}
+    assert isolated == searches - {"noise"}
+
+
+def test_pages_of_tables_begin_with_what_the_command_says(capsys, tmp_path):
+    for command, options in (("lint", SPLIT), ("support", ["-d", "ASKACC,CPU", *EMULATE])):
+        page = tmp_path / f"{command}.html"
+        first, *_ = said(capsys, command, MODEL, *options, "--html", str(page)).splitlines()
+        text = page.read_text("utf-8")
+        assert 0 < text.index(html.escape(first)) < text.index("<table")
+        assert " rows</h2>" in text
+
+
+@pytest.mark.slow
+def test_a_verified_directory_has_a_page(capsys, tmp_path):
+    page = tmp_path / "verify.html"
+    said(capsys, "freeze", MODEL, str(tmp_path / "frozen"), "-d", "CPU")
+    code = cli.main(["verify", str(tmp_path / "frozen"), "--slower", "1e6", "--html", str(page)])
+    assert code == 0
+    capsys.readouterr()
+    text = page.read_text("utf-8")
+    assert "The contract is kept" in text
+    assert ">partition<" in text
