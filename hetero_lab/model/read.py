@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import openvino as ov
 from openvino import passes
-from openvino.frontend import FrontEndManager
+from openvino.frontend import FrontEnd, FrontEndManager, InputModel
 
 from hetero_lab.errors import (
     ModelError,
@@ -292,14 +292,14 @@ def _read(path: Path, shapes: Shapes | None) -> ov.Model:
         why = reason(error)
         told = "" if why.startswith(_UNREADABLE) else f": {why.rstrip('.')}"
         raise ModelError(
-            f"OpenVINO cannot read {shorten(str(path))}{told}. {_way_out(unconverted, shapes)}"
+            f"OpenVINO cannot read {shorten(str(path))}{told}. "
+            f"{_way_out(path, unconverted, shapes)}"
         ) from error
 
 
 def _convert(path: Path, shapes: Shapes | None) -> ov.Model | None:
     """Read a model whose ops can be converted only where the shapes of the inputs are known."""
-    frontend = FrontEndManager().load_by_model(str(path))
-    unconverted = frontend.load(path)
+    frontend, unconverted = _unconverted(path)
     places = {name: place for place in unconverted.get_inputs() for name in place.get_names()}
     if not isinstance(shapes, Mapping):
         shapes = dict.fromkeys(places, shapes or ()) if len(unconverted.get_inputs()) == 1 else {}
@@ -317,13 +317,28 @@ def _convert(path: Path, shapes: Shapes | None) -> ov.Model | None:
         return None  # the error without shapes tells more about the model
 
 
-def _way_out(unconverted: bool, shapes: Shapes | None) -> str:
+def _unconverted(path: Path) -> tuple[FrontEnd, InputModel]:
+    frontend = FrontEndManager().load_by_model(str(path))
+    return frontend, frontend.load(path)
+
+
+def _way_out(path: Path, unconverted: bool, shapes: Shapes | None) -> str:
     if not unconverted:
         return (
             "Is the file complete, and of a kind that it reads (.xml with its .bin, .onnx, "
             ".tflite, .pb, .pdmodel)?"
         )
-    give = "" if shapes else "Some ops need shapes: give those of all inputs (shapes=, --shape). "
+    give = ""
+    if not shapes:
+        _, model = _unconverted(path)
+        inputs = {
+            place.get_names()[0]: model.get_partial_shape(place) for place in model.get_inputs()
+        }
+        known = ", ".join(f"{shorten(name)} {shape}" for name, shape in inputs.items())
+        give = (
+            "Some ops need shapes: give those of all inputs (shapes=, --shape). Inputs, with ? for "
+            f"what is not known: {known}. "
+        )
     return (
         f"{give}An If whose condition is known can be folded away beforehand: 'A model cannot be "
         "loaded' in docs/howto/troubleshooting.md shows how."

@@ -122,7 +122,7 @@ def predicted_measured(costs: CostModel) -> go.Figure:
             text="Not validated: calibrate with a larger budget_s", showarrow=False,
             x=0.5, y=0.5, xref="paper", yref="paper",
         )  # fmt: skip
-    axis = {"gridcolor": GRID, "zeroline": False, "range": ends}
+    axis = {"gridcolor": GRID, "zeroline": False, "range": ends, "ticklabelstandoff": 4}
     figure.update_xaxes(**axis, title="measured latency (µs)")
     figure.update_yaxes(**axis, title="predicted latency (µs)", automargin=True)
     return figure

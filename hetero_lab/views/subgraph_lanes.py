@@ -160,6 +160,7 @@ def lanes(
     figure.update_layout(
         **base_layout(title, subtitle),
         barmode="overlay",
+        uniformtext={"minsize": 10, "mode": "hide"},
         height=170 + 60 * len(devices),
         margin={"l": 20, "r": 30, "t": 100, "b": 50},
         bargap=1 - 2 * _HALF_LANE,

@@ -7,6 +7,7 @@ and the grey of the text, are readable on white and on the dark background of Ju
 from __future__ import annotations
 
 import math
+import textwrap
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -162,6 +163,7 @@ def _kind(device: str) -> str:
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 
+_LINE = 150  # characters of a subtitle that fit the width of a page
 # Nothing is offered that uploads a figure; and there is nothing to select in any of them.
 _NO_BUTTONS = ["sendChartToCloud", "sendDataToCloud", "select2d", "lasso2d"]
 
@@ -174,7 +176,8 @@ def base_layout(title: str, subtitle: str = "") -> dict[str, Any]:
         "pad": {"t": 16, "l": 14},
     }  # fmt: skip
     if subtitle:
-        heading["subtitle"] = {"text": subtitle, "font": {"size": 11, "color": TEXT}}
+        lines = "<br>".join(textwrap.wrap(subtitle, _LINE))
+        heading["subtitle"] = {"text": lines, "font": {"size": 11, "color": TEXT}}
     return {
         "template": "none",
         "paper_bgcolor": CLEAR,

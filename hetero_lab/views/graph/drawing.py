@@ -37,11 +37,11 @@ from hetero_lab.views.theme import (
     device_styles,
 )
 
-WIDTH = 1160
+WIDTH = 780  # a row may be a sixth longer, and fits a page of the site still
 _BOUNDARY_WIDTHS = (1.8, 2.4, 3.2, 4.4, 6.0)
 _CROWDED = 150  # with more boundaries than this they are drawn thinner
 _FUSED, _SMALLEST, _LARGEST, _UNTIMED, _PORT = 2.6, 3.6, 16.0, 6.0, 3.5  # radii
-_TOP, _MARGIN = 104, 12
+_TOP, _MARGIN, _EDGE = 104, 12, 12
 # In an op that computes in less than f32 there is a white mark.
 _MARKS = {"bf16": "circle", "f16": "diamond", "i8": "square", "u8": "triangle-up"}
 _MARK, _SMALLEST_MARK = 0.8, 3.0  # diameter in radii, and its least
@@ -201,8 +201,7 @@ def node_radius(node: GraphNode, longest_us: float | None) -> float:
 
 
 def _layout(data: GraphData, page: Page, width: int) -> go.Layout:
-    span = max(page.width, 0.7 * width)
-    left = (page.width - span) / 2
+    span = max(page.width, width)
     hints = [escape(note) for note in data.notes]
     hints += ["area of a node: its time, none in a small dot"] if data.is_timed else []
     if any(edge.is_boundary for edge in data.edges):
@@ -211,11 +210,11 @@ def _layout(data: GraphData, page: Page, width: int) -> go.Layout:
         hints.append("the flow continues in the next row")
     axis = {"visible": False}
     return go.Layout(
-        **base_layout(plain(data.title, 150), " · ".join(hints)),
-        width=None if page.width <= 1.3 * width else int(page.width) + 2 * _MARGIN,
+        **base_layout(plain(data.title, 105), " · ".join(hints)),
+        width=int(span) + 2 * (_EDGE + _MARGIN),  # squeezed, labels would lie on each other
         height=int(page.height) + _TOP + _MARGIN,
         margin={"l": _MARGIN, "r": _MARGIN, "t": _TOP, "b": _MARGIN},
-        xaxis={**axis, "range": [left - 12, left + span + 12]},
+        xaxis={**axis, "range": [-_EDGE, span + _EDGE]},
         yaxis={**axis, "range": [page.height + 2, -2]},
         hovermode="closest",
         dragmode="pan",

@@ -17,7 +17,7 @@ _CURVE_STEPS = 10
 # or label; then a row that is not full or too long (by the square of that) and any row at all.
 _WIRE, _TURN, _FRAME, _BORDER, _SOLID = 0.25, 0.3, 1.5, 3.0, 6.0
 _SLACK, _EXCESS, _ROW = 10.0, 90.0, 2.0
-_LONGEST = 1.15  # how much longer than asked for a row may be; it is squeezed then
+_LONGEST = 1.15  # how much longer than asked for a row may be
 _NEAR = 40.0
 
 
