@@ -20,6 +20,36 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 # Each page twice, so that both themes and both widths are seen.
 SEEN = (("light", 1000), ("dark", 1600))
 AXE = {"runOnly": ["wcag2a", "wcag2aa"], "resultTypes": ["violations"]}
+# What is wrong with the letters of figures: below 10 px, beyond the edge, or on each other. The
+# boxes may be turned, and are as high as what is inked; two are apart if a side parts them.
+LETTERS = """() => [...document.querySelectorAll('.js-plotly-plot')].flatMap((plot) => {
+  const seen = (text) => text.textContent.trim() && text.checkVisibility({ opacityProperty: true,
+    visibilityProperty: true }) && !text.closest('.hoverlayer, .modebar, defs');
+  const letters = [...plot.querySelectorAll('svg text')].filter(seen).map((text) => {
+    const { x, y, width, height } = text.getBBox(), m = text.getScreenCTM();
+    const cut = 0.16 * height / Math.max(1, text.querySelectorAll('tspan.line').length);
+    const [right, top, bottom] = [x + width - 1, y + cut, y + height - cut];
+    const corners = [[x + 1, top], [right, top], [right, bottom], [x + 1, bottom]]
+      .map(([u, v]) => [m.a * u + m.c * v + m.e, m.b * u + m.d * v + m.f]);
+    const size = parseFloat(getComputedStyle(text).fontSize) * Math.hypot(m.a, m.b);
+    const inside = text.closest('.plot');
+    return { says: text.textContent.slice(0, 60), size, corners, width, inside };
+  }).filter((letter) => letter.width);
+  const parted = (a, b) => [a, b].some((box) => box.some(([x, y], i) => {
+    const [u, v] = box[(i + 1) % 4];
+    const [p, q] = [a, b].map((corners) => corners.map(([s, t]) => s * (v - y) + t * (x - u)));
+    return Math.max(...p) <= Math.min(...q) || Math.max(...q) <= Math.min(...p);
+  }));
+  const edge = plot.querySelector('.main-svg')?.getBoundingClientRect();
+  const beyond = ({ corners, inside }) => !inside && corners.some(([x, y]) =>
+    x < edge.left - 1 || x > edge.right + 1 || y < edge.top - 1 || y > edge.bottom + 1);
+  return [
+    ...letters.filter(({ size }) => size < 9.95).map(({ says, size }) => `${size} px: ${says}`),
+    ...letters.filter(beyond).map(({ says }) => `beyond the edge: ${says}`),
+    ...letters.flatMap((a, i) => letters.slice(i + 1).filter((b) => !parted(a.corners, b.corners))
+      .map((b) => `${a.says} lies on ${b.says}`)),
+  ];
+})"""
 CHOOSE = "select[name={}]"
 SHOWN = ".explorer .figure:not([hidden]) .gtitle"
 
@@ -75,9 +105,26 @@ def test_every_page_is_accessible_and_fits(site, browser, part):
                 wrong.append(f"{where}: {found.generate_report()}")
             if page.evaluate("document.documentElement.scrollWidth - innerWidth") > 0:
                 wrong.append(f"{where}: wider than the window")
+            wrong += [f"{where}: {letters}" for letters in page.evaluate(LETTERS)]
         wrong += [f"{path.relative_to(site)}: {failure}" for failure in page.failures]
         page.close()
     assert wrong == []
+
+
+def test_letters_that_cannot_be_read_are_found(browser, tmp_path):
+    text = '<text x="{}" y="{}" style="font: {}px sans-serif">{}</text>'
+    texts = [(9, 30, 12, "first"), (9, 34, 12, "second"), (9, 60, 9, "small"), (195, 60, 12, "far"),
+             (9, 90, 12, "alone"), (9, 103, 12, "below")]  # fmt: skip
+    path = tmp_path / "page.html"
+    path.write_text(
+        '<div class="js-plotly-plot"><svg class="main-svg" width="200" height="120">'
+        f"{''.join(text.format(*each) for each in texts)}</svg></div>"
+    )
+    page = browser.new_page()
+    page.goto(path.as_uri())
+    assert page.evaluate(LETTERS) == [
+        "9 px: small", "beyond the edge: far", "first lies on second"
+    ]  # fmt: skip
 
 
 def test_an_explorer_needs_no_kernel(site, browser):
