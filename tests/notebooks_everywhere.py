@@ -10,6 +10,7 @@ no-bf16    the CPU has neither bf16 nor AMX (:mod:`tests.without_bf16`)
 wide       CPU is asked to use 16 threads
 offline    no package index can be reached, and nothing was fetched before
 jupyterlab run by JupyterLab in a browser, not by nbclient
+converted  as here, and nbconvert makes a page of it that shows every figure (needs kaleido)
 ========== =====================================================================================
 
 It prints a table, with the first line of the error where one failed, and ends with 1 then.
@@ -32,13 +33,15 @@ from pathlib import Path
 import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
+from nbconvert import HTMLExporter
 
 from tests import without_bf16
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-CONDITIONS = ("here", "busy", "one-core", "no-bf16", "wide", "offline", "jupyterlab")
+CONDITIONS = ("here", "busy", "one-core", "no-bf16", "wide", "offline", "jupyterlab", "converted")
 _CELL_S = 900  # a cell that takes longer hangs
+_PLOTLY = "application/vnd.plotly.v1+json"
 _WIDE = (
     "from hetero_lab.backend.core import shared_core\n"
     "shared_core().set_property('CPU', {'INFERENCE_NUM_THREADS': 16})"
@@ -81,7 +84,17 @@ def _in_nbclient(notebook: Path, condition: str, directory: Path) -> str:
             return f"{error.ename}: {error.evalue}"
         except Exception as error:
             return f"{type(error).__name__}: {error}"
-    return ""
+    return _missing_figures(read) if condition == "converted" else ""
+
+
+def _missing_figures(executed: nbformat.NotebookNode) -> str:
+    """Say which figures a page that runs no scripts does not show."""
+    outputs = [o for cell in executed.cells for o in cell.get("outputs", ())]
+    figures = [o.data for o in outputs if _PLOTLY in o.get("data", {})]
+    page, _ = HTMLExporter().from_notebook_node(executed)
+    shown = sum(page.count(f"data:image/png;base64,{o['image/png'][:99]}")
+                for o in figures if "image/png" in o)  # fmt: skip
+    return "" if shown >= len(figures) else f"the page shows {shown} of {len(figures)} figures"
 
 
 def _in_jupyterlab(notebook: Path, condition: str, directory: Path) -> str:

@@ -89,4 +89,5 @@ def extensions() -> dict[str, Extension]:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *extensions()})
+    public = {*__all__, *extensions()}
+    return sorted({*public, *(name for name in globals() if name.startswith("__"))})

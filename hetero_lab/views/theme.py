@@ -163,7 +163,7 @@ def _kind(device: str) -> str:
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 
-_LINE = 150  # characters of a subtitle that fit the width of a page
+_LINE = 115  # characters of a subtitle that fit a narrow page
 # Nothing is offered that uploads a figure; and there is nothing to select in any of them.
 _NO_BUTTONS = ["sendChartToCloud", "sendDataToCloud", "select2d", "lasso2d"]
 

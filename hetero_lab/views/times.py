@@ -239,12 +239,12 @@ def latency_samples(profiles: Profile | Iterable[Profile]) -> go.Figure:
             f'<span style="color:{styles[d].colour}">■</span> {styles[d].label}'
             for d in row.devices
         )
-        for text, x, anchor in (
-            (f"<b>{plain(row.label, 60)}</b>   {squares}", 0, "left"),
-            (escape(_numbers(row)), 1, "right"),
+        for text, height in (
+            (f"<b>{plain(row.label, 60)}</b>   {squares}", 0.9),
+            (escape(_numbers(row)), 0.76),
         ):
             figure.add_annotation(
-                text=text, xref="paper", x=x, xanchor=anchor, y=base + 0.84, yanchor="middle",
+                text=text, xref="paper", x=0, xanchor="left", y=base + height, yanchor="middle",
                 showarrow=False,
             )  # fmt: skip
     figure.update_layout(
