@@ -22,6 +22,12 @@ import hetero_lab as hl
 
 MODEL, DEVICES = "smollm2_135m", ["CPU", "SLOW"]
 SCENARIO = hl.Scenario(64, 8)
+# A split on CPU devices obeys the number of threads only with the other two.
+ONE_THREAD = {
+    "INFERENCE_NUM_THREADS": 1,
+    "EXCLUSIVE_ASYNC_REQUESTS": False,
+    "ENABLE_CPU_PINNING": False,
+}
 UNSEEN_AFTER = [2, 7, 12, 17, 22, 27]
 
 
@@ -56,16 +62,14 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--keep", type=Path)
     given = parser.parse_args()
-    hl.emulate("SLOW", properties={"INFERENCE_NUM_THREADS": 1})
+    hl.emulate("SLOW", properties=ONE_THREAD)
     model = hl.load(MODEL)
     if given.keep:
         given.keep.mkdir(exist_ok=True)
     costs = calibrated(model, given.budget, given.keep)
     print(costs)
     assert costs.prefill is not None
-    known = [
-        hl.Placement(hl.Affinity.uniform(model, device), device, direct=True) for device in DEVICES
-    ]
+    known = [hl.Placement(hl.Affinity.uniform(model, device), device) for device in DEVICES]
     unseen = hl.block_cuts(model, DEVICES, after=UNSEEN_AFTER)
     file = given.keep and given.keep / "measured.json"
     runs: list[dict[str, list]] = json.loads(file.read_text()) if file and file.exists() else []
