@@ -92,6 +92,10 @@ if TYPE_CHECKING:
     from hetero_lab.model.language import Scenario as Scenario
     from hetero_lab.model.opgraph import OpGraph as OpGraph
     from hetero_lab.model.read import load as load
+    from hetero_lab.model.static_phases import (
+        StaticPhases as StaticPhases,
+        static_phases as static_phases,
+    )
     from hetero_lab.placement.affinity import Affinity as Affinity
     from hetero_lab.placement.partition import (
         Boundary as Boundary,
@@ -110,6 +114,7 @@ if TYPE_CHECKING:
         PhasePlan as PhasePlan,
         block_curve as block_curve,
         plan_phases as plan_phases,
+        plan_static_phases as plan_static_phases,
     )
     from hetero_lab.planning.list_scheduling import SchedulePlan as SchedulePlan
     from hetero_lab.planning.plan import plan as plan
@@ -182,6 +187,7 @@ _WHERE = {
     "Scenario": "model.language",
     "Schedule": "planning.schedules",
     "SchedulePlan": "planning.list_scheduling",
+    "StaticPhases": "model.static_phases",
     "Subgraph": "placement.partition",
     "SweepControl": "experiments.sweep.control",
     "Profile": "experiments.profile.result",
@@ -213,6 +219,7 @@ _WHERE = {
     "partition": "placement.partition",
     "plan": "planning.plan",
     "plan_phases": "planning.language_plans",
+    "plan_static_phases": "planning.language_plans",
     "profile": "experiments.profile.profile",
     "quantize": "runtime.quantize",
     "priority_orders": "experiments.sweep.entries",
@@ -227,6 +234,7 @@ _WHERE = {
     "SupportEvidence": "backend.evidence",
     "Sweep": "experiments.sweep.result",
     "SweepExplorer": "widgets.explorer.explorer",
+    "static_phases": "model.static_phases",
     "sweep": "experiments.sweep.sweep",
     "Verification": "experiments.deployment.verify",
     "Wrong": "experiments.faults.wrong",

@@ -33,9 +33,10 @@ WITHOUT = {
     "EmulatedDevice", "Evaluation", "Generation",
     "HeteroDumps", "HeteroLabError", "HeteroLabWarning", "Latency", "Metric", "Noise", "OpGraph",
     "Optimized", "Partition", "PhasePlan", "PipelineAdvice",
-    "Plan", "plan_phases", "Prediction", "Profile",
+    "Plan", "plan_phases", "plan_static_phases", "Prediction", "Profile",
     "read_benchmark_app", "Recovered",
-    "Refusals", "Schedule", "SchedulePlan", "Subgraph", "SupportEvidence", "Sweep",
+    "Refusals", "Schedule", "SchedulePlan", "static_phases", "StaticPhases", "Subgraph",
+    "SupportEvidence", "Sweep",
     "SweepControl", "Verification",
     "tokenize", "detokenize", "Wrong",
 }  # fmt: skip

@@ -226,6 +226,21 @@ def check_scenario(model: ov.Model, scenario: Scenario | None, function: str) ->
         )
 
 
+def expect_scenario(scenario: object) -> None:
+    """Raise for what is no scenario.
+
+    Raises
+    ------
+    ArgumentError
+        It is something else.
+    """
+    if not isinstance(scenario, Scenario):
+        raise ArgumentError(
+            "scenario= is a hetero_lab.Scenario(prompt_tokens=…, new_tokens=…), not "
+            f"{shorten(repr(scenario))}."
+        )
+
+
 def refuse_language_model(model: ov.Model, function: str) -> None:
     """Raise for a language model where a function of the library needs static shapes.
 

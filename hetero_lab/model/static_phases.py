@@ -14,8 +14,13 @@ import openvino as ov
 from openvino import opset13 as op
 
 from hetero_lab.errors import InputError, ModelError, shorten
-from hetero_lab.model.language import LanguageModel, Scenario, language_model
-from hetero_lab.model.read import prepare
+from hetero_lab.model.language import (
+    LanguageModel,
+    Scenario,
+    expect_scenario,
+    language_model,
+)
+from hetero_lab.model.read import Source, prepare
 
 _IDS, _MASK, _POSITIONS, _BEAM = "input_ids", "attention_mask", "position_ids", "beam_idx"
 
@@ -82,13 +87,13 @@ class StaticPhases:
         return {name: made[name].astype(dtype) for name, dtype in types if name in made}
 
 
-def static_phases(model: ov.Model, scenario: Scenario) -> StaticPhases:
+def static_phases(model: Source, scenario: Scenario) -> StaticPhases:
     """Make two static models without states of a language model, which is not changed.
 
     Parameters
     ----------
     model
-        What :func:`hetero_lab.load` returned for a language model.
+        Anything that :func:`hetero_lab.load` takes: a language model.
     scenario
         The longest prompt and context that the two take.
 
@@ -98,7 +103,7 @@ def static_phases(model: ov.Model, scenario: Scenario) -> StaticPhases:
         It is no language model, has no mask that could say which places are filled, or a state
         does not have one dimension for the batch and one that counts tokens.
     ArgumentError
-        The scenario does not fit into the model's context.
+        ``scenario`` is none, or it does not fit into the model's context.
 
     Examples
     --------
@@ -107,7 +112,9 @@ def static_phases(model: ov.Model, scenario: Scenario) -> StaticPhases:
         phases = hl.static_phases(hl.load("smollm2_135m"), hl.Scenario(64, 32))
         hl.profile(phases.decode, "CPU")
     """
+    model = prepare(model).model
     known = language_model(model)
+    expect_scenario(scenario)
     known.check(scenario)
     if _MASK not in known.inputs:
         raise ModelError(

@@ -7,7 +7,7 @@ many as there are layers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hetero_lab.errors import PlanError, did_you_mean, shorten
-from hetero_lab.model.blocks import find_blocks
-from hetero_lab.model.language import Scenario
+from hetero_lab.model.blocks import Blocks, find_blocks
+from hetero_lab.model.language import Scenario, expect_scenario
+from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.block_ranges import block_range
 from hetero_lab.planning.cost_model import CostModel, expect_costs
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _MOST_RUNS = 50_000
+_FOREVER = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,10 @@ class PhasePlan:
         What handing the key-value cache over between the two costs, for the layers that are on
         different devices; a copy as between subgraphs is assumed, it is not measured.
     one, one_ms
-        The best placement for both phases, and the time of the scenario with it.
+        The best placement for both phases, and the time of the scenario with it; ``None`` and
+        infinity where none fits.
+    differ
+        Whether the two phases have different layers on a device.
     """
 
     scenario: Scenario
@@ -139,8 +144,9 @@ class PhasePlan:
     ttft_ms: float
     tpot_ms: float
     move_ms: float
-    one: Affinity
+    one: Affinity | None
     one_ms: float
+    differ: bool
 
     @property
     def total_ms(self) -> float:
@@ -148,15 +154,15 @@ class PhasePlan:
         return self.ttft_ms + self.move_ms + (self.scenario.new_tokens - 1) * self.tpot_ms
 
     @property
-    def differ(self) -> bool:
-        """Whether two placements are predicted to be better than one."""
-        return self.prefill != self.decode
-
-    @property
     def verdict(self) -> str:
         """Say in a sentence whether the phases are better apart."""
         if not self.differ:
             return f"One placement is best for both phases: {self.total_ms:.1f} ms in all."
+        if self.one is None:
+            return (
+                f"No placement fits for both phases; with two, {self.total_ms:.1f} ms in all, "
+                f"{self.move_ms:.1f} ms of it to hand the key-value cache over."
+            )
         return (
             f"The prompt and further tokens have different best placements: {self.total_ms:.1f} "
             f"ms in all, {self.move_ms:.1f} ms of it to hand the key-value cache over, against "
@@ -264,26 +270,15 @@ def plan_phases(costs: CostModel, *, memory_limit: MemoryLimit | None = None) ->
     runs = _Runs.of(costs)
     pools = memory_pools(costs.devices, memory_limit)
     fitting = runs.fitting(pools)
-    first_ns, rest_ns = runs.first_ns(), (runs.scenario.new_tokens - 1) * runs.step_ns()
-    together = first_ns + rest_ns
-    one = min(fitting.tolist(), key=together.__getitem__)
-    best, best_ns = (one, one), int(together[one])
-    by_rest = fitting[np.argsort(rest_ns[fitting], kind="stable")]
-    for prefill in fitting[np.argsort(first_ns[fitting], kind="stable")].tolist():
-        # Nothing that comes now can be better, or no decode placement from some on.
-        n_better = int(np.searchsorted(rest_ns[by_rest], best_ns - first_ns[prefill]))
-        if n_better == 0:
-            break
-        others = by_rest[:n_better]
-        total = first_ns[prefill] + rest_ns[others] + runs.move_ns(prefill, others)
-        others, total = others[total < best_ns], total[total < best_ns]
-        keeps = runs.keep_within(prefill, others, pools)
-        if keeps.any():
-            at = int(np.flatnonzero(keeps)[total[keeps].argmin()])
-            best, best_ns = (prefill, int(others[at])), int(total[at])
-    prefill, decode = best
-    first, rest = runs.point(prefill, 0), runs.point(decode, 0)
     new = runs.scenario.new_tokens - 1
+    best = _best_pair(
+        runs.first_ns(), new * runs.step_ns(), fitting, fitting, runs.move_ns,
+        lambda first, others: runs.keep_within(first, others, pools),
+    )  # fmt: skip
+    assert best is not None  # some placement fits
+    one, prefill, decode = best
+    assert one is not None
+    first, rest = runs.point(prefill, 0), runs.point(decode, 0)
     whole = runs.point(one, 0)
     return PhasePlan(
         scenario=runs.scenario,
@@ -295,7 +290,226 @@ def plan_phases(costs: CostModel, *, memory_limit: MemoryLimit | None = None) ->
         move_ms=float(runs.move_ns(prefill, np.array([decode]))[0]) / 1e6,
         one=whole.affinity,
         one_ms=whole.ttft_ms + new * whole.tpot_ms,
+        differ=prefill != decode,
     )
+
+
+def plan_static_phases(
+    prefill: CostModel,
+    decode: CostModel,
+    scenario: Scenario,
+    *,
+    memory_limit: MemoryLimit | None = None,
+) -> PhasePlan:
+    """Plan the two static models of a language model jointly, under one memory.
+
+    As :func:`plan_phases`, for what :func:`hetero_lab.static_phases` makes. The two are compiled
+    each by itself, so that a device that has a layer in both holds its weights twice. The cache
+    is counted once, with the model for further tokens that reads it.
+
+    Parameters
+    ----------
+    prefill, decode
+        What :func:`hetero_lab.calibrate` returned for each of the two, on the same devices.
+    scenario
+        The one that the two models were made for.
+    memory_limit
+        As for :func:`hetero_lab.plan`.
+
+    Raises
+    ------
+    ArgumentError
+        These are no cost models.
+    PlanError
+        The devices differ, the models are not of the same layers, or nothing keeps to the limits.
+
+    Examples
+    --------
+    Needs the extra ``llm``, so that it is not run here::
+
+        phases = hl.static_phases(llm, hl.Scenario(64, 32))
+        costs = [hl.calibrate(m, ["NPU", "CPU"]) for m in (phases.prefill, phases.decode)]
+        plan = hl.plan_static_phases(*costs, phases.scenario)
+        hl.profile(phases.decode, plan.decode)
+    """
+    expect_scenario(scenario)
+    expect_costs(prefill)
+    expect_costs(decode)
+    devices = decode.devices
+    pools = memory_pools(devices, memory_limit)
+    sides = [_StaticPhase.of(costs) for costs in (prefill, decode)]
+    if prefill.devices != devices or sides[0].n_blocks != sides[1].n_blocks:
+        raise PlanError(
+            f"These costs do not belong together: {sides[0].n_blocks} layers on "
+            f"{', '.join(prefill.devices)}, and {sides[1].n_blocks} on {', '.join(devices)}. "
+            "Calibrate both static models of one language model on the same devices."
+        )
+    allowed = sides[0].allowed & sides[1].allowed
+    blocks = sides[1].blocks
+    cache = _cache_bytes(decode.graph, blocks, len(devices))
+    own = [side.held_bytes for side in sides]
+    alone = own[0].sum(axis=2) + own[1].sum(axis=2) + cache.sum(axis=2)
+    every = np.flatnonzero(allowed)
+    fitting = every[_within(alone[every], pools)]
+    n_states = len(_caches(decode.graph)) // blocks.shape[1]
+    layer_bytes = cache.sum(axis=(1, 2))[0] / blocks.shape[1]
+    handed = layer_bytes * scenario.prompt_tokens / (scenario.context_tokens - 1)
+
+    def move_ns(first: int, others: np.ndarray) -> np.ndarray:
+        source, target = blocks[first][None], blocks[others]
+        ns = decode.objective.fixed_ns[source, target] * n_states
+        ns = ns + decode.objective.ns_per_byte[source, target] * handed
+        return np.where(source == target, 0, np.rint(ns)).astype(np.int64).sum(axis=1)
+
+    def keeps(first: int, others: np.ndarray) -> np.ndarray:
+        held = own[0][first].sum(axis=1) + own[1][others].sum(axis=2) + cache[others].sum(axis=2)
+        return allowed[others] & _within(held, pools)
+
+    new = scenario.new_tokens - 1
+    first_ns, step_ns = (side.latency_ns() for side in sides)
+    best = _best_pair(first_ns, new * step_ns, every, fitting, move_ns, keeps)
+    if best is None:
+        least = bytes_text(int(alone.sum(axis=1).min()))
+        raise PlanError(
+            f"No placement by layer keeps both static models within memory_limit "
+            f"({pools_text(devices, pools)}): they need at the least {least} in all, weights in "
+            "each. Raise a limit, shorten the scenario, or add a device."
+        )
+    one, first, rest = best
+    ttft_ms, tpot_ms = sides[0].predicted_ms(first), sides[1].predicted_ms(rest)
+    one_ms = np.inf
+    if one is not None:
+        one_ms = sides[0].predicted_ms(one) + new * sides[1].predicted_ms(one)
+    held = own[0][first] + own[1][rest] + cache[rest]
+    return PhasePlan(
+        scenario=scenario,
+        prefill=sides[0].affinity(first),
+        decode=sides[1].affinity(rest),
+        memory=tuple(
+            DeviceMemory(device, "", *map(int, held[number]))
+            for number, device in enumerate(devices)
+        ),
+        ttft_ms=ttft_ms,
+        tpot_ms=tpot_ms,
+        move_ms=float(move_ns(first, np.array([rest]))[0]) / 1e6,
+        one=None if one is None else sides[1].affinity(one),
+        one_ms=one_ms,
+        differ=first != rest,
+    )
+
+
+def _best_pair(
+    first_ns: np.ndarray,
+    rest_ns: np.ndarray,
+    every: np.ndarray,
+    fitting: np.ndarray,
+    move_ns: Callable[[int, np.ndarray], np.ndarray],
+    keeps: Callable[[int, np.ndarray], np.ndarray],
+) -> tuple[int | None, int, int] | None:
+    """Return the best placement for both phases, and the best pair of one for each.
+
+    ``every`` are those that may be in a pair, ``fitting`` those that keep to the limits in both
+    phases. Where there are none, the first number is None; where no pair fits, all are.
+    """
+    together = first_ns + rest_ns
+    one = min(fitting.tolist(), key=together.__getitem__, default=None)
+    best = None if one is None else (one, one)
+    best_ns = _FOREVER if one is None else int(together[one])
+    by_rest = every[np.argsort(rest_ns[every], kind="stable")]
+    for prefill in every[np.argsort(first_ns[every], kind="stable")].tolist():
+        # Nothing that comes now can be better, or no decode placement from some on.
+        n_better = int(np.searchsorted(rest_ns[by_rest], best_ns - first_ns[prefill]))
+        if n_better == 0:
+            break
+        others = by_rest[:n_better]
+        total = first_ns[prefill] + rest_ns[others] + move_ns(prefill, others)
+        others, total = others[total < best_ns], total[total < best_ns]
+        fits = keeps(prefill, others)
+        if fits.any():
+            at = int(np.flatnonzero(fits)[total[fits].argmin()])
+            best, best_ns = (prefill, int(others[at])), int(total[at])
+    return None if best is None else (one, best[0], best[1])
+
+
+def _caches(graph: OpGraph) -> list[int]:
+    """Return the inputs of a static model that are a cache."""
+    return [index for index in graph.parameters if graph.ops[index].name.startswith("past.")]
+
+
+def _cache_bytes(graph: OpGraph, blocks: np.ndarray, n_devices: int) -> np.ndarray:
+    """Return the bytes of the inputs that are a cache, ``[placements, devices, 3]``."""
+    found = find_blocks(graph)
+    held = np.zeros((len(blocks), n_devices, 3), dtype=np.int64)
+    for index in _caches(graph):
+        users = [found.of_op[use.index] for use in graph.consumers[index]]
+        block = int(np.clip(min(users, default=0), 0, found.n_blocks - 1))
+        n_bytes = graph.ops[index].outputs[0].n_bytes or 0
+        held[np.arange(len(blocks)), blocks[:, block], 1] += n_bytes
+    return held
+
+
+@dataclass(frozen=True, eq=False)
+class _StaticPhase:
+    """One static model, in every placement that gives each device one run of layers."""
+
+    costs: CostModel
+    pairwise: Pairwise
+    blocks: np.ndarray  # the device of each block, [placements, blocks]
+    choices: np.ndarray  # the device of each unit, [placements, units]
+
+    @classmethod
+    def of(cls, costs: CostModel) -> _StaticPhase:
+        found = find_blocks(costs.graph)
+        if not found.n_blocks:
+            raise PlanError(f"{shorten(costs.graph.name)} has no repeated layers to place.")
+        n, n_devices = found.n_blocks, len(costs.devices)
+        blocks = np.array(list(runs(n, n_devices, _MOST_RUNS)), dtype=np.int64)
+        pairwise = Pairwise.build(costs.objective, [unit.ops for unit in costs.units])
+        return cls(costs, pairwise, blocks, _choices(costs, found, blocks))
+
+    @property
+    def n_blocks(self) -> int:
+        return self.blocks.shape[1]
+
+    @cached_property
+    def allowed(self) -> np.ndarray:
+        """Whether the devices support what they are given, ``[placements]``."""
+        units = np.arange(self.choices.shape[1])
+        return np.all(self.pairwise.allowed[units, self.choices], axis=1)
+
+    @cached_property
+    def held_bytes(self) -> np.ndarray:
+        """Bytes of weights, states and boundaries of each device, ``[placements, devices, 3]``."""
+        held = np.zeros((*self.blocks.shape[:1], self.pairwise.n_devices, 3), dtype=np.int64)
+        for device in range(self.pairwise.n_devices):
+            held[:, device, 0] = self.pairwise.least_bytes(self.choices, device, boundaries=False)
+            held[:, device, 2] = self.pairwise.least_bytes(self.choices, device)
+        held[:, :, 2] -= held[:, :, 0]
+        return held
+
+    def latency_ns(self) -> np.ndarray:
+        """Return the time of an inference, ``[placements]``."""
+        work = self.pairwise.values_ns(self.choices, LATENCY)
+        return work + subgraphs_of_runs_ns(self.pairwise, self.blocks)
+
+    def predicted_ms(self, number: int) -> float:
+        """Return the time of a placement with the partition that HETERO makes of it."""
+        devices = self.pairwise.devices(self.choices[number])
+        return self.costs.objective.evaluate(devices).value_ns(LATENCY) / 1e6
+
+    def affinity(self, number: int) -> Affinity:
+        """Return a placement by op."""
+        return self.costs.objective.affinity(self.pairwise.devices(self.choices[number]))
+
+
+def _choices(costs: CostModel, found: Blocks, blocks: np.ndarray) -> np.ndarray:
+    """Return the device of each unit for the devices of blocks.
+
+    What is before the first layer goes with it, what is after the last one with that.
+    """
+    index_of = costs.graph.index_of
+    block_of = [found.of_op[index_of[unit.ops[0]]] for unit in costs.units]
+    return blocks[:, np.clip(block_of, 0, found.n_blocks - 1)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -322,10 +536,7 @@ class _Runs:
         n, n_devices = found.n_blocks, len(costs.devices)
         blocks = np.array(list(runs(n, n_devices, _MOST_RUNS)), dtype=np.int64)
         pairwise = Pairwise.build(costs.objective, [unit.ops for unit in costs.units])
-        # What is before the first layer goes with it, what is after the last one with that.
-        index_of = costs.graph.index_of
-        block_of = [found.of_op[index_of[unit.ops[0]]] for unit in costs.units]
-        choices = blocks[:, np.clip(block_of, 0, n - 1)]
+        choices = _choices(costs, found, blocks)
         allowed = pairwise.allowed[np.arange(choices.shape[1]), choices].all(axis=1)
         return cls(
             costs, costs.prefill, costs.scenario, pairwise, blocks[allowed], choices[allowed]

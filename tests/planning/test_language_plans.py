@@ -190,3 +190,64 @@ def test_what_cannot_be_planned_is_said(graph):
         hl.plan_phases(replace(costs, prefill=None))
     with pytest.raises(ArgumentError):
         hl.block_curve("costs.json")  # type: ignore[arg-type]
+
+
+def phase_costs(model, seed: int) -> CostModel:
+    """Return costs of a static model on two devices."""
+    return replace(costs_of(prepare(model).graph, ("A", "B"), seed), scenario=None, prefill=None)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_static_models_are_planned_jointly(seed):
+    phases = hl.static_phases(hl.load(decoder(N, empty_from="layer")), SCENARIO)
+    prefill, decode = phase_costs(phases.prefill, seed), phase_costs(phases.decode, seed + 100)
+    new = SCENARIO.new_tokens - 1
+    firsts, rests = placements(prefill), placements(decode)
+    cache = {
+        way: {d: sum(2 * 15 * 2 * 8 * 4 for there in way if there == d) for d in "AB"}
+        for way in rests
+    }
+
+    def held(first, rest) -> dict[str, int]:
+        return {
+            d: held_bytes(prefill, firsts[first])[d]
+            + held_bytes(decode, rests[rest])[d]
+            + cache[rest][d]
+            for d in "AB"
+        }
+
+    def took_ms(first, rest) -> float:
+        move_us = sum(
+            2 * decode.objective.fixed_ns["AB".index(a), "AB".index(b)] / 1e3
+            + decode.objective.ns_per_byte["AB".index(a), "AB".index(b)] / 1e3 * 2 * 12 * 2 * 8 * 4
+            for a, b in zip(first, rest, strict=True)
+            if a != b
+        )
+        return (
+            prefill.predict_us(firsts[first]) + move_us + new * decode.predict_us(rests[rest])
+        ) / 1e3
+
+    whole = sum(held(("A",) * N, ("A",) * N).values())
+    for share in (1.0, 0.7, 0.4):
+        limit = int(share * whole)
+        ways = [w for w in itertools.product(firsts, rests) if held(*w)["A"] <= limit]
+        plan = hl.plan_static_phases(
+            prefill, decode, SCENARIO, memory_limit={"A": limit, "B": 2 * whole}
+        )
+        assert plan.total_ms == pytest.approx(min(took_ms(*way) for way in ways), abs=2e-3)
+        assert plan.memory[0].total_bytes <= limit
+        first = next(way for way, affinity in firsts.items() if affinity == plan.prefill)
+        rest = next(way for way, affinity in rests.items() if affinity == plan.decode)
+        assert {m.device: m.total_bytes for m in plan.memory} == held(first, rest)
+        assert plan.differ == (first != rest)
+
+
+def test_costs_of_static_models_that_do_not_belong_together():
+    phases = hl.static_phases(hl.load(decoder(N, empty_from="layer")), SCENARIO)
+    other = hl.static_phases(hl.load(decoder(N - 1, empty_from="layer")), SCENARIO)
+    prefill, decode = phase_costs(phases.prefill, 0), phase_costs(other.decode, 0)
+    with pytest.raises(PlanError, match="4 layers on A, B, and 3"):
+        hl.plan_static_phases(prefill, decode, SCENARIO)
+    decode = phase_costs(phases.decode, 0)
+    with pytest.raises(PlanError, match="keeps both static models within memory_limit"):
+        hl.plan_static_phases(prefill, decode, SCENARIO, memory_limit={"A": 10, "B": 10})

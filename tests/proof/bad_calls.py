@@ -165,6 +165,11 @@ _tokens = _asked("tokenize", model=lambda k: k.model, text=lambda k: "Hello")
 _text = _asked("detokenize", model=lambda k: k.model, token_ids=lambda k: [[1, 2]])
 _curve = _asked("block_curve", costs=lambda k: k.costs)
 _phases = _asked("plan_phases", costs=lambda k: k.costs)
+_static = _asked("static_phases", model=lambda k: k.model, scenario=lambda k: hl.Scenario(8, 8))
+_both = _asked(
+    "plan_static_phases", prefill=lambda k: k.costs, decode=lambda k: k.costs,
+    scenario=lambda k: hl.Scenario(8, 8),
+)  # fmt: skip
 _emulate = _asked("emulate", name=lambda k: "ACC2", core=lambda k: k.core)
 _classify = _asked(
     "classify",
@@ -943,6 +948,16 @@ PLANNING = [
     row("block_curve: costs that are none", _curve(costs="fast"), ArgumentError, "costs=", "str"),
     row("plan_phases: one inference", _phases(), PlanError, "further token", "scenario="),
     row("plan_phases: no costs", _phases(costs=None), ArgumentError, "costs="),
+    row("static_phases: no language model", _static(), ModelError, "no states"),
+    row("static_phases: no scenario", _static(scenario=8), ArgumentError, "scenario="),
+    row("plan_static_phases: no costs", _both(decode=None), ArgumentError, "decode="),
+    row("plan_static_phases: no scenario", _both(scenario=None), ArgumentError, "scenario="),
+    row(
+        "plan_static_phases: an unknown device in a limit",
+        _both(memory_limit={"XPU": "1GiB"}),
+        PlanError,
+        "XPU",
+    ),
     row("plan: an empty pool", _plan(memory_limit={(): 5}), PlanError, "pool without devices"),
     row(
         "plan: a pool with a stranger",

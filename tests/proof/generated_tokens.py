@@ -3,7 +3,8 @@
     python -m tests.proof.generated_tokens --new-tokens 48
 
 Cut behind layers 5, 15 and 25, one at a time and all at once, both directions of two devices,
-prompts of 1, 7 and 64 tokens, both executors. HETERO cannot cut at all three places at once, and
+prompts of 1, 7 and 64 tokens, both executors, and as two static models without states (which
+HETERO can cut anywhere). HETERO cannot cut the dynamic model at all three places at once, and
 refuses that before it compiles. Prints a row a generation, and exits with 1 if a token differs or
 what HETERO cannot do is not refused.
 """
@@ -19,9 +20,15 @@ import hetero_lab as hl
 from hetero_lab.backend.bound import bind
 from hetero_lab.errors import AffinityError
 from hetero_lab.model.language import language_model
+from hetero_lab.model.static_phases import static_phases
 from hetero_lab.placement.placement import BoundPlacement, resolve
 from hetero_lab.runtime.compiled import compile_placed
-from hetero_lab.runtime.generation import CompiledSession, ExecutorSession, generate
+from hetero_lab.runtime.generation import (
+    CompiledSession,
+    ExecutorSession,
+    StaticSession,
+    generate,
+)
 
 # By default the CPU plugin keeps the cache in 8 bits and quantises what is multiplied with
 # weights of few bits: neither is f32.
@@ -32,6 +39,7 @@ F32 = {
 }
 CUTS = (5, 15, 25)
 PROMPTS = (1, 7, 64)
+EXECUTORS = ("hetero", "parallel", "static")
 
 
 def cut_behind(model, layers: Sequence[int], first: str, second: str) -> hl.Placement:
@@ -59,6 +67,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--new-tokens", type=int, default=48)
     parser.add_argument("--cuts", type=int, nargs="+", default=list(CUTS))
+    parser.add_argument(
+        "--executors", nargs="+", choices=EXECUTORS, default=EXECUTORS, metavar="EXECUTOR"
+    )
     given = parser.parse_args()
     hl.emulate("ACC")
     bound = bind(hl.load("smollm2_135m"))
@@ -78,14 +89,19 @@ def main() -> int:
     print(f"{'placement':<28}{'executor':<10}{'prompt':>7}{'equal':>7} of {given.new_tokens}")
     devices = (("ACC", "CPU"), ("CPU", "ACC"))
     cuts = [(layer,) for layer in given.cuts] + [tuple(given.cuts)] * (len(given.cuts) > 1)
-    for layers, (first, second), executor in product(cuts, devices, ("hetero", "parallel")):
+    phases = static_phases(bound.model, hl.Scenario(max(PROMPTS), given.new_tokens))
+    static = [bind(phases.prefill), bind(phases.decode)]
+    for layers, (first, second), executor in product(cuts, devices, given.executors):
         placed = resolve(bound, cut_behind(bound.model, layers, first, second))
         if executor == "hetero" and len(layers) > 1:
             why = refused(placed)
             n_missed += not why
             print(f"{placed.label:<28}{executor:<10}{why or 'WAS NOT REFUSED'}", flush=True)
             continue
-        if executor == "hetero":
+        if executor == "static":
+            parts = [resolve(b, cut_behind(b.model, layers, first, second)) for b in static]
+            made = tokens(StaticSession(phases, *map(compile_placed, parts)))
+        elif executor == "hetero":
             made = tokens(CompiledSession(compile_placed(placed)))
         else:
             with hl.ParallelExecutor.of(placed) as running:
