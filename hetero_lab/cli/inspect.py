@@ -186,6 +186,7 @@ def add_verify_options(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="how much worse the latency may be, relative to the reference (%(default)s)",
     )
+    add("--data", metavar="NAME", help="a labelled data set to check the accuracy on: digits")
     options.add_shared(parser, "html", "quiet")
 
 
@@ -193,7 +194,10 @@ def run_verify(given: argparse.Namespace) -> Verification | Across:
     """Verify as the options say."""
     commands.check_targets(files=[given.html], directories=[])
     if given.across is None:
-        result = hl.verify(given.directory, slower=given.slower)
+        data = None if given.data is None else hl.dataset(given.data)
+        result = hl.verify(given.directory, slower=given.slower, data=data)
+    elif given.data is not None:
+        raise ArgumentError("--data goes with the OpenVINO that is here, not with --across.")
     else:
         releases = [part.strip() for part in given.across.removeprefix("openvino==").split(",")]
         result = hl.verify_across(

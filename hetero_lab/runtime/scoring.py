@@ -118,6 +118,29 @@ def judge(
         yield _judge_one(found, expected, label, correct, output, number)
 
 
+def count_right(
+    run: Callable[[list[np.ndarray]], dict[str, np.ndarray]],
+    bound: BoundModel,
+    examples: Sequence[Any],
+    correct: Correct,
+) -> int:
+    """Return how many labelled examples are answered right, whatever runs the model.
+
+    ``run`` goes from inputs in the model's order to outputs by name.
+
+    Raises
+    ------
+    InputError, ArgumentError
+        Inputs or labels that do not fit.
+    """
+    right = 0
+    for number, example in enumerate(examples):
+        inputs, label = _parts(example, number, True)
+        found = run(bind_inputs(bound, inputs))
+        right += not _has_nan(found.values()) and _is_right(correct, found, label, number)
+    return right
+
+
 def check_labels(reference: F32Reference, examples: Sequence[Any], correct: Correct) -> None:
     """Raise ArgumentError for a label that does not fit the outputs, which are inferred once."""
     outputs: dict[str, np.ndarray] = {}

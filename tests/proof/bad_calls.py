@@ -1198,6 +1198,8 @@ DEPLOYING = [
         "schema version None",
     ),
     row("verify: no share", lambda k: hl.verify(k.tmp, slower=-1), ArgumentError, "slower="),
+    row("verify: no drop", lambda k: hl.verify(k.tmp, max_drop=2), ArgumentError, "max_drop="),
+    row("verify: no labels", lambda k: hl.verify(k.tmp, data=[{}]), ArgumentError, "labels"),
     row(
         "verify_across: no version",
         lambda k: hl.verify_across(k.tmp, ["latest"]),

@@ -18,8 +18,9 @@ def test_models_of_one_operator_can_be_read_and_are_drawn_alike():
 
 
 @pytest.mark.network
-def test_tables_of_cpu_mostly_agree_with_the_cpu_plugin():
-    found, _ = of_generated(60, seed=0)
+@pytest.mark.parametrize("from_file", [False, True])
+def test_tables_of_cpu_mostly_agree_with_the_cpu_plugin(from_file):
+    found, _ = of_generated(60, seed=0, from_file=from_file)
     got = counted(found)
     assert got.n_answered > 30
     assert got.n_agreed / got.n_answered > 0.8

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hetero_lab.errors import ArgumentError, names_at_hand, shorten
+import numpy as np
+
+from hetero_lab.backend.bound import bind
+from hetero_lab.errors import ArgumentError, last_line, names_at_hand, shorten
+from hetero_lab.experiments.accuracy.evaluate import ReadData, read_data
 from hetero_lab.experiments.deployment.check_run import (
     BUDGET_S,
     TURNS,
@@ -21,16 +25,19 @@ from hetero_lab.experiments.deployment.contract import (
     file_digest,
     read_contract,
 )
+from hetero_lab.runtime import run_frozen
 from hetero_lab.runtime.exported import parse_header
 from hetero_lab.runtime.freeze import FrozenPlacement, read_frozen
 from hetero_lab.runtime.reference import compare
+from hetero_lab.runtime.scoring import Correct, count_right
+from hetero_lab.samples.datasets import Dataset, Metric
 from hetero_lab.tables import html_table
 
 if TYPE_CHECKING:
     import pandas as pd
 
 OK, BROKEN, UNKNOWN = "ok", "broken", "not checked"
-SLOWER = 0.1
+SLOWER, MAX_DROP = 0.1, 0.01
 
 
 @dataclass(frozen=True)
@@ -49,7 +56,8 @@ class Verification:
     Attributes
     ----------
     parts
-        Model, affinity, properties, devices, compile, partition, outputs and latency.
+        Model, affinity, properties, devices, compile, partition, outputs and latency; and accuracy,
+        where it is promised or data was given.
     changes
         What is different from where the contract was written, broken or not.
     openvino_version
@@ -109,6 +117,9 @@ def verify(
     slower: float = SLOWER,
     turns: int = TURNS,
     budget_s: float = BUDGET_S,
+    data: Dataset | Sequence[Any] | None = None,
+    metric: Metric | Correct | None = None,
+    max_drop: float = MAX_DROP,
 ) -> Verification:
     """Prove again, on the OpenVINO, drivers and machine here, what a deployed directory promises.
 
@@ -125,6 +136,11 @@ def verify(
         to be so beyond the intervals of both measurements.
     turns, budget_s
         How long to measure.
+    data, metric
+        Labelled examples to count the right answers of, as for :func:`hetero_lab.evaluate`;
+        without them a promised accuracy is not checked.
+    max_drop
+        By how much the share of right answers may be lower than promised.
 
     Returns
     -------
@@ -134,7 +150,7 @@ def verify(
     Raises
     ------
     ArgumentError
-        A number that is not above 0.
+        A number that is not above 0, or data without labels.
     StoredFileError
         There is no contract, it is of a newer version, or it was edited.
     MeasurementError
@@ -151,9 +167,20 @@ def verify(
     True
     """
     check_measuring(slower, turns, budget_s)
+    if isinstance(max_drop, bool) or not 0 <= max_drop <= 1:
+        raise ArgumentError(f"max_drop= is a share from 0 to 1, not {max_drop!r}.")
+    labelled = None
+    if data is not None:
+        labelled = read_data(data, metric)
+        if labelled.correct is None:
+            raise ArgumentError("data= needs labels, and metric= to judge answers by them.")
     contract, frozen = read_contract(directory), read_frozen(directory)
     seen = observe(directory, turns=turns, budget_s=budget_s)
-    return judged(directory, contract, frozen, seen, slower)
+    made = judged(directory, contract, frozen, seen, slower)
+    if labelled is None and contract.accuracy is None:
+        return made
+    accuracy = _accuracy(directory, contract, frozen, labelled, max_drop)
+    return replace(made, parts=(*made.parts, accuracy))
 
 
 def check_measuring(slower: float, turns: int, budget_s: float) -> None:
@@ -318,6 +345,34 @@ def _latency(contract: Contract, seen: ObservedRun, slower: float) -> ContractPa
     detail = f"{here} of the reference, promised were {promised}"
     worse = now.ratio > (1 + slower) * then.ratio and now.ratio_ci95_low > then.ratio_ci95_high
     return ContractPart("latency", BROKEN if worse else OK, detail)
+
+
+def _accuracy(
+    directory: str | os.PathLike[str],
+    contract: Contract,
+    frozen: FrozenPlacement,
+    data: ReadData | None,
+    max_drop: float,
+) -> ContractPart:
+    then = contract.accuracy
+    promised = f"{then.accuracy:.1%} of {then.n_examples} examples" if then else "nothing"
+    if data is None or data.correct is None:
+        return ContractPart("accuracy", UNKNOWN, f"promised is {promised}; data= checks it")
+    try:
+        compiled, _ = run_frozen.load(directory)
+    except RuntimeError as error:
+        return ContractPart("accuracy", BROKEN, f"it does not compile: {last_line(error)}")
+
+    def run(arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
+        results = compiled(arrays)
+        return {name: np.array(results[index]) for index, name in enumerate(frozen.outputs)}
+
+    bound = bind(Path(directory) / "model.xml")
+    right = count_right(run, bound, data.examples, data.correct)
+    here = right / len(data.examples)
+    broken = then is not None and here < then.accuracy - max_drop
+    detail = f"{here:.1%} of {len(data.examples)} examples, promised is {promised}"
+    return ContractPart("accuracy", BROKEN if broken else OK, detail)
 
 
 def _changes(contract: Contract, seen: ObservedRun) -> Iterator[str]:

@@ -19,6 +19,7 @@ from hetero_lab.errors import ArgumentError, StoredFileError
 from hetero_lab.experiments.deployment.check_run import ObservedRun, observe
 from hetero_lab.experiments.deployment.contract import (
     FILE_NAME,
+    AccuracyPromise,
     LatencyPromise,
     file_digest,
     read_contract,
@@ -125,6 +126,25 @@ def test_a_latency_beyond_the_intervals(copy, seen, worse, broken):
         ratio=0.5, ratio_ci95_low=0.49, ratio_ci95_high=0.51,
     )  # fmt: skip
     assert judge(copy, timed, latency=promise).broken == broken
+
+
+def test_an_accuracy_that_is_not_reached(deployed, copy):
+    data = hl.dataset("digits").evaluation[:30]
+    metric = hl.dataset("digits").metric
+    with pytest.raises(ArgumentError, match="data= needs labels"):
+        hl.verify(copy, data=data)
+    told = hl.verify(copy, turns=3, slower=ANY, data=data, metric=metric).parts[-1]
+    assert (told.name, told.status) == ("accuracy", "ok")
+    assert told.detail.endswith("of 30 examples, promised is nothing")
+    contract = read_contract(copy)
+    write_contract(copy, msgspec.structs.replace(contract, accuracy=AccuracyPromise(
+        accuracy=1.0, drop=0.0, n_examples=30)))  # fmt: skip
+    wrong = [(inputs, (label + 1) % 10 if n < 2 else label) for n, (inputs, label) in
+             enumerate(data)]  # fmt: skip
+    proven = hl.verify(copy, turns=3, slower=ANY, data=wrong, metric=metric)
+    assert proven.broken == ("accuracy",)
+    assert proven.parts[-1].detail.endswith("promised is 100.0% of 30 examples")
+    assert hl.verify(copy, turns=3, slower=ANY, data=wrong, metric=metric, max_drop=0.5).ok
 
 
 def test_what_dies_is_a_broken_part(deployed):
