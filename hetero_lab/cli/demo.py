@@ -13,7 +13,7 @@ import hetero_lab as hl
 from hetero_lab.cli.commands import check_targets, command_line, until_interrupted
 from hetero_lab.errors import names_at_hand
 from hetero_lab.experiments.search.advice import Judged
-from hetero_lab.experiments.search.candidates import REMEDIED
+from hetero_lab.experiments.search.candidates import remedied_label
 from hetero_lab.tables import make_directory, write_csv
 from hetero_lab.terminal import columns, count_of
 
@@ -152,10 +152,8 @@ def _ratio(row: Row) -> str:
 def _split(advice: Advice) -> tuple[Judged, Judged] | None:
     """Return HETERO's own choice and the same after lint's remedies, if there are any."""
     known = {candidate.row.label: candidate for candidate in advice.candidates}
-    for label, candidate in known.items():
-        if label.endswith(f" {REMEDIED}"):
-            return known[label.removesuffix(f" {REMEDIED}")], candidate
-    return None
+    pairs = ((c, known.get(remedied_label(label))) for label, c in known.items())
+    return next(((own, other) for own, other in pairs if other is not None), None)
 
 
 def _remedy(automatic: Judged, remedied: Judged) -> str:

@@ -206,7 +206,7 @@ def is_language_model(model: ov.Model) -> bool:
     )
 
 
-def check_scenario(model: ov.Model, scenario: Scenario | None, function: str) -> None:
+def check_scenario(model: ov.Model, scenario: Scenario | None) -> None:
     """Raise unless a scenario is given for a language model, one that fits, and for no other.
 
     Raises
@@ -220,9 +220,9 @@ def check_scenario(model: ov.Model, scenario: Scenario | None, function: str) ->
         language_model(model).check(scenario)
     elif is_language_model(model):
         raise ArgumentError(
-            f"{shorten(model.get_friendly_name())} is a language model: say what it is to "
-            f"generate, hetero_lab.{function}(…, "
-            "scenario=hetero_lab.Scenario(prompt_tokens=64, new_tokens=32))."
+            f"{shorten(model.get_friendly_name())} is a language model: pass scenario= to "
+            "say what to generate, for instance "
+            "hetero_lab.Scenario(prompt_tokens=64, new_tokens=32)."
         )
 
 

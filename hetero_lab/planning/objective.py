@@ -15,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
-from hetero_lab.errors import PlanError, names_at_hand
+from hetero_lab.errors import PlanError, names_at_hand, shorten
 from hetero_lab.model.opgraph import RESULT, OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.subgraph_collector import SubgraphCollector
@@ -26,6 +26,15 @@ from hetero_lab.planning.memory import MemoryTable
 LATENCY, THROUGHPUT = "latency", "throughput"
 BALANCED = "balanced_memory"  # the least latency where weights are spread over the devices
 _HALF_SPREAD = 5  # subgraphs beside the first with which half of the spread memory is paid
+
+
+def check_objective(objective: str, allowed: Sequence[str]) -> None:
+    """Raise PlanError unless an objective is one of those that are allowed."""
+    if objective not in allowed:
+        raise PlanError(
+            f"{shorten(str(objective))} is not an objective. Objectives: "
+            f"{', '.join(map(repr, allowed))}."
+        )
 
 
 @dataclass(frozen=True, eq=False)

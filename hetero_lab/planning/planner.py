@@ -32,7 +32,7 @@ from hetero_lab.planning.memory import (
 )
 from hetero_lab.planning.milp import even_choice, milp
 from hetero_lab.planning.min_cut import min_cut
-from hetero_lab.planning.objective import BALANCED, LATENCY, THROUGHPUT
+from hetero_lab.planning.objective import BALANCED, LATENCY, THROUGHPUT, check_objective
 from hetero_lab.planning.pairwise import Pairwise
 from hetero_lab.planning.solver import Choice, Solver
 from hetero_lab.tables import html_table
@@ -196,11 +196,7 @@ def plan_graph(
 
 
 def _check_arguments(costs: CostModel, objective: str, budget_s: float) -> None:
-    if objective not in OBJECTIVES:
-        raise PlanError(
-            f"{shorten(str(objective))} is not an objective. Objectives: "
-            f"{', '.join(map(repr, OBJECTIVES))}."
-        )
+    check_objective(objective, OBJECTIVES)
     if costs.scenario is not None and objective != LATENCY:
         raise PlanError(
             "A language model has one request in flight, so its plan is for 'latency': the time "

@@ -18,7 +18,7 @@ import numpy as np
 
 from hetero_lab.backend.bound import BoundModel
 from hetero_lab.errors import ArgumentError, HeteroLabWarning, did_you_mean, shorten
-from hetero_lab.model.language import Scenario, is_language_model, language_model
+from hetero_lab.model.language import Scenario, check_scenario, language_model
 from hetero_lab.placement.partition import Partition
 from hetero_lab.placement.placement import BoundPlacement
 from hetero_lab.runtime.chosen import Chosen, chosen_by, settle
@@ -100,13 +100,7 @@ class Execution:
         ModelError
             A scenario for what is no language model.
         """
-        if self.scenario is not None:
-            language_model(placed.bound.model).check(self.scenario)
-        elif is_language_model(placed.bound.model):
-            raise ArgumentError(
-                f"{shorten(placed.graph.name)} is a language model: say what it is to generate, "
-                "scenario=hetero_lab.Scenario(prompt_tokens=64, new_tokens=32)."
-            )
+        check_scenario(placed.bound.model, self.scenario)
         virtual = placed.placement.virtual
         if self.executor == PARALLEL and virtual:
             raise ArgumentError(

@@ -10,20 +10,20 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from hetero_lab.backend.core import shared_core
+from hetero_lab.backend.bound import bind
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import ArgumentError, shorten, warn
 from hetero_lab.experiments.interop import report_files
 from hetero_lab.experiments.interop.report_files import ReportedNode, Settings
 from hetero_lab.experiments.profile.tables import COUNTER_COLUMNS, counter_rows
-from hetero_lab.model.read import Source, prepare
+from hetero_lab.model.read import Source
 from hetero_lab.placement.partition import (
     Partition,
     one_subgraph,
-    partition as predicted_partition,
+    partition_of,
     reordered,
 )
-from hetero_lab.placement.placement import PlacementLike
+from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve
 from hetero_lab.runtime.counters import Counter, read_counters, unjoined
 from hetero_lab.tables import Tables, html_table, make_directory, write_csv
 
@@ -200,9 +200,11 @@ def read_benchmark_app(
     target = recorded.settings.get("target device", "") if recorded else ""
     device = target.removeprefix("HETERO:")
     hetero = any(node.node_name.startswith("subgraph0: ") for nodes in requests for node in nodes)
-    where = None
+    where, here = None, {}
     if requests and (model is not None or placement is not None):
-        where, counters_of, mean = _joined(requests, model, placement or target, hetero, core)
+        placed = _placed(model, placement or target, core)
+        where, counters_of, mean = _joined(requests, placed, hetero)
+        here = emulated_devices(placed.core)
     else:
         plain = "" if "," in device or ":" in device else device
         counters_of = tuple(
@@ -217,33 +219,30 @@ def read_benchmark_app(
         is_detailed=kind == "detailed_counters",
         recorded=recorded,
         mean_counters=mean,
-        emulated=tuple(d for d in emulated_devices(core or shared_core()) if d in used)
-        if used
-        else (),
+        emulated=tuple(d for d in here if d in used),
     )
 
 
-def _joined(
-    requests: Sequence[Sequence[ReportedNode]],
-    model: Source | None,
-    placement: PlacementLike,
-    hetero: bool,
-    core: ov.Core | None,
-) -> tuple[Partition, tuple[tuple[Counter, ...], ...], tuple[Counter, ...]]:
-    """Join the counters to the model: partition, counters of each request, their mean."""
+def _placed(model: Source | None, placement: PlacementLike, core: ov.Core | None) -> BoundPlacement:
+    """Bind what was measured; ArgumentError where it is not named."""
     if model is None:
         raise ArgumentError("placement= says where a model ran: name it too, model=….")
     if not placement:
         raise ArgumentError(
             "Where it ran is in benchmark_report, which is not here. Name it: placement='CPU'."
         )
-    prepared = prepare(model)
-    predicted = predicted_partition(prepared, placement, core=core)
+    return resolve(bind(model, core), placement)
+
+
+def _joined(
+    requests: Sequence[Sequence[ReportedNode]], placed: BoundPlacement, hetero: bool
+) -> tuple[Partition, tuple[tuple[Counter, ...], ...], tuple[Counter, ...]]:
+    """Join the counters to the model: partition, counters of each request, their mean."""
     rows = [unjoined(node, hetero=hetero) for node in requests[0]]
-    partition = _as_it_ran(predicted, rows, hetero)
+    partition = _as_it_ran(partition_of(placed), rows, hetero)
     busy = [nodes for nodes in requests if any(n.status.endswith("EXECUTED") for n in nodes)]
     longest = max(busy or requests, key=len)
-    joined = read_counters(longest, partition, prepared.graph)
+    joined = read_counters(longest, partition, placed.graph)
     told = dict(_keyed(joined))
     counters_of = tuple(
         tuple(

@@ -24,7 +24,7 @@ from hetero_lab.errors import (
     OutputPathError,
     names_at_hand,
 )
-from hetero_lab.experiments.accuracy.evaluate import read_data
+from hetero_lab.experiments.accuracy.evaluate import ReadData, read_data
 from hetero_lab.experiments.deployment.contract import file_digest
 from hetero_lab.experiments.search.advice import (
     ALIKE,
@@ -44,17 +44,19 @@ from hetero_lab.experiments.search.candidates import (
     order_of,
     over_limit,
 )
-from hetero_lab.experiments.search.optimize import OPTIMIZED, Optimized, optimize
+from hetero_lab.experiments.search.optimize import OPTIMIZED, Optimized, optimize_bound
 from hetero_lab.experiments.search.pipeline import (
     PipelineAdvice,
     advise_together,
     check_pipeline,
 )
 from hetero_lab.experiments.search.progress import SearchProgress
-from hetero_lab.experiments.sweep.reading import BUDGET_ENDED
+from hetero_lab.experiments.sweep.options import Conditions, Dimensions, RunOptions
+from hetero_lab.experiments.sweep.reading import BUDGET_ENDED, INTERRUPTED
 from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.experiments.sweep.row import Row
-from hetero_lab.experiments.sweep.sweep import sweep
+from hetero_lab.experiments.sweep.sweep import measure_placements
+from hetero_lab.experiments.sweep.variants import by_name
 from hetero_lab.interrupts import set_aside, what_was_set_aside
 from hetero_lab.model.language import refuse_language_model
 from hetero_lab.model.read import PreparedModel, Source, prepare, save
@@ -63,7 +65,7 @@ from hetero_lab.placement.placement import Placement, carried_over, resolve
 from hetero_lab.planning.constraints import check_constraints
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.memory import MemoryLimit, memory_pools
-from hetero_lab.planning.objective import LATENCY, THROUGHPUT
+from hetero_lab.planning.objective import LATENCY, THROUGHPUT, check_objective
 from hetero_lab.runtime.inputs import Inputs, digest_of
 from hetero_lab.runtime.quantize import calibration_inputs, quantize
 from hetero_lab.runtime.reference import reference_device
@@ -209,122 +211,43 @@ def advise(
     >>> advice.best.affinity.devices
     ('CPU',)
     """
+    watch = Stopwatch.start(budget_s)
+    core = core or shared_core()
+    check_objective(objective, (LATENCY, THROUGHPUT))
     if isinstance(model, Mapping):
         given = {"data": data, "metric": metric, "costs": costs, "inputs": inputs}
         check_pipeline(model, [name for name, value in given.items() if value is not None])
-        return _advise_pipeline(
-            model,
-            devices,
-            objective=objective,
-            requests=requests,
-            budget_s=budget_s,
-            device_properties=device_properties,
-            memory_limit=memory_limit,
-            seed=seed,
-            store=store,
-            isolate=isolate,
-            progress=progress,
-            core=core,
-        )
-    watch = Stopwatch.start(budget_s)
-    core = core or shared_core()
-    if objective not in (LATENCY, THROUGHPUT):
-        raise ArgumentError(
-            f"{objective!r} is no objective. Objectives: {LATENCY!r}, {THROUGHPUT!r}."
-        )
     if metric is not None and data is None:
         raise ArgumentError("metric= says how answers to data= are judged: give data=, too")
-    if data is not None:
-        read_data(data, metric)
     names = order_of(devices, core)
-    properties = check_device_properties(device_properties, names, core)
-    bound = bind(model, core)
-    refuse_language_model(bound.model, "advise")
-    check_constraints(bound.graph, names, memory_limit, None)
-    if costs is not None:
-        costs.check_graph(bound.graph)
-    in_flight = requests if requests > 1 or objective == LATENCY else _IN_FLIGHT
-    candidates = candidates_for(
-        bound,
-        names,
+    settings = _Settings(
+        devices=names,
+        data=data,
+        examples=None if data is None else read_data(data, metric),
+        max_drop=max_drop,
         objective=objective,
-        requests=in_flight,
-        device_properties=properties,
+        requests=requests if requests > 1 or objective == LATENCY else _IN_FLIGHT,
+        properties=check_device_properties(device_properties, names, core),
         memory_limit=memory_limit,
+        costs=costs,
+        inputs=inputs,
+        seed=seed,
+        isolate=isolate,
+        progress=progress,
     )
-    if not candidates.placements:
-        reasons = "; ".join(f"{label}: {why}" for label, why in candidates.left_out.items())
-        raise DeviceError(f"No candidate can be run. {reasons}")
-    with SearchProgress(watch, show=progress) as bar:
-        inquiry = _Inquiry(
-            bound=bound,
-            devices=names,
-            candidates=candidates,
-            data=data,
-            metric=metric,
-            max_drop=max_drop,
-            objective=objective,
-            requests=in_flight,
-            properties=properties,
-            memory_limit=memory_limit,
-            costs=costs,
-            inputs=inputs,
-            seed=seed,
-            isolate=isolate,
-            store=None if store is None else make_directory(store),
-            watch=watch,
-            progress=bar,
-        )
-        return inquiry.run()
+    if isinstance(model, Mapping):
+        models = {name: bind(source, core) for name, source in model.items()}
+        return _advise_pipeline(models, settings, watch, store)
+    return _advise_one(bind(model, core), settings, watch, store)
 
 
-def _advise_pipeline(
-    models: Mapping[str, Source],
-    devices: Sequence[str] | None,
-    *,
-    budget_s: float | None,
-    memory_limit: MemoryLimit | None,
-    store: str | os.PathLike[str] | None,
-    core: ov.Core | None,
-    **options: Any,
-) -> PipelineAdvice:
-    """Advise on each model alone, then on all together."""
-    watch = Stopwatch.start(budget_s)
-    prepared = {name: prepare(source) for name, source in models.items()}
-    alone: dict[str, Advice] = {}
-    for name, model in prepared.items():
-        alone[name] = advise(
-            model,
-            devices,
-            budget_s=None if budget_s is None else _ALONE * budget_s / len(models),
-            memory_limit=memory_limit,
-            store=None if store is None else Path(store) / name,
-            core=core,
-            **options,
-        )
-        if alone[name].interrupted and len(alone) < len(models):
-            set_aside(alone)
-            raise KeyboardInterrupt
-    return advise_together(
-        alone,
-        objective=options["objective"],
-        memory_limit=memory_limit,
-        watch=watch if budget_s is None else Stopwatch(watch.left_s, now()),
-        seed=options["seed"],
-        progress=options["progress"],
-        core=core or shared_core(),
-    )
+@dataclass(frozen=True)
+class _Settings:
+    """The arguments of :func:`advise`, checked; ``examples`` are those of ``data``."""
 
-
-@dataclass
-class _Inquiry:
-    """The stages of an advice: race, search, final; keeps what each found."""
-
-    bound: BoundModel
     devices: tuple[str, ...]
-    candidates: Candidates
-    data: Any
-    metric: Any
+    data: Dataset | Sequence[Any] | None
+    examples: ReadData | None
     max_drop: float
     objective: str
     requests: int
@@ -334,12 +257,74 @@ class _Inquiry:
     inputs: Inputs | None
     seed: int
     isolate: bool
+    progress: bool
+
+
+def _advise_one(
+    bound: BoundModel,
+    settings: _Settings,
+    watch: Stopwatch,
+    store: str | os.PathLike[str] | None,
+) -> Advice:
+    refuse_language_model(bound.model, "advise")
+    check_constraints(bound.graph, settings.devices, settings.memory_limit, None)
+    if settings.costs is not None:
+        settings.costs.check_graph(bound.graph)
+    candidates = candidates_for(
+        bound,
+        settings.devices,
+        objective=settings.objective,
+        requests=settings.requests,
+        device_properties=settings.properties,
+        memory_limit=settings.memory_limit,
+    )
+    if not candidates.placements:
+        reasons = "; ".join(f"{label}: {why}" for label, why in candidates.left_out.items())
+        raise DeviceError(f"No candidate can be run. {reasons}")
+    kept = None if store is None else make_directory(store)
+    with SearchProgress(watch, show=settings.progress) as bar:
+        return _Inquiry(bound, settings, candidates, kept, watch, bar).run()
+
+
+def _advise_pipeline(
+    models: Mapping[str, BoundModel],
+    settings: _Settings,
+    watch: Stopwatch,
+    store: str | os.PathLike[str] | None,
+) -> PipelineAdvice:
+    """Advise on each model alone, then on all together."""
+    alone_s = None if watch.budget_s is None else _ALONE * watch.budget_s / len(models)
+    alone: dict[str, Advice] = {}
+    for name, bound in models.items():
+        kept = None if store is None else Path(store) / name
+        alone[name] = _advise_one(bound, settings, Stopwatch.start(alone_s), kept)
+        if alone[name].interrupted and len(alone) < len(models):
+            set_aside(alone)
+            raise KeyboardInterrupt
+    return advise_together(
+        alone,
+        objective=settings.objective,
+        memory_limit=settings.memory_limit,
+        watch=watch if watch.budget_s is None else Stopwatch(watch.left_s, now()),
+        seed=settings.seed,
+        progress=settings.progress,
+        core=next(iter(models.values())).core,
+    )
+
+
+@dataclass
+class _Inquiry:
+    """The stages of an advice: race, search, final; keeps what each found."""
+
+    bound: BoundModel
+    settings: _Settings
+    candidates: Candidates
     store: Path | None
     watch: Stopwatch
     progress: SearchProgress
     interrupted: bool = False
     optimized: Optimized | None = None
-    variants: dict[str, PreparedModel] = field(default_factory=dict)  # of the model, int8 only
+    variants: dict[str, BoundModel] = field(default_factory=dict)  # of the model, int8 only
     began_s: float = 0.0  # when measuring began
     notes: list[str] = field(default_factory=list)
 
@@ -350,7 +335,7 @@ class _Inquiry:
         self.began_s = self.watch.elapsed_s
         race = self._race()
         rows = dict(zip(placements, race.rows, strict=True))
-        known = self._judge(rows, dict.fromkeys(rows, self.bound.prepared), placements, "race")
+        known = self._judge(rows, dict.fromkeys(rows, self.bound), placements, "race")
         if self.interrupted or not by_label(known, BEST):
             return self._advice(known, race)
         searched = self._search()
@@ -376,18 +361,19 @@ class _Inquiry:
 
     def _make_variants(self) -> None:
         """Quantise the model, where there are examples to calibrate with."""
-        if not isinstance(self.data, Dataset) or find_spec("nncf") is None:
+        if not isinstance(self.settings.data, Dataset) or find_spec("nncf") is None:
             return
         self.progress.begin("quantise")
         try:
-            examples = calibration_inputs(self.bound.prepared, self.data.calibration)
+            examples = calibration_inputs(self.bound.prepared, self.settings.data.calibration)
             arrays = [array for example in examples for array in example]
             kept = self._kept("int8", ".xml", self.bound.prepared.fingerprint, digest_of(arrays))
             if kept is None or not kept.is_file():
                 made = prepare(quantize(self.bound.prepared, examples, progress=False))
-                self.variants[_INT8] = made if kept is None else self._keep_model(made, kept)
+                made = made if kept is None else self._keep_model(made, kept)
             else:
-                self.variants[_INT8] = prepare(kept)
+                made = prepare(kept)
+            self.variants[_INT8] = BoundModel(made, self.bound.core)
         except HeteroLabError as error:
             self.notes.append(f"There is no int8 variant: {error}")
 
@@ -407,29 +393,31 @@ class _Inquiry:
         """Measure all candidates roughly; the reference whatever the budget."""
         self.progress.begin("race")
         placements = list(self.candidates.placements.values())
-        share_s = self._until_s(_RACE if len(self.devices) > 1 else _RACE_ALONE)
-        made = self._sweep(
-            self.bound.prepared, placements, "race", share_s, precision=_RACE_PRECISION
+        share_s = self._until_s(_RACE if len(self.settings.devices) > 1 else _RACE_ALONE)
+        made = self._measure(
+            by_name(self.bound), placements, "race", share_s, precision=_RACE_PRECISION
         )
         if self.interrupted or any(row.profile is not None for row in made.rows):
             return made
-        failed = [row for row in made.rows if row.detail and not row.status.startswith("not meas")]
+        late = (INTERRUPTED, BUDGET_ENDED)
+        failed = [row for row in made.rows if row.detail and row.status not in late]
         if len(failed) == len(made.rows):
             raise MeasurementError(f"No candidate runs. {failed[0].label}: {failed[0].detail}")
         self.notes += [row.detail for row in made.rows if row.detail][:1]
-        first = self._sweep(self.bound.prepared, placements[:1], "", None, turns=_LEAST_TURNS)
+        first = self._measure(by_name(self.bound), placements[:1], "", None, turns=_LEAST_TURNS)
         return replace(first, rows=(*first.rows, *made.rows[1:]))
 
     def _search(self) -> Placement | None:
         """Search for a placement over several devices, or take what an earlier call found."""
-        if len(self.devices) < 2:
+        if len(self.settings.devices) < 2:
             return None
         asked = self._what_is_searched_for()
         kept = self._kept("optimized", ".json", *asked)
         if kept is not None and kept.is_file():
             affinity = Affinity.from_json(kept)
             placement = Placement(affinity, OPTIMIZED, self._free_properties(affinity))
-            if not over_limit(self.bound.graph, placement, self.devices, self.memory_limit):
+            limit = self.settings.memory_limit
+            if not over_limit(self.bound.graph, placement, self.settings.devices, limit):
                 return placement
         budget_s = self._until_s(_SEARCH)
         if budget_s is not None and budget_s < _SEARCH_LEAST_S:
@@ -439,24 +427,20 @@ class _Inquiry:
             )
             return None
         self.progress.begin("search")
-        costs = self.costs
+        costs = self.settings.costs
         kept_costs = self._kept("costs", ".json", *asked)
         if costs is None and kept_costs is not None and kept_costs.is_file():
             costs = CostModel.from_json(kept_costs)
         try:
-            found = optimize(
-                self.bound.prepared,
-                self.devices,
-                objective=self.objective,
-                budget_s=budget_s,
-                device_properties=None if costs is not None else self.properties,
-                memory_limit=self.memory_limit,
+            found = optimize_bound(
+                self.bound,
+                self.settings.devices,
+                self.settings.properties if costs is None else costs.device_properties,
+                self._conditions(),
+                Stopwatch.start(budget_s),
+                objective=self.settings.objective,
+                memory_limit=self.settings.memory_limit,
                 costs=costs,
-                inputs=self.inputs,
-                seed=self.seed,
-                isolate=self.isolate,
-                progress=False,
-                core=self.bound.core,
             )
         except KeyboardInterrupt:
             self.interrupted = True
@@ -478,13 +462,13 @@ class _Inquiry:
     def _what_is_searched_for(self) -> list[str]:
         """Return what the result of a search depends on."""
         costs = ""
-        if self.costs is not None:
+        if self.settings.costs is not None:
             with scratch_directory() as scratch:
-                self.costs.to_json(scratch / "costs.json")
+                self.settings.costs.to_json(scratch / "costs.json")
                 costs = file_digest(scratch / "costs.json")
-        properties = [(d, sorted(p.items())) for d, p in sorted(self.properties.items())]
-        limits = sorted(memory_pools(self.devices, self.memory_limit).items())
-        asked = (self.devices, self.objective, properties, limits)
+        properties = [(d, sorted(p.items())) for d, p in sorted(self.settings.properties.items())]
+        limits = sorted(memory_pools(self.settings.devices, self.settings.memory_limit).items())
+        asked = (self.settings.devices, self.settings.objective, properties, limits)
         return [self.bound.fingerprint, repr(asked), costs]
 
     def _kept(self, name: str, suffix: str, *depends_on: str) -> Path | None:
@@ -508,10 +492,10 @@ class _Inquiry:
 
     def _final(
         self, finalists: Mapping[str, Placement]
-    ) -> tuple[Sweep, dict[str, PreparedModel], dict[str, Row]]:
+    ) -> tuple[Sweep, dict[str, BoundModel], dict[str, Row]]:
         """Measure the best few, and their int8 variants; return sweep, models and rows by label."""
         self.progress.begin("final")
-        variants = {"": self.bound.prepared, **self.variants}
+        variants = {"": self.bound, **self.variants}
         try:
             self._carried(
                 finalists,
@@ -519,15 +503,14 @@ class _Inquiry:
             )
         except HeteroLabError as error:
             self.notes.append(f"int8 was left out: {error}")
-            variants = {"": self.bound.prepared}
-        made = self._sweep(
-            variants if len(variants) > 1 else self.bound.prepared,
+            variants = {"": self.bound}
+        made = self._measure(
+            variants if len(variants) > 1 else by_name(self.bound),
             list(finalists.values()),
             f"final-{_digest([*finalists, *variants])}",
             self._left_s,
             precision=_FINAL_PRECISION,
-            data=self.data,
-            metric=self.metric,
+            data=self.settings.examples,
         )
         labels = [
             (f"{name} · {variant}" if variant else name, model)
@@ -551,8 +534,12 @@ class _Inquiry:
             return HETERO
         self.progress.begin("parallel executor")
         try:
-            made = self._sweep(
-                best.bound.prepared, [best.placement], "", self._left_s, executor=[HETERO, PARALLEL]
+            made = self._measure(
+                by_name(best.bound),
+                [best.placement],
+                "",
+                self._left_s,
+                executor=[HETERO, PARALLEL],
             )
         except HeteroLabError as error:
             self.notes.append(f"The parallel executor cannot run it: {error}")
@@ -569,13 +556,17 @@ class _Inquiry:
         )
         return PARALLEL if faster else HETERO
 
-    def _sweep(
+    def _measure(
         self,
-        model: Any,
+        models: Mapping[str, BoundModel],
         placements: Sequence[Placement],
         name: str,
         budget_s: float | None,
-        **options: Any,
+        *,
+        precision: float = RunOptions.precision,
+        turns: int | None = None,
+        executor: Sequence[str] = (HETERO,),
+        data: ReadData | None = None,
     ) -> Sweep:
         """Measure placements; what is kept under a name is gone on with."""
         try:
@@ -583,32 +574,32 @@ class _Inquiry:
             reference = True
         except DeviceError:
             reference = False
-        made = sweep(
-            model,
+        made = measure_placements(
+            models,
             placements,
-            requests=(self.requests,),
-            budget_s=budget_s,
-            counters=False,
-            reference=reference,
-            baselines=False,
-            inputs=self.inputs,
-            seed=self.seed,
-            isolate=self.isolate,
-            store=self.store / name if self.store is not None and name else None,
-            progress=False,
+            Dimensions(executor=executor, requests=(self.settings.requests,), baselines=False),
+            replace(
+                self._conditions(),
+                reference=reference,
+                store=self.store / name if self.store is not None and name else None,
+            ),
+            RunOptions(precision=precision, turns=turns, counters=False),
+            Stopwatch.start(budget_s),
             control=self.progress.control(),
-            core=self.bound.core,
-            **options,
+            data=data,
         )
         self.interrupted |= made.interrupted
         return made
+
+    def _conditions(self) -> Conditions:
+        return Conditions(self.settings.inputs, self.settings.seed, isolate=self.settings.isolate)
 
     # -- judging ------------------------------------------------------------------------------
 
     def _judge(
         self,
         rows: Mapping[str, Row],
-        models: Mapping[str, PreparedModel],
+        models: Mapping[str, BoundModel],
         placements: Mapping[str, Placement],
         stage: str,
     ) -> list[Judged]:
@@ -636,8 +627,7 @@ class _Inquiry:
                 share = own.us / high.us - 1.0
                 judgement = SLOWER if slower else ALIKE
                 why = f"{abs(share):.1%} {'slower' if share >= 0 else 'faster'} than {best}"
-            bound = BoundModel(models[label], self.bound.core)
-            judged.append(Judged(row, placements[label], bound, stage, judgement, why))
+            judged.append(Judged(row, placements[label], models[label], stage, judgement, why))
         return judged
 
     def _unusable(self, row: Row) -> tuple[str, str] | None:
@@ -650,21 +640,19 @@ class _Inquiry:
             worst = max(wrong, key=lambda a: np.nan_to_num(a.relative_error, nan=np.inf))
             return WRONG, f"output {worst.output} is off by {worst.relative_error:.2g}"
         found = row.evaluation
-        if found is not None and found.is_labelled and found.paired.drop > self.max_drop:
+        if found is not None and found.is_labelled and found.paired.drop > self.settings.max_drop:
             return INACCURATE, f"{found.paired.drop:.1%} fewer right answers than in f32"
         return None
 
     def _carried(
-        self, finalists: Mapping[str, Placement], models: Mapping[str, PreparedModel]
+        self, finalists: Mapping[str, Placement], models: Mapping[str, BoundModel]
     ) -> dict[str, Placement]:
         """Return what each row of the final is compiled from."""
         found = {}
         for label, model in models.items():
             name = label.removesuffix(f" · {_INT8}")
             carried = carried_over(model.graph, finalists[name])
-            found[label] = replace(
-                resolve(bind(model, self.bound.core), carried).placement, label=label
-            )
+            found[label] = replace(resolve(model, carried).placement, label=label)
         return found
 
     # -- the answer ---------------------------------------------------------------------------
@@ -687,14 +675,15 @@ class _Inquiry:
         )
 
     def _examples(self) -> list[Any]:
-        if isinstance(self.data, Dataset):
-            first = range(min(_EXAMPLES, len(self.data.evaluation)))
-            return [self.data.evaluation[index][0] for index in first]
-        return [] if self.inputs is None else [self.inputs]
+        if isinstance(self.settings.data, Dataset):
+            first = range(min(_EXAMPLES, len(self.settings.data.evaluation)))
+            return [self.settings.data.evaluation[index][0] for index in first]
+        return [] if self.settings.inputs is None else [self.settings.inputs]
 
     def _free_properties(self, affinity: Affinity) -> dict[str, dict[str, Any]]:
-        free = {} if self.objective == LATENCY else {"EXCLUSIVE_ASYNC_REQUESTS": False}
-        given = self.properties if self.costs is None else self.costs.device_properties
+        settings = self.settings
+        free = {} if settings.objective == LATENCY else {"EXCLUSIVE_ASYNC_REQUESTS": False}
+        given = settings.properties if settings.costs is None else settings.costs.device_properties
         return {d: {**free, **given.get(d, {})} for d in affinity.devices}
 
     @property
@@ -775,7 +764,8 @@ def _sentences(
 def _what_is_best(asked: _Inquiry, best: Judged, made: Sweep) -> str:
     latency, ratio = best.row.latency, best.row.series.ratio
     assert latency is not None
-    what = "a request" if asked.requests == 1 else f"a result, with {asked.requests} in flight"
+    n_requests = asked.settings.requests
+    what = "a request" if n_requests == 1 else f"a result, with {n_requests} in flight"
     text = f"Deploy {best.row.label}: {latency.us:.0f} µs {what}"
     if np.isfinite(latency.high_us):
         text += f" (95 %: {latency.low_us:.0f} to {latency.high_us:.0f})"
@@ -809,10 +799,10 @@ def _what_would_change_it(asked: _Inquiry, made: Sweep) -> str:
         )
     else:
         reasons.append("a larger budget_s=")
-    if asked.data is None:
+    if asked.settings.data is None:
         reasons.append("data=, with which int8 and lower precisions are judged by accuracy")
-    if asked.objective == LATENCY:
+    if asked.settings.objective == LATENCY:
         reasons.append("objective='throughput', if several requests are in flight")
-    if len(asked.devices) == 1:
+    if len(asked.settings.devices) == 1:
         reasons.append("a second device")
     return f"What could change the answer: {'; '.join(reasons)}."

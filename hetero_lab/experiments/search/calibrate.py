@@ -146,7 +146,7 @@ def calibrate(
         raise ArgumentError(f"validate= is a whole number of at least 0, not {validate!r}.")
     properties = check_device_properties(device_properties, names, core)
     bound = bind(model, core)
-    check_scenario(bound.model, scenario, "calibrate")
+    check_scenario(bound.model, scenario)
     with SearchProgress(watch, show=progress) as bar:
         calibration = Calibration.begin(
             bound,

@@ -34,8 +34,12 @@ if TYPE_CHECKING:
     import openvino as ov
 
 _MOST_ORDERS = 6
-REMEDIED = "remedied"  # by what lint advises
 _PRECISION = "INFERENCE_PRECISION_HINT"
+
+
+def remedied_label(label: str) -> str:
+    """Return the label of a placement after the remedies that lint advises."""
+    return f"{label} remedied"
 
 
 @dataclass
@@ -146,7 +150,7 @@ def candidates_for(
         if first is not None:
             able = {device: able_ops(bound, device) for device in devices}
             remedied = follow_remedies(bound.graph, first.affinity, able)
-            offer(remedied, f"{first.label} {REMEDIED}", free)
+            offer(remedied, remedied_label(first.label), free)
     return found
 
 

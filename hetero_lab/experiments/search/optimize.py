@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from hetero_lab.backend.bound import bind
+from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.core import shared_core
 from hetero_lab.errors import MeasurementError, PlanError, names_at_hand
 from hetero_lab.experiments.search.calibrate import (
@@ -29,7 +29,7 @@ from hetero_lab.placement.placement import Placement
 from hetero_lab.planning.constraints import check_constraints
 from hetero_lab.planning.cost_model import CostModel, expect_costs
 from hetero_lab.planning.memory import MemoryLimit
-from hetero_lab.planning.objective import LATENCY, THROUGHPUT
+from hetero_lab.planning.objective import LATENCY, THROUGHPUT, check_objective
 from hetero_lab.planning.observations import Observation
 from hetero_lab.planning.planner import GREEDY, Plan, keeps_limits, plan_graph
 from hetero_lab.runtime.inputs import Inputs
@@ -219,8 +219,7 @@ def optimize(
     >>> sorted(best.summary["label"])
     ['CPU', 'greedy', 'optimized']
     """
-    if objective not in (LATENCY, THROUGHPUT):
-        raise PlanError(f"{objective!r} is no objective. Objectives: {LATENCY!r}, {THROUGHPUT!r}.")
+    check_objective(objective, (LATENCY, THROUGHPUT))
     watch = Stopwatch.start(budget_s)
     core = core or shared_core()
     names = check_devices(devices, core)
@@ -228,13 +227,9 @@ def optimize(
     if costs is not None:
         expect_costs(costs)
         if device_properties is None:
-            properties = {d: dict(p) for d, p in costs.device_properties.items()}
-        costs.check_conditions(names, properties)
-    if objective == THROUGHPUT:
-        for device in names:  # a split forbids requests to overlap unless told otherwise
-            properties.setdefault(device, {}).setdefault("EXCLUSIVE_ASYNC_REQUESTS", False)
+            properties = costs.device_properties
     bound = bind(model, core)
-    check_scenario(bound.model, scenario, "optimize")
+    check_scenario(bound.model, scenario)
     if scenario is not None and objective != LATENCY:
         raise PlanError(
             "A language model has one request in flight, so its objective is 'latency': the time "
@@ -242,15 +237,58 @@ def optimize(
         )
     if costs is not None:
         costs.check_graph(bound.graph)
+    return optimize_bound(
+        bound,
+        names,
+        properties,
+        Conditions(inputs, seed, store=store, isolate=isolate),
+        watch,
+        objective=objective,
+        memory_limit=memory_limit,
+        pin=pin,
+        costs=costs,
+        scenario=scenario,
+        progress=progress,
+    )
+
+
+def optimize_bound(
+    bound: BoundModel,
+    devices: tuple[str, ...],
+    properties: Mapping[str, Mapping[str, Any]],
+    conditions: Conditions,
+    watch: Stopwatch,
+    *,
+    objective: str,
+    memory_limit: MemoryLimit | None = None,
+    pin: Mapping[str, str] | None = None,
+    costs: CostModel | None = None,
+    scenario: Scenario | None = None,
+    progress: bool = False,
+) -> Optimized:
+    """Search for a placement of a bound model, and prove it; what is proven is stored.
+
+    Raises
+    ------
+    PlanError
+        The costs hold for other devices, properties or another scenario, or a limit cannot be kept.
+    MeasurementError
+        No baseline runs.
+    """
+    if costs is not None:
+        costs.check_conditions(devices, properties)
         costs.check_scenario(scenario)
-    check_constraints(bound.graph, names, memory_limit, pin)
-    conditions = Conditions(inputs, seed, isolate=isolate)
+    check_constraints(bound.graph, devices, memory_limit, pin)
+    by_device = {device: dict(given) for device, given in properties.items()}
+    if objective == THROUGHPUT:
+        for device in devices:  # a split forbids requests to overlap unless told otherwise
+            by_device.setdefault(device, {}).setdefault("EXCLUSIVE_ASYNC_REQUESTS", False)
     with SearchProgress(watch, show=progress) as bar:
         calibration = Calibration.begin(
             bound,
-            names,
-            properties,
-            conditions,
+            devices,
+            by_device,
+            replace(conditions, store=None),
             watch,
             bar,
             prior=costs,
@@ -259,7 +297,7 @@ def optimize(
         try:
             search = _Optimization(calibration, watch, bar, objective, memory_limit, pin)
             search.run()
-            return _prove(search, store)
+            return _prove(search, conditions)
         except KeyboardInterrupt:
             calibration.observer.interrupted = True
             set_aside(calibration.fit())
@@ -368,7 +406,7 @@ class _Optimization:
         return {label: affinity for affinity, label in found.items()}
 
 
-def _prove(search: _Optimization, store: str | os.PathLike[str] | None) -> Optimized:
+def _prove(search: _Optimization, conditions: Conditions) -> Optimized:
     """Measure the best few beside the baselines and decide."""
     search.progress.begin("prove")
     observer, watch = search.calibration.observer, search.watch
@@ -395,7 +433,7 @@ def _prove(search: _Optimization, store: str | os.PathLike[str] | None) -> Optim
         least=1,
         budget_s=left_s,
         requests=1 if search.objective == LATENCY else _IN_FLIGHT,
-        conditions=replace(observer.conditions, store=store),
+        conditions=conditions,
         control=search.progress.control(),
         scenario=observer.scenario,
     )

@@ -157,15 +157,14 @@ def block_cuts(
     >>> [cut.label for cut in hl.block_cuts("digits_inception", ["ACC", "CPU"])]
     ['0 ACC, 1 CPU', '0 CPU, 1 ACC']
     """
-    prepared = prepare(model)
+    graph = prepare(model).graph
     every = Priorities.parse(devices, core).devices
     if len(every) < 2:
         raise DeviceError("A cut has a device on either side: give two devices or more.")
-    n_blocks = find_blocks(prepared.graph).n_blocks
+    found = find_blocks(graph)
+    n_blocks = found.n_blocks
     if not n_blocks:
-        raise AffinityError(
-            f"{shorten(prepared.graph.name)} has no repeated layers to cut between."
-        )
+        raise AffinityError(f"{shorten(graph.name)} has no repeated layers to cut between.")
     cuts = list(range(n_blocks - 1)) if after is None else list(dict.fromkeys(after))
     for cut in cuts:
         if not 0 <= cut < n_blocks - 1:
@@ -176,7 +175,9 @@ def block_cuts(
     placements = []
     for cut, (first, second) in itertools.product(cuts, itertools.permutations(every, 2)):
         above, below = block_range(0, cut), block_range(cut + 1, n_blocks - 1)
-        affinity = Affinity.by_block(prepared, {above: first, below: second}, core=core)
+        sides = (first if block <= cut else second for block in found.of_op)
+        by_name = dict(zip((op.name for op in graph.ops), sides, strict=True))
+        affinity = Affinity.from_graph(graph, by_name)
         placements.append(Placement(affinity, f"{above} {first}, {below} {second}"))
     return placements
 

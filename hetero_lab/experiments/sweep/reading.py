@@ -228,7 +228,7 @@ def _row(
     elif isinstance(last, Failed):  # a later record would show that it was overcome
         status, detail = last.status, last.detail
     elif not turns or compiled is None:
-        status = "not measured: interrupted" if interrupted else BUDGET_ENDED
+        status = INTERRUPTED if interrupted else BUDGET_ENDED
         if call is not None:
             detail, needs_s = _what_is_left(call), call.needs_s
     else:
@@ -304,7 +304,7 @@ def _what_is_left(call: Call) -> str:
     )
 
 
-BUDGET_ENDED = "not measured: time budget used up"
+INTERRUPTED, BUDGET_ENDED = "not measured: interrupted", "not measured: time budget used up"
 _NOISY_MAD = 0.1
 _LARGE_SHARE = 0.2
 

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import check_device
 from hetero_lab.errors import ArgumentError, MeasurementError
 from hetero_lab.experiments.noise import keep_noise
+from hetero_lab.experiments.sweep.options import Conditions, Dimensions, RunOptions
 from hetero_lab.experiments.sweep.result import Sweep
-from hetero_lab.experiments.sweep.sweep import sweep
-from hetero_lab.model.read import PreparedModel, load, prepare
+from hetero_lab.experiments.sweep.sweep import measure_placements
+from hetero_lab.model.read import load
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.statistics import Noise, compile_noise
 
@@ -79,23 +81,19 @@ def measure_noise(
     if device.partition(":")[0] in ("HETERO", "AUTO", "MULTI"):
         raise ArgumentError(f"Noise is measured of one device at a time, not of {device!r}.")
     check_device(device, core)
-    models = _models()
+    models = _models(core)
     groups: list[np.ndarray] = []
     longest_s = 0.0
     for name in itertools.cycle(models):
         began_s = watch.elapsed_s
-        made = sweep(
+        made = measure_placements(
             {name: models[name]},
             [device] * _COMPILES,
-            turns=_TURNS,
-            group_size=_COMPILES,
-            budget_s=None,
-            counters=False,
-            reference=False,
-            dedupe=False,
-            baselines=False,
+            Dimensions(dedupe=False, baselines=False),
+            Conditions(reference=False),
+            RunOptions(turns=_TURNS, group_size=_COMPILES, counters=False),
+            Stopwatch.start(None),
             progress=progress,
-            core=core,
         )
         levels = _levels(made)
         if levels is None:
@@ -118,11 +116,12 @@ def measure_noise(
     return noise
 
 
-def _models() -> dict[str, PreparedModel]:
+def _models(core: ov.Core) -> dict[str, BoundModel]:
     """Return a quick model, and the same with a larger batch."""
-    quick = prepare(load("digits_inception"))
+    quick = bind(load("digits_inception"), core)
     (name, shape), *_ = [(i.get_any_name(), list(i.shape)) for i in quick.model.inputs]
-    return {"quick": quick, "slow": prepare(load("digits_inception", {name: [_BATCH, *shape[1:]]}))}
+    slow = bind(load("digits_inception", {name: [_BATCH, *shape[1:]]}), core)
+    return {"quick": quick, "slow": slow}
 
 
 def _levels(made: Sweep) -> np.ndarray | None:

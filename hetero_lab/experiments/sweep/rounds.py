@@ -506,7 +506,7 @@ class SweepRun:
             except WorkerError as failure:
                 if failure.died:
                     self._close_bench(key)
-                if not failure.status.startswith("crashed") or attempt + 1 == _ATTEMPTS:
+                if not failure.crashed or attempt + 1 == _ATTEMPTS:
                     detail = failure.detail[:2000]
                     with self._failing:  # several benches may be asked at once
                         self._record(Failed(entry=key, status=failure.status, detail=detail))

@@ -29,14 +29,16 @@ _GIB = float(1 << 30)
 class WorkerError(HeteroLabError):
     """A request that a worker could not answer.
 
-    ``status`` is what a row of a sweep says; ``died`` tells whether the process is gone.
+    ``status`` is what a row of a sweep says; ``died`` tells whether the process is gone, and
+    ``crashed`` whether it went by itself, so that another try may succeed.
     """
 
-    def __init__(self, status: str, detail: str = "", *, died: bool):
+    def __init__(self, status: str, detail: str = "", *, died: bool, crashed: bool = False):
         super().__init__(f"{status}: {detail}" if detail else status)
         self.status = status
         self.detail = detail
         self.died = died
+        self.crashed = crashed
 
 
 class WorkerProcess:
@@ -198,14 +200,13 @@ class WorkerProcess:
             detail = lines[-1][:400] if lines else ""
         self.kill()
         if code is None:
-            return WorkerError("crashed (no more answers)", detail, died=True)
+            return WorkerError("crashed (no more answers)", detail, died=True, crashed=True)
         if code < 0:
             name = ""
             with contextlib.suppress(ValueError):
                 name = f" {signal.Signals(-code).name}"
             # The kernel's out-of-memory killer leaves only this trace.
             hint = ", perhaps for lack of memory" if -code == 9 else ""
-            return WorkerError(
-                f"crashed (signal {-code})", f"{name}{hint} {detail}".strip(), died=True
-            )
-        return WorkerError(f"crashed (exit code {code})", detail, died=True)
+            detail = f"{name}{hint} {detail}".strip()
+            return WorkerError(f"crashed (signal {-code})", detail, died=True, crashed=True)
+        return WorkerError(f"crashed (exit code {code})", detail, died=True, crashed=True)

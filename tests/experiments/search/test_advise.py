@@ -119,7 +119,7 @@ def test_interrupted_it_says_what_it_knows(monkeypatch, tmp_path):
         raise KeyboardInterrupt
 
     hl.emulate("ADVDSP")
-    monkeypatch.setattr(advising, "optimize", stop)
+    monkeypatch.setattr(advising, "optimize_bound", stop)
     monkeypatch.setattr(advising, "_SEARCH_LEAST_S", 0.0)
     made = advising.advise(
         "digits_inception", ["ADVDSP", "CPU"], budget_s=4, store=tmp_path, **QUICK
@@ -146,13 +146,13 @@ def test_costs_of_an_interrupted_search_are_kept_and_gone_on_with(monkeypatch, t
     learnt = hl.CostModel.from_json(costs)
     assert not list(tmp_path.glob("optimized-*.json"))
     given = []
-    search = advising.optimize
+    search = advising.optimize_bound
 
     def watched(*args, **options):
         given.append(options["costs"])
         return search(*args, **options)
 
-    monkeypatch.setattr(advising, "optimize", watched)
+    monkeypatch.setattr(advising, "optimize_bound", watched)
     again = advising.advise("digits_inception", ["ADVACC", "CPU"], **options)
     assert [costs.devices for costs in given] == [learnt.devices]
     assert not again.interrupted
@@ -207,12 +207,12 @@ def test_what_was_searched_for_something_else_is_not_taken_from_the_store(monkey
     def never(*_args, **_options):
         raise MeasurementError("searched again")
 
-    monkeypatch.setattr(advising, "optimize", search)
+    monkeypatch.setattr(advising, "optimize_bound", search)
     assert asked._search() is not None
     assert not list(tmp_path.glob("optimized*"))
     interrupted[0] = False
     assert asked._search() is not None
-    monkeypatch.setattr(advising, "optimize", never)
+    monkeypatch.setattr(advising, "optimize_bound", never)
     kept = asked._search()
     assert kept is not None
     assert kept.affinity == found
@@ -323,7 +323,7 @@ def test_a_model_that_runs_nowhere():
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"objective": "power"}, "'power' is no objective"),
+        ({"objective": "power"}, "'power' is not an objective"),
         ({"metric": max}, "give data="),
         ({"data": []}, "data= has no examples"),
         ({"budget_s": 0}, "more than 0 seconds"),
