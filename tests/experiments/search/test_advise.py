@@ -163,18 +163,17 @@ def inquiry(store, devices=("CPU",), **changes) -> advising._Inquiry:
     bound = bind("digits_inception", shared_core())
     watch = Stopwatch.start(None)
     options: dict[str, Any] = {
-        "data": None, "metric": None, "max_drop": 0.01, "objective": "latency", "requests": 1,
+        "data": None, "examples": None, "max_drop": 0.01, "objective": "latency", "requests": 1,
         "properties": {}, "memory_limit": {}, "costs": None, "inputs": None, "seed": 0,
-        "isolate": False,
+        "isolate": False, "progress": False,
     }  # fmt: skip
     return advising._Inquiry(
         bound=bound,
-        devices=devices,
+        settings=advising._Settings(devices=devices, **{**options, **changes}),
         candidates=candidates("digits_inception", devices, shared_core()),
         store=store,
         watch=watch,
         progress=SearchProgress(watch, show=False),
-        **{**options, **changes},
     )
 
 
@@ -223,7 +222,7 @@ def test_what_was_searched_for_something_else_is_not_taken_from_the_store(monkey
         {"properties": {"CPU": {"NUM_STREAMS": 2}}},
         {"costs": chain_costs()},
     ):
-        other = replace(asked, notes=[], **changes)
+        other = replace(asked, notes=[], settings=replace(asked.settings, **changes))
         assert other._search() is None
         assert other.notes == ["No placement was searched for: searched again"]
 

@@ -303,7 +303,7 @@ def test_a_worker_that_crashes(model, monkeypatch):
     assert "crashed (signal 11)" in message(tweaker)
     assert not tweaker.view.controls.measure.disabled
     tweaker.undo()
-    assert not tweaker.view.controls.undo.disabled or not tweaker.state.can_undo
+    assert tweaker.view.controls.undo.disabled == (not tweaker.state.can_undo)
 
 
 @pytest.mark.slow
