@@ -125,6 +125,11 @@ def emulate(
         )
     if like is not None:
         tables_of(like)
+    elif unknown != UNSUPPORTED:
+        raise ArgumentError(
+            "unknown= says what the ops are of which tables know nothing: name the tables with "
+            "like=, for instance like='winml-cli:NPU'."
+        )
     faster, contrast = _difference(core, base, faster_by)
     given = check_properties(base, {} if properties is None else properties, core=core)
     spec = EmulatedDevice(

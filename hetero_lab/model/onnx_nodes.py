@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import mmap
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -64,10 +65,10 @@ def note_onnx_nodes(model: ov.Model, path: Path) -> None:
     """Note the nodes of an ONNX file in the model that was read from it; nothing if it is none."""
     if path.suffix.lower() != ".onnx":
         return
-    with contextlib.suppress(
-        OSError, ValueError, IndexError, struct.error
-    ):  # then its ops are all we know
-        model.set_rt_info(json.dumps(_parsed(memoryview(path.read_bytes()))), _NOTE)
+    # Where that fails, the ops are all that is known. Closed with the last view of it.
+    with contextlib.suppress(OSError, ValueError, IndexError, struct.error), open(path, "rb") as f:
+        data = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
+        model.set_rt_info(json.dumps(_parsed(memoryview(data))), _NOTE)
 
 
 def forget_onnx_nodes(model: ov.Model) -> None:

@@ -74,7 +74,7 @@ def throughput_of(model: str, budget_s: float, requests: int) -> None:
         placed = advice.chosen.placement
         placements.append(replace(placed, label=f"{objective}: {advice.chosen.row.label}"))
     made = hl.sweep(
-        loaded, placements, requests=requests, budget_s=2 * budget_s, precision=0.01,
+        loaded, placements, requests=[requests], budget_s=2 * budget_s, precision=0.01,
         counters=False, baselines=False, progress=False,
     )  # fmt: skip
     (first, second), ratio = made.rows, made.rows[1].series.ratio

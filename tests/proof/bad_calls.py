@@ -434,6 +434,7 @@ DEVICES = [
     row("emulate: an absent base", _emulate(base="XPU"), DeviceError, "'XPU'"),
     row("emulate: tables that are none", _emulate(like="far away"), ArgumentError, "winml-cli:NPU"),
     row("emulate: unknown as a riddle", _emulate(unknown="maybe"), ArgumentError, "unknown="),
+    row("emulate: unknown to none", _emulate(unknown="supported"), ArgumentError, "like="),
     row(
         "emulate: supported and unsupported",
         _emulate(supported=["Add"], unsupported=["Add"]),
