@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 import hetero_lab as hl
+from hetero_lab.planning.planner import plan_graph
 from hetero_lab.samples.catalogue import datasets_dir
 
 ARCHIVE = datasets_dir() / "recordings" / "nvidia_h200.tar.xz"
@@ -55,3 +56,22 @@ def test_every_recording_says_what_its_result_says(recorded):
     for file in (recorded / "calibrated").iterdir():
         costs = hl.CostModel.from_json(file)
         assert set(costs.devices) == {"GPU", "CPU"}
+
+
+@pytest.mark.slow
+def test_a_longer_search_says_what_its_result_says(recorded):
+    longer = recorded / "longer"
+    for row in results(longer):
+        check_case(longer, row)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["digits_inception", "resnet18", "squeezenet1_1"])
+def test_the_plan_made_beside_the_gpu_is_made_without_it(recorded, model):
+    costs = hl.CostModel.from_json(recorded / "calibrated" / f"{model}.costs.json")
+    planned = json.loads((recorded / "planned" / f"{model}.plans.json").read_text())
+    assert set(planned) == {"latency", "throughput"}
+    for objective, there in planned.items():
+        here = plan_graph(costs.graph, costs, objective=objective, budget_s=60.0)
+        assert here.predicted_us == pytest.approx(there["predicted_us"])
+        assert dict(here.affinity) == there["affinity"]
