@@ -220,7 +220,7 @@ def advise(
     if metric is not None and data is None:
         raise ArgumentError("metric= says how answers to data= are judged: give data=, too")
     names = order_of(devices, core)
-    settings = _Settings(
+    settings = _AdviseSettings(
         devices=names,
         data=data,
         examples=None if data is None else read_data(data, metric),
@@ -242,7 +242,7 @@ def advise(
 
 
 @dataclass(frozen=True)
-class _Settings:
+class _AdviseSettings:
     """The arguments of :func:`advise`, checked; ``examples`` are those of ``data``."""
 
     devices: tuple[str, ...]
@@ -262,7 +262,7 @@ class _Settings:
 
 def _advise_one(
     bound: BoundModel,
-    settings: _Settings,
+    settings: _AdviseSettings,
     watch: Stopwatch,
     store: str | os.PathLike[str] | None,
 ) -> Advice:
@@ -288,7 +288,7 @@ def _advise_one(
 
 def _advise_pipeline(
     models: Mapping[str, BoundModel],
-    settings: _Settings,
+    settings: _AdviseSettings,
     watch: Stopwatch,
     store: str | os.PathLike[str] | None,
 ) -> PipelineAdvice:
@@ -317,7 +317,7 @@ class _Inquiry:
     """The stages of an advice: race, search, final; keeps what each found."""
 
     bound: BoundModel
-    settings: _Settings
+    settings: _AdviseSettings
     candidates: Candidates
     store: Path | None
     watch: Stopwatch

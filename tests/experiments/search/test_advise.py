@@ -169,7 +169,7 @@ def inquiry(store, devices=("CPU",), **changes) -> advising._Inquiry:
     }  # fmt: skip
     return advising._Inquiry(
         bound=bound,
-        settings=advising._Settings(devices=devices, **{**options, **changes}),
+        settings=advising._AdviseSettings(devices=devices, **{**options, **changes}),
         candidates=candidates("digits_inception", devices, shared_core()),
         store=store,
         watch=watch,
