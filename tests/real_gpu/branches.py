@@ -278,7 +278,7 @@ def lines(device: str, shapes: Any, emulated: bool) -> Iterator[dict[str, Any]]:
     properties = {device: on_cpu if emulated else own, "CPU": on_cpu}
     for shape in shapes:
         yield latencies(device, shape, properties)
-    for shape in shapes[:2]:
+    for shape in shapes:
         yield throughputs(device, shape, properties, emulated)
     if not emulated:
         yield user_tensors(device, shapes[0], properties)
