@@ -270,7 +270,7 @@ class GraphPane:
             return
         try:
             data = shown.of(self._whole)
-            figure = figure_widget(draw(data, WIDTH - 60), self.open_group)
+            figure = figure_widget(draw(data, WIDTH - 180), self.open_group)
         except HeteroLabError as error:
             self._message.value = message(str(error))
             return
