@@ -100,8 +100,9 @@ def static_phases(model: Source, scenario: Scenario) -> StaticPhases:
     Raises
     ------
     ModelError
-        It is no language model, has no mask that could say which places are filled, or a state
-        does not have one dimension for the batch and one that counts tokens.
+        It is no language model, has no mask that could say which places are filled, does not
+        give logits of every token, or a state does not have one dimension for the batch and one
+        that counts tokens.
     ArgumentError
         ``scenario`` is none, or it does not fit into the model's context.
 
@@ -123,8 +124,16 @@ def static_phases(model: Source, scenario: Scenario) -> StaticPhases:
         )
     axes = tuple(_axis(variable.get_info()) for variable in model.get_variables())
     n, past = scenario.prompt_tokens, scenario.context_tokens - 1
+    prefill = _phase(model, known, axes, scenario.batch, n, 0)
+    n_rows = prefill.outputs[0].shape[1]
+    if n_rows != n:  # the last one would be that of what a shorter prompt is filled up with
+        raise ModelError(
+            f"{shorten(model.get_friendly_name())} gives logits of {n_rows} of {n} tokens of a "
+            "prompt, so that a static model could not read a shorter one. Export it with the "
+            "logits of every token."
+        )
     return StaticPhases(
-        prefill=_phase(model, known, axes, scenario.batch, n, 0),
+        prefill=prefill,
         decode=_phase(model, known, axes, scenario.batch, 1, past),
         scenario=scenario,
         language=known,

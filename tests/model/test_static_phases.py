@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from openvino import opset13 as op
 
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError, InputError, ModelError
@@ -74,6 +75,17 @@ def test_more_tokens_than_the_models_were_made_for():
         generate(static, known, known.prompt(hl.Scenario(10, 2), seed=0), 2)
     with pytest.raises(InputError, match="16 in all"):
         generate(static, known, known.prompt(SCENARIO, seed=0), 20)
+
+
+def test_a_model_that_gives_logits_of_the_last_token_only():
+    model = decoder(2)
+    logits = model.get_results()[0].input_value(0)
+    last = op.slice(logits, *(op.constant([at]) for at in (-1, 2**31, 1, 1)))
+    last.output(0).set_names({"logits"})
+    model.get_results()[0].input(0).replace_source_output(last.output(0))
+    model.validate_nodes_and_infer_types()
+    with pytest.raises(ModelError, match="logits of 1 of 9 tokens"):
+        static_phases(model, SCENARIO)
 
 
 def test_models_that_have_no_such_form():
