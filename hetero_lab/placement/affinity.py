@@ -187,7 +187,9 @@ class Affinity(Mapping[str, str]):
                 f"The mapping {what} {names_at_hand(left_out or unknown)}. It has to name the "
                 f"device of each of the {len(ops)} ops."
             )
-        affinity = cls.from_graph(graph, lambda name: devices.get(name, ""))
+        # An input or a constant that is an output itself has no op that decides for it.
+        otherwise = next(iter(devices.values()), "CPU")
+        affinity = cls.from_graph(graph, lambda name: devices.get(name, otherwise))
         parted = [name for name in ops if affinity[name] != devices[name]]
         if parted:
             raise AffinityError(

@@ -478,3 +478,12 @@ def test_an_affinity_that_version_0_1_wrote_is_read(core, read):
     fixed = hl.Affinity.uniform(model, "ACC", core=core).fix(ops=moved, core=core)
     stored = Path(__file__).parent / "stored_by_0_1"
     assert read(stored / f"affinity.{read.__name__.removeprefix('from_')}") == fixed
+
+
+def test_an_input_that_is_an_output_goes_with_a_device_that_is_named(core):
+    x, y = (op.parameter([4], np.float32, name=name) for name in "xy")
+    model = ov.Model([op.result(x), op.result(op.exp(y, name="exp"))], [x, y], "passed_on")
+    affinity = hl.Affinity.from_mapping(model, {"exp": "ACC"})
+    given = [np.full(4, value, np.float32) for value in (1, 0)]
+    outputs = hl.compile(model, affinity, core=core)(given)
+    assert [list(value) for value in outputs.values()] == [[1.0] * 4] * 2

@@ -15,9 +15,8 @@ import contextlib
 import math
 import os
 import random
-import threading
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -134,12 +133,12 @@ class SweepRun:
         self._start = start
         self._is_ready = is_ready
         self._most_at_once = at_once
-        self._failing = threading.Lock()
         self._benches: dict[str, AnyBench] = {}
         self._idle: list[AnyBench] = []
         self._compiled: set[str] = set()  # what a living bench holds
         self._inference_s: dict[str, float] = {}
         self._ready_s: list[float] = []  # to compile and infer once, placement by placement
+        self._together_s: list[float] = []  # the same for each of several that were ready at once
         self._start_s = 0.0  # of another bench
         self._startup_s = 0.0  # of all benches so far
         self._compile_s = self._longest_compile_s = 0.0
@@ -208,7 +207,7 @@ class SweepRun:
         """How long a placement takes, from those before."""
         known = list(self._inference_s.values())
         return Durations(
-            ready_s=self._start_s + max(self._ready_s, default=0.0) / self._at_once,
+            ready_s=self._start_s + max(self._each_ready_s, default=0.0),
             inference_s=float(np.mean(known)) if known else 0.0,
             warm_up_s=WARM_UP_S,
         )
@@ -294,14 +293,27 @@ class SweepRun:
         is_slow = max(self._ready_s, default=0.0) > _SLOW_COMPILE_S
         return self._most_at_once if is_slow else 1
 
+    @property
+    def _each_ready_s(self) -> list[float]:
+        """How long one more placement took; what compiling at once saves is known once seen."""
+        return self._together_s if self._at_once > 1 and self._together_s else self._ready_s
+
     def _compile(self, keys: Sequence[str]) -> None:
         if not keys:
             return
         self._say(f"compile {', '.join(self._jobs[key].label for key in keys)}")
         began = now()
-        answers = self._ask_each(None, [(key, Compile(job=self._jobs[key])) for key in keys])
+        requests = {key: Compile(job=self._jobs[key]) for key in keys}
+        answers = self._ask_at_once(requests) if len(keys) > 1 else {}
+        for key in keys:
+            if key not in answers:
+                # What failed beside others may only have lacked their memory or time.
+                answers[key] = self._guarded(None, key, requests[key])
         took_s = now() - began
-        for key, answer in zip(keys, answers, strict=True):
+        if len(keys) > 1:
+            self._together_s.append(took_s / len(keys))
+        for key in keys:
+            answer = answers[key]
             if answer is None:
                 continue
             self._ready_s.append(took_s)
@@ -412,11 +424,12 @@ class SweepRun:
                 return
             self._say(f"counters {', '.join(self._jobs[key].label for key in some)}")
             if len(some) > 1:
-                jobs = [(key, CompileCounted(job=self._jobs[key])) for key in some]
-                self._ask_each(alive, jobs)
+                self._ask_at_once({key: CompileCounted(job=self._jobs[key]) for key in some})
             for key in some:
-                if key not in alive:
-                    continue
+                if key not in self._benches:  # its worker died; the turns that it has are good
+                    again = Compile(job=_without_comparison(self._jobs[key]))
+                    if self._guarded(alive, key, again) is None:
+                        continue
                 rows = self._guarded(alive, key, ReadCounters(job=self._jobs[key]))
                 if rows is not None:
                     self._record(Counters(entry=key, rows=rows))
@@ -481,14 +494,31 @@ class SweepRun:
 
     # -- benches ------------------------------------------------------------------------------
 
-    def _ask_each(
-        self, alive: list[str] | None, asked: Sequence[tuple[str, Request[Answer]]]
-    ) -> list[Answer | None]:
-        """Ask several benches at once, as :meth:`_guarded` asks one."""
-        if len(asked) == 1:
-            return [self._guarded(alive, *asked[0])]
-        with ThreadPoolExecutor(len(asked)) as pool:
-            return list(pool.map(lambda one: self._guarded(alive, *one), asked))
+    def _ask_at_once(self, requests: Mapping[str, Request[Answer]]) -> dict[str, Answer | None]:
+        """Ask several benches at once; return the answers of those that did not fail."""
+        pool = ThreadPoolExecutor(len(requests))
+        asked = {
+            key: pool.submit(self._ask, key, request, self._timeout_s(request))
+            for key, request in requests.items()
+        }
+        try:
+            wait(asked.values())
+        except BaseException:  # Ctrl-C: nobody waits for compiles that are not wanted
+            self._close_benches()
+            raise
+        finally:
+            pool.shutdown()
+        answers: dict[str, Answer | None] = {}
+        for key, future in asked.items():
+            try:
+                answers[key] = future.result()
+            except WorkerError as failure:
+                if failure.died:
+                    self._close_bench(key)
+        return answers
+
+    def _ask(self, key: str, request: Request[Answer], timeout_s: float) -> Answer:
+        return self._bench(key).ask(request, timeout_s=timeout_s)
 
     def _guarded(
         self, alive: list[str] | None, key: str, request: Request[Answer]
@@ -508,11 +538,10 @@ class SweepRun:
                     self._close_bench(key)
                 if not failure.crashed or attempt + 1 == _ATTEMPTS:
                     detail = failure.detail[:2000]
-                    with self._failing:  # several benches may be asked at once
-                        self._record(Failed(entry=key, status=failure.status, detail=detail))
-                        self._compiled.discard(key)
-                        if alive is not None and key in alive:
-                            alive.remove(key)
+                    self._record(Failed(entry=key, status=failure.status, detail=detail))
+                    self._compiled.discard(key)
+                    if alive is not None and key in alive:
+                        alive.remove(key)
                     return None
         return None
 

@@ -337,15 +337,68 @@ def test_slow_compiles_of_a_group_run_at_once(model, tmp_path, monkeypatch):
         return ask(self, request, timeout_s=timeout_s)
 
     monkeypatch.setattr(WorkerProcess, "ask", ask_together)
-    graph_ops = hl.Affinity.uniform(model, "CPU").ops
-    half = dict.fromkeys(graph_ops[: len(graph_ops) // 2], "ACC")
-    auto = hl.Affinity.automatic(model, "HETERO:ACC,CPU")
-    split = [auto.fix(ops=dict.fromkeys(list(half)[:n], "CPU")) for n in (3, 9)]
-    placements = [hl.Placement(a, f"split {n}", F32) for n, a in enumerate(split)]
-    sweep = hl.sweep(model, ["CPU", *placements], baselines=False, store=tmp_path, **QUICK)
+    sweep = hl.sweep(model, ["CPU", *_splits(model)], baselines=False, store=tmp_path, **QUICK)
     assert list(sweep.summary["status"]) == ["ok"] * 3
     assert asked.count(CompileCounted) == 2  # of three: the third has nobody beside it
     assert set(sweep.tables["counters"]["label"]) == {"CPU", "split 0", "split 1"}
+
+
+def _splits(model) -> list[hl.Placement]:
+    ops = hl.Affinity.uniform(model, "CPU").ops
+    auto = hl.Affinity.automatic(model, "HETERO:ACC,CPU")
+    fixed = [auto.fix(ops=dict.fromkeys(ops[:n], "CPU")) for n in (3, 9)]
+    return [hl.Placement(affinity, f"split {n}", F32) for n, affinity in enumerate(fixed)]
+
+
+@pytest.mark.slow
+def test_ctrl_c_does_not_wait_for_compiles_at_once(model, tmp_path, monkeypatch):
+    from hetero_lab.experiments.sweep import rounds
+    from hetero_lab.experiments.workers.process import WorkerProcess
+    from hetero_lab.experiments.workers.requests import Compile
+
+    monkeypatch.setattr(rounds, "_SLOW_COMPILE_S", 0.0)
+    monkeypatch.setattr("hetero_lab.experiments.sweep.sweep.compiles_at_once", lambda: 2)
+    stopped, ask = [], WorkerProcess.ask
+
+    def ask_stopped(self, request, *, timeout_s):
+        if isinstance(request, Compile) and request.job.label.startswith("split"):
+            os.kill(self.pid, signal.SIGSTOP)  # it will never answer
+            stopped.append(self.pid)
+            if len(stopped) == 2:
+                threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        return ask(self, request, timeout_s=timeout_s)
+
+    monkeypatch.setattr(WorkerProcess, "ask", ask_stopped)
+    placements = ["CPU", *_splits(model)]
+    with pytest.warns(hl.HeteroLabWarning, match="Interrupted"), pytest.raises(KeyboardInterrupt):
+        hl.sweep(model, placements, baselines=False, store=tmp_path, **QUICK)
+    assert len(stopped) == 2
+    monkeypatch.setattr(WorkerProcess, "ask", ask)
+    again = hl.sweep(model, placements, baselines=False, store=tmp_path, **QUICK)
+    assert list(again.summary["status"]) == ["ok"] * 3  # nothing was called a failure
+
+
+def test_what_fails_beside_others_is_tried_by_itself(model, tmp_path, monkeypatch):
+    from hetero_lab.experiments.sweep import rounds
+    from hetero_lab.experiments.workers.process import WorkerError, WorkerProcess
+    from hetero_lab.experiments.workers.requests import Compile
+
+    monkeypatch.setattr(rounds, "_SLOW_COMPILE_S", 0.0)
+    monkeypatch.setattr("hetero_lab.experiments.sweep.sweep.compiles_at_once", lambda: 2)
+    asked, ask = [], WorkerProcess.ask
+
+    def ask_short_of_memory(self, request, *, timeout_s):
+        if isinstance(request, Compile) and request.job.label.startswith("split"):
+            asked.append(request.job.label)
+            if asked.count("split 1") == 1 and request.job.label == "split 1":
+                self.kill()
+                raise WorkerError("out of memory", "both together", died=True)
+        return ask(self, request, timeout_s=timeout_s)
+
+    monkeypatch.setattr(WorkerProcess, "ask", ask_short_of_memory)
+    sweep = hl.sweep(model, ["CPU", *_splits(model)], baselines=False, store=tmp_path, **QUICK)
+    assert list(sweep.summary["status"]) == ["ok"] * 3
+    assert sorted(asked) == ["split 0", "split 1", "split 1"]
 
 
 def test_what_is_asked_for_later_is_measured_too(model, tmp_path):
