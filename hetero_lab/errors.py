@@ -12,6 +12,7 @@ import os
 import warnings
 from collections.abc import Iterable
 
+_LONGEST = 400  # characters of an error of the runtime in a message
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
@@ -97,19 +98,21 @@ def shorten(name: str, limit: int = 120) -> str:
     return text if len(text) <= limit else f"{text[: limit - 2]}…{text[-1]}"
 
 
-def last_line(error: BaseException, limit: int = 400) -> str:
+def last_line(error: BaseException) -> str:
     """Return the last line of an error of the runtime: what the trace above it leads up to."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    line = lines[-1] if lines else type(error).__name__
-    return line if len(line) <= limit else f"{line[: limit - 1]}…"
+    return _cut(lines[-1] if lines else type(error).__name__)
 
 
-def reason(error: BaseException, limit: int = 400) -> str:
+def reason(error: BaseException) -> str:
     """Return an error of the runtime as one sentence, without the lines that say where it arose."""
     lines = [line.strip() for line in str(error).splitlines()]
     told = [line for line in lines if line and not line.startswith(("Exception from ", "Check '"))]
-    text = " ".join(told) or type(error).__name__
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+    return _cut(" ".join(told) or type(error).__name__)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
 def names_at_hand(names: Iterable[str], most: int = 8) -> str:

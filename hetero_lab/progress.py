@@ -80,9 +80,9 @@ class Progress:
         self._bar.set_description_str(what if len(what) <= 60 else what[:59] + "…", refresh=False)
         self._draw(_EVERY_S)
 
-    def advance(self, n: int = 1) -> None:
-        """Count steps that are done."""
-        self._bar.n += n
+    def advance(self) -> None:
+        """Count a step that is done."""
+        self._bar.n += 1
         self._draw(_EVERY_S)
 
     def note(self, text: str) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from hetero_lab.errors import ArgumentError
 
 Z_95 = 1.959963984540054  # 97.5 % of the normal distribution
+_ALPHA = 0.05  # of the test by which two placements differ
 _TRIMMED = 0.2
 _BATCHES = 10
 _LEAST_OWN = 0.1  # of what compiles vary by, that is put down to them whatever turns explain
@@ -361,7 +362,7 @@ def difference_p_value(a: Series, b: Series) -> tuple[float, float]:
     return p, half
 
 
-def rank_groups(series: Sequence[Series], alpha: float = 0.05) -> tuple[list[int], float]:
+def rank_groups(series: Sequence[Series]) -> tuple[list[int], float]:
     """Group placements, sorted from fast to slow, that cannot be told apart.
 
     No two of a group differ by a Holm-corrected test of all pairs, there are as few groups as
@@ -383,7 +384,7 @@ def rank_groups(series: Sequence[Series], alpha: float = 0.05) -> tuple[list[int
     for end in range(1, n + 1):
         options = []
         for start in range(end - 1, -1, -1):
-            if any(adjusted[start, j] < alpha for j in range(start + 1, end)):
+            if any(adjusted[start, j] < _ALPHA for j in range(start + 1, end)):
                 break
             count, evidence, _ = best[start]
             cut = float(np.log(max(plain[start - 1, start], 1e-300))) if start else 0.0

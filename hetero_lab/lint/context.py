@@ -16,6 +16,7 @@ from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, Subgraph, predict
 
 INFO, WARNING, ERROR = "info", "warning", "error"
+_NAMED = 3  # ops in a sentence
 
 
 class Costs(Protocol):
@@ -262,11 +263,11 @@ class LintContext:
 
         return gone
 
-    def named(self, nodes: Iterable[int], most: int = 3) -> str:
-        """List ops for a sentence."""
+    def named(self, nodes: Iterable[int]) -> str:
+        """List ops for a sentence, the first few of them."""
         every = [self.graph.ops[index].name for index in nodes]
-        shown = ", ".join(shorten(name, 60) for name in every[:most])
-        return shown + (f" and {len(every) - most} more" if len(every) > most else "")
+        shown = ", ".join(shorten(name, 60) for name in every[:_NAMED])
+        return shown + (f" and {len(every) - _NAMED} more" if len(every) > _NAMED else "")
 
     def copied(self, subgraph: int) -> tuple[int, ...]:
         """Return the inputs and constants that a subgraph without ops consists of."""

@@ -29,6 +29,7 @@ from hetero_lab.planning.units import split_into_units
 
 _HUBER = 1.5  # residuals beyond so many standard deviations count linearly
 _ROUNDS = 6
+_WEIGHT_SPREAD = 0.15  # standard deviation of the prior of the weight of counters, around 1
 _LEVELS = (0.5, 2.0)  # by how much the counters of a placement may be off
 
 
@@ -39,7 +40,6 @@ def fit(
     *,
     layers: Sequence[tuple[str, ...]] | None = None,
     coarse: bool = False,
-    weight_spread: float = 0.15,
 ) -> CostModel:
     """Fit the costs of a model to measured placements.
 
@@ -56,8 +56,6 @@ def fit(
         same time on a device. By default units are what devices fuse.
     coarse
         As for :func:`~hetero_lab.planning.units.split_into_units`, which makes the units.
-    weight_spread
-        Standard deviation of the prior of the weight of the counters, around 1.
 
     Returns
     -------
@@ -77,7 +75,7 @@ def fit(
     for again in (True, False):
         raw = _model(graph, devices, support, units, parts, _Coefficients.unit(devices))
         table = _Features(raw, parts).table(seen)
-        found = _estimate(table, seen, devices, weight_spread)
+        found = _estimate(table, seen, devices)
         if again:
             beside = table @ np.where(_is_beside(len(devices), len(found)), found, 0.0)
             seen = [_levelled(o, float(b)) for o, b in zip(observations, beside, strict=True)]
@@ -258,14 +256,13 @@ def _estimate(
     table: np.ndarray,
     observations: Sequence[Observation],
     devices: Sequence[str],
-    weight_spread: float,
 ) -> np.ndarray:
     """Fit the coefficients; each row is weighted by its latency: relative errors count."""
     n = len(devices)
     least = min(seen.measured_us for seen in observations)
     expected = [1.0] * n + [0.3] * n + [3.0] * n
     expected += [1.5] * (n * n) + [US_PER_BYTE] * (n * n) + [0.0, 5.0]
-    spread = [weight_spread] * n + [0.5] * n + [6.0] * n
+    spread = [_WEIGHT_SPREAD] * n + [0.5] * n + [6.0] * n
     spread += [5.0] * (n * n) + [2.0 * US_PER_BYTE] * (n * n)
     spread += [0.3 * least, 0.02 * least + 10.0]
     return _most_probable(table, observations, np.array(expected), np.array(spread))

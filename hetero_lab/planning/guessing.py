@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import median
 
 import numpy as np
 
@@ -219,14 +219,3 @@ def _fit(pairs: Sequence[tuple[float, float]]) -> _Line:
     power = min(max(power, _FLATTEST), _STEEPEST)
     shape = work**power
     return _Line(float(times.sum() / shape.sum()), power)
-
-
-def latency_error(pairs: Sequence[tuple[float, float]]) -> float:
-    """Return the mean of how many times too long or too short, less 1: 0 is right.
-
-    Parameters
-    ----------
-    pairs
-        Guessed and measured µs.
-    """
-    return math.expm1(fmean(abs(math.log(guessed / measured)) for guessed, measured in pairs))

@@ -12,7 +12,7 @@ import numpy as np
 from hetero_lab.errors import AffinityError, PlanError, did_you_mean, shorten
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, predict
-from hetero_lab.planning.objective import LATENCY, THROUGHPUT, Objective, PlacementCost
+from hetero_lab.planning.objective import LATENCY, Objective, PlacementCost
 from hetero_lab.tables import html_table
 
 if TYPE_CHECKING:
@@ -43,11 +43,6 @@ class Predictor:
     def predicted_us(self) -> float:
         """Latency in µs."""
         return self.evaluation.value_ns(LATENCY) / 1000.0
-
-    @property
-    def busiest_us(self) -> float:
-        """Time between two requests that follow each other through the devices, in µs."""
-        return self.evaluation.value_ns(THROUGHPUT) / 1000.0
 
     @property
     def n_subgraphs(self) -> int:

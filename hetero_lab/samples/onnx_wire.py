@@ -17,6 +17,7 @@ import numpy as np
 Message = TypeVar("Message", bytes, memoryview)
 
 FLOAT, INT64 = 1, 7
+_IR_VERSION = 8
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _ELEMENT_TYPES = {"<f4": FLOAT, "<i8": INT64}
 
@@ -144,10 +145,10 @@ def value_info(name: str, shape: Sequence[int]) -> bytes:
     return encode((1, name), (2, encode((1, encode((1, FLOAT), (2, dimensions))))))
 
 
-def model(graph: bytes, opset: int, ir_version: int = 8) -> bytes:
+def model(graph: bytes, opset: int) -> bytes:
     """Return a ModelProto around an encoded GraphProto."""
     opset_id = encode((1, ""), (2, opset))
-    return encode((1, ir_version), (2, "hetero_lab"), (7, graph), (8, opset_id))
+    return encode((1, _IR_VERSION), (2, "hetero_lab"), (7, graph), (8, opset_id))
 
 
 def _read_varint(message: bytes | memoryview, position: int) -> tuple[int, int]:

@@ -14,16 +14,18 @@ compares what is guessed of it with its latencies there, alone on each of the tw
 from __future__ import annotations
 
 import argparse
+import math
 import shutil
 import statistics
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from scipy.stats import spearmanr
 
 import hetero_lab as hl
 from hetero_lab.placement.affinity import first_able
-from hetero_lab.planning.guessing import guess_from_graph, latency_error
+from hetero_lab.planning.guessing import guess_from_graph
 from hetero_lab.samples.catalogue import datasets_dir
 
 SAMPLES = (
@@ -32,6 +34,18 @@ SAMPLES = (
 )  # fmt: skip
 RECORDED = datasets_dir() / "recordings" / "nvidia_h200.tar.xz"
 F32 = {name: {"INFERENCE_PRECISION_HINT": "f32"} for name in ("CPU", "ACC")}
+
+
+def latency_error(pairs: Sequence[tuple[float, float]]) -> float:
+    """Return the mean of how many times too long or too short, less 1: 0 is right.
+
+    Parameters
+    ----------
+    pairs
+        Guessed and measured µs.
+    """
+    logs = [abs(math.log(guessed / measured)) for guessed, measured in pairs]
+    return math.expm1(statistics.fmean(logs))
 
 
 def costs_of(name: str, budget_s: float, store: Path | None) -> hl.CostModel:

@@ -14,7 +14,6 @@ from hetero_lab.errors import ArgumentError
 from hetero_lab.model.read import prepare
 from hetero_lab.model.work import work_of
 from hetero_lab.planning.cost_terms import BoundaryCost, Unit
-from hetero_lab.planning.guessing import latency_error
 
 HERE = {"host": "here", "openvino_version": "2026.4", "measured_at": "today"}
 
@@ -124,8 +123,3 @@ def test_work_is_multiply_adds_of_products_and_bytes_of_others():
     assert work["conv"] == 4 * 8 * 8 * 6 * 3 * 3
     assert work["product"] == pytest.approx(4 * 64 * 10)
     assert work["flat"] == 2 * 4 * 256 + 16
-
-
-def test_an_error_is_a_factor_in_either_direction():
-    assert latency_error([(200.0, 100.0), (50.0, 100.0)]) == pytest.approx(1.0)
-    assert latency_error([(5.0, 5.0)]) == 0.0
