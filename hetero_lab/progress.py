@@ -30,6 +30,18 @@ _OPEN = "{desc}: {elapsed} {postfix}"
 _BAR, _NO_BAR = " |{bar}|", ":"
 
 
+def is_a_log(bar: tqdm) -> bool:
+    """Tell whether a bar is shown where a line cannot be drawn again."""
+    return not bar.disable and not bar.gui and not sys.stderr.isatty()
+
+
+def calm(bar: tqdm) -> tqdm:
+    """Let a bar speak only every half minute where a line cannot be drawn again."""
+    if is_a_log(bar):
+        bar.mininterval = _EVERY_IN_A_LOG_S
+    return bar
+
+
 class Progress:
     """A line with what is being done now, and how much of the whole is done.
 
@@ -66,7 +78,7 @@ class Progress:
             leave=False,
             bar_format=counted if budget_s is None else _TIMED,
         )
-        self._in_a_log = show and not self._bar.gui and not sys.stderr.isatty()
+        self._in_a_log = is_a_log(self._bar)
         self._lock = threading.RLock()
         self._closed = threading.Event()
         self._ticker = threading.Thread(target=self._tick, name="hetero_lab progress", daemon=True)

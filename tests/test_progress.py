@@ -4,9 +4,10 @@ import sys
 import time
 
 import pytest
+from tqdm.auto import tqdm
 
 from hetero_lab import clock
-from hetero_lab.progress import Progress
+from hetero_lab.progress import Progress, calm
 
 
 @pytest.fixture
@@ -116,3 +117,10 @@ def test_a_log_gets_a_line_every_half_minute(seconds, capsys):
         "measure: 62 of 100 s , 61 placements measured",
         "measure: 92 of 100 s , 91 placements measured",
     ]
+
+
+def test_a_bar_of_tqdm_speaks_seldom_in_a_log(capsys):
+    for _ in calm(tqdm(range(400), mininterval=0.0, miniters=1)):
+        pass
+    assert capsys.readouterr().err.count("/400") <= 2  # the beginning and the end
+    assert calm(tqdm(range(400), disable=True)).disable

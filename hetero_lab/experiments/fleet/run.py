@@ -40,6 +40,7 @@ from hetero_lab.experiments.sweep.records import (
 )
 from hetero_lab.experiments.workers.requests import Job, SetUp
 from hetero_lab.experiments.workers.set_up import Limits
+from hetero_lab.progress import calm
 from hetero_lab.runtime.timing import Stopwatch
 
 if TYPE_CHECKING:
@@ -124,7 +125,8 @@ class FleetRun:
         self._running: dict[int, Share] = {}
         self._n_shares = 0
         self._looked = now()
-        self._bar = tqdm(total=0, desc="fleet", unit="row", disable=not progress, delay=2)
+        bar = tqdm(total=0, desc="fleet", unit="row", disable=not progress, delay=2)
+        self._bar = calm(bar)
 
     def pending(self) -> list[str]:
         """Return the keys that are still to be measured somewhere.

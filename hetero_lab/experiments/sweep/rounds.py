@@ -64,6 +64,7 @@ from hetero_lab.experiments.workers.requests import (
     RunTurn,
     WarmUp,
 )
+from hetero_lab.progress import calm
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.statistics import compile_spread, paired_ratio
 
@@ -143,13 +144,15 @@ class SweepRun:
         self._startup_s = 0.0  # of all benches so far
         self._compile_s = self._longest_compile_s = 0.0
         self._turn_plan = TurnPlan(0, options.target)
-        self._bar = tqdm(
-            total=watch.budget_s,
-            desc="sweep",
-            unit="s",
-            disable=not progress,
-            delay=2,
-            bar_format=_TIMED_BAR if watch.budget_s else None,
+        self._bar = calm(
+            tqdm(
+                total=watch.budget_s,
+                desc="sweep",
+                unit="s",
+                disable=not progress,
+                delay=2,
+                bar_format=_TIMED_BAR if watch.budget_s else None,
+            )
         )
         self._said_at = -math.inf
         self._busy_since = (now(), _own_cpu_s(), psutil.cpu_times())
