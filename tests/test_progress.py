@@ -43,9 +43,10 @@ def test_nothing_is_drawn_before_two_seconds(seconds, terminal):
 def test_steps_are_counted(seconds, terminal):
     with Progress("evaluate", show=True, total=10, unit="examples") as progress:
         seconds(2.1)
-        progress.advance(3)
+        for _ in range(3):
+            progress.advance()
         progress.note("all right")
-        progress.advance(1)
+        progress.advance()
     lines = drawn(terminal)
     assert len(lines) == 1  # the others came within half a second
     assert lines[0].startswith("evaluate |")
@@ -56,7 +57,8 @@ def test_a_step_may_count_anew(seconds, terminal):
     with Progress("quantise", show=True) as progress:
         seconds(3)
         progress.step("collect statistics", total=20)
-        progress.advance(5)
+        for _ in range(5):
+            progress.advance()
         seconds(1)
         progress.note("so far")
     first, last = drawn(terminal)
