@@ -42,9 +42,10 @@ def test_nothing_is_drawn_before_two_seconds(seconds, terminal):
 
 def test_steps_are_counted(seconds, terminal):
     with Progress("evaluate", show=True, total=10, unit="examples") as progress:
-        seconds(2.1)
-        for _ in range(3):
+        for _ in range(2):
             progress.advance()
+        seconds(2.1)
+        progress.advance()
         progress.note("all right")
         progress.advance()
     lines = drawn(terminal)
