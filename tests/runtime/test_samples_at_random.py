@@ -18,7 +18,7 @@ TIMES = 20
 
 @pytest.mark.network
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", filter(sample_shapes, sample_names()))
+@pytest.mark.parametrize("name", list(filter(sample_shapes, sample_names())))
 def test_random_placements_equal_one_device(name):
     hl.emulate("ACC")
     prepared = prepare(hl.load(name))

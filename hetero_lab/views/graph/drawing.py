@@ -42,6 +42,7 @@ _BOUNDARY_WIDTHS = (1.8, 2.4, 3.2, 4.4, 6.0)
 _CROWDED = 150  # with more boundaries than this they are drawn thinner
 _FUSED, _SMALLEST, _LARGEST, _UNTIMED, _PORT = 2.6, 3.6, 16.0, 6.0, 3.5  # radii
 _TOP, _MARGIN, _EDGE = 104, 12, 12
+_LEGEND_ROW, _LEGEND_ENTRY, _LETTER = 22, 45, 7  # height; width beside the text, of a letter
 # In an op that computes in less than f32 there is a white mark.
 _MARKS = {"bf16": "circle", "f16": "diamond", "i8": "square", "u8": "triangle-up"}
 _MARK, _SMALLEST_MARK = 0.8, 3.0  # diameter in radii, and its least
@@ -181,7 +182,21 @@ def draw(data: GraphData, width: int = WIDTH) -> go.Figure:
     _draw_marks(figure, data, page, radii)
     _draw_titles(figure, data, page, titles)
     _write(figure, [(page.exits[op], text) for op, text in exits.items() if op in page.exits])
+    _make_room_for_legend(figure)
     return figure
+
+
+def _make_room_for_legend(figure: go.Figure) -> None:
+    """Lower the graph where the legend, which grows upwards, has several rows."""
+    available = figure.layout.width - 2 * _MARGIN
+    n_rows, used = 1, 0
+    for name in (trace.name for trace in figure.data if trace.showlegend is not False):
+        entry = _LEGEND_ENTRY + _LETTER * len(name or "")
+        if used and used + entry > available:
+            n_rows, used = n_rows + 1, 0
+        used += entry
+    more = (n_rows - 1) * _LEGEND_ROW
+    figure.update_layout(height=figure.layout.height + more, margin_t=_TOP + more)
 
 
 def _spacing(data: GraphData) -> Spacing:
