@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 import threading
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tqdm.auto import tqdm
 
@@ -30,12 +30,12 @@ _OPEN = "{desc}: {elapsed} {postfix}"
 _BAR, _NO_BAR = " |{bar}|", ":"
 
 
-def is_a_log(bar: tqdm) -> bool:
+def is_a_log(bar: tqdm[Any]) -> bool:
     """Tell whether a bar is shown where a line cannot be drawn again."""
     return not bar.disable and not bar.gui and not sys.stderr.isatty()
 
 
-def calm(bar: tqdm) -> tqdm:
+def calm(bar: tqdm[Any]) -> tqdm[Any]:
     """Let a bar speak only every half minute where a line cannot be drawn again."""
     if is_a_log(bar):
         bar.mininterval = _EVERY_IN_A_LOG_S
