@@ -188,7 +188,8 @@ def draw(data: GraphData, width: int = WIDTH) -> go.Figure:
 
 def _make_room_for_legend(figure: go.Figure) -> None:
     """Lower the graph where the legend, which grows upwards, has several rows."""
-    available = figure.layout.width - 2 * _MARGIN
+    layout: Any = figure.layout
+    available = layout.width - 2 * _MARGIN
     n_rows, used = 1, 0
     for trace in figure.select_traces(lambda trace: trace.showlegend is not False):
         entry = _LEGEND_ENTRY + _LETTER * len(trace.name or "")
@@ -196,7 +197,7 @@ def _make_room_for_legend(figure: go.Figure) -> None:
             n_rows, used = n_rows + 1, 0
         used += entry
     more = (n_rows - 1) * _LEGEND_ROW
-    figure.update_layout(height=figure.layout.height + more, margin_t=_TOP + more)
+    figure.update_layout(height=layout.height + more, margin_t=_TOP + more)
 
 
 def _spacing(data: GraphData) -> Spacing:
