@@ -189,10 +189,11 @@ def draw(data: GraphData, width: int = WIDTH) -> go.Figure:
 def _make_room_for_legend(figure: go.Figure) -> None:
     """Lower the graph where the legend, which grows upwards, has several rows."""
     layout: Any = figure.layout
+    traces: Any = figure.data
     available = layout.width - 2 * _MARGIN
     n_rows, used = 1, 0
-    for trace in figure.select_traces(lambda trace: trace.showlegend is not False):
-        entry = _LEGEND_ENTRY + _LETTER * len(trace.name or "")
+    for name in (trace.name for trace in traces if trace.showlegend is not False):
+        entry = _LEGEND_ENTRY + _LETTER * len(name or "")
         if used and used + entry > available:
             n_rows, used = n_rows + 1, 0
         used += entry
