@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 _NUMBERED = re.compile(r"^[A-Za-z]\w*_\d+$", re.ASCII)
-_WORD = re.compile(rb"\w{3,}")  # the shortest numbered name has three characters
+_NUMBER = re.compile(rb"_\d")  # what every numbered name has in it
+_IN_A_NAME = frozenset(byte for byte in range(256) if re.match(rb"\w", bytes([byte])))
 
 
 def names_of_file(nodes: Iterable[Any], path: Path) -> set[str]:
@@ -78,13 +79,14 @@ def _held(data: mmap.mmap, names: set[str]) -> set[str]:
     One pass for all of them: files are large, and models have thousands of nodes.
     """
     wanted, found = {name.encode() for name in names}, set[bytes]()
-    for word in _WORD.finditer(data):
-        if b"_" not in word.group():
-            continue
-        for start in range(max(word.start(), 1), word.end() - 2):
-            # Protobuf puts one byte before a short string, flatbuffers four.
-            for size in (1, 4):
-                length = int.from_bytes(data[max(start - size, 0) : start], "little")
-                if start + length <= word.end() and data[start : start + length] in wanted:
-                    found.add(data[start : start + length])
+    lengths = {len(name) for name in wanted}
+    for number in _NUMBER.finditer(data):
+        at = number.start()
+        for start in range(at - 1, max(at - max(lengths), 0), -1):
+            if data[start] not in _IN_A_NAME:
+                break
+            # Protobuf puts one byte before a short string, flatbuffers four: mostly zeros.
+            length = data[start - 1] or int.from_bytes(data[max(start - 4, 0) : start], "little")
+            if length in lengths and data[start : start + length] in wanted:
+                found.add(data[start : start + length])
     return {name.decode() for name in found}
