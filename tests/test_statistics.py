@@ -21,7 +21,7 @@ SAMPLES = st.lists(st.floats(1e-3, 1e9), min_size=1, max_size=30)
 
 
 @given(st.lists(SAMPLES, min_size=1, max_size=8))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_medians_and_intervals_of_any_turns(turns):
     latency = Latency(tuple(map(tuple, turns)))
     every = sorted(sample for turn in turns for sample in turn)

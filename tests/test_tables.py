@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from small_models import NASTY_NAMES
 
 from hetero_lab.errors import ArgumentError, OutputPathError, StoredFileError
@@ -55,7 +55,6 @@ def test_ordinary_text_is_left_alone():
     assert unprotect("'tis") == "'tis"
 
 
-@settings(deadline=None)
 @given(names=st.lists(TEXT | FORMULA, min_size=1, max_size=8), data=st.data())
 def test_csv_there_and_back(tmp_path_factory, names, data):
     n = len(names)

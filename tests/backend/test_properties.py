@@ -165,9 +165,7 @@ VALUES = st.one_of(
 )
 
 
-@settings(
-    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(key=KEYS, value=VALUES)
 def test_what_passes_the_check_compiles(core, key, value):
     model = _one_op()

@@ -36,7 +36,7 @@ def leaders(graph: OpGraph) -> dict[str, str]:
     return {op.name: graph.ops[graph.leader[op.index]].name for op in graph}
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 10_000))
 def test_the_graph_is_the_model(seed):
     model = random_model(seed)
@@ -62,7 +62,7 @@ def test_the_graph_is_the_model(seed):
     )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 10_000))
 def test_json_there_and_back(seed):
     graph = graph_of(random_model(seed))

@@ -167,7 +167,7 @@ def test_every_node_has_a_device(core, model):
         assert all(isinstance(device, str) for device in affinity.values())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 10_000), st.integers(0, 100))
 def test_followers_follow(seed, choice):
     graph = prepare(random_model(seed)).graph

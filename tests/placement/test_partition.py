@@ -131,7 +131,7 @@ def test_shared_compressed_weights_do_not_cross():
     assert [b.tensor for b in partition.boundaries] == ["x"]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.integers(0, 100_000), st.integers(0, 1000))
 def test_what_holds_of_every_partition(seed, choice):
     graph = prepare(random_model(seed)).graph
@@ -194,7 +194,7 @@ def test_memoised_cuts_change_nothing(seed):
     assert len(collector.cycle_memo) > 0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 100_000))
 def test_json_there_and_back(seed):
     graph = prepare(random_model(seed)).graph

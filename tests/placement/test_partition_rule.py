@@ -71,7 +71,7 @@ def test_random_graphs_are_split_as_the_rule_says(seeds: range):
     assert sum(parts.n_cut > parts.n_closing for parts in done) > 0.02 * len(done)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(cases(most_ops=30))
 def test_graphs_with_states_and_computed_constants_are_split_as_the_rule_says(case: Case):
     graph = prepare(build(case)).graph

@@ -181,7 +181,7 @@ def test_two_devices_that_can_do_everything_are_not_worse_than_either(seed):
     assert made.regret["B"] >= 0
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10_000), power=st.integers(3, 8))
 def test_sums_beyond_32_bits_are_exact(seed, power):
     costs = scaled(random_case(seed, most_units=7), 3.0 * 10.0**power)
@@ -250,7 +250,7 @@ def test_throughput_is_the_least_time_of_the_busiest_device(seed):
 POOLS = ([("A",)], [("A",), ("B",)], [("A", "B")], [("A", "B"), ("A",)], [("B", "A"), ("B", "C")])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 10_000),
     share=st.floats(0, 1, allow_subnormal=False),

@@ -177,7 +177,7 @@ def test_a_gap_is_used():
     }
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(seed=st.integers(0, 10**9), rank=st.sampled_from(["heft", "heterogeneous"]))
 def test_a_schedule_can_be_run(seed, rank):
     graph = random_tasks(seed)

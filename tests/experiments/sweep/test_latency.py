@@ -95,7 +95,7 @@ def test_a_drift_between_groups_turns_no_rank_around():
     st.floats(0.0, 0.3),
     st.integers(0, 100),
 )
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_no_table_or_figure_contradicts_another(factors, drift, n_rounds, noise, seed):
     check(drifting_sweep(factors, drift, n_rounds, noise, seed))
 
