@@ -47,12 +47,15 @@ def test_costs_of_a_language_model(model, core, tmp_path):
     costs.to_json(tmp_path / "costs.json")
     read = CostModel.from_json(tmp_path / "costs.json")
     assert read.predict_ttft_ms(alone) == costs.predict_ttft_ms(alone)
-    assert n_runs(hl.plan(model, read, progress=False).affinity, costs) <= 2
+    best = hl.plan(model, read, progress=False)
+    assert best.predicted_us <= read.predict_us(alone)
     assert hl.plan(model, read.prefill, progress=False).lower_bound_us > 0
     needed = sum(hl.plan(model, read, pin={"": "CPU"}, progress=False).memory_bytes.values())
     limits = {"ACC": int(0.8 * needed), "CPU": int(0.8 * needed)}
     planned = hl.plan(model, read, memory_limit=limits, progress=False)
-    assert n_runs(planned.affinity, costs) == 2
+    # A boundary in one direction may be measured to cost nothing: then there are more.
+    assert n_runs(planned.affinity, costs) >= 2
+    assert planned.predicted_us >= best.predicted_us
     assert all(planned.memory_bytes[device] <= limit for device, limit in limits.items())
 
 
