@@ -319,13 +319,17 @@ def test_the_last_idle_bench_is_given_to_one_thread_only(model, placements):
     assert run._bench("a") is fresh
 
 
-def test_slow_compiles_of_a_group_run_at_once(model, tmp_path, monkeypatch):
-    from hetero_lab.experiments.sweep import rounds
+@pytest.fixture
+def two_at_once(monkeypatch):
+    """Every compile counts as slow, and two run at once on however many cores."""
+    monkeypatch.setattr("hetero_lab.experiments.sweep.rounds._SLOW_COMPILE_S", 0.0)
+    monkeypatch.setattr("hetero_lab.experiments.sweep.sweep.compiles_at_once", lambda: 2)
+
+
+def test_slow_compiles_of_a_group_run_at_once(model, tmp_path, monkeypatch, two_at_once):
     from hetero_lab.experiments.workers.process import WorkerProcess
     from hetero_lab.experiments.workers.requests import Compile, CompileCounted
 
-    monkeypatch.setattr(rounds, "_SLOW_COMPILE_S", 0.0)
-    monkeypatch.setattr("hetero_lab.experiments.sweep.sweep.compiles_at_once", lambda: 2)
     # Each waits for the other one: a compile that comes alone breaks the barrier.
     both, asked = threading.Barrier(2, timeout=60), []
     ask = WorkerProcess.ask
@@ -351,13 +355,10 @@ def _splits(model) -> list[hl.Placement]:
 
 
 @pytest.mark.slow
-def test_ctrl_c_does_not_wait_for_compiles_at_once(model, tmp_path, monkeypatch):
-    from hetero_lab.experiments.sweep import rounds
+def test_ctrl_c_does_not_wait_for_compiles_at_once(model, tmp_path, monkeypatch, two_at_once):
     from hetero_lab.experiments.workers.process import WorkerProcess
     from hetero_lab.experiments.workers.requests import Compile
 
-    monkeypatch.setattr(rounds, "_SLOW_COMPILE_S", 0.0)
-    monkeypatch.setattr("hetero_lab.experiments.sweep.sweep.compiles_at_once", lambda: 2)
     stopped, ask = [], WorkerProcess.ask
 
     def ask_stopped(self, request, *, timeout_s):
@@ -378,13 +379,10 @@ def test_ctrl_c_does_not_wait_for_compiles_at_once(model, tmp_path, monkeypatch)
     assert list(again.summary["status"]) == ["ok"] * 3  # nothing was called a failure
 
 
-def test_what_fails_beside_others_is_tried_by_itself(model, tmp_path, monkeypatch):
-    from hetero_lab.experiments.sweep import rounds
+def test_what_fails_beside_others_is_tried_by_itself(model, tmp_path, monkeypatch, two_at_once):
     from hetero_lab.experiments.workers.process import WorkerError, WorkerProcess
     from hetero_lab.experiments.workers.requests import Compile
 
-    monkeypatch.setattr(rounds, "_SLOW_COMPILE_S", 0.0)
-    monkeypatch.setattr("hetero_lab.experiments.sweep.sweep.compiles_at_once", lambda: 2)
     asked, ask = [], WorkerProcess.ask
 
     def ask_short_of_memory(self, request, *, timeout_s):
