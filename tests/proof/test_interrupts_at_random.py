@@ -26,7 +26,8 @@ def test_no_interrupt_is_lost_or_swallowed(function):
 
 
 COMMANDS = {
-    "sweep": ["sweep", "digits_inception", "-d", "CPU", "-b", "300"],
+    # So many turns, or it ends by itself on a fast machine as soon as it knows enough.
+    "sweep": ["sweep", "digits_inception", "-d", "CPU", "-b", "300", "--turns", "1000000"],
     "profile": ["profile", "digits_inception", "-d", "CPU", "-b", "300"],
     "plan": [
         "plan", "digits_inception", "-d", "ACC,CPU", "--emulate", "ACC:unsupported=Softmax",
@@ -47,6 +48,7 @@ def test_ctrl_c_is_exit_code_130(command, tmp_path):
         start_new_session=True,
     )
     time.sleep(5)  # wherever it is by then
+    assert process.poll() is None, "ended before it could be interrupted"
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     # Python ends itself by the signal if it came in the middle of an exec, as in an import, even
