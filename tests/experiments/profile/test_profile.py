@@ -3,10 +3,9 @@ from __future__ import annotations
 import csv
 import os
 import re
+import signal
 import sys
-import threading
 import warnings
-from _thread import interrupt_main
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,6 +44,7 @@ from hetero_lab.errors import (
 )
 from hetero_lab.experiments.profile import measure
 from hetero_lab.model.read import prepare
+from hetero_lab.runtime import timing
 from hetero_lab.tables import read_csv
 
 QUICK = {"iterations": 20, "warmup": 0, "progress": False}
@@ -311,15 +311,19 @@ def test_every_form_of_a_model(core, tmp_path):
     assert len(found) == 1
 
 
-def test_an_interrupt_keeps_what_is_there(core):
-    timer = threading.Timer(2.0, interrupt_main)
-    timer.start()
+def test_an_interrupt_keeps_what_is_there(core, monkeypatch):
+    turns, run_turn = [], timing.run_turn
+
+    def interrupted_turn(*arguments, **options):
+        turns.append(run_turn(*arguments, **options))
+        if len(turns) == 4:
+            signal.raise_signal(signal.SIGINT)
+        return turns[-1]
+
+    monkeypatch.setattr(timing, "run_turn", interrupted_turn)
     said = r"Interrupted after \d+ inferences; they are kept"
-    try:
-        with pytest.warns(HeteroLabWarning, match=said), pytest.raises(KeyboardInterrupt):
-            profile(diamond(), "CPU", core, iterations=10**9, counters=False)
-    finally:
-        timer.join()
+    with pytest.warns(HeteroLabWarning, match=said), pytest.raises(KeyboardInterrupt):
+        profile(diamond(), "CPU", core, iterations=10**9, counters=False)
     result = hl.last_interrupted()
     assert result.interrupted
     assert len(result.latency) >= 10
