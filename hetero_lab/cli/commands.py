@@ -177,18 +177,7 @@ def emulate(texts: Iterable[str]) -> dict[str, Mapping[str, Any]]:
     """Register what ``--emulate`` says; return the properties that set each base apart."""
     contrast: dict[str, Mapping[str, Any]] = {}
     for spec in options.emulations(texts):
-        faster_by: Any = spec.faster_by
-        unknown: Any = spec.unknown
-        device = hl.emulate(
-            spec.name,
-            spec.base,
-            supported=spec.supported,
-            unsupported=spec.unsupported,
-            properties=dict(spec.properties),
-            faster_by=faster_by,
-            like=spec.like,
-            unknown=unknown,
-        )
+        device = hl.emulate(**{**dataclasses.asdict(spec), "properties": dict(spec.properties)})
         if device.contrast:
             contrast[device.base] = device.contrast
     return contrast

@@ -42,7 +42,7 @@ from hetero_lab.errors import (
     OutputPathError,
     PropertyError,
 )
-from hetero_lab.experiments.profile import measure
+from hetero_lab.experiments.profile import measure, tables
 from hetero_lab.model.read import prepare
 from hetero_lab.runtime import timing
 from hetero_lab.tables import read_csv
@@ -450,6 +450,10 @@ def test_the_summary_as_csv(measured, tmp_path):
     assert list(row) == list(expected.index)
     for column in ("label", "median_us", "n_subgraphs", "boundary_bytes", "verdict"):
         assert row[column] == expected[column]
+
+
+def test_no_value_of_a_summary_is_left_out_of_its_table(measured):
+    assert set(tables.summary_row(measured)) == set(tables.SUMMARY_COLUMNS)
 
 
 def test_places_that_cannot_be_written(measured, tmp_path):
