@@ -42,8 +42,9 @@ _KNOWN_INSIDE = {
     "model", "source", "shapes", "placement", "placements", "affinity", "name", "devices",
     "device", "text", "unsupported", "supported", "ops", "types", "patterns", "before",
     "budget_s", "costs", "pin", "memory_limit", "calibration", "data", "profile",
-    "profiles", "results", "result", "sweep", "properties", "device_properties", "priorities",
-    "grid", "executor", "top", "mean", "scale", "file", "inputs", "ignored", "metric", "control",
+    "profiles", "results", "result", "sweep", "properties", "device_properties",
+    "compile_properties", "control", "file", "executor", "grid", "ignored", "inputs", "mean",
+    "metric", "priorities", "scale", "top",
 }  # fmt: skip
 # How to get a thing of a kind, for the way out of an error.
 _WAYS = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import openvino as ov
@@ -11,13 +11,39 @@ import openvino as ov
 from hetero_lab.backend.core import scratch_core
 from hetero_lab.backend.devices import precisions
 from hetero_lab.backend.emulation import emulated_devices, plain
-from hetero_lab.errors import PropertyError, did_you_mean, last_line, names_at_hand, shorten
+from hetero_lab.errors import (
+    ArgumentError,
+    PropertyError,
+    did_you_mean,
+    last_line,
+    names_at_hand,
+    shorten,
+)
 
 # Obeyed by the plugins, but missing in their SUPPORTED_PROPERTIES.
 _UNLISTED = {"EXCLUSIVE_ASYNC_REQUESTS"}
 _TRUE_FALSE = {"YES", "NO", "TRUE", "FALSE", "ON", "OFF"}
 _PRECISION = "INFERENCE_PRECISION_HINT"
 _OTHER_NAMES = {"FP16": "f16", "BF16": "bf16"}
+
+
+def merged_properties(*levels: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the properties of each device; a later level overrules an earlier one key by key."""
+    together: dict[str, dict[str, Any]] = {}
+    for level in levels:
+        for device, properties in level.items():
+            together[device] = {**together.get(device, {}), **properties}
+    return together
+
+
+def check_by_device(given: Any) -> Mapping[str, Any]:
+    """Return what was given as ``device_properties=`` if it maps devices to something."""
+    if not isinstance(given, Mapping):
+        raise ArgumentError(
+            "device_properties= maps devices to properties, for instance "
+            "{'CPU': {'INFERENCE_PRECISION_HINT': 'f32'}}."
+        )
+    return cast("Mapping[str, Any]", given)
 
 
 def check_properties(

@@ -157,6 +157,8 @@ def placement_of(
     defaults: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Placement:
     """Return the placement that ``-d``, ``--affinity``, ``--fix`` and ``--property`` say."""
+    from hetero_lab.backend.properties import merged_properties
+
     own = options.properties(given.property)
     fixes = options.fixes(given.fix)
     if affinity is None and given.affinity is not None:
@@ -168,7 +170,7 @@ def placement_of(
         start,
         affinity=placed,
         label=f"{start.label} with {', '.join(given.fix)}" if given.fix else start.label,
-        device_properties=merged(defaults or {}, start.device_properties, own),
+        device_properties=merged_properties(defaults or {}, start.device_properties, own),
         direct=start.direct and placed == start.affinity,
     )
 
@@ -270,12 +272,3 @@ def _check_owners(own: Mapping[str, object], device: str | None, affinity: Affin
                 f"--property {owner}.… would change nothing: the placement uses "
                 f"{', '.join(affinity.devices)}."
             )
-
-
-def merged(*levels: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the properties of each device; a later level overrules an earlier one."""
-    together: dict[str, dict[str, Any]] = {}
-    for level in levels:
-        for device, properties in level.items():
-            together[device] = {**together.get(device, {}), **properties}
-    return together

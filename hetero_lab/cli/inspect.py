@@ -195,7 +195,9 @@ def run_verify(given: argparse.Namespace) -> Verification | Across:
     commands.check_targets(files=[given.html], directories=[])
     if given.across is None:
         data = None if given.data is None else hl.dataset(given.data)
-        result = hl.verify(given.directory, slower=given.slower, data=data)
+        result = hl.verify(
+            given.directory, slower=given.slower, data=data, progress=not given.quiet
+        )
     elif given.data is not None:
         raise ArgumentError("--data goes with the OpenVINO that is here, not with --across.")
     else:

@@ -349,13 +349,15 @@ def device_properties(
     devices: Sequence[str],
 ) -> dict[str, dict[str, Any]]:
     """Return the properties of each device; what ``--property`` says of another is an error."""
+    from hetero_lab.backend.properties import merged_properties
+
     unused = [device for device in own if device not in devices]
     if unused:
         raise ArgumentError(
             f"--property {unused[0]}.… would change nothing: the devices are {', '.join(devices)}."
         )
-    merged = {d: {**defaults.get(d, {}), **own.get(d, {})} for d in devices}
-    return {device: properties for device, properties in merged.items() if properties}
+    together = merged_properties(defaults, own)
+    return {device: together[device] for device in devices if together.get(device)}
 
 
 def _lint(prepared: PreparedModel, plan: Plan, costs: CostModel) -> tuple[pd.DataFrame | None, str]:

@@ -150,6 +150,7 @@ def run_fixes(
 
     A line is ``pattern = DEVICE``; empty lines and those that begin with ``#`` say nothing.
     """
+    from hetero_lab.backend.properties import merged_properties
     from hetero_lab.placement.priorities import Priorities
 
     fixes = [
@@ -162,7 +163,7 @@ def run_fixes(
     if given.device is None:
         raise ArgumentError("Name the devices: -d HETERO:GPU,CPU.")
     priorities = Priorities.parse(given.device)
-    own = commands.merged(defaults or {}, options.properties(given.property))
+    own = merged_properties(defaults or {}, options.properties(given.property))
     automatic = hl.Affinity.automatic(loaded, priorities.devices)
     fixed = automatic.fix(patterns=options.fixes(fixes))
     sweep = commands.until_interrupted(

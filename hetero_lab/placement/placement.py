@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from hetero_lab.backend.bound import BoundModel
 from hetero_lab.backend.devices import check_device, supported_ops, unsupported_message
 from hetero_lab.backend.emulation import emulated_devices, plain
-from hetero_lab.backend.properties import check_properties
+from hetero_lab.backend.properties import check_by_device, check_properties, merged_properties
 from hetero_lab.backend.virtual import VirtualDevice, parse_virtual, virtual_device
 from hetero_lab.errors import ArgumentError, DeviceError
 from hetero_lab.model.opgraph import OpGraph
@@ -68,6 +68,22 @@ class Placement:
     def devices(self) -> tuple[str, ...]:
         """The devices that may run it."""
         return self.virtual.devices if self.virtual else tuple(self.affinity.devices)
+
+    def with_properties(self, changes: Mapping[str, Mapping[str, Any]]) -> Placement:
+        """Return the same placement with more properties of its devices.
+
+        Each one wins over the same one here; all others stay.
+
+        Examples
+        --------
+        >>> import hetero_lab as hl
+        >>> cpu = hl.Affinity.uniform(hl.load("digits_inception"), "CPU")
+        >>> exact = hl.Placement(cpu, "exact", {"CPU": {"INFERENCE_PRECISION_HINT": "f32"}})
+        >>> exact.with_properties({"CPU": {"NUM_STREAMS": "1"}}).device_properties
+        {'CPU': {'INFERENCE_PRECISION_HINT': 'f32', 'NUM_STREAMS': '1'}}
+        """
+        together = merged_properties(self.device_properties, changes)
+        return replace(self, device_properties=together)
 
     def __repr__(self) -> str:
         return f"Placement({self.label!r}, {self.affinity!r})"
@@ -225,12 +241,7 @@ def _check(bound: BoundModel, placement: Placement) -> None:
         ]
         if refused:
             raise DeviceError(unsupported_message([device], refused))
-    if not isinstance(placement.device_properties, Mapping):
-        raise ArgumentError(
-            "device_properties= maps devices to properties, for instance "
-            "{'CPU': {'INFERENCE_PRECISION_HINT': 'f32'}}."
-        )
-    for device, properties in placement.device_properties.items():
+    for device, properties in check_by_device(placement.device_properties).items():
         if virtual is None or device != virtual.kind:
             check_device(device, core)
         check_properties(device, properties, core=core)

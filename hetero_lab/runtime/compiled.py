@@ -150,7 +150,7 @@ def compile_placement(
     placement: PlacementLike,
     *,
     counters: bool = False,
-    properties: dict[str, Any] | None = None,
+    compile_properties: dict[str, Any] | None = None,
     checked: bool = False,
     core: ov.Core | None = None,
 ) -> CompiledPlacement:
@@ -164,7 +164,7 @@ def compile_placement(
         A Placement, an Affinity, ``"HETERO:ACC,CPU"`` or ``"CPU"``.
     counters
         Compile with OpenVINO's performance counters (slower to run).
-    properties
+    compile_properties
         More properties of the compile call itself, for all its devices, or ``{"CACHE_DIR": …}``.
     checked
         Whether the Placement was checked already against the same model and devices.
@@ -198,14 +198,14 @@ def compile_placement(
         placed = BoundPlacement(bound, placement)
     else:
         placed = resolve(bound, placement)
-    return compile_placed(placed, counters=counters, properties=properties)
+    return compile_placed(placed, counters=counters, compile_properties=compile_properties)
 
 
 def compile_placed(
     placed: BoundPlacement,
     *,
     counters: bool = False,
-    properties: Mapping[str, Any] | None = None,
+    compile_properties: Mapping[str, Any] | None = None,
 ) -> CompiledPlacement:
     """Do what :func:`compile_placement` does with a placement that is already bound.
 
@@ -221,7 +221,7 @@ def compile_placed(
     check_states(placed.graph, predicted, _OWN_EXECUTOR)
     check_cuts(bound, predicted)
     target, own = placed.compile_call
-    config: dict[str, Any] = dict(properties or {})
+    config: dict[str, Any] = dict(compile_properties or {})
     # HETERO drops what it does not know without a word.
     of_devices = {key: value for key, value in config.items() if key not in _OF_THE_CORE}
     for device in placed.devices:

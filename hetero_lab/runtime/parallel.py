@@ -9,13 +9,13 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import openvino as ov
 
 from hetero_lab.backend.bound import bind
+from hetero_lab.backend.properties import check_by_device
 from hetero_lab.clock import now
 from hetero_lab.errors import ArgumentError
 from hetero_lab.model.opgraph import PARAMETER
@@ -71,8 +71,9 @@ class ParallelExecutor:
         unless ``INFERENCE_NUM_THREADS`` is given.
     requests
         How many requests are in flight at most; each has tensors of its own.
-    properties
-        More properties of every compile call, for instance ``{"PERF_COUNT": True}``.
+    compile_properties
+        More properties of every compile call, for all devices, for instance
+        ``{"PERF_COUNT": True}``.
 
     Attributes
     ----------
@@ -111,16 +112,14 @@ class ParallelExecutor:
         *,
         device_properties: Mapping[str, Mapping[str, Any]] | None = None,
         requests: int = 1,
-        properties: Mapping[str, Any] | None = None,
+        compile_properties: Mapping[str, Any] | None = None,
         core: ov.Core | None = None,
     ):
         placed = resolve(bind(model, core), placement)
         if device_properties is not None:
-            given = placed.placement.device_properties
-            merged = {d: {**given.get(d, {}), **own} for d, own in device_properties.items()}
-            changed = replace(placed.placement, device_properties={**given, **merged})
+            changed = placed.placement.with_properties(check_by_device(device_properties))
             placed = resolve(placed.bound, changed)
-        self._open(placed, requests, properties or {})
+        self._open(placed, requests, compile_properties or {})
 
     @classmethod
     def of(
@@ -128,18 +127,18 @@ class ParallelExecutor:
         placed: BoundPlacement,
         *,
         requests: int = 1,
-        properties: Mapping[str, Any] | None = None,
+        compile_properties: Mapping[str, Any] | None = None,
     ) -> ParallelExecutor:
         """Make one from a bound placement; arguments and errors as for the class."""
         executor = cls.__new__(cls)
-        executor._open(placed, requests, properties or {})
+        executor._open(placed, requests, compile_properties or {})
         return executor
 
     def _open(
         self,
         placed: BoundPlacement,
         requests: int,
-        properties: Mapping[str, Any],
+        compile_properties: Mapping[str, Any],
     ) -> None:
         """Cut the model, compile its parts and start the threads."""
         self._ports = Ports(placed.bound)
@@ -147,7 +146,7 @@ class ParallelExecutor:
         self.partition: Partition = cuts(placed, requests=requests)
         self.output_names: tuple[str, ...] = placed.bound.output_names
         self._submodels = cut(placed.bound, self.partition)
-        by_device = {device: {**own, **properties} for device, own in placed.properties.items()}
+        by_device = {d: {**own, **compile_properties} for d, own in placed.properties.items()}
         started = now()
         self.compiled_models: list[ov.CompiledModel] = compile_submodels(
             self._submodels, leave_cores(by_device, placed.core), placed.core
@@ -229,7 +228,7 @@ class ParallelExecutor:
         """Return the counters of the request that ran last, named as HETERO names them.
 
         Waits for what was submitted. The executor has to be made with
-        ``properties={"PERF_COUNT": True}``.
+        ``compile_properties={"PERF_COUNT": True}``.
 
         Raises
         ------

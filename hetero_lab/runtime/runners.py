@@ -179,7 +179,7 @@ def open_runner(
     execution: Execution,
     *,
     counters: bool = False,
-    properties: Mapping[str, Any] | None = None,
+    compile_properties: Mapping[str, Any] | None = None,
 ) -> Runner:
     """Compile a placement for an executor and give it its inputs; close it after use.
 
@@ -191,7 +191,7 @@ def open_runner(
         The inputs, bound, in the model's order.
     counters
         Compile with OpenVINO's performance counters (slower to run).
-    properties
+    compile_properties
         More properties of each compile call, for instance ``{"CACHE_DIR": …}``.
 
     Raises
@@ -202,9 +202,11 @@ def open_runner(
         The runtime refused.
     """
     if execution.scenario is not None:
-        return _GenerationRunner(placed, arrays, execution, counters, dict(properties or {}))
+        return _GenerationRunner(
+            placed, arrays, execution, counters, dict(compile_properties or {})
+        )
     kind = _HeteroRunner if execution.executor == HETERO else _ParallelRunner
-    return kind(placed, arrays, execution, counters, dict(properties or {}))
+    return kind(placed, arrays, execution, counters, dict(compile_properties or {}))
 
 
 def measure_counters(
@@ -212,7 +214,7 @@ def measure_counters(
     arrays: list[np.ndarray],
     execution: Execution,
     *,
-    properties: Mapping[str, Any] | None = None,
+    compile_properties: Mapping[str, Any] | None = None,
 ) -> tuple[Counter, ...]:
     """Compile a placement once more with counters, run it and read them.
 
@@ -221,7 +223,9 @@ def measure_counters(
     MeasurementError
         Its devices have no counters.
     """
-    return read_counted(open_counted(placed, arrays, execution, properties=properties))
+    return read_counted(
+        open_counted(placed, arrays, execution, compile_properties=compile_properties)
+    )
 
 
 def open_counted(
@@ -229,14 +233,16 @@ def open_counted(
     arrays: list[np.ndarray],
     execution: Execution,
     *,
-    properties: Mapping[str, Any] | None = None,
+    compile_properties: Mapping[str, Any] | None = None,
 ) -> Runner:
     """Compile a placement once more, with counters."""
     one = replace(execution, requests=1)
     with warnings.catch_warnings():
         # A partition that differs from the prediction was already said of the first compile.
         warnings.simplefilter("ignore", HeteroLabWarning)
-        return open_runner(placed, arrays, one, counters=True, properties=properties)
+        return open_runner(
+            placed, arrays, one, counters=True, compile_properties=compile_properties
+        )
 
 
 def read_counted(runner: Runner) -> tuple[Counter, ...]:
@@ -260,9 +266,11 @@ class _HeteroRunner:
         arrays: list[np.ndarray],
         execution: Execution,
         counters: bool,
-        properties: dict[str, Any],
+        compile_properties: dict[str, Any],
     ):
-        self._compiled = compile_placed(placed, counters=counters, properties=properties)
+        self._compiled = compile_placed(
+            placed, counters=counters, compile_properties=compile_properties
+        )
         self.placed = placed
         self.partition = self._compiled.partition
         self.as_predicted = self._compiled.as_predicted
@@ -312,12 +320,12 @@ class _ParallelRunner:
         arrays: list[np.ndarray],
         execution: Execution,
         counters: bool,
-        properties: dict[str, Any],
+        compile_properties: dict[str, Any],
     ):
         self._executor = ParallelExecutor.of(
             placed,
             requests=execution.requests,
-            properties={**properties, **({"PERF_COUNT": True} if counters else {})},
+            compile_properties={**compile_properties, **({"PERF_COUNT": True} if counters else {})},
         )
         self.placed = placed
         self.partition = replace(self._executor.partition, observed=True)
@@ -379,7 +387,7 @@ class _GenerationRunner:
         arrays: list[np.ndarray],
         execution: Execution,
         counters: bool,
-        properties: dict[str, Any],
+        compile_properties: dict[str, Any],
     ):
         assert execution.scenario is not None
         self.placed = placed
@@ -392,14 +400,18 @@ class _GenerationRunner:
         self._compiled: CompiledPlacement | None = None
         self._executor: ParallelExecutor | None = None
         if execution.executor == HETERO:
-            self._compiled = compile_placed(placed, counters=counters, properties=properties)
+            self._compiled = compile_placed(
+                placed, counters=counters, compile_properties=compile_properties
+            )
             self.partition = self._compiled.partition
             self.as_predicted = self._compiled.as_predicted
             self.compile_ms = self._compiled.compile_ms
             self._session: Session = CompiledSession(self._compiled)
         else:
             counted = {"PERF_COUNT": True} if counters else {}
-            self._executor = ParallelExecutor.of(placed, properties={**properties, **counted})
+            self._executor = ParallelExecutor.of(
+                placed, compile_properties={**compile_properties, **counted}
+            )
             self.partition = replace(self._executor.partition, observed=True)
             self.as_predicted = True
             self.compile_ms = self._executor.compile_ms

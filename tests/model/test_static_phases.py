@@ -22,7 +22,7 @@ def sessions(model, scenario):
     """Return sessions on a model as it is, and on its two static ones."""
     phases = static_phases(model, scenario)
     whole, prefill, decode = (
-        compile_placement(each, "CPU", properties=EXACT)
+        compile_placement(each, "CPU", compile_properties=EXACT)
         for each in (model, phases.prefill, phases.decode)
     )
     return CompiledSession(whole), StaticSession(phases, prefill, decode)

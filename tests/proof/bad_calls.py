@@ -610,7 +610,7 @@ RUNNING = [
     row("measure_noise: no time", _noise(budget_s=0), ArgumentError, "more than 0 seconds"),
     row(
         "compile: a property of the call that nobody knows",
-        _compile(properties={"SPEED": 1}),
+        _compile(compile_properties={"SPEED": 1}),
         PropertyError,
         "'SPEED'",
         "NUM_STREAMS",

@@ -199,10 +199,10 @@ def test_a_blob_is_written_and_used_and_gives_the_same_outputs(devices, tmp_path
     model = hl.load(linear_chain())
     affinity = hl.Affinity.uniform(model, "ACC", core=devices).fix(ops={"sub": "CPU"})
     cached = {"CACHE_DIR": str(tmp_path)}
-    first = hl.compile(model, in_f32(affinity), properties=cached, core=devices)
+    first = hl.compile(model, in_f32(affinity), compile_properties=cached, core=devices)
     (blob,) = tmp_path.glob("*.blob")
     made = blob.stat().st_mtime_ns
-    second = hl.compile(model, in_f32(affinity), properties=cached, core=devices)
+    second = hl.compile(model, in_f32(affinity), compile_properties=cached, core=devices)
     assert first.compiled_model.get_property("LOADED_FROM_CACHE") is False
     assert second.compiled_model.get_property("LOADED_FROM_CACHE") is True
     assert blob.stat().st_mtime_ns == made
@@ -212,7 +212,7 @@ def test_a_blob_is_written_and_used_and_gives_the_same_outputs(devices, tmp_path
         np.testing.assert_array_equal(second(inputs)[name], value)
     # Another affinity is another blob.
     other = hl.Affinity.uniform(model, "ACC", core=devices).fix(ops={"add": "CPU"})
-    hl.compile(model, in_f32(other), properties=cached, core=devices)
+    hl.compile(model, in_f32(other), compile_properties=cached, core=devices)
     assert len(list(tmp_path.glob("*.blob"))) == 2
 
 

@@ -377,7 +377,7 @@ def test_bad_placements_compile_nothing():
     for properties in ({"FOO": 1}, {"INFERENCE_PRECISION_HINT": "f33"}):
         for placement in ("CPU", "HETERO:ACC,CPU"):
             with pytest.raises(PropertyError):
-                hl.compile(model, placement, properties=properties, core=core)
+                hl.compile(model, placement, compile_properties=properties, core=core)
     assert core.n_compiled == 0
 
 
@@ -386,13 +386,16 @@ def test_properties_of_the_compile_reach_every_device(core, tmp_path):
     affinity = on_cpu(model, core, left="ACC")
     placement = hl.Placement(affinity)
     compiled = hl.compile(
-        model, placement, properties={"PERF_COUNT": True, "CACHE_DIR": str(tmp_path)}, core=core
+        model,
+        placement,
+        compile_properties={"PERF_COUNT": True, "CACHE_DIR": str(tmp_path)},
+        core=core,
     )
     by_device = compiled.compiled_model.get_property("DEVICE_PROPERTIES")
     assert all(by_device[device]["PERF_COUNT"] for device in ("ACC", "CPU"))
     assert list(tmp_path.iterdir())
     # A second compile comes out of the cache and is as right.
-    again = hl.compile(model, placement, properties={"CACHE_DIR": str(tmp_path)}, core=core)
+    again = hl.compile(model, placement, compile_properties={"CACHE_DIR": str(tmp_path)}, core=core)
     inputs = np.linspace(-1, 1, 8, dtype=np.float32).reshape(1, 8)
     assert again.as_predicted
     np.testing.assert_array_equal(again(inputs)["out"], compiled(inputs)["out"])
@@ -403,7 +406,7 @@ def test_the_words_of_the_runtime_are_kept(core, tmp_path):
     below = {"CACHE_DIR": str(tmp_path / "file" / "below")}
     placement = hl.Placement(on_cpu(diamond(), core, left="ACC"), "mine")
     with pytest.raises(CompileError) as caught:
-        hl.compile(diamond(), placement, properties=below, core=core)
+        hl.compile(diamond(), placement, compile_properties=below, core=core)
     assert "refused the placement 'mine' on 'CPU', 'ACC'" in str(caught.value)
     assert caught.value.__cause__ is not None
     assert str(caught.value).endswith(".")

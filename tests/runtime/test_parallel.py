@@ -459,7 +459,9 @@ def test_counters_wait_for_what_runs_and_end_with_the_executor():
     model = hl.load("digits_inception")
     affinity = hl.Affinity.uniform(model, "CPU").fix(patterns={"^mixed2": "PARACC"})
     inputs = generate_inputs(prepare(model))
-    executor = hl.ParallelExecutor(model, affinity, properties={"PERF_COUNT": True}, requests=2)
+    executor = hl.ParallelExecutor(
+        model, affinity, compile_properties={"PERF_COUNT": True}, requests=2
+    )
     futures = [executor.submit(inputs) for _ in range(30)]
     rows: list[Any] = executor.profiling_info()
     assert all(future.done() for future in futures)

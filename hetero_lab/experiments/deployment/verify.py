@@ -25,6 +25,7 @@ from hetero_lab.experiments.deployment.contract import (
     file_digest,
     read_contract,
 )
+from hetero_lab.progress import Progress
 from hetero_lab.runtime import run_frozen
 from hetero_lab.runtime.exported import parse_header
 from hetero_lab.runtime.freeze import FrozenPlacement, read_frozen
@@ -120,6 +121,7 @@ def verify(
     data: Dataset | Sequence[Any] | None = None,
     metric: Metric | Correct | None = None,
     max_drop: float = MAX_DROP,
+    progress: bool = True,
 ) -> Verification:
     """Prove again, on the OpenVINO, drivers and machine here, what a deployed directory promises.
 
@@ -141,6 +143,8 @@ def verify(
         without them a promised accuracy is not checked.
     max_drop
         By how much the share of right answers may be lower than promised.
+    progress
+        Show what runs now, if it takes more than two seconds.
 
     Returns
     -------
@@ -175,11 +179,14 @@ def verify(
         if labelled.correct is None:
             raise ArgumentError("data= needs labels, and metric= to judge answers by them.")
     contract, frozen = read_contract(directory), read_frozen(directory)
-    seen = observe(directory, turns=turns, budget_s=budget_s)
-    made = judged(directory, contract, frozen, seen, slower)
-    if labelled is None and contract.accuracy is None:
-        return made
-    accuracy = _accuracy(directory, contract, frozen, labelled, max_drop)
+    with Progress("verification", show=progress) as bar:
+        bar.note("run the directory")
+        seen = observe(directory, turns=turns, budget_s=budget_s)
+        made = judged(directory, contract, frozen, seen, slower)
+        if labelled is None and contract.accuracy is None:
+            return made
+        bar.note("count the right answers")
+        accuracy = _accuracy(directory, contract, frozen, labelled, max_drop)
     return replace(made, parts=(*made.parts, accuracy))
 
 

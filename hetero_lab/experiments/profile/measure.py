@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -281,10 +281,7 @@ def _with_exclusive(placed: BoundPlacement) -> Sequence[tuple[bool | None, Bound
         return [(None, placed)]
     found = []
     for value in (True, False):
-        properties = {d: dict(p) for d, p in placed.placement.device_properties.items()}
-        for device in able:
-            properties.setdefault(device, {})[_EXCLUSIVE] = value
-        changed = replace(placed.placement, device_properties=properties)
+        changed = placed.placement.with_properties({d: {_EXCLUSIVE: value} for d in able})
         found.append((value, BoundPlacement(placed.bound, changed)))
     return found
 

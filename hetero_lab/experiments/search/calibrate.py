@@ -12,7 +12,7 @@ from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import supported_ops
 from hetero_lab.backend.emulation import emulated_devices
-from hetero_lab.backend.properties import check_properties
+from hetero_lab.backend.properties import check_by_device, check_properties
 from hetero_lab.errors import (
     ArgumentError,
     BudgetWarning,
@@ -182,12 +182,7 @@ def check_device_properties(
     """Return the properties of each device, checked."""
     if given is None:
         return {}
-    if not isinstance(given, Mapping):
-        raise ArgumentError(
-            "device_properties= maps devices to properties, for instance "
-            "{'CPU': {'INFERENCE_PRECISION_HINT': 'f32'}}."
-        )
-    for device, properties in given.items():
+    for device, properties in check_by_device(given).items():
         if device not in names:
             raise DeviceError(
                 f"device_properties= names {device}, which is not one of {', '.join(names)}."

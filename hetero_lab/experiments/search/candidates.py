@@ -12,6 +12,7 @@ import numpy as np
 from hetero_lab.backend.bound import BoundModel
 from hetero_lab.backend.devices import device_names, precisions, supported_ops
 from hetero_lab.backend.emulation import emulated_devices
+from hetero_lab.backend.properties import merged_properties
 from hetero_lab.errors import DeviceError, HeteroLabError, names_at_hand
 from hetero_lab.experiments.sweep.entries import priority_orders
 from hetero_lab.lint.lint import able_ops
@@ -100,14 +101,11 @@ def candidates_for(
     def offer(
         what: str | Affinity, label: str, changes: Mapping[str, Mapping[str, Any]]
     ) -> Placement | None:
-        merged = {
-            device: {**device_properties.get(device, {}), **changes.get(device, {})}
-            for device in dict.fromkeys([*device_properties, *changes])
-        }
+        together = merged_properties(device_properties, changes)
         try:
             placement = resolve(bound, what).placement
             used = {*placement.devices, *([placement.virtual.kind] if placement.virtual else [])}
-            own = {d: p for d, p in merged.items() if d in used and p}
+            own = {d: p for d, p in together.items() if d in used and p}
             placement = replace(placement, label=label, device_properties=own)
             resolve(bound, placement)  # the properties, too
         except HeteroLabError as error:

@@ -227,7 +227,7 @@ def recover_accuracy(
     accurate: str,
     data: Dataset,
     *,
-    max_drop: float = 0.005,
+    max_drop: float = 0.01,
     budget_s: float | None = 120.0,
     device_properties: Mapping[str, Mapping[str, Any]] | None = None,
     costs: CostModel | None = None,
@@ -253,7 +253,7 @@ def recover_accuracy(
     data
         A labelled data set, such as :func:`hetero_lab.dataset` returns.
     max_drop
-        How much of the share of right answers may be lost (0.005: half a point). The calibration
+        How much of the share of right answers may be lost (0.01: one point). The calibration
         part must show no more, and the 95 % interval on the evaluation part must reach down to
         it.
     budget_s

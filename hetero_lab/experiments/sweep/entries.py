@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_lab.backend.bound import BoundModel
 from hetero_lab.backend.devices import check_device, device_names, supported_ops
+from hetero_lab.backend.properties import merged_properties
 from hetero_lab.backend.virtual import KINDS, virtual_device
 from hetero_lab.errors import (
     AffinityError,
@@ -290,18 +291,16 @@ def _with_properties(
     placement = placed.placement
     kind = placement.virtual.kind if placement.virtual else ""
     used = (*placement.devices, *([kind] if kind else []))
-    merged = {d: dict(p) for d, p in placement.device_properties.items()}
+    levels: list[dict[str, Mapping[str, Any]]] = []
     for device, properties in changes.items():
-        targets = placement.devices if device == "*" else [device]
         if device != "*" and device not in used:
             raise PropertyError(
                 f"The placement {shorten(placement.label)} does not use {device} "
                 f"(devices: {names_at_hand(used)}), so the grid cannot set "
                 f"{names_at_hand(properties)} there."
             )
-        for target in targets:
-            merged.setdefault(target, {}).update(properties)
-    return resolve(placed.bound, replace(placement, device_properties=merged))
+        levels.append(dict.fromkeys(placement.devices if device == "*" else [device], properties))
+    return resolve(placed.bound, placement.with_properties(merged_properties(*levels)))
 
 
 def _entry(

@@ -204,7 +204,7 @@ class Bench:
             "placed": self._placed(job),
             "arrays": self._arrays(job.variant),
             "execution": Execution(job.executor, job.requests, scenario=job.scenario),
-            "properties": {"CACHE_DIR": job.cache_dir} if job.cache_dir else {},
+            "compile_properties": {"CACHE_DIR": job.cache_dir} if job.cache_dir else {},
         }
 
     def _agreement(self, job: Job, runner: Runner) -> tuple[Agreement, ...]:
