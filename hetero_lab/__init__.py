@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         Evaluation as Evaluation,
         evaluate as evaluate,
     )
-    from hetero_lab.experiments.deployment.deploy import freeze as freeze
+    from hetero_lab.experiments.deployment.freeze import freeze as freeze
     from hetero_lab.experiments.deployment.releases import (
         Across as Across,
         verify_across as verify_across,
@@ -82,8 +82,8 @@ if TYPE_CHECKING:
         block_cuts as block_cuts,
         priority_orders as priority_orders,
     )
+    from hetero_lab.experiments.sweep.measure_noise import measure_noise as measure_noise
     from hetero_lab.experiments.sweep.reading import read_sweep as read_sweep
-    from hetero_lab.experiments.sweep.repeatability import measure_noise as measure_noise
     from hetero_lab.experiments.sweep.result import Sweep as Sweep
     from hetero_lab.experiments.sweep.sweep import sweep as sweep
     from hetero_lab.interrupts import last_interrupted as last_interrupted
@@ -131,7 +131,7 @@ if TYPE_CHECKING:
         compress_weights as compress_weights,
         quantize as quantize,
     )
-    from hetero_lab.runtime.text import detokenize as detokenize, tokenize as tokenize
+    from hetero_lab.runtime.tokenizer import detokenize as detokenize, tokenize as tokenize
     from hetero_lab.samples.catalogue import samples as samples
     from hetero_lab.samples.datasets import (
         Dataset as Dataset,
@@ -208,13 +208,13 @@ _WHERE = {
     "dataset": "samples.datasets",
     "devices": "backend.devices",
     "emulate": "backend.registration",
-    "freeze": "experiments.deployment.deploy",
+    "freeze": "experiments.deployment.freeze",
     "guess_costs": "planning.guessing",
     "hetero_dumps": "experiments.interop.dot_dumps",
     "last_interrupted": "interrupts",
     "lint": "lint.lint",
     "load": "model.read",
-    "measure_noise": "experiments.sweep.repeatability",
+    "measure_noise": "experiments.sweep.measure_noise",
     "optimize": "experiments.search.optimize",
     "partition": "placement.partition",
     "plan": "planning.plan",
@@ -238,8 +238,8 @@ _WHERE = {
     "sweep": "experiments.sweep.sweep",
     "Verification": "experiments.deployment.verify",
     "Wrong": "experiments.faults.wrong",
-    "detokenize": "runtime.text",
-    "tokenize": "runtime.text",
+    "detokenize": "runtime.tokenizer",
+    "tokenize": "runtime.tokenizer",
     "verify": "experiments.deployment.verify",
     "verify_across": "experiments.deployment.releases",
 }

@@ -21,7 +21,7 @@ from hetero_lab.backend.core import add_devices
 from hetero_lab.errors import HeteroLabWarning, PlanError
 from hetero_lab.extensions import DEVICES, LINT_RULES, SOLVERS, VIEWS, found
 from hetero_lab.planning.planner import plan_graph
-from hetero_lab.views.catalogue import drawn
+from hetero_lab.views.result_views import drawn
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "tests" / "example_extension"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from hetero_lab.backend.bound import BoundModel
-from hetero_lab.backend.onnx_terms import (
+from hetero_lab.backend.onnx_mapping import (
     TENSOR_PROTO,
     Facts,
     OnnxUse,

@@ -23,7 +23,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from hetero_lab.backend.bound import BoundModel
-from hetero_lab.backend.onnx_terms import ELEMENT_TYPES, OnnxUse
+from hetero_lab.backend.onnx_mapping import ELEMENT_TYPES, OnnxUse
 from hetero_lab.backend.onnx_uses import onnx_uses
 from hetero_lab.errors import ArgumentError, StoredFileError, names_at_hand, shorten
 from hetero_lab.fetch import Wheel, fetch_wheel

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
         sensitivity as sensitivity,
     )
     from hetero_lab.views.block_curves import block_curve as block_curve
-    from hetero_lab.views.catalogue import gallery as gallery
     from hetero_lab.views.graph.drawing import (
         placement_graph as placement_graph,
         placement_graph_of as placement_graph_of,
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
         difference as difference,
         predicted_measured as predicted_measured,
     )
+    from hetero_lab.views.result_views import gallery as gallery
     from hetero_lab.views.subgraph_lanes import schedule as schedule, timeline as timeline
     from hetero_lab.views.sweeps import (
         hosts as hosts,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_lab.errors import ArgumentError
 from hetero_lab.tables import check_writable, html_table, write_text
-from hetero_lab.views.catalogue import KINDS, Kind, Listing, Result, drawn, kind_of
+from hetero_lab.views.result_views import KINDS, Kind, Listing, Result, drawn, kind_of
 from hetero_lab.views.text import squeeze
 
 if TYPE_CHECKING:

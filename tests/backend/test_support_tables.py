@@ -16,7 +16,7 @@ import hetero_lab as hl
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.emulation import EmulatedDevice
 from hetero_lab.backend.evidence import TableAgreement
-from hetero_lab.backend.onnx_terms import OnnxUse, onnx_use
+from hetero_lab.backend.onnx_mapping import OnnxUse, onnx_use
 from hetero_lab.backend.support_tables import SupportTables, tables_of
 from hetero_lab.errors import ArgumentError, StoredFileError
 from hetero_lab.model.onnx_nodes import forget_onnx_nodes

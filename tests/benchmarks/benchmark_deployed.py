@@ -35,7 +35,7 @@ from hetero_lab.experiments.workers.bench import WARM_UP_S
 from hetero_lab.experiments.workers.factory import AnyBench, BenchFactory, LocalBench
 from hetero_lab.experiments.workers.requests import Compile, RunTurn, WarmUp
 from hetero_lab.placement.placement import resolve
-from hetero_lab.runtime.freeze import write_program
+from hetero_lab.runtime.frozen_placement import write_program
 from hetero_lab.runtime.inputs import given_or_generated
 from tests.plain_openvino import PlainProcess
 from tests.real_gpu.networks import model_file, short_name

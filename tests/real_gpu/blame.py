@@ -10,7 +10,7 @@ import numpy as np
 import hetero_lab as hl
 from hetero_lab.backend.bound import BoundModel
 from hetero_lab.placement.placement import Placement, resolve
-from hetero_lab.runtime.freeze import write_program
+from hetero_lab.runtime.frozen_placement import write_program
 from tests.plain_openvino import PlainError, PlainProcess
 
 TOLERANCE = 1e-3  # of the Euclidean norm, as for outputs that the lab calls equal

@@ -11,7 +11,7 @@ from views.hand_made import NASTY, small_profile
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError, OutputPathError
 from hetero_lab.placement.partition import Partition, Subgraph
-from hetero_lab.views.catalogue import KINDS
+from hetero_lab.views.result_views import KINDS
 
 
 class Outline(HTMLParser):

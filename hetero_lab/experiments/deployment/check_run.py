@@ -14,7 +14,7 @@ import numpy as np
 
 from hetero_lab.errors import MeasurementError, StoredFileError, shorten
 from hetero_lab.experiments.deployment.contract import LatencyPromise
-from hetero_lab.runtime.freeze import PROGRAM
+from hetero_lab.runtime.frozen_placement import PROGRAM
 from hetero_lab.statistics import paired_ratio, turn_level
 from hetero_lab.tables import scratch_directory
 

@@ -28,7 +28,7 @@ from hetero_lab.experiments.deployment.verify import (
 )
 from hetero_lab.fetch import cache_dir
 from hetero_lab.progress import Progress
-from hetero_lab.runtime.freeze import read_frozen
+from hetero_lab.runtime.frozen_placement import read_frozen
 from hetero_lab.tables import make_directory
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from hetero_lab.experiments.deployment.contract import (
 from hetero_lab.progress import Progress
 from hetero_lab.runtime import run_frozen
 from hetero_lab.runtime.exported import parse_header
-from hetero_lab.runtime.freeze import FrozenPlacement, read_frozen
+from hetero_lab.runtime.frozen_placement import FrozenPlacement, read_frozen
 from hetero_lab.runtime.reference import compare
 from hetero_lab.runtime.scoring import Correct, count_right
 from hetero_lab.samples.datasets import Dataset, Metric

@@ -20,7 +20,7 @@ from hetero_lab.placement.partition import Partition, partition_of
 from hetero_lab.placement.placement import BoundPlacement, Placement
 from hetero_lab.runtime import peak_memory, run_frozen
 from hetero_lab.runtime.compiled import CompiledPlacement
-from hetero_lab.runtime.freeze import PLACEMENT_FILE, FrozenPlacement, read_frozen
+from hetero_lab.runtime.frozen_placement import PLACEMENT_FILE, FrozenPlacement, read_frozen
 from hetero_lab.runtime.inputs import Inputs, given_or_generated
 from hetero_lab.runtime.reference import compare_with_reference, executed_precision
 from hetero_lab.runtime.timing import latency_of, time_once, turns, warm_up

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from hetero_lab.backend.bound import BoundModel
 from hetero_lab.errors import MeasurementError
 from hetero_lab.experiments.deployment.contract import AccuracyPromise
-from hetero_lab.experiments.deployment.deploy import freeze
+from hetero_lab.experiments.deployment.freeze import freeze
 from hetero_lab.experiments.search.optimize import Optimized
 from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.experiments.sweep.row import Row

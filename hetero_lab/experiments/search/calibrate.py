@@ -24,8 +24,7 @@ from hetero_lab.errors import (
     warn,
 )
 from hetero_lab.experiments.environment import current_environment
-from hetero_lab.experiments.search.isolated_units import isolated_nodes
-from hetero_lab.experiments.search.observer import Observer
+from hetero_lab.experiments.search.observer import Observer, isolated_nodes
 from hetero_lab.experiments.search.progress import SearchProgress
 from hetero_lab.experiments.sweep.options import Conditions
 from hetero_lab.model.context_length import graph_at_context

@@ -22,9 +22,12 @@ from hetero_lab.model.language import Scenario
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition
-from hetero_lab.placement.placement import Placement
+from hetero_lab.placement.placement import Placement, resolve
+from hetero_lab.planning.design import placed
 from hetero_lab.planning.observations import ENTERS, LEAVES, Conversion, ExecutedNode, Observation
 from hetero_lab.runtime.counters import Counter
+from hetero_lab.runtime.inputs import given_or_generated
+from hetero_lab.runtime.parallel import ParallelExecutor
 from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN, Stopwatch
 
 _ROUNDED_DOWN_US = 0.5  # on average, where a device counts whole microseconds
@@ -32,6 +35,7 @@ _LEAST_NOISE = 0.02  # what the model's form leaves open, whatever the number of
 _ALIVE = 4  # compiled at once in this process; who deploys a placement has it alone
 _FIRST_TURNS, _LEAST_TURNS, _MOST_TURNS = 2, 4, 12
 _ENOUGH_S = 0.3  # of turns for one placement: another placement tells more than more turns
+_ISOLATED_PARTS, _ISOLATED_RUNS, _ISOLATED_DISCARDED = 12, 12, 2
 _SAFETY = 1.2  # placements of many subgraphs take longer than the first ones
 
 
@@ -252,3 +256,75 @@ def _neighbour(counter: Counter, partition: Partition, graph: OpGraph) -> str:
     named = [op for op in inside if counter.node_name.startswith(f"{op}_")]
     named = named or [op for op in inside if counter.node_name.endswith(f"_{op}")]
     return max(named, key=len, default="")
+
+
+def isolated_nodes(
+    observer: Observer,
+    device: str,
+    support: Mapping[str, frozenset[str]],
+    known: Sequence[ExecutedNode],
+) -> tuple[ExecutedNode, ...]:
+    """Return a node for each op that a device without counters supports, from timed subgraphs.
+
+    The model is divided into at most 12 parts; every other part runs on the device, then the
+    rest, so that two compiles show all of them apart. The time of a subgraph is divided among
+    its ops as another device's counters divide theirs, or by the bytes that they make.
+    """
+    bound, conditions = observer.bound, observer.conditions
+    weights = _weights(bound.graph, known)
+    arrays = given_or_generated(bound, conditions.inputs, conditions.seed)
+    found: list[ExecutedNode] = []
+    for affinity in _halves(bound.graph, device, support):
+        executor = ParallelExecutor.of(resolve(bound, observer.placement(affinity, "isolated")))
+        try:
+            for _ in range(_ISOLATED_RUNS):
+                executor(arrays)
+            spans, partition = executor.timeline, executor.partition
+        finally:
+            executor.close()
+        times: defaultdict[int, list[float]] = defaultdict(list)
+        for span in spans:
+            if span.request >= _ISOLATED_DISCARDED:
+                times[span.subgraph].append((span.end_s - span.start_s) * 1e6)
+        for subgraph in partition.subgraphs:
+            ops = [op for op in subgraph.ops if op in weights]
+            if subgraph.device == device and ops:
+                total = sum(weights[op] for op in ops)
+                us = float(np.median(times[subgraph.index]))
+                found += [ExecutedNode((op,), device, us * weights[op] / total) for op in ops]
+    return tuple(found)
+
+
+def _weights(graph: OpGraph, known: Sequence[ExecutedNode]) -> dict[str, float]:
+    counted: defaultdict[str, list[float]] = defaultdict(list)
+    for node in known:
+        counted[node.ops[0]].append(node.us)
+    if counted:
+        # Ops inside another's node weigh next to nothing, but not nothing.
+        return {
+            graph.ops[i].name: float(np.median(counted.get(graph.ops[i].name, [1e-3])))
+            for i in graph.placeable
+        }
+    return {
+        graph.ops[i].name: 1.0 + sum(t.n_bytes or 0 for t in graph.ops[i].outputs)
+        for i in graph.placeable
+    }
+
+
+def _halves(graph: OpGraph, device: str, support: Mapping[str, frozenset[str]]) -> list[Affinity]:
+    """Return two placements: even and odd parts of the model on the device."""
+    leaders = list(dict.fromkeys(graph.leader[i] for i in graph.placeable))
+    part_of = {
+        leader: number * _ISOLATED_PARTS // len(leaders) for number, leader in enumerate(leaders)
+    }
+    others = [other for other in support if other != device]
+    halves = []
+    for half in range(2):
+        device_of = {}
+        for index in graph.placeable:
+            name = graph.ops[index].name
+            own = part_of[graph.leader[index]] % 2 == half and name in support[device]
+            other = next((d for d in others if name in support[d]), device)
+            device_of[name] = device if own else other
+        halves.append(placed(graph, device_of))
+    return halves

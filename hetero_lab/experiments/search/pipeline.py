@@ -21,7 +21,7 @@ from hetero_lab.errors import (
     names_at_hand,
     shorten,
 )
-from hetero_lab.experiments.deployment.deploy import freeze
+from hetero_lab.experiments.deployment.freeze import freeze
 from hetero_lab.experiments.search.advice import (
     ALIKE,
     BEST,

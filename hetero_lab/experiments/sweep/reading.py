@@ -17,7 +17,6 @@ from hetero_lab.experiments.profile.storage import (
     agreement_from_json,
     spans_from_json,
 )
-from hetero_lab.experiments.sweep.accuracy import evaluation_from, nan_notes, problem_from
 from hetero_lab.experiments.sweep.ledger import hosts_of_entry
 from hetero_lab.experiments.sweep.records import (
     Accuracy,
@@ -36,6 +35,7 @@ from hetero_lab.experiments.sweep.records import (
 )
 from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.experiments.sweep.row import Row
+from hetero_lab.experiments.sweep.row_accuracy import evaluation_from, nan_notes, problem_from
 from hetero_lab.experiments.sweep.store import read_store
 from hetero_lab.model.opgraph import OpGraph, graph_from_json
 from hetero_lab.placement.affinity import Affinity

@@ -17,7 +17,6 @@ from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import ArgumentError, warn
 from hetero_lab.experiments.accuracy.evaluate import ReadData, read_data
 from hetero_lab.experiments.environment import current_environment
-from hetero_lab.experiments.sweep.accuracy import SweepData
 from hetero_lab.experiments.sweep.control import StoppedError, SweepControl
 from hetero_lab.experiments.sweep.entries import Entry, expand
 from hetero_lab.experiments.sweep.options import (
@@ -31,6 +30,7 @@ from hetero_lab.experiments.sweep.reading import sweep_from
 from hetero_lab.experiments.sweep.records import AnyRecord, Header, StoredModel
 from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.experiments.sweep.rounds import SweepRun, compiles_at_once
+from hetero_lab.experiments.sweep.row_accuracy import SweepData
 from hetero_lab.experiments.sweep.store import Store
 from hetero_lab.experiments.sweep.variants import Variant, bind_variants, with_problems
 from hetero_lab.experiments.workers.factory import BenchFactory

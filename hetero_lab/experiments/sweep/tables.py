@@ -10,8 +10,8 @@ import numpy as np
 
 from hetero_lab.errors import names_at_hand, shorten
 from hetero_lab.experiments.profile import tables as profile_tables
-from hetero_lab.experiments.sweep.accuracy import summary_columns
 from hetero_lab.experiments.sweep.row import Ranking, Row
+from hetero_lab.experiments.sweep.row_accuracy import summary_columns
 from hetero_lab.tables import TEXT_COLUMNS, Tables, html_table, number
 from hetero_lab.terminal import columns, count_of, one_line
 

@@ -13,7 +13,7 @@ import ipywidgets
 from hetero_lab.backend.bound import bind
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import AffinityError, ArgumentError, HeteroLabError, names_at_hand
-from hetero_lab.experiments.deployment.deploy import freeze
+from hetero_lab.experiments.deployment.freeze import freeze
 from hetero_lab.experiments.faults.wrong import Wrong
 from hetero_lab.experiments.sweep.control import SweepControl
 from hetero_lab.lint.context import Finding

@@ -18,7 +18,7 @@ from hetero_lab.errors import InputError, OutputPathError
 from hetero_lab.experiments.profile.frozen import profile_frozen
 from hetero_lab.model.language import language_model, tokenizer_files
 from hetero_lab.model.read import prepare
-from hetero_lab.runtime.freeze import write_frozen
+from hetero_lab.runtime.frozen_placement import write_frozen
 
 # Runs a program in a process that refuses the lab and what else a deployment need not have.
 WITHOUT_THE_LAB = (

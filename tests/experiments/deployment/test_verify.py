@@ -28,7 +28,7 @@ from hetero_lab.experiments.deployment.contract import (
 from hetero_lab.experiments.deployment.releases import environment_of
 from hetero_lab.experiments.deployment.verify import judged
 from hetero_lab.model.read import prepare
-from hetero_lab.runtime.freeze import read_frozen
+from hetero_lab.runtime.frozen_placement import read_frozen
 
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 ANY = 1e6  # a latency that a busy machine cannot break

@@ -24,7 +24,7 @@ from hetero_lab.model.language import TOKENIZER_FILES, Scenario, is_language_mod
 from hetero_lab.model.read import Source
 from hetero_lab.placement.placement import PlacementLike, resolve
 from hetero_lab.runtime.compiled import compile_placed
-from hetero_lab.runtime.freeze import PLACEMENT_FILE, PROMISED_TOKENS, write_frozen
+from hetero_lab.runtime.frozen_placement import PLACEMENT_FILE, PROMISED_TOKENS, write_frozen
 from hetero_lab.runtime.generation import (
     generation_precision,
     given_or_random_prompt,
