@@ -41,6 +41,28 @@ def test_the_map_of_modules_is_current():
     assert page == module_map(), "run python -m docs.module_map"
 
 
+def words_of_the_code() -> set[str]:
+    files = [
+        path for room in ("hetero_lab", "tests", "docs") for path in (ROOT / room).rglob("*.*")
+    ]
+    code = [path for path in files if path.suffix in (".py", ".js", ".css", ".c")]
+    texts = [path.read_text("utf-8") for path in [*code, ROOT / "pyproject.toml"]]
+    words = {word for text in texts for word in re.findall(r"\w+", text)}
+    return words | {path.stem for path in code} | {"SEND", "CLONE_k"}  # types of OpenVINO's nodes
+
+
+def test_what_pages_about_the_code_quote_is_in_it():
+    words = words_of_the_code()
+    for name in ("architecture.md", "contributing.md", "guards.md"):
+        text = (ROOT / "docs" / name).read_text("utf-8")
+        quoted = re.findall(
+            r"`([A-Za-z_][\w.]*)(?:\(\))?`", re.sub(r"```.*?```", "", text, flags=re.S)
+        )
+        assert len(quoted) > 20
+        parts = {part for whole in quoted for part in whole.split(".") if part}
+        assert sorted(parts - words) == [], name
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_what_a_page_links_and_names_is_there(page):
     text = page.read_text("utf-8")

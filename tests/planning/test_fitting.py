@@ -170,7 +170,7 @@ def test_designed_placements_are_different_supported_and_spread(seed):
     for affinity in made:
         assert all(op in support[affinity[op]] for op in names)
     switches = sorted(sum(a[x] != a[y] for x, y in itertools.pairwise(names)) for a in made)
-    assert switches[0] < 30 < switches[-1] or switches[-1] - switches[0] >= 8
+    assert switches[-1] - switches[0] >= 8
     shares = [sum(a[op] == "A" for op in names) / len(names) for a in made]
     assert max(shares) - min(shares) > 0.3
 

@@ -60,7 +60,10 @@ def test_both_devices_are_in_the_summary_and_one_row_is_chosen(found):
     assert accurate["accuracy_drop"] == 0.0  # it is f32 itself
     row = summary.loc[summary["chosen"]].iloc[0]
     assert row["accuracy_drop_ci95_low"] <= found.max_drop
-    assert found.chosen in repr(found) or "keep the whole model" in found.verdict
+    kept = found.chosen == ALL_ACCURATE
+    assert ("keep the whole model on the accurate device" in found.verdict) == kept
+    assert found.verdict.startswith(f"{found.chosen!r} is ") == (not kept)
+    assert found.verdict in repr(found)
 
 
 @pytest.mark.slow
