@@ -110,7 +110,31 @@ def quantize(
     preset = _choice("preset", preset, PRESETS)
     target_device = _choice("target_device", target_device, TARGETS)
     subset_size = _positive("subset_size", subset_size)
-    prepared = prepare(model)
+    made = quantize_prepared(
+        prepare(model),
+        calibration,
+        preset=preset,
+        target_device=target_device,
+        ignored=ignored,
+        subset_size=subset_size,
+        fast_bias_correction=fast_bias_correction,
+        progress=progress,
+    )
+    return made.model
+
+
+def quantize_prepared(
+    prepared: PreparedModel,
+    calibration: Iterable[Any],
+    *,
+    preset: str = PRESETS[0],
+    target_device: str = TARGETS[0],
+    ignored: str | Sequence[str] = (),
+    subset_size: int = SUBSET_SIZE,
+    fast_bias_correction: bool = True,
+    progress: bool = True,
+) -> PreparedModel:
+    """Do what :func:`quantize` does with a model that is already prepared."""
     names = _ignored_ops(prepared.graph, ignored)
     _check_not_quantized(prepared.graph)
     examples = calibration_inputs(prepared, calibration, subset_size)
@@ -128,7 +152,7 @@ def quantize(
 
     made = _run(run, prepared, "quantise", progress)
     _check_gained(prepared, made, "no op that it can quantise", names)
-    return made.model
+    return made
 
 
 def compress_weights(
@@ -279,7 +303,7 @@ def _with_plain_weights(model: ov.Model) -> ov.Model:
 def calibration_inputs(
     prepared: PreparedModel, calibration: Iterable[Any], most: int = SUBSET_SIZE
 ) -> list[list[np.ndarray]]:
-    """Return the inputs of the first examples, checked; :func:`quantize` takes them as they are."""
+    """Return the inputs of the first examples, checked; :func:`quantize` takes them again."""
     form = (
         "Calibration data are a sequence of inputs or of pairs (inputs, label), for instance "
         "hetero_lab.dataset('digits').calibration"

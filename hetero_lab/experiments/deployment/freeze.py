@@ -22,7 +22,7 @@ from hetero_lab.experiments.deployment.contract import (
 from hetero_lab.experiments.environment import current_environment
 from hetero_lab.model.language import TOKENIZER_FILES, Scenario, is_language_model
 from hetero_lab.model.read import Source
-from hetero_lab.placement.placement import PlacementLike, resolve
+from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve
 from hetero_lab.runtime.compiled import compile_placed
 from hetero_lab.runtime.frozen_placement import PLACEMENT_FILE, PROMISED_TOKENS, write_frozen
 from hetero_lab.runtime.generation import (
@@ -101,8 +101,19 @@ def freeze(
     ...     sorted(path.name for path in directory.iterdir())[:4]
     ['contract.json', 'inputs.npz', 'model.bin', 'model.xml']
     """
-    bound = bind(model, core)
-    placed = resolve(bound, placement)
+    placed = resolve(bind(model, core), placement)
+    return freeze_placed(placed, directory, examples=examples, accuracy=accuracy)
+
+
+def freeze_placed(
+    placed: BoundPlacement,
+    directory: str | os.PathLike[str],
+    *,
+    examples: Sequence[Inputs] | None = None,
+    accuracy: AccuracyPromise | None = None,
+) -> Path:
+    """Do what :func:`freeze` does with a placement that is already bound."""
+    bound = placed.bound
     arrays = _requests(bound, examples)
     if not arrays:
         raise ArgumentError("examples= needs the inputs of one request at least.")
@@ -129,7 +140,7 @@ def freeze(
             draft,
             Contract(
                 label=placed.label,
-                model_fingerprint=placed.bound.fingerprint,
+                model_fingerprint=bound.fingerprint,
                 files={
                     file.name: file_digest(file)
                     for file in sorted(draft.iterdir())

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from hetero_lab.backend.bound import BoundModel
 from hetero_lab.errors import MeasurementError
 from hetero_lab.experiments.deployment.contract import AccuracyPromise
-from hetero_lab.experiments.deployment.freeze import freeze
+from hetero_lab.experiments.deployment.freeze import freeze_placed
 from hetero_lab.experiments.search.optimize import Optimized
 from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.experiments.sweep.row import Row
-from hetero_lab.placement.placement import Placement
+from hetero_lab.placement.placement import Placement, resolve
 from hetero_lab.runtime.inputs import Inputs
 from hetero_lab.tables import html_table
 
@@ -137,13 +137,11 @@ class Advice:
                 drop=float(found.paired.drop),
                 n_examples=len(found),
             )
-        return freeze(
-            chosen.bound.prepared,
-            self.best,
+        return freeze_placed(
+            resolve(chosen.bound, self.best),
             directory,
             examples=self.examples or None,
             accuracy=accuracy,
-            core=chosen.bound.core,
         )
 
     @property

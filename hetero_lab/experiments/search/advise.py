@@ -67,7 +67,7 @@ from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.memory import MemoryLimit, memory_pools
 from hetero_lab.planning.objective import LATENCY, THROUGHPUT, check_objective
 from hetero_lab.runtime.inputs import Inputs, digest_of
-from hetero_lab.runtime.quantize import calibration_inputs, quantize
+from hetero_lab.runtime.quantize import calibration_inputs, quantize_prepared
 from hetero_lab.runtime.reference import reference_device
 from hetero_lab.runtime.runners import HETERO, PARALLEL
 from hetero_lab.runtime.scoring import Correct
@@ -369,7 +369,7 @@ class _Inquiry:
             arrays = [array for example in examples for array in example]
             kept = self._kept("int8", ".xml", self.bound.prepared.fingerprint, digest_of(arrays))
             if kept is None or not kept.is_file():
-                made = prepare(quantize(self.bound.prepared, examples, progress=False))
+                made = quantize_prepared(self.bound.prepared, examples, progress=False)
                 made = made if kept is None else self._keep_model(made, kept)
             else:
                 made = prepare(kept)

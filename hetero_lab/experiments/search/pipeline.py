@@ -21,7 +21,7 @@ from hetero_lab.errors import (
     names_at_hand,
     shorten,
 )
-from hetero_lab.experiments.deployment.freeze import freeze
+from hetero_lab.experiments.deployment.freeze import freeze_placed
 from hetero_lab.experiments.search.advice import (
     ALIKE,
     BEST,
@@ -170,8 +170,7 @@ class PipelineAdvice:
             )
         target = make_directory(directory)
         for name, candidate in self.chosen.chosen.items():
-            bound = candidate.bound
-            freeze(bound.prepared, candidate.placement, target / name, core=bound.core)
+            freeze_placed(resolve(candidate.bound, candidate.placement), target / name)
         return target
 
     def __repr__(self) -> str:

@@ -13,7 +13,7 @@ import ipywidgets
 from hetero_lab.backend.bound import bind
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import AffinityError, ArgumentError, HeteroLabError, names_at_hand
-from hetero_lab.experiments.deployment.freeze import freeze
+from hetero_lab.experiments.deployment.freeze import freeze_placed
 from hetero_lab.experiments.faults.wrong import Wrong
 from hetero_lab.experiments.sweep.control import SweepControl
 from hetero_lab.lint.context import Finding
@@ -24,7 +24,7 @@ from hetero_lab.placement.elsewhere import affinity_elsewhere
 from hetero_lab.placement.placement import Placement, resolve
 from hetero_lab.placement.priorities import Priorities
 from hetero_lab.planning.cost_model import CostModel
-from hetero_lab.planning.plan import plan
+from hetero_lab.planning.planner import plan_graph
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.tables import write_csv
 from hetero_lab.widgets.tweaker.background import Background
@@ -456,7 +456,7 @@ class AffinityTweaker(ipywidgets.VBox):
             raise ArgumentError(_NO_COSTS)
 
         def work() -> None:
-            found = plan(self._trial.bound.prepared, costs, budget_s=_PLANNING_S)
+            found = plan_graph(self._trial.bound.graph, costs, budget_s=_PLANNING_S)
             before = self.affinity
             self._change(lambda: self.state.replace(found.affinity, "suggested"))
             same = " It is where you are." if before == self.affinity else ""
@@ -500,8 +500,7 @@ class AffinityTweaker(ipywidgets.VBox):
         used = self.affinity.devices
         properties = {d: p for d, p in self._trial.device_properties.items() if d in used}
         placement = Placement(self.affinity, self.state.step.label, properties)
-        bound = self._trial.bound
-        return freeze(bound.prepared, placement, directory, core=bound.core)
+        return freeze_placed(resolve(self._trial.bound, placement), directory)
 
     def refresh(self) -> None:
         """Bring the widget up to date."""
