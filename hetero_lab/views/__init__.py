@@ -47,7 +47,7 @@ _WHERE = {
     "block_curve": "block_curves",
     "difference": "predictions",
     "errors_along_model": "accuracy",
-    "gallery": "catalogue",
+    "gallery": "result_views",
     "hosts": "sweeps",
     "latency_ranking": "sweeps",
     "latency_samples": "times",
