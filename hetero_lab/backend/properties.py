@@ -22,6 +22,8 @@ from hetero_lab.errors import (
 
 # Obeyed by the plugins, but missing in their SUPPORTED_PROPERTIES.
 _UNLISTED = {"EXCLUSIVE_ASYNC_REQUESTS"}
+# Obeyed by the Core at compile; no device lists them.
+OF_THE_CORE = frozenset({"CACHE_DIR", "CACHE_MODE"})
 _TRUE_FALSE = {"YES", "NO", "TRUE", "FALSE", "ON", "OFF"}
 _PRECISION = "INFERENCE_PRECISION_HINT"
 _OTHER_NAMES = {"FP16": "f16", "BF16": "bf16"}
@@ -69,6 +71,12 @@ def check_properties(
     access = scratch_core().get_property(real, "SUPPORTED_PROPERTIES")
     known = sorted({k for k, mode in access.items() if mode != "RO"} | _UNLISTED)
     for key in properties:
+        if key in OF_THE_CORE:
+            raise PropertyError(
+                f"{key} is a property of the Core, not of {device}. "
+                "hetero_lab.sweep(model, placements, model_cache=[False, True]) measures each "
+                "compiled and loaded from a cache."
+            )
         if key not in known:
             why = "is read-only" if key in access else "is not a property"
             raise PropertyError(

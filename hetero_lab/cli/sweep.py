@@ -67,6 +67,11 @@ def add_sweep_options(parser: argparse.ArgumentParser) -> None:
     add("--sustained", type=float, metavar="SECONDS", help="hold each placement that long too")
     add("--store", metavar="DIR", help="keep every turn here; the same command goes on from it")
     add("--cache-dir", metavar="DIR", help="keep compiled models here")
+    add(
+        "--model-cache",
+        action="store_true",
+        help="measure each compiled and loaded from OpenVINO's model cache",
+    )
     add("--csv", metavar="FILE", help="write the summary, one row a placement")
     add("--export", metavar="DIR", help="write all tables as CSV")
     options.add_shared(
@@ -120,6 +125,7 @@ def run_sweep(
         grid=_grid(given.grid),
         executor=[name.strip() for name in given.executor.split(",")],
         requests=_requests(given.requests),
+        model_cache=[False, True] if given.model_cache else [False],
         precision=given.precision,
         budget_s=None if given.turns else given.budget,
         turns=given.turns,

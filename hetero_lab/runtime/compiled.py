@@ -12,7 +12,7 @@ import numpy as np
 import openvino as ov
 
 from hetero_lab.backend.bound import BoundModel, bind
-from hetero_lab.backend.properties import check_properties
+from hetero_lab.backend.properties import OF_THE_CORE, check_properties
 from hetero_lab.clock import now
 from hetero_lab.errors import (
     AffinityError,
@@ -36,8 +36,6 @@ _OWN_EXECUTOR = (
     " HETERO splits cycles between devices so; where devices take turns along a model, "
     "hetero_lab.ParallelExecutor (executor='parallel') cuts it between the states."
 )
-# Obeyed by the Core at compile; no device lists them.
-_OF_THE_CORE = frozenset({"CACHE_DIR", "CACHE_MODE"})
 
 
 class CompiledPlacement:
@@ -223,7 +221,7 @@ def compile_placed(
     target, own = placed.compile_call
     config: dict[str, Any] = dict(compile_properties or {})
     # HETERO drops what it does not know without a word.
-    of_devices = {key: value for key, value in config.items() if key not in _OF_THE_CORE}
+    of_devices = {key: value for key, value in config.items() if key not in OF_THE_CORE}
     for device in placed.devices:
         check_properties(device, of_devices, core=core)
     if counters:

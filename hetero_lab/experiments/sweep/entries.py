@@ -47,6 +47,9 @@ if TYPE_CHECKING:
     import openvino as ov
 
 
+FROM_CACHE = "model cache"
+
+
 @dataclass(frozen=True)
 class Entry:
     """One row of a sweep. ``key`` identifies what is measured; rows that share it share it all."""
@@ -61,6 +64,7 @@ class Entry:
     properties: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     executor: str = HETERO
     scenario: Scenario | None = None
+    model_cache: bool = False
 
     def stored(self, graph: OpGraph) -> StoredEntry:
         """Return the entry as the header of a store has it."""
@@ -79,6 +83,7 @@ class Entry:
             asked=True,
             executor=self.executor,
             scenario=self.scenario,
+            model_cache=self.model_cache,
         )
 
     def job(self, *, compare: bool, cache_dir: str = "") -> Job:
@@ -93,6 +98,7 @@ class Entry:
             executor=self.executor,
             requests=self.requests,
             cache_dir=cache_dir,
+            from_cache=self.model_cache,
             compare=compare,
             scenario=self.scenario,
         )
@@ -197,6 +203,7 @@ def expand(
     placements = _as_list(placements)
     settings = _settings(dimensions.grid, next(iter(models.values())).core)
     _check_requests(dimensions.requests)
+    _check_model_cache(dimensions.model_cache)
     ways = [
         Execution(name, n, scenario=dimensions.scenario)
         for name in _executors(dimensions.executor)
@@ -209,14 +216,15 @@ def expand(
             placed = resolve(bound, carried_over(bound.graph, asked) if many else asked)
             for suffix, changes in settings:
                 changed = _with_properties(placed, changes)
-                for way in ways:
+                for way, cached in itertools.product(ways, dimensions.model_cache):
                     way.check(changed)
                     extra = [name] if many else []
                     extra += [suffix] if suffix else []
                     extra += [way.executor] if way.executor != HETERO else []
                     extra += [f"{way.requests} requests"] if way.requests > 1 else []
+                    extra += [FROM_CACHE] if cached else []
                     label = " · ".join([placed.label or "placement", *extra])
-                    entries.append(_entry(label, name, changed, way))
+                    entries.append(_entry(label, name, changed, way, model_cache=cached))
         if dimensions.baselines:
             alone = Execution(scenario=dimensions.scenario)
             entries += _baselines(name, bound, placements, alone, many=many)
@@ -304,7 +312,13 @@ def _with_properties(
 
 
 def _entry(
-    label: str, variant: str, placed: BoundPlacement, way: Execution, baseline: bool = False
+    label: str,
+    variant: str,
+    placed: BoundPlacement,
+    way: Execution,
+    *,
+    baseline: bool = False,
+    model_cache: bool = False,
 ) -> Entry:
     properties = placed.properties
     identity = [
@@ -318,6 +332,8 @@ def _entry(
         identity.append(way.executor)
     if way.scenario is not None:
         identity.append(asdict(way.scenario))
+    if model_cache:
+        identity.append(FROM_CACHE)
     key = hashlib.blake2b(json.dumps(identity).encode(), digest_size=8).hexdigest()
     return Entry(
         key,
@@ -329,6 +345,7 @@ def _entry(
         properties=properties,
         executor=way.executor,
         scenario=way.scenario,
+        model_cache=model_cache,
     )
 
 
@@ -401,6 +418,15 @@ def _check_requests(requests: Sequence[int]) -> None:
         raise ArgumentError(
             f"requests= is a list of whole numbers of at least 1, for instance [1, 4], "
             f"not {requests!r}."
+        )
+
+
+def _check_model_cache(model_cache: Sequence[bool]) -> None:
+    right = isinstance(model_cache, Sequence) and len(model_cache) > 0
+    if not right or not all(isinstance(cached, bool) for cached in model_cache):
+        raise ArgumentError(
+            "model_cache= is a list of True and False: [False, True] measures each placement "
+            f"compiled and loaded from a cache, not {model_cache!r}."
         )
 
 

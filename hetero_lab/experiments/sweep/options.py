@@ -24,6 +24,7 @@ class Dimensions:
     grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     executor: str | Sequence[str] = HETERO
     requests: Sequence[int] = (1,)
+    model_cache: Sequence[bool] = (False,)
     dedupe: bool = True
     baselines: bool = True
     scenario: Scenario | None = None

@@ -17,6 +17,7 @@ from hetero_lab.experiments.profile.storage import (
     agreement_from_json,
     spans_from_json,
 )
+from hetero_lab.experiments.sweep.entries import FROM_CACHE
 from hetero_lab.experiments.sweep.ledger import hosts_of_entry
 from hetero_lab.experiments.sweep.records import (
     Accuracy,
@@ -43,6 +44,7 @@ from hetero_lab.placement.partition import partition_from_json
 from hetero_lab.runtime.generation import Generation
 from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN
 from hetero_lab.statistics import Latency, Series, turn_level
+from hetero_lab.tables import number
 
 
 def read_sweep(
@@ -353,6 +355,7 @@ def _notes(records: Sequence[AnyRecord], rows: Sequence[Row]) -> list[str]:
             f"The samples of {names_at_hand(noisy, 4)} scatter by more than {_NOISY_MAD:.0%} "
             "(median absolute deviation)."
         )
+    notes += _cache_notes(rows)
     states = [r for r in records if isinstance(r, State)]
     power = {r.on_battery for r in states} - {None}
     if len(power) > 1:
@@ -373,6 +376,24 @@ def _notes(records: Sequence[AnyRecord], rows: Sequence[Row]) -> list[str]:
     if calls[-1].n_left and all(row.status == "ok" for row in rows):
         notes.append(_what_is_left(calls[-1]))  # else the rows without a number say it
     return notes + _budget_notes(calls[-1])
+
+
+def _cache_notes(rows: Sequence[Row]) -> list[str]:
+    """Say how long loading from the model cache took, beside the compile of the same."""
+    by_label = {row.label: row.profile for row in rows}
+    notes = []
+    for label, cached in by_label.items():
+        compiled = by_label.get(label.removesuffix(f" · {FROM_CACHE}"))
+        if cached is None or not label.endswith(f" · {FROM_CACHE}"):
+            continue
+        if not cached.chosen.from_cache:
+            notes.append(f"OpenVINO did not load {shorten(label)} from its cache.")
+        elif compiled is not None:
+            notes.append(
+                f"From the model cache {shorten(compiled.label)} is loaded in "
+                f"{number(cached.compile_ms)} ms; compiling takes {number(compiled.compile_ms)} ms."
+            )
+    return notes
 
 
 def _budget_notes(call: Call) -> list[str]:

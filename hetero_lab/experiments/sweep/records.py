@@ -162,6 +162,7 @@ class StoredEntry(msgspec.Struct, frozen=True, kw_only=True):
     asked: bool
     executor: str = HETERO
     scenario: Scenario | None = None
+    model_cache: bool = False
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):

@@ -45,7 +45,7 @@ from hetero_lab.runtime.runners import HETERO, inputs_for
 from hetero_lab.runtime.scoring import Correct
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.samples.datasets import Dataset, Metric
-from hetero_lab.tables import make_directory
+from hetero_lab.tables import make_directory, scratch_directory
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -61,6 +61,7 @@ def sweep(
     grid: Mapping[str, Sequence[Any]] | None = None,
     executor: str | Sequence[str] = HETERO,
     requests: Sequence[int] = (1,),
+    model_cache: Sequence[bool] = (False,),
     precision: float = 0.02,
     budget_s: float | None = 60.0,
     turns: int | None = None,
@@ -118,6 +119,11 @@ def sweep(
     requests
         Requests in flight to cross with the placements; for more than one, a sample is the
         time between results.
+    model_cache
+        ``[False, True]`` crosses the placements with OpenVINO's model cache off and on: with it, a
+        placement is compiled into the cache and what is measured is loaded from there. The
+        summary's ``compile_ms`` is then the time to load it, and ``from_cache`` says whether
+        OpenVINO did. Each has a directory of its own in ``cache_dir``, or a temporary one.
     precision, budget_s, turns
         Turns are added until every ratio is known to ``precision`` (half width of its 95 %
         interval) or the wall time of the whole call, compiles included, reaches ``budget_s``
@@ -147,7 +153,8 @@ def sweep(
         Directory to which each turn is appended as it ends. The same call goes on where it
         was stopped.
     cache_dir
-        Directory for compiled blobs, kept apart by model, affinity and properties.
+        Directory for compiled blobs, kept apart by model, affinity and properties, with which all
+        placements are compiled unless ``model_cache`` says which.
     dedupe
         Measure placements that are the same once.
     baselines
@@ -208,7 +215,7 @@ def sweep(
     return measure_placements(
         models,
         placements,
-        Dimensions(grid or {}, executor, requests, dedupe, baselines, scenario),
+        Dimensions(grid or {}, executor, requests, model_cache, dedupe, baselines, scenario),
         Conditions(inputs, seed, reference, store, cache_dir, isolate, limits),
         options,
         watch,
@@ -255,9 +262,17 @@ def measure_placements(
     header = _header(models, entries, arrays, conditions.seed)
     if cluster is not None:
         header = msgspec.structs.replace(header, fleet=True, every_host=every_host)
-    blobs = _blob_directories(conditions.cache_dir, models, entries)
     interrupted = False
     with contextlib.ExitStack() as stack:
+        blobs_root = conditions.cache_dir
+        if True in dimensions.model_cache and blobs_root is None:
+            if cluster is not None:
+                raise ArgumentError(
+                    "model_cache= on the hosts of a client needs cache_dir=, a directory that each "
+                    "of them can write."
+                )
+            blobs_root = stack.enter_context(scratch_directory())
+        blobs = _blob_directories(blobs_root, models, entries)
         records: list[AnyRecord] = []
         append: Callable[[AnyRecord], object] = records.append
         if conditions.store is not None:
@@ -392,12 +407,15 @@ def _blob_directories(
     models: Mapping[str, BoundModel],
     entries: Sequence[Entry],
 ) -> dict[str, str]:
-    """One directory a placement: the runtime's own key leaves per-device properties out."""
+    """One directory a placement: the runtime's own key leaves per-device properties out.
+
+    It is for those that ask for the model cache, or for all if none does.
+    """
     if cache_dir is None:
         return {}
     root = make_directory(cache_dir, private=True)
     directories = {}
-    for entry in entries:
+    for entry in [e for e in entries if e.model_cache] or entries:
         key = entry.key.partition("-")[0]
         place = root / f"{models[entry.variant].fingerprint[:16]}-{key}"
         place.mkdir(mode=0o700, exist_ok=True)

@@ -21,7 +21,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """A placement to compile and run.
 
     ``affinity`` maps names of ops to devices: a worker's graph, read from a file, may order the
-    ops in another way. ``compare`` says whether its outputs are compared with a reference.
+    ops in another way. ``compare`` says whether its outputs are compared with a reference,
+    ``from_cache`` whether to fill ``cache_dir`` first and then load what is run from there.
     """
 
     key: str
@@ -33,6 +34,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     executor: str = HETERO
     requests: int = 1
     cache_dir: str = ""
+    from_cache: bool = False
     compare: bool = False
     scenario: Scenario | None = None
 

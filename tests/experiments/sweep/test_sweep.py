@@ -37,7 +37,7 @@ from hetero_lab.errors import (
 from hetero_lab.experiments.sweep.reading import sweep_from
 from hetero_lab.experiments.sweep.records import Turn
 from hetero_lab.experiments.sweep.store import read_store
-from hetero_lab.tables import read_csv
+from hetero_lab.tables import number, read_csv
 
 ROOT = Path(__file__).parents[3]
 FAULTY = Path(__file__).parents[1] / "workers" / "faulty_worker.py"
@@ -463,8 +463,8 @@ def test_the_peak_of_memory_leaves_the_reference_out(model):
     weights = np.ones((2048, 2048), np.float32)
     x = op.parameter([1, 2048], np.float32, name="x")
     y: Any = x
-    for number in range(6):
-        y = op.matmul(y, op.constant(weights + number), False, False, name=f"m{number}")
+    for layer in range(6):
+        y = op.matmul(y, op.constant(weights + layer), False, False, name=f"m{layer}")
     big = ov.Model([y], [x], "big")
     peaks = [
         hl.sweep(big, ["CPU"], counters=False, reference=reference, **QUICK)
@@ -656,6 +656,32 @@ def test_blobs_are_kept_and_used(model, placements, tmp_path):
     assert list(sweep.summary["verdict"]) == ["equal"] * 3
 
 
+@pytest.mark.slow
+def test_the_model_cache_is_a_row(model, placements, tmp_path):
+    for cache_dir in (None, tmp_path):
+        options = {"model_cache": [False, True], "cache_dir": cache_dir, **QUICK}
+        sweep = hl.sweep(model, placements, baselines=False, counters=False, **options)
+        rows = sweep.summary.set_index("label")
+        cached = [label for label in rows.index if label.endswith(" · model cache")]
+        assert len(cached) == len(rows) / 2 == 3
+        assert rows["from_cache"].to_dict() == {label: label in cached for label in rows.index}
+        assert set(rows["verdict"]) == {"equal"}
+        for label in cached:
+            loads = f"{number(rows['compile_ms'][label])} ms; compiling takes"
+            assert any(loads in note for note in sweep.notes)
+    places = [path for path in tmp_path.iterdir() if any(path.iterdir())]
+    assert len(places) == 3  # a directory each, and none for what is not cached
+    # Weights that are damaged on the disk may be loaded without a word; the outputs tell.
+    for blob in tmp_path.rglob("*.blob"):
+        data = blob.read_bytes()
+        half = len(data) // 2
+        blob.write_bytes(data[:half] + bytes(byte ^ 0x3C for byte in data[half:]))
+    options = {"model_cache": [True], "cache_dir": tmp_path, **QUICK}
+    rows = hl.sweep(model, placements, baselines=False, counters=False, **options).summary
+    right = rows["verdict"] == "equal"
+    assert not (right & rows["from_cache"].eq(True)).any()
+
+
 @pytest.mark.parametrize(
     ("arguments", "kind", "message"),
     [
@@ -668,6 +694,9 @@ def test_blobs_are_kept_and_used(model, placements, tmp_path):
         ({"placements": ["CPU"], "grid": {"CPU.SPEED": [1]}}, PropertyError, "'SPEED'"),
         ({"placements": ["CPU"], "grid": {"ACC.NUM_STREAMS": [1]}}, PropertyError, "does not use"),
         ({"placements": ["CPU"], "requests": [0]}, ArgumentError, "at least 1"),
+        ({"placements": ["CPU"], "model_cache": []}, ArgumentError, "list of True and False"),
+        ({"placements": ["CPU"], "model_cache": True}, ArgumentError, "not True"),
+        ({"placements": ["CPU"], "grid": {"CPU.CACHE_DIR": ["x"]}}, PropertyError, "model_cache="),
         ({"placements": ["CPU"], "turns": 1}, ArgumentError, "at least 2"),
         ({"placements": ["CPU"], "precision": 0}, ArgumentError, "above 0"),
         ({"placements": ["CPU"], "budget_s": -1}, ArgumentError, "more than 0"),
