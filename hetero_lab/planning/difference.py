@@ -1,7 +1,7 @@
 """Difference: what sets two placements apart, and where the predicted difference comes from.
 
-Everything is about ``before`` (the placement a) and ``after`` (b); a difference is b minus a, so
-that below 0 is faster. Predictions are kept in whole nanoseconds, so that parts add up exactly.
+A difference is that of ``after`` minus that of ``before``, so that below 0 after is faster.
+Predictions are kept in whole nanoseconds, so that parts add up exactly.
 """
 
 from __future__ import annotations
@@ -131,12 +131,12 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Difference:
-    """What differs between two placements a and b of one model.
+    """What differs between two placements of one model.
 
     Attributes
     ----------
     before, after
-        The placements a and b: label, affinity, partition.
+        The two placements: label, affinity, partition.
     moved
         Ops on another device.
     subgraph_changes, boundary_changes
@@ -165,7 +165,7 @@ class Difference:
 
     @property
     def predicted_us(self) -> float:
-        """Predicted latency of b minus that of a, in µs.
+        """Predicted latency of after minus that of before, in µs.
 
         Raises
         ------
@@ -179,8 +179,8 @@ class Difference:
         """The predicted parts; raises PlanError if no costs were given."""
         if self.predicted_parts is None:
             raise PlanError(
-                "This difference has no prediction. Give costs: hetero_lab.explain(model, a, b, "
-                "hetero_lab.calibrate(model, devices))."
+                "This difference has no prediction. Give costs: hetero_lab.explain(model, before, "
+                "after, hetero_lab.calibrate(model, devices))."
             )
         return self.predicted_parts
 
@@ -196,8 +196,8 @@ class Difference:
 
     @property
     def summary(self) -> pd.DataFrame:
-        """Rows ``a``, ``b`` and ``difference``: structure, predicted and measured latency."""
-        rows = [_side("a", self.before), _side("b", self.after)]
+        """Rows ``before``, ``after``, ``difference``: structure, predicted and measured latency."""
+        rows = [_side("before", self.before), _side("after", self.after)]
         counted = ["n_ops_moved", "n_subgraphs", "n_boundaries", "boundary_bytes"]
         rows.append(
             {"placement": "difference", "label": "b − a", **_minus(rows[1], rows[0], counted[1:])}
@@ -388,10 +388,12 @@ class Difference:
 
 def _sentences(difference: Difference) -> list[str]:
     """Say what differs, what is predicted and what was measured, one sentence per line."""
-    a, b = difference.before, difference.after
-    lines = [f"a is {shorten(a.label, 80)}, b is {shorten(b.label, 80)}."]
-    if a.label == b.label:
-        lines = [f"Both are called {shorten(a.label, 80)}: a is the first, b the second."]
+    before, after = difference.before, difference.after
+    lines = [f"Before is {shorten(before.label, 80)}, after is {shorten(after.label, 80)}."]
+    if before.label == after.label:
+        lines = [
+            f"Both are called {shorten(before.label, 80)}: before is the first, after the second."
+        ]
     lines.append(_moved_sentence(difference))
     lines += _structure_sentences(difference)
     if difference.predicted_parts is not None:
@@ -451,7 +453,7 @@ def _structure_sentences(difference: Difference) -> Iterator[str]:
     if old == new:
         yield f"Both have {_shape(*new)}."
     else:
-        yield f"b has {_shape(*new)}; a has {_shape(*old)}."
+        yield f"After has {_shape(*new)}; before has {_shape(*old)}."
 
 
 def _shape(n_subgraphs: int, n_boundaries: int, n_bytes: int) -> str:
@@ -476,9 +478,9 @@ def _predicted_sentences(difference: Difference) -> Iterator[str]:
     kinds = ", ".join(f"{kind} {change(ns / 1000.0)}" for kind, ns in by_kind.items())
     if total:
         word = "faster" if total < 0 else "slower"
-        yield f"b is predicted {number(abs(total))} µs {word} ({levels}): {kinds}."
+        yield f"After is predicted {number(abs(total))} µs {word} ({levels}): {kinds}."
     else:
-        yield f"b is predicted as fast as a ({levels}): {kinds}."
+        yield f"After is predicted as fast as before ({levels}): {kinds}."
     largest = [
         f"{part_name(part)} {change(part.difference_ns / 1000.0)}"
         for part in difference.priced[:_MOST_PARTS]
@@ -493,20 +495,22 @@ def _measured_sentences(difference: Difference) -> Iterator[str]:
     level = f"{number(timed.before_us)} → {number(timed.after_us)} µs"
     if not math.isfinite(timed.high_us):
         yield (
-            f"b was measured {change(timed.difference_us)} ({level}), with too few turns for an "
-            "interval."
+            f"After was measured {change(timed.difference_us)} ({level}), with too few turns for "
+            "an interval."
         )
         return
     interval = f"95 % interval {change(timed.low_us)} to {change(timed.high_us)}"
     if timed.low_us <= 0.0 <= timed.high_us:
         yield (
-            f"No difference was seen in the measurement: b takes {change(timed.difference_us)} "
+            f"No difference was seen in the measurement: after takes "
+            f"{change(timed.difference_us)} "
             f"({interval}; {level})."
         )
     else:
         word = "faster" if timed.difference_us < 0 else "slower"
         yield (
-            f"b was measured {number(abs(timed.difference_us))} µs {word} ({interval}; {level})."
+            f"After was measured {number(abs(timed.difference_us))} µs {word} "
+            f"({interval}; {level})."
         )
     if difference.predicted_parts is not None:
         inside = timed.low_us <= difference.predicted_us <= timed.high_us

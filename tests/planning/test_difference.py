@@ -58,7 +58,7 @@ def chain_difference(middle: str = "b", **more) -> Difference:
 
 def test_the_three_rows_of_the_summary():
     summary = chain_difference().summary
-    assert list(summary["placement"]) == ["a", "b", "difference"]
+    assert list(summary["placement"]) == ["before", "after", "difference"]
     assert list(summary["label"]) == ["one", "other", "b − a"]
     assert list(summary["n_subgraphs"]) == [1, 3, 2]
     assert list(summary["n_boundaries"]) == [0, 2, 2]
@@ -116,15 +116,16 @@ def test_two_placements_of_one_name_are_told_apart():
     found = chain_difference()
     after = dataclasses.replace(found.after, label=found.before.label)
     alike = dataclasses.replace(found, after=after)
-    assert repr(alike).startswith("Both are called 'one': a is the first, b the second.")
+    assert repr(alike).startswith("Both are called 'one': before is the first, after the second.")
 
 
 def test_sentences():
     assert repr(chain_difference()).splitlines() == [
-        "a is 'one', b is 'other'.",
+        "Before is 'one', after is 'other'.",
         "1 of 3 ops moves: 1 from A to B (1 Relu).",
-        "b has 3 subgraphs and 2 boundaries with 200 bytes; a has 1 subgraph and no boundary.",
-        "b is predicted 5.30 µs faster (44.0 → 38.7 µs): ops −15.0 µs, boundaries +6.00 µs, "
+        "After has 3 subgraphs and 2 boundaries with 200 bytes; before has 1 subgraph and no "
+        "boundary.",
+        "After is predicted 5.30 µs faster (44.0 → 38.7 µs): ops −15.0 µs, boundaries +6.00 µs, "
         "subgraphs +3.00 µs, lost fusion +0.7000 µs.",
         "Largest parts: 'b' on B instead of A −15.0 µs; 'a' crossing from A to B +3.00 µs; "
         "'b' crossing from B to A +3.00 µs; 3 smaller parts.",
@@ -156,7 +157,7 @@ def test_measured_beside_predicted():
     assert table.loc["latency", ends].tolist() == [-7.5, -4.5]
     assert found.summary["measured_us"].tolist() == [45.0, 39.0, -6.0]
     said = repr(found)
-    assert "b was measured 6.00 µs faster (95 % interval −7.50 µs to −4.50 µs" in said
+    assert "After was measured 6.00 µs faster (95 % interval −7.50 µs to −4.50 µs" in said
     assert "The prediction lies within that interval." in said
 
 

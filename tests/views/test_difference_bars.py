@@ -76,4 +76,4 @@ def test_gallery_and_page(tmp_path):
     hl.views.page(found, tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "From one to other" in text
-    assert "b is predicted 5.30 µs faster" in text
+    assert "After is predicted 5.30 µs faster" in text

@@ -80,7 +80,7 @@ def explain(
     >>> model = hl.load("digits_inception")
     >>> acc = hl.emulate("ACC", unsupported={"Softmax"})
     >>> print(hl.explain(model, "CPU", "HETERO:ACC,CPU"))
-    a is 'CPU', b is 'HETERO:ACC,CPU'.
+    Before is 'CPU', after is 'HETERO:ACC,CPU'.
     91 of 92 ops move: 91 from CPU to ACC ...
     """
     if costs is not None:
