@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import tarfile
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -14,10 +15,13 @@ from hetero_lab.cli.commands import check_targets, command_line, until_interrupt
 from hetero_lab.errors import names_at_hand
 from hetero_lab.experiments.search.advice import Judged
 from hetero_lab.experiments.search.candidates import remedied_label
-from hetero_lab.tables import make_directory, write_csv
+from hetero_lab.samples.catalogue import datasets_dir
+from hetero_lab.tables import make_directory, number, write_csv
 from hetero_lab.terminal import columns, count_of
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from hetero_lab.experiments.search.advice import Advice
     from hetero_lab.experiments.sweep.row import Row
 
@@ -26,6 +30,12 @@ EMULATED = "ACC"
 UNSUPPORTED = frozenset(["Interpolate", "ReduceMean", "Sigmoid", "Softmax"])
 BUDGET_S = 20.0
 _WIDTH = 96
+_RECORDED, _RECORDED_ON = "nvidia_h200", "a machine with an NVIDIA H200"
+_RECORDED_COLUMNS = [
+    "label", "judgement", "why", "execution_devices", "compile_ms", "median_us", "ci95_low_us",
+    "ci95_high_us", "ratio", "ratio_ci95_low", "ratio_ci95_high", "max_relative_error",
+    "openvino_version", "measured_at",
+]  # fmt: skip
 _COURSE = "notebooks/13_what_to_deploy.ipynb"
 
 Say = Callable[[str], object]
@@ -74,8 +84,11 @@ def run(directory: str, say: Say, progress: bool = True) -> bool:
         say("\n3. Why a split costs, and what lint found to do about it")
         say(_indented(_remedy(*split)))
     say("\n4. The answer")
-    for sentence in advice.verdict.splitlines():
-        say(_indented(textwrap.fill(sentence, _WIDTH, break_on_hyphens=False)))
+    _say_filled(advice.verdict, say)
+    recorded, verdict = recorded_advice()
+    say(f"\n5. Beside it, not measured here: recorded on {_RECORDED_ON}")
+    say(_indented(_recorded_rows(recorded)))
+    _say_filled(verdict, say)
 
     target = make_directory(directory)
     write_csv(target / "candidates.csv", advice.summary)
@@ -84,7 +97,11 @@ def run(directory: str, say: Say, progress: bool = True) -> bool:
         [str(target / "candidates.csv"), "one row a candidate"],
     ]
     profiles = [c.row.profile for c in split or () if c.row.profile is not None]
-    hl.views.page([advice, *profiles], target / "index.html", title=f"hetero-lab demo: {MODEL}")
+    beside = recorded.loc[:, _RECORDED_COLUMNS]
+    beside.attrs["title"] = f"Not measured here: the same question, recorded on {_RECORDED_ON}"
+    beside.attrs["notes"] = verdict.splitlines()
+    page, title = target / "index.html", f"hetero-lab demo: {MODEL}"
+    hl.views.page([advice, *profiles, beside], page, title=title)
     if split is not None:
         split[1].placement.affinity.to_json(target / "remedied.json")
         files.append([str(target / "remedied.json"), "the remedied affinity, for --affinity"])
@@ -92,7 +109,7 @@ def run(directory: str, say: Say, progress: bool = True) -> bool:
     if not advice.interrupted:
         advice.deploy(deployed)
         files.append([str(deployed), "what is advised, with its contract; run.py runs it"])
-    say("\n5. Where to look")
+    say("\n6. Where to look")
     say(_indented(columns(files)))
     say("\nNext")
     say(_indented(_next_steps(None if advice.interrupted else deployed)))
@@ -140,6 +157,39 @@ def _candidates(advice: Advice) -> str:
         "the others are measured longer, and quantised to int8, in a final.",
     ]
     return "\n".join([columns(rows), *sentences])
+
+
+def recorded_advice() -> tuple[pd.DataFrame, str]:
+    """Return the summary and the verdict of the same question on a machine with a real GPU."""
+    import pandas as pd
+
+    archive = datasets_dir() / "recordings" / f"{_RECORDED}.tar.xz"
+    with tarfile.open(archive) as recording:
+        table, verdict = (
+            recording.extractfile(f"{_RECORDED}/raw/advice.{suffix}") for suffix in ("csv", "txt")
+        )
+        assert table is not None
+        assert verdict is not None
+        return pd.read_csv(table, index_col=0), verdict.read().decode("utf-8")
+
+
+def _recorded_rows(recorded: pd.DataFrame) -> str:
+    rows = [["CANDIDATE", "RAN ON", "COMPILE ms", "MEDIAN µs  [95 %]", "RATIO", "IS"]]
+    for row in recorded.to_dict("records"):
+        low, high = number(row["ci95_low_us"]), number(row["ci95_high_us"])
+        rows.append(
+            [
+                row["label"],
+                row["execution_devices"],
+                number(row["compile_ms"]),
+                f"{number(row['median_us'])}  [{low}, {high}]",
+                number(row["ratio"]),
+                row["judgement"],
+            ]
+        )
+    first = recorded.iloc[0]
+    when, version = first["measured_at"][:10], first["openvino_version"].partition("-")[0]
+    return "\n".join([columns(rows), f"The same model, on {when} with OpenVINO {version}:"])
 
 
 def _ratio(row: Row) -> str:
@@ -202,6 +252,11 @@ def _program(name: str) -> str:
     if found and Path(found) == beside:
         return name
     return str(beside.relative_to(Path.cwd()) if beside.is_relative_to(Path.cwd()) else beside)
+
+
+def _say_filled(text: str, say: Say) -> None:
+    for sentence in text.splitlines():
+        say(_indented(textwrap.fill(sentence, _WIDTH, break_on_hyphens=False)))
 
 
 def _indented(text: str) -> str:

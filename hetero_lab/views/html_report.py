@@ -59,7 +59,8 @@ def page(
     Parameters
     ----------
     results
-        What a call returned: a Profile, a Sweep, a Verification, a table; or several.
+        What a call returned: a Profile, a Sweep, a Verification, a table; or several. The
+        ``attrs`` of a table may have its ``title`` and ``notes``.
     file
         The file; it needs no network and no other file.
     title

@@ -464,8 +464,8 @@ KINDS = (
     ),
     Kind(
         takes=pd.DataFrame,
-        heading=lambda frame: count_of(len(frame), "row"),
-        notes=lambda _: (),
+        heading=lambda frame: frame.attrs.get("title") or count_of(len(frame), "row"),
+        notes=lambda frame: frame.attrs.get("notes", ()),
         views=(),
         listings=(Listing("Rows", _itself, is_detail=False),),
     ),

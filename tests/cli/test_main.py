@@ -11,6 +11,7 @@ import pytest
 
 import hetero_lab as hl
 from hetero_lab.cli import main as cli
+from hetero_lab.cli.demo import recorded_advice
 from hetero_lab.experiments.profile import measure as profiling
 
 EMULATE = "CLIACC:unsupported=Softmax,Sigmoid"
@@ -213,6 +214,18 @@ def test_demo(tmp_path):
     links.feed(page)
     assert not [link for link in links.found if not link.startswith(("data:", "#"))]
     assert page.count("plotly-graph-div") >= 3
+    for told in (out, page):
+        assert "recorded on a machine with an NVIDIA H200" in told
+        assert "GPU computes wrong outputs (output parity is off by 0.007)" in told
+
+
+def test_the_demo_has_a_decision_from_a_real_gpu():
+    recorded, verdict = recorded_advice()
+    table = recorded.set_index("label")
+    (best,) = table.index[table["judgement"] == "best"]
+    assert verdict.startswith(f"Deploy {best}: {table['median_us'][best]:.0f} µs")
+    assert table["execution_devices"]["GPU"] == "GPU.0"
+    assert f"off by {table['max_relative_error']['GPU']:.1g}" in verdict
 
 
 def test_models_of_a_pipeline_are_named(capsys):
