@@ -8,7 +8,7 @@ of the advice over that of the best, minus one), and the share of the exhaustive
 that the advice took.
 
 ``--requests 4`` asks for throughput with so many requests and for latency, and measures both
-pieces of advice with so many requests in flight, in turns with each other.
+pieces of advice with so many requests in flight, in turns with each other, where they differ.
 """
 
 from __future__ import annotations
@@ -73,6 +73,9 @@ def throughput_of(model: str, budget_s: float, requests: int) -> None:
         )  # fmt: skip
         placed = advice.chosen.placement
         placements.append(replace(placed, label=f"{objective}: {advice.chosen.row.label}"))
+    if placements[0].device_properties == placements[1].device_properties:
+        print(f"{model:<18} {requests} requests in flight: the same advice for both", flush=True)
+        return
     made = hl.sweep(
         loaded, placements, requests=[requests], budget_s=2 * budget_s, precision=0.01,
         counters=False, baselines=False, progress=False,
