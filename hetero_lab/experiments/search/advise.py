@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,7 +24,7 @@ from hetero_lab.errors import (
     OutputPathError,
     names_at_hand,
 )
-from hetero_lab.experiments.accuracy.evaluate import ReadData, read_data
+from hetero_lab.experiments.accuracy.evaluate import ReadData, evaluate_placed, read_data
 from hetero_lab.experiments.deployment.contract import file_digest
 from hetero_lab.experiments.search.advice import (
     ALIKE,
@@ -51,6 +51,7 @@ from hetero_lab.experiments.search.pipeline import (
     check_pipeline,
 )
 from hetero_lab.experiments.search.progress import SearchProgress
+from hetero_lab.experiments.search.recover import recover_accuracy
 from hetero_lab.experiments.sweep.options import Conditions, Dimensions, RunOptions
 from hetero_lab.experiments.sweep.reading import BUDGET_ENDED, INTERRUPTED
 from hetero_lab.experiments.sweep.result import Sweep
@@ -73,13 +74,18 @@ from hetero_lab.runtime.runners import HETERO, PARALLEL
 from hetero_lab.runtime.scoring import Correct
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.samples.datasets import Dataset, Metric
-from hetero_lab.tables import make_directory, scratch_directory
+from hetero_lab.tables import make_directory, number, scratch_directory
 
 if TYPE_CHECKING:
     import openvino as ov
 
-_RACE, _RACE_ALONE, _SEARCH = 0.3, 0.5, 0.65  # shares of the budget after which these end
+# Shares of the budget after which these end.
+_RACE, _RACE_ALONE, _SEARCH, _RECOVER = 0.3, 0.5, 0.65, 0.85
 _SEARCH_LEAST_S = 20.0  # in less nothing is learnt that a plan could be made with
+_RECOVER_LEAST_S = 15.0  # to learn which parts lose accuracy
+_LOOK = 0.2  # of that time, at most, to see whether anything is lost
+_MOST_LOOKED_AT = 100  # examples
+RECOVERED = "recovered"
 _RACE_PRECISION, _FINAL_PRECISION = 0.05, 0.01
 _FINALISTS = 4
 _AS_GOOD = 1.01  # a simpler candidate that is slower by no more is advised instead
@@ -149,9 +155,11 @@ def advise(
     First all candidates are raced: single devices and their properties, AUTO and MULTI, HETERO's
     greedy orders. Those that are slower beyond the intervals are dropped (racing, Maron and Moore
     1994), so that the budget goes into the few that may be best. On several devices a placement
-    is then searched for (:func:`hetero_lab.optimize`). The best few, with int8 variants if there
-    is data to calibrate with, are measured once more, in turns with each other, and the best
-    split with the parallel executor. Of what is equally fast within 1 %, the simplest is advised.
+    is then searched for (:func:`hetero_lab.optimize`), and where the fastest candidate loses
+    accuracy that a slower device keeps, one that mixes the two
+    (:func:`hetero_lab.recover_accuracy`). The best few, with int8 variants if there is data to
+    calibrate with, are measured once more, in turns with each other, and the best split with the
+    parallel executor. Of what is equally fast within 1 %, the simplest is advised.
 
     Several models, by name, are a pipeline, all of them at work at the same time: each is advised
     on alone, in half of the budget, and what is good for each is then combined and measured
@@ -338,8 +346,8 @@ class _Inquiry:
         known = self._judge(rows, dict.fromkeys(rows, self.bound), placements, "race")
         if self.interrupted or not by_label(known, BEST):
             return self._advice(known, race)
-        searched = self._search()
-        finalists = self._finalists(known, searched)
+        found = {OPTIMIZED: self._search(), RECOVERED: self._recover(known)}
+        finalists = self._finalists(known, found)
         if self.interrupted or (self._left_s is not None and self._left_s <= 0.0):
             return self._advice(known, race)
         final, models, measured = self._final(finalists)
@@ -459,6 +467,93 @@ class _Inquiry:
                 found.affinity.to_json(kept)
         return found.placement if found.improved else None
 
+    def _recover(self, known: Sequence[Judged]) -> Placement | None:
+        """Mix two devices where the faster one loses accuracy that the other one keeps."""
+        data, labelled = self.settings.data, self.settings.examples
+        if len(self.settings.devices) < 2 or self.interrupted:
+            return None
+        if not isinstance(data, Dataset) or labelled is None or labelled.correct is None:
+            return None
+        measured = sorted((c for c in known if c.row.latency), key=lambda c: _level(c.row))
+        if measured and _is_exact(measured[0].row):
+            return None
+        budget_s = self._until_s(_RECOVER)
+        if budget_s is not None and budget_s < _RECOVER_LEAST_S:
+            self.notes.append(
+                "The budget was too short to recover accuracy that the fastest candidate may "
+                f"lose: that takes {_RECOVER_LEAST_S / (_RECOVER - _SEARCH):.0f} s or more."
+            )
+            return None
+        self.progress.begin("accuracy")
+        watch = Stopwatch.start(budget_s)
+        n = _MOST_LOOKED_AT
+        if budget_s is not None and measured:
+            n = min(n, int(_LOOK * budget_s * 1e6 / sum(_level(c.row) for c in measured)))
+        looked_at = labelled._replace(examples=data.calibration[: max(1, n)])
+        try:
+            pair = fast_and_accurate(
+                [c.placement for c in measured], lambda p: self._keeps_accuracy(p, looked_at)
+            )
+            return None if pair is None else self._mixed(*pair, watch)
+        except KeyboardInterrupt:
+            self.interrupted = True
+        except HeteroLabError as error:
+            self.notes.append(f"No accuracy was recovered: {error}")
+        return None
+
+    def _keeps_accuracy(self, placement: Placement, examples: ReadData) -> bool:
+        placed = resolve(self.bound, placement)
+        found = evaluate_placed(placed, examples, reference=self.bound, progress=False)
+        if found.interrupted:
+            raise KeyboardInterrupt
+        return found.paired.drop <= self.settings.max_drop
+
+    def _mixed(self, fast: str, accurate: str, watch: Stopwatch) -> Placement | None:
+        """Recover the accuracy of a device, or take what an earlier call found."""
+        data, labelled = self.settings.data, self.settings.examples
+        assert isinstance(data, Dataset)
+        assert labelled is not None
+        assert labelled.correct is not None
+        asked = (fast, accurate, data.name, len(data.calibration), labelled.metric)
+        kept = self._kept(
+            RECOVERED,
+            ".json",
+            *self._what_is_searched_for(),
+            repr((*asked, self.settings.max_drop)),
+        )
+        properties = {d: dict(self.settings.properties.get(d, {})) for d in (fast, accurate)}
+        properties[accurate].setdefault("INFERENCE_PRECISION_HINT", "f32")
+        if kept is not None and kept.is_file():
+            affinity = Affinity.from_json(kept)
+        else:
+            found = recover_accuracy(
+                self.bound.prepared,
+                fast,
+                accurate,
+                replace(data, metric=Metric(labelled.metric, labelled.correct)),
+                max_drop=self.settings.max_drop,
+                budget_s=None if watch.budget_s is None else max(1.0, watch.left_s),
+                device_properties=properties,
+                isolate=self.settings.isolate,
+                progress=False,
+                core=self.bound.core,
+            )
+            self.notes.append(f"Accuracy recovered from {fast} with {accurate}: {found.verdict}")
+            affinity = found.affinity
+            if kept is not None:
+                affinity.to_json(kept)
+        if len(affinity.devices) < 2:  # a device alone is a candidate already
+            return None
+        free = self._free_properties(affinity)
+        placement = Placement(
+            affinity, RECOVERED, {d: {**free[d], **properties[d]} for d in affinity.devices}
+        )
+        limit = self.settings.memory_limit
+        excess = over_limit(self.bound.graph, placement, self.settings.devices, limit)
+        if excess:
+            self.notes.append(f"{RECOVERED.capitalize()} is no candidate: {excess}")
+        return None if excess else placement
+
     def _what_is_searched_for(self) -> list[str]:
         """Return what the result of a search depends on."""
         costs = ""
@@ -476,7 +571,7 @@ class _Inquiry:
         return self.store and self.store / f"{name}-{_digest(depends_on)}{suffix}"
 
     def _finalists(
-        self, known: Sequence[Judged], searched: Placement | None
+        self, known: Sequence[Judged], found: Mapping[str, Placement | None]
     ) -> dict[str, Placement]:
         """Return the reference, what the race left over, and what was found."""
         reference = next(iter(self.candidates.placements))
@@ -484,10 +579,10 @@ class _Inquiry:
         left.sort(key=lambda c: c.row.latency.us if c.row.latency else 0.0)
         names = dict.fromkeys([reference, *(c.row.label for c in left[:_FINALISTS])])
         finalists = {n: p for n, p in self.candidates.placements.items() if n in names}
-        if searched is not None and searched.affinity not in [
-            p.affinity for p in finalists.values()
-        ]:
-            finalists[OPTIMIZED] = replace(searched, label=OPTIMIZED)
+        for label, placement in found.items():
+            taken = [_what_runs(p) for p in finalists.values()]
+            if placement is not None and _what_runs(placement) not in taken:
+                finalists[label] = replace(placement, label=label)
         return finalists
 
     def _final(
@@ -700,6 +795,35 @@ class _Inquiry:
         return max(0.1, end_s - self.watch.elapsed_s)
 
 
+def fast_and_accurate(
+    fastest_first: Iterable[Placement], keeps_accuracy: Callable[[Placement], bool]
+) -> tuple[str, str] | None:
+    """Return the device that loses accuracy and the fastest one that keeps it.
+
+    ``None`` where there is nothing to recover: the fastest placement keeps it, or only the same
+    device with other properties does. What AUTO and MULTI choose cannot be mixed.
+    """
+    lossy: Placement | None = None
+    for placement in fastest_first:
+        if placement.virtual or (lossy is not None and not placement.direct):
+            continue
+        if keeps_accuracy(placement):
+            others = [d for d in (lossy.devices if lossy else ()) if d not in placement.devices]
+            return (others[0], placement.devices[0]) if others else None
+        lossy = lossy or placement
+    return None
+
+
+def _is_exact(row: Row) -> bool:
+    """Tell whether the outputs are those in f32, so that no accuracy can be lost."""
+    agreement = row.profile.agreement if row.profile else ()
+    return bool(agreement) and all(a.verdict == "equal" for a in agreement)
+
+
+def _what_runs(placement: Placement) -> tuple[Affinity, dict[str, Any]]:
+    return placement.affinity, {d: p for d, p in placement.device_properties.items() if p}
+
+
 def _digest(labels: Sequence[str]) -> str:
     """Return a name for what is kept: another call may have other finalists, devices or data."""
     return hashlib.blake2b("\n".join(labels).encode(), digest_size=4).hexdigest()
@@ -766,9 +890,9 @@ def _what_is_best(asked: _Inquiry, best: Judged, made: Sweep) -> str:
     assert latency is not None
     n_requests = asked.settings.requests
     what = "a request" if n_requests == 1 else f"a result, with {n_requests} in flight"
-    text = f"Deploy {best.row.label}: {latency.us:.0f} µs {what}"
+    text = f"Deploy {best.row.label}: {number(latency.us)} µs {what}"
     if np.isfinite(latency.high_us):
-        text += f" (95 %: {latency.low_us:.0f} to {latency.high_us:.0f})"
+        text += f" (95 %: {number(latency.low_us)} to {number(latency.high_us)})"
     else:
         text += " (too few turns for an interval)"
     if best.row.label == made.reference:

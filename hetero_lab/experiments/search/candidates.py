@@ -118,13 +118,16 @@ def candidates_for(
         return placement
 
     whole = [d for d in devices if all(op.name in able[d] for op in every)]
-    for device in sorted(whole, key=lambda name: name != "CPU"):  # CPU is the reference
+    many = objective != LATENCY
+    # CPU is the reference; what runs on it alone is compiled soonest.
+    for device in sorted(whole, key=lambda name: name != "CPU"):
         offer(device, device, {})
+        for label, properties in _variations(device, requests if many else 1, core).items():
+            offer(device, f"{device} · {label}", {device: properties})
     for device in devices:
         if device not in whole:
             lacks = [op.name for op in every if op.name not in able[device]]
             found.left_out[device] = f"it does not support {names_at_hand(lacks)}"
-    many = objective != LATENCY
     if len(devices) > 1:
         together = ",".join(devices)
         hint = {"AUTO": {"PERFORMANCE_HINT": "CUMULATIVE_THROUGHPUT"}} if many else {}
@@ -134,9 +137,6 @@ def candidates_for(
         if many and requests >= len(devices):
             name, changes = over_all(devices, requests, device_properties, core)
             offer(name, name, changes)
-    for device in whole:
-        for label, properties in _variations(device, requests if many else 1, core).items():
-            offer(device, f"{device} · {label}", {device: properties})
     if len(devices) > 1:
         # Without this a split lets requests wait for each other.
         free = {d: {"EXCLUSIVE_ASYNC_REQUESTS": False} for d in devices} if many else {}

@@ -470,7 +470,7 @@ def _what_is_best(
     whole = "an item through all of them" if objective == LATENCY else "between two items"
     levels = best.levels_us(objective)
     sentences = [
-        f"Deploy {best.label}: {np.median(levels):.0f} µs {whole}, all at work at once, "
+        f"Deploy {best.label}: {np.median(levels):,.0f} µs {whole}, all at work at once, "
         "one request of each model at a time."
     ]
     if best is reference:
@@ -485,8 +485,8 @@ def _what_is_best(
     for name, candidate in best.chosen.items():
         together = float(np.median([turn[name] for turn in best.turns_us]))
         alone_us = _alone_us(candidate)
-        alone = "" if alone_us is None else f", alone {alone_us:.0f}"
-        parts.append(f"{name} {together:.0f} µs{alone}")
+        alone = "" if alone_us is None else f", alone {alone_us:,.0f}"
+        parts.append(f"{name} {together:,.0f} µs{alone}")
     sentences.append(f"Beside the others: {'; '.join(parts)}.")
     for judgement, begins in ((ALIKE, "As fast, or indistinguishable"), (SLOWER, "Slower")):
         labels = [c.label for c in judged if c.judgement == judgement]

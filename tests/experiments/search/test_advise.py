@@ -6,23 +6,34 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from planning.test_difference import chain_costs
 from small_models import two_parts
-from widgets.hand_sweeps import small_sweep
+from widgets.hand_sweeps import measured_row, small_sweep
 
 import hetero_lab as hl
 from hetero_lab.backend.bound import bind
 from hetero_lab.backend.core import shared_core
+from hetero_lab.backend.devices import precisions
 from hetero_lab.cli.main import main
 from hetero_lab.errors import ArgumentError, DeviceError, MeasurementError
-from hetero_lab.experiments.search import advise as advising, optimize as optimizing
+from hetero_lab.experiments.accuracy.evaluate import read_data
+from hetero_lab.experiments.search import (
+    advise as advising,
+    calibrate,
+    optimize as optimizing,
+    recover,
+)
+from hetero_lab.experiments.search.advice import Judged
 from hetero_lab.experiments.search.candidates import candidates_for, order_of
 from hetero_lab.experiments.search.optimize import Optimized
 from hetero_lab.experiments.search.progress import SearchProgress
 from hetero_lab.model.read import save
 from hetero_lab.planning.planner import plan_graph
+from hetero_lab.runtime.reference import Agreement
 from hetero_lab.runtime.timing import Stopwatch
+from hetero_lab.samples.datasets import Metric
 
 JUDGEMENTS = {"best", "as fast", "slower", "wrong outputs", "less accurate", "not measured"}
 
@@ -265,11 +276,123 @@ def test_int8_is_kept_whole_or_not_at_all_for_the_data_that_it_was_calibrated_wi
         assert len(list(tmp_path.iterdir())) == 2 * n_kept
 
 
+def _placement(device: str, label: str) -> hl.Placement:
+    affinity = hl.Affinity.uniform("digits_inception", device)
+    return hl.Placement(affinity, label, direct=True)
+
+
+@pytest.mark.parametrize(
+    ("keeping", "pair", "n_looked_at"),
+    [
+        ({"ADVFAST"}, None, 1),  # the fastest loses nothing
+        ({"CPU"}, ("ADVFAST", "CPU"), 2),
+        ({"ADVFAST · f32", "CPU"}, None, 2),  # the same device in f32 is a candidate already
+        (set(), None, 3),
+    ],
+)
+def test_which_devices_accuracy_is_recovered_from_and_with(keeping, pair, n_looked_at):
+    hl.emulate("ADVFAST")
+    fastest_first = [
+        _placement("ADVFAST", "ADVFAST"),
+        _placement("CPU", "CPU"),
+        _placement("CPU", "CPU · 1 thread"),
+    ]
+    if "ADVFAST · f32" in keeping:
+        fastest_first.insert(1, _placement("ADVFAST", "ADVFAST · f32"))
+    looked_at = []
+
+    def keeps(placement):
+        looked_at.append(placement.label)
+        return placement.label in keeping
+
+    assert advising.fast_and_accurate(fastest_first, keeps) == pair
+    assert len(looked_at) == n_looked_at
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("bf16" not in precisions("CPU", core=shared_core()), reason="needs bf16")
+def test_recovered_accuracy_is_a_candidate(monkeypatch, tmp_path):
+    hl.emulate("ADVBF16", properties={"INFERENCE_PRECISION_HINT": "bf16"})
+    hint = {"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
+    digits = hl.dataset("digits")
+    exact = hl.compile("digits_inception", hl.Placement(
+        hl.Affinity.uniform("digits_inception", "CPU"), "f32", hint, direct=True
+    ))  # fmt: skip
+
+    def labelled(examples):
+        return [(x, exact(x)["digit"]) for x, _ in examples]
+
+    def near(outputs, right):
+        return bool(np.abs(outputs["digit"] - right).max() < 1e-6)
+
+    data = replace(
+        digits,
+        calibration=labelled(digits.calibration[:20]),
+        evaluation=labelled(digits.evaluation[:20]),
+        metric=Metric("near", near),
+    )
+    monkeypatch.setattr(calibrate, "MOST_FITTED", 6)
+    monkeypatch.setattr(calibrate, "MOST_VALIDATED", 0)
+    monkeypatch.setattr(recover, "MOST_CHUNKS", 4)
+    asked = inquiry(
+        tmp_path, ("ADVBF16", "CPU"), data=data, examples=read_data(data), properties=hint
+    )
+    monkeypatch.setattr(advising, "_RECOVER_LEAST_S", 0.0)
+    asked = replace(asked, watch=Stopwatch.start(12.0))
+    row = small_sweep().rows[0]
+    assert row.profile is not None
+    profile = replace(row.profile, agreement=())
+    placements = candidates(
+        "digits_inception", ("ADVBF16", "CPU"), shared_core(), device_properties=hint
+    ).placements
+    known = [
+        Judged(measured_row(label, profile, factor), placements[label], asked.bound, "race", "")
+        for label, factor in (("CPU", 2.0), ("ADVBF16", 1.0))
+    ]
+    found = asked._recover(known)
+    (note,) = asked.notes
+    assert note.startswith("Accuracy recovered from ADVBF16 with CPU: ")
+    # Whether a mix is measured to be faster depends on the machine.
+    assert (found is None) == ("keep the whole model" in note)
+    if found is not None:
+        assert set(found.affinity.devices) == {"ADVBF16", "CPU"}
+        assert found.device_properties["CPU"] == hint["CPU"]
+    (kept,) = tmp_path.glob("recovered-*.json")
+    again = replace(asked, notes=[])
+    assert again._recover(known) == found  # from the store
+    assert again.notes == []
+    kept.unlink()
+    hopeless = replace(asked, notes=[], settings=replace(asked.settings, max_drop=1.0))
+    assert hopeless._recover(known) is None  # nothing is lost that is not allowed to be
+    assert hopeless.notes == []
+    equal = replace(
+        profile, agreement=(Agreement("digit", 0.0, 0.0, 0.0, 1.0, 1.0, "f32", 1e-3, "equal"),)
+    )
+    exact_row = measured_row("ADVBF16", equal)
+    exactly = [Judged(exact_row, placements["ADVBF16"], asked.bound, "race", "")]
+    assert again._recover(exactly) is None  # what is f32 already loses nothing
+    assert again.notes == []
+    assert not list(tmp_path.glob("recovered-*.json"))
+
+
+def test_accuracy_is_not_recovered_without_labels_or_in_too_short_a_time():
+    asked = inquiry(None, ("ADVBF16", "CPU"))
+    assert asked._recover([]) is None
+    data = hl.dataset("digits")
+    asked = inquiry(None, ("ADVBF16", "CPU"), data=data, examples=read_data(data))
+    short = replace(asked, watch=Stopwatch.start(10.0))
+    assert short._recover([]) is None
+    assert short.notes[0].startswith("The budget was too short to recover accuracy")
+
+
 def test_what_is_raced_for_latency_and_for_throughput():
     hl.emulate("ADVDSP")
     core = shared_core()
     for_latency = candidates("digits_inception", ("ADVDSP", "CPU"), core).placements
-    assert next(iter(for_latency)) == "CPU"  # the reference
+    labels = list(for_latency)
+    assert labels[0] == "CPU"  # the reference
+    # What is compiled soonest is raced first.
+    assert all(label.startswith("CPU") for label in labels[: labels.index("ADVDSP")])
     assert "AUTO:ADVDSP,CPU" in for_latency
     assert not any("MULTI" in label for label in for_latency)
     # With ADVDSP able to run everything, no order is split.
