@@ -213,7 +213,9 @@ def test_demo(tmp_path):
     links = _Links()
     links.feed(page)
     assert not [link for link in links.found if not link.startswith(("data:", "#"))]
-    assert page.count("plotly-graph-div") >= 3
+    splits = ["HETERO:ACC,CPU", "HETERO:ACC,CPU remedied"]  # a busy machine may not get to both
+    n_measured = table.loc[splits, "median_us"].notna().sum()
+    assert page.count("plotly-graph-div") >= 1 + n_measured
     for told in (out, page):
         assert "recorded on a machine with an NVIDIA H200" in told
         assert "GPU computes wrong outputs (output parity is off by 0.007)" in told

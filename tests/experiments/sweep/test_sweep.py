@@ -658,28 +658,19 @@ def test_blobs_are_kept_and_used(model, placements, tmp_path):
 
 @pytest.mark.slow
 def test_the_model_cache_is_a_row(model, placements, tmp_path):
-    for cache_dir in (None, tmp_path):
+    for cache_dir in (None, tmp_path):  # a temporary directory, and one that is kept
         options = {"model_cache": [False, True], "cache_dir": cache_dir, **QUICK}
         sweep = hl.sweep(model, placements, baselines=False, counters=False, **options)
         rows = sweep.summary.set_index("label")
         cached = [label for label in rows.index if label.endswith(" · model cache")]
-        assert len(cached) == len(rows) / 2 == 3
+        assert len(cached) == len(rows) / 2 == len(placements)
         assert rows["from_cache"].to_dict() == {label: label in cached for label in rows.index}
         assert set(rows["verdict"]) == {"equal"}
         for label in cached:
             loads = f"{number(rows['compile_ms'][label])} ms; compiling takes"
             assert any(loads in note for note in sweep.notes)
     places = [path for path in tmp_path.iterdir() if any(path.iterdir())]
-    assert len(places) == 3  # a directory each, and none for what is not cached
-    # Weights that are damaged on the disk may be loaded without a word; the outputs tell.
-    for blob in tmp_path.rglob("*.blob"):
-        data = blob.read_bytes()
-        half = len(data) // 2
-        blob.write_bytes(data[:half] + bytes(byte ^ 0x3C for byte in data[half:]))
-    options = {"model_cache": [True], "cache_dir": tmp_path, **QUICK}
-    rows = hl.sweep(model, placements, baselines=False, counters=False, **options).summary
-    right = rows["verdict"] == "equal"
-    assert not (right & rows["from_cache"].eq(True)).any()
+    assert len(places) == len(placements)  # a directory each, and none for what is not cached
 
 
 @pytest.mark.parametrize(
