@@ -113,7 +113,9 @@ def test_the_same_call_goes_on_from_its_store(advice):
     again = hl.advise("digits_inception", ["ADVACC", "CPU"], **options)
     after = turns_kept(store)
     assert {directory.partition("-")[0] for directory, _ in before} >= {"race", "final"}
-    assert min(map(len, before.values())) > 0
+    # On a busy machine the race may end before its last candidates have a turn.
+    measured = {directory.partition("-")[0] for (directory, _), turns in before.items() if turns}
+    assert measured == {"race", "final"}
     for row, turns in before.items():  # what was measured is kept, and gone on with
         assert turns.items() <= after[row].items()
     assert {c.row.label for c in made.candidates} == {c.row.label for c in again.candidates}
@@ -376,10 +378,11 @@ def test_recovered_accuracy_is_a_candidate(monkeypatch, tmp_path):
 
 
 def test_accuracy_is_not_recovered_without_labels_or_in_too_short_a_time():
-    asked = inquiry(None, ("ADVBF16", "CPU"))
+    hl.emulate("ADVFAST")
+    asked = inquiry(None, ("ADVFAST", "CPU"))
     assert asked._recover([]) is None
     data = hl.dataset("digits")
-    asked = inquiry(None, ("ADVBF16", "CPU"), data=data, examples=read_data(data))
+    asked = inquiry(None, ("ADVFAST", "CPU"), data=data, examples=read_data(data))
     short = replace(asked, watch=Stopwatch.start(10.0))
     assert short._recover([]) is None
     assert short.notes[0].startswith("The budget was too short to recover accuracy")
