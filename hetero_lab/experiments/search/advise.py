@@ -573,10 +573,13 @@ class _Inquiry:
     def _finalists(
         self, known: Sequence[Judged], found: Mapping[str, Placement | None]
     ) -> dict[str, Placement]:
-        """Return the reference, what the race left over, and what was found."""
+        """Return the reference, what the race left over, and what was found.
+
+        What the race did not get to may be the best as well: it comes last.
+        """
         reference = next(iter(self.candidates.placements))
-        left = [c for c in known if c.judgement in (BEST, ALIKE)]
-        left.sort(key=lambda c: c.row.latency.us if c.row.latency else 0.0)
+        left = [c for c in known if c.judgement in (BEST, ALIKE) or c.row.status == BUDGET_ENDED]
+        left.sort(key=lambda c: _level(c.row))
         names = dict.fromkeys([reference, *(c.row.label for c in left[:_FINALISTS])])
         finalists = {n: p for n, p in self.candidates.placements.items() if n in names}
         for label, placement in found.items():
