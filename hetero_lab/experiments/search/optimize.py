@@ -337,6 +337,9 @@ class _Optimization:
             predicted = {label: self.costs.predictor(a) for label, a in proposals.items()}
             counters = self.calibration.prior is None  # which the fit reads, and not the adjusting
             found = observer.observe(proposals, until_s, counters=counters)
+            self.calibration.learn(found)
+            if observer.interrupted:
+                raise KeyboardInterrupt
             if not found:
                 return
             for seen in found:
@@ -351,9 +354,6 @@ class _Optimization:
                         guess.n_subgraphs,
                     )
                 )
-            self.calibration.learn(found)
-            if observer.interrupted:
-                raise KeyboardInterrupt
             self._plan()
             gained = min(seen.measured_us for seen in found) < _WORTH * before_us
             idle = 0 if gained else idle + 1
@@ -380,6 +380,8 @@ class _Optimization:
         """Fit the costs to what was observed, and plan with them."""
         began_s = self.watch.elapsed_s
         self.costs = self.calibration.fit()
+        if self.calibration.observer.interrupted:
+            raise KeyboardInterrupt
         self.plan = self._planned(self.costs)
         self.planning_s = self.watch.elapsed_s - began_s
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import warnings
 
 import pytest
@@ -14,7 +16,11 @@ from hetero_lab.errors import (
     PlanError,
     PropertyError,
 )
-from hetero_lab.experiments.search import calibrate as calibrating, optimize as optimizing
+from hetero_lab.experiments.search import (
+    calibrate as calibrating,
+    observer as observing,
+    optimize as optimizing,
+)
 
 F32 = {"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
 
@@ -144,11 +150,41 @@ def test_optimize_goes_on_from_stored_costs(costs, digits, tmp_path):
         hl.optimize(digits, ["ACC", "CPU"], costs=costs, progress=False)
 
 
+@pytest.mark.parametrize("moment", ["while costs are fitted", "before the first turn of a plan"])
+def test_an_interrupted_search_is_not_proven(costs, digits, monkeypatch, moment):
+    hl.emulate("ACC", unsupported={"Softmax"})
+    fit, observe = calibrating.Calibration._fit, observing.Observer.observe
+    fitted = []
+
+    def interrupted_fit(self):
+        fitted.append(self)
+        if len(fitted) == 1:
+            signal.raise_signal(signal.SIGINT)
+        return fit(self)
+
+    def interrupted_observe(self, affinities, until_s, *, counters):
+        if "plan" not in affinities:
+            return observe(self, affinities, until_s, counters=counters)
+        with contextlib.suppress(KeyboardInterrupt):  # as a sweep does, and says so
+            signal.raise_signal(signal.SIGINT)
+        self.interrupted = True
+        return []
+
+    if moment == "while costs are fitted":
+        monkeypatch.setattr(calibrating.Calibration, "_fit", interrupted_fit)
+    else:
+        split = hl.Affinity.uniform(digits, "ACC").fix(types={"Relu": "CPU", "Softmax": "CPU"})
+        monkeypatch.setattr(optimizing._Optimization, "_proposals", lambda *_: {"plan": split})
+        monkeypatch.setattr(observing.Observer, "observe", interrupted_observe)
+    options = {"costs": costs, "budget_s": None, "isolate": False, "progress": False}
+    with pytest.raises(KeyboardInterrupt):
+        hl.optimize(digits, ["ACC", "CPU"], **options)
+    assert isinstance(hl.last_interrupted(), hl.CostModel)
+
+
 @pytest.mark.slow
 def test_devices_without_counters_are_measured_part_by_part(digits, few_placements, monkeypatch):
     """The runtime's counters are there on every device here, so their reading is cut off."""
-    from hetero_lab.experiments.search import observer as observing
-
     real = observing.nodes_and_conversions
 
     def without_acc(counters, partition, graph):
