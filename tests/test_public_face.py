@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +27,7 @@ ON_PURPOSE = {
     "turns": "a sweep turns until its budget ends, a verification so often",
     "unsupported": "emulate(None) lacks nothing, which a device stores as an empty set",
 }
+IMPORTS = re.compile(r"^ *from (hetero_lab[\w.]*) import (\([^)]*\)|.+)$", re.M)
 RACES = {"advise", "optimize", "recover_accuracy", "sweep"}
 
 
@@ -60,6 +63,27 @@ def test_an_argument_has_one_default():
     assert found["isolate"]["True"] == RACES
     assert found["progress"].keys() == {"True"}
     assert found["max_drop"].keys() == {"0.01"}
+
+
+def test_below_the_public_face_no_model_is_prepared_again():
+    # Functions that take whatever a user has are called by users, and by the command line.
+    package = Path(hl.__file__).parent
+    taking = {
+        f"{inspect.unwrap(function).__module__}.{inspect.unwrap(function).__name__}"
+        for name, function in public_functions()
+        if "." not in name and "Source" in str(inspect.signature(function))
+    }
+    assert "hetero_lab.experiments.sweep.sweep.sweep" in taking
+    found = {
+        (path.relative_to(package).as_posix(), f"{module}.{name}")
+        for path in package.rglob("*.py")
+        if path != package / "__init__.py" and path.parent.name != "cli"
+        for module, names in IMPORTS.findall(path.read_text("utf-8"))
+        for name in re.findall(r"\w+", names)
+        if f"{module}.{name}" in taking
+    }
+    # Whose model is a sample of its own.
+    assert found == {("experiments/sweep/measure_noise.py", "hetero_lab.model.read.load")}
 
 
 @pytest.mark.parametrize("name", sorted(hl._RENAMED))  # pyright: ignore[reportPrivateUsage]
