@@ -237,8 +237,8 @@ def advise_together(
     MeasurementError
         No combination runs, or nothing usable was measured of a model alone.
     """
-    combinations, left_out = _combinations(advices, objective, memory_limit)
-    race = _Race(list(combinations), objective, seed, core)
+    combinations, left_out = possible_combinations(advices, objective, memory_limit)
+    race = PipelineRace(list(combinations), objective, seed, core)
     race.interrupted = any(advice.interrupted for advice in advices.values())
     if not race.interrupted:
         with SearchProgress(watch, show=progress) as bar:
@@ -251,7 +251,7 @@ def advise_together(
     best = next((c for c in judged if c.judgement == BEST), judged[0])
     return PipelineAdvice(
         best={name: c.placement for name, c in best.chosen.items()},
-        verdict="\n".join(_sentences(judged, best, objective, left_out, race)),
+        verdict="\n".join(pipeline_verdict(judged, best, objective, left_out, race)),
         advices=dict(advices),
         combinations=tuple(judged),
         left_out=tuple(left_out.items()),
@@ -260,7 +260,7 @@ def advise_together(
     )
 
 
-def _combinations(
+def possible_combinations(
     advices: Mapping[str, Advice], objective: str, memory_limit: MemoryLimit | None
 ) -> tuple[list[Combination], dict[str, str]]:
     """Return what is best for each alone, then other devices for some, the promising ones first."""
@@ -315,7 +315,7 @@ def _expected_us(combination: Combination, objective: str) -> float:
     return max(busy.values()) + (sum(alone) if objective == LATENCY else 0.0)
 
 
-class _Race:
+class PipelineRace:
     """Measures combinations in turns; those that are slower beyond the intervals drop out."""
 
     def __init__(self, given: list[Combination], objective: str, seed: int, core: ov.Core):
@@ -437,12 +437,12 @@ def _alone_us(candidate: Judged) -> float | None:
     return None if latency is None or candidate.row.requests > 1 else latency.us
 
 
-def _sentences(
+def pipeline_verdict(
     judged: Sequence[Combination],
     best: Combination,
     objective: str,
     left_out: Mapping[str, str],
-    race: _Race,
+    race: PipelineRace,
 ) -> list[str]:
     """Say what is best together, what that costs each model, and what could not be tried."""
     reference = judged[0]

@@ -50,7 +50,7 @@ def test_each_model_is_advised_alone_and_all_are_measured_together(advice):
     assert "all at work at once" in advice.verdict
 
 
-class GivenLevels(pipeline._Race):
+class GivenLevels(pipeline.PipelineRace):
     """A race whose turns take what is given, one list a combination, the first the reference."""
 
     def __init__(self, *levels_us: list[float]):
@@ -146,10 +146,10 @@ def measured(combination: pipeline.Combination, **turn_us: float) -> pipeline.Co
 
 
 def sentences(combinations, objective="latency", left_out=None) -> str:
-    race = pipeline._Race(list(combinations), objective, 0, ov.Core())
+    race = pipeline.PipelineRace(list(combinations), objective, 0, ov.Core())
     judged = race.judged()
     best = next((c for c in judged if c.judgement == "best"), judged[0])
-    return "\n".join(pipeline._sentences(judged, best, objective, left_out or {}, race))
+    return "\n".join(pipeline.pipeline_verdict(judged, best, objective, left_out or {}, race))
 
 
 def test_memory_is_that_of_all_models_together_and_the_first_that_fits_is_said_to_be_that():
@@ -157,12 +157,12 @@ def test_memory_is_that_of_all_models_together_and_the_first_that_fits_is_said_t
     each = advices["a"].chosen.bound.graph.weight_bytes
     # Each fits a device alone, the two together do not fit one.
     limit: dict[str, int | str] = {"CPU": each, "PIPEMEM": each}
-    found, left_out = pipeline._combinations(advices, "latency", limit)
+    found, left_out = pipeline.possible_combinations(advices, "latency", limit)
     assert [c.label for c in found] == ["a: CPU, b: PIPEMEM", "a: PIPEMEM, b: CPU"]
     assert list(left_out) == ["a: CPU, b: CPU", "a: PIPEMEM, b: PIPEMEM"]
     pool: dict[Any, int] = {("PIPEMEM", "CPU"): 2 * each - 1}
     with pytest.raises(PlanError, match="CPU and PIPEMEM would hold .* more than the limit of"):
-        pipeline._combinations(advices, "latency", pool)
+        pipeline.possible_combinations(advices, "latency", pool)
     first, second = found
     said = sentences([measured(first, a=10.0, b=30.0), second], left_out=left_out)
     assert "That is also the first that keeps to memory_limit=." in said
@@ -171,15 +171,15 @@ def test_memory_is_that_of_all_models_together_and_the_first_that_fits_is_said_t
     assert "That is 0.100 of the time" in said
     assert "of the first that keeps to memory_limit= (a: CPU, b: PIPEMEM)." in said
     assert f"{first.label} is the first that keeps to memory_limit=." in sentences(found)
-    (free, *_), _ = pipeline._combinations(advices, "latency", {})
+    (free, *_), _ = pipeline.possible_combinations(advices, "latency", {})
     said = sentences([measured(free, a=20.0, b=20.0)])
     assert "That is also what is best for each model alone." in said
     with pytest.raises(PlanError, match="No combination keeps to memory_limit="):
-        pipeline._combinations(advices, "latency", {"CPU": each - 1, "PIPEMEM": each - 1})
+        pipeline.possible_combinations(advices, "latency", {"CPU": each - 1, "PIPEMEM": each - 1})
 
 
 def pipeline_advice(objective: str, **advices: Advice) -> PipelineAdvice:
-    first, *others = pipeline._combinations(advices, objective, {})[0]
+    first, *others = pipeline.possible_combinations(advices, objective, {})[0]
     combinations = (measured(first, **dict.fromkeys(advices, 20.0)), *others)
     best = {name: candidate.placement for name, candidate in first.chosen.items()}
     return PipelineAdvice(best, "", advices, combinations, (), objective)
@@ -263,7 +263,7 @@ def test_what_is_slower_beyond_the_intervals_is_said_so(advice):
     first, *_ = advice.combinations
     turns = [{"det": 10.0 + 0.01 * n, "rec": 1.0} for n in range(8)]
     slow = [{"det": 20.0 + 0.01 * n, "rec": 1.0} for n in range(8)]
-    race = pipeline._Race([], "latency", 0, ov.Core())
+    race = pipeline.PipelineRace([], "latency", 0, ov.Core())
     race.combinations = [
         replace(first, turns_us=tuple(slow)),
         replace(first, turns_us=tuple(turns)),
