@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from hetero_lab.experiments.search.advise import advise as advise
     from hetero_lab.experiments.search.calibrate import calibrate as calibrate
     from hetero_lab.experiments.search.explain import explain as explain
+    from hetero_lab.experiments.search.measured_memory import measure_memory as measure_memory
     from hetero_lab.experiments.search.optimize import Optimized as Optimized, optimize as optimize
     from hetero_lab.experiments.search.pipeline import PipelineAdvice as PipelineAdvice
     from hetero_lab.experiments.search.recover import (
@@ -214,6 +215,7 @@ _WHERE = {
     "last_interrupted": "interrupts",
     "lint": "lint.lint",
     "load": "model.read",
+    "measure_memory": "experiments.search.measured_memory",
     "measure_noise": "experiments.sweep.measure_noise",
     "optimize": "experiments.search.optimize",
     "partition": "placement.partition",

@@ -129,7 +129,8 @@ def nothing_fits(pairwise: Pairwise, pools: Pools) -> PlanError:
         only = pairwise.allowed[:, members].any(axis=1) & (
             pairwise.allowed.sum(axis=1) == pairwise.allowed[:, members].sum(axis=1)
         )
-        held = sum(t.n_bytes for t in pairwise.held if any(only[unit] for unit in t.users))
+        bound = [only[list(term.users)].any() for term in pairwise.held]
+        held = int(pairwise.held_bytes[bound][:, members].sum(axis=0).min())
         if held > limit:
             ops = [op for unit in np.flatnonzero(only) for op in pairwise.units[unit]]
             forced.append(
@@ -143,7 +144,7 @@ def nothing_fits(pairwise: Pairwise, pools: Pools) -> PlanError:
         if free
         else "Raise a limit, or leave one device without."
     )
-    whole = sum(term.n_bytes for term in pairwise.held)
+    whole = int(pairwise.held_bytes.sum(axis=0).min())
     why = "; ".join(forced) or (
         f"weights and states are at least {bytes_text(whole)}, boundary tensors come on top"
     )

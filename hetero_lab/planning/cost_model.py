@@ -19,6 +19,7 @@ from hetero_lab.planning.cost_terms import (
     BoundaryCost,
     CostTerms,
     LostFusion,
+    MeasuredBytes,
     Reorder,
     Unit,
     check_costs,
@@ -376,6 +377,10 @@ def _to_data(costs: CostModel) -> dict[str, Any]:
             [t.op, t.port, list(t.leave_us), list(t.enter_us), list(t.keeps)]
             for t in costs.reorders
         ],
+        "measured_memory": {
+            device: [[list(part.units), part.weight_bytes, part.state_bytes] for part in parts]
+            for device, parts in costs.measured_memory.items()
+        },
         "validation": [
             [r.label, r.predicted_us, r.measured_us, r.n_subgraphs] for r in costs.validation_rows
         ],
@@ -424,6 +429,13 @@ def _from_data(data: dict[str, Any]) -> CostModel:
         prefill=_from_data({**data["prefill"], "graph": data["graph"]})
         if data.get("prefill")
         else None,
+        measured_memory={
+            str(device): tuple(
+                MeasuredBytes(tuple(map(int, units)), int(weights), int(states))
+                for units, weights, states in parts
+            )
+            for device, parts in data.get("measured_memory", {}).items()
+        },
         fingerprint=str(data["fingerprint"]),
         validation_rows=tuple(
             ValidationRow(str(label), float(predicted), float(measured), int(n))

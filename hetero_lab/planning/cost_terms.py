@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hetero_lab.errors import PlanError, names_at_hand, shorten
 from hetero_lab.model.opgraph import Op, OpGraph, Tensor
@@ -87,6 +87,19 @@ class Reorder:
     keeps: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class MeasuredBytes:
+    """Memory that a device was measured to take as soon as it has one of some units.
+
+    ``units`` are their numbers. ``weight_bytes`` are there once the submodel has run,
+    ``state_bytes`` come with the length of the context.
+    """
+
+    units: tuple[int, ...]
+    weight_bytes: int
+    state_bytes: int
+
+
 @dataclass(frozen=True)
 class CostTerms:
     """The costs of one model on some devices.
@@ -111,6 +124,9 @@ class CostTerms:
     spread_us
         What an inference takes longer when its memory is spread over many subgraphs: each has
         its own, so that caches hold less of it. With n subgraphs (n − 1)/(n + 4) of it is paid.
+    measured_memory
+        For each device whose memory was measured, what it takes. That of the others is counted
+        from the graph.
 
     Raises
     ------
@@ -131,6 +147,7 @@ class CostTerms:
     lost_fusion: tuple[LostFusion, ...] = ()
     reorders: tuple[Reorder, ...] = ()
     spread_us: float = 0.0
+    measured_memory: Mapping[str, tuple[MeasuredBytes, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _check(self)
@@ -209,6 +226,12 @@ def _check(costs: CostTerms) -> None:
             raise PlanError(f"{where}: the op has no such output.")
         _check_lengths([term.leave_us, term.enter_us], len(devices), where)
         check_costs([*term.leave_us, *term.enter_us], where)
+    costs.check_devices(costs.measured_memory)
+    for device, parts in costs.measured_memory.items():
+        for part in parts:
+            check_costs([part.weight_bytes, part.state_bytes], f"The memory measured on {device}")
+            if not part.units or not set(part.units) <= set(range(len(costs.units))):
+                raise PlanError(f"The memory measured on {device} is not that of units there are.")
     _check_layouts(costs)
     _check_sum(costs)
 

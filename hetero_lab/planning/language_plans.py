@@ -7,7 +7,7 @@ many as there are layers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hetero_lab.errors import PlanError, did_you_mean, shorten
-from hetero_lab.model.blocks import Blocks, find_blocks
+from hetero_lab.model.blocks import find_blocks
 from hetero_lab.model.language import Scenario, expect_scenario
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
@@ -219,7 +219,7 @@ def block_curve(
         curve = hl.block_curve(costs)
         hl.views.block_curve(curve)
     """
-    runs = _Runs.of(costs)
+    phases = _Phases.of(costs)
     device = costs.devices[0] if device is None else device
     if device not in costs.devices:
         raise PlanError(
@@ -227,14 +227,14 @@ def block_curve(
             f"{did_you_mean(str(device), costs.devices)} Devices: {', '.join(costs.devices)}."
         )
     pools = memory_pools(costs.devices, memory_limit)
-    fitting = runs.fitting(pools)
-    n_blocks = (runs.blocks == costs.devices.index(device)).sum(axis=1)
-    step_ns = runs.step_ns()
+    fitting = phases.fitting(pools)
+    n_blocks = (phases.step.blocks == costs.devices.index(device)).sum(axis=1)
+    step_ns = phases.step.latency_ns
     points = []
     for n in np.unique(n_blocks[fitting]).tolist():
         at = min(fitting[n_blocks[fitting] == n].tolist(), key=step_ns.__getitem__)
-        points.append(runs.point(at, n))
-    return BlockCurve(device, tuple(points), runs.scenario, dict(costs.emulated))
+        points.append(phases.point(at, n))
+    return BlockCurve(device, tuple(points), phases.scenario, dict(costs.emulated))
 
 
 def plan_phases(costs: CostModel, *, memory_limit: MemoryLimit | None = None) -> PhasePlan:
@@ -267,27 +267,27 @@ def plan_phases(costs: CostModel, *, memory_limit: MemoryLimit | None = None) ->
         costs = hl.calibrate(llm, ["GPU", "CPU"], scenario=hl.Scenario(1024, 64))
         hl.plan_phases(costs, memory_limit={"GPU": "100MiB"}).verdict
     """
-    runs = _Runs.of(costs)
+    phases = _Phases.of(costs)
     pools = memory_pools(costs.devices, memory_limit)
-    fitting = runs.fitting(pools)
-    new = runs.scenario.new_tokens - 1
+    fitting = phases.fitting(pools)
+    new = phases.scenario.new_tokens - 1
     best = _best_pair(
-        runs.first_ns(), new * runs.step_ns(), fitting, fitting, runs.move_ns,
-        lambda first, others: runs.keep_within(first, others, pools),
+        phases.first.latency_ns, new * phases.step.latency_ns, fitting, fitting, phases.move_ns,
+        lambda first, others: phases.keep_within(first, others, pools),
     )  # fmt: skip
     assert best is not None  # some placement fits
     one, prefill, decode = best
     assert one is not None
-    first, rest = runs.point(prefill, 0), runs.point(decode, 0)
-    whole = runs.point(one, 0)
+    first, rest = phases.point(prefill, 0), phases.point(decode, 0)
+    whole = phases.point(one, 0)
     return PhasePlan(
-        scenario=runs.scenario,
+        scenario=phases.scenario,
         prefill=first.affinity,
         decode=rest.affinity,
-        memory=runs.memory_of_both(prefill, decode),
+        memory=phases.memory_of_both(prefill, decode),
         ttft_ms=first.ttft_ms,
         tpot_ms=rest.tpot_ms,
-        move_ms=float(runs.move_ns(prefill, np.array([decode]))[0]) / 1e6,
+        move_ms=float(phases.move_ns(prefill, np.array([decode]))[0]) / 1e6,
         one=whole.affinity,
         one_ms=whole.ttft_ms + new * whole.tpot_ms,
         differ=prefill != decode,
@@ -337,7 +337,7 @@ def plan_static_phases(
     expect_costs(decode)
     devices = decode.devices
     pools = memory_pools(devices, memory_limit)
-    sides = [_StaticPhase.of(costs) for costs in (prefill, decode)]
+    sides = [_Runs.of(costs) for costs in (prefill, decode)]
     if prefill.devices != devices or sides[0].n_blocks != sides[1].n_blocks:
         raise PlanError(
             f"These costs do not belong together: {sides[0].n_blocks} layers on "
@@ -347,7 +347,9 @@ def plan_static_phases(
     allowed = sides[0].allowed & sides[1].allowed
     blocks = sides[1].blocks
     cache = _cache_bytes(decode.graph, blocks, len(devices))
-    own = [side.held_bytes for side in sides]
+    own = [
+        np.dstack([side.held_bytes(side.is_held), side.boundary_bytes]) for side in sides
+    ]  # [placements, devices, 3]
     alone = own[0].sum(axis=2) + own[1].sum(axis=2) + cache.sum(axis=2)
     every = np.flatnonzero(allowed)
     fitting = every[_within(alone[every], pools)]
@@ -366,14 +368,13 @@ def plan_static_phases(
         return allowed[others] & _within(held, pools)
 
     new = scenario.new_tokens - 1
-    first_ns, step_ns = (side.latency_ns() for side in sides)
+    first_ns, step_ns = (side.latency_ns for side in sides)
     best = _best_pair(first_ns, new * step_ns, every, fitting, move_ns, keeps)
     if best is None:
-        least = bytes_text(int(alone.sum(axis=1).min()))
         raise PlanError(
             f"No placement by layer keeps both static models within memory_limit "
-            f"({pools_text(devices, pools)}): they need at the least {least} in all, weights in "
-            "each. Raise a limit, shorten the scenario, or add a device."
+            f"({pools_text(devices, pools)}), weights in each: {_nearest(alone, devices, pools)}. "
+            "Raise a limit, shorten the scenario, or add a device."
         )
     one, first, rest = best
     ttft_ms, tpot_ms = sides[0].predicted_ms(first), sides[1].predicted_ms(rest)
@@ -449,8 +450,11 @@ def _cache_bytes(graph: OpGraph, blocks: np.ndarray, n_devices: int) -> np.ndarr
 
 
 @dataclass(frozen=True, eq=False)
-class _StaticPhase:
-    """One static model, in every placement that gives each device one run of layers."""
+class _Runs:
+    """One model in every placement in which each device has one run of layers, or none.
+
+    What is before the first layer goes with it, what is after the last one with that.
+    """
 
     costs: CostModel
     pairwise: Pairwise
@@ -458,14 +462,16 @@ class _StaticPhase:
     choices: np.ndarray  # the device of each unit, [placements, units]
 
     @classmethod
-    def of(cls, costs: CostModel) -> _StaticPhase:
-        found = find_blocks(costs.graph)
-        if not found.n_blocks:
-            raise PlanError(f"{shorten(costs.graph.name)} has no repeated layers to place.")
+    def of(cls, costs: CostModel) -> _Runs:
+        graph = costs.graph
+        found = find_blocks(graph)
         n, n_devices = found.n_blocks, len(costs.devices)
+        if not n:
+            raise PlanError(f"{shorten(graph.name)} has no repeated layers to place.")
         blocks = np.array(list(runs(n, n_devices, _MOST_RUNS)), dtype=np.int64)
+        block_of = [found.of_op[graph.index_of[unit.ops[0]]] for unit in costs.units]
         pairwise = Pairwise.build(costs.objective, [unit.ops for unit in costs.units])
-        return cls(costs, pairwise, blocks, _choices(costs, found, blocks))
+        return cls(costs, pairwise, blocks, blocks[:, np.clip(block_of, 0, n - 1)])
 
     @property
     def n_blocks(self) -> int:
@@ -478,53 +484,55 @@ class _StaticPhase:
         return np.all(self.pairwise.allowed[units, self.choices], axis=1)
 
     @cached_property
-    def held_bytes(self) -> np.ndarray:
-        """Bytes of weights, states and boundaries of each device, ``[placements, devices, 3]``."""
-        held = np.zeros((*self.blocks.shape[:1], self.pairwise.n_devices, 3), dtype=np.int64)
-        for device in range(self.pairwise.n_devices):
-            held[:, device, 0] = self.pairwise.least_bytes(self.choices, device, boundaries=False)
-            held[:, device, 2] = self.pairwise.least_bytes(self.choices, device)
-        held[:, :, 2] -= held[:, :, 0]
-        return held
-
     def latency_ns(self) -> np.ndarray:
-        """Return the time of an inference, ``[placements]``."""
+        """The time of an inference, ``[placements]``: pairwise part, a subgraph for each run."""
         work = self.pairwise.values_ns(self.choices, LATENCY)
         return work + subgraphs_of_runs_ns(self.pairwise, self.blocks)
 
+    @cached_property
+    def is_held(self) -> np.ndarray:
+        """Whether a device holds each of ``held``, ``[placements, terms, devices]``."""
+        on = self.choices[:, :, None] == np.arange(self.pairwise.n_devices)
+        held = [on[:, list(term.users)].any(axis=1) for term in self.pairwise.held]
+        return np.stack(held, axis=1)
+
+    def held_bytes(self, is_held: np.ndarray) -> np.ndarray:
+        """Return bytes of weights and states of each device, ``[placements, devices, 2]``."""
+        terms = self.pairwise.held
+        sizes = np.array([(t.weight_bytes, t.state_bytes) for t in terms], dtype=np.int64)
+        return np.einsum("ntd,tkd->ndk", is_held, sizes)
+
+    @cached_property
+    def boundary_bytes(self) -> np.ndarray:
+        """Bytes of boundary tensors of each device, ``[placements, devices]``."""
+        least = self.pairwise.least_bytes
+        each = range(self.pairwise.n_devices)
+        found = [least(self.choices, d) - least(self.choices, d, boundaries=False) for d in each]
+        return np.stack(found, axis=1)
+
+    def devices(self, number: int) -> np.ndarray:
+        """Return the device of every node in a placement."""
+        return self.pairwise.devices(self.choices[number])
+
     def predicted_ms(self, number: int) -> float:
         """Return the time of a placement with the partition that HETERO makes of it."""
-        devices = self.pairwise.devices(self.choices[number])
-        return self.costs.objective.evaluate(devices).value_ns(LATENCY) / 1e6
+        return self.costs.objective.evaluate(self.devices(number)).value_ns(LATENCY) / 1e6
 
     def affinity(self, number: int) -> Affinity:
         """Return a placement by op."""
-        return self.costs.objective.affinity(self.pairwise.devices(self.choices[number]))
-
-
-def _choices(costs: CostModel, found: Blocks, blocks: np.ndarray) -> np.ndarray:
-    """Return the device of each unit for the devices of blocks.
-
-    What is before the first layer goes with it, what is after the last one with that.
-    """
-    index_of = costs.graph.index_of
-    block_of = [found.of_op[index_of[unit.ops[0]]] for unit in costs.units]
-    return blocks[:, np.clip(block_of, 0, found.n_blocks - 1)]
+        return self.costs.objective.affinity(self.devices(number))
 
 
 @dataclass(frozen=True, eq=False)
-class _Runs:
-    """Every placement in which each device has one run of layers, or none."""
+class _Phases:
+    """Both phases of a language model with states, in the same placements."""
 
-    costs: CostModel
-    prefill: CostModel
+    step: _Runs
+    first: _Runs
     scenario: Scenario
-    pairwise: Pairwise
-    blocks: np.ndarray  # the device of each block, [placements, blocks]
-    choices: np.ndarray  # the device of each unit, [placements, units]
 
     @classmethod
-    def of(cls, costs: CostModel) -> _Runs:
+    def of(cls, costs: CostModel) -> _Phases:
         expect_costs(costs)
         if costs.prefill is None or costs.scenario is None:
             raise PlanError(
@@ -532,29 +540,7 @@ class _Runs:
                 "and a further token. Make them with hetero_lab.calibrate(model, devices, "
                 "scenario=…)."
             )
-        found = find_blocks(costs.graph)
-        n, n_devices = found.n_blocks, len(costs.devices)
-        blocks = np.array(list(runs(n, n_devices, _MOST_RUNS)), dtype=np.int64)
-        pairwise = Pairwise.build(costs.objective, [unit.ops for unit in costs.units])
-        choices = _choices(costs, found, blocks)
-        allowed = pairwise.allowed[np.arange(choices.shape[1]), choices].all(axis=1)
-        return cls(
-            costs, costs.prefill, costs.scenario, pairwise, blocks[allowed], choices[allowed]
-        )
-
-    def step_ns(self) -> np.ndarray:
-        """Return the time of a further token, ``[placements]``."""
-        return self._latency_ns(self.pairwise)
-
-    def first_ns(self) -> np.ndarray:
-        """Return the time of the first token, ``[placements]``."""
-        units = [unit.ops for unit in self.prefill.units]
-        return self._latency_ns(Pairwise.build(self.prefill.objective, units))
-
-    def _latency_ns(self, pairwise: Pairwise) -> np.ndarray:
-        """Return the pairwise part, with a subgraph for each run."""
-        work = pairwise.values_ns(self.choices, LATENCY)
-        return work + subgraphs_of_runs_ns(pairwise, self.blocks)
+        return cls(_Runs.of(costs), _Runs.of(costs.prefill), costs.scenario)
 
     def fitting(self, pools: Pools) -> np.ndarray:
         """Return the numbers of the placements that keep to memory limits.
@@ -564,103 +550,66 @@ class _Runs:
         PlanError
             None does.
         """
-        every = np.arange(len(self.choices))
-        held = self._bytes(self._held, self._boundaries)
+        every = np.flatnonzero(self.step.allowed)
+        held = self._bytes(self.step.is_held, self.step.boundary_bytes)[every]
         found = every[_within(held, pools)]
         if not len(found):
-            devices = self.costs.devices
-            least = "; ".join(
-                f"{' and '.join(devices[d] for d in pool.devices)} hold at the least "
-                f"{bytes_text(int(held[:, list(pool.devices)].sum(axis=1).min()))}"
-                for pool in pools
-            )
+            devices = self.step.costs.devices
             raise PlanError(
                 f"No placement by layer keeps within memory_limit ({pools_text(devices, pools)}) "
-                f"at a context of {self.scenario.context_tokens} tokens: {least}. Raise a limit, "
-                "shorten the scenario, or add a device."
+                f"at a context of {self.scenario.context_tokens} tokens: "
+                f"{_nearest(held, devices, pools)}. Raise a limit, shorten the scenario, or add a "
+                "device."
             )
         return found
 
     def keep_within(self, prefill: int, others: np.ndarray, pools: Pools) -> np.ndarray:
         """Return which of ``others`` for decoding fit beside a placement for the prompt."""
-        held = self._held[prefill] | self._held[others]
-        boundaries = np.where(
+        held, boundaries = self.step.is_held, self.step.boundary_bytes
+        both = np.where(
             (others == prefill)[:, None],
-            self._boundaries[others],
-            self._boundaries[prefill] + self._boundaries[others],
+            boundaries[others],
+            boundaries[prefill] + boundaries[others],
         )
-        return _within(self._bytes(held, boundaries), pools)
+        return _within(self._bytes(held[prefill] | held[others], both), pools)
 
-    def _bytes(self, held: np.ndarray, boundaries: np.ndarray) -> np.ndarray:
-        sizes = np.array([term.n_bytes for term in self.pairwise.held], dtype=np.int64)
-        return np.einsum("ntd,t->nd", held, sizes) + boundaries
-
-    @cached_property
-    def _held(self) -> np.ndarray:
-        """Whether each constant and state is on each device, ``[placements, terms, devices]``."""
-        on = self.choices[:, :, None] == np.arange(self.pairwise.n_devices)
-        return np.stack([on[:, list(t.users)].any(axis=1) for t in self.pairwise.held], axis=1)
-
-    @cached_property
-    def _boundaries(self) -> np.ndarray:
-        """Bytes of boundary tensors of each device, ``[placements, devices]``."""
-        every = range(self.pairwise.n_devices)
-        return np.stack(
-            [
-                self.pairwise.least_bytes(self.choices, device)
-                - self.pairwise.least_bytes(self.choices, device, boundaries=False)
-                for device in every
-            ],
-            axis=1,
-        )
-
-    @cached_property
-    def _state_bytes(self) -> np.ndarray:
-        """Bytes of the states of each unit at the length of the context."""
-        table = MemoryTable.of(self.costs.graph)
-        unit = self.costs.objective.unit_of[table.states]
-        sizes = table.n_bytes[table.first_tensor[table.states]]
-        return np.bincount(unit, weights=sizes, minlength=self.choices.shape[1])
+    def _bytes(self, is_held: np.ndarray, boundaries: np.ndarray) -> np.ndarray:
+        return self.step.held_bytes(is_held).sum(axis=2) + boundaries
 
     def move_ns(self, prefill: int, others: np.ndarray) -> np.ndarray:
         """Return what handing the key-value cache of the prompt to ``others`` costs."""
-        objective = self.costs.objective
+        objective, choices = self.step.costs.objective, self.step.choices
         share = self.scenario.prompt_tokens / self.scenario.context_tokens
-        table = MemoryTable.of(self.costs.graph)
+        table = MemoryTable.of(self.step.costs.graph)
         unit = objective.unit_of[table.states]
-        n_states = np.bincount(unit, minlength=self.choices.shape[1])
-        source, target = self.choices[prefill][None], self.choices[others]
+        sizes = table.n_bytes[table.first_tensor[table.states]]
+        n_states = np.bincount(unit, minlength=choices.shape[1])
+        n_bytes = np.bincount(unit, weights=sizes, minlength=choices.shape[1])
+        source, target = choices[prefill][None], choices[others]
         ns = objective.fixed_ns[source, target] * n_states
-        ns = ns + objective.ns_per_byte[source, target] * self._state_bytes * share
+        ns = ns + objective.ns_per_byte[source, target] * n_bytes * share
         return np.where(source == target, 0, np.rint(ns)).astype(np.int64).sum(axis=1)
 
     def point(self, number: int, n_blocks: int) -> CurvePoint:
         """Predict a placement with the partition that HETERO makes of it."""
-        objective = self.costs.objective
-        devices = self.pairwise.devices(self.choices[number])
-        step = objective.evaluate(devices)
-        held = objective.memory_bytes(devices, step)
-        first = self.prefill.objective.evaluate(devices)
+        objective, devices = self.step.costs.objective, self.step.devices(number)
+        held = objective.memory_bytes(devices, objective.evaluate(devices))
         return CurvePoint(
             n_blocks=n_blocks,
-            affinity=objective.affinity(devices),
-            memory=self._memory(held, self.blocks[number]),
-            ttft_ms=first.value_ns(LATENCY) / 1e6,
-            tpot_ms=step.value_ns(LATENCY) / 1e6,
+            affinity=self.step.affinity(number),
+            memory=self._memory(held, self.step.blocks[number]),
+            ttft_ms=self.first.predicted_ms(number),
+            tpot_ms=self.step.predicted_ms(number),
         )
 
     def memory_of_both(self, prefill: int, decode: int) -> tuple[DeviceMemory, ...]:
         """Count what each device holds of two placements, what both hold once."""
         if prefill == decode:
             return self.point(prefill, 0).memory
-        both = np.array([prefill, decode])
-        states = np.zeros(self.pairwise.n_devices, dtype=np.int64)
-        for device in range(self.pairwise.n_devices):
-            here = (self.choices[both] == device).any(axis=0)
-            states[device] = int(self._state_bytes[here].sum())
-        held = self._bytes(self._held[prefill : prefill + 1] | self._held[decode], np.array(0))[0]
-        boundaries = self._boundaries[both].sum(axis=0)
-        return self._memory(np.stack([held - states, states, boundaries], axis=1), None)
+        held = self.step.is_held
+        of_both = self.step.held_bytes((held[prefill] | held[decode])[None])[0]
+        boundaries = self.step.boundary_bytes[[prefill, decode]].sum(axis=0)
+        return self._memory(np.column_stack([of_both, boundaries]), None)
 
     def _memory(self, held: np.ndarray, blocks: np.ndarray | None) -> tuple[DeviceMemory, ...]:
         def run(device: int) -> str:
@@ -669,13 +618,25 @@ class _Runs:
 
         return tuple(
             DeviceMemory(device, run(number), *map(int, held[number]))
-            for number, device in enumerate(self.costs.devices)
+            for number, device in enumerate(self.step.costs.devices)
         )
+
+
+def _excess(held: np.ndarray, pools: Pools) -> np.ndarray:
+    """Return by how much rows, bytes by device, exceed memory limits, ``[rows]``."""
+    excess = np.zeros(len(held), dtype=np.int64)
+    for pool, limit in pools.items():
+        excess += np.maximum(held[:, list(pool.devices)].sum(axis=1) - limit, 0)
+    return excess
 
 
 def _within(held: np.ndarray, pools: Pools) -> np.ndarray:
     """Return which rows, bytes by device, keep to memory limits."""
-    keeps = np.ones(len(held), dtype=bool)
-    for pool, limit in pools.items():
-        keeps &= held[:, list(pool.devices)].sum(axis=1) <= limit
-    return keeps
+    return _excess(held, pools) == 0
+
+
+def _nearest(held: np.ndarray, devices: Sequence[str], pools: Pools) -> str:
+    """Say what devices hold in the row that exceeds the limits least."""
+    row = held[_excess(held, pools).argmin()].tolist()
+    each = [f"{bytes_text(n)} on {device}" for n, device in zip(row, devices, strict=True) if n]
+    return f"the one that comes nearest holds {' and '.join(each)}"

@@ -197,14 +197,14 @@ class _Program:
     def _held(self, device: int) -> tuple[np.ndarray, np.ndarray]:
         """Return what is 1 for each constant and state that a device holds, and their bytes."""
         if device not in self.held:
-            terms = [term for term in self.pairwise.held if term.n_bytes]
+            terms = [term for term in self.pairwise.held if term.n_bytes[device]]
             variables = np.zeros(len(terms), dtype=np.int64)
             for at, term in enumerate(terms):
                 variables[at] = self.on[term.users[0], device]
                 if len(term.users) > 1:
                     variables[at] = self._variables(np.ones(1))[0]
                     self._at_least(variables[at], [self.on[u, device] for u in term.users])
-            self.held[device] = variables, np.array([t.n_bytes for t in terms], dtype=float)
+            self.held[device] = variables, np.array([t.n_bytes[device] for t in terms], dtype=float)
         return self.held[device]
 
     def _handed(self, device: int) -> tuple[np.ndarray, np.ndarray]:
@@ -239,7 +239,7 @@ class _Program:
 
     def minimise_fullest(self) -> None:
         """Set as the cost the weights and states of the device that holds most, as a share."""
-        whole = max(1, sum(term.n_bytes for term in self.pairwise.held))
+        whole = max(1, int(self.pairwise.held_bytes.max(axis=1).sum()))
         held = [self._held(device) for device in range(self.pairwise.n_devices)]
         device = np.repeat(np.arange(len(held)), [len(variables) for variables, _ in held])
         variable, size = (np.concatenate(parts) for parts in zip(*held, strict=True))

@@ -282,9 +282,17 @@ class Objective:
     def memory_bytes(self, devices: np.ndarray, evaluation: PlacementCost) -> np.ndarray:
         """Return the bytes of weights, states and boundary tensors, shape ``[devices, 3]``.
 
-        They are counted as :mod:`hetero_lab.planning.memory` says.
+        They are counted as :mod:`hetero_lab.planning.memory` says; weights and states of a device
+        whose memory was measured are what was measured.
         """
-        return self.memory.held_bytes(devices, evaluation.ids, len(self.devices))
+        held = self.memory.held_bytes(devices, evaluation.ids, len(self.devices))
+        for device, parts in self.terms.measured_memory.items():
+            number = self.devices.index(device)
+            here = set(np.unique(self.unit_of[devices == number]).tolist())
+            taken = [part for part in parts if not here.isdisjoint(part.units)]
+            held[number, 0] = sum(part.weight_bytes for part in taken)
+            held[number, 1] = sum(part.state_bytes for part in taken)
+        return held
 
     @property
     def memory(self) -> MemoryTable:

@@ -46,10 +46,19 @@ class PairTerm:
 
 @dataclass(frozen=True, eq=False)
 class HeldTerm:
-    """A constant that some units use, or a state: each device that has one of them holds it."""
+    """Constants and states that some units use: each device that has one of them holds all.
+
+    The bytes are those on each device, shape ``[devices]``.
+    """
 
     users: tuple[int, ...]
-    n_bytes: int
+    weight_bytes: np.ndarray
+    state_bytes: np.ndarray
+
+    @property
+    def n_bytes(self) -> np.ndarray:
+        """Both together."""
+        return self.weight_bytes + self.state_bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,14 +169,30 @@ class Pairwise:
         users: dict[int, set[int]] = {}
         for constant, op in zip(*objective.memory.constant_uses, strict=True):
             users.setdefault(int(constant), set()).add(int(objective.unit_of[op]))
-        for state in objective.memory.states.tolist():
-            users[state] = {int(objective.unit_of[state])}
-        sizes: dict[tuple[int, ...], int] = {}
-        for constant, units in users.items():
-            key = tuple(sorted(units))
-            n_bytes = objective.graph.ops[constant].outputs[0].n_bytes or 0
-            sizes[key] = sizes.get(key, 0) + n_bytes
-        return tuple(HeldTerm(key, size) for key, size in sizes.items())
+        states = objective.memory.states.tolist()
+        users |= {state: {int(objective.unit_of[state])} for state in states}
+        measured = objective.terms.measured_memory
+        counted = [number for number, d in enumerate(objective.devices) if d not in measured]
+        sizes: dict[tuple[int, ...], np.ndarray] = {}  # [weights or states, devices]
+
+        def sizes_of(units: Iterable[int]) -> np.ndarray:
+            nothing = np.zeros((2, self.n_devices), dtype=np.int64)
+            return sizes.setdefault(tuple(sorted(units)), nothing)
+
+        for node, units in users.items() if counted else ():
+            n_bytes = objective.graph.ops[node].outputs[0].n_bytes or 0
+            sizes_of(units)[int(node in states), counted] += n_bytes
+        for device, parts in measured.items():
+            number = objective.devices.index(device)
+            for part in parts:
+                sizes_of(part.units)[:, number] += part.weight_bytes, part.state_bytes
+        return tuple(HeldTerm(key, *each) for key, each in sizes.items())
+
+    @cached_property
+    def held_bytes(self) -> np.ndarray:
+        """Bytes of each of ``held`` on each device, ``[terms, devices]``."""
+        sizes = [term.n_bytes for term in self.held]
+        return np.array(sizes, dtype=np.int64).reshape(-1, self.n_devices)
 
     def least_bytes(
         self, choices: np.ndarray, device: int, *, boundaries: bool = True
@@ -179,7 +204,7 @@ class Pairwise:
         here = choices == device
         total = np.zeros(len(choices), dtype=np.int64)
         for term in self.held:
-            total += here[:, list(term.users)].any(axis=1) * term.n_bytes
+            total += here[:, list(term.users)].any(axis=1) * term.n_bytes[device]
         for term in self.tensors if boundaries else ():
             made = here[:, term.source] & ~here[:, list(term.users)].all(axis=1)
             received = ~here[:, term.source] & here[:, list(term.users)].any(axis=1)

@@ -339,7 +339,7 @@ class _PlanSearch:
         """Return the choice that gives each device in turn an equal part of the bytes."""
         sizes = np.zeros(len(self.pairwise.units))
         for term in self.pairwise.held:
-            sizes[term.users[0]] += term.n_bytes
+            sizes[term.users[0]] += term.n_bytes.max()
         n = self.pairwise.n_devices
         before = np.cumsum(sizes) - sizes / 2
         wanted = np.minimum(before * n // max(1.0, sizes.sum()), n - 1)

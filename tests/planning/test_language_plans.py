@@ -19,7 +19,11 @@ from hetero_lab.model.opgraph import CONSTANT
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
+from hetero_lab.planning.cost_terms import MeasuredBytes
+from hetero_lab.planning.design import placed
+from hetero_lab.planning.planner import plan_graph
 from hetero_lab.planning.units import block_units
+from hetero_lab.tables import bytes_text
 
 N = 4
 SCENARIO = hl.Scenario(12, 4)
@@ -178,10 +182,58 @@ def test_the_curve_is_drawn(graph):
     assert notes == ["0 layers", "2 layers", "4 layers"]
 
 
+@pytest.mark.parametrize("limit", [400_000, 1_100_000])
+def test_measured_memory_takes_the_place_of_what_is_counted(graph, limit):
+    costs = costs_of(graph, ("A", "B"), 3)
+    every, layers = range(N + 2), range(1, N + 1)
+    measured = [MeasuredBytes((unit,), 100_000 + unit, 50_000) for unit in every]
+    measured.append(MeasuredBytes(tuple(layers), 80_000, 7))
+    assert costs.prefill is not None
+    prefill = replace(costs.prefill, measured_memory={"A": tuple(measured)})
+    costs = replace(costs, measured_memory={"A": tuple(measured)}, prefill=prefill)
+
+    def held(choice: tuple[str, ...], affinity: Affinity) -> int:
+        units = [unit for unit in every if choice[unit] == "A"]
+        counted = held_bytes(costs, affinity), held_bytes(costs, affinity, boundaries=False)
+        boundaries = counted[0]["A"] - counted[1]["A"]
+        some = 80_007 if {*units} & {*layers} else 0
+        return sum(150_000 + unit for unit in units) + some + boundaries
+
+    fitting = []
+    for choice in itertools.product("AB", repeat=N + 2):
+        device_of = {op: d for unit, d in zip(costs.units, choice, strict=True) for op in unit.ops}
+        affinity = placed(graph, device_of)
+        if held(choice, affinity) <= limit:
+            fitting.append(costs.predict_us(affinity))
+    best = plan_graph(graph, costs, memory_limit={"A": limit})
+    chosen = tuple(best.affinity[unit.ops[0]] for unit in costs.units)
+    assert best.memory_bytes["A"] == held(chosen, best.affinity) <= limit
+    assert best.memory_bytes["B"] == held_bytes(costs, best.affinity)["B"]
+    solved = plan_graph(graph, costs, memory_limit={"A": limit}, solver="milp")
+    assert solved.memory_bytes["A"] <= limit
+    assert solved.lower_bound_us <= min(fitting) + 0.01
+    curve = hl.block_curve(costs, device="A", memory_limit={"A": limit})
+    for point in curve.points:
+        way = tuple(point.affinity[unit.ops[0]] for unit in costs.units)
+        assert point.held_bytes("A") == held(way, point.affinity) <= limit
+    both = hl.plan_phases(costs, memory_limit={"A": limit})
+    ops = [unit.ops[0] for unit in costs.units]
+    units = [unit for unit in every if "A" in {both.prefill[ops[unit]], both.decode[ops[unit]]}]
+    assert both.memory[0].weight_bytes == sum(100_000 + u for u in units) + 80_000 * bool(units)
+    assert both.memory[0].total_bytes <= limit
+
+
 def test_what_cannot_be_planned_is_said(graph):
     costs = costs_of(graph, ("A", "B"), 0)
-    with pytest.raises(PlanError, match=r"A and B 10 B\) at a context of 16 tokens: A and B"):
+    with pytest.raises(PlanError, match=r"A and B 10 B\) at a context of 16 tokens: the one that"):
         hl.plan_phases(costs, memory_limit={("A", "B"): 10})
+    every = [held_bytes(costs, affinity) for affinity in placements(costs).values()]
+    excess = [sum(max(n - 50_000, 0) for n in held.values()) for held in every]
+    nearest = [held for held, over in zip(every, excess, strict=True) if over == min(excess)]
+    told = [f"{bytes_text(held['A'])} on A and {bytes_text(held['B'])} on B." for held in nearest]
+    with pytest.raises(PlanError, match=r"A 50 KB; B 50 KB\).* comes nearest holds") as raised:
+        hl.plan_phases(costs, memory_limit={"A": 50_000, "B": 50_000})
+    assert any(text in str(raised.value) for text in told)
     with pytest.raises(PlanError, match="'C', which is not planned for"):
         hl.block_curve(costs, memory_limit={("A", "C"): 10})
     with pytest.raises(PlanError, match="'C' is not among the devices"):

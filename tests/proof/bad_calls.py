@@ -164,6 +164,7 @@ _plan = _asked("plan", model=lambda k: k.model, costs=lambda k: k.costs)
 _tokens = _asked("tokenize", model=lambda k: k.model, text=lambda k: "Hello")
 _text = _asked("detokenize", model=lambda k: k.model, token_ids=lambda k: [[1, 2]])
 _curve = _asked("block_curve", costs=lambda k: k.costs)
+_memory = _asked("measure_memory", model=lambda k: k.model, costs=lambda k: k.costs)
 _phases = _asked("plan_phases", costs=lambda k: k.costs)
 _static = _asked("static_phases", model=lambda k: k.model, scenario=lambda k: hl.Scenario(8, 8))
 _both = _asked(
@@ -947,6 +948,8 @@ PLANNING = [
     row("detokenize: no language model", _text(), ModelError, "no states"),
     row("block_curve: one inference", _curve(), PlanError, "further token", "scenario="),
     row("block_curve: costs that are none", _curve(costs="fast"), ArgumentError, "costs=", "str"),
+    row("measure_memory: one inference", _memory(), PlanError, "generation", "scenario="),
+    row("measure_memory: no costs", _memory(costs=7), ArgumentError, "costs=", "int"),
     row("plan_phases: one inference", _phases(), PlanError, "further token", "scenario="),
     row("plan_phases: no costs", _phases(costs=None), ArgumentError, "costs="),
     row("static_phases: no language model", _static(), ModelError, "no states"),

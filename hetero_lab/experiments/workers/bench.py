@@ -21,7 +21,13 @@ from hetero_lab.clock import now
 from hetero_lab.errors import MeasurementError, OutputPathError
 from hetero_lab.experiments.profile.measure import ProfileOptions, measure_profile
 from hetero_lab.experiments.profile.storage import agreement_to_json, to_json
-from hetero_lab.experiments.workers.requests import CompileAnswer, Job, SetUp, TurnAnswer
+from hetero_lab.experiments.workers.requests import (
+    CompileAnswer,
+    Job,
+    MeasureMemory,
+    SetUp,
+    TurnAnswer,
+)
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import partition_to_json
 from hetero_lab.placement.placement import BoundPlacement, Placement
@@ -29,6 +35,7 @@ from hetero_lab.runtime import peak_memory
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.generation import TOKEN_IDS
 from hetero_lab.runtime.inputs import given_or_generated
+from hetero_lab.runtime.private_memory import bytes_by_part, bytes_of_process
 from hetero_lab.runtime.reference import Agreement
 from hetero_lab.runtime.runners import (
     Execution,
@@ -180,6 +187,16 @@ class Bench:
         watch = Stopwatch.start(options.budget_s)
         arrays = self._arrays(job.variant)
         return to_json(measure_profile(self._placed(job), arrays, options, watch, progress=False))
+
+    def memory(self, asked: MeasureMemory) -> dict[str, tuple[int, int]]:
+        """Measure what the parts of a language model take on a device, or what the process does."""
+        bound = self._models[asked.variant]
+        if not asked.parts:
+            whole = Affinity.on_one(bound.graph, asked.device)
+            placement = Placement(whole, "memory", {asked.device: asked.properties})
+            return {"": bytes_of_process(BoundPlacement(bound, placement), asked.scenario)}
+        parts = Affinity.from_graph(bound.graph, asked.parts)
+        return bytes_by_part(bound, parts, asked.device, asked.properties, asked.scenario)
 
     def release(self, key: str) -> None:
         """Let go of a compiled placement."""

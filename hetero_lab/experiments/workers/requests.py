@@ -141,6 +141,21 @@ class MeasureProfile(Request[dict[str, Any]], frozen=True, kw_only=True):
     options: ProfileOptions
 
 
+class MeasureMemory(Request[dict[str, tuple[int, int]]], frozen=True, kw_only=True):
+    """Measure the private memory that the parts of a language model take on ``device``.
+
+    ``parts`` maps ops to names of parts. The answer is, for each part, bytes of weights and of
+    what comes with the context; without parts, for the process that runs all on the device.
+    """
+
+    answer = dict[str, tuple[int, int]]
+    variant: str
+    parts: dict[str, str]
+    device: str
+    properties: dict[str, Any]
+    scenario: Scenario
+
+
 class Release(Request[None], frozen=True, kw_only=True):
     """Let go of a compiled job."""
 
@@ -173,6 +188,7 @@ AnyRequest: TypeAlias = (
     | CompileCounted
     | ReadCounters
     | MeasureProfile
+    | MeasureMemory
     | Release
     | InferFile
 )

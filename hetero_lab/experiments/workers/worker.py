@@ -27,6 +27,7 @@ from hetero_lab.experiments.workers.requests import (
     CompileCounted,
     Hold,
     InferFile,
+    MeasureMemory,
     MeasureProfile,
     ReadCounters,
     Release,
@@ -55,6 +56,8 @@ def answer(bench: Bench, request: AnyRequest) -> Any:
             return bench.counters(job)
         case MeasureProfile(job=job, options=options):
             return bench.profile(job, options)
+        case MeasureMemory():
+            return bench.memory(request)
         case Release(key=key):
             return bench.release(key)
         case InferFile():

@@ -270,8 +270,10 @@ class Shown:
             how_many = f"{len(found)} op{'s' * (len(found) != 1)}"
             note = f"{how_many} with {squeeze(self.find, 30)!r} in the name"
             data = replace(data, marked=frozenset(found), notes=(*data.notes, note))
-        grain = COARSE if self._drawn(data, (), (), FINE).is_tangled else FINE
-        return self._drawn(data, self.unfold, found, grain)
+        fine = self._drawn(data, (), (), FINE)
+        if not (fine.is_tangled or self.unfold or found):
+            return fine
+        return self._drawn(data, self.unfold, found, COARSE if fine.is_tangled else FINE)
 
     def _drawn(
         self, data: GraphData, unfold: Collection[str], found: Iterable[int], grain: Grain

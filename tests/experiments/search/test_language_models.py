@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,11 @@ from counting_core import F32
 from small_language_models import decoder
 
 import hetero_lab as hl
-from hetero_lab.planning.cost_model import CostModel
+from hetero_lab.errors import MeasurementError
+from hetero_lab.model.context_length import graph_at_context
+from hetero_lab.model.read import prepare
+from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
+from hetero_lab.planning.units import block_units
 
 pytestmark = pytest.mark.slow
 
@@ -87,3 +92,54 @@ def test_what_is_optimised_has_the_right_tokens(model, core):
         "logits": "equal",
         "token_ids": "equal",
     }
+
+
+def equal_costs(model) -> CostModel:
+    """Return costs by which all placements are alike."""
+    graph = graph_at_context(prepare(model), SCENARIO.context_tokens)
+    costs = CostModel(
+        graph=graph,
+        devices=("ACC", "CPU"),
+        units=tuple(Unit(ops, (1.0, 1.0)) for ops in block_units(graph)),
+        boundaries=dict.fromkeys(itertools.product(["ACC", "CPU"], repeat=2), BoundaryCost(1.0)),
+        subgraph_us={"ACC": 1.0, "CPU": 1.0},
+        device_properties=PROPERTIES,
+        scenario=SCENARIO,
+    )
+    return replace(costs, prefill=costs)
+
+
+ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="no other system tells")
+
+
+@ON_LINUX
+def test_memory_is_measured_in_a_process_of_its_own(model, core, tmp_path):
+    costs = equal_costs(model)
+    measured = hl.measure_memory(model, costs, core=core)
+    assert measured.measured_memory["ACC"] == measured.measured_memory["CPU"]
+    assert measured.prefill.measured_memory == measured.measured_memory
+    parts = measured.measured_memory["CPU"]
+    assert sorted(part.units for part in parts) == [
+        (0,), (0, 1, 2, 3, 4, 5), (1,), (2,), (3,), (4,), (5,)
+    ]  # fmt: skip
+    # A plugin has code and room to work in for each op besides its weights.
+    assert sum(part.weight_bytes for part in parts) > costs.graph.weight_bytes
+    longer = replace(costs, scenario=hl.Scenario(600, 2))
+    more = hl.measure_memory(model, replace(longer, prefill=longer), core=core)
+    at_600, at_5 = (
+        sum(part.state_bytes for part in found.measured_memory["CPU"]) for found in (more, measured)
+    )
+    logits_bytes = 600 * 97 * 4
+    assert at_600 > at_5 + logits_bytes
+    measured.to_json(tmp_path / "costs.json")
+    read = CostModel.from_json(tmp_path / "costs.json")
+    assert read.measured_memory == measured.measured_memory
+    assert read.prefill is not None
+    assert read.prefill.measured_memory == measured.measured_memory
+
+
+@ON_LINUX
+def test_memory_of_a_model_that_cannot_be_cut_there_is_not_measured(core):
+    shared = hl.load(decoder(4))  # its layers share the op that shapes their empty states
+    with pytest.raises(MeasurementError, match="not measured: .*no valid model by itself"):
+        hl.measure_memory(shared, equal_costs(shared), core=core)
