@@ -25,6 +25,7 @@ from hetero_lab.runtime.compiled import (
     valid_submodels,
 )
 from hetero_lab.runtime.generation import CompiledSession, Session, steps
+from hetero_lab.runtime.pieces import build_model
 from hetero_lab.runtime.submodels import Submodel, compile_submodels, cut
 from hetero_lab.runtime.tensors import to_tensor
 
@@ -59,7 +60,7 @@ def start_runtime(device: str, properties: Mapping[str, Any], core: ov.Core) -> 
     """Run a small model, so that what a plugin needs for any is there."""
     x = ov.opset13.parameter([4, 4], np.float32)
     product = ov.opset13.matmul(x, np.ones((4, 4), np.float32), False, False)
-    model = ov.Model([ov.opset13.relu(product)], [x], "small")
+    model = build_model([ov.opset13.result(product)], [], [x], "small")
     core.compile_model(model, device, dict(properties))([np.ones((4, 4), np.float32)])
 
 

@@ -21,6 +21,7 @@ from hetero_lab.placement.block_ranges import block_range
 from hetero_lab.planning.cost_model import CostModel, expect_costs
 from hetero_lab.planning.cost_terms import MeasuredBytes
 from hetero_lab.planning.design import placed
+from hetero_lab.progress import Progress
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -30,7 +31,9 @@ _VARIANT = "model"
 _FEW = 4  # a cut is behind a quarter of the layers, another one before the last quarter
 
 
-def measure_memory(model: Source, costs: CostModel, *, core: ov.Core | None = None) -> CostModel:
+def measure_memory(
+    model: Source, costs: CostModel, *, progress: bool = True, core: ov.Core | None = None
+) -> CostModel:
     """Measure the memory that a language model takes on devices whose memory is the process's.
 
     Plans count weights as they are stored and the cache by its shape. A plugin takes more: it
@@ -51,6 +54,8 @@ def measure_memory(model: Source, costs: CostModel, *, core: ov.Core | None = No
         The one that was calibrated.
     costs
         What :func:`hetero_lab.calibrate` returned with a ``scenario``.
+    progress
+        Show what runs now.
 
     Returns
     -------
@@ -93,17 +98,20 @@ def measure_memory(model: Source, costs: CostModel, *, core: ov.Core | None = No
         )
     known: dict[str, tuple[MeasuredBytes, ...]] = {}
     measured: dict[str, tuple[MeasuredBytes, ...]] = {}
-    for device in inside:
-        properties = costs.device_properties.get(device, {})
-        same = f"{base[device]} {sorted(properties.items())!r}"
-        if same not in known:
-            known[same] = _measured(bound, costs, device)
-        measured[device] = known[same]
+    with Progress("measure memory", show=progress) as bar:
+        for device in inside:
+            properties = costs.device_properties.get(device, {})
+            same = f"{base[device]} {sorted(properties.items())!r}"
+            if same not in known:
+                known[same] = _measured(bound, costs, device, bar)
+            measured[device] = known[same]
     prefill = replace(costs.prefill, measured_memory=measured)
     return replace(costs, measured_memory=measured, prefill=prefill)
 
 
-def _measured(bound: BoundModel, costs: CostModel, device: str) -> tuple[MeasuredBytes, ...]:
+def _measured(
+    bound: BoundModel, costs: CostModel, device: str, bar: Progress
+) -> tuple[MeasuredBytes, ...]:
     """Return what the units before and after the layers take, each layer, and any of them."""
     found, index_of = find_blocks(costs.graph), costs.graph.index_of
     n, few = found.n_blocks, found.n_blocks // _FEW
@@ -114,10 +122,12 @@ def _measured(bound: BoundModel, costs: CostModel, device: str) -> tuple[Measure
             first, rest = f"layers {block_range(0, end - 1)}", f"layers {block_range(end, n - 1)}"
             parts = [first if block < end or end == n else rest for block in blocks]
             each = zip(costs.units, parts, strict=True)
+            bar.step(f"memory of {first} on {device}")
             part_of = placed(costs.graph, {op: part for unit, part in each for op in unit.ops})
             for part, n_bytes in _asked(factory, costs, device, dict(part_of)).items():
                 units = tuple(unit for unit, own in enumerate(parts) if own == part)
                 taken.append(MeasuredBytes(units, *(max(0, size) for size in n_bytes)))
+        bar.step(f"memory of a process with HETERO on {device}")
         (process,) = _asked(factory, costs, device, {}).values()
     *fitted, any_of_them = _fitted(blocks, n, taken)
     whole = taken[-1]  # behind the last layer there is no cut
