@@ -51,7 +51,7 @@ from hetero_lab.experiments.search.pipeline import (
     check_pipeline,
 )
 from hetero_lab.experiments.search.progress import SearchProgress
-from hetero_lab.experiments.search.recover import recover_accuracy
+from hetero_lab.experiments.search.recover import recover_bound
 from hetero_lab.experiments.sweep.options import Conditions, Dimensions, RunOptions
 from hetero_lab.experiments.sweep.reading import BUDGET_ENDED, INTERRUPTED
 from hetero_lab.experiments.sweep.result import Sweep
@@ -526,17 +526,16 @@ class _Inquiry:
         if kept is not None and kept.is_file():
             affinity = Affinity.from_json(kept)
         else:
-            found = recover_accuracy(
-                self.bound.prepared,
+            found = recover_bound(
+                self.bound,
                 fast,
                 accurate,
                 replace(data, metric=Metric(labelled.metric, labelled.correct)),
+                properties,
+                Stopwatch.start(None if watch.budget_s is None else max(1.0, watch.left_s)),
                 max_drop=self.settings.max_drop,
-                budget_s=None if watch.budget_s is None else max(1.0, watch.left_s),
-                device_properties=properties,
                 isolate=self.settings.isolate,
                 progress=False,
-                core=self.bound.core,
             )
             self.notes.append(f"Accuracy recovered from {fast} with {accurate}: {found.verdict}")
             affinity = found.affinity

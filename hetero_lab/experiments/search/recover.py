@@ -297,11 +297,39 @@ def recover_accuracy(
     """
     watch = Stopwatch.start(budget_s)
     core = core or shared_core()
-    _check(fast, accurate, data, max_drop, core)
+    properties = check_device_properties(device_properties, (fast, accurate), core)
+    return recover_bound(
+        bind(model, core),
+        fast,
+        accurate,
+        data,
+        properties,
+        watch,
+        max_drop=max_drop,
+        costs=costs,
+        isolate=isolate,
+        progress=progress,
+    )
+
+
+def recover_bound(
+    bound: BoundModel,
+    fast: str,
+    accurate: str,
+    data: Dataset,
+    device_properties: Mapping[str, Mapping[str, Any]],
+    watch: Stopwatch,
+    *,
+    max_drop: float,
+    costs: CostModel | None = None,
+    isolate: bool = True,
+    progress: bool = True,
+) -> Recovered:
+    """Do what :func:`recover_accuracy` does with a bound model and checked properties."""
+    _check(fast, accurate, data, max_drop, bound.core)
     names = (fast, accurate)
-    properties = check_device_properties(device_properties, names, core)
+    properties = {device: dict(own) for device, own in device_properties.items()}
     properties.setdefault(accurate, {}).setdefault("INFERENCE_PRECISION_HINT", "f32")
-    bound = bind(model, core)
     _check_supported(bound, accurate)
     if costs is not None:
         expect_costs(costs).check_graph(bound.graph)
