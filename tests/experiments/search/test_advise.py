@@ -34,7 +34,7 @@ from hetero_lab.model.read import save
 from hetero_lab.planning.planner import plan_graph
 from hetero_lab.runtime.reference import Agreement
 from hetero_lab.runtime.timing import Stopwatch
-from hetero_lab.samples.datasets import Metric
+from hetero_lab.samples.datasets import Examples, Metric
 
 JUDGEMENTS = {"best", "as fast", "slower", "wrong outputs", "less accurate", "not measured"}
 
@@ -323,7 +323,10 @@ def test_recovered_accuracy_is_a_candidate(monkeypatch, tmp_path):
     ))  # fmt: skip
 
     def labelled(examples):
-        return [(x, exact(x)["digit"]) for x, _ in examples]
+        made = {
+            key: (x, exact(x)["digit"]) for key, (x, _) in zip(examples.keys, examples, strict=True)
+        }
+        return Examples(examples.keys, made.__getitem__)
 
     def near(outputs, right):
         return bool(np.abs(outputs["digit"] - right).max() < 1e-6)
