@@ -368,10 +368,11 @@ def test_requests_are_cancelled_with_no_lock_held():
     x = [np.ones(4, np.float32)]
     executor = hl.ParallelExecutor(*two_devices(), device_properties=F32)
     told: list[Any] = []
-    held = threading.Event()
+    held, submitted = threading.Event(), threading.Event()
     first = executor.submit_bound(x, lambda _future: held.wait(30))
 
     def cancelled(_future) -> None:
+        submitted.wait(30)  # some may be over before the last one is in line
         if held.is_set():
             return
         try:
@@ -383,6 +384,7 @@ def test_requests_are_cancelled_with_no_lock_held():
         executor.close()
 
     futures = [executor.submit_bound(x, cancelled) for _ in range(50)]
+    submitted.set()
     executor.close(cancel=True)
     assert not wait(futures, timeout=30).not_done
     assert told
