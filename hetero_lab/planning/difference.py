@@ -200,7 +200,11 @@ class Difference:
         rows = [_side("before", self.before), _side("after", self.after)]
         counted = ["n_ops_moved", "n_subgraphs", "n_boundaries", "boundary_bytes"]
         rows.append(
-            {"placement": "difference", "label": "b − a", **_minus(rows[1], rows[0], counted[1:])}
+            {
+                "placement": "difference",
+                "label": "after − before",
+                **_minus(rows[1], rows[0], counted[1:]),
+            }
         )
         for row, n in zip(rows, (0, 0, len(self.moved)), strict=True):
             row["n_ops_moved"] = n

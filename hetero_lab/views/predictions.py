@@ -142,6 +142,7 @@ def _minus(value: float) -> str:
 
 _ROW_PX = 30
 _MOST_TYPES = 12
+_FEW_OPS = 5
 _MOST_NAMED = 8  # parts and ops that a hover names
 _GREYS = {LOST_FUSION: LINE, SPREAD: "#d3d8e0", "predicted": "#6f7783", "measured": "#aeb4be"}
 _OPACITY = {OPS: 1.0, SUBGRAPHS: 0.7, BOUNDARIES: 0.45}
@@ -173,7 +174,7 @@ class MovedType:
 
 
 def steps(difference: Difference) -> list[WaterfallStep]:
-    """Return the waterfall from a to b, then the predicted and the measured difference."""
+    """Return the waterfall from before to after, then the predicted and the measured difference."""
     found: list[WaterfallStep] = []
     grouped: dict[tuple[str, str, str], list[Part]] = {}
     for part in difference.predicted_parts or ():
@@ -193,12 +194,14 @@ def steps(difference: Difference) -> list[WaterfallStep]:
         )
         at_ns += ns
     if difference.predicted_parts is not None:
-        found.append(WaterfallStep("predicted", "predicted, b − a", "", 0.0, at_ns / 1000.0))
+        found.append(WaterfallStep("predicted", "predicted difference", "", 0.0, at_ns / 1000.0))
     if difference.measurement is not None:
         timed = difference.measurement
         interval = (timed.low_us, timed.high_us) if math.isfinite(timed.high_us) else None
         found.append(
-            WaterfallStep("measured", "measured, b − a", "", 0.0, timed.difference_us, (), interval)
+            WaterfallStep(
+                "measured", "measured difference", "", 0.0, timed.difference_us, (), interval
+            )
         )
     return found
 
@@ -294,7 +297,7 @@ def _draw_steps(
         showlegend=False,
     )  # fmt: skip
     figure.update_xaxes(
-        **where, title="difference in latency (µs), left of 0: b is faster", gridcolor=GRID,
+        **where, title="difference in latency (µs), left of 0: faster", gridcolor=GRID,
         zeroline=True, zerolinecolor=LINE, range=[low - room, high + room],
     )  # fmt: skip
     figure.update_yaxes(row_axis([plain(step.label, 60) for step in found]), **where)
@@ -319,9 +322,11 @@ def _draw_moved(
                 + "<br>".join(named)
             ],
         )  # fmt: skip
+    most = max((len(kind.ops) for kind in moved), default=0)
     figure.update_xaxes(
         **where, title="number of ops that move, in the colour of the device they go to",
         gridcolor=GRID, rangemode="tozero", zeroline=False, tickformat=",d",
+        dtick=1 if most < _FEW_OPS else None,  # or it would be drawn at halves
     )  # fmt: skip
     names = [plain(op_type, 40) for op_type in types] or ["no op moves"]
     figure.update_yaxes(row_axis(names), **where)

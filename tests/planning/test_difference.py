@@ -59,7 +59,7 @@ def chain_difference(middle: str = "b", **more) -> Difference:
 def test_the_three_rows_of_the_summary():
     summary = chain_difference().summary
     assert list(summary["placement"]) == ["before", "after", "difference"]
-    assert list(summary["label"]) == ["one", "other", "b − a"]
+    assert list(summary["label"]) == ["one", "other", "after − before"]
     assert list(summary["n_subgraphs"]) == [1, 3, 2]
     assert list(summary["n_boundaries"]) == [0, 2, 2]
     assert list(summary["boundary_bytes"]) == [0, 200, 200]

@@ -31,13 +31,17 @@ EXACT = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
 MODELS = 173
 
 
-def random_move(bound: BoundModel, seed: int) -> BoundPlacement:
-    """Move a random run of ops in topological order to another device than the rest."""
+def random_run(bound: BoundModel, seed: int) -> list[str]:
+    """Return the names of a random run of ops in topological order."""
     rng = np.random.default_rng(seed)
     ops = [bound.graph.ops[i].name for i in bound.graph.placeable]
     first, length = int(rng.integers(len(ops))), int(rng.choice([1, 2, 5, 40]))
+    return ops[first : first + length]
+
+
+def moved(bound: BoundModel, names: list[str]) -> BoundPlacement:
+    """Move ops to another device than the rest."""
     affinity = Affinity.on_one(bound.graph, "CPU")
-    names = ops[first : first + length]
     affinity = affinity.fix(ops=dict.fromkeys(names, "ACC"), core=bound.core)
     return BoundPlacement(bound, Placement(affinity, "moved", {"ACC": EXACT, "CPU": EXACT}))
 
@@ -71,7 +75,7 @@ def check(seed: int) -> str:
     alone = logits_of(bound, bound.model, "CPU", EXACT)
     if isinstance(alone, str):
         return "not run by one device either"
-    placed = random_move(bound, seed)
+    placed = moved(bound, random_run(bound, seed))
     told = refusal(placed)
     clone, _ = labelled_clone(placed, partition_of(placed))
     done = logits_of(bound, clone, *placed.compile_call)

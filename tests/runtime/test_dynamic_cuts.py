@@ -4,42 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from counting_core import F32, CountingCore
+from counting_core import CountingCore
 from small_language_models import decoder
 
 import hetero_lab as hl
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.errors import AffinityError
 from hetero_lab.model.language import language_model
-from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import partition_of
-from hetero_lab.placement.placement import BoundPlacement, Placement
-from hetero_lab.runtime.compiled import check_cuts, check_states, compile_placed, labelled_clone
-
-# The CPU plugin keeps a cache in 8 bits by default, where it keeps one: not in every cut.
-EXACT = {**F32, "KV_CACHE_PRECISION": "f32"}
-PROPERTIES = {"ACC": EXACT, "CPU": EXACT}
+from hetero_lab.placement.placement import BoundPlacement
+from hetero_lab.runtime.compiled import compile_placed, labelled_clone
+from tests.proof.dynamic_cuts import EXACT, moved, random_run, refusal
 
 
 @pytest.fixture(scope="module")
 def bound(core) -> BoundModel:
     return bind(hl.load(decoder(2)), core)
-
-
-def moved(bound: BoundModel, names: list[str]) -> BoundPlacement:
-    affinity = Affinity.on_one(bound.graph, "CPU")
-    affinity = affinity.fix(ops=dict.fromkeys(names, "ACC"), core=bound.core)
-    return BoundPlacement(bound, Placement(affinity, "moved", PROPERTIES))
-
-
-def refusal(placed: BoundPlacement) -> str:
-    partition = partition_of(placed)
-    try:
-        check_states(placed.graph, partition)
-        check_cuts(placed.bound, partition)
-    except AffinityError as error:
-        return str(error)
-    return ""
 
 
 def first_logits(request, bound: BoundModel) -> np.ndarray:
@@ -62,10 +42,7 @@ def what_runtime_does(placed: BoundPlacement) -> np.ndarray | None:
 
 def check(bound: BoundModel, seed: int) -> bool:
     """Move some ops at random; return whether that runs, after a look at what was foretold."""
-    rng = np.random.default_rng(seed)
-    ops = [bound.graph.ops[i].name for i in bound.graph.placeable]
-    first, length = int(rng.integers(len(ops))), int(rng.choice([1, 2, 5, 40]))
-    placed = moved(bound, ops[first : first + length])
+    placed = moved(bound, random_run(bound, seed))
     told, done = refusal(placed), what_runtime_does(placed)
     assert (done is None) == bool(told), (seed, told)
     if done is not None:

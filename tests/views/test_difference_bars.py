@@ -22,8 +22,8 @@ def test_steps_lead_from_a_to_b():
         ("subgraphs on B", "B", -13.3, 2.0),
         ("boundaries A → B", "B", -11.3, 3.0),
         ("boundaries B → A", "A", -8.3, 3.0),
-        ("predicted, b − a", "", 0.0, -5.3),
-        ("measured, b − a", "", 0.0, -6.0),
+        ("predicted difference", "", 0.0, -5.3),
+        ("measured difference", "", 0.0, -6.0),
     ]
     assert found[-1].interval_us == (-7.5, -4.5)
     assert found[0].details == ("'b' on B instead of A: −15.0 µs",)
