@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import base64
+import contextlib
 import importlib
 import importlib.util
-import warnings
+import threading
+from collections.abc import Coroutine
 from typing import Any
 
 import plotly.io
@@ -16,42 +19,61 @@ from hetero_lab.errors import last_line, warn
 
 NAME = "hetero_lab_picture"
 _WIDTH, _HEIGHT, _SCALE = 1000, 450, 1.5
+_PATIENCE_S = 60.0  # for one picture
 
 
 class PictureRenderer(MimetypeRenderer):
-    """Draws a figure as PNG, with one Chromium for all figures of a session."""
+    """Draws a figure as PNG, with one Chromium for all figures of a session.
+
+    It lives in an event loop of its own, because kaleido's own server waits forever where its
+    browser is missing or has ended.
+    """
 
     def __init__(self) -> None:
-        self.is_running = False
-
-    def activate(self) -> None:
-        """Start the Chromium that draws."""
-        kaleido = importlib.import_module("kaleido")
-        kaleido.start_sync_server(silence_warnings=True)
-        atexit.register(kaleido.stop_sync_server, silence_warnings=True)
-        self.is_running = True
+        self._browser: Any = None
+        self._loop: Any = None
 
     def to_mimebundle(self, fig_dict: dict[str, Any]) -> dict[str, str]:
         """Return the picture; none where it cannot be drawn, which a warning says once."""
         layout = fig_dict.get("layout", {})
+        options = {
+            "format": "png",
+            "width": layout.get("width") or _WIDTH,
+            "height": layout.get("height") or _HEIGHT,
+            "scale": _SCALE,
+        }
         try:
-            if not self.is_running:
-                self.activate()
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # options are ignored by a server
-                picture = plotly.io.to_image(
-                    fig_dict,
-                    "png",
-                    width=layout.get("width") or _WIDTH,
-                    height=layout.get("height") or _HEIGHT,
-                    scale=_SCALE,
-                    validate=False,
-                )
+            browser = self._browser or self._start()
+            picture = self._wait_for(browser.calc_fig(fig_dict, options))
         except Exception as error:  # kaleido's own, of the browser, of the system
+            self._browser = None
             remove_static_pictures()
             warn(f"No static pictures of figures: {last_line(error)}")
             return {}
         return {"image/png": base64.b64encode(picture).decode()}
+
+    def _start(self) -> Any:
+        """Start the Chromium that draws, and return it."""
+        kaleido = importlib.import_module("kaleido")
+
+        async def opened() -> Any:
+            browser = kaleido.Kaleido(timeout=_PATIENCE_S)
+            await browser.open()
+            return browser
+
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        self._browser = self._wait_for(opened())
+        atexit.register(self._stop)
+        return self._browser
+
+    def _stop(self) -> None:
+        if self._browser is not None:
+            with contextlib.suppress(Exception):  # it may have ended by itself
+                self._wait_for(self._browser.close())
+
+    def _wait_for(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(2 * _PATIENCE_S)
 
 
 def add_static_pictures() -> bool:
