@@ -5,8 +5,9 @@ Each model is calibrated over CPU and another device: one emulated in bf16 or wi
 (``--acc '{"INFERENCE_NUM_THREADS": 1}'``), or a real one (``--device GPU``), in f32. Then 24
 placements that were not measured, of few and of many subgraphs, run in one fresh process with
 openvino alone, one at a time, each compiled several times in random order, and what the costs
-predict is compared with the median. ``--ahead 14`` has
-so many other processes compile them first, so that a driver that keeps compiled kernels has them.
+predict is compared with the median. Each device alone, which the costs know, is measured among
+them: it tells how much faster or slower the machine has become since. ``--ahead 14`` has so many
+other processes compile them first, so that a driver that keeps compiled kernels has them.
 ``--out`` keeps the costs, the plans that follow from them and each measured time.
 """
 
@@ -117,22 +118,29 @@ def one_model(name: str, devices: list[str], given: argparse.Namespace) -> tuple
             costs.to_json(given.out / f"{short_name(name)}.costs.json")
             keep_plans(bound.model, costs, given.out / f"{short_name(name)}.plans.json")
         affinities = unseen(bound, costs, given.seed)
+        n_unseen = len(affinities)
+        affinities += [Affinity.uniform(bound.model, device) for device in costs.devices]
         runs = measured_alone(bound, affinities, costs, scratch, given)
     guesses = [costs.predictor(affinity) for affinity in affinities]
     rows = runs.groupby("placement", sort=False)["measured_us"].median()
     rows = rows.reindex([f"unseen{n}" for n in range(len(affinities))])
     predicted, actual = np.array([g.predicted_us for g in guesses]), rows.to_numpy()
-    subgraphs = [guess.n_subgraphs for guess in guesses]
-    error = predicted / actual - 1.0
+    slower = actual[n_unseen:].sum() / predicted[n_unseen:].sum()
+    predicted, actual, rows = predicted[:n_unseen], actual[:n_unseen], rows[:n_unseen]
+    runs = runs[runs["placement"].isin(rows.index)].reset_index(drop=True)
+    subgraphs = [guess.n_subgraphs for guess in guesses[:n_unseen]]
+    error, steady = predicted / actual - 1.0, slower * predicted / actual - 1.0
     again = runs["measured_us"] / runs["placement"].map(rows) - 1.0
     said = f"{costs.mape:.1%}" if costs.validation_rows else "nothing"
     print(
-        f"{short_name(name):<20} {len(rows)} unseen placements, {min(subgraphs)} to "
+        f"{short_name(name):<20} {n_unseen} unseen placements, {min(subgraphs)} to "
         f"{max(subgraphs)} subgraphs, {actual.min() / 1e3:.2f} to {actual.max() / 1e3:.2f} ms: "
         f"mean error {np.abs(error).mean():.1%}, median {np.median(np.abs(error)):.1%}, "
         f"worst {np.abs(error).max():.1%}, bias {error.mean():+.1%}, "
-        f"R² {r2(predicted, actual):.3f}; a compile differs from its placement's median by "
-        f"{again.abs().mean():.1%}; its own validation said {said} "
+        f"R² {r2(predicted, actual):.3f}; the devices alone took {slower:.2f} times as long as "
+        f"predicted, without which: mean error {np.abs(steady).mean():.1%}, median "
+        f"{np.median(np.abs(steady)):.1%}, bias {steady.mean():+.1%}; a compile differs from its "
+        f"placement's median by {again.abs().mean():.1%}; its own validation said {said} "
         f"(calibrated in {took:.0f} s, measured in {time.perf_counter() - started - took:.0f})",
         flush=True,
     )
