@@ -19,7 +19,6 @@ Z_95 = 1.959963984540054  # 97.5 % of the normal distribution
 _ALPHA = 0.05  # of the test by which two placements differ
 _TRIMMED = 0.2
 _BATCHES = 10
-_LEAST_OWN = 0.1  # of what compiles vary by, that is put down to them whatever turns explain
 _RESAMPLES = 2000
 _LEAST_RESAMPLES = 200
 _MOST_DRAWN = 40_000_000  # values drawn in all resamples together
@@ -415,9 +414,10 @@ def compile_noise(groups: Sequence[np.ndarray]) -> Noise:
     Returns
     -------
     Noise
-        From the variance between the medians of compiles, less what their turns explain (one-way
-        random effects; Searle, Casella and McCulloch 1992). A tenth of it is put down to the
-        compiles in any case, because what turns explain is uncertain itself.
+        An upper 95 % limit: too small a noise calls equal placements different, too large a one
+        only takes more turns. From the variance between the medians of compiles, at its upper
+        limit (chi-squared), less what their turns explain (one-way random effects; Searle, Casella
+        and McCulloch 1992).
     """
     parts = sorted((_between(group) for group in groups), key=lambda part: part[0])
     if len(parts) == 1 or parts[0][0] > parts[-1][0] / 2:  # about one latency
@@ -451,11 +451,14 @@ def _between(levels: np.ndarray) -> tuple[float, float, float, int]:
 
 
 def _pooled(parts: Sequence[tuple[float, float, float, int]]) -> float:
-    """Return the variance of the log ratio of two compiles."""
+    """Return an upper 95 % limit of the variance of the log ratio of two compiles."""
+    from scipy import stats
+
     freedom = [part[3] for part in parts]
     observed = float(np.average([part[1] for part in parts], weights=freedom))
     explained = float(np.average([part[2] for part in parts], weights=freedom))
-    return 2.0 * max(observed - explained, _LEAST_OWN * observed)
+    highest = observed * sum(freedom) / float(stats.chi2.ppf(_ALPHA, sum(freedom)))
+    return 2.0 * max(highest - explained, highest - observed)
 
 
 def wilson_interval(right: int, n: int) -> tuple[float, float]:

@@ -134,6 +134,11 @@ class Bench:
             tokens=() if job.scenario is None else _tokens(runner),
         )
 
+    def expect(self, job: Job) -> None:
+        """Leave what the outputs of a job's model are compared with for benches that come later."""
+        if self._directory:
+            self._expected(job)
+
     def warm_up(self, key: str, at_most_s: float = WARM_UP_S) -> float:
         """Run until stable, or for as long as that may take; return what an inference takes."""
         compiled = self._compiled[key]
@@ -232,13 +237,16 @@ class Bench:
         arrays = self._arrays(job.variant)
         expected = None
         if self._directory:
-            number = list(self._models).index(job.variant)
-            kept = Path(self._directory) / f"reference{number}.npz"
-            expected = _kept_outputs(kept, runner.outputs())
-            if expected is None:
-                expected = expected_outputs(runner.placed, arrays, job.scenario)
-                _keep(kept, expected)
+            expected = _kept_outputs(self._kept(job), runner.outputs()) or self._expected(job)
         return compare_run(runner, arrays, (), job.scenario, expected)
+
+    def _expected(self, job: Job) -> dict[str, np.ndarray]:
+        expected = expected_outputs(self._placed(job), self._arrays(job.variant), job.scenario)
+        _keep(self._kept(job), expected)
+        return expected
+
+    def _kept(self, job: Job) -> Path:
+        return Path(self._directory) / f"reference{list(self._models).index(job.variant)}.npz"
 
     def _arrays(self, variant: str) -> list[np.ndarray]:
         if variant not in self._inputs:

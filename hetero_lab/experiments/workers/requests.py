@@ -94,6 +94,13 @@ class Compile(Request[CompileAnswer], frozen=True, kw_only=True):
     job: Job
 
 
+class Expect(Request[None], frozen=True, kw_only=True):
+    """Compute what the outputs of a job's model are compared with, for benches that come later."""
+
+    answer = None
+    job: Job
+
+
 class WarmUp(Request[float], frozen=True, kw_only=True):
     """Infer until it is stable; the answer is how many seconds an inference takes."""
 
@@ -182,6 +189,7 @@ class InferFile(Request[dict[str, str]], frozen=True, kw_only=True):
 AnyRequest: TypeAlias = (
     SetUp
     | Compile
+    | Expect
     | WarmUp
     | RunTurn
     | Hold

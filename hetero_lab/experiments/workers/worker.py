@@ -25,6 +25,7 @@ from hetero_lab.experiments.workers.requests import (
     AnyRequest,
     Compile,
     CompileCounted,
+    Expect,
     Hold,
     InferFile,
     MeasureMemory,
@@ -44,6 +45,8 @@ def answer(bench: Bench, request: AnyRequest) -> Any:
     match request:
         case Compile(job=job):
             return bench.compile(job)
+        case Expect(job=job):
+            return bench.expect(job)
         case WarmUp(key=key, at_most_s=at_most_s):
             return bench.warm_up(key, at_most_s)
         case RunTurn(key=key, discarded=discarded, timed=timed):

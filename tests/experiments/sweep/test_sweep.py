@@ -319,6 +319,27 @@ def test_the_last_idle_bench_is_given_to_one_thread_only(model, placements):
     assert run._bench("a") is fresh
 
 
+def test_a_measured_process_has_compiled_nothing_else(model, placements, monkeypatch):
+    from hetero_lab.experiments.workers.process import WorkerProcess
+    from hetero_lab.experiments.workers.requests import Compile, Expect
+
+    monkeypatch.setattr("hetero_lab.experiments.sweep.rounds._SLOW_COMPILE_S", math.inf)
+    asked: dict[type, list[int]] = {Compile: [], Expect: []}
+    ask = WorkerProcess.ask
+
+    def ask_noted(self, request, *, timeout_s):
+        if type(request) in asked:
+            asked[type(request)].append(self.pid)
+        return ask(self, request, timeout_s=timeout_s)
+
+    monkeypatch.setattr(WorkerProcess, "ask", ask_noted)
+    sweep = hl.sweep(model, placements, group_size=2, counters=False, **QUICK)
+    assert set(sweep.summary["status"]) == {"ok"}
+    assert len(asked[Expect]) == 1
+    assert len(asked[Compile]) == len(sweep.rows) > 2
+    assert len({*asked[Compile], *asked[Expect]}) == len(asked[Compile]) + 1
+
+
 @pytest.fixture
 def two_at_once(monkeypatch):
     """Every compile counts as slow, and two run at once on however many cores."""
