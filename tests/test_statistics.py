@@ -194,6 +194,12 @@ def test_the_largest_noise_is_assumed_if_any_is():
     assert str(ASSUMED_NOISE) == "0.50% and 1.9 µs (assumed)"
 
 
+def test_beside_busy_cores_compiles_differ_by_more():
+    quiet = Noise(0.01, 0.5, 12, "2026-01-01")
+    assert quiet.when_busy.spread(100.0) == pytest.approx(2.0 * quiet.spread(100.0))
+    assert quiet.when_busy.is_measured
+
+
 def test_a_measured_noise_takes_the_place_of_the_assumed_one():
     turns = [10100.0] * 400, [10000.0] * 400
     assert paired_ratio(*turns, Noise(0.001, 0.0, 12))[3] < 0.05

@@ -169,6 +169,10 @@ def _build(header: Header, records: Sequence[AnyRecord], interrupted: bool) -> S
     for r in by_entry.get(header.reference, ()):
         if isinstance(r, Turn):
             references.setdefault(r.host, []).append(r)
+    busy = {
+        host: _foreign_cpus(records, host) > _BUSY * environment.n_cpus
+        for host, environment in {"": here, **hosts}.items()
+    }
     reference_devices = next((e.devices for e in header.entries if e.key == header.reference), [])
     rows: list[Row] = []
     first_label: dict[str, str] = {}
@@ -186,6 +190,7 @@ def _build(header: Header, records: Sequence[AnyRecord], interrupted: bool) -> S
                 hosts.get(host, here),
                 references.get(host, []),
                 reference_devices,
+                busy.get(host, False),
                 "" if same_as == entry.label else same_as,
                 None if interrupted else calls.get(host),
                 interrupted,
@@ -215,6 +220,7 @@ def _row(
     environment: Environment,
     reference_turns: Sequence[Turn],
     reference_devices: Sequence[str],
+    is_busy: bool,
     same_as: str,
     call: Call | None,
     interrupted: bool,
@@ -225,6 +231,7 @@ def _row(
     sustained = [r for r in records if isinstance(r, Sustained)]
     last = records[-1] if records else None
     status, detail, profile, needs_s = "ok", "", None, 0.0
+    noise = noise_of(environment, [*entry.devices, *reference_devices])
     if entry.problem:
         status, detail = "failed", entry.problem
     elif isinstance(last, Failed):  # a later record would show that it was overcome
@@ -272,9 +279,7 @@ def _row(
         same_as=same_as,
         profile=profile,
         series=Series(
-            _levels(turns),
-            _levels(reference_turns),
-            noise_of(environment, [*entry.devices, *reference_devices]),
+            _levels(turns), _levels(reference_turns), noise.when_busy if is_busy else noise
         ),
         reference_latency=_latency(reference_turns) if reference_turns else None,
         sustained_us=tuple(v for r in sustained[-1:] for v in r.medians_us),
@@ -308,6 +313,7 @@ def _what_is_left(call: Call) -> str:
 
 INTERRUPTED, BUDGET_ENDED = "not measured: interrupted", "not measured: time budget used up"
 _NOISY_MAD = 0.1
+_BUSY = 0.2  # share of the CPUs that others keep busy, from which two compiles differ more
 _LARGE_SHARE = 0.2
 
 
@@ -365,17 +371,25 @@ def _notes(records: Sequence[AnyRecord], rows: Sequence[Row]) -> list[str]:
     clocks = [r.frequency_mhz for r in states if r.frequency_mhz]
     if clocks and max(clocks) > 1.1 * min(clocks):
         notes.append(f"The clock moved between {min(clocks):.0f} and {max(clocks):.0f} MHz.")
-    foreign = [r.foreign_cpus for r in states if r.foreign_cpus is not None]
-    if foreign and float(np.median(foreign)) > 0.3:
-        notes.append(
-            f"Other processes kept {float(np.median(foreign)):.1f} CPUs busy during the run."
-        )
+    foreign_cpus = _foreign_cpus(records)
+    if foreign_cpus > 0.3:
+        notes.append(f"Other processes kept {foreign_cpus:.1f} CPUs busy during the run.")
     calls = [r for r in records if isinstance(r, Call)]
     if not calls:
         return notes
     if calls[-1].n_left and all(row.status == "ok" for row in rows):
         notes.append(_what_is_left(calls[-1]))  # else the rows without a number say it
     return notes + _budget_notes(calls[-1])
+
+
+def _foreign_cpus(records: Sequence[AnyRecord], host: str | None = None) -> float:
+    """Return how many CPUs other processes kept busy, on one host or on all: the median."""
+    seen = [
+        r.foreign_cpus
+        for r in records
+        if isinstance(r, State) and r.foreign_cpus is not None and host in (None, r.host)
+    ]
+    return float(np.median(seen)) if seen else 0.0
 
 
 def _cache_notes(rows: Sequence[Row]) -> list[str]:

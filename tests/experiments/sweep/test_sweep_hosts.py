@@ -11,7 +11,7 @@ import hetero_lab as hl
 from hetero_lab.errors import ArgumentError
 from hetero_lab.experiments.sweep.ledger import Ledger, is_done
 from hetero_lab.experiments.sweep.reading import sweep_from
-from hetero_lab.experiments.sweep.records import AnyRecord, Finished, Host, Turn
+from hetero_lab.experiments.sweep.records import AnyRecord, Finished, Host, State, Turn
 from hetero_lab.experiments.sweep.store import read_store
 from hetero_lab.views.sweeps import host_rows
 
@@ -167,3 +167,16 @@ def test_names_of_hosts_are_shown_as_they_are(stored):
     assert evil not in sweep._repr_html_()
     assert "&lt;script&gt;" in hl.views.hosts(sweep).to_json()
     assert evil not in hl.views.hosts(sweep).to_json()
+
+
+@pytest.mark.parametrize(("share", "times"), [(0.1, 1.0), (0.5, 2.0)])
+def test_beside_busy_cores_rows_count_on_more_noise(stored, share, times):
+    header, records = stored
+    n_cpus = header.environments[-1].n_cpus
+    quiet, seen = (
+        [replace(r, foreign_cpus=f) if isinstance(r, State) else r for r in records]
+        for f in (0.0, share * n_cpus)
+    )
+    before, after = (sweep_from(header, every).rows[0].series.noise for every in (quiet, seen))
+    assert after.relative == times * before.relative
+    assert after.absolute_us == times * before.absolute_us
