@@ -44,6 +44,7 @@ from hetero_lab.experiments.search.candidates import (
     order_of,
     over_limit,
 )
+from hetero_lab.experiments.search.finalists import CompileTimes, choose_finalists
 from hetero_lab.experiments.search.optimize import OPTIMIZED, Optimized, optimize_bound
 from hetero_lab.experiments.search.pipeline import (
     PipelineAdvice,
@@ -82,12 +83,12 @@ if TYPE_CHECKING:
 # Shares of the budget after which these end.
 _RACE, _RACE_ALONE, _SEARCH, _RECOVER = 0.3, 0.5, 0.65, 0.85
 _SEARCH_LEAST_S = 20.0  # in less nothing is learnt that a plan could be made with
+_SEARCH_COMPILES = 6  # that a search makes at the least
 _RECOVER_LEAST_S = 15.0  # to learn which parts lose accuracy
 _LOOK = 0.2  # of that time, at most, to see whether anything is lost
 _MOST_LOOKED_AT = 100  # examples
 RECOVERED = "recovered"
 _RACE_PRECISION, _FINAL_PRECISION = 0.05, 0.01
-_FINALISTS = 4
 _AS_GOOD = 1.01  # a simpler candidate that is slower by no more is advised instead
 _IN_FLIGHT = 4
 _LEAST_TURNS = 2
@@ -334,6 +335,7 @@ class _Inquiry:
     optimized: Optimized | None = None
     variants: dict[str, BoundModel] = field(default_factory=dict)  # of the model, int8 only
     began_s: float = 0.0  # when measuring began
+    compile_s: float = 0.0  # on the slowest device
     notes: list[str] = field(default_factory=list)
 
     def run(self) -> Advice:
@@ -346,9 +348,11 @@ class _Inquiry:
         known = self._judge(rows, dict.fromkeys(rows, self.bound), placements, "race")
         if self.interrupted or not by_label(known, BEST):
             return self._advice(known, race)
+        self.compile_s = CompileTimes.of(known).longest_s
         found = {OPTIMIZED: self._search(), RECOVERED: self._recover(known)}
-        finalists = self._finalists(known, found)
-        if self.interrupted or (self._left_s is not None and self._left_s <= 0.0):
+        n_models = 1 + len(self.variants)
+        finalists = choose_finalists(known, found, left_s=self._left_s, n_models=n_models)
+        if self.interrupted or not finalists:
             return self._advice(known, race)
         final, models, measured = self._final(finalists)
         last = self._judge(measured, models, self._carried(finalists, models), "final")
@@ -356,8 +360,8 @@ class _Inquiry:
             return self._advice(known, race)
         again = {c.row.label for c in last}
         earlier = [
-            replace(c, judgement=SLOWER, why=c.why or "dropped in the race")
-            if c.judgement in (BEST, ALIKE)
+            replace(c, why=f"{c.why} in the race, not measured again")
+            if c.judgement == ALIKE
             else c
             for c in known
             if c.row.label not in again
@@ -403,7 +407,7 @@ class _Inquiry:
         placements = list(self.candidates.placements.values())
         share_s = self._until_s(_RACE if len(self.settings.devices) > 1 else _RACE_ALONE)
         made = self._measure(
-            by_name(self.bound), placements, "race", share_s, precision=_RACE_PRECISION
+            by_name(self.bound), placements, "race", share_s, precision=_RACE_PRECISION, apart=True
         )
         if self.interrupted or any(row.profile is not None for row in made.rows):
             return made
@@ -428,10 +432,11 @@ class _Inquiry:
             if not over_limit(self.bound.graph, placement, self.settings.devices, limit):
                 return placement
         budget_s = self._until_s(_SEARCH)
-        if budget_s is not None and budget_s < _SEARCH_LEAST_S:
+        least_s = max(_SEARCH_LEAST_S, _SEARCH_COMPILES * self.compile_s)
+        if budget_s is not None and budget_s < least_s:
             self.notes.append(
                 "The budget was too short to search for a better placement: that takes "
-                f"{_SEARCH_LEAST_S / (_SEARCH - _RACE):.0f} s or more."
+                f"{least_s / (_SEARCH - _RACE):.0f} s or more."
             )
             return None
         self.progress.begin("search")
@@ -569,24 +574,6 @@ class _Inquiry:
         """Return where something is kept; another call may ask for something else."""
         return self.store and self.store / f"{name}-{_digest(depends_on)}{suffix}"
 
-    def _finalists(
-        self, known: Sequence[Judged], found: Mapping[str, Placement | None]
-    ) -> dict[str, Placement]:
-        """Return the reference, what the race left over, and what was found.
-
-        What the race did not get to may be the best as well: it comes last.
-        """
-        reference = next(iter(self.candidates.placements))
-        left = [c for c in known if c.judgement in (BEST, ALIKE) or c.row.status == BUDGET_ENDED]
-        left.sort(key=lambda c: _level(c.row))
-        names = dict.fromkeys([reference, *(c.row.label for c in left[:_FINALISTS])])
-        finalists = {n: p for n, p in self.candidates.placements.items() if n in names}
-        for label, placement in found.items():
-            taken = [_what_runs(p) for p in finalists.values()]
-            if placement is not None and _what_runs(placement) not in taken:
-                finalists[label] = replace(placement, label=label)
-        return finalists
-
     def _final(
         self, finalists: Mapping[str, Placement]
     ) -> tuple[Sweep, dict[str, BoundModel], dict[str, Row]]:
@@ -664,6 +651,7 @@ class _Inquiry:
         turns: int | None = None,
         executor: Sequence[str] = (HETERO,),
         data: ReadData | None = None,
+        apart: bool = False,
     ) -> Sweep:
         """Measure placements; what is kept under a name is gone on with."""
         try:
@@ -680,7 +668,7 @@ class _Inquiry:
                 reference=reference,
                 store=self.store / name if self.store is not None and name else None,
             ),
-            RunOptions(precision=precision, turns=turns, counters=False),
+            RunOptions(precision=precision, turns=turns, counters=False, apart=apart),
             Stopwatch.start(budget_s),
             control=self.progress.control(),
             data=data,
@@ -820,10 +808,6 @@ def _is_exact(row: Row) -> bool:
     """Tell whether the outputs are those in f32, so that no accuracy can be lost."""
     agreement = row.profile.agreement if row.profile else ()
     return bool(agreement) and all(a.verdict == "equal" for a in agreement)
-
-
-def _what_runs(placement: Placement) -> tuple[Affinity, dict[str, Any]]:
-    return placement.affinity, {d: p for d, p in placement.device_properties.items() if p}
 
 
 def _digest(labels: Sequence[str]) -> str:

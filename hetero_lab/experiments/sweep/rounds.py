@@ -26,6 +26,7 @@ import numpy as np
 import psutil
 from tqdm.auto import tqdm
 
+from hetero_lab.backend.virtual import parse_virtual
 from hetero_lab.clock import now
 from hetero_lab.experiments.environment import machine_state
 from hetero_lab.experiments.sweep.budget import (
@@ -68,7 +69,7 @@ from hetero_lab.progress import calm
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.statistics import compile_spread, paired_ratio
 
-_NARROWEST = 2.3  # half widths in standard deviations: a tenth more than the least there is
+_NARROWEST = 2.83  # half widths in standard deviations: a tenth more than the least there is
 _PRECISE_TURNS = 20  # a spread of fewer turns is too uncertain itself to stop by
 MOST_TURNS = 500
 _TIMED_BAR = "{desc} |{bar}| {n:.0f} of about {total:.0f} s {postfix}"
@@ -137,6 +138,7 @@ class SweepRun:
         self._benches: dict[str, AnyBench] = {}
         self._idle: list[AnyBench] = []
         self._compiled: set[str] = set()  # what a living bench holds
+        self._met: set[str] = set()  # devices that something was compiled for
         self._inference_s: dict[str, float] = {}
         self._ready_s: list[float] = []  # to compile and infer once, placement by placement
         self._together_s: list[float] = []  # the same for each of several that were ready at once
@@ -184,7 +186,8 @@ class SweepRun:
             turn_plan = self._turn_plan = self._affordable(len(queue), is_first=group == first)
             if queue and not turn_plan.n_placements and (self._watch.is_over or group > first):
                 break
-            members = queue[: min(max(1, self._options.group_size - 1), turn_plan.n_placements)]
+            most = min(max(1, self._options.group_size - 1), turn_plan.n_placements)
+            members = self._first_group(queue[:most])
             later = replace(turn_plan, n_placements=turn_plan.n_placements - len(members))
             tried = self._measure_group(group, members, later, is_last=members == queue)
             for key in members:
@@ -274,6 +277,19 @@ class SweepRun:
                 self._record(Finished(entry=key))
         return tried
 
+    def _first_group(self, keys: Sequence[str]) -> list[str]:
+        """Return those of the next group, up to one on a device that may take long to compile."""
+        if not self._options.apart:
+            return list(keys)
+        met, members = set(self._met), list[str]()
+        for key in keys:
+            devices = _devices(self._jobs[key])
+            if members and not devices <= met:
+                break
+            met |= devices
+            members.append(key)
+        return members
+
     def _make_ready(self, keys: Sequence[str], n_alive: int = 0) -> list[str]:
         """Start benches, compile, infer once; return the keys that were tried."""
         tried: list[str] = []
@@ -306,6 +322,7 @@ class SweepRun:
             return
         self._say(f"compile {', '.join(self._jobs[key].label for key in keys)}")
         began = now()
+        self._met.update(*(_devices(self._jobs[key]) for key in keys))
         requests = {key: Compile(job=self._jobs[key]) for key in keys}
         answers = self._ask_at_once(requests) if len(keys) > 1 else {}
         for key in keys:
@@ -665,6 +682,15 @@ class SweepRun:
         elapsed = self._watch.elapsed_s
         self._bar.n = min(elapsed, total) if total else round(elapsed, 1)
         self._bar.update(0)
+
+
+def _devices(job: Job) -> set[str]:
+    """Return the devices of a job; of AUTO and the like, those that it may choose."""
+    found: set[str] = set()
+    for name in set(job.affinity.values()):
+        virtual = parse_virtual(name)
+        found.update(virtual.devices if virtual else [name])
+    return found
 
 
 def _compiles(request: Request[Any]) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from planning.test_difference import chain_costs
 from small_models import two_parts
-from widgets.hand_sweeps import failed_row, measured_row, small_sweep
+from widgets.hand_sweeps import measured_row, small_sweep
 
 import hetero_lab as hl
 from hetero_lab.backend.bound import bind
@@ -29,7 +29,6 @@ from hetero_lab.experiments.search.advice import Judged
 from hetero_lab.experiments.search.candidates import candidates_for, order_of
 from hetero_lab.experiments.search.optimize import Optimized
 from hetero_lab.experiments.search.progress import SearchProgress
-from hetero_lab.experiments.sweep.reading import BUDGET_ENDED
 from hetero_lab.model.read import save
 from hetero_lab.planning.planner import plan_graph
 from hetero_lab.runtime.reference import Agreement
@@ -390,25 +389,6 @@ def test_accuracy_is_not_recovered_without_labels_or_in_too_short_a_time():
     short = replace(asked, watch=Stopwatch.start(10.0))
     assert short._recover([]) is None
     assert short.notes[0].startswith("The budget was too short to recover accuracy")
-
-
-def test_what_the_race_did_not_get_to_is_in_the_final():
-    hl.emulate("ADVFAST")
-    asked = inquiry(None, ("ADVFAST", "CPU"))
-    placements = asked.candidates.placements
-    labels = list(placements)
-    profile = small_sweep().rows[0].profile
-    rows = {"CPU": (measured_row("CPU", profile), "best")}
-    rows["ADVFAST"] = (failed_row("ADVFAST"), "not measured")
-    rows["AUTO:ADVFAST,CPU"] = (measured_row("AUTO:ADVFAST,CPU", profile, 3.0), "slower")
-    late = [label for label in labels if label not in rows]
-    rows |= {label: (failed_row(label, BUDGET_ENDED, ""), "not measured") for label in late}
-    known = [
-        Judged(row, placements[label], asked.bound, "race", judgement)
-        for label, (row, judgement) in rows.items()
-    ]
-    assert late
-    assert list(asked._finalists(known, {})) == [n for n in labels if n in ("CPU", *late[:3])]
 
 
 def test_what_is_raced_for_latency_and_for_throughput():
