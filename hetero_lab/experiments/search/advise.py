@@ -520,28 +520,36 @@ class _Inquiry:
         assert labelled is not None
         assert labelled.correct is not None
         asked = (fast, accurate, data.name, len(data.calibration), labelled.metric)
-        kept = self._kept(
-            RECOVERED,
-            ".json",
-            *self._what_is_searched_for(),
-            repr((*asked, self.settings.max_drop)),
-        )
+        depends_on = [*self._what_is_searched_for(), repr((*asked, self.settings.max_drop))]
+        kept = self._kept(RECOVERED, ".json", *depends_on)
+        kept_costs = self._kept(f"{RECOVERED}_costs", ".json", *depends_on)
         properties = {d: dict(self.settings.properties.get(d, {})) for d in (fast, accurate)}
         properties[accurate].setdefault("INFERENCE_PRECISION_HINT", "f32")
         if kept is not None and kept.is_file():
             affinity = Affinity.from_json(kept)
         else:
-            found = recover_bound(
-                self.bound,
-                fast,
-                accurate,
-                replace(data, metric=Metric(labelled.metric, labelled.correct)),
-                properties,
-                Stopwatch.start(None if watch.budget_s is None else max(1.0, watch.left_s)),
-                max_drop=self.settings.max_drop,
-                isolate=self.settings.isolate,
-                progress=False,
-            )
+            learnt = None
+            if kept_costs is not None and kept_costs.is_file():
+                learnt = CostModel.from_json(kept_costs)
+            try:
+                found = recover_bound(
+                    self.bound,
+                    fast,
+                    accurate,
+                    replace(data, metric=Metric(labelled.metric, labelled.correct)),
+                    properties,
+                    Stopwatch.start(None if watch.budget_s is None else max(1.0, watch.left_s)),
+                    max_drop=self.settings.max_drop,
+                    costs=learnt,
+                    isolate=self.settings.isolate,
+                    progress=False,
+                )
+            except KeyboardInterrupt:
+                learnt = what_was_set_aside()
+                whole = isinstance(learnt, CostModel) and not learnt.interrupted
+                if kept_costs is not None and whole:
+                    learnt.to_json(kept_costs)  # the same call goes on from them
+                raise
             self.notes.append(f"Accuracy recovered from {fast} with {accurate}: {found.verdict}")
             affinity = found.affinity
             if kept is not None:

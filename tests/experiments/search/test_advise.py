@@ -311,9 +311,9 @@ def test_which_devices_accuracy_is_recovered_from_and_with(keeping, pair, n_look
     assert len(looked_at) == n_looked_at
 
 
-@pytest.mark.slow
-@pytest.mark.skipif("bf16" not in precisions("CPU", core=shared_core()), reason="needs bf16")
-def test_recovered_accuracy_is_a_candidate(monkeypatch, tmp_path):
+@pytest.fixture
+def recovering(monkeypatch, tmp_path):
+    """Return what is asked and known where bf16 loses all answers that f32 has right."""
     hl.emulate("ADVBF16", properties={"INFERENCE_PRECISION_HINT": "bf16"})
     hint = {"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
     digits = hl.dataset("digits")
@@ -354,6 +354,14 @@ def test_recovered_accuracy_is_a_candidate(monkeypatch, tmp_path):
         Judged(measured_row(label, profile, factor), placements[label], asked.bound, "race", "")
         for label, factor in (("CPU", 2.0), ("ADVBF16", 1.0))
     ]
+    return asked, known
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("bf16" not in precisions("CPU", core=shared_core()), reason="needs bf16")
+def test_recovered_accuracy_is_a_candidate(recovering, tmp_path):
+    asked, known = recovering
+    hint = asked.settings.properties
     found = asked._recover(known)
     (note,) = asked.notes
     assert note.startswith("Accuracy recovered from ADVBF16 with CPU: ")
@@ -370,14 +378,42 @@ def test_recovered_accuracy_is_a_candidate(monkeypatch, tmp_path):
     hopeless = replace(asked, notes=[], settings=replace(asked.settings, max_drop=1.0))
     assert hopeless._recover(known) is None  # nothing is lost that is not allowed to be
     assert hopeless.notes == []
+    fastest = known[1]
     equal = replace(
-        profile, agreement=(Agreement("digit", 0.0, 0.0, 0.0, 1.0, 1.0, "f32", 1e-3, "equal"),)
+        fastest.row.profile,
+        agreement=(Agreement("digit", 0.0, 0.0, 0.0, 1.0, 1.0, "f32", 1e-3, "equal"),),
     )
     exact_row = measured_row("ADVBF16", equal)
-    exactly = [Judged(exact_row, placements["ADVBF16"], asked.bound, "race", "")]
+    exactly = [replace(fastest, row=exact_row)]
     assert again._recover(exactly) is None  # what is f32 already loses nothing
     assert again.notes == []
     assert not list(tmp_path.glob("recovered-*.json"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("bf16" not in precisions("CPU", core=shared_core()), reason="needs bf16")
+def test_an_interrupted_recovery_goes_on_from_the_costs_that_it_has_learnt(
+    recovering, monkeypatch, tmp_path
+):
+    asked, known = recovering
+    proven = recover._prove
+
+    def interrupt(*_args, **_options):
+        raise KeyboardInterrupt
+
+    def calibrated_again(*_args):
+        raise MeasurementError("calibrated again")
+
+    monkeypatch.setattr(recover, "_prove", interrupt)
+    assert asked._recover(known) is None
+    assert asked.interrupted
+    (kept,) = tmp_path.glob("recovered*")
+    assert not hl.CostModel.from_json(kept).interrupted
+    monkeypatch.setattr(recover.Calibration, "begin", calibrated_again)
+    monkeypatch.setattr(recover, "_prove", proven)
+    again = replace(asked, interrupted=False, notes=[], watch=Stopwatch.start(12.0))
+    again._recover(known)
+    assert again.notes[0].startswith("Accuracy recovered from ADVBF16 with CPU: ")
 
 
 def test_accuracy_is_not_recovered_without_labels_or_in_too_short_a_time():
