@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,7 +24,7 @@ from hetero_lab.errors import (
     OutputPathError,
     names_at_hand,
 )
-from hetero_lab.experiments.accuracy.evaluate import ReadData, evaluate_placed, read_data
+from hetero_lab.experiments.accuracy.evaluate import ReadData, read_data
 from hetero_lab.experiments.deployment.contract import file_digest
 from hetero_lab.experiments.search.advice import (
     ALIKE,
@@ -45,6 +45,7 @@ from hetero_lab.experiments.search.candidates import (
     over_limit,
 )
 from hetero_lab.experiments.search.finalists import CompileTimes, choose_finalists
+from hetero_lab.experiments.search.lost_accuracy import LostAccuracy, is_exact, labelled_data
 from hetero_lab.experiments.search.optimize import OPTIMIZED, Optimized, optimize_bound
 from hetero_lab.experiments.search.pipeline import (
     PipelineAdvice,
@@ -52,7 +53,6 @@ from hetero_lab.experiments.search.pipeline import (
     check_pipeline,
 )
 from hetero_lab.experiments.search.progress import SearchProgress
-from hetero_lab.experiments.search.recover import recover_bound
 from hetero_lab.experiments.sweep.options import Conditions, Dimensions, RunOptions
 from hetero_lab.experiments.sweep.reading import BUDGET_ENDED, INTERRUPTED
 from hetero_lab.experiments.sweep.result import Sweep
@@ -352,6 +352,8 @@ class _Inquiry:
         found = {OPTIMIZED: self._search(), RECOVERED: self._recover(known)}
         n_models = 1 + len(self.variants)
         finalists = choose_finalists(known, found, left_s=self._left_s, n_models=n_models)
+        if not finalists:
+            self.notes.append("The budget ended before the best were measured once more.")
         if self.interrupted or not finalists:
             return self._advice(known, race)
         final, models, measured = self._final(finalists)
@@ -474,13 +476,12 @@ class _Inquiry:
 
     def _recover(self, known: Sequence[Judged]) -> Placement | None:
         """Mix two devices where the faster one loses accuracy that the other one keeps."""
-        data, labelled = self.settings.data, self.settings.examples
-        if len(self.settings.devices) < 2 or self.interrupted:
-            return None
-        if not isinstance(data, Dataset) or labelled is None or labelled.correct is None:
+        settings = self.settings
+        data, examples = labelled_data(settings.data, settings.examples), settings.examples
+        if len(settings.devices) < 2 or self.interrupted or data is None or examples is None:
             return None
         measured = sorted((c for c in known if c.row.latency), key=lambda c: _level(c.row))
-        if measured and _is_exact(measured[0].row):
+        if measured and is_exact(measured[0].row):
             return None
         budget_s = self._until_s(_RECOVER)
         if budget_s is not None and budget_s < _RECOVER_LEAST_S:
@@ -494,72 +495,37 @@ class _Inquiry:
         n = _MOST_LOOKED_AT
         if budget_s is not None and measured:
             n = min(n, int(_LOOK * budget_s * 1e6 / sum(_level(c.row) for c in measured)))
-        looked_at = labelled._replace(examples=data.calibration[: max(1, n)])
+        lost = LostAccuracy(
+            self.bound, data, examples, settings.max_drop, settings.properties, settings.isolate
+        )
         try:
-            pair = fast_and_accurate(
-                [c.placement for c in measured], lambda p: self._keeps_accuracy(p, looked_at)
-            )
-            return None if pair is None else self._mixed(*pair, watch)
+            pair = lost.fast_and_accurate([c.placement for c in measured], n)
+            return None if pair is None else self._mixed(lost, *pair, watch)
         except KeyboardInterrupt:
             self.interrupted = True
         except HeteroLabError as error:
             self.notes.append(f"No accuracy was recovered: {error}")
         return None
 
-    def _keeps_accuracy(self, placement: Placement, examples: ReadData) -> bool:
-        placed = resolve(self.bound, placement)
-        found = evaluate_placed(placed, examples, reference=self.bound, progress=False)
-        if found.interrupted:
-            raise KeyboardInterrupt
-        return found.paired.drop <= self.settings.max_drop
-
-    def _mixed(self, fast: str, accurate: str, watch: Stopwatch) -> Placement | None:
+    def _mixed(
+        self, lost: LostAccuracy, fast: str, accurate: str, watch: Stopwatch
+    ) -> Placement | None:
         """Recover the accuracy of a device, or take what an earlier call found."""
-        data, labelled = self.settings.data, self.settings.examples
-        assert isinstance(data, Dataset)
-        assert labelled is not None
-        assert labelled.correct is not None
-        asked = (fast, accurate, data.name, len(data.calibration), labelled.metric)
-        depends_on = [*self._what_is_searched_for(), repr((*asked, self.settings.max_drop))]
+        asked = (fast, accurate, lost.data.name, len(lost.data.calibration), lost.examples.metric)
+        depends_on = [*self._what_is_searched_for(), repr((*asked, lost.max_drop))]
         kept = self._kept(RECOVERED, ".json", *depends_on)
-        kept_costs = self._kept(f"{RECOVERED}_costs", ".json", *depends_on)
-        properties = {d: dict(self.settings.properties.get(d, {})) for d in (fast, accurate)}
-        properties[accurate].setdefault("INFERENCE_PRECISION_HINT", "f32")
         if kept is not None and kept.is_file():
             affinity = Affinity.from_json(kept)
         else:
-            learnt = None
-            if kept_costs is not None and kept_costs.is_file():
-                learnt = CostModel.from_json(kept_costs)
-            try:
-                found = recover_bound(
-                    self.bound,
-                    fast,
-                    accurate,
-                    replace(data, metric=Metric(labelled.metric, labelled.correct)),
-                    properties,
-                    Stopwatch.start(None if watch.budget_s is None else max(1.0, watch.left_s)),
-                    max_drop=self.settings.max_drop,
-                    costs=learnt,
-                    isolate=self.settings.isolate,
-                    progress=False,
-                )
-            except KeyboardInterrupt:
-                learnt = what_was_set_aside()
-                whole = isinstance(learnt, CostModel) and not learnt.interrupted
-                if kept_costs is not None and whole:
-                    learnt.to_json(kept_costs)  # the same call goes on from them
-                raise
-            self.notes.append(f"Accuracy recovered from {fast} with {accurate}: {found.verdict}")
-            affinity = found.affinity
+            kept_costs = self._kept(f"{RECOVERED}_costs", ".json", *depends_on)
+            affinity, verdict = lost.mix(fast, accurate, watch, kept_costs)
+            self.notes.append(f"Accuracy recovered from {fast} with {accurate}: {verdict}")
             if kept is not None:
                 affinity.to_json(kept)
         if len(affinity.devices) < 2:  # a device alone is a candidate already
             return None
-        free = self._free_properties(affinity)
-        placement = Placement(
-            affinity, RECOVERED, {d: {**free[d], **properties[d]} for d in affinity.devices}
-        )
+        free, own = self._free_properties(affinity), lost.properties_of(fast, accurate)
+        placement = Placement(affinity, RECOVERED, {d: {**free[d], **own[d]} for d in own})
         limit = self.settings.memory_limit
         excess = over_limit(self.bound.graph, placement, self.settings.devices, limit)
         if excess:
@@ -791,31 +757,6 @@ class _Inquiry:
             return None
         end_s = self.began_s + share * (self.watch.budget_s - self.began_s)
         return max(0.1, end_s - self.watch.elapsed_s)
-
-
-def fast_and_accurate(
-    fastest_first: Iterable[Placement], keeps_accuracy: Callable[[Placement], bool]
-) -> tuple[str, str] | None:
-    """Return the device that loses accuracy and the fastest one that keeps it.
-
-    ``None`` where there is nothing to recover: the fastest placement keeps it, or only the same
-    device with other properties does. What AUTO and MULTI choose cannot be mixed.
-    """
-    lossy: Placement | None = None
-    for placement in fastest_first:
-        if placement.virtual or (lossy is not None and not placement.direct):
-            continue
-        if keeps_accuracy(placement):
-            others = [d for d in (lossy.devices if lossy else ()) if d not in placement.devices]
-            return (others[0], placement.devices[0]) if others else None
-        lossy = lossy or placement
-    return None
-
-
-def _is_exact(row: Row) -> bool:
-    """Tell whether the outputs are those in f32, so that no accuracy can be lost."""
-    agreement = row.profile.agreement if row.profile else ()
-    return bool(agreement) and all(a.verdict == "equal" for a in agreement)
 
 
 def _digest(labels: Sequence[str]) -> str:

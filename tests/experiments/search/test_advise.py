@@ -27,6 +27,7 @@ from hetero_lab.experiments.search import (
 )
 from hetero_lab.experiments.search.advice import Judged
 from hetero_lab.experiments.search.candidates import candidates_for, order_of
+from hetero_lab.experiments.search.lost_accuracy import fast_and_accurate
 from hetero_lab.experiments.search.optimize import Optimized
 from hetero_lab.experiments.search.progress import SearchProgress
 from hetero_lab.model.read import save
@@ -307,7 +308,7 @@ def test_which_devices_accuracy_is_recovered_from_and_with(keeping, pair, n_look
         looked_at.append(placement.label)
         return placement.label in keeping
 
-    assert advising.fast_and_accurate(fastest_first, keeps) == pair
+    assert fast_and_accurate(fastest_first, keeps) == pair
     assert len(looked_at) == n_looked_at
 
 
