@@ -90,6 +90,7 @@ _MOST_LOOKED_AT = 100  # examples
 RECOVERED = "recovered"
 _RACE_PRECISION, _FINAL_PRECISION = 0.05, 0.01
 _AS_GOOD = 1.01  # a simpler candidate that is slower by no more is advised instead
+_HOPELESS = 3.0  # times the best; what a single turn shows to be slower
 _IN_FLIGHT = 4
 _LEAST_TURNS = 2
 _EXAMPLES = 3
@@ -678,12 +679,7 @@ class _Inquiry:
             elif label == best:
                 judgement, why = BEST, ""
             else:
-                high = rows[best].latency
-                own = row.latency
-                assert own is not None
-                assert high is not None
-                slower = own.low_us > high.high_us
-                share = own.us / high.us - 1.0
+                slower, share = _compared(row, rows[best])
                 judgement = SLOWER if slower else ALIKE
                 why = f"{abs(share):.1%} {'slower' if share >= 0 else 'faster'} than {best}"
             judged.append(Judged(row, placements[label], models[label], stage, judgement, why))
@@ -766,6 +762,20 @@ def _digest(labels: Sequence[str]) -> str:
 
 def _level(row: Row) -> float:
     return row.latency.us if row.latency else float("inf")
+
+
+def _compared(row: Row, best: Row) -> tuple[bool, float]:
+    """Tell whether a row is slower than the best one beyond the intervals, and by which share.
+
+    A single turn has no interval. It says little, but shows what is hopeless.
+    """
+    own, least = row.latency, best.latency
+    assert own is not None
+    assert least is not None
+    slower = own.low_us > least.high_us
+    if not np.isfinite(own.high_us):
+        slower = own.us > _HOPELESS * least.us
+    return slower, own.us / least.us - 1.0
 
 
 def _sentences(

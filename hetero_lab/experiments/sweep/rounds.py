@@ -138,7 +138,6 @@ class SweepRun:
         self._benches: dict[str, AnyBench] = {}
         self._idle: list[AnyBench] = []
         self._compiled: set[str] = set()  # what a living bench holds
-        self._met: set[str] = set()  # devices that something was compiled for
         self._inference_s: dict[str, float] = {}
         self._ready_s: list[float] = []  # to compile and infer once, placement by placement
         self._together_s: list[float] = []  # the same for each of several that were ready at once
@@ -146,6 +145,7 @@ class SweepRun:
         self._startup_s = 0.0  # of all benches so far
         self._compile_s = self._longest_compile_s = 0.0
         self._turn_plan = TurnPlan(0, options.target)
+        self._met: set[str] = set()  # devices that something was compiled for
         self._bar = calm(
             tqdm(
                 total=watch.budget_s,
@@ -294,6 +294,7 @@ class SweepRun:
         """Start benches, compile, infer once; return the keys that were tried."""
         tried: list[str] = []
         self._start_benches([key for key in keys if key not in self._compiled])
+        self._met.update(*(_devices(self._jobs[key]) for key in keys))
         turn_plan = self._turn_plan
         while len(tried) < len(keys):
             some = keys[len(tried) : len(tried) + self._at_once]
@@ -322,7 +323,6 @@ class SweepRun:
             return
         self._say(f"compile {', '.join(self._jobs[key].label for key in keys)}")
         began = now()
-        self._met.update(*(_devices(self._jobs[key]) for key in keys))
         requests = {key: Compile(job=self._jobs[key]) for key in keys}
         answers = self._ask_at_once(requests) if len(keys) > 1 else {}
         for key in keys:

@@ -417,6 +417,20 @@ def test_an_interrupted_recovery_goes_on_from_the_costs_that_it_has_learnt(
     assert again.notes[0].startswith("Accuracy recovered from ADVBF16 with CPU: ")
 
 
+@pytest.mark.parametrize(("factor", "judgement"), [(2.5, "as fast"), (3.5, "slower")])
+def test_a_single_turn_shows_what_is_hopeless(factor, judgement):
+    hl.emulate("ADVFAST")
+    asked = inquiry(None, ("ADVFAST", "CPU"))
+    placements = asked.candidates.placements
+    profile = replace(small_sweep().rows[0].profile, agreement=())
+    row = measured_row("ADVFAST", profile, factor)
+    series = replace(row.series, ours={(0, 0): factor * 100.0})
+    rows = {"CPU": measured_row("CPU", profile), "ADVFAST": replace(row, series=series)}
+    assert rows["ADVFAST"].latency.high_us == np.inf
+    known = asked._judge(rows, dict.fromkeys(rows, asked.bound), placements, "race")
+    assert [c.judgement for c in known] == ["best", judgement]
+
+
 def test_accuracy_is_not_recovered_without_labels_or_in_too_short_a_time():
     hl.emulate("ADVFAST")
     asked = inquiry(None, ("ADVFAST", "CPU"))
