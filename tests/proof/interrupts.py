@@ -103,7 +103,7 @@ def recovering_advice() -> Callable[[], Any]:
     atexit.register(shutil.rmtree, store, ignore_errors=True)
 
     def call() -> Any:
-        for path in [*store.glob("recovered-*"), *store.glob("final-*")]:
+        for path in [*store.glob("recovered*"), *store.glob("final-*")]:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         return hl.advise(
             model, ["BF16", "CPU"], data=data, device_properties=f32, budget_s=12, store=store,

@@ -69,7 +69,7 @@ from hetero_lab.progress import calm
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.statistics import compile_spread, paired_ratio
 
-_NARROWEST = 2.83  # half widths in standard deviations: a tenth more than the least there is
+_NARROWEST = 2.3  # half widths in standard deviations: a tenth more than the least there is
 _PRECISE_TURNS = 20  # a spread of fewer turns is too uncertain itself to stop by
 MOST_TURNS = 500
 _TIMED_BAR = "{desc} |{bar}| {n:.0f} of about {total:.0f} s {postfix}"
