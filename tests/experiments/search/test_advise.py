@@ -380,6 +380,7 @@ def test_recovered_accuracy_is_a_candidate(recovering, tmp_path):
     assert hopeless._recover(known) is None  # nothing is lost that is not allowed to be
     assert hopeless.notes == []
     fastest = known[1]
+    assert fastest.row.profile is not None
     equal = replace(
         fastest.row.profile,
         agreement=(Agreement("digit", 0.0, 0.0, 0.0, 1.0, 1.0, "f32", 1e-3, "equal"),),
@@ -422,11 +423,15 @@ def test_a_single_turn_shows_what_is_hopeless(factor, judgement):
     hl.emulate("ADVFAST")
     asked = inquiry(None, ("ADVFAST", "CPU"))
     placements = asked.candidates.placements
-    profile = replace(small_sweep().rows[0].profile, agreement=())
+    profile = small_sweep().rows[0].profile
+    assert profile is not None
+    profile = replace(profile, agreement=())
     row = measured_row("ADVFAST", profile, factor)
     series = replace(row.series, ours={(0, 0): factor * 100.0})
     rows = {"CPU": measured_row("CPU", profile), "ADVFAST": replace(row, series=series)}
-    assert rows["ADVFAST"].latency.high_us == np.inf
+    latency = rows["ADVFAST"].latency
+    assert latency is not None
+    assert latency.high_us == np.inf
     known = asked._judge(rows, dict.fromkeys(rows, asked.bound), placements, "race")
     assert [c.judgement for c in known] == ["best", judgement]
 
