@@ -1,10 +1,11 @@
 """A deployed directory on a device that is busy: does ``verify`` name the latency?
 
 Run by hand on a machine that is otherwise quiet: ``python -m tests.proof.busy_device [--model
-page_orientation]``. The model is frozen on CPU in f32 with all threads. Then processes keep all
-cores but one busy, several on each: the device is slower, while the reference, one thread, finds
-the core that is left. Prints what ``verify`` says before, meanwhile and afterwards, and ends
-with 1 unless latency is the part that breaks meanwhile, and only then.
+page_orientation] [--share 0.3]``. The model is frozen on CPU in f32 with all threads. Then all
+cores but one are kept busy: for a share of each millisecond, which makes the device slower by about
+as much, and then wholly, by four processes each. The reference, one thread, finds the core that is
+left. Prints what ``verify`` says before, meanwhile and afterwards, and ends with 1 unless latency
+is the part that breaks meanwhile, and only then.
 """
 
 from __future__ import annotations
@@ -15,31 +16,33 @@ import multiprocessing
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 
 import hetero_lab as hl
 
-_ON_EACH = 4
 
-
-def keep_busy(core: int) -> None:
-    """Compute on one core until the process is ended."""
+def keep_busy(core: int, share: float) -> None:
+    """Compute on one core for a share of each millisecond until the process is ended."""
     os.sched_setaffinity(0, {core})
     while True:
-        pass
+        until = time.perf_counter() + 1e-3 * share
+        while share == 1.0 or time.perf_counter() < until:
+            pass
+        time.sleep(1e-3 * (1.0 - share))
 
 
 @contextlib.contextmanager
-def all_but_one_busy() -> Iterator[int]:
-    """Keep the cores of this process busy, but one; gives how many that are."""
+def all_but_one_busy(on_each: int, share: float) -> Iterator[None]:
+    """Keep the cores of this process busy, but one, with processes on each."""
     cores = sorted(os.sched_getaffinity(0))[:-1]
     processes = [
-        multiprocessing.Process(target=keep_busy, args=(core,)) for core in cores * _ON_EACH
+        multiprocessing.Process(target=keep_busy, args=(core, share)) for core in cores * on_each
     ]
     for process in processes:
         process.start()
     try:
-        yield len(cores)
+        yield
     finally:
         for process in processes:
             process.terminate()
@@ -50,22 +53,25 @@ def main() -> int:
     """Freeze, verify, verify while the device is busy, verify again."""
     parser = argparse.ArgumentParser(description="A deployed directory on a device that is busy.")
     parser.add_argument("--model", default="page_orientation")
+    parser.add_argument("--share", type=float, default=0.3)
     given = parser.parse_args()
     f32 = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": os.cpu_count() or 1}
     affinity = hl.Affinity.uniform(given.model, "CPU")
     placement = hl.Placement(affinity, "CPU", {"CPU": f32}, direct=True)
     with tempfile.TemporaryDirectory() as scratch:
         directory = hl.freeze(given.model, placement, f"{scratch}/deploy")
-        before = hl.verify(directory)
-        with all_but_one_busy() as n_cores:
-            meanwhile = hl.verify(directory)
-        after = hl.verify(directory)
-    told = {"before": before, f"{n_cores} cores busy": meanwhile, "after": after}
+        told = {"before": hl.verify(directory)}
+        for on_each, share in ((1, given.share), (4, 1.0)):
+            when = f"{on_each} on each core but one for {share:.0%} of the time"
+            with all_but_one_busy(on_each, share):
+                told[when] = hl.verify(directory)
+        told["after"] = hl.verify(directory)
     for when, proven in told.items():
         latency = next(part for part in proven.parts if part.name == "latency")
         broken = ", ".join(proven.broken) or "nothing"
         print(f"{given.model}, {when}: {broken} broken; latency {latency.detail}", flush=True)
-    return int((before.broken, meanwhile.broken, after.broken) != ((), ("latency",), ()))
+    broken = [proven.broken for proven in told.values()]
+    return int(broken != [(), ("latency",), ("latency",), ()])
 
 
 if __name__ == "__main__":

@@ -14,15 +14,18 @@ nothing had happened, results that are not sound, processes that were left behin
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +73,46 @@ def calls() -> dict[str, Callable[[], Any]]:
     }
 
 
+def recovering_advice() -> Callable[[], Any]:
+    """Return a call of advise that takes all from a store but its recovery of accuracy."""
+    import hetero_lab as hl
+    from hetero_lab.experiments.search import advise, calibrate, recover
+    from hetero_lab.samples.datasets import Examples, Metric
+
+    # A recovery of a few seconds.
+    advise._RECOVER_LEAST_S, recover.MOST_CHUNKS = 0.0, 4
+    calibrate.MOST_FITTED, calibrate.MOST_VALIDATED = 6, 0
+    hl.emulate("BF16", properties={"INFERENCE_PRECISION_HINT": "bf16"}, faster_by="precision")
+    model, digits = hl.load("digits_inception"), hl.dataset("digits")
+    f32 = {"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
+    exact = hl.compile(model, hl.Placement(hl.Affinity.uniform(model, "CPU"), "f32", f32))
+
+    def labelled(examples: Any) -> Examples:
+        made = {
+            key: (x, exact(x)["digit"]) for key, (x, _) in zip(examples.keys, examples, strict=True)
+        }
+        return Examples(examples.keys, made.__getitem__)
+
+    data = replace(
+        digits,
+        calibration=labelled(digits.calibration[:100]),
+        evaluation=labelled(digits.evaluation[:100]),
+        metric=Metric("near", lambda out, right: bool(abs(out["digit"] - right).max() < 1e-6)),
+    )
+    store = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, store, ignore_errors=True)
+
+    def call() -> Any:
+        for path in [*store.glob("recovered*"), *store.glob("final-*")]:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        return hl.advise(
+            model, ["BF16", "CPU"], data=data, device_properties=f32, budget_s=12, store=store,
+            progress=False,
+        )  # fmt: skip
+
+    return call
+
+
 def check(kept: Any, function: str) -> str:
     """Return what of a kept result is not sound; empty if all of it is."""
     import hetero_lab as hl
@@ -100,7 +143,7 @@ def serve(function: str) -> None:
     import hetero_lab as hl
 
     warnings.simplefilter("ignore")
-    call = calls()[function]
+    call = recovering_advice() if function == "advise" else calls()[function]
     call()  # what is loaded and compiled for the first time takes longer
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     say("ready")
@@ -212,7 +255,7 @@ def _take(outcome: Outcome, said: dict[str, Any], sent: float) -> None:
 
 FUNCTIONS = (
     "profile", "sweep", "calibrate", "plan", "optimize", "recover_accuracy", "evaluate",
-    "quantize", "find_refused", "find_wrong",
+    "quantize", "find_refused", "find_wrong", "advise",
 )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,7 +24,7 @@ from hetero_lab.errors import (
     OutputPathError,
     names_at_hand,
 )
-from hetero_lab.experiments.accuracy.evaluate import ReadData, evaluate_placed, read_data
+from hetero_lab.experiments.accuracy.evaluate import ReadData, read_data
 from hetero_lab.experiments.deployment.contract import file_digest
 from hetero_lab.experiments.search.advice import (
     ALIKE,
@@ -44,6 +44,8 @@ from hetero_lab.experiments.search.candidates import (
     order_of,
     over_limit,
 )
+from hetero_lab.experiments.search.finalists import CompileTimes, choose_finalists
+from hetero_lab.experiments.search.lost_accuracy import LostAccuracy, is_exact, labelled_data
 from hetero_lab.experiments.search.optimize import OPTIMIZED, Optimized, optimize_bound
 from hetero_lab.experiments.search.pipeline import (
     PipelineAdvice,
@@ -51,7 +53,6 @@ from hetero_lab.experiments.search.pipeline import (
     check_pipeline,
 )
 from hetero_lab.experiments.search.progress import SearchProgress
-from hetero_lab.experiments.search.recover import recover_bound
 from hetero_lab.experiments.sweep.options import Conditions, Dimensions, RunOptions
 from hetero_lab.experiments.sweep.reading import BUDGET_ENDED, INTERRUPTED
 from hetero_lab.experiments.sweep.result import Sweep
@@ -82,13 +83,14 @@ if TYPE_CHECKING:
 # Shares of the budget after which these end.
 _RACE, _RACE_ALONE, _SEARCH, _RECOVER = 0.3, 0.5, 0.65, 0.85
 _SEARCH_LEAST_S = 20.0  # in less nothing is learnt that a plan could be made with
+_SEARCH_COMPILES = 6  # that a search makes at the least
 _RECOVER_LEAST_S = 15.0  # to learn which parts lose accuracy
 _LOOK = 0.2  # of that time, at most, to see whether anything is lost
 _MOST_LOOKED_AT = 100  # examples
 RECOVERED = "recovered"
 _RACE_PRECISION, _FINAL_PRECISION = 0.05, 0.01
-_FINALISTS = 4
 _AS_GOOD = 1.01  # a simpler candidate that is slower by no more is advised instead
+_HOPELESS = 3.0  # times the best; what a single turn shows to be slower
 _IN_FLIGHT = 4
 _LEAST_TURNS = 2
 _EXAMPLES = 3
@@ -334,6 +336,7 @@ class _Inquiry:
     optimized: Optimized | None = None
     variants: dict[str, BoundModel] = field(default_factory=dict)  # of the model, int8 only
     began_s: float = 0.0  # when measuring began
+    compile_s: float = 0.0  # on the slowest device
     notes: list[str] = field(default_factory=list)
 
     def run(self) -> Advice:
@@ -346,9 +349,13 @@ class _Inquiry:
         known = self._judge(rows, dict.fromkeys(rows, self.bound), placements, "race")
         if self.interrupted or not by_label(known, BEST):
             return self._advice(known, race)
+        self.compile_s = CompileTimes.of(known).longest_s
         found = {OPTIMIZED: self._search(), RECOVERED: self._recover(known)}
-        finalists = self._finalists(known, found)
-        if self.interrupted or (self._left_s is not None and self._left_s <= 0.0):
+        n_models = 1 + len(self.variants)
+        finalists = choose_finalists(known, found, left_s=self._left_s, n_models=n_models)
+        if not finalists:
+            self.notes.append("The budget ended before the best were measured once more.")
+        if self.interrupted or not finalists:
             return self._advice(known, race)
         final, models, measured = self._final(finalists)
         last = self._judge(measured, models, self._carried(finalists, models), "final")
@@ -356,8 +363,8 @@ class _Inquiry:
             return self._advice(known, race)
         again = {c.row.label for c in last}
         earlier = [
-            replace(c, judgement=SLOWER, why=c.why or "dropped in the race")
-            if c.judgement in (BEST, ALIKE)
+            replace(c, why=f"{c.why} in the race, not measured again")
+            if c.judgement == ALIKE
             else c
             for c in known
             if c.row.label not in again
@@ -403,7 +410,7 @@ class _Inquiry:
         placements = list(self.candidates.placements.values())
         share_s = self._until_s(_RACE if len(self.settings.devices) > 1 else _RACE_ALONE)
         made = self._measure(
-            by_name(self.bound), placements, "race", share_s, precision=_RACE_PRECISION
+            by_name(self.bound), placements, "race", share_s, precision=_RACE_PRECISION, apart=True
         )
         if self.interrupted or any(row.profile is not None for row in made.rows):
             return made
@@ -428,10 +435,11 @@ class _Inquiry:
             if not over_limit(self.bound.graph, placement, self.settings.devices, limit):
                 return placement
         budget_s = self._until_s(_SEARCH)
-        if budget_s is not None and budget_s < _SEARCH_LEAST_S:
+        least_s = max(_SEARCH_LEAST_S, _SEARCH_COMPILES * self.compile_s)
+        if budget_s is not None and budget_s < least_s:
             self.notes.append(
                 "The budget was too short to search for a better placement: that takes "
-                f"{_SEARCH_LEAST_S / (_SEARCH - _RACE):.0f} s or more."
+                f"{least_s / (_SEARCH - _RACE):.0f} s or more."
             )
             return None
         self.progress.begin("search")
@@ -469,13 +477,12 @@ class _Inquiry:
 
     def _recover(self, known: Sequence[Judged]) -> Placement | None:
         """Mix two devices where the faster one loses accuracy that the other one keeps."""
-        data, labelled = self.settings.data, self.settings.examples
-        if len(self.settings.devices) < 2 or self.interrupted:
-            return None
-        if not isinstance(data, Dataset) or labelled is None or labelled.correct is None:
+        settings = self.settings
+        data, examples = labelled_data(settings.data, settings.examples), settings.examples
+        if len(settings.devices) < 2 or self.interrupted or data is None or examples is None:
             return None
         measured = sorted((c for c in known if c.row.latency), key=lambda c: _level(c.row))
-        if measured and _is_exact(measured[0].row):
+        if measured and is_exact(measured[0].row):
             return None
         budget_s = self._until_s(_RECOVER)
         if budget_s is not None and budget_s < _RECOVER_LEAST_S:
@@ -489,64 +496,37 @@ class _Inquiry:
         n = _MOST_LOOKED_AT
         if budget_s is not None and measured:
             n = min(n, int(_LOOK * budget_s * 1e6 / sum(_level(c.row) for c in measured)))
-        looked_at = labelled._replace(examples=data.calibration[: max(1, n)])
+        lost = LostAccuracy(
+            self.bound, data, examples, settings.max_drop, settings.properties, settings.isolate
+        )
         try:
-            pair = fast_and_accurate(
-                [c.placement for c in measured], lambda p: self._keeps_accuracy(p, looked_at)
-            )
-            return None if pair is None else self._mixed(*pair, watch)
+            pair = lost.fast_and_accurate([c.placement for c in measured], n)
+            return None if pair is None else self._mixed(lost, *pair, watch)
         except KeyboardInterrupt:
             self.interrupted = True
         except HeteroLabError as error:
             self.notes.append(f"No accuracy was recovered: {error}")
         return None
 
-    def _keeps_accuracy(self, placement: Placement, examples: ReadData) -> bool:
-        placed = resolve(self.bound, placement)
-        found = evaluate_placed(placed, examples, reference=self.bound, progress=False)
-        if found.interrupted:
-            raise KeyboardInterrupt
-        return found.paired.drop <= self.settings.max_drop
-
-    def _mixed(self, fast: str, accurate: str, watch: Stopwatch) -> Placement | None:
+    def _mixed(
+        self, lost: LostAccuracy, fast: str, accurate: str, watch: Stopwatch
+    ) -> Placement | None:
         """Recover the accuracy of a device, or take what an earlier call found."""
-        data, labelled = self.settings.data, self.settings.examples
-        assert isinstance(data, Dataset)
-        assert labelled is not None
-        assert labelled.correct is not None
-        asked = (fast, accurate, data.name, len(data.calibration), labelled.metric)
-        kept = self._kept(
-            RECOVERED,
-            ".json",
-            *self._what_is_searched_for(),
-            repr((*asked, self.settings.max_drop)),
-        )
-        properties = {d: dict(self.settings.properties.get(d, {})) for d in (fast, accurate)}
-        properties[accurate].setdefault("INFERENCE_PRECISION_HINT", "f32")
+        asked = (fast, accurate, lost.data.name, len(lost.data.calibration), lost.examples.metric)
+        depends_on = [*self._what_is_searched_for(), repr((*asked, lost.max_drop))]
+        kept = self._kept(RECOVERED, ".json", *depends_on)
         if kept is not None and kept.is_file():
             affinity = Affinity.from_json(kept)
         else:
-            found = recover_bound(
-                self.bound,
-                fast,
-                accurate,
-                replace(data, metric=Metric(labelled.metric, labelled.correct)),
-                properties,
-                Stopwatch.start(None if watch.budget_s is None else max(1.0, watch.left_s)),
-                max_drop=self.settings.max_drop,
-                isolate=self.settings.isolate,
-                progress=False,
-            )
-            self.notes.append(f"Accuracy recovered from {fast} with {accurate}: {found.verdict}")
-            affinity = found.affinity
+            kept_costs = self._kept(f"{RECOVERED}_costs", ".json", *depends_on)
+            affinity, verdict = lost.mix(fast, accurate, watch, kept_costs)
+            self.notes.append(f"Accuracy recovered from {fast} with {accurate}: {verdict}")
             if kept is not None:
                 affinity.to_json(kept)
         if len(affinity.devices) < 2:  # a device alone is a candidate already
             return None
-        free = self._free_properties(affinity)
-        placement = Placement(
-            affinity, RECOVERED, {d: {**free[d], **properties[d]} for d in affinity.devices}
-        )
+        free, own = self._free_properties(affinity), lost.properties_of(fast, accurate)
+        placement = Placement(affinity, RECOVERED, {d: {**free[d], **own[d]} for d in own})
         limit = self.settings.memory_limit
         excess = over_limit(self.bound.graph, placement, self.settings.devices, limit)
         if excess:
@@ -568,24 +548,6 @@ class _Inquiry:
     def _kept(self, name: str, suffix: str, *depends_on: str) -> Path | None:
         """Return where something is kept; another call may ask for something else."""
         return self.store and self.store / f"{name}-{_digest(depends_on)}{suffix}"
-
-    def _finalists(
-        self, known: Sequence[Judged], found: Mapping[str, Placement | None]
-    ) -> dict[str, Placement]:
-        """Return the reference, what the race left over, and what was found.
-
-        What the race did not get to may be the best as well: it comes last.
-        """
-        reference = next(iter(self.candidates.placements))
-        left = [c for c in known if c.judgement in (BEST, ALIKE) or c.row.status == BUDGET_ENDED]
-        left.sort(key=lambda c: _level(c.row))
-        names = dict.fromkeys([reference, *(c.row.label for c in left[:_FINALISTS])])
-        finalists = {n: p for n, p in self.candidates.placements.items() if n in names}
-        for label, placement in found.items():
-            taken = [_what_runs(p) for p in finalists.values()]
-            if placement is not None and _what_runs(placement) not in taken:
-                finalists[label] = replace(placement, label=label)
-        return finalists
 
     def _final(
         self, finalists: Mapping[str, Placement]
@@ -664,6 +626,7 @@ class _Inquiry:
         turns: int | None = None,
         executor: Sequence[str] = (HETERO,),
         data: ReadData | None = None,
+        apart: bool = False,
     ) -> Sweep:
         """Measure placements; what is kept under a name is gone on with."""
         try:
@@ -680,7 +643,7 @@ class _Inquiry:
                 reference=reference,
                 store=self.store / name if self.store is not None and name else None,
             ),
-            RunOptions(precision=precision, turns=turns, counters=False),
+            RunOptions(precision=precision, turns=turns, counters=False, apart=apart),
             Stopwatch.start(budget_s),
             control=self.progress.control(),
             data=data,
@@ -716,12 +679,7 @@ class _Inquiry:
             elif label == best:
                 judgement, why = BEST, ""
             else:
-                high = rows[best].latency
-                own = row.latency
-                assert own is not None
-                assert high is not None
-                slower = own.low_us > high.high_us
-                share = own.us / high.us - 1.0
+                slower, share = _compared(row, rows[best])
                 judgement = SLOWER if slower else ALIKE
                 why = f"{abs(share):.1%} {'slower' if share >= 0 else 'faster'} than {best}"
             judged.append(Judged(row, placements[label], models[label], stage, judgement, why))
@@ -797,35 +755,6 @@ class _Inquiry:
         return max(0.1, end_s - self.watch.elapsed_s)
 
 
-def fast_and_accurate(
-    fastest_first: Iterable[Placement], keeps_accuracy: Callable[[Placement], bool]
-) -> tuple[str, str] | None:
-    """Return the device that loses accuracy and the fastest one that keeps it.
-
-    ``None`` where there is nothing to recover: the fastest placement keeps it, or only the same
-    device with other properties does. What AUTO and MULTI choose cannot be mixed.
-    """
-    lossy: Placement | None = None
-    for placement in fastest_first:
-        if placement.virtual or (lossy is not None and not placement.direct):
-            continue
-        if keeps_accuracy(placement):
-            others = [d for d in (lossy.devices if lossy else ()) if d not in placement.devices]
-            return (others[0], placement.devices[0]) if others else None
-        lossy = lossy or placement
-    return None
-
-
-def _is_exact(row: Row) -> bool:
-    """Tell whether the outputs are those in f32, so that no accuracy can be lost."""
-    agreement = row.profile.agreement if row.profile else ()
-    return bool(agreement) and all(a.verdict == "equal" for a in agreement)
-
-
-def _what_runs(placement: Placement) -> tuple[Affinity, dict[str, Any]]:
-    return placement.affinity, {d: p for d, p in placement.device_properties.items() if p}
-
-
 def _digest(labels: Sequence[str]) -> str:
     """Return a name for what is kept: another call may have other finalists, devices or data."""
     return hashlib.blake2b("\n".join(labels).encode(), digest_size=4).hexdigest()
@@ -833,6 +762,20 @@ def _digest(labels: Sequence[str]) -> str:
 
 def _level(row: Row) -> float:
     return row.latency.us if row.latency else float("inf")
+
+
+def _compared(row: Row, best: Row) -> tuple[bool, float]:
+    """Tell whether a row is slower than the best one beyond the intervals, and by which share.
+
+    A single turn has no interval. It says little, but shows what is hopeless.
+    """
+    own, least = row.latency, best.latency
+    assert own is not None
+    assert least is not None
+    slower = own.low_us > least.high_us
+    if not np.isfinite(own.high_us):
+        slower = own.us > _HOPELESS * least.us
+    return slower, own.us / least.us - 1.0
 
 
 def _sentences(

@@ -565,6 +565,8 @@ def _prove(search: _Recovery, *, isolate: bool) -> Recovered:
         conditions=Conditions(search.examples[0][0], reference=False, isolate=isolate),
         control=search.progress.control(),
     )
+    if made.interrupted:
+        raise KeyboardInterrupt
     rows = {row.label: row for row in made.rows}
     if rows[ALL_ACCURATE].detail:
         raise MeasurementError(f"{search.accurate} failed: {rows[ALL_ACCURATE].detail}")

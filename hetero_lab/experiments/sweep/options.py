@@ -47,6 +47,9 @@ class Conditions:
 class RunOptions:
     """How long to measure, and what besides turns.
 
+    With ``apart``, the first placement on a device that nothing was compiled for yet begins a new
+    group: its compile may take all the time that is left, and what is there is measured before.
+
     Raises
     ------
     ArgumentError
@@ -60,6 +63,7 @@ class RunOptions:
     counters: bool = True
     timeout_s: float = 60.0
     compile_timeout_s: float = 600.0
+    apart: bool = False
 
     def __post_init__(self) -> None:
         for name in ("precision", "timeout_s", "compile_timeout_s", "sustained_s"):

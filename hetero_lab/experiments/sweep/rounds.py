@@ -26,6 +26,7 @@ import numpy as np
 import psutil
 from tqdm.auto import tqdm
 
+from hetero_lab.backend.virtual import parse_virtual
 from hetero_lab.clock import now
 from hetero_lab.experiments.environment import machine_state
 from hetero_lab.experiments.sweep.budget import (
@@ -147,6 +148,7 @@ class SweepRun:
         self._startup_s = 0.0  # of all benches so far
         self._compile_s = self._longest_compile_s = 0.0
         self._turn_plan = TurnPlan(0, options.target)
+        self._met: set[str] = set()  # devices that something was compiled for
         self._bar = calm(
             tqdm(
                 total=watch.budget_s,
@@ -187,7 +189,8 @@ class SweepRun:
             turn_plan = self._turn_plan = self._affordable(len(queue), is_first=group == first)
             if queue and not turn_plan.n_placements and (self._watch.is_over or group > first):
                 break
-            members = queue[: min(max(1, self._options.group_size - 1), turn_plan.n_placements)]
+            most = min(max(1, self._options.group_size - 1), turn_plan.n_placements)
+            members = self._first_group(queue[:most])
             later = replace(turn_plan, n_placements=turn_plan.n_placements - len(members))
             tried = self._measure_group(group, members, later, is_last=members == queue)
             for key in members:
@@ -277,10 +280,24 @@ class SweepRun:
                 self._record(Finished(entry=key))
         return tried
 
+    def _first_group(self, keys: Sequence[str]) -> list[str]:
+        """Return those of the next group, up to one on a device that may take long to compile."""
+        if not self._options.apart:
+            return list(keys)
+        met, members = set(self._met), list[str]()
+        for key in keys:
+            devices = _devices(self._jobs[key])
+            if members and not devices <= met:
+                break
+            met |= devices
+            members.append(key)
+        return members
+
     def _make_ready(self, keys: Sequence[str], n_alive: int = 0) -> list[str]:
         """Start benches, compile, infer once; return the keys that were tried."""
         tried: list[str] = []
         self._start_benches([key for key in keys if key not in self._compiled])
+        self._met.update(*(_devices(self._jobs[key]) for key in keys))
         turn_plan = self._turn_plan
         while len(tried) < len(keys):
             some = keys[len(tried) : len(tried) + self._at_once]
@@ -695,6 +712,15 @@ class SweepRun:
         elapsed = self._watch.elapsed_s
         self._bar.n = min(elapsed, total) if total else round(elapsed, 1)
         self._bar.update(0)
+
+
+def _devices(job: Job) -> set[str]:
+    """Return the devices of a job; of AUTO and the like, those that it may choose."""
+    found: set[str] = set()
+    for name in set(job.affinity.values()):
+        virtual = parse_virtual(name)
+        found.update(virtual.devices if virtual else [name])
+    return found
 
 
 def _compiles(request: Request[Any]) -> bool:

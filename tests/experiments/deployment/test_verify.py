@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
+import time
 
 import msgspec
 import numpy as np
@@ -28,6 +30,7 @@ from hetero_lab.experiments.deployment.contract import (
 from hetero_lab.experiments.deployment.releases import environment_of
 from hetero_lab.experiments.deployment.verify import judged
 from hetero_lab.model.read import prepare
+from hetero_lab.runtime import run_frozen
 from hetero_lab.runtime.frozen_placement import read_frozen
 
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}
@@ -229,3 +232,22 @@ def test_the_release_that_changed_it_is_named(tmp_path):
     assert made.verifications[1].ok
     assert made.changed_by == "2026.3.1"
     assert file_digest(environment_of("2026.2.0").parents[1] / "pyvenv.cfg")
+
+
+@pytest.mark.skipif(
+    len(getattr(os, "sched_getaffinity", lambda _: ())(0)) < 2, reason="one core, or no choice"
+)
+def test_the_reference_runs_on_the_core_that_is_free():
+    everywhere = os.sched_getaffinity(0)
+    busy = {min(everywhere)}
+
+    def infer():
+        if os.sched_getaffinity(0) == busy:
+            time.sleep(0.02)
+
+    free = run_frozen._free_core(infer, 1e-3, 10.0)
+    assert free is not None
+    assert {free} != busy
+    assert os.sched_getaffinity(0) == everywhere
+    # Without time to try, it is nowhere in particular.
+    assert run_frozen._free_core(infer, 1.0, 10.0) is None

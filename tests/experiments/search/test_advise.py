@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from planning.test_difference import chain_costs
 from small_models import two_parts
-from widgets.hand_sweeps import failed_row, measured_row, small_sweep
+from widgets.hand_sweeps import measured_row, small_sweep
 
 import hetero_lab as hl
 from hetero_lab.backend.bound import bind
@@ -27,9 +27,9 @@ from hetero_lab.experiments.search import (
 )
 from hetero_lab.experiments.search.advice import Judged
 from hetero_lab.experiments.search.candidates import candidates_for, order_of
+from hetero_lab.experiments.search.lost_accuracy import fast_and_accurate
 from hetero_lab.experiments.search.optimize import Optimized
 from hetero_lab.experiments.search.progress import SearchProgress
-from hetero_lab.experiments.sweep.reading import BUDGET_ENDED
 from hetero_lab.model.read import save
 from hetero_lab.planning.planner import plan_graph
 from hetero_lab.runtime.reference import Agreement
@@ -308,13 +308,13 @@ def test_which_devices_accuracy_is_recovered_from_and_with(keeping, pair, n_look
         looked_at.append(placement.label)
         return placement.label in keeping
 
-    assert advising.fast_and_accurate(fastest_first, keeps) == pair
+    assert fast_and_accurate(fastest_first, keeps) == pair
     assert len(looked_at) == n_looked_at
 
 
-@pytest.mark.slow
-@pytest.mark.skipif("bf16" not in precisions("CPU", core=shared_core()), reason="needs bf16")
-def test_recovered_accuracy_is_a_candidate(monkeypatch, tmp_path):
+@pytest.fixture
+def recovering(monkeypatch, tmp_path):
+    """Return what is asked and known where bf16 loses all answers that f32 has right."""
     hl.emulate("ADVBF16", properties={"INFERENCE_PRECISION_HINT": "bf16"})
     hint = {"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
     digits = hl.dataset("digits")
@@ -355,6 +355,14 @@ def test_recovered_accuracy_is_a_candidate(monkeypatch, tmp_path):
         Judged(measured_row(label, profile, factor), placements[label], asked.bound, "race", "")
         for label, factor in (("CPU", 2.0), ("ADVBF16", 1.0))
     ]
+    return asked, known
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("bf16" not in precisions("CPU", core=shared_core()), reason="needs bf16")
+def test_recovered_accuracy_is_a_candidate(recovering, tmp_path):
+    asked, known = recovering
+    hint = asked.settings.properties
     found = asked._recover(known)
     (note,) = asked.notes
     assert note.startswith("Accuracy recovered from ADVBF16 with CPU: ")
@@ -371,14 +379,61 @@ def test_recovered_accuracy_is_a_candidate(monkeypatch, tmp_path):
     hopeless = replace(asked, notes=[], settings=replace(asked.settings, max_drop=1.0))
     assert hopeless._recover(known) is None  # nothing is lost that is not allowed to be
     assert hopeless.notes == []
+    fastest = known[1]
+    assert fastest.row.profile is not None
     equal = replace(
-        profile, agreement=(Agreement("digit", 0.0, 0.0, 0.0, 1.0, 1.0, "f32", 1e-3, "equal"),)
+        fastest.row.profile,
+        agreement=(Agreement("digit", 0.0, 0.0, 0.0, 1.0, 1.0, "f32", 1e-3, "equal"),),
     )
     exact_row = measured_row("ADVBF16", equal)
-    exactly = [Judged(exact_row, placements["ADVBF16"], asked.bound, "race", "")]
+    exactly = [replace(fastest, row=exact_row)]
     assert again._recover(exactly) is None  # what is f32 already loses nothing
     assert again.notes == []
     assert not list(tmp_path.glob("recovered-*.json"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("bf16" not in precisions("CPU", core=shared_core()), reason="needs bf16")
+def test_an_interrupted_recovery_goes_on_from_the_costs_that_it_has_learnt(
+    recovering, monkeypatch, tmp_path
+):
+    asked, known = recovering
+    proven = recover._prove
+
+    def interrupt(*_args, **_options):
+        raise KeyboardInterrupt
+
+    def calibrated_again(*_args):
+        raise MeasurementError("calibrated again")
+
+    monkeypatch.setattr(recover, "_prove", interrupt)
+    assert asked._recover(known) is None
+    assert asked.interrupted
+    (kept,) = tmp_path.glob("recovered*")
+    assert not hl.CostModel.from_json(kept).interrupted
+    monkeypatch.setattr(recover.Calibration, "begin", calibrated_again)
+    monkeypatch.setattr(recover, "_prove", proven)
+    again = replace(asked, interrupted=False, notes=[], watch=Stopwatch.start(12.0))
+    again._recover(known)
+    assert again.notes[0].startswith("Accuracy recovered from ADVBF16 with CPU: ")
+
+
+@pytest.mark.parametrize(("factor", "judgement"), [(2.5, "as fast"), (3.5, "slower")])
+def test_a_single_turn_shows_what_is_hopeless(factor, judgement):
+    hl.emulate("ADVFAST")
+    asked = inquiry(None, ("ADVFAST", "CPU"))
+    placements = asked.candidates.placements
+    profile = small_sweep().rows[0].profile
+    assert profile is not None
+    profile = replace(profile, agreement=())
+    row = measured_row("ADVFAST", profile, factor)
+    series = replace(row.series, ours={(0, 0): factor * 100.0})
+    rows = {"CPU": measured_row("CPU", profile), "ADVFAST": replace(row, series=series)}
+    latency = rows["ADVFAST"].latency
+    assert latency is not None
+    assert latency.high_us == np.inf
+    known = asked._judge(rows, dict.fromkeys(rows, asked.bound), placements, "race")
+    assert [c.judgement for c in known] == ["best", judgement]
 
 
 def test_accuracy_is_not_recovered_without_labels_or_in_too_short_a_time():
@@ -390,25 +445,6 @@ def test_accuracy_is_not_recovered_without_labels_or_in_too_short_a_time():
     short = replace(asked, watch=Stopwatch.start(10.0))
     assert short._recover([]) is None
     assert short.notes[0].startswith("The budget was too short to recover accuracy")
-
-
-def test_what_the_race_did_not_get_to_is_in_the_final():
-    hl.emulate("ADVFAST")
-    asked = inquiry(None, ("ADVFAST", "CPU"))
-    placements = asked.candidates.placements
-    labels = list(placements)
-    profile = small_sweep().rows[0].profile
-    rows = {"CPU": (measured_row("CPU", profile), "best")}
-    rows["ADVFAST"] = (failed_row("ADVFAST"), "not measured")
-    rows["AUTO:ADVFAST,CPU"] = (measured_row("AUTO:ADVFAST,CPU", profile, 3.0), "slower")
-    late = [label for label in labels if label not in rows]
-    rows |= {label: (failed_row(label, BUDGET_ENDED, ""), "not measured") for label in late}
-    known = [
-        Judged(row, placements[label], asked.bound, "race", judgement)
-        for label, (row, judgement) in rows.items()
-    ]
-    assert late
-    assert list(asked._finalists(known, {})) == [n for n in labels if n in ("CPU", *late[:3])]
 
 
 def test_what_is_raced_for_latency_and_for_throughput():

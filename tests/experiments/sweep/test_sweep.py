@@ -25,6 +25,8 @@ from openvino import opset13 as op
 
 import hetero_lab as hl
 from hetero_lab import clock
+from hetero_lab.backend.bound import bind
+from hetero_lab.backend.core import shared_core
 from hetero_lab.errors import (
     AffinityError,
     ArgumentError,
@@ -34,9 +36,13 @@ from hetero_lab.errors import (
     StoredFileError,
     StoreError,
 )
+from hetero_lab.experiments.sweep.options import Conditions, Dimensions, RunOptions
 from hetero_lab.experiments.sweep.reading import sweep_from
 from hetero_lab.experiments.sweep.records import Turn
 from hetero_lab.experiments.sweep.store import read_store
+from hetero_lab.experiments.sweep.sweep import measure_placements
+from hetero_lab.experiments.sweep.variants import by_name
+from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.tables import number, read_csv
 
 ROOT = Path(__file__).parents[3]
@@ -78,6 +84,26 @@ def test_every_label_has_a_row_and_the_baseline_is_there(swept):
     # The ratio is that of the paired turns.
     logs = list(sweep.rows[2].series.log_ratios.values())
     assert min(logs) <= math.log(sweep.summary["ratio"].iloc[2]) <= max(logs)
+
+
+def test_a_device_that_was_not_compiled_for_may_begin_a_group_of_its_own(model):
+    hl.emulate("APART")
+    bound = bind(model, shared_core())
+    cpu = hl.Affinity.uniform(model, "CPU")
+    one = hl.Placement(cpu, "one thread", {"CPU": {"INFERENCE_NUM_THREADS": 1}}, direct=True)
+    asked = ["CPU", one, "AUTO:APART,CPU", "APART"]
+    groups = []
+    for apart in (False, True):
+        made = measure_placements(
+            by_name(bound), asked, Dimensions(baselines=False),
+            Conditions(reference=False, isolate=False),
+            RunOptions(turns=2, counters=False, apart=apart), Stopwatch.start(None),
+        )  # fmt: skip
+        groups.append([{group for group, _ in row.series.ours} for row in made.rows])
+    together, parted = groups
+    assert together == [{0}, {0}, {0}, {0}]
+    # AUTO may choose APART, which is then not new any more.
+    assert parted == [{0, 1}, {0}, {1}, {1}]
 
 
 def test_rows_have_the_partition_that_was_compiled(swept, model, placements):
