@@ -191,6 +191,58 @@ def _neighbourhoods(graph: OpGraph, share: float, rng: np.random.Generator) -> s
     return chosen
 
 
+def lone_cuts(graph: OpGraph, most: int | None = None) -> list[frozenset[str]]:
+    """Return the beginnings of a model from which one tensor alone goes on, the shortest first.
+
+    Each is the names of the ops before such a cut: what somebody would try who gives the first
+    stages of a network to one device and the others to another. If there are more than ``most``,
+    so many that are spread over all of them.
+    """
+    order = graph.placeable
+    position = {index: number for number, index in enumerate(order)}
+    last_use: dict[tuple[int, int], int] = {}  # of each tensor
+    for number, index in enumerate(order):
+        for tensor in graph.ops[index].inputs:
+            if tensor[0] in position:
+                last_use[tensor] = number
+    spans = [(position[producer], last) for (producer, _), last in last_use.items()]
+    alive = np.zeros(len(order) + 1, dtype=int)  # tensors that go on behind each position
+    torn = np.zeros(len(order) + 1, dtype=int)
+    for path in graph.stateful_paths:
+        places = [position[index] for index in path if index in position]
+        torn[min(places)] += 1
+        torn[max(places)] -= 1
+    for first, last in spans:
+        alive[first] += 1
+        alive[last] -= 1
+    whole = (alive.cumsum() == 1) & (torn.cumsum() == 0)
+    names = [graph.ops[index].name for index in order]
+    found = [n + 1 for n in range(len(order) - 1) if whole[n]]
+    if most is not None and len(found) > most:
+        found = [found[int((number + 0.5) * len(found) / most)] for number in range(most)]
+    return [frozenset(names[:n]) for n in found]
+
+
+def cut_at(
+    graph: OpGraph,
+    support: Mapping[str, Collection[str]],
+    before: Collection[str],
+    devices: Sequence[str],
+) -> Affinity:
+    """Return the ops ``before`` a cut on the first device and the others on the second one.
+
+    What that one does not support is on the other one, or on any device that does.
+    """
+    device_of = {}
+    for index in graph.placeable:
+        name = graph.ops[graph.leader[index]].name
+        wanted = devices if name in before else devices[::-1]
+        order = (*wanted, *support)
+        name = graph.ops[index].name
+        device_of[name] = next(device for device in order if name in support[device])
+    return placed(graph, device_of)
+
+
 def middling_affinity(
     graph: OpGraph, support: Mapping[str, Collection[str]], blocks: Sequence[Sequence[str]]
 ) -> Affinity:

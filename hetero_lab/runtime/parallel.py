@@ -145,7 +145,7 @@ class ParallelExecutor:
         self.placement: Placement = placed.placement
         self.partition: Partition = cuts(placed, requests=requests)
         self.output_names: tuple[str, ...] = placed.bound.output_names
-        self._submodels = cut(placed.bound, self.partition)
+        self._submodels = cut(placed.bound, self.partition, hand_inputs_on=False)
         by_device = {d: {**own, **compile_properties} for d, own in placed.properties.items()}
         started = now()
         self.compiled_models: list[ov.CompiledModel] = compile_submodels(

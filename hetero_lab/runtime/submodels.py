@@ -12,6 +12,7 @@ import openvino as ov
 
 from hetero_lab.backend.bound import BoundModel
 from hetero_lab.errors import ArgumentError, CompileError, last_line, names_at_hand
+from hetero_lab.model.opgraph import PARAMETER
 from hetero_lab.placement.partition import Partition
 from hetero_lab.runtime.pieces import build_model
 
@@ -36,8 +37,14 @@ class Submodel:
     outputs: tuple[tuple[str | int, ...], ...]
 
 
-def cut(bound: BoundModel, partition: Partition) -> tuple[Submodel, ...]:
+def cut(
+    bound: BoundModel, partition: Partition, *, hand_inputs_on: bool = True
+) -> tuple[Submodel, ...]:
     """Cut a clone of the model; the caller's stays as it is.
+
+    HETERO hands an input of the model on: the first subgraph that reads it has it as an output,
+    which a GPU copies back to the host. Without ``hand_inputs_on`` it is no output, for whoever
+    gives it to each reader; only a subgraph that has no other output keeps it.
 
     Raises
     ------
@@ -67,6 +74,7 @@ def cut(bound: BoundModel, partition: Partition) -> tuple[Submodel, ...]:
                     use.replace_source_output(parameter.output(0))
         results[entry] = ov.opset13.result(output, name=f"{boundary.tensor}/out")
     own_parameters, own_results = clone.get_parameters(), clone.get_results()
+    given = {graph.ops[i].name for i in graph.parameters if graph.ops[i].type == PARAMETER}
     sinks: dict[int, list[Any]] = {}
     for sink in clone.get_sinks():
         home = partition.home[graph.index_of[sink.get_friendly_name()]]
@@ -78,12 +86,13 @@ def cut(bound: BoundModel, partition: Partition) -> tuple[Submodel, ...]:
             own_parameters[int(e[1])] if e[0] == "model" else parameters[index, e]
             for e in wiring.inputs
         ]
-        model_results = [
-            own_results[int(e[1])] if e[0] == "model" else results[e] for e in wiring.outputs
-        ]
+        outputs = wiring.outputs
+        if not hand_inputs_on:
+            outputs = tuple(e for e in outputs if e[0] == "model" or e[1] not in given) or outputs
+        model_results = [own_results[int(e[1])] if e[0] == "model" else results[e] for e in outputs]
         name = f"{graph.name}_{index}"
         model = build_model(model_results, sinks.get(index, []), model_parameters, name)
-        submodels.append(Submodel(index, subgraph.device, model, wiring.inputs, wiring.outputs))
+        submodels.append(Submodel(index, subgraph.device, model, wiring.inputs, outputs))
     return tuple(submodels)
 
 

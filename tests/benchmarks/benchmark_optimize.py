@@ -5,7 +5,7 @@ Real models on CPU in f32 and an emulated bf16 device that supports (a) convolut
 only, (b) all but softmax, normalisation and concat, (c) all but activations. With ``--device GPU``
 it is that device, in f32: as it is, and as it would be if it lacked what (b) and (c) lack. The
 times are those of the last, interleaved measurement of ``optimize``. ``--out`` keeps it, with the
-costs and the placement.
+costs and the placement. ``--recorded`` prints what was recorded on a real GPU, measuring nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shutil
 import tempfile
 import time
 import traceback
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import hetero_lab as hl
+from hetero_lab.samples.catalogue import datasets_dir
 from tests.real_gpu.networks import NETWORKS, model_file, short_name
 
 MODELS = ("efficientnet_lite0", "ppocr_det", "minilm_int8", "googlenet_graph", "magika")
@@ -39,6 +41,7 @@ SUPPORT: dict[str, dict[str, set[str]]] = {
     },
 }  # fmt: skip
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}
+RECORDED = datasets_dir() / "recordings" / "nvidia_h200.tar.xz"
 MUCH = 0.05  # faster than every baseline, to be counted
 
 
@@ -129,7 +132,11 @@ def main() -> None:
     parser.add_argument("--in-process", action="store_true", help="isolate=False: faster compiles")
     parser.add_argument("--budget", type=float, nargs="+", default=[120.0], help="or of each kind")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--recorded", action="store_true", help="print what was recorded, no more")
     given = parser.parse_args()
+    if given.recorded:
+        print_recorded()
+        return
     models = given.models or (MODELS if given.device is None else NETWORKS)
     kinds = given.kinds or ("abc" if given.device is None else ("all", "b", "c"))
     rows = []
@@ -148,6 +155,21 @@ def main() -> None:
                         file.write(json.dumps(rows[-1]) + "\n")
     if rows:
         print(in_all(rows))
+
+
+def print_recorded() -> None:
+    """Print a table of each recorded set of cases, and what is asked of all of them."""
+    with tempfile.TemporaryDirectory() as scratch:
+        shutil.unpack_archive(RECORDED, scratch, filter="data")
+        for file in sorted(Path(scratch).rglob("results.jsonl")):
+            rows = [json.loads(line) for line in file.read_text().splitlines()]
+            print(file.parent.relative_to(scratch))
+            for row in rows:
+                print(
+                    f"  {row['model']:<20} {row['kind']:<3}: greedy / optimized "
+                    f"{row['gain']:.2f}, {row['to_best']:.3f} of the best baseline's time"
+                )
+            print(f"  {in_all(rows)}")
 
 
 def in_all(rows: list[dict[str, Any]]) -> str:

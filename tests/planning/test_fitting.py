@@ -13,7 +13,7 @@ from planning.random_costs import GraphMaker, random_graph
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, LostFusion, Unit
 from hetero_lab.planning.counter_costs import read_parts
-from hetero_lab.planning.design import segmented_affinities
+from hetero_lab.planning.design import cut_at, lone_cuts, segmented_affinities
 from hetero_lab.planning.fitting import fit
 from hetero_lab.planning.observations import Conversion, ExecutedNode, Observation
 
@@ -173,6 +173,42 @@ def test_designed_placements_are_different_supported_and_spread(seed):
     assert switches[-1] - switches[0] >= 8
     shares = [sum(a[op] == "A" for op in names) / len(names) for a in made]
     assert max(shares) - min(shares) > 0.3
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_one_tensor_alone_crosses_a_lone_cut(seed):
+    graph = random_graph(random.Random(seed), 12)
+    order = [graph.ops[index].name for index in graph.placeable]
+    lone = []
+    for n in range(1, len(order)):
+        before = set(order[:n])
+        crossing = {
+            (producer, port)
+            for op in graph
+            if op.name in order[n:]
+            for producer, port in op.inputs
+            if graph.ops[producer].name in before
+        }
+        if len(crossing) == 1:
+            lone.append(frozenset(before))
+    assert lone_cuts(graph) == lone
+    some = lone_cuts(graph, 3)
+    assert len(some) == min(3, len(lone))
+    assert [cut for cut in lone if cut in some] == some
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_a_device_lacks_stays_on_the_other_side_of_a_cut(seed):
+    rng = random.Random(seed)
+    graph = random_graph(rng, 30)
+    names = [op for (op,) in single(graph)]
+    support = {"A": {op for op in names if rng.random() < 0.7}, "B": set(names)}
+    before = set(names[: len(names) // 2])
+    for devices in (("A", "B"), ("B", "A")):
+        affinity = cut_at(graph, support, before, devices)
+        for op in names:
+            wanted = devices[op not in before]
+            assert affinity[op] == (wanted if op in support[wanted] else "B")
 
 
 def test_few_blocks_give_as_many_placements_as_there_are():

@@ -128,6 +128,24 @@ def test_branches_on_two_devices_run_at_the_same_time():
     )
 
 
+def test_no_subgraph_gives_a_model_input_back():
+    x = op.parameter([4, 8], np.float32, name="x")
+    ends = [op.relu(op.matmul(x, np.eye(8, dtype=np.float32), False, False)) for _ in range(2)]
+    model = ov.Model([op.result(op.add(*ends, name="sum"))], [x], "handed_on")
+    prepared = prepare(model)
+    relu = next(op for op in prepared.graph if op.type == "Relu")
+    matmul = prepared.graph.ops[relu.inputs[0][0]]
+    there = dict.fromkeys((matmul.name, relu.name), "PARACC")
+    affinity = hl.Affinity.uniform(prepared, "CPU").fix(ops=there)
+    inputs = generate_inputs(prepared)
+    with hl.ParallelExecutor(prepared, affinity, device_properties=F32) as executor:
+        given = [wiring.outputs for wiring in executor.partition.wiring]
+        assert ("tensor", "x", 0) in itertools.chain(*given)  # as HETERO does
+        for compiled in executor.compiled_models:
+            assert len(compiled.outputs) == 1
+        close(executor(inputs), expected(prepared, inputs))
+
+
 def test_arrays_may_change_while_requests_are_in_flight():
     x = op.parameter([2, 3], np.float32, name="x")
     model = ov.Model([op.result(op.add(op.relu(x, name="a"), x, name="y"))], [x], "twice")

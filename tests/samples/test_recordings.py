@@ -59,10 +59,10 @@ def test_every_recording_says_what_its_result_says(recorded):
 
 
 @pytest.mark.slow
-def test_a_longer_search_says_what_its_result_says(recorded):
-    longer = recorded / "longer"
-    for row in results(longer):
-        check_case(longer, row)
+@pytest.mark.parametrize("which", ["longer", "families"])
+def test_another_search_says_what_its_result_says(recorded, which):
+    for row in results(recorded / which):
+        check_case(recorded / which, row)
 
 
 @pytest.mark.slow

@@ -263,12 +263,8 @@ class Calibration:
 
     def _run(self, until_s: float, validate: int | None) -> None:
         observer = self.observer
-        counters = self.prior is None
-        queue = {label: a for label, a in self.base.items() if a != observer.reference}
-        self._observe(queue, until_s, self.observed, counters=counters)
-        if not queue:
-            self._check_devices()
-        if counters and not observer.interrupted:
+        self._run_base(until_s)
+        if self.prior is None and not observer.interrupted:
             self._add_isolated()
             fitted, kept = self._design(observer.affordable(until_s), validate)
             # What validates comes in the middle, so that it has some of what the time allows.
@@ -279,6 +275,20 @@ class Calibration:
             self._observe(half, until_s, self.observed, counters=each)
             self._observe(kept, until_s, self.validating, counters=False)
             self._observe(rest, until_s, self.observed, counters=each)
+
+    def run_base(self, until_s: float) -> None:
+        """Measure each device by itself as :meth:`run` does, and nothing else."""
+        try:
+            self._run_base(until_s)
+        except KeyboardInterrupt:
+            self.observer.interrupted = True
+
+    def _run_base(self, until_s: float) -> None:
+        known = self.known
+        queue = {label: a for label, a in self.base.items() if a not in known}
+        self._observe(queue, until_s, self.observed, counters=self.prior is None)
+        if not queue:
+            self._check_devices()
 
     def _observe(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,6 +29,7 @@ from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement
 from hetero_lab.planning.constraints import check_constraints
 from hetero_lab.planning.cost_model import CostModel, expect_costs
+from hetero_lab.planning.design import cut_at, lone_cuts
 from hetero_lab.planning.memory import MemoryLimit
 from hetero_lab.planning.objective import LATENCY, THROUGHPUT, check_objective
 from hetero_lab.planning.observations import Observation
@@ -131,6 +133,10 @@ _SCALES = (1.0, 0.5, 2.0, 4.0, 0.25)  # of the price of a boundary, while it is 
 _CANDIDATES = 3
 _WORTH = 0.995  # a measured gain that is worth another round
 _PLANNED, _PLAN_S = 0.03, 5.0  # share of the budget for a plan, and the most that it takes
+_CUTS, _MOST_CUTS = 4, 48  # cuts of the model in two that are measured, and thought of
+_STRIDE = 6  # every so many cuts first, then those between
+_APART = 12  # part of the ops by which such cuts differ
+_SLOW = 1.25  # times a single device's predicted latency is too slow for such a cut
 _IN_FLIGHT = 4
 _ALPHA = 0.05
 
@@ -155,8 +161,9 @@ def optimize(
 ) -> Optimized:
     """Find the placement that really is the fastest: calibrate, plan, measure, learn, repeat.
 
-    Plans are made with the price of a boundary scaled several ways, measured beside the best so
-    far, and what is measured goes into the next fit. At the end the best few are measured in
+    First come the best cuts of the model in two, where one tensor alone goes on. Plans are made
+    with the price of a boundary scaled several ways, measured beside the best so far, and what is
+    measured goes into the next fit. At the end the best few are measured in
     turns with HETERO's greedy choice and each single device that can run the model; the winner
     is returned only if it is faster beyond the uncertainty (Holm-corrected), else the best
     baseline is.
@@ -320,6 +327,11 @@ class _Optimization:
     def run(self) -> None:
         """Learn, then plan and measure until no gain is seen or the time for it is over."""
         observer = self.calibration.observer
+        if self.calibration.layers is None:
+            # Two large subgraphs are compiled soon, also where a small budget allows little else.
+            self.calibration.run_base(_LEARNING * self._budget_s)
+            self._plan()
+            self._measure(0, self._cuts(observer.affordable(self._until_s)))
         self.calibration.run(_LEARNING * self._budget_s)
         if observer.interrupted:
             raise KeyboardInterrupt
@@ -328,35 +340,42 @@ class _Optimization:
         for number in range(1, ROUNDS + 1):
             if idle >= _IDLE_ROUNDS:
                 return
-            until_s = self._until_s
-            proposals = self._proposals(number, observer.affordable(until_s))
+            proposals = self._proposals(number, observer.affordable(self._until_s))
             if not proposals:
                 return
-            self.progress.begin(f"round {number}")
             before_us = min(seen.measured_us for seen in self.calibration.observed)
-            predicted = {label: self.costs.predictor(a) for label, a in proposals.items()}
-            counters = self.calibration.prior is None  # which the fit reads, and not the adjusting
-            found = observer.observe(proposals, until_s, counters=counters)
-            self.calibration.learn(found)
-            if observer.interrupted:
-                raise KeyboardInterrupt
+            found = self._measure(number, proposals)
             if not found:
                 return
-            for seen in found:
-                self.planned[seen.affinity] = seen
-                guess = predicted[seen.label]
-                self.trials.append(
-                    Proposal(
-                        number,
-                        seen.label,
-                        guess.predicted_us,
-                        seen.measured_us * observer.drift,
-                        guess.n_subgraphs,
-                    )
-                )
             self._plan()
             gained = min(seen.measured_us for seen in found) < _WORTH * before_us
             idle = 0 if gained else idle + 1
+
+    def _measure(self, number: int, proposals: Mapping[str, Affinity]) -> list[Observation]:
+        """Measure what is proposed in a round and learn from it; return what the time allowed."""
+        if not proposals:
+            return []
+        observer = self.calibration.observer
+        self.progress.begin(f"round {number}" if number else "cuts")
+        predicted = {label: self.costs.predictor(a) for label, a in proposals.items()}
+        counters = self.calibration.prior is None  # which the fit reads, and not the adjusting
+        found = observer.observe(proposals, self._until_s, counters=counters)
+        self.calibration.learn(found)
+        if observer.interrupted:
+            raise KeyboardInterrupt
+        for seen in found:
+            self.planned[seen.affinity] = seen
+            guess = predicted[seen.label]
+            self.trials.append(
+                Proposal(
+                    number,
+                    seen.label,
+                    guess.predicted_us,
+                    seen.measured_us * observer.drift,
+                    guess.n_subgraphs,
+                )
+            )
+        return found
 
     def candidates(self) -> list[Affinity]:
         """Return the placements that measured best, and the plan if nothing was measured."""
@@ -392,8 +411,45 @@ class _Optimization:
             objective=self.objective,
             memory_limit=self.memory_limit,
             pin=self.pin,
-            budget_s=min(_PLAN_S, _PLANNED * self._budget_s),
+            budget_s=self._planning_budget_s,
         )
+
+    @property
+    def _planning_budget_s(self) -> float:
+        return min(_PLAN_S, _PLANNED * self._budget_s)
+
+    def _cuts(self, most: int) -> dict[str, Affinity]:
+        """Return up to ``most`` ways to cut the model once that are predicted to be the fastest.
+
+        They are well apart, and none is predicted to be much slower than a single device.
+        """
+        graph, support = self.costs.graph, self.calibration.support
+        cuts = lone_cuts(graph, _MOST_CUTS) if most else []
+        spread = [before for start in range(_STRIDE) for before in cuts[start::_STRIDE]]
+        until_s = self.watch.elapsed_s + self._planning_budget_s
+        tried: list[tuple[float, tuple[str, str], int, Affinity]] = []
+        for before, pair in itertools.product(spread, itertools.permutations(support, 2)):
+            if self.watch.elapsed_s > until_s:  # a prediction of a large graph is slow
+                break
+            affinity = cut_at(graph, support, before, pair)
+            tried.append((self.costs.predict_us(affinity), pair, len(before), affinity))
+        limits = {"memory_limit": self.memory_limit, "pin": self.pin}
+        apart = len(graph.placeable) / _APART
+        slow_us = _SLOW * min(baseline.predicted_us for baseline in self.plan.baselines)
+        known = self.calibration.known
+        found: list[tuple[tuple[str, str], int, Affinity]] = []
+        for predicted_us, pair, n_ops, affinity in sorted(tried, key=lambda one: one[0]):
+            if len(found) == min(most, _CUTS) or predicted_us > slow_us:
+                break
+            near = any(p == pair and abs(n - n_ops) < apart for p, n, _ in found)
+            if (
+                not near
+                and affinity not in known
+                and len(affinity.devices) > 1
+                and keeps_limits(self.costs, affinity, **limits)
+            ):
+                found.append((pair, n_ops, affinity))
+        return {f"cut {n}": affinity for n, (*_, affinity) in enumerate(found, start=1)}
 
     def _proposals(self, number: int, most: int) -> dict[str, Affinity]:
         """Return up to ``most`` placements that were not measured before."""

@@ -127,6 +127,29 @@ def test_optimize_without_time_returns_a_measured_baseline(digits, tmp_path):
     assert stored.loc["greedy", "median_us"] == rows.loc["greedy", "median_us"]
 
 
+def test_optimize_tries_to_cut_the_model_once(costs, digits, monkeypatch):
+    hl.emulate("ACC", unsupported={"Softmax"})
+    asked = []
+
+    def observe(self, affinities, until_s, *, counters):
+        asked.append(affinities)
+        if any(label.startswith("cut") for label in affinities):
+            self.interrupted = True
+        return []
+
+    monkeypatch.setattr(observing.Observer, "observe", observe)
+    options = {"costs": costs, "budget_s": None, "isolate": False, "progress": False}
+    with pytest.raises(KeyboardInterrupt):
+        hl.optimize(digits, ["ACC", "CPU"], **options)
+    cuts = {label: a for label, a in asked[-1].items() if label.startswith("cut")}
+    assert cuts
+    assert cuts == asked[-1]
+    alone_us = costs.predict_us(hl.Affinity.uniform(digits, "CPU"))
+    for affinity in cuts.values():
+        assert set(affinity.devices) == {"ACC", "CPU"}
+        assert costs.predict_us(affinity) < 1.3 * alone_us
+
+
 @pytest.mark.filterwarnings("ignore::hetero_lab.errors.BudgetWarning")
 def test_optimize_goes_on_from_stored_costs(costs, digits, tmp_path):
     hl.emulate("ACC", unsupported={"Softmax"})
