@@ -90,4 +90,6 @@ def test_the_first_runs_as_on_other_machines(condition):
         pytest.skip("making this machine another one needs Linux and a C compiler")
     command = [sys.executable, "-m", "tests.notebooks_everywhere", "01", "--conditions", condition]
     done = subprocess.run(command, cwd=NOTEBOOKS[0].parents[1], capture_output=True, text=True)
+    if "CPUID cannot be made to fault" in done.stderr:
+        pytest.skip("this CPU or kernel cannot hide what the CPU has")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -31,7 +31,7 @@ ELSEWHERE = """
     tweaker.select(pattern="^head_digit/matmul$")
     tweaker.assign("CPU")
     try:
-        hl.compile(model, plan.affinity)
+        hl.compile(model, tweaker.affinity)  # a plan may well do without ACC
         compiled = "compiled"
     except hl.HeteroLabError as error:
         compiled = str(error)

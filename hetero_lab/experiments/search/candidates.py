@@ -149,6 +149,8 @@ def candidates_for(
             able = {device: able_ops(bound, device) for device in devices}
             remedied = follow_remedies(bound.graph, first.affinity, able)
             offer(remedied, remedied_label(first.label), free)
+            if many:  # as HETERO does by itself
+                offer(first.label, f"{first.label} · exclusive requests", {})
     return found
 
 

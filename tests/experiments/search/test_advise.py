@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from counting_core import core_with_acc
 from planning.test_difference import chain_costs
 from small_models import two_parts
 from widgets.hand_sweeps import measured_row, small_sweep
@@ -77,6 +78,18 @@ def test_the_advice_is_the_simplest_of_the_fastest(advice):
     final = [c for c in usable if c.stage == "final"]
     least = min(c.row.latency.us for c in final)
     assert made.chosen == next(c for c in final if c.row.latency.us <= 1.01 * least)
+
+
+def test_a_split_is_tried_with_exclusive_requests_too_where_many_are_in_flight():
+    core = core_with_acc(unsupported={"Softmax"})
+    model = hl.load("digits_inception")
+    devices = ["ACC", "CPU"]
+    many = candidates(model, devices, core, objective="throughput", requests=4).placements
+    free, exclusive = (many[f"HETERO:ACC,CPU{end}"] for end in ("", " · exclusive requests"))
+    assert free.affinity == exclusive.affinity
+    assert free.device_properties["ACC"] == {"EXCLUSIVE_ASYNC_REQUESTS": False}
+    assert not exclusive.device_properties
+    assert not any("exclusive" in label for label in candidates(model, devices, core).placements)
 
 
 @pytest.mark.slow
