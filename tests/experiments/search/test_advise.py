@@ -157,6 +157,7 @@ def test_interrupted_it_says_what_it_knows(monkeypatch, tmp_path):
     hl.emulate("ADVDSP")
     monkeypatch.setattr(advising, "optimize_bound", stop)
     monkeypatch.setattr(advising, "_SEARCH_LEAST_S", 0.0)
+    monkeypatch.setattr(advising, "_SEARCH_COMPILES", 0)
     made = advising.advise(
         "digits_inception", ["ADVDSP", "CPU"], budget_s=4, store=tmp_path, **QUICK
     )
@@ -173,6 +174,7 @@ def test_costs_of_an_interrupted_search_are_kept_and_gone_on_with(monkeypatch, t
 
     hl.emulate("ADVACC", unsupported={"Softmax"})
     monkeypatch.setattr(advising, "_SEARCH_LEAST_S", 0.0)
+    monkeypatch.setattr(advising, "_SEARCH_COMPILES", 0)
     options: dict[str, Any] = {"budget_s": 20, "store": tmp_path, **QUICK}
     with monkeypatch.context() as at_the_end_of_the_search:
         at_the_end_of_the_search.setattr(optimizing, "_prove", stop)
