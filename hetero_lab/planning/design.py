@@ -235,11 +235,9 @@ def cut_at(
     """
     device_of = {}
     for index in graph.placeable:
-        name = graph.ops[graph.leader[index]].name
-        wanted = devices if name in before else devices[::-1]
-        order = (*wanted, *support)
-        name = graph.ops[index].name
-        device_of[name] = next(device for device in order if name in support[device])
+        name, leader = graph.ops[index].name, graph.ops[graph.leader[index]].name
+        wanted = devices if leader in before else devices[::-1]
+        device_of[name] = next(d for d in (*wanted, *support) if name in support[d])
     return placed(graph, device_of)
 
 
