@@ -58,7 +58,8 @@ class Noise:
     def when_busy(self) -> Noise:
         """What it is where other processes keep cores busy: twice as much.
 
-        With one of two cores kept busy, A/A runs scattered 2.2 times as far from sweep to sweep.
+        With one of two cores kept busy, A/A runs scattered 2.2 and 3.4 times as far from sweep to
+        sweep, so that this is rather too little.
         """
         return replace(self, relative=2.0 * self.relative, absolute_us=2.0 * self.absolute_us)
 

@@ -359,7 +359,7 @@ class SweepRun:
     def _compute_expected(self, keys: Sequence[str]) -> None:
         """Let a bench of its own compute what the outputs of these are compared with.
 
-        A process that has compiled another model runs its own up to 1 % faster, which one
+        A process that has compiled another model runs its own about 1 % faster, which one
         placement must not have over the others. (A language model takes too long to be read
         once more; the bench that compares first computes it.)
         """
