@@ -135,7 +135,7 @@ def _circumstances(condition: str, directory: Path) -> Iterator[dict[str, str]]:
         spinning = subprocess.Popen([sys.executable, "-c", "while True: pass"])
         os.sched_setaffinity(spinning.pid, cores[-1:])
     elif condition == "no-bf16":
-        env["LD_PRELOAD"] = str(without_bf16.build(directory))
+        env = without_bf16.environment(directory)
     elif condition == "offline":
         env |= {"PIP_NO_INDEX": "1", "HETERO_LAB_CACHE": str(directory / "cache")}
         env.pop("PIP_FIND_LINKS", None)

@@ -86,10 +86,8 @@ def test_there_is_a_picture_and_the_devices_are_chosen_once(path):
 @pytest.mark.parametrize("condition", ["no-bf16", "one-core", "wide", "offline"])
 def test_the_first_runs_as_on_other_machines(condition):
     """The others run by ``python -m tests.notebooks_everywhere --conditions …``."""
-    if not sys.platform.startswith("linux") or not shutil.which("cc"):
-        pytest.skip("making this machine another one needs Linux and a C compiler")
+    if not sys.platform.startswith("linux") or not (shutil.which("cc") and shutil.which("objdump")):
+        pytest.skip("making this machine another one needs Linux, a C compiler and objdump")
     command = [sys.executable, "-m", "tests.notebooks_everywhere", "01", "--conditions", condition]
     done = subprocess.run(command, cwd=NOTEBOOKS[0].parents[1], capture_output=True, text=True)
-    if "CPUID cannot be made to fault" in done.stderr:
-        pytest.skip("this CPU or kernel cannot hide what the CPU has")
     assert done.returncode == 0, done.stdout + done.stderr

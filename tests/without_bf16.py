@@ -3,34 +3,79 @@
 Its processes find a CPU that lacks AMX, AVX512-BF16 and AVX512-FP16, whatever the machine has:
 ``OPTIMIZATION_CAPABILITIES`` has no BF16, and models run in f32 by default. oneDNN's own
 ``ONEDNN_MAX_CPU_ISA`` does not do that: OpenVINO goes on to offer bf16, and emulates it slowly.
-Needs Linux on x86-64, a C compiler, and a kernel that lets CPUID fault.
+Needs Linux on x86-64 and a C compiler; where the CPU does not let CPUID fault, objdump, too.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
+import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import openvino as ov
+
 _SOURCE = Path(__file__).with_suffix(".c")
+_ASKING = ("libopenvino.so", "libopenvino_intel_cpu_plugin.so")  # what asks for bf16 and AMX
+_CPUID = b"\x0f\xa2"
 
 
-def build(directory: Path) -> Path:
-    """Compile the library that is preloaded.
+def environment(directory: Path) -> dict[str, str]:
+    """Return the environment of such processes; ``directory`` holds what they need.
 
     Raises
     ------
     OSError, subprocess.CalledProcessError
-        There is no C compiler, or it fails.
+        There is no C compiler or no objdump, or it fails.
     """
-    library = directory / "without_bf16.so"
+    library = str(directory / "without_bf16.so")
     compiler = os.environ.get("CC", "cc")
     subprocess.run(
         [compiler, "-O1", "-shared", "-fPIC", "-o", library, _SOURCE, "-ldl"], check=True
     )
-    return library
+    env = {**os.environ, "LD_PRELOAD": f"{library} {os.environ.get('LD_PRELOAD', '')}".strip()}
+    if subprocess.run(["true"], env=env, stderr=subprocess.DEVNULL).returncode == 0:
+        return env
+    sites = directory / "cpuid_sites"
+    sites.write_text("".join(f"{name} {at:x}\n" for name, at in _sites()))
+    return env | {"LD_AUDIT": library, "WITHOUT_BF16_SITES": str(sites)}
+
+
+def _sites() -> Iterator[tuple[str, int]]:
+    """Yield each library of OpenVINO that asks what the CPU can do, and where it does."""
+    for path in sorted((Path(ov.__file__).parent / "libs").iterdir()):
+        if path.name.startswith(_ASKING):
+            yield from ((path.name, at) for at in _cpuids(path))
+
+
+def _cpuids(library: Path) -> Iterator[int]:
+    """Yield the address of each CPUID in a library.
+
+    Its two bytes also occur within longer instructions. Disassembly that begins a little before
+    them soon falls into step with the instructions, wherever it begins.
+    """
+    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        headers = _run("objdump", "-p", str(library))
+        loaded = re.findall(r"LOAD off +(\w+) vaddr (\w+).*\n +filesz (\w+) .* flags ..x", headers)
+        for begin, address, size in ([int(number, 16) for number in each] for each in loaded):
+            for found in re.finditer(_CPUID, data[begin : begin + size]):
+                at = address + found.start()
+                if all(_is_cpuid(library, at, before) for before in (61, 64)):
+                    yield at
+
+
+def _is_cpuid(library: Path, at: int, before: int) -> bool:
+    window = (f"--start-address={at - before}", f"--stop-address={at + 16}")
+    text = _run("objdump", "-d", "--no-show-raw-insn", *window, str(library))
+    return re.search(rf"^ *{at:x}:\s+cpuid", text, re.M) is not None
+
+
+def _run(*command: str) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 def main() -> int:
@@ -39,8 +84,7 @@ def main() -> int:
         print(__doc__)
         return 2
     with tempfile.TemporaryDirectory() as directory:
-        preloaded = f"{build(Path(directory))} {os.environ.get('LD_PRELOAD', '')}".strip()
-        done = subprocess.run(sys.argv[1:], env={**os.environ, "LD_PRELOAD": preloaded})
+        done = subprocess.run(sys.argv[1:], env=environment(Path(directory)))
     return done.returncode if done.returncode >= 0 else 128 - done.returncode
 
 
