@@ -47,7 +47,7 @@ def environment(directory: Path) -> dict[str, str]:
 
 def _sites() -> Iterator[tuple[str, int]]:
     """Yield each library of OpenVINO that asks what the CPU can do, and where it does."""
-    for path in sorted((Path(ov.__file__).parent / "libs").iterdir()):
+    for path in sorted((Path(str(ov.__file__)).parent / "libs").iterdir()):
         if path.name.startswith(_ASKING):
             yield from ((path.name, at) for at in _cpuids(path))
 
