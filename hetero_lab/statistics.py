@@ -59,7 +59,7 @@ class Noise:
         """What it is where other processes keep cores busy: twice as much.
 
         With one of two cores kept busy, A/A runs scattered 2.2 and 3.4 times as far from sweep to
-        sweep, so that this is rather too little.
+        sweep: enough on one machine (0 of 40 told apart), rather too little on another (8 of 30).
         """
         return replace(self, relative=2.0 * self.relative, absolute_us=2.0 * self.absolute_us)
 
