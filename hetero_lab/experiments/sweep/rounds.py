@@ -368,9 +368,10 @@ class SweepRun:
                 continue
             self._expected.add(job.variant)
             began = now()
-            # Where it fails, the bench that compares computes it.
+            # Where it fails or takes too long, the bench that compares computes it.
             with contextlib.suppress(WorkerError), contextlib.closing(self._start()) as bench:
-                bench.ask(Expect(job=job), timeout_s=self._options.compile_timeout_s)
+                timeout_s = min(self._options.compile_timeout_s, max(0.0, self._left_s))
+                bench.ask(Expect(job=job), timeout_s=timeout_s)
             self._startup_s += now() - began
 
     def _warm_up(self, alive: list[str] | None, key: str, at_most_s: float) -> None:
