@@ -351,7 +351,8 @@ class SweepRun:
             if not self._ledger.has(Compiled, key):
                 self._record(Compiled(entry=key, **msgspec.structs.asdict(answer)))
             if key == self._reference:
-                self._warm_up(None, key, min(WARM_UP_S, max(0.0, _LOOK_SHARE * self._left_s)))
+                if self._left_s > 0.0:
+                    self._warm_up(None, key, min(WARM_UP_S, _LOOK_SHARE * self._left_s))
                 # What outputs are compared with may have been computed there, once.
                 both_ms = answer.compile_ms + answer.first_inference_ms
                 self._ready_s[-1] = min(self._ready_s[-1], 1.2 * both_ms / 1e3)
