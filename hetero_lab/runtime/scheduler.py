@@ -118,7 +118,8 @@ class Slot:
             number: compiled[readers[0][0]].inputs[readers[0][1]].get_element_type()
             for number, readers in self._readers.items()
         }
-        self._set: dict[int, ov.Tensor] = {}  # a request does not keep an array's memory
+        # What is set, and the array that it shares: a request does not keep an array's memory.
+        self._set: dict[int, tuple[ov.Tensor, np.ndarray | None]] = {}
         self._copies: dict[int, tuple[ov.Tensor, np.ndarray | None]] = {}
         # A tensor of unknown shape is there only after its producer has run.
         self._late: list[list[tuple[int, int, int]]] = [[] for _ in compiled]
@@ -147,14 +148,19 @@ class Slot:
         """
         for number, readers in self._readers.items():
             array = arrays[number]
+            known, shared = self._set.get(number, (None, None))
             if share and array.flags.writeable and array.flags.c_contiguous and array.size:
+                # A caller that fills the same array again and again needs no new tensor.
+                if array is shared and known is not None and known.shape == array.shape:
+                    continue
                 tensor = ov.Tensor(array, array.shape, self._input_types[number])
+                shared = array
             else:
-                tensor = self._copy(number, array)
-            if tensor is not self._set.get(number):
+                tensor, shared = self._copy(number, array), None
+            if tensor is not known:
                 for subgraph, port in readers:
                     self.requests[subgraph].set_input_tensor(port, tensor)
-                self._set[number] = tensor
+                self._set[number] = tensor, shared
         for (subgraph, port), (element_type, shape) in self._given.items():
             if (subgraph, port) not in self._fresh:
                 tensor = self._fresh[subgraph, port] = ov.Tensor(element_type, shape)

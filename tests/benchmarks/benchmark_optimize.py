@@ -132,6 +132,7 @@ def main() -> None:
     parser.add_argument("--in-process", action="store_true", help="isolate=False: faster compiles")
     parser.add_argument("--budget", type=float, nargs="+", default=[120.0], help="or of each kind")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--scratch", type=Path, help="where networks are, or go")
     parser.add_argument("--recorded", action="store_true", help="print what was recorded, no more")
     given = parser.parse_args()
     if given.recorded:
@@ -140,11 +141,12 @@ def main() -> None:
     models = given.models or (MODELS if given.device is None else NETWORKS)
     kinds = given.kinds or ("abc" if given.device is None else ("all", "b", "c"))
     rows = []
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as directory:
+        scratch = given.scratch or Path(directory)
         for name in models:
             for kind, budget_s in zip(kinds, given.budget * len(kinds), strict=False):
                 try:
-                    rows.append(one_case(name, kind, budget_s, given, Path(scratch)))
+                    rows.append(one_case(name, kind, budget_s, given, scratch))
                 except Exception as error:  # the other cases are worth measuring
                     traceback.print_exc()
                     print(f"{short_name(name):<20} {kind}: {error}", flush=True)

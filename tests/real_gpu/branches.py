@@ -7,6 +7,9 @@ the devices alone, HETERO, the parallel executor, and OpenVINO's MULTI over both
 of requests for each device. All outputs are compared with the CPU in f32. ``--emulate`` makes the
 device of CPU threads (one thread each), so that the script itself can be tried anywhere; ``--rig``
 starts OpenVINO's GPU plugin on a CPU.
+There are two sets of shapes: branches of about 1 ms and of several ms on the machine they were
+chosen for. ``--series`` adds branches of 1, 2, 4 and 8 ms, with as many convolutions on each device
+as take that long there: how much of the bound is reached depends on it.
 Prints a JSON line for each shape, then a table. The exit code is 1 if an output is wrong.
 """
 
@@ -29,7 +32,14 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 # (convolutions on the device, on the CPU, channels, height and width)
-SHAPES = ((4, 4, 64, 56), (8, 8, 64, 56), (8, 4, 64, 56), (6, 6, 128, 28), (4, 4, 32, 112))
+SHAPES = {
+    "short": ((4, 4, 64, 56), (8, 8, 64, 56), (8, 4, 64, 56), (6, 6, 128, 28), (4, 4, 32, 112)),
+    # What stages of VGG and ResNet have, four to sixteen times the work. The device is taken to be
+    # about twice as fast as the CPU, so the last three have twice as many convolutions there.
+    "long": ((4, 4, 128, 56), (8, 8, 128, 56), (8, 4, 128, 56), (12, 6, 256, 28), (16, 8, 512, 14)),
+}
+SERIES_OF, SERIES_MS = (128, 28), (1, 2, 4, 8)  # how long each branch is to take
+PROBED = (4, 12)  # convolutions, to find how long one takes
 ROUNDS, CALLS, DISCARDED, REQUESTS = 12, 10, 3, 4
 TOLERANCE = 1e-3  # of the largest value
 CONCURRENT = {"ENABLE_CPU_PINNING": False, "EXCLUSIVE_ASYNC_REQUESTS": False}
@@ -55,10 +65,12 @@ def branches_model(n_device: int, n_cpu: int, channels: int, size: int) -> Any:
             end = op.convolution(
                 end, op.constant(weights), same, same, same, same, name=f"{branch}/{number}"
             )
-        ends.append(end)
+        if count:
+            ends.append(end)
     name = f"branches_{n_device}_{n_cpu}_{channels}x{size}x{size}"
     build: Any = ov.Model
-    return build([op.result(op.add(*ends, name="sum"))], [x], name)
+    whole = op.add(*ends, name="sum") if len(ends) == 2 else ends[0]
+    return build([op.result(whole)], [x], name)
 
 
 def in_turns(runs: dict[str, Run], rounds: int) -> dict[str, float]:
@@ -270,18 +282,49 @@ def user_tensors(device: str, shape: tuple[int, ...], properties: dict[str, Any]
     return {"what": "memory of the input", "device": device, "us": us}
 
 
-def lines(device: str, shapes: Any, emulated: bool) -> Iterator[dict[str, Any]]:
+def balanced(device: str, properties: dict[str, Any]) -> list[tuple[int, int, int, int]]:
+    """Return shapes whose branches take equally long, from what a few convolutions take."""
+    import numpy as np
+    import openvino as ov
+
+    from hetero_lab.backend.core import shared_core
+    from hetero_lab.runtime.submodels import leave_cores
+
+    core, fewer = shared_core(), leave_cores(properties, shared_core())
+    took: dict[str, list[float]] = {}
+    for count in PROBED:
+        for name in (device, "CPU"):
+            model = branches_model(count, 0, *SERIES_OF)
+            request = core.compile_model(model, name, fewer[name]).create_infer_request()
+            request.set_input_tensor(0, ov.Tensor(np.ones(model.input(0).shape, np.float32)))
+            run = {name: lambda one=request: one.infer(share_outputs=True)}
+            took.setdefault(name, []).append(in_turns(run, 3)[name])
+    counts = {}
+    for name, (few_us, many_us) in took.items():
+        each_us = (many_us - few_us) / (PROBED[1] - PROBED[0])
+        fixed_us = few_us - PROBED[0] * each_us
+        counts[name] = [max(1, round((ms * 1e3 - fixed_us) / each_us)) for ms in SERIES_MS]
+    return [(*both, *SERIES_OF) for both in zip(counts[device], counts["CPU"], strict=True)]
+
+
+def lines(device: str, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield what is measured, as it comes."""
     own = {"INFERENCE_PRECISION_HINT": "f32"}
-    threads = {"INFERENCE_NUM_THREADS": 1} if emulated else {}
-    on_cpu = {**own, **CONCURRENT, **threads} if emulated else own
-    properties = {device: on_cpu if emulated else own, "CPU": on_cpu}
-    for shape in shapes:
-        yield latencies(device, shape, properties)
-    for shape in shapes:
-        yield throughputs(device, shape, properties, emulated)
-    if not emulated:
-        yield user_tensors(device, shapes[0], properties)
+    threads = {"INFERENCE_NUM_THREADS": 1} if given.emulate else {}
+    on_cpu = {**own, **CONCURRENT, **threads} if given.emulate else own
+    properties = {device: on_cpu if given.emulate else own, "CPU": on_cpu}
+    shapes = [(name, shape) for name in given.sets for shape in SHAPES[name][: given.shapes]]
+    for name, shape in shapes:
+        yield latencies(device, shape, properties) | {"set": name}
+    if given.series:
+        for ms, shape in zip(SERIES_MS, balanced(device, properties), strict=True):
+            yield latencies(device, shape, properties) | {"set": f"{ms} ms"}
+    if given.latency_only:
+        return
+    for name, shape in shapes:
+        yield throughputs(device, shape, properties, given.emulate) | {"set": name}
+    if not given.emulate:
+        yield user_tensors(device, shapes[0][1], properties)
 
 
 def table(found: list[dict[str, Any]], device: str) -> str:
@@ -311,7 +354,10 @@ def main() -> int:
     parser.add_argument("--device", default="GPU")
     parser.add_argument("--emulate", action="store_true", help="emulate the device on the CPU")
     parser.add_argument("--rig", action="store_true", help="the GPU plugin without a GPU")
-    parser.add_argument("--shapes", type=int, default=len(SHAPES), help="how many of the shapes")
+    parser.add_argument("--sets", nargs="+", default=list(SHAPES), choices=list(SHAPES))
+    parser.add_argument("--shapes", type=int, help="how many of each set")
+    parser.add_argument("--series", action="store_true", help="also branches of 1, 2, 4 and 8 ms")
+    parser.add_argument("--latency-only", action="store_true", help="one request at a time")
     parser.add_argument("--out", help="file for the JSON lines")
     given = parser.parse_args()
     if given.rig:
@@ -325,7 +371,7 @@ def main() -> int:
     if given.emulate:
         hl.emulate(given.device)
     found = []
-    for one in lines(given.device, SHAPES[: given.shapes], given.emulate):
+    for one in lines(given.device, given):
         found.append(one)
         print(json.dumps(one), flush=True)
         if given.out:

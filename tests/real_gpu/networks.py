@@ -15,9 +15,12 @@ def model_file(name: str, directory: Path) -> str:
     """Return what ``load`` takes: a path or a sample's name.
 
     ``torchvision:NAME`` is that network with random weights (seed 0), exported to ONNX here, for
-    which torch, torchvision and onnx have to be installed.
+    which torch, torchvision and onnx have to be installed. ``mixed:NAME`` is one that
+    :mod:`tests.real_gpu.mixed_networks` builds.
     """
     source, _, network = name.partition(":")
+    if source == "mixed":
+        return _built(network, directory)
     if source != "torchvision" or not network:
         return name
     path = directory / f"{network}.onnx"
@@ -33,6 +36,17 @@ def model_file(name: str, directory: Path) -> str:
         # The older exporter needs no onnxscript.
         example = torch.zeros(1, 3, 224, 224)
         torch.onnx.export(model, (example,), str(path), input_names=["x"], dynamo=False)
+    return str(path)
+
+
+def _built(network: str, directory: Path) -> str:
+    import openvino as ov
+
+    from tests.real_gpu.mixed_networks import build
+
+    path = directory / f"{network}.xml"
+    if not path.exists():
+        ov.save_model(build(network), path, compress_to_fp16=False)
     return str(path)
 
 
