@@ -10,21 +10,26 @@ what the machine is slower by then than on the whole is taken out, as the lab's 
 Two figures tell how much faster or slower the machine has become since the costs were learnt: each
 device alone, which the costs know, is measured among them; and what the errors of all unseen
 placements have in common. ``--ahead 14`` has so many other processes compile them first, so that a
-driver that keeps compiled kernels has them. ``--out`` keeps the costs, the plans that follow from
-them and each measured time.
+driver that keeps compiled kernels has them. ``--out`` keeps the costs, what they were fitted to (so
+that another way of fitting can be tried without the device), the plans that follow from them and
+each measured time.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import random
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import openvino as ov
@@ -34,7 +39,9 @@ import hetero_lab as hl
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement, resolve
+from hetero_lab.planning import fitting
 from hetero_lab.planning.design import scattered_affinities
+from hetero_lab.planning.observations import Observation
 from hetero_lab.runtime.frozen_placement import write_program
 from hetero_lab.runtime.inputs import given_or_generated
 from tests.plain_openvino import PlainProcess
@@ -47,6 +54,19 @@ SAMPLES = (
 UNSEEN, TURNS, WARM_UP = 24, 5, 40
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 BF16 = {"INFERENCE_PRECISION_HINT": "bf16"}
+
+
+@contextlib.contextmanager
+def fitted_to() -> Iterator[list[Observation]]:
+    """Yield a list that has, after a calibration, what its costs were fitted to last."""
+    found: list[Observation] = []
+
+    def fit(graph: Any, support: Any, observations: Sequence[Observation], **options: Any) -> Any:
+        found[:] = observations
+        return fitting.fit(graph, support, observations, **options)
+
+    with mock.patch("hetero_lab.experiments.search.calibrate.fit", fit):
+        yield found
 
 
 def unseen(bound: BoundModel, costs: hl.CostModel, seed: int) -> list[Affinity]:
@@ -122,15 +142,19 @@ def one_model(name: str, devices: list[str], given: argparse.Namespace) -> tuple
         scratch = Path(directory) / short_name(name)
         scratch.mkdir()
         bound = bind(hl.load(model_file(name, scratch)))
-        costs = hl.calibrate(
-            bound.model, devices, budget_s=given.budget,
-            device_properties={**own, "CPU": F32 | given.cpu},
-            seed=given.seed, isolate=given.isolate, progress=False,
-        )  # fmt: skip
+        with fitted_to() as observations:
+            costs = hl.calibrate(
+                bound.model, devices, budget_s=given.budget,
+                device_properties={**own, "CPU": F32 | given.cpu},
+                seed=given.seed, isolate=given.isolate, progress=False,
+            )  # fmt: skip
         took = time.perf_counter() - started
         if given.out is not None:
             given.out.mkdir(parents=True, exist_ok=True)
             costs.to_json(given.out / f"{short_name(name)}.costs.json")
+            seen = [dataclasses.asdict(one) for one in observations]
+            file = given.out / f"{short_name(name)}.observations.json"
+            file.write_text(json.dumps(seen, default=dict))
             keep_plans(bound.model, costs, given.out / f"{short_name(name)}.plans.json")
         affinities = unseen(bound, costs, given.seed)
         n_unseen = len(affinities)

@@ -1,0 +1,71 @@
+"""Whether a GPU computes LSTMs right, with openvino alone: ``python -m tests.real_gpu.lstm``.
+
+One LSTMSequence at a time, of random weights, on ``--device`` (GPU) and on the CPU, in f32. NVIDIA's
+OpenCL gives numbers that are wrong or no numbers. Prints a line each; the exit code is 1 if one is
+wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from itertools import product
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from openvino import opset13 as op
+
+STEPS, FEATURES, HIDDEN = (1, 2, 16), (8, 64), (8, 16, 256)
+F32 = {"INFERENCE_PRECISION_HINT": "f32"}
+TOLERANCE = 1e-3
+
+
+def lstm(steps: int, features: int, hidden: int, direction: str) -> Any:
+    """Return a model of one LSTMSequence."""
+    rng = np.random.default_rng(0)
+    ways = 2 if direction == "bidirectional" else 1
+    x = op.parameter([1, steps, features], np.float32, name="x")
+
+    def weights(*shape: int) -> Any:
+        return op.constant(rng.normal(size=(ways, 4 * hidden, *shape)).astype(np.float32) / 8)
+
+    start = op.constant(np.zeros((1, ways, hidden), np.float32))
+    y = op.lstm_sequence(
+        x, start, start, op.constant(np.array([steps], np.int64)),
+        weights(features), weights(hidden), weights(), hidden, direction,
+    )  # fmt: skip
+    build: Any = ov.Model
+    return build([op.result(y.output(0))], [x], "lstm")
+
+
+def main() -> int:
+    """Compare, and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="GPU")
+    device, core, wrong = parser.parse_args().device, ov.Core(), 0
+    print("openvino", ov.__version__, core.get_property(device, "FULL_DEVICE_NAME"))
+    for steps, features, hidden, direction in product(
+        STEPS, FEATURES, HIDDEN, ("forward", "bidirectional")
+    ):
+        began = time.perf_counter()
+        model = lstm(steps, features, hidden, direction)
+        data = [np.random.default_rng(1).normal(size=model.input(0).shape).astype(np.float32)]
+        wanted, got = (
+            next(iter(core.compile_model(model, name, F32)(data).values()))
+            for name in ("CPU", device)
+        )
+        error = float(np.abs(got - wanted).max())
+        again = float(np.abs(next(iter(core.compile_model(model, device, F32)(data).values())) - got).max())
+        wrong += not error <= TOLERANCE
+        print(
+            f"{steps:3} steps of {features:3}, hidden {hidden:4}, {direction:13}: error {error:.1e}, "
+            f"another compile differs by {again:.1e} ({time.perf_counter() - began:.1f} s)",
+            flush=True,
+        )
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
