@@ -18,7 +18,7 @@ import numpy as np
 import openvino as ov
 from openvino import opset13 as op
 
-# In this order: networks of torchvision or of this file; which, was decided before any was measured.
+# Networks of torchvision or of this file; which, was decided before one of this file was measured.
 MIXED = (
     "torchvision:alexnet", "mixed:zfnet", "mixed:overfeat", "torchvision:vgg11",
     "mixed:crnn", "mixed:lrcn", "mixed:deepspeech", "mixed:lstm_language",
@@ -221,11 +221,9 @@ def lstm_language() -> tuple[Any, list[Any]]:
     return x, [net.classes(y, 10_000)]
 
 
+_NETWORKS = (zfnet, overfeat, caffenet, cnn_f, fast_yolo, crnn, lrcn, deepspeech, lstm_language)
 BUILT: dict[str, Callable[[], tuple[Any, list[Any]]]] = {
-    build.__name__: build
-    for build in (
-        zfnet, overfeat, crnn, lrcn, deepspeech, lstm_language, caffenet, cnn_f, fast_yolo
-    )  # fmt: skip
+    network.__name__: network for network in _NETWORKS
 }
 
 

@@ -59,7 +59,7 @@ def test_every_recording_says_what_its_result_says(recorded):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("which", ["longer", "families"])
+@pytest.mark.parametrize("which", ["longer", "families", "mixed"])
 def test_another_search_says_what_its_result_says(recorded, which):
     for row in results(recorded / which):
         check_case(recorded / which, row)
