@@ -31,6 +31,12 @@ _HUBER = 1.5  # residuals beyond so many standard deviations count linearly
 _ROUNDS = 6
 _WEIGHT_SPREAD = 0.15  # standard deviation of the prior of the weight of counters, around 1
 _LEVELS = (0.5, 2.0)  # by how much the counters of a placement may be off
+# Standard deviations of priors: µs of a hand-over, and of spread memory as a share of the shortest
+# latency. What is copied over a bus and waits in a queue costs more each time, and what a CPU's
+# caches do not hold costs less; with the priors of two devices of one memory, hand-overs to a GPU
+# were taken for spread memory: few of them came out too slow, and many too fast.
+_HAND_OVER_US, _SPREAD = 5.0, 0.3
+_HAND_OVER_TO_OWN_MEMORY_US, _SPREAD_OVER_OWN_MEMORY = 15.0, 0.1
 
 
 def fit(
@@ -40,6 +46,7 @@ def fit(
     *,
     layers: Sequence[tuple[str, ...]] | None = None,
     coarse: bool = False,
+    own_memory: bool = False,
 ) -> CostModel:
     """Fit the costs of a model to measured placements.
 
@@ -56,6 +63,8 @@ def fit(
         same time on a device. By default units are what devices fuse.
     coarse
         As for :func:`~hetero_lab.planning.units.split_into_units`, which makes the units.
+    own_memory
+        Whether a device has memory of its own, into which tensors are copied.
 
     Returns
     -------
@@ -75,7 +84,7 @@ def fit(
     for again in (True, False):
         raw = _model(graph, devices, support, units, parts, _Coefficients.unit(devices))
         table = _Features(raw, parts).table(seen)
-        found = _estimate(table, seen, devices)
+        found = _estimate(table, seen, devices, own_memory)
         if again:
             beside = table @ np.where(_is_beside(len(devices), len(found)), found, 0.0)
             seen = [_levelled(o, float(b)) for o, b in zip(observations, beside, strict=True)]
@@ -256,6 +265,7 @@ def _estimate(
     table: np.ndarray,
     observations: Sequence[Observation],
     devices: Sequence[str],
+    own_memory: bool,
 ) -> np.ndarray:
     """Fit the coefficients; each row is weighted by its latency: relative errors count."""
     n = len(devices)
@@ -263,8 +273,10 @@ def _estimate(
     expected = [1.0] * n + [0.3] * n + [3.0] * n
     expected += [1.5] * (n * n) + [US_PER_BYTE] * (n * n) + [0.0, 5.0]
     spread = [_WEIGHT_SPREAD] * n + [0.5] * n + [6.0] * n
-    spread += [5.0] * (n * n) + [2.0 * US_PER_BYTE] * (n * n)
-    spread += [0.3 * least, 0.02 * least + 10.0]
+    hand_over_us = _HAND_OVER_TO_OWN_MEMORY_US if own_memory else _HAND_OVER_US
+    spread += [hand_over_us] * (n * n) + [2.0 * US_PER_BYTE] * (n * n)
+    memory = _SPREAD_OVER_OWN_MEMORY if own_memory else _SPREAD
+    spread += [memory * least, 0.02 * least + 10.0]
     return _most_probable(table, observations, np.array(expected), np.array(spread))
 
 

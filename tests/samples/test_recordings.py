@@ -3,11 +3,14 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 
 import hetero_lab as hl
+from hetero_lab.planning.fitting import fit
 from hetero_lab.planning.planner import plan_graph
 from hetero_lab.samples.catalogue import datasets_dir
+from tests.benchmarks.benchmark_fitting import errors, measured, observed, unseen
 
 ARCHIVE = datasets_dir() / "recordings" / "nvidia_h200.tar.xz"
 
@@ -75,3 +78,18 @@ def test_the_plan_made_beside_the_gpu_is_made_without_it(recorded, model):
         here = plan_graph(costs.graph, costs, objective=objective, budget_s=60.0)
         assert here.predicted_us == pytest.approx(there["predicted_us"])
         assert dict(here.affinity) == there["affinity"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["magika", "squeezenet1_1"])
+def test_priors_for_memory_of_its_own_predict_a_gpu_better(recorded, model):
+    directory = recorded / "predicted" / "observed"
+    costs = hl.CostModel.from_json(directory / f"{model}.costs.json")
+    actual_us = measured(directory / f"{model}.jsonl")
+    seen = list(observed(directory / f"{model}.observations.json", unseen(costs)[0]))
+    support = {device: costs.supports(device) for device in costs.devices}
+    one_memory, own_memory = (
+        np.abs(errors(fit(costs.graph, support, seen, own_memory=own), actual_us)).mean()
+        for own in (False, True)
+    )
+    assert own_memory < 0.06 < one_memory

@@ -334,7 +334,16 @@ class Calibration:
         graph, scenario = bound.graph, self.observer.scenario
         if scenario is not None:  # so that memory is counted at the length of the context
             graph = graph_at_context(bound.prepared, scenario.context_tokens, scenario.batch)
-        found = fit(graph, self.support, observed, layers=self.layers, coarse=self._is_coarse)
+        specs = emulated_devices(bound.core)
+        bases = {specs[name].base if name in specs else name for name in names}
+        found = fit(
+            graph,
+            self.support,
+            observed,
+            layers=self.layers,
+            coarse=self._is_coarse,
+            own_memory=any(base.split(".")[0] != "CPU" for base in bases),
+        )
         if scenario is not None:
             found = with_prefill(dataclasses.replace(found, scenario=scenario), observed)
         kept = [seen.slower(drift) for seen in self.validating]
@@ -342,7 +351,6 @@ class Calibration:
         if prefill is not None:
             firsts = first_tokens(kept)
             prefill = dataclasses.replace(prefill, validation_rows=_validation(prefill, firsts))
-        specs = emulated_devices(bound.core)
         return dataclasses.replace(
             found,
             prefill=prefill,
