@@ -397,13 +397,13 @@ class Calibration:
     def _check_devices(self) -> None:
         """Raise MeasurementError if all placements that use some device failed."""
         seen = {device for o in self.observed for device in o.affinity.devices}
-        tried = {"reference": self.observer.reference, **self.base}
-        for label, why in self.observer.failed.items():
-            missing = [d for d in tried[label].devices if d not in seen]
-            if missing:
+        failed = self.observer.failed  # which has what a search tried besides, too
+        for label, affinity in {"reference": self.observer.reference, **self.base}.items():
+            missing = [d for d in affinity.devices if d not in seen]
+            if label in failed and missing:
                 raise MeasurementError(
                     f"{names_at_hand(missing)} could not be measured: {shorten(label)} failed "
-                    f"({why}). Try hetero_lab.profile on it."
+                    f"({failed[label]}). Try hetero_lab.profile on it."
                 )
 
     def _add_isolated(self) -> None:

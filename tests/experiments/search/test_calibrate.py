@@ -206,6 +206,23 @@ def test_an_interrupted_search_is_not_proven(costs, digits, monkeypatch, moment)
 
 
 @pytest.mark.slow
+def test_a_search_goes_on_where_a_cut_was_not_measured(digits, few_placements, monkeypatch):
+    observe = observing.Observer.observe
+
+    def no_cuts(self, affinities, until_s, *, counters):
+        if any(label.startswith("cut") for label in affinities):
+            self.failed |= dict.fromkeys(affinities, "time budget used up")
+            return []
+        return observe(self, affinities, until_s, counters=counters)
+
+    hl.emulate("ACC", unsupported={"Softmax"})
+    monkeypatch.setattr(observing.Observer, "observe", no_cuts)
+    options = {"device_properties": F32, "budget_s": None, "isolate": False, "progress": False}
+    best = hl.optimize(digits, ["ACC", "CPU"], **options)
+    assert best.costs.validation_rows
+
+
+@pytest.mark.slow
 def test_devices_without_counters_are_measured_part_by_part(digits, few_placements, monkeypatch):
     """The runtime's counters are there on every device here, so their reading is cut off."""
     real = observing.nodes_and_conversions
@@ -216,12 +233,14 @@ def test_devices_without_counters_are_measured_part_by_part(digits, few_placemen
 
     monkeypatch.setattr(observing, "nodes_and_conversions", without_acc)
     hl.emulate("ACC", unsupported={"Softmax"})
-    found = hl.calibrate(
-        digits, ["ACC", "CPU"], budget_s=None, device_properties=F32, progress=False
-    )
-    on_acc = sum(unit.time_us[0] or 0.0 for unit in found.units)
-    on_cpu = sum(unit.time_us[1] or 0.0 for unit in found.units)
-    assert on_acc > 0.05 * on_cpu
+    for _ in range(3):  # differences of a few µs can drown in what else a busy machine does
+        found = hl.calibrate(
+            digits, ["ACC", "CPU"], budget_s=None, device_properties=F32, progress=False
+        )
+        on_acc, on_cpu = (sum(unit.time_us[n] or 0.0 for unit in found.units) for n in (0, 1))
+        if on_acc > 0.05 * on_cpu:
+            return
+    pytest.fail(f"{on_acc:.2g} µs on ACC, {on_cpu:.2g} µs on CPU")
 
 
 @pytest.mark.parametrize(
