@@ -3,8 +3,8 @@
 Random placements that hardly vary the work of each device leave its weight undetermined, so
 the share of each device, the number of subgraphs and the places of the cuts are all spread out
 on purpose, and cuts go through fusion groups as well as between them. Few random placements cut
-any given wire, so some cut every wire of a part of the model. What validates is of another kind
-than what is fitted: op types and neighbourhoods, as support and people divide models.
+any given wire, so some cut every wire of a part of the model. Others divide it by op types and by
+neighbourhoods, as support and people do: some are fitted, and others of that kind validate.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def block_affinities(
 def scattered_affinities(
     graph: OpGraph, support: Mapping[str, Collection[str]], n: int, *, seed: int = 0
 ) -> list[Affinity]:
-    """Return placements unlike those that are fitted: by op types, and by neighbourhoods.
+    """Return placements that divide a model by op types, and by neighbourhoods.
 
     Parameters
     ----------

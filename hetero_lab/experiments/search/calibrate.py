@@ -80,7 +80,8 @@ def calibrate(
     First a reference is measured that uses all devices; how long that takes tells what the
     budget allows. Then come each device alone and each device first in a greedy order, then
     placements that are designed to spread the work of the devices, the number of subgraphs and
-    the places of the cuts (:func:`~hetero_lab.planning.design.segmented_affinities`); all
+    the places of the cuts (:func:`~hetero_lab.planning.design.segmented_affinities`), and some
+    that divide the model by op types and by neighbourhoods, as support and people do; all
     interleaved with the reference. Their counters and latencies are fitted
     (:mod:`hetero_lab.planning.fitting`), and a quarter of the designed ones, kept out of the
     fit, validates the result.
@@ -440,27 +441,30 @@ class Calibration:
         groups = fusion_groups(self.observed, list(self.support))
         units = split_into_units(graph, self.support, groups, coarse=is_coarse)
         most = self._most_switches()
+        scattered = scattered_affinities(
+            graph, self.support, n_validated + (0 if is_coarse else n // 4), seed=seed + 3
+        )
+        scattered = [affinity for affinity in scattered if affinity not in self.known]
+        kept, divided = scattered[:n_validated], scattered[n_validated:]
         alternating, whole = [], []
         if not is_coarse:
             alternating = alternating_affinities(graph, self.support, most_switches=most)
-            alternating = alternating[: n // 3]
+            alternating = alternating[: n // 4]
             whole = segmented_affinities(
-                graph, self.support, units, n // 3, most_switches=most, seed=seed + 1
+                graph, self.support, units, n // 4, most_switches=most, seed=seed + 1
             )
         # The others cut through fusion groups, as planners may.
         torn = segmented_affinities(
             graph,
             self.support,
             units if is_coarse else _single_ops(graph),
-            n - len(alternating) - len(whole),
+            n - len(alternating) - len(whole) - len(divided),
             most_switches=most,
             seed=seed + 2,
         )
-        scattered = scattered_affinities(graph, self.support, n_validated, seed=seed + 3)
-        new = dict.fromkeys(_mixed(_mixed(alternating, whole), torn))
-        for affinity in (*self.known, *scattered):
+        new = dict.fromkeys(_mixed(_mixed(alternating, whole), _mixed(divided, torn)))
+        for affinity in (*self.known, *kept):
             new.pop(affinity, None)
-        kept = [affinity for affinity in scattered if affinity not in self.known]
         return _labelled("designed", new), _labelled("kept", kept)
 
     def _most_switches(self) -> int:
