@@ -68,7 +68,8 @@ def read_counters(
     for subgraph in partition.subgraphs:
         inside = [row for row in rows if row.subgraph == subgraph.index]
         ports = _ports(inside, partition, subgraph.index, graph)
-        joined += _adopted([_with_kind(row, where, ports) for row in inside], subgraph.ops, graph)
+        named = [_with_kind(row, where, ports) for row in inside]
+        joined += _adopted(_led_by_kernels(named, subgraph.ops, graph), subgraph.ops, graph)
     return _grouped(joined, partition, graph)
 
 
@@ -141,6 +142,26 @@ def _adopted(rows: list[Counter], ops: Sequence[str], graph: OpGraph) -> list[Co
     return found
 
 
+def _led_by_kernels(rows: list[Counter], ops: Sequence[str], graph: OpGraph) -> list[Counter]:
+    """Give nodes that are named after what was fused into them to the op whose kernel they run.
+
+    A fully connected layer carries the name of the bias that is added to it.
+    """
+    hidden = set(ops) - {row.op for row in rows}
+    found = list(rows)
+    for index, row in enumerate(rows):
+        if row.kind != "op":
+            continue
+        kernel, own = _kernel(row.node_type), graph.ops[graph.index_of[row.op]]
+        if _kernel(own.type) != kernel:
+            above = (graph.ops[producer] for producer, _ in own.inputs)
+            runs = [op.name for op in above if _kernel(op.type) == kernel and op.name in hidden]
+            if len(runs) == 1:
+                hidden.remove(runs[0])
+                found[index] = replace(row, op=runs[0])
+    return found
+
+
 def _kernel(op_type: str) -> str:
     return _SAME_KERNEL.get(op_type, op_type)
 
@@ -150,6 +171,7 @@ _SAME_KERNEL = {
     "GroupConvolutionBackpropData": "ConvolutionBackpropData",
     "Deconvolution": "ConvolutionBackpropData",
     "FullyConnected": "MatMul",
+    "FullyConnectedCompressed": "MatMul",
 }
 _PRECISIONS = {"FP32": "f32", "FP16": "f16", "BF16": "bf16", "I8": "i8", "U8": "u8"}
 

@@ -3,7 +3,9 @@ from __future__ import annotations
 import datetime
 import re
 
+import numpy as np
 import openvino as ov
+import openvino.opset13 as opset
 import pytest
 from counting_core import in_f32
 from random_models import random_affinity, random_model
@@ -66,6 +68,25 @@ def test_fused_ops_belong_to_the_node_that_runs_them(split):
     assert set(times) == {"conv1", "bias1", "relu1", "softmax", "conv2", "bias2", "relu2"}
     assert times["conv1"] > 0
     assert times["bias1"] == times["relu1"] == 0
+
+
+def test_a_fully_connected_layer_is_its_matmul_and_not_the_bias_it_is_named_after(core):
+    """Nor does the multiplication go with the op above, which has a node of its own."""
+    rng = np.random.default_rng(0)
+    data = opset.parameter([8, 64], np.float32, name="data")
+    above = opset.softmax(data, axis=1)
+    above.set_friendly_name("above")
+    weights = rng.standard_normal((64, 256), dtype=np.float32)
+    product = opset.matmul(above, opset.constant(weights), False, False)
+    product.set_friendly_name("product")
+    bias = opset.add(product, opset.constant(rng.standard_normal((1, 256), dtype=np.float32)))
+    bias.set_friendly_name("bias")
+    prepared = prepare(ov.Model([opset.result(bias)], [data], "layer"))
+    _, rows = measure(prepared, in_f32(hl.Affinity.uniform(prepared, "CPU", core=core)), core)
+    leaders = by_op(rows)
+    assert leaders["product"].node_name == "bias"
+    assert leaders["product"].fused_ops == ("bias",)
+    assert leaders["above"].fused_ops == ()
 
 
 def test_reorders_and_ports_belong_to_their_boundary(split):
