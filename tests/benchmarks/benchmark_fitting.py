@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,20 +18,10 @@ import pandas as pd
 
 import hetero_lab as hl
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.planning.design import scattered_affinities
 from hetero_lab.planning.fitting import fit
 from hetero_lab.planning.observations import Conversion, ExecutedNode, Observation
 from tests.benchmarks.benchmark_optimize import RECORDED
-from tests.benchmarks.benchmark_prediction import UNSEEN
-
-SEED = 1000  # as benchmark_prediction has it without --seed
-
-
-def unseen(costs: hl.CostModel) -> list[Affinity]:
-    """Return the placements that were measured."""
-    support = {device: costs.supports(device) for device in costs.devices}
-    found = scattered_affinities(costs.graph, support, 2 * UNSEEN, seed=SEED)
-    return [affinity for affinity in found if len(affinity.devices) > 1][:UNSEEN]
+from tests.benchmarks.benchmark_prediction import unseen
 
 
 def measured(file: Path) -> pd.Series:
@@ -42,8 +32,9 @@ def measured(file: Path) -> pd.Series:
     return (table["raw_us"] / drift).groupby(table["placement"]).median()
 
 
-def observed(file: Path, like: Affinity) -> Iterator[Observation]:
+def observed(file: Path, costs: hl.CostModel) -> Iterator[Observation]:
     """Yield what the costs were fitted to."""
+    like = Affinity.on_one(costs.graph, costs.devices[0])
     for seen in json.loads(file.read_text()):
         nodes = (ExecutedNode(**node | {"ops": tuple(node["ops"])}) for node in seen["nodes"])
         yield Observation(
@@ -56,11 +47,11 @@ def observed(file: Path, like: Affinity) -> Iterator[Observation]:
         )
 
 
-def errors(costs: hl.CostModel, actual_us: pd.Series) -> np.ndarray:
+def errors(costs: hl.CostModel, seen: Sequence[Observation], actual_us: pd.Series) -> np.ndarray:
     """Return the relative error of each placement that was measured."""
     predicted = {
         f"unseen{number}": costs.predictor(affinity).predicted_us
-        for number, affinity in enumerate(unseen(costs))
+        for number, affinity in enumerate(unseen(costs, seen, 0))
     }
     return np.array(
         [predicted[name] / us - 1 for name, us in actual_us.items() if name in predicted]
@@ -75,7 +66,7 @@ def main() -> None:
             name = file.name.partition(".")[0]
             costs = hl.CostModel.from_json(file.with_name(f"{name}.costs.json"))
             actual_us = measured(file.with_name(f"{name}.jsonl"))
-            seen = list(observed(file, unseen(costs)[0]))
+            seen = list(observed(file, costs))
             support = {device: costs.supports(device) for device in costs.devices}
             text = [f"{name:20} {len(seen)} placements"]
             for label, model in (
@@ -83,7 +74,7 @@ def main() -> None:
                 ("one memory", fit(costs.graph, support, seen)),
                 ("memory of its own", fit(costs.graph, support, seen, own_memory=True)),
             ):
-                off = errors(model, actual_us)
+                off = errors(model, seen, actual_us)
                 text.append(f"{label} {np.abs(off).mean():.1%} (bias {off.mean():+.1%})")
             print(", ".join(text), flush=True)
 

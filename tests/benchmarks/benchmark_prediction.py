@@ -70,13 +70,11 @@ def fitted_to() -> Iterator[list[Observation]]:
         yield found
 
 
-def unseen(
-    bound: BoundModel, costs: hl.CostModel, seen: Sequence[Observation], seed: int
-) -> list[Affinity]:
+def unseen(costs: hl.CostModel, seen: Sequence[Observation], seed: int) -> list[Affinity]:
     """Return placements of few and of many subgraphs that costs were not fitted to."""
     known = {one.affinity for one in seen}
     support = {device: costs.supports(device) for device in costs.devices}
-    found = scattered_affinities(bound.graph, support, 2 * UNSEEN, seed=seed + 1000)
+    found = scattered_affinities(costs.graph, support, 2 * UNSEEN, seed=seed + 1000)
     new = (one for one in found if len(one.devices) > 1 and one not in known)
     return list(itertools.islice(new, UNSEEN))
 
@@ -167,7 +165,7 @@ def one_model(name: str, devices: list[str], given: argparse.Namespace) -> tuple
             file = given.out / f"{short_name(name)}.observations.json"
             file.write_text(json.dumps(seen, default=dict))
             keep_plans(bound.model, costs, given.out / f"{short_name(name)}.plans.json")
-        affinities = unseen(bound, costs, observations, given.seed)
+        affinities = unseen(costs, observations, given.seed)
         n_unseen = len(affinities)
         before = spread_over_subgraphs(costs, observations)
         affinities += [one.affinity for one in before]

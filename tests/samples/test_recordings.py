@@ -10,7 +10,7 @@ import hetero_lab as hl
 from hetero_lab.planning.fitting import fit
 from hetero_lab.planning.planner import plan_graph
 from hetero_lab.samples.catalogue import datasets_dir
-from tests.benchmarks.benchmark_fitting import errors, measured, observed, unseen
+from tests.benchmarks.benchmark_fitting import errors, measured, observed
 
 ARCHIVE = datasets_dir() / "recordings" / "nvidia_h200.tar.xz"
 
@@ -86,10 +86,10 @@ def test_priors_for_memory_of_its_own_predict_a_gpu_better(recorded, model):
     directory = recorded / "predicted" / "observed"
     costs = hl.CostModel.from_json(directory / f"{model}.costs.json")
     actual_us = measured(directory / f"{model}.jsonl")
-    seen = list(observed(directory / f"{model}.observations.json", unseen(costs)[0]))
+    seen = list(observed(directory / f"{model}.observations.json", costs))
     support = {device: costs.supports(device) for device in costs.devices}
     one_memory, own_memory = (
-        np.abs(errors(fit(costs.graph, support, seen, own_memory=own), actual_us)).mean()
+        np.abs(errors(fit(costs.graph, support, seen, own_memory=own), seen, actual_us)).mean()
         for own in (False, True)
     )
     assert own_memory < 0.06 < one_memory
