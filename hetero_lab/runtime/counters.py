@@ -145,20 +145,31 @@ def _adopted(rows: list[Counter], ops: Sequence[str], graph: OpGraph) -> list[Co
 def _led_by_kernels(rows: list[Counter], ops: Sequence[str], graph: OpGraph) -> list[Counter]:
     """Give nodes that are named after what was fused into them to the op whose kernel they run.
 
-    A fully connected layer carries the name of the bias that is added to it.
+    A fully connected layer carries the name of the bias that is added to it, though there may be
+    a multiplication by Gemm's alpha between the two.
     """
     hidden = set(ops) - {row.op for row in rows}
     found = list(rows)
     for index, row in enumerate(rows):
         if row.kind != "op":
             continue
-        kernel, own = _kernel(row.node_type), graph.ops[graph.index_of[row.op]]
-        if _kernel(own.type) != kernel:
-            above = (graph.ops[producer] for producer, _ in own.inputs)
-            runs = [op.name for op in above if _kernel(op.type) == kernel and op.name in hidden]
+        kernel = _kernel(row.node_type)
+        if _kernel(graph.ops[graph.index_of[row.op]].type) != kernel:
+            runs = _nearest_above(row.op, kernel, hidden, graph)
             if len(runs) == 1:
-                hidden.remove(runs[0])
-                found[index] = replace(row, op=runs[0])
+                hidden -= runs
+                found[index] = replace(row, op=runs.pop())
+    return found
+
+
+def _nearest_above(name: str, kernel: str, hidden: set[str], graph: OpGraph) -> set[str]:
+    """Return the ops that run a kernel among those above an op that have no node of their own."""
+    found, waiting = set[str](), [name]
+    while waiting:
+        for producer, _ in graph.ops[graph.index_of[waiting.pop()]].inputs:
+            op = graph.ops[producer]
+            if op.name in hidden:
+                (found.add if _kernel(op.type) == kernel else waiting.append)(op.name)
     return found
 
 

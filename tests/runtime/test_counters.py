@@ -70,7 +70,8 @@ def test_fused_ops_belong_to_the_node_that_runs_them(split):
     assert times["bias1"] == times["relu1"] == 0
 
 
-def test_a_fully_connected_layer_is_its_matmul_and_not_the_bias_it_is_named_after(core):
+@pytest.mark.parametrize("alpha", [1.0, 0.5])
+def test_a_fully_connected_layer_is_its_matmul_and_not_the_bias_it_is_named_after(core, alpha):
     """Nor does the multiplication go with the op above, which has a node of its own."""
     rng = np.random.default_rng(0)
     data = opset.parameter([8, 64], np.float32, name="data")
@@ -79,13 +80,17 @@ def test_a_fully_connected_layer_is_its_matmul_and_not_the_bias_it_is_named_afte
     weights = rng.standard_normal((64, 256), dtype=np.float32)
     product = opset.matmul(above, opset.constant(weights), False, False)
     product.set_friendly_name("product")
-    bias = opset.add(product, opset.constant(rng.standard_normal((1, 256), dtype=np.float32)))
+    scaled = product
+    if alpha != 1.0:
+        scaled = opset.multiply(product, opset.constant(np.float32(alpha)))
+        scaled.set_friendly_name("scaled")
+    bias = opset.add(scaled, opset.constant(rng.standard_normal((1, 256), dtype=np.float32)))
     bias.set_friendly_name("bias")
     prepared = prepare(ov.Model([opset.result(bias)], [data], "layer"))
     _, rows = measure(prepared, in_f32(hl.Affinity.uniform(prepared, "CPU", core=core)), core)
     leaders = by_op(rows)
     assert leaders["product"].node_name == "bias"
-    assert leaders["product"].fused_ops == ("bias",)
+    assert leaders["product"].fused_ops == (("bias",) if alpha == 1.0 else ("scaled", "bias"))
     assert leaders["above"].fused_ops == ()
 
 
