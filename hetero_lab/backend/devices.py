@@ -249,20 +249,26 @@ def _allowed(spec: EmulatedDevice, op_type: str) -> bool:
     return op_type in ("Parameter", "Constant", "Result") or spec.allows(op_type)
 
 
-def _device_row(core: ov.Core, name: str, spec: EmulatedDevice | None) -> dict[str, Any]:
-    def ask(key: str) -> Any:
-        try:
-            return core.get_property(name, key)
-        except Exception:  # not every plugin answers every question
-            return ""
+def _asked(core: ov.Core, device: str, key: str) -> Any:
+    """Return a property of a device; ``""`` if it has none of that name, as not every one has."""
+    try:
+        return core.get_property(device, key)
+    except Exception:
+        return ""
 
-    kind, full_name = ask("DEVICE_TYPE"), str(ask("FULL_DEVICE_NAME"))
+
+def _type_of(core: ov.Core, device: str) -> str:
+    return str(_asked(core, device, "DEVICE_TYPE")).rpartition(".")[2].lower()
+
+
+def _device_row(core: ov.Core, name: str, spec: EmulatedDevice | None) -> dict[str, Any]:
+    full_name = str(_asked(core, name, "FULL_DEVICE_NAME"))
     return {
         "device": name,
         "available": True,
         "full_name": full_name,
-        "type": str(kind).rpartition(".")[2].lower(),
-        "capabilities": ", ".join(ask("OPTIMIZATION_CAPABILITIES") or ()),
+        "type": _type_of(core, name),
+        "capabilities": ", ".join(_asked(core, name, "OPTIMIZATION_CAPABILITIES") or ()),
         "emulated_on": spec.base if spec else "",
         "problem": _NOT_INTEL if is_foreign_gpu(spec.base if spec else name, full_name) else "",
     }
@@ -271,6 +277,11 @@ def _device_row(core: ov.Core, name: str, spec: EmulatedDevice | None) -> dict[s
 def is_foreign_gpu(device: str, full_name: str) -> bool:
     """Whether a device is the GPU plugin's, on a card that is not Intel's."""
     return device.partition(".")[0] == "GPU" and "intel" not in full_name.lower()
+
+
+def has_own_memory(device: str, core: ov.Core) -> bool:
+    """Whether tensors are copied to a device: it calls itself discrete, as a graphics card does."""
+    return _type_of(core, device) == "discrete"
 
 
 def precisions(device: str, *, core: ov.Core) -> list[str]:

@@ -64,8 +64,8 @@ def fit(
     coarse
         As for :func:`~hetero_lab.planning.units.split_into_units`, which makes the units.
     own_memory
-        Whether a device has memory of its own, into which tensors are copied. ``calibrate`` takes
-        that of every device but the CPU; the priors were chosen on a discrete GPU.
+        Whether a device has memory of its own, into which tensors are copied: the priors for that
+        were chosen on a discrete GPU.
 
     Returns
     -------

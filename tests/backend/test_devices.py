@@ -9,6 +9,7 @@ from hetero_lab.backend.bound import bind
 from hetero_lab.backend.devices import (
     check_device,
     device_names,
+    has_own_memory,
     is_foreign_gpu,
     precisions,
     supported_ops,
@@ -49,6 +50,13 @@ def test_devices_has_a_row_for_each_device_and_each_plugin_without_one(core):
             assert problem
             assert "\n" not in problem
             assert why_unavailable(plugin, core=core) == problem
+
+
+def test_what_does_not_call_itself_discrete_has_no_memory_of_its_own(core):
+    found = hl.devices()
+    for device, kind in zip(found["device"], found["type"], strict=True):
+        assert has_own_memory(device, core) == (kind == "discrete")
+    assert not has_own_memory("CPU", core)
 
 
 def test_device_names(core):

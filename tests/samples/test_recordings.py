@@ -62,7 +62,7 @@ def test_every_recording_says_what_its_result_says(recorded):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("which", ["longer", "families", "mixed"])
+@pytest.mark.parametrize("which", ["longer", "families", "mixed", "eight"])
 def test_another_search_says_what_its_result_says(recorded, which):
     for row in results(recorded / which):
         check_case(recorded / which, row)
@@ -80,16 +80,36 @@ def test_the_plan_made_beside_the_gpu_is_made_without_it(recorded, model):
         assert dict(here.affinity) == there["affinity"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("model", ["magika", "squeezenet1_1"])
-def test_priors_for_memory_of_its_own_predict_a_gpu_better(recorded, model):
-    directory = recorded / "predicted" / "observed"
+def mean_errors(directory, model):
+    """Return the mean error without and with the priors for memory of its own."""
     costs = hl.CostModel.from_json(directory / f"{model}.costs.json")
     actual_us = measured(directory / f"{model}.jsonl")
     seen = list(observed(directory / f"{model}.observations.json", costs))
     support = {device: costs.supports(device) for device in costs.devices}
-    one_memory, own_memory = (
+    return [
         np.abs(errors(fit(costs.graph, support, seen, own_memory=own), seen, actual_us)).mean()
         for own in (False, True)
-    )
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["magika", "squeezenet1_1"])
+def test_priors_for_memory_of_its_own_predict_a_gpu_better(recorded, model):
+    one_memory, own_memory = mean_errors(recorded / "predicted" / "observed", model)
     assert own_memory < 0.06 < one_memory
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["alexnet", "cnn_f", "digits_inception", "page_orientation"])
+def test_they_do_so_for_models_that_they_were_not_chosen_on(recorded, model):
+    one_memory, own_memory = mean_errors(recorded / "predicted" / "later", model)
+    assert own_memory < one_memory
+
+
+def test_eight_models_hold_on_a_gpu_what_the_readme_says(recorded):
+    rows = results(recorded / "eight")
+    assert len(rows) == 24
+    assert len({row["model"] for row in rows}) == 8
+    assert np.exp(np.mean([np.log(row["gain"]) for row in rows])) >= 2
+    assert sum(row["to_best"] <= 0.95 for row in rows) >= 8
+    assert max(row["to_best"] for row in rows) <= 1.03

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.core import shared_core
-from hetero_lab.backend.devices import supported_ops
+from hetero_lab.backend.devices import has_own_memory, supported_ops
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.backend.properties import check_by_device, check_properties
 from hetero_lab.errors import (
@@ -336,14 +336,13 @@ class Calibration:
         if scenario is not None:  # so that memory is counted at the length of the context
             graph = graph_at_context(bound.prepared, scenario.context_tokens, scenario.batch)
         specs = emulated_devices(bound.core)
-        bases = {specs[name].base if name in specs else name for name in names}
         found = fit(
             graph,
             self.support,
             observed,
             layers=self.layers,
             coarse=self._is_coarse,
-            own_memory=any(base.split(".")[0] != "CPU" for base in bases),
+            own_memory=any(has_own_memory(device, bound.core) for device in names),
         )
         if scenario is not None:
             found = with_prefill(dataclasses.replace(found, scenario=scenario), observed)
