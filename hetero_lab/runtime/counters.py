@@ -164,11 +164,12 @@ def _led_by_kernels(rows: list[Counter], ops: Sequence[str], graph: OpGraph) -> 
 
 def _nearest_above(name: str, kernel: str, hidden: set[str], graph: OpGraph) -> set[str]:
     """Return the ops that run a kernel among those above an op that have no node of their own."""
-    found, waiting = set[str](), [name]
+    found, seen, waiting = set[str](), {name}, [name]
     while waiting:
         for producer, _ in graph.ops[graph.index_of[waiting.pop()]].inputs:
             op = graph.ops[producer]
-            if op.name in hidden:
+            if op.name in hidden and op.name not in seen:
+                seen.add(op.name)
                 (found.add if _kernel(op.type) == kernel else waiting.append)(op.name)
     return found
 
