@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 MOST_FITTED = 72
 MOST_VALIDATED = 16
 _VALIDATED = 0.25  # of the placements that are measured besides the base
+_VALIDATED_AT_ONCE = 4  # then more is fitted to
 _FEW = 6  # fewer placements than this besides the base: coarser units
 _AT_ONCE = 0.8  # of what is affordable; then it is known better what placements take
 _SLOW_COMPILE_S = 0.2  # of a subgraph; with slower compiles placements have fewer subgraphs
@@ -191,6 +193,13 @@ def check_device_properties(
     return {device: dict(properties) for device, properties in given.items()}
 
 
+def _parts(affinities: Mapping[str, Affinity], n: int) -> list[dict[str, Affinity]]:
+    """Return them in their order in ``n`` parts of about the same size."""
+    every = list(affinities.items())
+    ends = [round(number * len(every) / n) for number in range(n + 1)]
+    return [dict(every[begin:end]) for begin, end in itertools.pairwise(ends)]
+
+
 def _most_validated(n_affordable: int) -> int:
     return min(MOST_VALIDATED, round(_VALIDATED * n_affordable))
 
@@ -268,14 +277,15 @@ class Calibration:
         if self.prior is None and not observer.interrupted:
             self._add_isolated()
             fitted, kept = self._design(observer.affordable(until_s), validate)
-            # What validates comes in the middle, so that it has some of what the time allows.
-            half = dict(list(fitted.items())[: len(fitted) // 2])
-            rest = {label: a for label, a in fitted.items() if label not in half}
             # The layers of a language model are alike: single devices tell what each op takes.
             each = self.layers is None
-            self._observe(half, until_s, self.observed, counters=each)
-            self._observe(kept, until_s, self.validating, counters=False)
-            self._observe(rest, until_s, self.observed, counters=each)
+            # What validates comes in between, so that it has some of what the time allows.
+            n_pauses = max(1, len(kept) // _VALIDATED_AT_ONCE)
+            fitted_parts, kept_parts = _parts(fitted, n_pauses + 1), _parts(kept, n_pauses)
+            for number, part in enumerate(fitted_parts):
+                self._observe(part, until_s, self.observed, counters=each)
+                for between in kept_parts[number : number + 1]:
+                    self._observe(between, until_s, self.validating, counters=False)
 
     def run_base(self, until_s: float) -> None:
         """Measure each device by itself as :meth:`run` does, and nothing else."""
