@@ -281,11 +281,10 @@ class Calibration:
             each = self.layers is None
             # What validates comes in between, so that it has some of what the time allows.
             n_pauses = max(1, len(kept) // _VALIDATED_AT_ONCE)
-            fitted_parts, kept_parts = _parts(fitted, n_pauses + 1), _parts(kept, n_pauses)
-            for number, part in enumerate(fitted_parts):
+            parts = _parts(fitted, n_pauses + 1), _parts(kept, n_pauses)
+            for part, between in itertools.zip_longest(*parts, fillvalue={}):
                 self._observe(part, until_s, self.observed, counters=each)
-                for between in kept_parts[number : number + 1]:
-                    self._observe(between, until_s, self.validating, counters=False)
+                self._observe(between, until_s, self.validating, counters=False)
 
     def run_base(self, until_s: float) -> None:
         """Measure each device by itself as :meth:`run` does, and nothing else."""

@@ -173,6 +173,26 @@ def test_optimize_goes_on_from_stored_costs(costs, digits, tmp_path):
         hl.optimize(digits, ["ACC", "CPU"], costs=costs, progress=False)
 
 
+def test_some_validate_before_half_is_fitted_to(digits, monkeypatch):
+    """The time of a slow model may end there."""
+    observed: list[str] = []
+    observe = observing.Observer.observe
+
+    def noted(self, affinities, until_s, *, counters):
+        observed.extend(affinities)
+        return observe(self, affinities, until_s, counters=counters)
+
+    monkeypatch.setattr(observing.Observer, "observe", noted)
+    monkeypatch.setattr(calibrating, "MOST_FITTED", 12)
+    hl.emulate("ACC", unsupported={"Softmax"})
+    hl.calibrate(digits, ["ACC", "CPU"], budget_s=None, validate=8, progress=False)
+    designed = [label for label in observed if label.startswith(("designed", "kept"))]
+    half = sum(label.startswith("designed") for label in designed) / 2
+    first = next(n for n, label in enumerate(designed) if label.startswith("kept"))
+    assert first < half
+    assert designed[-1].startswith("designed")
+
+
 @pytest.mark.parametrize("moment", ["while costs are fitted", "before the first turn of a plan"])
 def test_an_interrupted_search_is_not_proven(costs, digits, monkeypatch, moment):
     hl.emulate("ACC", unsupported={"Softmax"})
