@@ -34,9 +34,15 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 # (convolutions on the device, on the CPU, channels, height and width)
 SHAPES = {
     "short": ((4, 4, 64, 56), (8, 8, 64, 56), (8, 4, 64, 56), (6, 6, 128, 28), (4, 4, 32, 112)),
-    # What stages of VGG and ResNet have, four to sixteen times the work. Where the device is the
-    # faster one it has more convolutions; at 14 x 14 a GPU was the slower one, so none has more.
-    "long": ((4, 4, 128, 56), (8, 8, 128, 56), (8, 4, 128, 56), (12, 6, 256, 28), (8, 8, 512, 14)),
+    # Four to sixteen times the work. Both have as many where a convolution takes both about as
+    # long, the faster one has more elsewhere: with unequal branches there is little to gain.
+    "long": (
+        (4, 4, 32, 224),
+        (8, 8, 32, 224),
+        (8, 4, 128, 56),
+        (12, 6, 256, 28),
+        (21, 18, 128, 28),
+    ),
 }
 SERIES_OF, SERIES_MS = (128, 28), (1, 2, 4, 8)  # how long each branch is to take
 PROBED = (4, 12)  # convolutions, to find how long one takes

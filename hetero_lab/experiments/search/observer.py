@@ -67,7 +67,7 @@ class Observer:
     scenario: Scenario | None = None
     level_us: float = 0.0
     first_us: float = 0.0  # the first token of a language model
-    levels_us: list[float] = field(default_factory=list)  # of the reference, sweep by sweep
+    levels_us: list[float] = field(default_factory=list)  # of the reference, turn by turn
     interrupted: bool = False
     each_s: float = 0.0  # what the latest placements took on average, compiles included
     slowest_subgraph_s: float = 0.0  # compile time of a subgraph
@@ -90,7 +90,7 @@ class Observer:
             first = made.rows[0]
             if first.profile is not None:
                 self.reference = affinity
-                self.level_us = first.profile.latency.median_us
+                self.level_us = float(np.median(self.levels_us))
                 generation = first.profile.generation
                 self.first_us = generation.ttft.median_us if generation else 0.0
                 # Later ones have more turns.
@@ -102,7 +102,7 @@ class Observer:
 
     @property
     def drift(self) -> float:
-        """How much slower the reference was in the middle of all sweeps than at first."""
+        """How much slower the reference was in the middle of all its turns than at first."""
         return float(np.median(self.levels_us)) / self.level_us
 
     def affordable(self, until_s: float) -> int:
@@ -150,7 +150,7 @@ class Observer:
         )
         self.interrupted |= made.interrupted
         if made.rows[0].profile is not None:
-            self.levels_us.append(made.rows[0].profile.latency.median_us)
+            self.levels_us += made.rows[0].series.ours.values()
         self.failed |= {row.label: row.detail for row in made.rows if row.detail}
         for row in made.rows:
             if row.profile is not None and row.profile.partition.n_subgraphs > 1:
