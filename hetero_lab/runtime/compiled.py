@@ -26,7 +26,13 @@ from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import PreparedModel, Source, op_graph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, partition_of, predict, torn_path
-from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, resolve
+from hetero_lab.placement.placement import (
+    BoundPlacement,
+    Placement,
+    PlacementLike,
+    resolve,
+    warn_of_ignored,
+)
 from hetero_lab.runtime.exported import observe
 from hetero_lab.runtime.inputs import Inputs, Ports
 from hetero_lab.runtime.submodels import Submodel, cut
@@ -196,6 +202,7 @@ def compile_placement(
         placed = BoundPlacement(bound, placement)
     else:
         placed = resolve(bound, placement)
+    warn_of_ignored(placed)
     return compile_placed(placed, counters=counters, compile_properties=compile_properties)
 
 

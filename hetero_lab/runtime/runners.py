@@ -20,7 +20,7 @@ from hetero_lab.backend.bound import BoundModel
 from hetero_lab.errors import ArgumentError, HeteroLabWarning, did_you_mean, shorten
 from hetero_lab.model.language import Scenario, check_scenario, language_model
 from hetero_lab.placement.partition import Partition
-from hetero_lab.placement.placement import BoundPlacement
+from hetero_lab.placement.placement import BoundPlacement, warn_of_ignored
 from hetero_lab.runtime.chosen import Chosen, chosen_by, settle
 from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed
 from hetero_lab.runtime.counters import Counter, read_counters
@@ -88,7 +88,7 @@ class Execution:
             )
 
     def check(self, placed: BoundPlacement) -> None:
-        """Raise for what could not run, before anything is compiled.
+        """Raise for what could not run, before anything is compiled; warn of what is ignored.
 
         Raises
         ------
@@ -109,6 +109,8 @@ class Execution:
             )
         if self.executor == PARALLEL:
             cuts(placed, requests=self.requests)
+        else:
+            warn_of_ignored(placed)
 
 
 @dataclass(frozen=True)

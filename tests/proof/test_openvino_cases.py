@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from contextlib import nullcontext
 
 import numpy as np
 import openvino as ov
@@ -16,7 +17,13 @@ from counting_core import F32, core_with_acc, in_f32
 from openvino_models import CASES, Case, linear_chain, stateful, subtract_reshape
 
 import hetero_lab as hl
-from hetero_lab.errors import AffinityError, DeviceError, ModelError, PropertyError
+from hetero_lab.errors import (
+    AffinityError,
+    DeviceError,
+    HeteroLabWarning,
+    ModelError,
+    PropertyError,
+)
 from hetero_lab.model.read import PreparedModel, op_graph
 from hetero_lab.placement.affinity import Node
 from hetero_lab.runtime.inputs import generate_inputs
@@ -170,7 +177,9 @@ def test_device_properties_with_and_without_exclusive_requests(devices, exclusiv
             "CPU": {"NUM_STREAMS": 1, **F32, **shared},
         },
     )
-    compiled = hl.compile(model, placement, core=devices)
+    ignored = "HETERO ignores 'INFERENCE_NUM_THREADS', 'NUM_STREAMS' of ACC"
+    with pytest.warns(HeteroLabWarning, match=ignored) if exclusive else nullcontext():
+        compiled = hl.compile(model, placement, core=devices)
     got = compiled.compiled_model.get_property("DEVICE_PROPERTIES")
     # Exclusive requests, which HETERO asks for when it splits, take the streams away.
     assert int(got["ACC"]["NUM_STREAMS"]) == (1 if exclusive else 2)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import concurrent.futures
 import tracemalloc
 import warnings
+from functools import partial
 
 import numpy as np
 import openvino as ov
@@ -106,6 +107,48 @@ def test_inputs_are_copied(core):
     given[:] = 100
     request.infer()
     np.testing.assert_array_equal(compiled.read_outputs(request)["out"], expected)
+
+
+def _with_threads(core, *, split: bool = True, **own) -> hl.Placement:
+    affinity = on_cpu(chain("a", "b"), core, **({"a": "ACC"} if split else {}))
+    return hl.Placement(affinity, "few", {"CPU": own}, direct=not split)
+
+
+IGNORED = "HETERO ignores 'INFERENCE_NUM_THREADS' of CPU in a model that it splits"
+
+
+QUICK = {"counters": False, "reference": False, "progress": False}
+CALLS = {
+    "compile": hl.compile,
+    "profile": partial(hl.profile, iterations=2, **QUICK),
+    "profile in a worker": partial(hl.profile, iterations=2, isolate=True, **QUICK),
+    "sweep": partial(hl.sweep, turns=2, **QUICK),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_threads_that_a_split_ignores_are_said(core, call):
+    placement = _with_threads(core, INFERENCE_NUM_THREADS=1)
+    with pytest.warns(HeteroLabWarning, match=IGNORED):
+        call(chain("a", "b"), [placement] if call is CALLS["sweep"] else placement, core=core)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"EXCLUSIVE_ASYNC_REQUESTS": False, "INFERENCE_NUM_THREADS": 1},
+        {"EXCLUSIVE_ASYNC_REQUESTS": True, "INFERENCE_NUM_THREADS": 1},  # asked for
+        {"split": False, "INFERENCE_NUM_THREADS": 1},
+        {"NUM_STREAMS": 1},  # as it would be without it
+    ],
+)
+def test_threads_that_are_obeyed_are_not_warned_of(core, given):
+    hl.compile(chain("a", "b"), _with_threads(core, **given), core=core)
+
+
+def test_an_executor_that_obeys_them_does_not_warn(core):
+    placement = _with_threads(core, INFERENCE_NUM_THREADS=1)
+    hl.ParallelExecutor(chain("a", "b"), placement, core=core).close()
 
 
 def test_calls_from_many_threads_do_not_meet(core):
