@@ -12,16 +12,13 @@ from hetero_lab.backend.devices import check_device, supported_ops, unsupported_
 from hetero_lab.backend.emulation import emulated_devices, plain
 from hetero_lab.backend.properties import check_by_device, check_properties, merged_properties
 from hetero_lab.backend.virtual import VirtualDevice, parse_virtual, virtual_device
-from hetero_lab.errors import ArgumentError, DeviceError, names_at_hand, warn
+from hetero_lab.errors import ArgumentError, DeviceError
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity, greedy
 from hetero_lab.placement.priorities import Priorities
 
 if TYPE_CHECKING:
     import openvino as ov
-
-_EXCLUSIVE = "EXCLUSIVE_ASYNC_REQUESTS"
-_OF_SHARED_REQUESTS = ("INFERENCE_NUM_THREADS", "NUM_STREAMS")
 
 
 @dataclass(frozen=True)
@@ -194,25 +191,6 @@ def resolve(bound: BoundModel, placement: PlacementLike) -> BoundPlacement:
         )
     _check(bound, resolved)
     return BoundPlacement(bound, resolved)
-
-
-def warn_of_ignored(placed: BoundPlacement) -> None:
-    """Warn of properties that have no effect because HETERO splits the model.
-
-    It then asks its devices for exclusive requests, and a CPU device runs on one stream and all
-    threads, whatever it reports.
-    """
-    if placed.direct or len(placed.affinity.devices) < 2:
-        return
-    for device, properties in placed.properties.items():
-        ignored = [name for name in _OF_SHARED_REQUESTS if name in properties]
-        if str(properties.get("NUM_STREAMS")) == "1":  # as it is then, too
-            ignored.remove("NUM_STREAMS")
-        if ignored and _EXCLUSIVE not in properties:
-            warn(
-                f"HETERO ignores {names_at_hand(ignored)} of {device} in a model that it splits, "
-                f"unless {device} has {_EXCLUSIVE}: False as well."
-            )
 
 
 def carried_over(graph: OpGraph, placement: PlacementLike) -> PlacementLike:

@@ -21,23 +21,20 @@ from hetero_lab.errors import (
     last_line,
     names_at_hand,
     shorten,
+    warn,
 )
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import PreparedModel, Source, op_graph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, partition_of, predict, torn_path
-from hetero_lab.placement.placement import (
-    BoundPlacement,
-    Placement,
-    PlacementLike,
-    resolve,
-    warn_of_ignored,
-)
+from hetero_lab.placement.placement import BoundPlacement, Placement, PlacementLike, resolve
 from hetero_lab.runtime.exported import observe
 from hetero_lab.runtime.inputs import Inputs, Ports
 from hetero_lab.runtime.submodels import Submodel, cut
 from hetero_lab.runtime.tensors import to_array, to_tensor
 
+_EXCLUSIVE = "EXCLUSIVE_ASYNC_REQUESTS"
+_OF_SHARED_REQUESTS = ("INFERENCE_NUM_THREADS", "NUM_STREAMS")
 _OWN_EXECUTOR = (
     " HETERO splits cycles between devices so; where devices take turns along a model, "
     "hetero_lab.ParallelExecutor (executor='parallel') cuts it between the states."
@@ -204,6 +201,27 @@ def compile_placement(
         placed = resolve(bound, placement)
     warn_of_ignored(placed)
     return compile_placed(placed, counters=counters, compile_properties=compile_properties)
+
+
+def warn_of_ignored(placed: BoundPlacement) -> None:
+    """Warn of properties that have no effect because HETERO splits the model.
+
+    It then asks its devices for exclusive requests, and a CPU device runs on one stream and all
+    threads, whatever it reports.
+    """
+    found: dict[str, list[str]] = {}
+    for device, properties in ({} if placed.direct else placed.properties).items():
+        given = {name for name in _OF_SHARED_REQUESTS if name in properties}
+        if str(properties.get("NUM_STREAMS")) == "1":  # as it is then, too
+            given.remove("NUM_STREAMS")
+        if given and _EXCLUSIVE not in properties:
+            found[device] = sorted(given)
+    if found and partition_of(placed).n_subgraphs > 1:
+        for device, names in found.items():
+            warn(
+                f"HETERO ignores {names_at_hand(names)} of {device} in a model that it splits, "
+                f"unless {device} has {_EXCLUSIVE}: False as well."
+            )
 
 
 def compile_placed(

@@ -20,9 +20,9 @@ from hetero_lab.backend.bound import BoundModel
 from hetero_lab.errors import ArgumentError, HeteroLabWarning, did_you_mean, shorten
 from hetero_lab.model.language import Scenario, check_scenario, language_model
 from hetero_lab.placement.partition import Partition
-from hetero_lab.placement.placement import BoundPlacement, warn_of_ignored
+from hetero_lab.placement.placement import BoundPlacement
 from hetero_lab.runtime.chosen import Chosen, chosen_by, settle
-from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed
+from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed, warn_of_ignored
 from hetero_lab.runtime.counters import Counter, read_counters
 from hetero_lab.runtime.generation import (
     CompiledSession,

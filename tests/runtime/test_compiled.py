@@ -137,13 +137,23 @@ def test_threads_that_a_split_ignores_are_said(core, call):
     "given",
     [
         {"EXCLUSIVE_ASYNC_REQUESTS": False, "INFERENCE_NUM_THREADS": 1},
-        {"EXCLUSIVE_ASYNC_REQUESTS": True, "INFERENCE_NUM_THREADS": 1},  # asked for
+        {"EXCLUSIVE_ASYNC_REQUESTS": True, "INFERENCE_NUM_THREADS": 1},  # given up
         {"split": False, "INFERENCE_NUM_THREADS": 1},
         {"NUM_STREAMS": 1},  # as it would be without it
     ],
 )
-def test_threads_that_are_obeyed_are_not_warned_of(core, given):
+def test_threads_that_are_obeyed_or_given_up_are_not_warned_of(core, given):
     hl.compile(chain("a", "b"), _with_threads(core, **given), core=core)
+
+
+def test_a_split_within_one_device_ignores_threads_too(core):
+    cpu = hl.Affinity.uniform(two_parts(), "CPU", core=core)
+    placement = hl.Placement(cpu, "parts", {"CPU": {"NUM_STREAMS": 2}})
+    with pytest.warns(HeteroLabWarning, match="HETERO ignores 'NUM_STREAMS' of CPU"):
+        compiled = hl.compile(two_parts(), placement, core=core)
+    assert compiled.partition.n_subgraphs == 2
+    got = compiled.compiled_model.get_property("DEVICE_PROPERTIES")
+    assert int(got["CPU"]["NUM_STREAMS"]) == 1
 
 
 def test_an_executor_that_obeys_them_does_not_warn(core):
