@@ -54,9 +54,8 @@ from hetero_lab.experiments.search.pipeline import (
 )
 from hetero_lab.experiments.search.progress import SearchProgress
 from hetero_lab.experiments.sweep.options import Conditions, Dimensions, RunOptions
-from hetero_lab.experiments.sweep.reading import BUDGET_ENDED, INTERRUPTED
 from hetero_lab.experiments.sweep.result import Sweep
-from hetero_lab.experiments.sweep.row import Row
+from hetero_lab.experiments.sweep.row import BUDGET_ENDED, Row
 from hetero_lab.experiments.sweep.sweep import measure_placements
 from hetero_lab.experiments.sweep.variants import by_name
 from hetero_lab.interrupts import set_aside, what_was_set_aside
@@ -414,8 +413,7 @@ class _Inquiry:
         )
         if self.interrupted or any(row.profile is not None for row in made.rows):
             return made
-        late = (INTERRUPTED, BUDGET_ENDED)
-        failed = [row for row in made.rows if row.detail and row.status not in late]
+        failed = [row for row in made.rows if row.detail and not row.was_left_out]
         if len(failed) == len(made.rows):
             raise MeasurementError(f"No candidate runs. {failed[0].label}: {failed[0].detail}")
         self.notes += [row.detail for row in made.rows if row.detail][:1]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hetero_lab.experiments.search.advice import ALIKE, BEST, Judged, by_label
-from hetero_lab.experiments.sweep.reading import BUDGET_ENDED
+from hetero_lab.experiments.sweep.row import BUDGET_ENDED
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement
 

@@ -73,7 +73,7 @@ class Optimized:
     verdict
         In a sentence, how it compares with the best baseline.
     improved
-        Whether it is faster than every baseline beyond the uncertainty.
+        Whether it is faster than every baseline that was measured, beyond the uncertainty.
     costs, plan
         The cost model with all that was learnt, and its plan.
     sweep
@@ -543,7 +543,7 @@ def _notes(search: _Optimization, rows: Mapping[str, Row], interrupted: bool) ->
     """Say what the budget or Ctrl-C did not allow."""
     if not search.planned:
         yield "The budget ended before a planned placement was measured and learnt from."
-    missing = [label for label, row in rows.items() if row.profile is None and not row.detail]
+    missing = [label for label, row in rows.items() if row.was_left_out]
     if missing:
         end = "It was interrupted" if interrupted else "The budget ended"
         yield f"{end} before {names_at_hand(missing)} was measured in the proof."
@@ -562,7 +562,8 @@ def decide(rows: Mapping[str, Row], baselines: Sequence[str], allowed: Sequence[
     """Decide between planned placements and baselines, as they were measured in turns.
 
     A planned placement is taken if it is faster than the best baseline by a Holm-corrected
-    test. Where the evidence is thin, the baseline is.
+    test. Where the evidence is thin, the baseline is. Baselines that time did not allow to be
+    measured are named.
 
     Parameters
     ----------
@@ -574,14 +575,18 @@ def decide(rows: Mapping[str, Row], baselines: Sequence[str], allowed: Sequence[
     planned = [label for label in allowed if label not in baselines]
     known = [label for label in baselines if rows[label].series.log_ratios]
     tried = [label for label in planned if rows[label].series.log_ratios]
+    left_out = [label for label in baselines if rows[label].was_left_out]
+    but = f" There was no time to measure {', '.join(left_out)}." if left_out else ""
     if not known:
         if not tried:
             return Decision(
                 (planned or list(baselines))[0],
-                "Nothing that keeps to the limits was measured: this is the plan.",
+                f"Nothing that keeps to the limits was measured: this is the plan.{but}",
                 False,
             )
         chosen = min(tried, key=lambda label: _ratio_to_reference(rows[label]))
+        if left_out:
+            return Decision(chosen, f"This is the fastest plan that was measured.{but}", False)
         return Decision(
             chosen, "No baseline keeps to the limits; this is the fastest plan that does.", True
         )
@@ -594,12 +599,12 @@ def decide(rows: Mapping[str, Row], baselines: Sequence[str], allowed: Sequence[
             return Decision(
                 label,
                 f"{1 - ratio:.1%} faster than {best}, the best baseline (95 % interval "
-                f"{1 - high:.1%} to {1 - low:.1%}).",
+                f"{1 - high:.1%} to {1 - low:.1%}).{but}",
                 True,
             )
     if tried or not planned:
-        return Decision(best, f"No plan was measurably faster than {best}.", False)
-    return Decision(best, f"No plan was measured beside {best}, the best baseline.", False)
+        return Decision(best, f"No plan was measurably faster than {best}.{but}", False)
+    return Decision(best, f"No plan was measured beside {best}, the best baseline.{but}", False)
 
 
 def _ratio_to_reference(row: Row) -> float:

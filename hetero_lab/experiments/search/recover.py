@@ -613,7 +613,7 @@ def _notes(search: _Recovery, rows: Mapping[str, Row]) -> Iterator[str]:
         )
     if search.is_cut_short:
         yield "The budget ended before all promising placements were tried."
-    missing = [label for label, row in rows.items() if row.profile is None and not row.detail]
+    missing = [label for label, row in rows.items() if row.was_left_out]
     if missing:
         yield f"The budget ended before {names_at_hand(missing)} was measured."
 

@@ -35,7 +35,7 @@ from hetero_lab.experiments.sweep.records import (
     Turn,
 )
 from hetero_lab.experiments.sweep.result import Sweep
-from hetero_lab.experiments.sweep.row import Row
+from hetero_lab.experiments.sweep.row import BUDGET_ENDED, INTERRUPTED, Row
 from hetero_lab.experiments.sweep.row_accuracy import evaluation_from, nan_notes, problem_from
 from hetero_lab.experiments.sweep.store import read_store
 from hetero_lab.model.opgraph import OpGraph, graph_from_json
@@ -311,7 +311,6 @@ def _what_is_left(call: Call) -> str:
     )
 
 
-INTERRUPTED, BUDGET_ENDED = "not measured: interrupted", "not measured: time budget used up"
 _NOISY_MAD = 0.1
 _BUSY = 0.2  # share of the CPUs that others keep busy, from which two compiles differ more
 _LARGE_SHARE = 0.2

@@ -11,6 +11,8 @@ from hetero_lab.experiments.profile.result import Profile
 from hetero_lab.runtime.runners import HETERO
 from hetero_lab.statistics import Estimate, Latency, Series, centred, rank_groups
 
+INTERRUPTED, BUDGET_ENDED = "not measured: interrupted", "not measured: time budget used up"
+
 
 @dataclass(frozen=True)
 class Row:
@@ -53,6 +55,11 @@ class Row:
     host: str = ""
     evaluation: Evaluation | None = None
     needs_s: float = 0.0
+
+    @property
+    def was_left_out(self) -> bool:
+        """Whether Ctrl-C or the end of the budget came before it was measured."""
+        return self.status in (INTERRUPTED, BUDGET_ENDED)
 
     @cached_property
     def latency(self) -> Estimate | None:

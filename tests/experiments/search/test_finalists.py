@@ -13,7 +13,7 @@ from hetero_lab.backend.core import shared_core
 from hetero_lab.experiments.search.advice import Judged
 from hetero_lab.experiments.search.candidates import candidates_for
 from hetero_lab.experiments.search.finalists import CompileTimes, choose_finalists
-from hetero_lab.experiments.sweep.reading import BUDGET_ENDED
+from hetero_lab.experiments.sweep.row import BUDGET_ENDED
 
 
 @pytest.fixture(scope="module")
