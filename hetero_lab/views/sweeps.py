@@ -341,11 +341,11 @@ def latency_ranking(sweep: Sweep) -> go.Figure:
     seen = f"smallest difference this run could show: {smallest:.1%}"
     if not math.isfinite(smallest):
         seen = "too little to tell placements apart" if rows else "nothing measured"
+    marks = ["one shade: cannot be told apart", seen]
+    marks += ["⌂ one device alone"] if any(r.baseline for r in rows) else []
+    marks += ["hatched: emulated"] if any(r.emulated for r in rows) else []
     figure.update_layout(
-        **base_layout(
-            "Latency ranking",
-            f"one shade: cannot be told apart · {seen} · ⌂ one device alone · hatched: emulated",
-        ),
+        **base_layout("Latency ranking", " · ".join(marks)),
         height=130 + _ROW_PX * max(1, len(rows)),
         margin={"l": 20, "r": 130, "t": 80, "b": 50},
         bargap=0.3,
