@@ -80,9 +80,16 @@ def placements(
         "planned, shared by two": {
             "objective": "balanced_memory", "memory_limit": {last: whole // 50},
         },
-        f"planned, {first} 40 %": {"memory_limit": {first: whole * 2 // 5}},
-        "planned, both 40 %": {"memory_limit": {first: whole * 2 // 5, second: whole * 2 // 5}},
-        "planned, pool of both 60 %": {"memory_limit": {(first, second): whole * 3 // 5}},
+        # The others are limited, too, so that they cannot take all.
+        f"planned, {first} 40 %": {
+            "memory_limit": {first: whole * 2 // 5, second: whole * 7 // 10, last: whole // 50},
+        },
+        "planned, both 40 %": {
+            "memory_limit": {first: whole * 2 // 5, second: whole * 2 // 5, last: whole * 3 // 10},
+        },
+        "planned, pool of both 60 %": {
+            "memory_limit": {(first, second): whole * 3 // 5, last: whole // 2},
+        },
     }  # fmt: skip
     for label, options in asked.items():
         plan = hl.plan(bound.prepared, costs, budget_s=4, progress=False, **options)

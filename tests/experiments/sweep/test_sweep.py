@@ -306,6 +306,30 @@ def test_a_reference_that_fails_in_a_later_group_does_not_hold_up_the_rest(
 
 
 @pytest.mark.slow
+def test_a_compile_that_does_not_end_costs_one_row(model, placements, swept, monkeypatch):
+    monkeypatch.setenv("FAULT", "endless")
+    monkeypatch.setenv("FAULT_KEY", key_of(swept[0], "auto"))  # the reference itself
+    summary = faulty(model, placements, compile_timeout_s=15.0).summary
+    assert list(summary["status"]) == ["timed out after 15 s", "ok"]
+    assert list(summary["n_turns"]) == [0, 2]
+    assert summary["detail"][0] == "Compile"
+
+
+def test_a_device_that_disappears_in_between_costs_one_row(
+    model, placements, swept, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("FAULT", "gone")
+    monkeypatch.setenv("FAULT_AFTER", "3")
+    monkeypatch.setenv("FAULT_KEY", key_of(swept[0], "fixed"))
+    store = tmp_path / "store"
+    summary = faulty(model, placements, turns=5, store=store).summary
+    assert list(summary["status"]) == ["ok", "failed"]
+    assert "CL_INVALID_COMMAND_QUEUE" in summary["detail"][1]
+    assert list(summary["n_turns"]) == [5, 3]  # those before are kept
+    assert list(hl.read_sweep(store).summary["n_turns"]) == [5, 3]
+
+
+@pytest.mark.slow
 def test_a_worker_that_falls_silent_costs_one_row(model, placements, swept, monkeypatch):
     monkeypatch.setenv("FAULT", "silence")
     monkeypatch.setenv("FAULT_KEY", key_of(swept[0], "fixed"))

@@ -1,6 +1,7 @@
 """A real worker that really fails at a chosen placement: signal, hang, memory, silence.
 
-"orphan" and "family" are a signal and a hang of a worker that has a child.
+"orphan" and "family" are a signal and a hang of a worker that has a child; "endless" is a compile
+that does not end, "gone" a device that is there for some turns and then is not.
 
 Started in place of the usual worker; the fault is chosen by the environment of the test.
 """
@@ -11,10 +12,11 @@ import os
 import signal
 import time
 
-from hetero_lab.experiments.workers.requests import RunTurn
+from hetero_lab.experiments.workers.requests import Compile, RunTurn
 from hetero_lab.experiments.workers.worker import answer, serve
 
 _eaten = []
+_turns = []
 
 
 def _start_child():
@@ -26,11 +28,12 @@ def _start_child():
 
 
 def _answer(bench, request):
+    key, fault = os.environ["FAULT_KEY"], os.environ["FAULT"]
+    if isinstance(request, Compile) and fault == "endless" and request.job.key == key:
+        time.sleep(3600)
     if not isinstance(request, RunTurn):
         return answer(bench, request)
-    key = os.environ["FAULT_KEY"]
     if key in (request.key, "every"):
-        fault = os.environ["FAULT"]
         if fault == "signal":
             os.kill(os.getpid(), signal.SIGSEGV)
         elif fault == "orphan":
@@ -52,6 +55,10 @@ def _answer(bench, request):
                 mark.write("x")
             if os.path.getsize(os.environ["FAULT_MARK"]) > int(os.environ["FAULT_AFTER"]):
                 os.kill(os.getpid(), signal.SIGSEGV)
+        elif fault == "gone":
+            _turns.append(request.key)
+            if len(_turns) > int(os.environ["FAULT_AFTER"]):
+                raise RuntimeError("[GPU] clFinish, error code: -36 CL_INVALID_COMMAND_QUEUE")
         elif fault == "silence":  # its output ends, the process does not
             os.closerange(3, 256)
             os.dup2(2, 1)
