@@ -87,8 +87,8 @@ def placements(
         "planned, both 40 %": {
             "memory_limit": {first: whole * 2 // 5, second: whole * 2 // 5, last: whole * 3 // 10},
         },
-        "planned, pool of both 60 %": {
-            "memory_limit": {(first, second): whole * 3 // 5, last: whole // 2},
+        "planned, pool of both 65 %": {
+            "memory_limit": {(first, second): whole * 13 // 20, last: whole * 3 // 5},
         },
     }  # fmt: skip
     for label, options in asked.items():
