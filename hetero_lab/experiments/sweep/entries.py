@@ -10,7 +10,7 @@ import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hetero_lab.backend.bound import BoundModel
 from hetero_lab.backend.devices import check_device, device_names, supported_ops
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 
 FROM_CACHE = "model cache"
+Placements: TypeAlias = "Iterable[PlacementLike] | Mapping[str, PlacementLike]"
 
 
 @dataclass(frozen=True)
@@ -190,7 +191,7 @@ def block_cuts(
 
 
 def expand(
-    models: Mapping[str, BoundModel], placements: Iterable[PlacementLike], dimensions: Dimensions
+    models: Mapping[str, BoundModel], placements: Placements, dimensions: Dimensions
 ) -> list[Entry]:
     """Return the entries in order, the single-device baselines last.
 
@@ -200,7 +201,7 @@ def expand(
         Nothing to measure, an unknown dimension or executor, a label twice with different
         meaning, or something that an executor cannot run.
     """
-    placements = _as_list(placements)
+    labelled = _by_label(placements)
     settings = _settings(dimensions.grid, next(iter(models.values())).core)
     _check_requests(dimensions.requests)
     _check_model_cache(dimensions.model_cache)
@@ -212,8 +213,10 @@ def expand(
     entries: list[Entry] = []
     many = len(models) > 1
     for name, bound in models.items():
-        for asked in placements:
+        for given, asked in labelled:
             placed = resolve(bound, carried_over(bound.graph, asked) if many else asked)
+            if given:
+                placed = BoundPlacement(bound, replace(placed.placement, label=given))
             for suffix, changes in settings:
                 changed = _with_properties(placed, changes)
                 for way, cached in itertools.product(ways, dimensions.model_cache):
@@ -227,34 +230,49 @@ def expand(
                     entries.append(_entry(label, name, changed, way, model_cache=cached))
         if dimensions.baselines:
             alone = Execution(scenario=dimensions.scenario)
-            entries += _baselines(name, bound, placements, alone, many=many)
+            entries += _baselines(name, bound, [asked for _, asked in labelled], alone, many=many)
     entries = _distinct_labels(entries)
     if not dimensions.dedupe:
         entries = [replace(e, key=f"{e.key}-{number}") for number, e in enumerate(entries)]
     return entries
 
 
-def _as_list(placements: Any) -> list[Any]:
+def _by_label(placements: Any) -> list[tuple[str, Any]]:
+    """Return each placement with the label that it was given here, if any."""
     if isinstance(placements, str | Affinity | Placement | Priorities):
         placements = [placements]
     if isinstance(placements, Mapping):
-        raise ArgumentError(
-            "placements= is a list. A name for a placement is given with "
-            "hetero_lab.Placement(affinity, 'name')."
-        )
-    try:
-        found = list(placements)
-    except TypeError as error:
-        raise ArgumentError(
-            "placements= is a list of placements, for instance "
-            "[*hetero_lab.priority_orders(['GPU', 'CPU']), my_affinity]."
-        ) from error
+        found = list(placements.items())
+        _check_labelled(placements)
+    else:
+        try:
+            found = [("", asked) for asked in placements]
+        except TypeError as error:
+            raise ArgumentError(
+                "placements= is a list of placements or maps labels to them, for instance "
+                "[*hetero_lab.priority_orders(['GPU', 'CPU']), my_affinity] or "
+                "{'mine': my_affinity}."
+            ) from error
     if not found:
         raise ArgumentError(
             "There is no placement to sweep. Pass for instance "
             "hetero_lab.priority_orders(['GPU', 'CPU'])."
         )
     return found
+
+
+def _check_labelled(placements: Mapping[Any, Any]) -> None:
+    for label, asked in placements.items():
+        if not isinstance(label, str) or not label:
+            raise ArgumentError(
+                "placements= maps labels to placements, for instance {'mine': my_affinity}; "
+                f"{shorten(repr(label))} is not a label."
+            )
+        if not isinstance(asked, str | Affinity | Placement | Priorities):
+            raise ArgumentError(
+                f"The placement {shorten(label)} has to be a hetero_lab.Placement, an Affinity, "
+                f"'HETERO:GPU,CPU' or 'CPU', not {type(asked).__name__}."
+            )
 
 
 def _settings(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -18,7 +18,7 @@ from hetero_lab.errors import ArgumentError, warn
 from hetero_lab.experiments.accuracy.evaluate import ReadData, read_data
 from hetero_lab.experiments.environment import current_environment
 from hetero_lab.experiments.sweep.control import StoppedError, SweepControl
-from hetero_lab.experiments.sweep.entries import Entry, expand
+from hetero_lab.experiments.sweep.entries import Entry, Placements, expand
 from hetero_lab.experiments.sweep.options import (
     GROUP_SIZE,
     Conditions,
@@ -38,7 +38,6 @@ from hetero_lab.experiments.workers.set_up import Limits
 from hetero_lab.model.language import Scenario
 from hetero_lab.model.opgraph import graph_to_json
 from hetero_lab.model.read import Source
-from hetero_lab.placement.placement import PlacementLike
 from hetero_lab.planning.memory import parse_bytes
 from hetero_lab.runtime.inputs import Inputs
 from hetero_lab.runtime.runners import HETERO, inputs_for
@@ -56,7 +55,7 @@ if TYPE_CHECKING:
 
 def sweep(
     model: Source | Mapping[str, Variant],
-    placements: Iterable[PlacementLike],
+    placements: Placements,
     *,
     grid: Mapping[str, Sequence[Any]] | None = None,
     executor: str | Sequence[str] = HETERO,
@@ -106,7 +105,8 @@ def sweep(
         so and the others are measured. An affinity is carried from one variant to the others,
         op by op.
     placements
-        Priorities, placements, affinities, ``"HETERO:ACC,CPU"`` or ``"CPU"``; also
+        Priorities, placements, affinities, ``"HETERO:ACC,CPU"`` or ``"CPU"``, in a list or by
+        label: ``{"mine": affinity}``; also
         ``"AUTO:GPU,CPU"``, ``"MULTI:GPU,CPU"`` and ``"BATCH:GPU(8)"``, which run the whole model
         on devices of their choice. The summary's ``execution_devices``, ``n_streams`` and
         ``optimal_requests`` say what ran.
@@ -230,7 +230,7 @@ def sweep(
 
 def measure_placements(
     models: Mapping[str, BoundModel],
-    placements: Iterable[PlacementLike],
+    placements: Placements,
     dimensions: Dimensions,
     conditions: Conditions,
     options: RunOptions,

@@ -149,37 +149,3 @@ def test_other_files_and_other_schemas(measured, tmp_path):
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(StoredFileError, match="cannot be read as a stored profile"):
         hl.read_profile(tmp_path)
-
-
-STORED = Path(__file__).parent / "stored_by_0_1"
-
-
-@pytest.mark.parametrize(
-    ("name", "median_us", "p90_us", "n_spans"),
-    [("hetero", 30.3765, 33.9795, 0), ("parallel", 165.3515, 203.8116, 154)],
-)
-def test_a_profile_that_version_0_1_exported_is_read(name, median_us, p90_us, n_spans, tmp_path):
-    """Made by ``profile`` of 0.1.0; the numbers are what that version printed."""
-    profile = hl.read_profile(STORED / name)
-    assert (profile.label, profile.executor) == ("mixed", name)
-    assert profile.latency.median_us == pytest.approx(median_us)
-    assert profile.latency.p90_us == pytest.approx(p90_us)
-    assert (profile.partition.n_subgraphs, profile.partition.boundary_bytes) == (7, 1728)
-    assert profile.partition.observed
-    assert [d for d, n in profile.affinity.counts().items() for _ in range(n)].count("ACC") == 4
-    assert (len(profile.counters), len(profile.spans)) == (25, n_spans)
-    assert [a.verdict for a in profile.agreement] == ["equal"]
-    assert profile.environment.host == "workstation"
-    assert dict(profile.environment.emulated) == {"ACC": "CPU"}
-    in_flight = [(t.executor, t.n_requests, t.between.median_us) for t in profile.throughput]
-    assert in_flight == (
-        []
-        if name == "hetero"
-        else [
-            ("hetero", 2, pytest.approx(110.09675)),
-            ("hetero", 2, pytest.approx(273.65975)),
-            ("parallel", 2, pytest.approx(232.3255)),
-        ]
-    )
-    profile.export(tmp_path)
-    same(profile, hl.read_profile(tmp_path))

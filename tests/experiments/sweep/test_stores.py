@@ -7,12 +7,17 @@ import shutil
 from pathlib import Path
 
 import pytest
+from small_models import convolutions
 
 import hetero_lab as hl
+from hetero_lab.backend.bound import bind
+from hetero_lab.backend.core import shared_core
 from hetero_lab.errors import StoredFileError, StoreError
+from hetero_lab.experiments.sweep.entries import expand
+from hetero_lab.experiments.sweep.options import Dimensions
 from hetero_lab.experiments.sweep.store import stored_line
 
-BEFORE = Path(__file__).parent / "stored_by_0_1"
+BEFORE = Path(__file__).parent / "stored_before"
 
 
 @pytest.mark.parametrize(
@@ -37,6 +42,30 @@ def test_counters_accuracy_and_sustained_turns_of_before_are_read():
     assert (sweep.summary["sustained_us"] > 0).all()
     assert all(row.evaluation is not None and len(row.evaluation) == 4 for row in sweep.rows)
     assert sweep.profile("auto · parallel").spans
+
+
+def test_the_keys_of_entries_stay_so_that_stores_go_on():
+    """Written down: a key that changes makes a stored sweep begin anew."""
+    keys = {row.label: row.key for row in hl.read_sweep(BEFORE / "one_machine").rows}
+    hl.emulate("ACC", unsupported={"Softmax"})
+    bound = bind(hl.load(convolutions(3)), shared_core())
+    auto = hl.Affinity.automatic(bound.model, "HETERO:ACC,CPU")
+    f32 = {name: {"INFERENCE_PRECISION_HINT": "f32"} for name in ("ACC", "CPU")}
+    placements = {"auto": hl.Placement(auto, "", f32)}
+    crossed = Dimensions(
+        executor=["hetero", "parallel"], requests=[1, 4], model_cache=[False, True]
+    )
+    found = {e.label: e.key for e in expand({"convolutions": bound}, placements, crossed)}
+    for label in ("auto", "auto · parallel", "CPU"):
+        assert found.pop(label) == keys[label]
+    assert found == {
+        "auto · model cache": "644b64f325f31e10",
+        "auto · 4 requests": "2cf00ca687cebcad",
+        "auto · 4 requests · model cache": "5fb7d3a9f72e85d8",
+        "auto · parallel · model cache": "8773fe21ef0d0409",
+        "auto · parallel · 4 requests": "fc8ed2dbbedef7fa",
+        "auto · parallel · 4 requests · model cache": "6f251cbc09afb739",
+    }
 
 
 @pytest.fixture
@@ -75,8 +104,6 @@ def test_a_header_without_its_fields_says_so(damaged):
 
 def test_a_store_of_before_is_gone_on_with_here(tmp_path):
     """Its header is said to be of this machine, since numbers of two are not mixed."""
-    from small_models import convolutions
-
     store = tmp_path / "store"
     shutil.copytree(BEFORE / "crashed", store)
     hl.emulate("ACC", unsupported={"Softmax"})

@@ -749,7 +749,6 @@ def test_the_model_cache_is_a_row(model, placements, tmp_path):
     ("arguments", "kind", "message"),
     [
         ({"placements": []}, ArgumentError, "no placement to sweep"),
-        ({"placements": {"mine": "CPU"}}, ArgumentError, "name for a placement"),
         ({"placements": 3}, ArgumentError, "is a list"),
         ({"placements": ["HETERO:FOO,CPU"]}, DeviceError, "'FOO' is not a device"),
         ({"placements": ["CPU"], "grid": {"speed": [1]}}, ArgumentError, "no dimension"),
@@ -779,3 +778,14 @@ def test_an_affinity_of_another_model_is_refused(model):
     other = ov.Model([op.relu(x, name="r")], [x], "other")
     with pytest.raises(AffinityError, match="another model"):
         hl.sweep(model, [hl.Affinity.uniform(other, "CPU")], progress=False)
+
+
+def test_placements_by_label(model):
+    found = hl.Affinity.uniform(model, "CPU")
+    options = {"isolate": False, "counters": False, "baselines": False, **QUICK}
+    sweep = hl.sweep(model, {"automatic": "HETERO:ACC,CPU", "fixed": found}, **options)
+    assert [(row.label, row.status) for row in sweep.rows] == [("automatic", "ok"), ("fixed", "ok")]
+    with pytest.raises(ArgumentError, match="maps labels to placements.*3 is not a label"):
+        hl.sweep(model, {3: found}, **options)
+    with pytest.raises(ArgumentError, match="'mine' has to be a hetero_lab.Placement.*not int"):
+        hl.sweep(model, {"mine": 3}, **options)
