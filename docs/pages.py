@@ -20,7 +20,7 @@ _RECORDED = (
     "name: structure, bytes and numbers are real, its speed is not that of an accelerator."
 )
 _FUNCTIONS = {
-    "Devices and models": ("devices", "emulate", "support", "support_evidence", "samples", "load",
+    "Devices and models": ("devices", "emulate", "support", "samples", "load",
                            "blocks", "dataset"),
     "Placements": ("Affinity", "Placement", "Priorities", "partition", "lint", "explain"),
     "Measure": ("compile", "profile", "sweep", "priority_orders", "block_cuts", "compare",

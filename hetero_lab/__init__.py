@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     from hetero_lab import views as views
     from hetero_lab.backend.devices import devices as devices, support as support
     from hetero_lab.backend.emulation import EmulatedDevice as EmulatedDevice
-    from hetero_lab.backend.evidence import (
-        SupportEvidence as SupportEvidence,
-        support_evidence as support_evidence,
-    )
     from hetero_lab.backend.registration import emulate as emulate
     from hetero_lab.errors import (
         BudgetWarning as BudgetWarning,
@@ -232,8 +228,6 @@ _WHERE = {
     "read_wrong": "experiments.faults.wrong",
     "samples": "samples.catalogue",
     "support": "backend.devices",
-    "support_evidence": "backend.evidence",
-    "SupportEvidence": "backend.evidence",
     "Sweep": "experiments.sweep.result",
     "SweepExplorer": "widgets.explorer.explorer",
     "static_phases": "model.static_phases",

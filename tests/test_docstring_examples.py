@@ -36,7 +36,7 @@ WITHOUT = {
     "Plan", "plan_phases", "plan_static_phases", "Prediction", "Profile",
     "read_benchmark_app", "Recovered",
     "Refusals", "Schedule", "SchedulePlan", "static_phases", "StaticPhases", "Subgraph",
-    "SupportEvidence", "Sweep",
+    "Sweep",
     "SweepControl", "Verification",
     "tokenize", "detokenize", "Wrong",
 }  # fmt: skip

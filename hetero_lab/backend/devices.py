@@ -13,7 +13,6 @@ import openvino as ov
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.emulation import EmulatedDevice, emulated_devices
-from hetero_lab.backend.support_tables import SUPPORTED, UNKNOWN, Verdict, verdicts
 from hetero_lab.errors import (
     DeviceError,
     did_you_mean,
@@ -203,15 +202,7 @@ def supported_ops(bound: BoundModel, device: str) -> frozenset[str]:
     if spec is None:
         return cache[key]
     _tell_of_misspelt_types(bound.graph, bound.fingerprint, spec)
-    claimed = frozenset(op.name for op in bound.graph if _allowed(spec, op.type)) & cache[key]
-    return claimed - refused_ops(bound, spec).keys()
-
-
-def refused_ops(bound: BoundModel, spec: EmulatedDevice) -> dict[str, Verdict]:
-    """Return the ops that an emulated device does not claim by its tables, and why."""
-    taken = {SUPPORTED, UNKNOWN} if spec.unknown == SUPPORTED else {SUPPORTED}
-    found = verdicts(bound, spec.like) if spec.like else {}
-    return {name: verdict for name, verdict in found.items() if verdict.answer not in taken}
+    return frozenset(op.name for op in bound.graph if _allowed(spec, op.type)) & cache[key]
 
 
 def _tell_of_misspelt_types(graph: OpGraph, fingerprint: str, spec: EmulatedDevice) -> None:

@@ -32,8 +32,6 @@ class EmulatedDevice:
 
     ``contrast`` holds properties for the base device that make the difference between the two
     real (a lower precision here against f32 there, or more threads here against one there).
-    ``like`` names tables of what a device was seen to support elsewhere; ``unknown`` says what
-    the ops are of which these tables know nothing.
     """
 
     name: str
@@ -42,8 +40,6 @@ class EmulatedDevice:
     unsupported: frozenset[str] = frozenset()
     properties: Mapping[str, Any] = field(default_factory=dict)
     contrast: Mapping[str, Any] = field(default_factory=dict)
-    like: str = ""
-    unknown: str = "unsupported"
 
     def allows(self, op_type: str) -> bool:
         """Whether the emulated device claims this op type."""
@@ -60,8 +56,6 @@ class EmulatedDevice:
             "unsupported": sorted(self.unsupported),
             "properties": plain(self.properties),
             "contrast": plain(self.contrast),
-            # A store of before this was known names the same device without it.
-            **({"like": self.like, "unknown": self.unknown} if self.like else {}),
         }
 
     @classmethod
@@ -75,8 +69,6 @@ class EmulatedDevice:
             unsupported=frozenset(data["unsupported"]),
             properties=dict(data["properties"]),
             contrast=dict(data["contrast"]),
-            like=data.get("like", ""),
-            unknown=data.get("unknown", "unsupported"),
         )
 
 

@@ -18,7 +18,6 @@ from hetero_lab.backend.emulation import (
     register,
 )
 from hetero_lab.backend.properties import check_properties
-from hetero_lab.backend.support_tables import SUPPORTED, UNSUPPORTED, tables_of
 from hetero_lab.errors import ArgumentError, DeviceError, names_at_hand, shorten
 
 _RESERVED = {*PLUGIN_OF, "AUTO", "MULTI", "HETERO", "BATCH", "PROXY", "TEMPLATE"}
@@ -32,8 +31,6 @@ def emulate(
     unsupported: Iterable[str] | None = None,
     properties: Mapping[str, Any] | None = None,
     faster_by: Literal["auto", "precision", "threads"] | None = None,
-    like: str | None = None,
-    unknown: Literal["unsupported", "supported"] = "unsupported",
     core: ov.Core | None = None,
 ) -> EmulatedDevice:
     """Register an emulated device, or change one that is registered: the last call wins.
@@ -54,14 +51,6 @@ def emulate(
         ``"precision"`` lets it run in the lowest floating-point precision that the base has,
         ``"threads"`` on all cores, ``"auto"`` whichever this machine can do. The returned
         specification's ``contrast`` are the properties to give to the base for comparison.
-    like
-        Support measured elsewhere: ``"winml-cli:NPU"`` (or ``GPU``, ``CPU``) are the tables of
-        PyPI's winml-cli 0.4.0, 16 MB, which pip fetches into the cache; ``"FILE.whl:NPU"`` those
-        of a wheel of the same form. The device then claims what ran there; why it does not claim
-        an op: :func:`hetero_lab.support_evidence`. ``supported`` and ``unsupported`` restrict it
-        further.
-    unknown
-        What the ops are of which these tables know nothing.
 
     Returns
     -------
@@ -72,10 +61,7 @@ def emulate(
     DeviceError
         The name is taken or cannot be used, or the base is not here.
     ArgumentError
-        Both ``supported`` and ``unsupported`` are given, ``faster_by`` cannot be done here, or
-        ``like`` names no tables.
-    SampleError, StoredFileError
-        The tables cannot be fetched, or read.
+        Both ``supported`` and ``unsupported`` are given, or ``faster_by`` cannot be done here.
     PropertyError
         A property that the base does not know.
 
@@ -119,17 +105,6 @@ def emulate(
         )
     if supported is not None and unsupported is not None:
         raise ArgumentError("Give either supported= or unsupported=, not both.")
-    if unknown not in (UNSUPPORTED, SUPPORTED):
-        raise ArgumentError(
-            f"unknown= is 'unsupported' or 'supported', not {shorten(str(unknown))}."
-        )
-    if like is not None:
-        tables_of(like)
-    elif unknown != UNSUPPORTED:
-        raise ArgumentError(
-            "unknown= says what the ops are of which tables know nothing: name the tables with "
-            "like=, for instance like='winml-cli:NPU'."
-        )
     faster, contrast = _difference(core, base, faster_by)
     given = check_properties(base, {} if properties is None else properties, core=core)
     spec = EmulatedDevice(
@@ -139,8 +114,6 @@ def emulate(
         unsupported=_op_types(unsupported or (), "unsupported"),
         properties=check_properties(base, plain({**faster, **given}), core=core),
         contrast=contrast,
-        like=like or "",
-        unknown=unknown,
     )
     register(spec, core)
     return spec

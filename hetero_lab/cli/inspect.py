@@ -69,7 +69,6 @@ def support_text(given: argparse.Namespace) -> str:
     """Say which op types each device cannot run; write ``--csv``."""
     from hetero_lab.backend.core import shared_core
     from hetero_lab.backend.devices import device_names
-    from hetero_lab.backend.emulation import emulated_devices
 
     commands.check_targets(files=[given.csv, given.html], directories=[])
     core = shared_core()
@@ -92,10 +91,6 @@ def support_text(given: argparse.Namespace) -> str:
             else f"{device} can run {len(table) - n_refused} of {count_of(len(table), 'op')}; "
             f"not: {types}{more}."
         )
-    specs = emulated_devices(core)
-    looked_up = [name for name, spec in specs.items() if spec.like and name in names]
-    for device in looked_up:
-        lines += ["", *hl.support_evidence(model, device).lines()]
     commands.write_page(given.html, table, lines)
     if given.table:
         marks = {True: "yes", False: "no"}

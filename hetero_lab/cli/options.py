@@ -13,7 +13,7 @@ from hetero_lab.errors import ArgumentError, did_you_mean, names_at_hand, shorte
 
 Value = bool | int | str
 
-_EMULATE_KEYS = ("base", "supported", "unsupported", "faster_by", "like", "unknown")
+_EMULATE_KEYS = ("base", "supported", "unsupported", "faster_by")
 _PROPERTY_KEY = re.compile(r"[A-Z][A-Z0-9_]*")
 
 
@@ -76,8 +76,6 @@ class Emulation:
     supported: frozenset[str] | None = None
     unsupported: frozenset[str] | None = None
     faster_by: str | None = None
-    like: str | None = None
-    unknown: str = "unsupported"
     properties: tuple[tuple[str, Value], ...] = ()
 
 
@@ -103,8 +101,7 @@ _SHARED: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
             "metavar": "NAME:supported=Convolution,MatMul",
             "help": "register an emulated device; other parts, after a colon each, are "
             "unsupported=, base=, faster_by=auto and properties, KEY=VALUE: "
-            "ACC:unsupported=Softmax:faster_by=auto; and like=winml-cli:NPU, what an NPU was seen "
-            "to support elsewhere, with unknown=supported also what is not known; may be repeated",
+            "ACC:unsupported=Softmax:faster_by=auto; may be repeated",
         },
     ),
     "shape": (
@@ -342,8 +339,8 @@ def fixes(texts: Iterable[str]) -> dict[str, str]:
 def emulations(texts: Iterable[str]) -> list[Emulation]:
     """Read ``["ACC:unsupported=Softmax,Concat:base=CPU"]``: a name, then ``KEY=VALUE`` parts.
 
-    Keys are ``base``, ``supported``, ``unsupported``, ``faster_by``, ``like``, ``unknown``, and
-    names of properties.
+    Keys are ``base``, ``supported``, ``unsupported``, ``faster_by``, and names of
+    properties.
     """
     return [_emulation(text) for text in texts]
 
@@ -359,7 +356,7 @@ def _emulation(text: str) -> Emulation:
     form = "of the form NAME:supported=Convolution,MatMul or NAME:unsupported=Softmax:base=CPU"
     name, *parts = text.split(":")
     given: dict[str, str] = {}
-    for part in _with_device_of_like(parts):
+    for part in parts:
         key, equals, value = part.partition("=")
         if not (equals and key and value):
             raise ArgumentError(f"--emulate {shorten(text)} is not {form}.")
@@ -378,21 +375,8 @@ def _emulation(text: str) -> Emulation:
         supported=_op_types(given.get("supported")),
         unsupported=_op_types(given.get("unsupported")),
         faster_by=given.get("faster_by"),
-        like=given.get("like"),
-        unknown=given.get("unknown", "unsupported"),
         properties=tuple((k, read_value(v)) for k, v in given.items() if k not in _EMULATE_KEYS),
     )
-
-
-def _with_device_of_like(parts: Sequence[str]) -> list[str]:
-    """Put ``like=winml-cli:NPU`` together again, which has a colon of its own."""
-    found: list[str] = []
-    for part in parts:
-        if found and found[-1].startswith("like=") and "=" not in part:
-            found[-1] += f":{part}"
-        else:
-            found.append(part)
-    return found
 
 
 def _op_types(text: str | None) -> frozenset[str] | None:

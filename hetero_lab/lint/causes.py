@@ -27,23 +27,20 @@ def with_causes(context: LintContext, findings: Sequence[Finding]) -> list[Findi
     """
     refused = [_refused(context, finding.ops) for finding in findings]
     types: dict[str, Counter[str]] = {}
-    why: dict[str, Counter[str]] = {}
-    for device, op_type, reason in (found for each in refused for found in each):
+    for device, op_type in (found for each in refused for found in each):
         types.setdefault(device, Counter())[op_type] += 1
-        why.setdefault(device, Counter())[reason] += 1
     causes = []
     for each in refused:
         texts = [
             f"{device} cannot run {_listed([t for t, _ in types[device].most_common()])}"
-            + _reasons([reason for reason, _ in why[device].most_common() if reason])
-            for device in sorted({device for device, _, _ in each})
+            for device in sorted({device for device, _ in each})
         ]
         causes.append("; ".join(texts) or CHOICE)
     return [replace(f, cause=cause) for f, cause in zip(findings, causes, strict=True)]
 
 
-def _refused(context: LintContext, ops: Sequence[str]) -> set[tuple[str, str, str]]:
-    """Return what the device on the other side does not support: device, op type, and why."""
+def _refused(context: LintContext, ops: Sequence[str]) -> set[tuple[str, str]]:
+    """Return the devices on the other side and the op types that they do not support."""
     graph, affinity = context.graph, context.affinity
     found = set()
     for name in ops:
@@ -58,16 +55,8 @@ def _refused(context: LintContext, ops: Sequence[str]) -> set[tuple[str, str, st
                 op, device = graph.ops[here], affinity[graph.ops[there].name]
                 able = context.able.get(device)
                 if able is not None and context.is_placeable[here] and op.name not in able:
-                    reason = context.reasons.get(device, {}).get(op.name, "")
-                    found.add((device, op.type, reason))
+                    found.add((device, op.type))
     return found
-
-
-def _reasons(known: Sequence[str]) -> str:
-    if not known:
-        return ""
-    more = f", and {len(known) - 1} more reasons" if len(known) > 1 else ""
-    return f" ({known[0]}{more})"
 
 
 def _listed(op_types: Sequence[str]) -> str:

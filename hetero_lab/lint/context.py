@@ -105,16 +105,12 @@ class Exchange:
 
 @dataclass(frozen=True, eq=False)
 class LintContext:
-    """A graph, an affinity, the ops that each device can run (``able``), and perhaps costs.
-
-    ``reasons`` says for each device why it cannot run an op, as far as that is known.
-    """
+    """A graph, an affinity, the ops that each device can run (``able``), and perhaps costs."""
 
     graph: OpGraph
     affinity: Affinity
     able: Mapping[str, frozenset[str]]
     costs: Costs | None = None
-    reasons: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @cached_property
     def explained(self) -> Any:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from hetero_lab.backend.bound import BoundModel, bind
-from hetero_lab.backend.devices import refused_ops, supported_ops
-from hetero_lab.backend.emulation import emulated_devices
+from hetero_lab.backend.devices import supported_ops
 from hetero_lab.errors import ArgumentError
 from hetero_lab.lint.context import Costs, Finding
 from hetero_lab.lint.remedies import find_problems
@@ -67,9 +65,8 @@ def lint(
         - ``finding``, ``advice``: sentences
         - ``remedy``: dict for ``affinity.fix(ops=remedy)``, empty if there is none; it removes
           this finding (others may come instead)
-        - ``cause``: what keeps the ops apart: what a device cannot run, or a choice; of a device
-          emulated by tables, what was tried there and what runs instead. Findings with one
-          cause belong together.
+        - ``cause``: why the ops are apart: the op types that a device cannot run, or a choice.
+          Findings with one cause belong together.
         - ``n_ops``
         - ``cost_us``, with costs: predicted latency now minus that after the remedy, in µs. 0
           without a remedy; negative where the remedy is not worth it.
@@ -120,7 +117,7 @@ def lint(
                 f"{type(wrong).__name__}."
             )
         wrong.given.affinity.check_model(bound.graph)
-    found = find_problems(bound.graph, affinity, able, costs, _reasons(bound, able))
+    found = find_problems(bound.graph, affinity, able, costs)
     if placed is not None and placed.direct:
         # Compiled as a whole: there is no partition to complain about.
         found = [finding for finding in found if finding.rule == SLOW_DEVICE]
@@ -129,16 +126,6 @@ def lint(
         sets = wrong_sets(wrong, partition)
         found = [*wrong_findings(wrong, sets, affinity, costs), *found]
     return to_frame(found, priced=costs is not None)
-
-
-def _reasons(bound: BoundModel, devices: Collection[str]) -> dict[str, dict[str, str]]:
-    """Return why those devices that are emulated by tables do not claim ops of a model."""
-    specs = emulated_devices(bound.core).values()
-    return {
-        spec.name: {name: str(verdict) for name, verdict in refused_ops(bound, spec).items()}
-        for spec in specs
-        if spec.like and spec.name in devices
-    }
 
 
 def able_ops(bound: BoundModel, device: str) -> frozenset[str]:

@@ -92,7 +92,6 @@ def find_problems(
     affinity: Affinity,
     able: Mapping[str, frozenset[str]],
     costs: Costs | None = None,
-    reasons: Mapping[str, Mapping[str, str]] | None = None,
 ) -> list[Finding]:
     """Apply every rule to a placement.
 
@@ -104,8 +103,6 @@ def find_problems(
         For each device that a remedy may use, the placeable ops that it can run.
     costs
         A cost model of the same graph.
-    reasons
-        For a device, why it cannot run an op, as far as that is known.
 
     Returns
     -------
@@ -120,7 +117,7 @@ def find_problems(
     affinity.check_model(graph)
     if costs:
         costs.check_graph(graph)
-    context = LintContext(graph, affinity, able, costs, reasons or {})
+    context = LintContext(graph, affinity, able, costs)
     drafts = [*(draft for rule in RULES for draft in rule(context)), *_extra_drafts(context)]
     certain = {draft.nodes for draft in drafts if not draft.must_save}
     drafts = [draft for draft in drafts if not (draft.must_save and draft.nodes in certain)]

@@ -42,7 +42,6 @@ from hetero_lab.model.language import (
     set_directory,
 )
 from hetero_lab.model.naming import make_names_unique, name_the_nameless, names_of_file, unique
-from hetero_lab.model.onnx_nodes import forget_onnx_nodes, note_onnx_nodes
 from hetero_lab.model.opgraph import (
     CONSTANT,
     NOT_CONSTANT_SOURCES,
@@ -128,8 +127,6 @@ def prepare(source: Source, shapes: Shapes | None = None) -> PreparedModel:
         if fingerprint is not None:
             return PreparedModel(source, op_graph(source), fingerprint)
         model = source.clone()
-        if _prepared_mark(model) is None:
-            forget_onnx_nodes(model)
         known = {node.get_friendly_name() for node in model.get_ordered_ops()}
     else:
         path, sample = _path(source)
@@ -142,7 +139,6 @@ def prepare(source: Source, shapes: Shapes | None = None) -> PreparedModel:
             model.set_friendly_name(Path(os.fspath(source)).stem)
         forget_notes(model)
         _note_surroundings(model, path)
-        note_onnx_nodes(model, path)
     if is_language_model(model):
         _keep_broadcast_sizes(model)
     if shapes or not is_language_model(model):

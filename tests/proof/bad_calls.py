@@ -114,9 +114,6 @@ _fit_blocks = _asked(
     memory_limit=lambda k: {"ACC": "1MiB"},
     core=lambda k: k.core,
 )
-_evidence = _asked(
-    "support_evidence", model=lambda k: k.model, device=lambda k: "ACC", core=lambda k: k.core
-)
 _noise = _asked("measure_noise", core=lambda k: k.core, progress=lambda k: False)
 _evaluate = _asked(
     "evaluate",
@@ -433,9 +430,6 @@ DEVICES = [
     row("emulate: no name", _emulate(name=""), DeviceError, "''", "letters"),
     row("emulate: a number as name", _emulate(name=7), DeviceError, "7", "letters"),
     row("emulate: an absent base", _emulate(base="XPU"), DeviceError, "'XPU'"),
-    row("emulate: tables that are none", _emulate(like="far away"), ArgumentError, "winml-cli:NPU"),
-    row("emulate: unknown as a riddle", _emulate(unknown="maybe"), ArgumentError, "unknown="),
-    row("emulate: unknown to none", _emulate(unknown="supported"), ArgumentError, "like="),
     row(
         "emulate: supported and unsupported",
         _emulate(supported=["Add"], unsupported=["Add"]),
@@ -970,7 +964,6 @@ PLANNING = [
         "'GPU'",
         "not planned for",
     ),
-    row("support_evidence: an absent device", _evidence(device="XPU"), DeviceError, "'XPU'"),
     row("lint: costs that are none", _lint(costs="fast"), ArgumentError, "costs=", "str"),
 ]
 
