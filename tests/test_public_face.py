@@ -21,7 +21,6 @@ ON_PURPOSE = {
     "examples": "freeze(None) generates requests, an Advice without data has none",
     "group_size": "rows in a group of a sweep, weights in a group of a compression",
     "isolate": "workers for what races placements, this process for what asks one",
-    "like": "emulate(None) has no table, which a device stores as ''",
     "requests": "a sweep takes several numbers",
     "timeout_s": "of a turn in a sweep, of one compile, of a whole profile",
     "turns": "a sweep turns until its budget ends, a verification so often",
