@@ -107,7 +107,7 @@ def made(levels: dict[str, float], noise: float, rounds: int = 30) -> list[Serie
     table = {k: v * 1e3 * rng.lognormal(0, noise, rounds) for k, v in levels.items()}
     every = {k: {(0, i): float(x) for i, x in enumerate(v)} for k, v in table.items()}
     reference = next(iter(every.values()))
-    return [Series(ours, reference) for ours in every.values()]
+    return [Series(ours, reference, ASSUMED_NOISE) for ours in every.values()]
 
 
 def test_what_differs_clearly_is_in_groups_of_its_own():
@@ -124,23 +124,25 @@ def test_groups_part_where_the_evidence_is_strongest():
 
 def test_equal_placements_differ_from_compile_to_compile():
     # However many turns: half a percent is what two compiles of one placement differ by.
-    ratio, low, high, p = paired_ratio([10050.0] * 400, [10000.0] * 400)
+    ratio, low, high, p = paired_ratio([10050.0] * 400, [10000.0] * 400, ASSUMED_NOISE)
     assert ratio == pytest.approx(1.005)
     assert low < 1.0 < high
     assert p > 0.2
     # Of a quick one by more: some µs are always there.
-    assert paired_ratio([10200.0] * 400, [10000.0] * 400)[3] < 0.05
-    assert paired_ratio([102.0] * 400, [100.0] * 400)[3] > 0.2
+    assert paired_ratio([10200.0] * 400, [10000.0] * 400, ASSUMED_NOISE)[3] < 0.05
+    assert paired_ratio([102.0] * 400, [100.0] * 400, ASSUMED_NOISE)[3] > 0.2
 
 
 def test_paired_and_unpaired_ratios_agree():
     rng = np.random.default_rng(0)
     ours, reference = (1e3 * rng.lognormal(x, 0.01, 60) for x in (0.1, 0.0))
-    for ratio, low, high, p in (paired_ratio(ours, reference), unpaired_ratio(ours, reference)):
+    for ratio, low, high, p in (
+        compare(ours, reference, ASSUMED_NOISE) for compare in (paired_ratio, unpaired_ratio)
+    ):
         assert ratio == pytest.approx(np.exp(0.1), rel=0.01)
         assert low < np.exp(0.1) < high
         assert p < 1e-3
-    assert unpaired_ratio([1.0], [2.0, 2.0])[3] == 1.0
+    assert unpaired_ratio([1.0], [2.0, 2.0], ASSUMED_NOISE)[3] == 1.0
 
 
 def test_the_same_turns_twice_do_not_make_a_difference_visible():

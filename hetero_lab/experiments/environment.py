@@ -86,6 +86,11 @@ def noise_of(environment: Environment, devices: Iterable[str]) -> Noise:
     return largest_noise(known.get(device, ASSUMED_NOISE) for device in devices)
 
 
+def noise_here(devices: Iterable[str], core: ov.Core) -> Noise:
+    """Return how much two compiles on these devices differ on this machine, as far as known."""
+    return largest_noise(known_noise(device, core) or ASSUMED_NOISE for device in devices)
+
+
 def noise_sentence(environment: Environment) -> str:
     """Say how much two compiles of one placement differ, and whether that was measured."""
     devices: dict[Noise, list[str]] = {}

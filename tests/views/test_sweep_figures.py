@@ -47,7 +47,7 @@ def test_a_ranking_of_too_little_has_no_infinite_numbers(n_rows, n_turns):
             dict(list(levels.items())[:n_turns])
             for levels in (row.series.ours, row.series.reference)
         )
-        rows.append(replace(row, series=Series(ours, reference)))
+        rows.append(replace(row, series=Series(ours, reference, row.series.noise)))
     little = replace(sweep, rows=tuple(rows))
     ranking = latency_ranking(little)
     assert "too little to tell placements apart" in ranking.layout.title.subtitle.text

@@ -11,7 +11,7 @@ from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.experiments.sweep.row import Row
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, Subgraph, predict
-from hetero_lab.statistics import Latency, Series
+from hetero_lab.statistics import ASSUMED_NOISE, Latency, Noise, Series
 
 __all__ = [
     "ALONE",
@@ -33,7 +33,7 @@ def turns(factor: float) -> Latency:
     return Latency(tuple(tuple(factor * level + i for i in range(4)) for level in LEVELS))
 
 
-def measured_row(label: str, profile, factor: float = 1.0) -> Row:
+def measured_row(label: str, profile, factor: float = 1.0, noise: Noise = ASSUMED_NOISE) -> Row:
     """Make a row that takes ``factor`` times the reference's 102.5 µs."""
     return Row(
         label=label, key=label, variant="", requests=1, baseline=False, status="ok", detail="",
@@ -41,6 +41,7 @@ def measured_row(label: str, profile, factor: float = 1.0) -> Row:
         series=Series(
             {(0, turn): factor * level for turn, level in enumerate(LEVELS)},
             {(0, turn): level for turn, level in enumerate(LEVELS)},
+            noise,
         ),
         sustained_us=(), reference_latency=turns(1.0),
     )  # fmt: skip
@@ -49,7 +50,8 @@ def measured_row(label: str, profile, factor: float = 1.0) -> Row:
 def failed_row(label: str, status: str = "compile failed", detail: str = "no kernel") -> Row:
     return Row(
         label=label, key=label, variant="", requests=1, baseline=False, status=status,
-        detail=detail, same_as="", profile=None, series=Series({}, {}), sustained_us=(),
+        detail=detail, same_as="", profile=None, series=Series({}, {}, ASSUMED_NOISE),
+        sustained_us=(),
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from hetero_lab.errors import MeasurementError, StoredFileError, shorten
 from hetero_lab.experiments.deployment.contract import LatencyPromise
 from hetero_lab.runtime.frozen_placement import PROGRAM
-from hetero_lab.statistics import paired_ratio, turn_level
+from hetero_lab.statistics import Noise, paired_ratio, turn_level
 from hetero_lab.tables import scratch_directory
 
 # One core of the machine, whichever is free, so that a busy device does not stretch the yardstick;
@@ -48,13 +48,15 @@ class ObservedRun(msgspec.Struct, frozen=True, kw_only=True):
     reference_us: list[list[float]] = []
     outputs: list[list[np.ndarray]] = []
 
-    @property
-    def latency(self) -> LatencyPromise | None:
-        """The latency relative to the reference; ``None`` if it was not measured."""
+    def latency(self, noise: Noise) -> LatencyPromise | None:
+        """Return the latency relative to the reference; ``None`` if it was not measured.
+
+        ``noise`` is how much two compiles differ on the devices of the two.
+        """
         if len(self.turns_us) < 2:
             return None
         levels, reference = ([turn_level(t) for t in turns] for turns in self._both)
-        ratio, low, high, _ = paired_ratio(levels, reference)
+        ratio, low, high, _ = paired_ratio(levels, reference, noise)
         return LatencyPromise(
             reference_device=REFERENCE_DEVICE,
             reference_properties=dict(REFERENCE_PROPERTIES),

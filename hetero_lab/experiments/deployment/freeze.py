@@ -11,7 +11,7 @@ import numpy as np
 
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.errors import ArgumentError, CompileError
-from hetero_lab.experiments.deployment.check_run import expected_outputs, observe
+from hetero_lab.experiments.deployment.check_run import REFERENCE_DEVICE, expected_outputs, observe
 from hetero_lab.experiments.deployment.contract import (
     FILE_NAME,
     AccuracyPromise,
@@ -19,7 +19,7 @@ from hetero_lab.experiments.deployment.contract import (
     file_digest,
     write_contract,
 )
-from hetero_lab.experiments.environment import current_environment
+from hetero_lab.experiments.environment import current_environment, noise_here
 from hetero_lab.model.language import TOKENIZER_FILES, Scenario, is_language_model
 from hetero_lab.model.read import Source
 from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve
@@ -156,7 +156,7 @@ def freeze_placed(
                 precision=precision,
                 n_requests=len(arrays),
                 environment=current_environment(placed.devices, placed.core),
-                latency=seen.latency,
+                latency=seen.latency(noise_here([*placed.devices, REFERENCE_DEVICE], placed.core)),
                 accuracy=accuracy,
             ),
         )

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_lab.backend.bound import bind
+from hetero_lab.backend.core import shared_core
 from hetero_lab.errors import ArgumentError, last_line, names_at_hand, shorten
 from hetero_lab.experiments.accuracy.evaluate import ReadData, read_data
 from hetero_lab.experiments.deployment.check_run import (
     BUDGET_S,
+    REFERENCE_DEVICE,
     TURNS,
     ObservedRun,
     expected_outputs,
@@ -25,6 +27,7 @@ from hetero_lab.experiments.deployment.contract import (
     file_digest,
     read_contract,
 )
+from hetero_lab.experiments.environment import noise_here
 from hetero_lab.progress import Progress
 from hetero_lab.runtime import run_frozen
 from hetero_lab.runtime.exported import parse_header
@@ -340,7 +343,8 @@ def _outputs(
 
 
 def _latency(contract: Contract, seen: ObservedRun, slower: float) -> ContractPart:
-    then, now = contract.latency, seen.latency
+    noise = noise_here([*contract.devices, REFERENCE_DEVICE], shared_core())
+    then, now = contract.latency, seen.latency(noise)
     if then is None or now is None:
         broken = bool(seen.error) and seen.step == "latency"
         return ContractPart(

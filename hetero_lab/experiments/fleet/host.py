@@ -13,6 +13,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from filelock import FileLock, Timeout
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import check_device
 from hetero_lab.errors import DeviceError, HeteroLabError, OutputPathError
-from hetero_lab.experiments.environment import current_environment
+from hetero_lab.experiments.environment import current_environment, noise_of
 from hetero_lab.experiments.sweep.options import RunOptions
 from hetero_lab.experiments.sweep.records import AnyRecord
 from hetero_lab.experiments.sweep.rounds import SweepRun
@@ -127,6 +128,8 @@ def measure_share(
     for job in share.jobs:
         if job.cache_dir:
             Path(job.cache_dir).mkdir(parents=True, exist_ok=True)
+    used = {device for job in share.jobs for device in job.affinity.values()}
+    here = current_environment(sorted(used), shared_core())
     set_up = _located(share.set_up, Path(directory))
     with _alone(stopped):
         run = SweepRun(
@@ -137,6 +140,7 @@ def measure_share(
             options=share.options,
             watch=watch,
             start=lambda: WorkerProcess(set_up, share.limits),
+            noise=partial(noise_of, here),
             progress=False,
         )
         try:

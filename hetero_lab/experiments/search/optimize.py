@@ -37,7 +37,7 @@ from hetero_lab.planning.planner import GREEDY, Plan, keeps_limits, plan_graph
 from hetero_lab.runtime.inputs import Inputs
 from hetero_lab.runtime.reference import Verdict
 from hetero_lab.runtime.timing import Stopwatch
-from hetero_lab.statistics import holm, paired_ratio
+from hetero_lab.statistics import holm, largest_noise, paired_ratio
 from hetero_lab.tables import html_table
 from hetero_lab.terminal import count_of
 
@@ -608,11 +608,7 @@ def decide(rows: Mapping[str, Row], baselines: Sequence[str], allowed: Sequence[
 
 
 def _ratio_to_reference(row: Row) -> float:
-    series = row.series
-    common = list(series.log_ratios)
-    return paired_ratio(
-        [series.ours[at] for at in common], [series.reference[at] for at in common]
-    )[0]
+    return row.series.ratio[0] if row.series.ratio else math.inf
 
 
 def _ratio(row: Row, other: Row) -> tuple[float, float, float, float]:
@@ -620,5 +616,7 @@ def _ratio(row: Row, other: Row) -> tuple[float, float, float, float]:
     if not common:
         return 1.0, 0.0, math.inf, 1.0
     return paired_ratio(
-        [row.series.ours[at] for at in common], [other.series.ours[at] for at in common]
+        [row.series.ours[at] for at in common],
+        [other.series.ours[at] for at in common],
+        largest_noise((row.series.noise, other.series.noise)),
     )

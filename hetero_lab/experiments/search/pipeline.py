@@ -22,6 +22,7 @@ from hetero_lab.errors import (
     shorten,
 )
 from hetero_lab.experiments.deployment.freeze import freeze_placed
+from hetero_lab.experiments.environment import noise_here
 from hetero_lab.experiments.search.advice import (
     ALIKE,
     BEST,
@@ -39,7 +40,7 @@ from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed, infer
 from hetero_lab.runtime.inputs import generate_inputs
 from hetero_lab.runtime.throughput import run_side_by_side_turn
 from hetero_lab.runtime.timing import Stopwatch
-from hetero_lab.statistics import paired_ratio, turn_level
+from hetero_lab.statistics import NARROWEST, Noise, compile_spread, paired_ratio, turn_level
 from hetero_lab.tables import html_table, make_directory
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 _OPTIONS = 4  # candidates of each model that are combined
 _MOST = 16  # combinations that are measured
 _LEAST_TURNS, _MOST_TURNS = 3, 30
-_PRECISION = 0.03  # of the ratio; two compiles of the same differ by 2 %, so less is not reached
+_PRECISION = 0.03  # of the ratio
 _AS_GOOD = 1.01
 _COLUMNS = ("judgement", "median_us", "ratio", "ratio_ci95_low", "ratio_ci95_high", "n_turns")
 
@@ -106,6 +107,8 @@ class PipelineAdvice:
     objective
         ``latency``: the time of an item through all models one after another, while all are
         busy; ``throughput``: the time between items, which is that of the slowest model.
+    noise
+        How much two compiles differ on the devices, which no number of turns averages out.
     interrupted
         Whether Ctrl-C ended it.
     """
@@ -116,6 +119,7 @@ class PipelineAdvice:
     combinations: tuple[Combination, ...]
     left_out: tuple[tuple[str, str], ...]
     objective: str
+    noise: Noise
     interrupted: bool = False
 
     @cached_property
@@ -138,7 +142,7 @@ class PipelineAdvice:
                     row[f"{name}_alone_us"] = _alone_us(candidate)
                 row[f"{name}_together_us"] = float(np.median(turns)) if turns else None
             levels = combination.levels_us(self.objective)
-            ratio = _ratio(combination, self.combinations[0], self.objective)
+            ratio = _ratio(combination, self.combinations[0], self.objective, self.noise)
             row["median_us"] = float(np.median(levels)) if levels else None
             row |= dict(zip(("ratio", "ratio_ci95_low", "ratio_ci95_high"), ratio, strict=True))
             rows.append(row | {"n_turns": len(levels)})
@@ -251,11 +255,12 @@ def advise_together(
     best = next((c for c in judged if c.judgement == BEST), judged[0])
     return PipelineAdvice(
         best={name: c.placement for name, c in best.chosen.items()},
-        verdict="\n".join(pipeline_verdict(judged, best, objective, left_out, race)),
+        verdict="\n".join(pipeline_verdict(judged, best, left_out, race)),
         advices=dict(advices),
         combinations=tuple(judged),
         left_out=tuple(left_out.items()),
         objective=objective,
+        noise=race.noise,
         interrupted=race.interrupted,
     )
 
@@ -321,6 +326,8 @@ class PipelineRace:
     def __init__(self, given: list[Combination], objective: str, seed: int, core: ov.Core):
         self.combinations = given
         self.objective = objective
+        chosen = [c.placement for combination in given for c in combination.chosen.values()]
+        self.noise = noise_here({d for placement in chosen for d in placement.devices}, core)
         self.interrupted = False
         self.failed: dict[int, str] = {}
         self.dropped: set[int] = set()
@@ -409,25 +416,29 @@ class PipelineRace:
         return [i for i in running if i not in self.dropped]
 
     def _is_precise(self, index: int) -> bool:
+        """Whether more turns would tell nothing more: compiles differ, however many there are."""
         _, low, high = self._ratio(index, 0)
-        return high - low < _PRECISION
+        ours, theirs = (self.combinations[i].levels_us(self.objective) for i in (index, 0))
+        narrowest = 2 * NARROWEST * compile_spread(ours, theirs, self.noise)
+        return high - low < max(_PRECISION, narrowest)
 
     def _ratio(self, index: int, other: int) -> tuple[float, float, float]:
-        return _ratio(self.combinations[index], self.combinations[other], self.objective)
+        ours, theirs = self.combinations[index], self.combinations[other]
+        return _ratio(ours, theirs, self.objective, self.noise)
 
     def _median(self, index: int, n_turns: int | None = None) -> float:
         return float(np.median(self.combinations[index].levels_us(self.objective)[:n_turns]))
 
 
 def _ratio(
-    combination: Combination, other: Combination, objective: str
+    combination: Combination, other: Combination, objective: str, noise: Noise
 ) -> tuple[float, float, float]:
     """Return the ratio of the turns that both have, with its 95 % interval; NaN without any."""
     of_this, of_other = combination.levels_us(objective), other.levels_us(objective)
     common = min(len(of_this), len(of_other))
     if not common:
         return np.nan, np.nan, np.nan
-    ratio, low, high, _ = paired_ratio(of_this[:common], of_other[:common])
+    ratio, low, high, _ = paired_ratio(of_this[:common], of_other[:common], noise)
     return ratio, low, high
 
 
@@ -440,7 +451,6 @@ def _alone_us(candidate: Judged) -> float | None:
 def pipeline_verdict(
     judged: Sequence[Combination],
     best: Combination,
-    objective: str,
     left_out: Mapping[str, str],
     race: PipelineRace,
 ) -> list[str]:
@@ -449,7 +459,7 @@ def pipeline_verdict(
     fits = all(candidate.judgement == BEST for candidate in reference.chosen.values())
     what = "what is best for each model alone" if fits else "the first that keeps to memory_limit="
     if best.judgement == BEST:
-        sentences = _what_is_best(judged, best, objective, what)
+        sentences = _what_is_best(judged, best, race, what)
     else:
         sentences = [f"Nothing was measured together; {reference.label} is {what}."]
     sentences += [f"Not measured: {judged[i].label}: {why}" for i, why in race.failed.items()]
@@ -463,10 +473,10 @@ def pipeline_verdict(
 
 
 def _what_is_best(
-    judged: Sequence[Combination], best: Combination, objective: str, what: str
+    judged: Sequence[Combination], best: Combination, race: PipelineRace, what: str
 ) -> list[str]:
     """Say what is best together, and how far that is from the reference, which is ``what``."""
-    reference = judged[0]
+    reference, objective = judged[0], race.objective
     whole = "an item through all of them" if objective == LATENCY else "between two items"
     levels = best.levels_us(objective)
     sentences = [
@@ -476,7 +486,7 @@ def _what_is_best(
     if best is reference:
         sentences.append(f"That is also {what}.")
     elif reference.turns_us:
-        ratio, low, high = _ratio(best, reference, objective)
+        ratio, low, high = _ratio(best, reference, objective, race.noise)
         sentences.append(
             f"That is {ratio:.3f} of the time (95 %: {low:.3f} to {high:.3f}) of {what} "
             f"({reference.label})."

@@ -68,9 +68,8 @@ from hetero_lab.experiments.workers.requests import (
 )
 from hetero_lab.progress import calm
 from hetero_lab.runtime.timing import Stopwatch
-from hetero_lab.statistics import compile_spread, paired_ratio
+from hetero_lab.statistics import NARROWEST, Noise, compile_spread, paired_ratio
 
-_NARROWEST = 2.3  # half widths in standard deviations: a tenth more than the least there is
 _PRECISE_TURNS = 20  # a spread of fewer turns is too uncertain itself to stop by
 MOST_TURNS = 500
 _TIMED_BAR = "{desc} |{bar}| {n:.0f} of about {total:.0f} s {postfix}"
@@ -107,6 +106,8 @@ class SweepRun:
         How to measure, and the time there is.
     start, is_ready
         Starts a bench; tells whether that can be done soon, after waiting so many seconds at most.
+    noise
+        Tells how much two compiles differ on some devices.
     at_once
         How many benches may compile at once, if compiles are slow.
     progress
@@ -123,6 +124,7 @@ class SweepRun:
         options: RunOptions,
         watch: Stopwatch,
         start: Callable[[], AnyBench],
+        noise: Callable[[Iterable[str]], Noise],
         is_ready: Callable[[float], bool] = lambda _: True,
         at_once: int = 1,
         progress: bool,
@@ -135,6 +137,7 @@ class SweepRun:
         self._options = options
         self._watch = watch
         self._start = start
+        self._noise = noise
         self._is_ready = is_ready
         self._most_at_once = at_once
         self._benches: dict[str, AnyBench] = {}
@@ -531,9 +534,10 @@ class SweepRun:
             if len(common) < 2:
                 continue
             pair = [own[at] for at in common], [reference[at] for at in common]
-            _, low, high, _ = paired_ratio(*pair)
+            noise = self._noise(_devices(self._jobs[key]) | _devices(self._jobs[self._reference]))
+            _, low, high, _ = paired_ratio(*pair, noise)
             # More turns do not narrow what differs from compile to compile.
-            enough = max(self._options.precision, _NARROWEST * compile_spread(*pair))
+            enough = max(self._options.precision, NARROWEST * compile_spread(*pair, noise))
             if math.log(high / low) / 2 > enough:
                 return False
         return True

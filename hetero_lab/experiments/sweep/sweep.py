@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -16,7 +17,7 @@ from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import ArgumentError, warn
 from hetero_lab.experiments.accuracy.evaluate import ReadData, read_data
-from hetero_lab.experiments.environment import current_environment
+from hetero_lab.experiments.environment import current_environment, noise_of
 from hetero_lab.experiments.sweep.control import StoppedError, SweepControl
 from hetero_lab.experiments.sweep.entries import Entry, Placements, expand
 from hetero_lab.experiments.sweep.options import (
@@ -297,6 +298,7 @@ def measure_placements(
                 options=options,
                 watch=watch,
                 start=control.stoppable(benches.start),
+                noise=partial(noise_of, header.environments[-1]),
                 is_ready=benches.is_ready,
                 at_once=compiles_at_once() if conditions.isolate else 1,
                 progress=progress,

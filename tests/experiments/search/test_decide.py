@@ -7,18 +7,19 @@ from widgets.hand_sweeps import failed_row, measured_row, small_sweep
 
 from hetero_lab.experiments.search.optimize import decide
 from hetero_lab.experiments.sweep.row import BUDGET_ENDED, INTERRUPTED
+from hetero_lab.statistics import ASSUMED_NOISE, Noise
 
 LATE = {BUDGET_ENDED: "What is left of the sweep (1 placements) needs about 9 s.", INTERRUPTED: ""}
 
 
-def decided(**factors):
+def decided(noise=ASSUMED_NOISE, **factors):
     """Decide between rows by what they take as a share of greedy, or why they were not measured."""
     profile = small_sweep().rows[0].profile
     assert profile is not None
     rows = {
         label: failed_row(label, how, LATE.get(how, "It cannot run that op."))
         if isinstance(how, str)
-        else measured_row(label, profile, how)
+        else measured_row(label, profile, how, noise)
         for label, how in factors.items()
     }
     baselines = [label for label in rows if not label.startswith("candidate")]
@@ -45,3 +46,11 @@ def test_a_baseline_that_does_not_run_is_no_lack_of_time():
     decision = decided(greedy=1.0, CPU="failed", candidate=0.5)
     assert decision.improved
     assert "time" not in decision.verdict
+
+
+def test_the_measured_noise_decides():
+    quiet, loud = Noise(0.002, 0.0, 12), Noise(0.05, 0.0, 12)
+    assert decided(quiet, greedy=1.0, candidate=0.97).improved
+    undecided = decided(loud, greedy=1.0, candidate=0.97)
+    assert (undecided.label, undecided.improved) == ("greedy", False)
+    assert "measurably" in undecided.verdict

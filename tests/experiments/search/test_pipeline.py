@@ -21,6 +21,7 @@ from hetero_lab.experiments.search.pipeline import PipelineAdvice
 from hetero_lab.runtime.inputs import generate_inputs
 from hetero_lab.runtime.throughput import run_side_by_side_turn
 from hetero_lab.runtime.timing import Stopwatch
+from hetero_lab.statistics import ASSUMED_NOISE, Noise
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +150,7 @@ def sentences(combinations, objective="latency", left_out=None) -> str:
     race = pipeline.PipelineRace(list(combinations), objective, 0, ov.Core())
     judged = race.judged()
     best = next((c for c in judged if c.judgement == "best"), judged[0])
-    return "\n".join(pipeline.pipeline_verdict(judged, best, objective, left_out or {}, race))
+    return "\n".join(pipeline.pipeline_verdict(judged, best, left_out or {}, race))
 
 
 def test_memory_is_that_of_all_models_together_and_the_first_that_fits_is_said_to_be_that():
@@ -182,7 +183,17 @@ def pipeline_advice(objective: str, **advices: Advice) -> PipelineAdvice:
     first, *others = pipeline.possible_combinations(advices, objective, {})[0]
     combinations = (measured(first, **dict.fromkeys(advices, 20.0)), *others)
     best = {name: candidate.placement for name, candidate in first.chosen.items()}
-    return PipelineAdvice(best, "", advices, combinations, (), objective)
+    return PipelineAdvice(best, "", advices, combinations, (), objective, ASSUMED_NOISE)
+
+
+def test_what_compiles_differ_by_decides_between_combinations():
+    advices = dict.fromkeys("ab", by_hand(CPU=10_000.0, PIPEMEM=10_000.0))
+    first, second, *_ = pipeline.possible_combinations(advices, "latency", {})[0]
+    slow, quick = measured(first, a=10_300.0, b=10_300.0), measured(second, a=1e4, b=1e4)
+    race = pipeline.PipelineRace([quick, slow], "latency", 0, ov.Core())
+    assert [c.judgement for c in race.judged()] == ["best", "slower"]
+    race.noise = Noise(0.05, 0.0, 12)
+    assert [c.judgement for c in race.judged()] == ["best", "as fast"]
 
 
 def test_what_was_not_measured_is_missing_in_the_summary():

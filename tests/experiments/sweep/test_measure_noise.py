@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import hetero_lab as hl
 from hetero_lab.cli import main as cli
 from hetero_lab.errors import ArgumentError, DeviceError, HeteroLabWarning
 from hetero_lab.experiments import noise as noises
+from hetero_lab.experiments.deployment.check_run import ObservedRun
 from hetero_lab.experiments.environment import current_environment, noise_of, noise_sentence
 from hetero_lab.experiments.noise import keep_noise, known_noise
+from hetero_lab.experiments.sweep.options import RunOptions
+from hetero_lab.experiments.sweep.records import Turn
+from hetero_lab.experiments.sweep.rounds import SweepRun
+from hetero_lab.experiments.workers.factory import LocalBench
+from hetero_lab.experiments.workers.requests import Job
+from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.statistics import ASSUMED_NOISE, Noise
 
 LOUD = Noise(0.25, 3.0, 12, "2026-01-01T00:00:00+00:00")
@@ -97,3 +105,41 @@ def test_an_aa_run_on_the_command_line(core, capsys):
     assert said == f"Two compiles of one placement on CPU differ by {measured}.\n"
     assert measured.n_compiles == 12
     assert 0.0 < measured.spread(1000.0) < 1.0
+
+
+def test_a_deployment_is_compared_by_the_noise_of_its_devices():
+    level, reference = [9700.0, 9701.0, 9699.0], [10_000.0, 10_001.0, 9_999.0]
+    seen = ObservedRun(turns_us=[[x] * 3 for x in level], reference_us=[[x] * 3 for x in reference])
+    for noise, decided in ((Noise(0.002, 0.0, 12), True), (Noise(0.05, 0.0, 12), False)):
+        latency = seen.latency(noise)
+        assert latency is not None
+        assert latency.ratio == pytest.approx(0.97)
+        assert (latency.ratio_ci95_high < 1.0) == decided
+
+
+@pytest.mark.parametrize(("noise", "enough"), [(Noise(0.001, 0.0, 12), False), (LOUD, True)])
+def test_a_sweep_goes_on_until_more_turns_would_tell_nothing(noise, enough):
+    rng = np.random.default_rng(0)
+    levels = rng.lognormal(7.0, 0.1, (2, 40))
+    turns = [
+        Turn(entry=key, group=0, round=number, samples_us=(level,) * 3)
+        for key, own in zip("ab", levels, strict=True)
+        for number, level in enumerate(own)
+    ]
+    jobs = [
+        Job(
+            key=key,
+            label=key,
+            variant="",
+            affinity={"op": "CPU"},
+            device_properties={},
+            direct=True,
+        )
+        for key in "ab"
+    ]
+    run = SweepRun(
+        jobs=jobs, reference="a", records=turns, append=print, options=RunOptions(),
+        watch=Stopwatch.start(None), start=lambda: LocalBench({}, {}), progress=False,
+        noise=lambda devices: noise if set(devices) == {"CPU"} else ASSUMED_NOISE,
+    )  # fmt: skip
+    assert run._precise(["a", "b"]) == enough

@@ -359,11 +359,12 @@ def test_the_last_idle_bench_is_given_to_one_thread_only(model, placements):
     from hetero_lab.experiments.sweep.rounds import SweepRun
     from hetero_lab.experiments.workers.factory import LocalBench
     from hetero_lab.runtime.timing import Stopwatch
+    from hetero_lab.statistics import ASSUMED_NOISE
 
     fresh = LocalBench({}, {})
     run = SweepRun(
         jobs=[], reference="a", records=[], append=print, options=RunOptions(), start=lambda: fresh,
-        watch=Stopwatch.start(None), progress=False,
+        noise=lambda devices: ASSUMED_NOISE, watch=Stopwatch.start(None), progress=False,
     )  # fmt: skip
     run._idle = Contested([object()])
     assert run._bench("a") is fresh

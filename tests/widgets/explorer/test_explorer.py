@@ -120,9 +120,9 @@ def test_what_is_unknown_or_without_end_can_be_sent_to_the_browser():
     sweep = small_sweep()
     once, paired, alone, *failed = sweep.rows
     rows = (
-        replace(once, series=Series({(0, 0): 100.0}, {(0, 0): 100.0})),
+        replace(once, series=Series({(0, 0): 100.0}, {(0, 0): 100.0}, once.series.noise)),
         paired,
-        replace(alone, series=Series(alone.series.ours, {})),  # it has no ratio
+        replace(alone, series=Series(alone.series.ours, {}, alone.series.noise)),  # it has no ratio
     )
     exploring = ExplorerState(replace(sweep, rows=(*rows, *failed)))
     exploring.group_by("none")
