@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import sys
 import tarfile
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hetero_lab as hl
-from hetero_lab.cli.commands import check_targets, command_line, until_interrupted
+from hetero_lab.cli.commands import until_interrupted
 from hetero_lab.errors import names_at_hand
 from hetero_lab.experiments.search.advice import Judged
 from hetero_lab.experiments.search.candidates import remedied_label
@@ -41,7 +42,7 @@ _COURSE = "notebooks/13_what_to_deploy.ipynb"
 Say = Callable[[str], object]
 
 
-def run(directory: str, say: Say, progress: bool = True) -> bool:
+def run(directory: str, say: Say) -> Advice:
     """Advise on the bundled model, tell it line by line, write a page of figures and deploy.
 
     Parameters
@@ -50,20 +51,12 @@ def run(directory: str, say: Say, progress: bool = True) -> bool:
         Where the files go; made if it is missing.
     say
         Takes each line.
-    progress
-        Show a bar while measuring.
 
     Returns
     -------
-    bool
-        Whether Ctrl-C cut the measurement short; then nothing is deployed.
-
-    Raises
-    ------
-    OutputPathError
-        The directory cannot be written.
+    Advice
+        Where Ctrl-C interrupted it, nothing is deployed.
     """
-    check_targets(files=[], directories=[directory])
     model, data = hl.load(MODEL), hl.dataset(DATA)
     say(f"What to deploy of {MODEL}, a small classifier of handwritten digits with branches?")
     say("\n1. The devices")
@@ -76,7 +69,6 @@ def run(directory: str, say: Say, progress: bool = True) -> bool:
         data=data,
         budget_s=BUDGET_S,
         isolate=False,
-        progress=progress,
     )
     say(_indented(_candidates(advice)))
     split = _split(advice)
@@ -113,7 +105,7 @@ def run(directory: str, say: Say, progress: bool = True) -> bool:
     say(_indented(columns(files)))
     say("\nNext")
     say(_indented(_next_steps(None if advice.interrupted else deployed)))
-    return advice.interrupted
+    return advice
 
 
 def _devices(say: Say) -> list[str]:
@@ -234,7 +226,7 @@ def _remedy(automatic: Judged, remedied: Judged) -> str:
 def _next_steps(deployed: Path | None) -> str:
     lab, program = _program("jupyter"), _program("hetero-lab")
     here = Path(_COURSE).exists()  # a wheel does not bring the notebooks
-    verify = command_line(program, "verify", str(deployed))
+    verify = shlex.join([program, "verify", str(deployed)])
     return columns(
         [
             *([[verify, "prove it again: after an update, in CI"]] if deployed else []),

@@ -9,94 +9,70 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from typing import Any
 
-from hetero_lab.cli import (
-    commands,
-    inspect as inspect_commands,
-    options,
-    plan as plan_commands,
-    search as search_commands,
-    sweep as sweep_commands,
-)
-from hetero_lab.errors import ArgumentError, HeteroLabError
-from hetero_lab.terminal import columns
+import hetero_lab as hl
+from hetero_lab.cli import commands, texts
+from hetero_lab.cli.derive import OptionParser
+from hetero_lab.cli.options import named
+from hetero_lab.errors import ArgumentError, HeteroLabError, did_you_mean
 
-DIFFERENT, ERROR, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
+FAILED, ERROR, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 
-_EXAMPLES = """
-examples:
-  hetero-lab profile digits_inception -d CPU
-  hetero-lab profile model.onnx -d HETERO:GPU,CPU --fix '^head_=CPU' --csv profile.csv
-  hetero-lab profile model.xml -d HETERO:ACC,CPU --emulate ACC:unsupported=Softmax,Concat
-"""
-_SWEEP_EXAMPLES = """
-examples:
-  hetero-lab sweep model.onnx -d GPU,CPU --orders all --store sweep --csv sweep.csv
-  hetero-lab sweep model.onnx -d GPU,CPU --fix '^head_=CPU' --fix '^block1/=CPU'
-"""
-_PLAN_EXAMPLES = """
-examples:
-  hetero-lab plan model.onnx -d GPU,CPU --costs costs.json --affinity-out plan.json
-  hetero-lab plan model.onnx --costs costs.json --memory-limit GPU=512MiB --pin '^head_=CPU'
-"""
-_OPTIMIZE_EXAMPLES = """
-examples:
-  hetero-lab optimize model.onnx -d GPU,CPU --affinity-out best.json --html best.html
-  hetero-lab freeze model.onnx deploy/ --affinity best.json
-"""
-_APPLY_EXAMPLES = """
-examples:
-  hetero-lab apply model.onnx plan.json
-  hetero-lab apply model.onnx frozen/
-"""
-_ADVISE_EXAMPLES = """
-examples:
-  hetero-lab advise model.onnx
-  hetero-lab advise digits_inception --data digits --budget 60 --html advice.html --deploy deploy
-  hetero-lab advise det=det.onnx rec=rec.onnx --shape rec.x=1,3,48,320 --deploy deploy
-"""
-_CLASSIFY_EXAMPLES = """
-examples:
-  hetero-lab classify efficientnet_lite0 cat.jpg -d HETERO:GPU,CPU -pc
-  hetero-lab classify model.onnx cat.jpg -d CPU --mean 123.7,116.3,103.5 --scale 58.4,57.1,57.4
-"""
+
+def _never(_: Any) -> bool:
+    return False
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command: its options, and what it does with them."""
+    """A command: the public functions that it calls, its options, and how it says the result."""
 
     name: str
     help: str
-    add_options: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], int]
+    run: Callable[[argparse.Namespace], Any]
+    text: Callable[[argparse.Namespace, Any], str]
+    functions: str = ""
+    """Their signatures have the defaults of the options."""
+    options: str = ""
     description: str | None = None
-    examples: str | None = None
-    takes_emulate: bool = True
+    failed: Callable[[Any], bool] = _never
+    """Whether the exit code is 1."""
+    examples: str = ""
+    """One a line, without the name of the program."""
+
+    def fill(self, parser: argparse.ArgumentParser) -> None:
+        """Add the options to a parser."""
+        options = named(self.options)
+        functions = [getattr(hl, name) for name in self.functions.split()]
+        for option in options:
+            option.add_to(parser, functions)
+        parser.set_defaults(options=options, contrast={}, prepared=None)
 
 
-def parser() -> options.OptionParser:
+def parser() -> OptionParser:
     """Return the parser of the whole command line."""
-    top = options.OptionParser(
+    top = OptionParser(
         prog="hetero-lab",
         description="A laboratory for OpenVINO's HETERO device: placement, cost, evidence.",
     )
     top.add_argument("--version", action="store_true", help="print the versions and end")
-    subparsers = top.add_subparsers(
-        dest="command", metavar="COMMAND", parser_class=options.OptionParser
-    )
+    subparsers = top.add_subparsers(dest="command", metavar="COMMAND", parser_class=OptionParser)
     for command in COMMANDS:
-        sub = subparsers.add_parser(
+        subparsers.add_parser(
             command.name,
             help=command.help,
-            description=command.description,
-            epilog=command.examples,
+            description=command.description or f"{command.help[0].upper()}{command.help[1:]}.",
+            epilog=examples(command.examples, "hetero-lab"),
+            fill=command.fill,
         )
-        command.add_options(sub)
-        sub.set_defaults(run=command.run)
-        if command.takes_emulate:
-            options.add_shared(sub, "emulate")
     return top
+
+
+def examples(lines: str, program: str) -> str | None:
+    """Return the end of a help: examples, one a line."""
+    shown = [f"  {program} {line.strip()}" for line in lines.strip().splitlines()]
+    return "\n".join(["examples:", *shown]) if shown else None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -108,13 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _print_anything()
     try:
         with commands.warnings_to(_say_aside):
-            given = options.parse(parser(), sys.argv[1:] if arguments is None else arguments)
-            if given.version:
-                print(_versions())
-                return 0
-            if given.command is None:
-                raise ArgumentError("COMMAND is missing. hetero-lab -h lists the commands.")
-            code = given.run(given)
+            code = _run(sys.argv[1:] if arguments is None else list(arguments))
             sys.stdout.flush()
             return code
     except HeteroLabError as error:
@@ -129,325 +99,238 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return BROKEN_PIPE
 
 
-def _demo(given: argparse.Namespace) -> int:
+def _run(arguments: Sequence[str]) -> int:
+    known = {command.name: command for command in COMMANDS}
+    first = arguments[0] if arguments else "-"
+    if not first.startswith("-") and first not in known:
+        raise ArgumentError(
+            f"There is no command {first}.{did_you_mean(first, known)} hetero-lab -h lists them."
+        )
+    given = parser().parse_args(arguments)
+    if given.version:
+        print(f"hetero-lab {hl.__version__}, OpenVINO {metadata.version('openvino')}")
+        return 0
+    if given.command is None:
+        raise ArgumentError("COMMAND is missing. hetero-lab -h lists the commands.")
+    command = known[given.command]
+    commands.check_targets(given)
+    given.contrast = commands.emulate(getattr(given, "emulate", []))
+    result = command.run(given)
+    text = "" if getattr(given, "quiet", False) else command.text(given, result)
+    if text:
+        print(text.rstrip("\n"))
+    if getattr(result, "interrupted", False):
+        return INTERRUPTED
+    return FAILED if command.failed(result) else 0
+
+
+def _demo(given: argparse.Namespace) -> Any:
     from hetero_lab.cli import demo
 
-    interrupted = demo.run(given.export, say=print, progress=True)
-    return INTERRUPTED if interrupted else 0
+    return demo.run(given.export, say=print)
 
 
-def _devices(given: argparse.Namespace) -> int:
-    import hetero_lab as hl
-
-    commands.emulate(given.emulate)
-    rows = [["DEVICE", "WHAT IT IS", "CAPABILITIES"]]
-    for row in hl.devices().to_dict("records"):
-        name = f"{row['full_name']} (emulated)" if row["emulated_on"] else row["full_name"]
-        if not row["available"]:
-            name = f"not available: {row['problem']}"
-        elif row["problem"]:
-            name = f"{name} ({row['problem']})"
-        rows.append([row["device"], name, row["capabilities"]])
-    print(columns(rows))
-    return 0
+def _noise(given: argparse.Namespace) -> Any:
+    return hl.measure_noise(given.device, budget_s=given.budget)
 
 
-def _samples(_: argparse.Namespace) -> int:
-    import hetero_lab as hl
-
-    rows = [["SAMPLE", "MIB", "FROM", "WHAT IT IS FOR"]]
-    for row in hl.samples().to_dict("records"):
-        here = "bundled" if row["bundled"] else f"{row['package']}{' (here)' * row['cached']}"
-        rows.append([row["name"], f"{row['n_bytes'] / (1 << 20):.1f}", here, row["task"]])
-    print(columns(rows))
-    return 0
-
-
-def _profile(given: argparse.Namespace) -> int:
-    from hetero_lab.model.read import prepare
-
-    commands.check_targets(files=[given.csv, given.html], directories=[given.export])
-    contrast = commands.emulate(given.emulate)
-    prepared = prepare(given.model, options.shapes(given.shape))
-    result = commands.run_profile(given, prepared, defaults=contrast)
-    if not given.quiet:
-        text = result.report(tables=given.table, counters=given.counters)
-        first, *blocks = text.rstrip().split("\n\n")
-        next_step = commands.after_profile(given, prepared, result)
-        print("\n\n".join(["\n".join([first, *next_step]), *blocks]))
-    return INTERRUPTED if result.interrupted else 0
-
-
-def _sweep(given: argparse.Namespace) -> int:
-    contrast = commands.emulate(given.emulate)
-    result = sweep_commands.run_sweep(given, given.model, defaults=contrast)
-    if not given.quiet:
-        print(result.report() if given.table else result, end="" if given.table else "\n")
-        print(f"Next:       {commands.again(given, 'optimize', '-d', given.devices)}")
-    return INTERRUPTED if result.interrupted else 0
-
-
-def _optimize(given: argparse.Namespace) -> int:
-    contrast = commands.emulate(given.emulate)
-    result = search_commands.run_optimize(given, contrast)
-    if not given.quiet:
-        print(result)
-        if given.table:
-            print(f"\n{result.sweep.report()}\n{result.history.to_string(index=False)}")
-        saved = given.affinity_out or "best.json"
-        if given.affinity_out is None:
-            print(f"Keep it with --affinity-out {saved}.")
-        print(f"Next:       {commands.again(given, 'freeze', 'deploy', '--affinity', saved)}")
-    return INTERRUPTED if result.interrupted else 0
-
-
-def _support(given: argparse.Namespace) -> int:
-    commands.emulate(given.emulate)
-    print(inspect_commands.support_text(given))
-    return 0
-
-
-def _lint(given: argparse.Namespace) -> int:
-    print(inspect_commands.lint_text(given, commands.emulate(given.emulate)))
-    return 0
-
-
-def _explain(given: argparse.Namespace) -> int:
-    commands.emulate(given.emulate)
-    print(inspect_commands.explain_text(given))
-    return 0
-
-
-def _freeze(given: argparse.Namespace) -> int:
-    print(inspect_commands.freeze_text(given, commands.emulate(given.emulate)))
-    return 0
-
-
-def _noise(given: argparse.Namespace) -> int:
-    import hetero_lab as hl
-
-    commands.emulate(given.emulate)
-    measured = hl.measure_noise(given.device, budget_s=given.budget, progress=True)
-    print(f"Two compiles of one placement on {given.device} differ by {measured}.")
-    return 0
-
-
-def _plan(given: argparse.Namespace) -> int:
-    contrast = commands.emulate(given.emulate)
-    planned = plan_commands.run_plan(given, given.model, defaults=contrast)
-    if not given.quiet:
-        print(planned, end="")
-        if given.affinity_out is not None:
-            print(f"Next:  {commands.again(given, 'apply', given.affinity_out)}")
-    return 0
-
-
-def _apply(given: argparse.Namespace) -> int:
-    contrast = commands.emulate(given.emulate)
-    profile = plan_commands.run_apply(given, given.model, defaults=contrast)
-    if not given.quiet:
-        print(profile.report(tables=given.table, counters=False), end="")
-    if profile.interrupted:
-        return INTERRUPTED
-    return DIFFERENT if plan_commands.differs(profile) else 0
-
-
-def _find_wrong(given: argparse.Namespace) -> int:
-    contrast = commands.emulate(given.emulate)
-    result = search_commands.run_wrong(given, contrast)
-    if not given.quiet:
-        print(result)
-    if result.interrupted:
-        return INTERRUPTED
-    return DIFFERENT if result.kind in ("op", "combination") else 0
-
-
-def _advise(given: argparse.Namespace) -> int:
-    result = search_commands.run_advise(given, commands.emulate(given.emulate))
-    if not given.quiet:
-        print(result, end="")
-        if given.deploy is None:
-            print(f"Next:       {commands.again(given, 'advise', '--deploy', 'deploy')}")
-        else:
-            for directory in search_commands.deployed(result, given.deploy):
-                print(f"Next:       {commands.command_line('hetero-lab', 'verify', directory)}")
-    return INTERRUPTED if result.interrupted else 0
-
-
-def _verify(given: argparse.Namespace) -> int:
-    result = inspect_commands.run_verify(given)
-    if not given.quiet:
-        print(result, end="")
-    return 0 if result.ok else DIFFERENT
-
-
-def _classify(given: argparse.Namespace) -> int:
-    contrast = commands.emulate(given.emulate)
-    result = inspect_commands.run_classify(given, defaults=contrast)
-    if not given.quiet:
-        print(result.report(), end="")
-    return 0
-
-
-def _add_demo_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--export", default="hetero_lab_demo", metavar="DIR", help="where to write (%(default)s)"
-    )
-
-
-def _add_noise_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("-d", "--device", default="CPU", metavar="DEVICE", help="(%(default)s)")
-    add(
-        "-b",
-        "--budget",
-        type=options.seconds,
-        default=60.0,
-        metavar="SECONDS",
-        help="measure more compiles while it lasts, at least one group of them (%(default)s)",
-    )
-
-
-def _add_none(_: argparse.ArgumentParser) -> None:
-    pass
-
+_PLACED = "shape property affinity fix"
 
 COMMANDS = (
     Command(
         "demo",
         "what to deploy of a small bundled model, in half a minute",
-        _add_demo_options,
         _demo,
-        takes_emulate=False,
+        lambda *_: "",
+        options="demo",
     ),
-    Command("devices", "the devices here, and why others are not", _add_none, _devices),
+    Command(
+        "devices",
+        "the devices here, and why others are missing",
+        lambda _: hl.devices(),
+        texts.devices_text,
+        options="emulate",
+    ),
     Command(
         "samples",
         "the sample models, to be used by name",
-        _add_none,
-        _samples,
-        takes_emulate=False,
+        lambda _: hl.samples(),
+        texts.samples_text,
     ),
     Command(
         "profile",
         "measure one placement of one model",
-        options.add_profile_options,
-        _profile,
+        commands.profile,
+        texts.profile_text,
+        "profile",
+        "model device iterations warmup budget executor requests prompt-tokens new-tokens csv "
+        f"export input isolate {_PLACED} no-counters no-reference html show-counters table quiet "
+        "emulate",
         "Compile a placement, measure its latency and its ops, compare its outputs.",
-        _EXAMPLES,
+        examples="""
+profile digits_inception -d CPU
+profile model.onnx -d HETERO:GPU,CPU --fix '^head_=CPU' --csv profile.csv
+profile model.xml -d HETERO:ACC,CPU --emulate ACC:unsupported=Softmax,Concat
+""",
     ),
     Command(
         "sweep",
         "measure many placements in turn and rank them",
-        sweep_commands.add_sweep_options,
-        _sweep,
+        commands.sweep,
+        texts.sweep_text,
+        "sweep",
+        "model devices orders each-fix grid executors each-requests budget precision turns "
+        "sustained store cache-dir model-cache csv export shape input isolate no-counters "
+        "no-reference html table quiet emulate",
         "Measure many placements in turn and rank them with their uncertainty.",
-        _SWEEP_EXAMPLES,
+        examples="""
+sweep model.onnx -d GPU,CPU --orders all --store sweep --csv sweep.csv
+sweep model.onnx -d GPU,CPU --fix '^head_=CPU' --fix '^block1/=CPU'
+""",
     ),
     Command(
         "optimize",
         "find the fastest placement and prove it by measuring",
-        search_commands.add_optimize_options,
-        _optimize,
+        commands.optimize,
+        texts.optimize_text,
+        "optimize",
+        "model devices budget affinity-out csv table shape input objective memory-limit pin costs "
+        "property isolate html quiet emulate",
         "Measure costs, plan, measure the plans, learn, repeat; prove the best against every\n"
         "single device and HETERO's own choice.",
-        _OPTIMIZE_EXAMPLES,
+        examples="""
+optimize model.onnx -d GPU,CPU --affinity-out best.json --html best.html
+freeze model.onnx deploy/ --affinity best.json
+""",
     ),
     Command(
         "support",
         "the op types that each device cannot run",
-        inspect_commands.add_support_options,
-        _support,
+        commands.support,
+        texts.support_text,
+        "support",
+        "model all-devices table csv shape html emulate",
     ),
     Command(
         "lint",
-        "what is awkward about a placement, and the remedy",
-        inspect_commands.add_lint_options,
-        _lint,
+        "find what is awkward about a placement, and the remedy",
+        commands.lint,
+        texts.lint_text,
+        "lint",
+        f"model device costs table csv {_PLACED} html emulate",
     ),
     Command(
         "explain",
-        "what differs between two placements",
-        inspect_commands.add_explain_options,
-        _explain,
+        "compare two placements, and say where their difference comes from",
+        commands.explain,
+        texts.result_text,
+        "explain",
+        "model before after costs shape html emulate",
     ),
     Command(
         "freeze",
         "write a placement that runs with openvino and numpy alone",
-        inspect_commands.add_freeze_options,
-        _freeze,
+        commands.freeze,
+        texts.freeze_text,
+        "freeze",
+        f"model device directory {_PLACED} emulate",
     ),
     Command(
         "noise",
         "measure how much two compiles of one placement differ on a device",
-        _add_noise_options,
         _noise,
+        texts.noise_text,
+        "measure_noise",
+        "device budget emulate",
         "Compile one placement many times, measure the compiles in turns, and keep by how\n"
         "much they differ. Later sweeps on this host use it for their intervals and groups.",
     ),
     Command(
         "plan",
         "measure what each op and boundary costs and plan the best placement",
-        plan_commands.add_plan_options,
-        _plan,
+        commands.plan,
+        texts.plan_text,
+        "calibrate plan",
+        "model costs-devices plan-objective budget time-limit solver kept-costs affinity-out shape "
+        "input isolate memory-limit pin property html quiet emulate",
         "Measure what each op and boundary costs, or take it from a file, and plan the best\n"
         "placement. A plan is a prediction: hetero-lab apply or sweep measures it.",
-        _PLAN_EXAMPLES,
+        examples="""
+plan model.onnx -d GPU,CPU --costs costs.json --affinity-out plan.json
+plan model.onnx --costs costs.json --memory-limit GPU=512MiB --pin '^head_=CPU'
+""",
     ),
     Command(
         "apply",
         "run a stored affinity or a frozen placement, check its outputs, time it",
-        plan_commands.add_apply_options,
-        _apply,
+        commands.apply,
+        texts.apply_text,
+        "profile",
+        "model stored iterations shape input property html table quiet emulate",
         "Compile a model with a stored affinity, or run a frozen directory, compare its\n"
         "outputs with the f32 reference and measure its latency. The exit code is 1 if an\n"
         "output differs by more than rounding.",
-        _APPLY_EXAMPLES,
+        failed=texts.differs,
+        examples="""
+apply model.onnx plan.json
+apply model.onnx frozen/
+""",
     ),
     Command(
         "classify",
         "run a picture through an image classifier",
-        inspect_commands.add_classify_options,
-        _classify,
+        commands.classify,
+        texts.classify_text,
+        "classify",
+        f"model device image top counters mean scale bgr csv {_PLACED} html quiet emulate",
         "A picture in, the best classes out, on any placement.",
-        _CLASSIFY_EXAMPLES,
+        examples="""
+classify efficientnet_lite0 cat.jpg -d HETERO:GPU,CPU -pc
+classify model.onnx cat.jpg -d CPU --mean 123.7,116.3,103.5 --scale 58.4,57.1,57.4
+""",
     ),
     Command(
         "find-wrong",
         "find the ops that compute wrong numbers, and the way around them",
-        search_commands.add_wrong_options,
-        _find_wrong,
+        commands.find_wrong,
+        texts.result_text,
+        "find_wrong",
+        f"model device input tolerance budget costs fault isolate {_PLACED} html quiet emulate",
         "Compare a placement with a single device in f32; where they differ by more than\n"
         "rounding, find the ops to blame and the cheapest affinity without the fault. The\n"
         "exit code is 1 if something is wrong, or if the budget ended before that was known.",
+        failed=lambda wrong: wrong.kind not in ("none", "rounding"),
     ),
     Command(
         "advise",
         "say what to deploy, and why",
-        search_commands.add_advise_options,
-        _advise,
+        commands.advise,
+        texts.advise_text,
+        "advise",
+        "models all-devices data max-drop requests budget store deploy csv shape input objective "
+        "memory-limit costs property isolate html quiet emulate",
         "Measure what could be deployed on the devices here (single devices, AUTO, MULTI,\n"
         "HETERO, an optimised placement, int8), drop what is hopeless early, and say what is\n"
         "best and how sure that is.",
-        _ADVISE_EXAMPLES,
+        examples="""
+advise model.onnx
+advise digits_inception --data digits --budget 60 --html advice.html --deploy deploy
+advise det=det.onnx rec=rec.onnx --shape rec.x=1,3,48,320 --deploy deploy
+""",
     ),
     Command(
         "verify",
         "prove a deployed directory again on what is installed here",
-        inspect_commands.add_verify_options,
-        _verify,
+        commands.verify,
+        texts.result_text,
+        "verify verify_across",
+        "directory across slower data html quiet",
         "Compile and run a deployed directory, and hold it to its contract: model, affinity,\n"
         "properties, devices, partition, outputs, latency. The exit code is 1 if a part is\n"
         "broken.",
-        takes_emulate=False,
+        failed=lambda verified: not verified.ok,
     ),
 )
-
-
-def _versions() -> str:
-    from hetero_lab import __version__
-
-    return f"hetero-lab {__version__}, OpenVINO {metadata.version('openvino')}"
 
 
 def _print_anything() -> None:

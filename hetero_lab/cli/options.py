@@ -1,421 +1,284 @@
-"""The options of the magics and of the command line: strings → plain values, in one place."""
+"""The options of all commands and magics: their flags, and the arguments that they give."""
 
 from __future__ import annotations
 
 import argparse
-import re
-import shlex
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from operator import not_
 
-from hetero_lab.errors import ArgumentError, did_you_mean, names_at_hand, shorten
+from hetero_lab.cli import values
+from hetero_lab.cli.derive import Option, many, switch
 
-Value = bool | int | str
-
-_EMULATE_KEYS = ("base", "supported", "unsupported", "faster_by")
-_PROPERTY_KEY = re.compile(r"[A-Z][A-Z0-9_]*")
+_PLACEMENT = "HETERO:GPU,CPU, one device, or a file with an affinity"
+_ON_DEVICE = "the ops whose name matches the regular expression on a device"
 
 
-class OptionParser(argparse.ArgumentParser):
-    """An argument parser that raises ArgumentError where argparse would end the process."""
+def _data(name: str) -> object:
+    import hetero_lab as hl
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        kwargs.setdefault("allow_abbrev", False)
-        kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
-        self._names: list[str] = []  # of all options
-        self._has_commands = False
-        self.commands: Mapping[str, OptionParser] = {}
-        super().__init__(*args, **kwargs)
-
-    def add_argument(self, *names: Any, **options: Any) -> Any:
-        """Add an argument, and remember what it is called."""
-        action = super().add_argument(*names, **options)
-        self._names += action.option_strings
-        return action
-
-    def add_subparsers(self, **options: Any) -> Any:
-        """Add commands, whose options are their own."""
-        self._has_commands = True
-        action = super().add_subparsers(**options)
-        self.commands = action.choices
-        return action
-
-    def error(self, message: str) -> NoReturn:
-        """Raise instead of printing the usage."""
-        raise ArgumentError(f"{message}. {self.prog} -h shows the options.")
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Refuse what is unknown here, where it is known whose options it is compared with."""
-        try:
-            given, unknown = super().parse_known_args(args, namespace)
-        except ArgumentError:
-            # An option that is missing may be there, but misspelt.
-            options = [text.partition("=")[0] for text in args or () if text.startswith("--")]
-            unknown = [name for name in options if name not in self._names]
-            if unknown and not self._has_commands:
-                self._refuse(unknown)
-            raise
-        if unknown:
-            self._refuse(unknown)
-        return given, unknown
-
-    def _refuse(self, unknown: Sequence[str]) -> NoReturn:
-        meant = did_you_mean(unknown[0], self._names)
-        raise ArgumentError(
-            f"unrecognized arguments: {' '.join(unknown)}.{meant} {self.prog} -h shows the options."
-        )
+    return hl.dataset(name)
 
 
-@dataclass(frozen=True)
-class Emulation:
-    """What ``--emulate`` says: the arguments of :func:`hetero_lab.emulate`."""
+def _costs(given: object) -> object:
+    import hetero_lab as hl
 
-    name: str
-    base: str = "CPU"
-    supported: frozenset[str] | None = None
-    unsupported: frozenset[str] | None = None
-    faster_by: str | None = None
-    properties: tuple[tuple[str, Value], ...] = ()
+    return hl.CostModel.from_json(given) if isinstance(given, str) else given
 
 
-# Options that several commands have: what argparse takes for each.
-_SHARED: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
-    "model": (
-        ("model",),
-        {"metavar": "MODEL", "help": "a sample's name or the path of a model file"},
+def _placement(text: str) -> object:
+    from hetero_lab.cli.commands import read_affinity
+
+    return read_affinity(text) if text.lower().endswith((".json", ".csv")) else text
+
+
+def _releases(text: str) -> list[str]:
+    return values.names(text.removeprefix("openvino=="))
+
+
+_SECONDS = {"type": values.seconds}
+_BUDGET = Option("-b --budget", "SECONDS", "most time to measure", "budget_s", None, _SECONDS)
+
+OPTIONS = {
+    # the model
+    "model": Option("model", "MODEL", "a sample's name or the path of a model file"),
+    "models": Option(
+        "model",
+        "MODEL",
+        "a sample's name or the path of a model file; several that run at the same time are "
+        "given as det=det.onnx rec=rec.onnx",
+        parse={"nargs": "+"},
     ),
-    "device": (
-        ("-d", "--device"),
-        {"metavar": "DEVICE", "help": "HETERO:GPU,CPU or one device"},
+    "shape": many(
+        "--shape",
+        "[INPUT=]1,3,224,224",
+        "static shape of an input, whose name may be left out where there is only one",
     ),
-    "devices": (
-        ("-d", "--devices"),
-        {"required": True, "metavar": "GPU,CPU", "help": "devices, the first one first"},
+    "input": Option("--input", "FILE", "take the inputs from an .npz file", "inputs"),
+    "prompt-tokens": Option(
+        "--prompt-tokens",
+        "N",
+        "of a language model: tokens in the prompt, drawn at random",
+        parse={"type": values.whole(1)},
     ),
-    "emulate": (
-        ("--emulate",),
-        {
-            "action": "append",
-            "default": [],
-            "metavar": "NAME:supported=Convolution,MatMul",
-            "help": "register an emulated device; other parts, after a colon each, are "
-            "unsupported=, base=, faster_by=auto and properties, KEY=VALUE: "
-            "ACC:unsupported=Softmax:faster_by=auto; may be repeated",
-        },
+    "new-tokens": Option(
+        "--new-tokens",
+        "N",
+        "of a language model: tokens to generate; times are then per further token",
+        parse={"type": values.whole(2)},
     ),
-    "shape": (
-        ("--shape",),
-        {
-            "action": "append",
-            "default": [],
-            "metavar": "[INPUT=]1,3,224,224",
-            "help": "static shape of an input, whose name may be left out where there is only "
-            "one; may be repeated",
-        },
+    # devices and placements
+    "device": Option("-d --device", "DEVICE", "HETERO:GPU,CPU or one device", "device"),
+    "devices": Option(
+        "-d --devices", "GPU,CPU", "devices, the first one first", parse={"required": True}
     ),
-    "input": (("--input",), {"metavar": "FILE", "help": "inputs from an .npz file"}),
-    "objective": (
-        ("--objective",),
-        {
-            "choices": ("latency", "throughput"),
-            "default": "latency",
-            "help": "of one request, or the time between results (%(default)s)",
-        },
+    "all-devices": Option("-d --devices", "GPU,CPU", "devices (all that are here)"),
+    "costs-devices": Option(
+        "-d --devices", "GPU,CPU", "devices, the first one first (those of --costs)"
     ),
-    "memory-limit": (
-        ("--memory-limit",),
-        {
-            "action": "append",
-            "default": [],
-            "metavar": "DEVICES=2GiB",
-            "help": "most that weights, states and boundary tensors of a device may take, or of "
-            "several that share a memory, for instance GPU.0,CPU=6GiB; may be repeated",
-        },
+    "emulate": many(
+        "--emulate",
+        "NAME:supported=Convolution,MatMul",
+        "register an emulated device; other parts, after a colon each, are unsupported=, base=, "
+        "faster_by=auto and properties, KEY=VALUE: ACC:unsupported=Softmax:faster_by=auto",
     ),
-    "pin": (
-        ("--pin",),
-        {
-            "action": "append",
-            "default": [],
-            "metavar": "PATTERN=DEVICE",
-            "help": "keep the ops whose name matches the regular expression on a device; may be "
-            "repeated",
-        },
+    "property": many(
+        "--property",
+        "DEVICE.KEY=VALUE",
+        "set a device's property, CPU.INFERENCE_PRECISION_HINT=f32",
     ),
-    "costs": (
-        ("--costs",),
-        {"metavar": "FILE", "help": "go on from these costs, of hetero-lab plan"},
+    "affinity": Option("--affinity", "FILE", "device of every op, from Affinity.to_json or to_csv"),
+    "fix": many("--fix", "PATTERN=DEVICE", f"put {_ON_DEVICE}"),
+    "before": Option("before", "BEFORE", _PLACEMENT, "before", _placement),
+    "after": Option("after", "AFTER", _PLACEMENT, "after", _placement),
+    "stored": Option(
+        "stored",
+        "STORED",
+        "an affinity (.json or .csv), or the directory of a frozen placement",
     ),
-    "property": (
-        ("--property",),
-        {
-            "action": "append",
-            "default": [],
-            "metavar": "DEVICE.KEY=VALUE",
-            "help": "property of a device, CPU.INFERENCE_PRECISION_HINT=f32; may be repeated",
-        },
+    "orders": Option(
+        "--orders",
+        help="measure the order as given, or every order of the devices (%(default)s)",
+        parse={"choices": ("given", "all"), "default": "given"},
     ),
-    "affinity": (
-        ("--affinity",),
-        {"metavar": "FILE", "help": "device of every op, from Affinity.to_json or to_csv"},
+    "each-fix": many(
+        "--fix",
+        "PATTERN=DEVICE",
+        f"measure one more placement: the order as given, but {_ON_DEVICE}",
     ),
-    "fix": (
-        ("--fix",),
-        {
-            "action": "append",
-            "default": [],
-            "metavar": "PATTERN=DEVICE",
-            "help": "put the ops whose name matches the regular expression on a device; may be "
-            "repeated",
-        },
+    "grid": many(
+        "--grid",
+        "DEVICE.KEY=V1,V2",
+        "cross the placements with values of a property; * means every device",
+        "grid",
+        values.grid,
     ),
-    "isolate": (
-        ("--isolate",),
-        {
-            "action": argparse.BooleanOptionalAction,
-            "default": False,
-            "help": "measure in processes of its own, which may crash (%(default)s)",
-        },
+    "executor": Option(
+        "--executor",
+        "hetero|parallel",
+        "run the subgraphs by OpenVINO, or on all devices at the same time",
+        "executor",
     ),
-    "no-counters": (
-        ("--no-counters",),
-        {"action": "store_true", "help": "do not measure single ops"},
+    "executors": Option(
+        "--executor",
+        "hetero,parallel",
+        "run the subgraphs by OpenVINO, on all devices at the same time, or both in turn",
+        "executor",
+        values.names,
     ),
-    "no-reference": (
-        ("--no-reference",),
-        {"action": "store_true", "help": "do not compare the outputs"},
+    "requests": Option(
+        "--requests",
+        "N",
+        "requests in flight; with more than one, measure the time between results too",
+        "requests",
+        parse={"type": values.whole(1)},
     ),
-    "html": (
-        ("--html",),
-        {"metavar": "FILE", "help": "write a page with sentences, figures and tables"},
+    "each-requests": Option(
+        "--requests",
+        "1,4",
+        "requests in flight, each measured (1)",
+        "requests",
+        parse={"type": values.whole_numbers},
     ),
-    "counters": (
-        ("-pc",),
-        {"action": "store_true", "dest": "counters", "help": "show the counters of every node"},
+    "model-cache": switch(
+        "--model-cache",
+        "measure each compiled and loaded from OpenVINO's model cache",
+        "model_cache",
+        read=lambda asked: [False, True] if asked else [False],
     ),
-    "table": (("--table",), {"action": "store_true", "help": "show every row"}),
-    "quiet": (("-q", "--quiet"), {"action": "store_true", "help": "show nothing"}),
+    # how to measure
+    "budget": _BUDGET,
+    "iterations": Option(
+        "-n --iterations",
+        "N",
+        "timed inferences (100 without a budget)",
+        "iterations",
+        parse={"type": values.whole(1)},
+    ),
+    "warmup": Option(
+        "-w --warmup",
+        "W",
+        "inferences before the timed ones (until they are steady)",
+        "warmup",
+        parse={"type": values.whole(0)},
+    ),
+    "precision": Option(
+        "--precision",
+        "SHARE",
+        "stop sooner if all ratios are known that well",
+        "precision",
+        parse={"type": float},
+    ),
+    "turns": Option(
+        "--turns", "N", "measure that many turns, whatever they show", "turns", parse={"type": int}
+    ),
+    "sustained": Option("--sustained", "SECONDS", "", "sustained_s", None, _SECONDS),
+    "isolate": Option(
+        "--isolate",
+        None,
+        "measure in separate processes, which may crash",
+        "isolate",
+        parse={"action": argparse.BooleanOptionalAction},
+    ),
+    "no-counters": switch("--no-counters", "do not measure single ops", "counters", not_),
+    "no-reference": switch("--no-reference", "do not compare the outputs", "reference", not_),
+    "store": Option(
+        "--store", "DIR", "keep measurements there; the same command resumes them", "store"
+    ),
+    "cache-dir": Option("--cache-dir", "DIR", "keep compiled models there", "cache_dir"),
+    # what to search for
+    "objective": Option(
+        "--objective",
+        None,
+        "best time of one request, or between results",
+        "objective",
+        parse={"choices": ("latency", "throughput")},
+    ),
+    "plan-objective": Option(
+        "--objective",
+        None,
+        "best time of one request; or between results; or of one request with memory spread "
+        "evenly over the devices",
+        "objective",
+        parse={"choices": ("latency", "throughput", "balanced_memory")},
+    ),
+    "memory-limit": many(
+        "--memory-limit",
+        "DEVICES=2GiB",
+        "most that weights, states and boundary tensors of a device may take, or of several that "
+        "share a memory, for instance GPU.0,CPU=6GiB",
+        "memory_limit",
+        values.memory_limit,
+    ),
+    "pin": many("--pin", "PATTERN=DEVICE", f"keep {_ON_DEVICE}", "pin", values.pins),
+    "costs": Option("--costs", "FILE", "use these costs, of hetero-lab plan", "costs", _costs),
+    "kept-costs": Option(
+        "--costs",
+        "FILE",
+        "take the costs from here, or measure them and keep them here if it is missing",
+    ),
+    "solver": Option("--solver", "NAME", "milp, or a solver of an installed package", "solver"),
+    "time-limit": Option(
+        "--time-limit",
+        "SECONDS",
+        "most time for planning (%(default)s)",
+        parse={**_SECONDS, "default": 60.0},
+    ),
+    "tolerance": Option("--tolerance", "ERROR", "", "tolerance", parse={"type": float}),
+    "data": Option("--data", "NAME", "judge the accuracy on a data set: digits", "data", _data),
+    "max-drop": Option("--max-drop", "SHARE", "", "max_drop", parse={"type": float}),
+    "slower": Option(
+        "--slower",
+        "SHARE",
+        "how much worse the latency may be, relative to the reference",
+        "slower",
+        parse={"type": float},
+    ),
+    "across": Option(
+        "--across",
+        "openvino==2026.2,2026.3",
+        "verify with each of these releases, in environments that pip makes and keeps, and name "
+        "the one that changed it",
+        "releases",
+        _releases,
+    ),
+    # classify
+    "image": Option("image", "IMAGE", "a PNG, JPEG, BMP, GIF, WebP, TIFF or PPM file", "image"),
+    "top": Option("-k --top", "N", "best classes shown", "top", parse={"type": int}),
+    "mean": Option(
+        "--mean",
+        "M[,M,M]",
+        "the input is (pixel - mean) / scale, pixels being 0 to 255; one number or three in the "
+        "model's order of channels (a sample's own, else 0)",
+        "mean",
+        parse={"type": values.numbers},
+    ),
+    "scale": Option(
+        "--scale",
+        "S[,S,S]",
+        "see --mean (a sample's own, else 1)",
+        "scale",
+        parse={"type": values.numbers},
+    ),
+    "bgr": switch("--bgr", "the model's first channel is blue", "bgr", default=None),
+    "counters": switch("-pc --counters", "show the counters of each subgraph", "counters"),
+    # what to write and to show
+    "csv": Option("--csv", "FILE", "write the summary as CSV"),
+    "export": Option("--export", "DIR", "write all tables as CSV"),
+    "fault": Option("--export", "DIR", "write what shows the fault with openvino and numpy alone"),
+    "demo": Option(
+        "--export", "DIR", "where to write (%(default)s)", parse={"default": "hetero_lab_demo"}
+    ),
+    "html": Option("--html", "FILE", "write a page with sentences, figures and tables"),
+    "affinity-out": Option("--affinity-out", "FILE", "write the affinity, .json or .csv"),
+    "deploy": Option("--deploy", "DIR", "write the advised placement, with its contract"),
+    "directory": Option("directory", "DIR", "directory of the deployed model", "directory"),
+    "show-counters": switch("-pc", "show the counters of every node", dest="show_counters"),
+    "table": switch("--table", "show every row"),
+    "quiet": switch("-q --quiet", "show nothing", "progress", not_),
+    "output": switch("-o --output", "return the result"),
+    "variable": Option("-v --variable", "VAR", "store the result in a variable"),
 }
 
 
-def add_shared(parser: argparse.ArgumentParser, *names: str) -> None:
-    """Add options that several commands have; the names are those of the options themselves."""
-    for name in names:
-        flags, rest = _SHARED[name]
-        parser.add_argument(*flags, **rest)
-
-
-def add_profile_options(parser: argparse.ArgumentParser) -> None:
-    """Add what ``%hetero_profile`` and ``hetero-lab profile`` have in common."""
-    add = parser.add_argument
-    add_shared(parser, "model", "device")
-    add(
-        "-n",
-        "--iterations",
-        type=_whole(1),
-        metavar="N",
-        help="timed inferences (100 if neither -n nor -b is given)",
-    )
-    add(
-        "-w",
-        "--warmup",
-        type=_whole(0),
-        metavar="W",
-        help="inferences before the timed ones (until they are steady)",
-    )
-    add("-b", "--budget", type=seconds, metavar="SECONDS", help="stop timing after that long")
-    add(
-        "--executor",
-        default="hetero",
-        metavar="hetero|parallel",
-        help="what runs the subgraphs: OpenVINO, or all devices at the same time (%(default)s)",
-    )
-    add(
-        "--requests",
-        type=_whole(1),
-        default=1,
-        metavar="N",
-        help="with more than one, measure the time between results with N in flight too",
-    )
-    add(
-        "--prompt-tokens",
-        type=_whole(1),
-        metavar="N",
-        help="of a language model: tokens in the prompt, drawn at random",
-    )
-    add(
-        "--new-tokens",
-        type=_whole(2),
-        metavar="N",
-        help="of a language model: tokens to generate; times are then per further token",
-    )
-    add("--csv", metavar="FILE", help="write the summary row as CSV")
-    add("--export", metavar="DIR", help="write all tables as CSV, readable by read_profile")
-    add_shared(
-        parser,
-        "shape",
-        "input",
-        "isolate",
-        "property",
-        "affinity",
-        "fix",
-        "no-counters",
-        "no-reference",
-        "html",
-        "counters",
-        "table",
-        "quiet",
-    )
-
-
-def split_line(line: str) -> list[str]:
-    """Split the line of a magic at spaces; quotes group, a backslash is a plain character.
-
-    Raises
-    ------
-    ArgumentError
-        A quote is not closed.
-    """
-    lexer = shlex.shlex(line, posix=True, punctuation_chars=False)
-    lexer.whitespace_split = True
-    lexer.commenters = ""
-    lexer.escape = ""
-    try:
-        return list(lexer)
-    except ValueError as error:
-        raise ArgumentError(f"A quote is not closed in {shorten(line)}.") from error
-
-
-def shapes(texts: Iterable[str]) -> dict[str, list[int]] | list[int]:
-    """Read ``["x=1,3,224,224"]`` as ``{"x": [1, 3, 224, 224]}``, ``["1,3"]`` as ``[1, 3]``."""
-    found: dict[str, list[int]] = {}
-    for text in texts:
-        name, equals, sizes = text.rpartition("=")
-        numbers = sizes.strip().removeprefix("[").removesuffix("]").split(",")
-        if bool(name) != bool(equals) or not all(size.strip().isdecimal() for size in numbers):
-            raise ArgumentError(
-                f"--shape {shorten(text)} is not of the form INPUT=1,3,224,224 (whole numbers)."
-            )
-        _once(found, name, "--shape")
-        found[name] = [int(size) for size in numbers]
-    if "" in found and len(found) > 1:
-        raise ArgumentError("--shape: name the input of each shape, INPUT=1,3,224,224.")
-    return found.get("", found)
-
-
-def properties(texts: Iterable[str]) -> dict[str, dict[str, Value]]:
-    """Read ``["CPU.INFERENCE_NUM_THREADS=2"]`` as ``{"CPU": {"INFERENCE_NUM_THREADS": 2}}``."""
-    found: dict[str, dict[str, Value]] = {}
-    for text in texts:
-        left, equals, value = text.partition("=")
-        device, _, key = left.rpartition(".")  # a device may have a dot: GPU.0
-        if not (equals and device and key and value):
-            raise ArgumentError(
-                f"--property {shorten(text)} is not of the form DEVICE.KEY=VALUE, "
-                "for instance CPU.INFERENCE_PRECISION_HINT=f32."
-            )
-        of_device = found.setdefault(device, {})
-        _once(of_device, key, f"--property {device}.")
-        of_device[key] = read_value(value)
-    return found
-
-
-def fixes(texts: Iterable[str]) -> dict[str, str]:
-    """Read ``["^head_=CPU"]`` as ``{"^head_": "CPU"}``, in order; the later of two wins."""
-    found: dict[str, str] = {}
-    for text in texts:
-        pattern, equals, device = text.rpartition("=")
-        if not (equals and pattern and device):
-            raise ArgumentError(
-                f"--fix {shorten(text)} is not of the form PATTERN=DEVICE, for instance "
-                "'^head_=CPU'."
-            )
-        found.pop(pattern, None)
-        found[pattern] = device
-    return found
-
-
-def emulations(texts: Iterable[str]) -> list[Emulation]:
-    """Read ``["ACC:unsupported=Softmax,Concat:base=CPU"]``: a name, then ``KEY=VALUE`` parts.
-
-    Keys are ``base``, ``supported``, ``unsupported``, ``faster_by``, and names of
-    properties.
-    """
-    return [_emulation(text) for text in texts]
-
-
-def read_value(text: str) -> Value:
-    """Read a property's value: ``True`` and ``False``, whole numbers, else the text itself."""
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    return int(text) if re.fullmatch(r"[+-]?[0-9]{1,18}", text) else text
-
-
-def _emulation(text: str) -> Emulation:
-    form = "of the form NAME:supported=Convolution,MatMul or NAME:unsupported=Softmax:base=CPU"
-    name, *parts = text.split(":")
-    given: dict[str, str] = {}
-    for part in parts:
-        key, equals, value = part.partition("=")
-        if not (equals and key and value):
-            raise ArgumentError(f"--emulate {shorten(text)} is not {form}.")
-        if key not in _EMULATE_KEYS and not _PROPERTY_KEY.fullmatch(key):
-            raise ArgumentError(
-                f"--emulate does not know {shorten(key)}.{did_you_mean(key, _EMULATE_KEYS)} "
-                f"Keys: {names_at_hand(_EMULATE_KEYS)}, or a property in upper case."
-            )
-        _once(given, key, "--emulate")
-        given[key] = value
-    if not name:
-        raise ArgumentError(f"--emulate {shorten(text)} is not {form}.")
-    return Emulation(
-        name=name,
-        base=given.get("base", "CPU"),
-        supported=_op_types(given.get("supported")),
-        unsupported=_op_types(given.get("unsupported")),
-        faster_by=given.get("faster_by"),
-        properties=tuple((k, read_value(v)) for k, v in given.items() if k not in _EMULATE_KEYS),
-    )
-
-
-def _op_types(text: str | None) -> frozenset[str] | None:
-    return None if text is None else frozenset(t.strip() for t in text.split(",") if t.strip())
-
-
-def _once(found: dict[str, Any], key: str, option: str) -> None:
-    if key in found:
-        raise ArgumentError(f"{option} gives {shorten(key)} twice.")
-
-
-def _whole(least: int) -> Any:
-    def read(text: str) -> int:
-        if not re.fullmatch(r"[0-9]{1,12}", text) or int(text) < least:
-            raise argparse.ArgumentTypeError(
-                f"{shorten(text)} is not a whole number of at least {least}"
-            )
-        return int(text)
-
-    return read
-
-
-def seconds(text: str) -> float:
-    """Read a number of seconds above 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{shorten(text)} is not a number of seconds above 0")
-    return value
-
-
-def parse(parser: OptionParser, arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse; ``--input=x`` and ``--input x`` are the same.
-
-    Raises
-    ------
-    ArgumentError
-        An option that does not exist or is not whole.
-    """
-    return parser.parse_args(list(arguments))
+def named(words: str) -> list[Option]:
+    """Return the options of a command: ``"model device budget"``."""
+    return [OPTIONS[word] for word in words.split()]

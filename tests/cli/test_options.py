@@ -4,14 +4,13 @@ import argparse
 
 import pytest
 
-from hetero_lab.cli import options
+from hetero_lab.cli import values
+from hetero_lab.cli.main import parser
 from hetero_lab.errors import ArgumentError
 
 
 def parsed(*arguments: str) -> argparse.Namespace:
-    parser = options.OptionParser(prog="hetero")
-    options.add_profile_options(parser)
-    return options.parse(parser, arguments)
+    return parser().parse_args(["profile", *arguments])
 
 
 def test_all_options_at_once():
@@ -51,30 +50,30 @@ def test_usage_error_says_what_is_wrong(arguments, fact):
 
 
 def test_a_shape_without_a_name():
-    assert options.shapes(["1,3,320,320"]) == [1, 3, 320, 320]
+    assert values.shapes(["1,3,320,320"]) == [1, 3, 320, 320]
     with pytest.raises(ArgumentError, match="name the input of each shape"):
-        options.shapes(["1,3", "x=2"])
+        values.shapes(["1,3", "x=2"])
 
 
 def test_shapes():
     given = ["x=1,3,224,224", "a=b:0=[2, 2]"]
-    assert options.shapes(given) == {"x": [1, 3, 224, 224], "a=b:0": [2, 2]}
+    assert values.shapes(given) == {"x": [1, 3, 224, 224], "a=b:0": [2, 2]}
 
 
 @pytest.mark.parametrize("text", ["x", "x=", "=1", "x=1,-3", "x=1,,2", "x=1.5", "x=?,3", "x=²"])
 def test_bad_shape(text):
     with pytest.raises(ArgumentError, match="--shape"):
-        options.shapes([text])
+        values.shapes([text])
 
 
 def test_shape_given_twice():
     with pytest.raises(ArgumentError, match="twice"):
-        options.shapes(["x=1", "x=2"])
+        values.shapes(["x=1", "x=2"])
 
 
 def test_properties():
     given = ["CPU.A=True", "CPU.B=2", "GPU.0.C=f32", "CPU.D=x=y.z", "CPU.E=0.5", "CPU.F=false"]
-    found = options.properties(given)
+    found = values.properties(given)
     assert found == {
         "CPU": {"A": True, "B": 2, "D": "x=y.z", "E": "0.5", "F": False},
         "GPU.0": {"C": "f32"},
@@ -86,37 +85,36 @@ def test_properties():
 @pytest.mark.parametrize("text", ["CPU", "A=1", "CPU.A", "CPU.=1", ".A=1", "CPU.A="])
 def test_bad_property(text):
     with pytest.raises(ArgumentError, match="--property"):
-        options.properties([text])
+        values.properties([text])
 
 
 def test_property_given_twice():
     with pytest.raises(ArgumentError, match="twice"):
-        options.properties(["CPU.A=1", "CPU.A=2"])
+        values.properties(["CPU.A=1", "CPU.A=2"])
 
 
 def test_fixes_keep_order_and_the_last_wins():
-    found = options.fixes(["a=b=CPU", "^c$=ACC", "a=b=ACC"])
+    found = values.fixes(["a=b=CPU", "^c$=ACC", "a=b=ACC"])
     assert list(found.items()) == [("^c$", "ACC"), ("a=b", "ACC")]
 
 
 @pytest.mark.parametrize("text", ["a", "a=", "=CPU"])
 def test_bad_fix(text):
     with pytest.raises(ArgumentError, match="--fix"):
-        options.fixes([text])
+        values.fixes([text])
 
 
-def test_emulations():
-    texts = ["ACC:supported=Convolution,MatMul", "B:unsupported=Softmax:base=CPU:faster_by=auto"]
-    first, second = options.emulations(texts)
-    assert (first.name, first.supported, first.unsupported) == (
-        "ACC",
-        {"Convolution", "MatMul"},
-        None,
-    )
-    assert (second.unsupported, second.base, second.faster_by) == ({"Softmax"}, "CPU", "auto")
-    (third,) = options.emulations(["C:INFERENCE_NUM_THREADS=2:ENABLE_CPU_PINNING=False"])
-    assert dict(third.properties) == {"INFERENCE_NUM_THREADS": 2, "ENABLE_CPU_PINNING": False}
-    assert options.emulations(["D"]) == [options.Emulation("D")]
+def test_emulation():
+    first = values.emulation("ACC:supported=Convolution,MatMul")
+    assert first == {"name": "ACC", "supported": {"Convolution", "MatMul"}, "properties": {}}
+    text = "C:unsupported=Softmax:base=CPU:faster_by=auto:NUM_STREAMS=2:ENABLE_CPU_PINNING=False"
+    assert values.emulation(text) == {
+        "name": "C",
+        "unsupported": {"Softmax"},
+        "base": "CPU",
+        "faster_by": "auto",
+        "properties": {"NUM_STREAMS": 2, "ENABLE_CPU_PINNING": False},
+    }
 
 
 @pytest.mark.parametrize(
@@ -124,7 +122,7 @@ def test_emulations():
 )
 def test_bad_emulation(text):
     with pytest.raises(ArgumentError, match="--emulate"):
-        options.emulations([text])
+        values.emulation(text)
 
 
 @pytest.mark.parametrize(
@@ -137,9 +135,20 @@ def test_bad_emulation(text):
     ],
 )
 def test_split_line(line, words):
-    assert options.split_line(line) == words
+    assert values.split_line(line) == words
 
 
 def test_open_quote():
     with pytest.raises(ArgumentError, match="quote"):
-        options.split_line("m 'x")
+        values.split_line("m 'x")
+
+
+def test_limits_and_pins():
+    assert values.pins(["^a=b=GPU"]) == {"^a=b": "GPU"}
+    pool = ["GPU.0,CPU=6GiB", "CPU=1"]
+    assert values.memory_limit(pool) == {("GPU.0", "CPU"): "6GiB", ("CPU",): "1"}
+    for text in ("GPU", "=2GiB", "GPU="):
+        with pytest.raises(ArgumentError, match="NAME=VALUE"):
+            values.memory_limit([text])
+    with pytest.raises(ArgumentError, match="'GPU' twice"):
+        values.memory_limit(["GPU=1", "GPU=2"])

@@ -12,8 +12,7 @@ from small_models import chain
 from traitlets.config import Config
 
 import hetero_lab as hl
-from hetero_lab.cli import main as cli, options, plan as plan_commands
-from hetero_lab.errors import ArgumentError
+from hetero_lab.cli import main as cli
 from hetero_lab.model.read import prepare
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
 from hetero_lab.tables import number
@@ -50,23 +49,6 @@ def costs_file(tmp_path):
 def other_model(tmp_path) -> str:
     ov.save_model(chain("one", "two"), tmp_path / "other.xml")
     return str(tmp_path / "other.xml")
-
-
-def test_options_are_read():
-    parser = options.OptionParser()
-    plan_commands.add_plan_options(parser)
-    given = options.parse(parser, ["m", "--pin", "^a=b=GPU", "--memory-limit", "GPU=2GiB"])
-    assert plan_commands.pairs(given.pin, "--pin", "") == {"^a=b": "GPU"}
-    assert plan_commands.pairs(given.memory_limit, "--memory-limit", "") == {"GPU": "2GiB"}
-    pool = ["GPU.0,CPU=6GiB", "CPU=1"]
-    assert plan_commands.memory_limit(pool) == {("GPU.0", "CPU"): "6GiB", ("CPU",): "1"}
-    assert plan_commands.memory_limit([]) is None
-    assert (given.objective, given.budget, given.costs) == ("latency", 60.0, None)
-    for text in ("GPU", "=2GiB", "GPU="):
-        with pytest.raises(ArgumentError, match="NAME=VALUE"):
-            plan_commands.pairs([text], "--memory-limit", "GPU=2GiB")
-    with pytest.raises(ArgumentError, match="'GPU' twice"):
-        plan_commands.pairs(["GPU=1", "GPU=2"], "--memory-limit", "")
 
 
 def test_a_plan_from_stored_costs(costs_file, tmp_path, capsys):
@@ -159,7 +141,7 @@ def _as_text(costs: CostModel, directory) -> dict:
         (["-d", "PLANACC,CPU", "--pin", "(=CPU"], "regular expression"),
         (["-d", "PLANACC,CPU", "--pin", "softmax=PLANACC"], "does not support"),
         (["-d", "PLANACC,CPU", "--objective", "speed"], "speed"),
-        (["-d", "PLANACC,CPU", "--budget", "-1"], "more than 0 seconds"),
+        (["-d", "PLANACC,CPU", "--budget", "-1"], "seconds above 0"),
         (["-d", "PLANACC,CPU", "--affinity-out", "plan.txt"], ".json or .csv"),
         (["-d", "PLANACC,CPU", "--costs", "/nowhere/costs.json"], "does not exist"),
         (["-d", "PLANACC,CPU", "--property", "GPU.X=1"], "would change nothing"),
@@ -244,7 +226,7 @@ def test_what_cannot_be_applied_says_why(tmp_path, capsys, costs_file, other_mod
     assert "not a stored affinity" in err(MODEL, costs_file)
     hl.Affinity.automatic(MODEL, "CPU").to_json(tmp_path / "cpu.json")
     assert "another model" in err(other_model, tmp_path / "cpu.json")
-    assert "--iterations is a whole number" in err(MODEL, frozen, "-n", "0")
+    assert "not a whole number of at least 1" in err(MODEL, frozen, "-n", "0")
     text = (frozen / "placement.json").read_text()
     whole = json.loads(text)
     for change, message in [
@@ -277,7 +259,7 @@ def test_the_magic_takes_a_cost_model_and_stores_the_plan(shell, capsys):
     plan = shell.user_ns["found"]
     assert isinstance(plan, hl.Plan)
     assert plan.affinity == hl.plan(MODEL, made_costs(), pin={"^mixed1/": "CPU"}).affinity
-    assert "Costs: given as known" in capsys.readouterr().out
+    assert "Costs: given as a variable" in capsys.readouterr().out
     result = shell.run_cell(f"%hetero_plan {MODEL} --costs known -q -o")
     assert isinstance(result.result, hl.Plan)
     shell.run_cell(f"%hetero_plan {MODEL} --costs known --pin zzz=CPU")

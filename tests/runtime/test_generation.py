@@ -16,7 +16,7 @@ from small_models import chain
 import hetero_lab as hl
 from hetero_lab.backend.bound import bind
 from hetero_lab.cli import main as cli
-from hetero_lab.cli.commands import after_profile
+from hetero_lab.cli.texts import after_profile
 from hetero_lab.errors import (
     AffinityError,
     ArgumentError,

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 import hetero_lab as hl
-from hetero_lab.cli import commands, inspect as inspect_commands, main as cli
+from hetero_lab.cli import commands, main as cli
 from hetero_lab.errors import (
     ArgumentError,
     HeteroLabWarning,
@@ -256,9 +256,10 @@ def test_what_cannot_be_meant_says_so(bad, monkeypatch, capsys, model, image, mo
     assert err.startswith("hetero-lab: Error: ")
     assert err.count("\n") == 1
     assert fact in err
-    given = cli.parser().parse_args(arguments)
     with commands.warnings_to(print), pytest.raises(kind, match=fact):
-        inspect_commands.run_classify(given)
+        given = cli.parser().parse_args(arguments)
+        commands.check_targets(given)
+        commands.classify(given)
 
 
 def test_without_pillow_the_message_says_what_to_install(digits, monkeypatch):

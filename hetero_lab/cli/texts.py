@@ -1,0 +1,260 @@
+"""What the commands print: the answer first, then the next command."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from argparse import Namespace
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import hetero_lab as hl
+from hetero_lab.lint.causes import summary_lines
+from hetero_lab.tables import number
+from hetero_lab.terminal import columns, count_of, one_line
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from hetero_lab.experiments.profile.result import Profile
+    from hetero_lab.experiments.search.optimize import Optimized
+    from hetero_lab.experiments.sweep.result import Sweep
+    from hetero_lab.model.read import PreparedModel
+    from hetero_lab.planning.cost_model import CostModel
+    from hetero_lab.planning.planner import Plan
+
+_MOST_TYPES = 12
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan, what it was made of, and the files that were written."""
+
+    plan: Plan
+    costs: CostModel
+    source: str
+    findings: pd.DataFrame | None
+    unchecked: str
+    written: tuple[str, ...]
+
+
+def devices_text(_: Namespace, devices: pd.DataFrame) -> str:
+    """List the devices, and why others are missing."""
+    rows = [["DEVICE", "WHAT IT IS", "CAPABILITIES"]]
+    for row in devices.to_dict("records"):
+        name = f"{row['full_name']} (emulated)" if row["emulated_on"] else row["full_name"]
+        if not row["available"]:
+            name = f"not available: {row['problem']}"
+        elif row["problem"]:
+            name = f"{name} ({row['problem']})"
+        rows.append([row["device"], name, row["capabilities"]])
+    return columns(rows)
+
+
+def samples_text(_: Namespace, samples: pd.DataFrame) -> str:
+    """List the sample models."""
+    rows = [["SAMPLE", "MIB", "FROM", "WHAT IT IS FOR"]]
+    for row in samples.to_dict("records"):
+        here = "bundled" if row["bundled"] else f"{row['package']}{' (here)' * row['cached']}"
+        rows.append([row["name"], f"{row['n_bytes'] / (1 << 20):.1f}", here, row["task"]])
+    return columns(rows)
+
+
+def profile_text(given: Namespace, profile: Profile) -> str:
+    """Report a profile; after its first block, the findings and the next command."""
+    text = profile.report(tables=given.table, counters=given.show_counters)
+    first, *blocks = text.rstrip().split("\n\n")
+    return "\n\n".join(
+        ["\n".join([first, *after_profile(given, given.prepared, profile)]), *blocks]
+    )
+
+
+def after_profile(given: Namespace, prepared: PreparedModel, profile: Profile) -> list[str]:
+    """Return what is awkward about the placement, by cause, and the next command."""
+    lines = []
+    if profile.partition.n_subgraphs > 1:
+        first, *rest = summary_lines(hl.lint(prepared, profile.affinity), most=1)
+        lines.append(f"Findings:   {first}{' ' + rest[0] if rest else ''}")
+    if profile.generation is not None:  # neither takes a language model
+        return lines
+    if differs(profile) and given.device is not None:
+        lines.append(f"Next:       {again(given, 'find-wrong', '-d', given.device)}")
+    elif profile.partition.n_subgraphs > 1:
+        devices = ",".join(profile.affinity.devices)
+        lines.append(f"Next:       {again(given, 'optimize', '-d', devices)}")
+    return lines
+
+
+def differs(profile: Profile) -> bool:
+    """Return whether an output is further from the reference than rounding explains."""
+    return any(a.verdict in ("different", "not a number") for a in profile.agreement)
+
+
+def sweep_text(given: Namespace, sweep: Sweep) -> str:
+    """Say the ranking, or every row."""
+    text = sweep.report().rstrip("\n") if given.table else str(sweep)
+    return f"{text}\nNext:       {again(given, 'optimize', '-d', given.devices)}"
+
+
+def optimize_text(given: Namespace, best: Optimized) -> str:
+    """Say what was proven best, and how to freeze it."""
+    lines = [str(best)]
+    if given.table:
+        lines += ["", best.sweep.report(), best.history.to_string(index=False)]
+    saved = given.affinity_out or "best.json"
+    if given.affinity_out is None:
+        lines.append(f"Keep it with --affinity-out {saved}.")
+    lines.append(f"Next:       {again(given, 'freeze', 'deploy', '--affinity', saved)}")
+    return "\n".join(lines)
+
+
+def advise_text(given: Namespace, advice: Any) -> str:
+    """Say what to deploy, and how to deploy it or to verify it."""
+    said = str(advice).rstrip("\n")
+    if given.deploy is None:
+        return f"{said}\nNext:       {again(given, 'advise', '--deploy', 'deploy')}"
+    models = getattr(advice, "advices", None)  # of a pipeline: a directory each
+    directories = [os.path.join(given.deploy, name) for name in models or [""]]
+    verify = [f"Next:       {command_line('verify', d.rstrip(os.sep))}" for d in directories]
+    return "\n".join([said, *verify])
+
+
+def apply_text(given: Namespace, profile: Profile) -> str:
+    """Report the profile of a stored placement."""
+    return profile.report(tables=given.table, counters=False)
+
+
+def result_text(_: Namespace, result: Any) -> str:
+    """Say a result in its own words."""
+    return str(result)
+
+
+def classify_text(_: Namespace, classes: Any) -> str:
+    """Report the best classes."""
+    return classes.report()
+
+
+def freeze_text(_: Namespace, target: Path) -> str:
+    """Say how to run a frozen placement."""
+    run = shlex.join(["python", str(target / "run.py")])
+    return (
+        f"{target} holds the model, its placement, an example input and run.py.\n"
+        f"Next: {run}, with openvino and numpy alone"
+    )
+
+
+def noise_text(given: Namespace, noise: Any) -> str:
+    """Say how much compiles differ."""
+    return f"Two compiles of one placement on {given.device} differ by {noise}."
+
+
+def support_lines(table: pd.DataFrame) -> list[str]:
+    """Say which op types each device cannot run."""
+    lines, ops = [], count_of(len(table), "op")
+    for device in table.columns.drop(["op", "op_type"]):
+        refused = table.loc[~table[device], "op_type"].value_counts()
+        types = ", ".join(f"{n} {t}" for t, n in refused.head(_MOST_TYPES).items())
+        more = f" and {len(refused) - _MOST_TYPES} more types" * (len(refused) > _MOST_TYPES)
+        some = f"{len(table) - refused.sum()} of {ops}; not: {types}{more}"
+        lines.append(f"{device} can run {some if len(refused) else f'all {ops}'}.")
+    return lines
+
+
+def support_text(given: Namespace, table: pd.DataFrame) -> str:
+    """Say which op types each device cannot run, or list every op."""
+    lines = support_lines(table)
+    if given.table:
+        names = table.columns.drop(["op", "op_type"])
+        marks = {True: "yes", False: "no"}
+        rows = [["OP", "TYPE", *names]]
+        for row in table.to_dict("records"):
+            rows.append([one_line(row["op"], 60), row["op_type"], *(marks[row[d]] for d in names)])
+        lines += ["", columns(rows)]
+    return "\n".join(lines)
+
+
+def lint_text(given: Namespace, findings: pd.DataFrame) -> str:
+    """Say what is awkward about a placement, by cause, or list every finding."""
+    lines = summary_lines(findings, most=10)
+    if given.table and len(findings):
+        priced = "cost_us" in findings
+        rows = [["SEVERITY", "RULE", *["SAVES µs"] * priced, "FINDING AND REMEDY"]]
+        for row in findings.to_dict("records"):
+            saved = [number(row["cost_us"])] if priced else []
+            rows.append([row["severity"], row["rule"], *saved, f"{row['finding']} {row['advice']}"])
+        lines += ["", columns(rows)]
+    return "\n".join(lines)
+
+
+def plan_text(given: Namespace, planned: Planned) -> str:
+    """Say the plan and how to measure it."""
+    lines = [*plan_lines(planned)]
+    if given.affinity_out is not None:
+        lines.append(f"Next:  {again(given, 'apply', given.affinity_out)}")
+    return "\n".join(lines)
+
+
+def plan_lines(planned: Planned) -> Iterator[str]:
+    """Say the plan, its costs, what else was possible, the findings and the files."""
+    plan, costs = planned.plan, planned.costs
+    placed = plan.affinity.counts().items()
+    counts = ", ".join(f"{count_of(n, 'op')} on {device}" for device, n in placed)
+    yield f"Plan:  {counts}; {count_of(plan.n_subgraphs, 'subgraph')}"
+    proof = "proven best" if plan.gap == 0 else f"at most {plan.relative_gap:.1%} from the best"
+    yield f"       {proof} for {plan.objective} by these costs ({plan.method})"
+    yield f"Costs: {planned.source}"
+    yield f"       {costs.origin[0].lower()}{costs.origin[1:].removesuffix('.')}"
+    if costs.guessed_from:
+        yield "       not measured on this model"
+    elif costs.validation_rows:
+        n = len(costs.validation_rows)
+        yield f"       off by {costs.mape:.1%} on average on {n} placements not fitted to"
+    else:
+        yield "       not validated: give more time with --budget"
+    yield _baselines(planned)
+    alone = {baseline.label for baseline in plan.baselines}
+    yield from (f"{d} alone cannot run every op." for d in costs.devices if d not in alone)
+    yield from _findings(planned)
+    yield from (f"Written: {path}" for path in planned.written)
+
+
+def _baselines(planned: Planned) -> str:
+    from hetero_lab.planning.planner import GREEDY
+
+    plan = planned.plan
+    predicted = "GUESSED µs" if planned.costs.guessed_from else "PREDICTED µs"
+    rows = [["PLACEMENT", predicted, "AGAINST THE PLAN"]]
+    rows.append(["plan", number(plan.predicted_us), ""])
+    rows.append(["lower bound", number(plan.lower_bound_us), ""])
+    for baseline in plan.baselines:
+        ratio = baseline.predicted_us / plan.predicted_us - 1.0 if plan.predicted_us else 0.0
+        # In HETERO's own choice each op goes to the first device that can run it.
+        label = f"{GREEDY} (automatic)" if baseline.label == GREEDY else baseline.label
+        rows.append([label, number(baseline.predicted_us), f"{ratio:+.1%}"])
+    return columns(rows)
+
+
+def _findings(planned: Planned) -> Iterator[str]:
+    if planned.findings is None:
+        yield f"Lint:  not checked. {planned.unchecked}"
+    elif not len(planned.findings):
+        yield "Lint:  nothing found"
+    else:
+        first, *rest = summary_lines(planned.findings, most=2)
+        yield f"Lint:  {first}"
+        yield from (f"       {line}" for line in rest)
+
+
+def command_line(*words: str) -> str:
+    """Return a command of hetero-lab that can be pasted into a shell."""
+    return shlex.join(["hetero-lab", *words])
+
+
+def again(given: Namespace, command: str, *more: str) -> str:
+    """Return another command on the model, the shapes and the emulated devices of this one."""
+    same = [("--shape", given.shape), ("--emulate", given.emulate)]
+    repeated = [word for option, texts in same for text in texts for word in (option, text)]
+    models = [given.model] if isinstance(given.model, str) else given.model
+    return command_line(command, *models, *more, *repeated)

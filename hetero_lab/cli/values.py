@@ -1,0 +1,242 @@
+"""Text → value: how the words of a command line become arguments of the library."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from hetero_lab.errors import ArgumentError, did_you_mean, names_at_hand, shorten
+
+Value = bool | int | str
+
+_EMULATE_KEYS = ("base", "supported", "unsupported", "faster_by")
+_PROPERTY_KEY = re.compile(r"[A-Z][A-Z0-9_]*")
+
+
+def split_line(line: str) -> list[str]:
+    """Split the line of a magic at spaces; quotes group, a backslash is a plain character.
+
+    Raises
+    ------
+    ArgumentError
+        A quote is not closed.
+    """
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=False)
+    lexer.whitespace_split = True
+    lexer.commenters = ""
+    lexer.escape = ""
+    try:
+        return list(lexer)
+    except ValueError as error:
+        raise ArgumentError(f"A quote is not closed in {shorten(line)}.") from error
+
+
+def whole(least: int) -> Callable[[str], int]:
+    """Return a reader of whole numbers from ``least`` on."""
+
+    def read(text: str) -> int:
+        if not re.fullmatch(r"[0-9]{1,12}", text) or int(text) < least:
+            raise argparse.ArgumentTypeError(
+                f"{shorten(text)} is not a whole number of at least {least}"
+            )
+        return int(text)
+
+    return read
+
+
+def seconds(text: str) -> float:
+    """Read a number of seconds above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{shorten(text)} is not a number of seconds above 0")
+    return value
+
+
+def names(text: str) -> list[str]:
+    """Read ``"hetero,parallel"``."""
+    return [name.strip() for name in text.split(",")]
+
+
+def whole_numbers(text: str) -> list[int]:
+    """Read ``"1,4"``."""
+    if not all(number.isdecimal() for number in names(text)):
+        raise argparse.ArgumentTypeError(f"{shorten(text)} is not of the form 1,4")
+    return [int(number) for number in names(text)]
+
+
+def numbers(text: str) -> list[float]:
+    """Read ``"123.7,116.3,103.5"``."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(
+            f"{shorten(text)} is not a number or three: 123.7,116.3,103.5"
+        ) from error
+
+
+def shapes(texts: Iterable[str]) -> dict[str, list[int]] | list[int]:
+    """Read ``["x=1,3,224,224"]`` as ``{"x": [1, 3, 224, 224]}``, ``["1,3"]`` as ``[1, 3]``."""
+    found: dict[str, list[int]] = {}
+    for text in texts:
+        name, equals, sizes = text.rpartition("=")
+        numbers = sizes.strip().removeprefix("[").removesuffix("]").split(",")
+        if bool(name) != bool(equals) or not all(size.strip().isdecimal() for size in numbers):
+            raise ArgumentError(
+                f"--shape {shorten(text)} is not of the form INPUT=1,3,224,224 (whole numbers)."
+            )
+        _once(found, name, "--shape")
+        found[name] = [int(size) for size in numbers]
+    if "" in found and len(found) > 1:
+        raise ArgumentError("--shape: name the input of each shape, INPUT=1,3,224,224.")
+    return found.get("", found)
+
+
+def shapes_by_model(texts: Iterable[str], models: Iterable[str]) -> dict[str, list[str]]:
+    """Divide ``["det.x=1,3,224,224"]`` among the models of a pipeline: ``{"det": ["x=…"]}``."""
+    found: dict[str, list[str]] = {name: [] for name in models}
+    for text in texts:
+        name, dot, rest = text.partition(".")
+        if not dot or name not in found:
+            example = f"--shape {next(iter(found))}.x=1,3,224,224"
+            raise ArgumentError(
+                f"--shape {shorten(text)} names no model of the pipeline. Models: "
+                f"{names_at_hand(found)}; for instance {example}."
+            )
+        found[name].append(rest)
+    return found
+
+
+def properties(texts: Iterable[str]) -> dict[str, dict[str, Value]]:
+    """Read ``["CPU.INFERENCE_NUM_THREADS=2"]`` as ``{"CPU": {"INFERENCE_NUM_THREADS": 2}}``."""
+    found: dict[str, dict[str, Value]] = {}
+    for text in texts:
+        left, equals, value = text.partition("=")
+        device, _, key = left.rpartition(".")  # a device may have a dot: GPU.0
+        if not (equals and device and key and value):
+            raise ArgumentError(
+                f"--property {shorten(text)} is not of the form DEVICE.KEY=VALUE, "
+                "for instance CPU.INFERENCE_PRECISION_HINT=f32."
+            )
+        of_device = found.setdefault(device, {})
+        _once(of_device, key, f"--property {device}.")
+        of_device[key] = read_value(value)
+    return found
+
+
+def read_value(text: str) -> Value:
+    """Read a property's value: ``True`` and ``False``, whole numbers, else the text itself."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    return int(text) if re.fullmatch(r"[+-]?[0-9]{1,18}", text) else text
+
+
+def fixes(texts: Iterable[str]) -> dict[str, str]:
+    """Read ``["^head_=CPU"]`` as ``{"^head_": "CPU"}``, in order; the later of two wins."""
+    found: dict[str, str] = {}
+    for text in texts:
+        pattern, equals, device = text.rpartition("=")
+        if not (equals and pattern and device):
+            raise ArgumentError(
+                f"--fix {shorten(text)} is not of the form PATTERN=DEVICE, for instance "
+                "'^head_=CPU'."
+            )
+        found.pop(pattern, None)
+        found[pattern] = device
+    return found
+
+
+def cell_fixes(cell: str) -> list[str]:
+    """Read the lines ``pattern = DEVICE`` of a cell; ``#`` begins a comment."""
+    lines = [line.strip() for line in cell.splitlines()]
+    found = []
+    for line in lines:
+        pattern, equals, device = line.rpartition("=")
+        if line.startswith("#") or not line:
+            continue
+        if not equals or not pattern.strip() or not device.strip():
+            raise ArgumentError(f"{shorten(line)} is no fix. Write: pattern = DEVICE.")
+        found.append(f"{pattern.strip()}={device.strip()}")
+    if not found:
+        raise ArgumentError("The cell has no fix. Write one a line: ^block3/ = CPU.")
+    return found
+
+
+def pairs(
+    texts: Sequence[str], option: str, example: str, name_first: bool = False
+) -> dict[str, str]:
+    """Read ``["GPU=2GiB"]`` as ``{"GPU": "2GiB"}``; the last ``=`` counts, or the first."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=") if name_first else text.rpartition("=")
+        if not (equals and name.strip() and value.strip()):
+            raise ArgumentError(
+                f"{option} {shorten(text)} is not of the form NAME=VALUE, for instance {example}."
+            )
+        _once(found, name, option)
+        found[name] = value.strip()
+    return found
+
+
+def pins(texts: Sequence[str]) -> dict[str, str]:
+    """Read ``["^head_=CPU"]``: the device of the ops that a pattern finds."""
+    return pairs(texts, "--pin", "'^head_=CPU'")
+
+
+def memory_limit(texts: Sequence[str]) -> Mapping[tuple[str, ...], str]:
+    """Read ``["GPU.0=2GiB", "GPU.0,CPU=6GiB"]``: limits of devices, and of those that share."""
+    found = pairs(texts, "--memory-limit", "GPU.0=2GiB or GPU.0,CPU=6GiB")
+    return {tuple(names(key)): limit for key, limit in found.items()}
+
+
+def grid(texts: Sequence[str]) -> dict[str, list[Value]]:
+    """Read ``["CPU.NUM_STREAMS=1,2"]`` as ``{"CPU.NUM_STREAMS": [1, 2]}``."""
+    found: dict[str, list[Value]] = {}
+    for text in texts:
+        dimension, equals, listed = text.partition("=")
+        if not equals or not listed:
+            raise ArgumentError(
+                f"--grid {shorten(text)} is not of the form DEVICE.KEY=VALUE1,VALUE2."
+            )
+        found[dimension] = [read_value(value) for value in listed.split(",")]
+    return found
+
+
+def emulation(text: str) -> dict[str, Any]:
+    """Read ``"ACC:unsupported=Softmax,Concat:base=CPU"`` as arguments of ``emulate``.
+
+    A name, then ``KEY=VALUE`` parts. Keys are ``base``, ``supported``, ``unsupported``,
+    ``faster_by``, and names of properties.
+    """
+    form = "of the form NAME:supported=Convolution,MatMul or NAME:unsupported=Softmax:base=CPU"
+    name, *parts = text.split(":")
+    found: dict[str, Any] = {"name": name, "properties": {}}
+    for part in parts:
+        key, equals, value = part.partition("=")
+        if not (equals and key and value):
+            raise ArgumentError(f"--emulate {shorten(text)} is not {form}.")
+        if key not in _EMULATE_KEYS and not _PROPERTY_KEY.fullmatch(key):
+            raise ArgumentError(
+                f"--emulate does not know {shorten(key)}.{did_you_mean(key, _EMULATE_KEYS)} "
+                f"Keys: {names_at_hand(_EMULATE_KEYS)}, or a property in upper case."
+            )
+        _once({**found, **found["properties"]}, key, "--emulate")
+        if key not in _EMULATE_KEYS:
+            found["properties"][key] = read_value(value)
+        elif key.endswith("supported"):
+            found[key] = {op_type for op_type in names(value) if op_type}
+        else:
+            found[key] = value
+    if not name:
+        raise ArgumentError(f"--emulate {shorten(text)} is not {form}.")
+    return found
+
+
+def _once(found: Mapping[str, Any], key: str, option: str) -> None:
+    if key in found:
+        raise ArgumentError(f"{option} gives {shorten(key)} twice.")
