@@ -17,11 +17,14 @@ from hetero_lab.cli.derive import OptionParser
 from hetero_lab.cli.options import named
 from hetero_lab.errors import ArgumentError, HeteroLabError, did_you_mean
 
-FAILED, ERROR, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
+FAILED, ERROR, NOT_KNOWN, INTERRUPTED, BROKEN_PIPE = 1, 2, 3, 130, 141
 
 
-def _never(_: Any) -> bool:
-    return False
+_OF_WRONG = {"none": 0, "rounding": 0, "not known": NOT_KNOWN}
+
+
+def _success(_: Any) -> int:
+    return 0
 
 
 @dataclass(frozen=True)
@@ -36,8 +39,8 @@ class Command:
     """Their signatures have the defaults of the options."""
     options: str = ""
     description: str | None = None
-    failed: Callable[[Any], bool] = _never
-    """Whether the exit code is 1."""
+    exit_code: Callable[[Any], int] = _success
+    """What the result means to a script."""
     examples: str = ""
     """One a line, without the name of the program."""
 
@@ -121,7 +124,7 @@ def _run(arguments: Sequence[str]) -> int:
         print(text.rstrip("\n"))
     if getattr(result, "interrupted", False):
         return INTERRUPTED
-    return FAILED if command.failed(result) else 0
+    return int(command.exit_code(result))
 
 
 def _demo(given: argparse.Namespace) -> Any:
@@ -270,7 +273,7 @@ plan model.onnx --costs costs.json --memory-limit GPU=512MiB --pin '^head_=CPU'
         "Compile a model with a stored affinity, or run a frozen directory, compare its\n"
         "outputs with the f32 reference and measure its latency. The exit code is 1 if an\n"
         "output differs by more than rounding.",
-        failed=texts.differs,
+        exit_code=texts.differs,
         examples="""
 apply model.onnx plan.json
 apply model.onnx frozen/
@@ -298,8 +301,8 @@ classify model.onnx cat.jpg -d CPU --mean 123.7,116.3,103.5 --scale 58.4,57.1,57
         f"model device input tolerance budget costs fault isolate {_PLACED} html quiet emulate",
         "Compare a placement with a single device in f32; where they differ by more than\n"
         "rounding, find the ops to blame and the cheapest affinity without the fault. The\n"
-        "exit code is 1 if something is wrong, or if the budget ended before that was known.",
-        failed=lambda wrong: wrong.kind not in ("none", "rounding"),
+        "exit code is 1 if something is wrong, 3 if the budget ended before that was known.",
+        exit_code=lambda wrong: _OF_WRONG.get(wrong.kind, FAILED),
     ),
     Command(
         "advise",
@@ -328,7 +331,7 @@ advise det=det.onnx rec=rec.onnx --shape rec.x=1,3,48,320 --deploy deploy
         "Compile and run a deployed directory, and hold it to its contract: model, affinity,\n"
         "properties, devices, partition, outputs, latency. The exit code is 1 if a part is\n"
         "broken.",
-        failed=lambda verified: not verified.ok,
+        exit_code=lambda verified: 0 if verified.ok else FAILED,
     ),
 )
 

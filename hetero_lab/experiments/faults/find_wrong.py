@@ -45,6 +45,7 @@ from hetero_lab.runtime.reference import (
 )
 from hetero_lab.runtime.rounding import Rounding, distance, size
 from hetero_lab.runtime.timing import Stopwatch
+from hetero_lab.runtime.transparent import TransparentModel
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -246,6 +247,15 @@ class _FaultSearch:
         for node in self.given.affinity.nodes:
             if node.name in self.placeable:
                 self.members.setdefault(node.leader, []).append(node.name)
+        self.output_keys: list[TensorKey] = [
+            (self.graph.ops[producer].name, port)
+            for producer, port in (self.graph.ops[i].inputs[0] for i in self.graph.results)
+        ]
+        # Op → the precision that it is executed in; ops that cannot be searched leave the first.
+        self.suspects: dict[str, str] = {}
+        self.executed: dict[str, str] = {}
+        self.thresholds: dict[TensorKey, float] = {}
+        self._transparent: TransparentModel | None = None  # until the reference is looked into
         self.found: list[_WrongOps] = []
         self.notes: list[str] = []
         self.precisions: dict[str, str] = {}
@@ -298,11 +308,7 @@ class _FaultSearch:
             if self.given.affinity[op] != self.runs.trusted
             or self.precisions[self.runs.trusted] != "f32"
         }
-        self.executed = dict(self.suspects)  # also what is left out of the search
-        self.output_keys = [
-            (self.graph.ops[producer].name, port)
-            for producer, port in (self.graph.ops[i].inputs[0] for i in self.graph.results)
-        ]
+        self.executed = dict(self.suspects)
         self.thresholds = self._thresholds()
         self.changing = self._with_all_after(
             op.name for op in self.graph if op.type in _RANDOM_TYPES
@@ -331,9 +337,15 @@ class _FaultSearch:
             (device,) = self.given.affinity.devices
             self.trials[device, everything] = self._judged(everything, made)
 
+    @property
+    def transparent(self) -> TransparentModel:
+        """The reference with every tensor in sight."""
+        assert self._transparent is not None
+        return self._transparent
+
     def _look_through(self, fixed: Mapping[TensorKey, np.ndarray]) -> None:
         """Get every tensor of the reference; some of them are given."""
-        self.transparent = self.runs.transparent(fixed)
+        self._transparent = self.runs.transparent(fixed)
         self.transparent.before_run = self._check_budget
         self.values = self.transparent.values
 
@@ -365,10 +377,14 @@ class _FaultSearch:
                 after=self.before,
                 complete=complete,
             )
-        single = bool(self.found) and all(len(found.ops) == 1 for found in self.found)
+        kind: Kind = "combination"
+        if self.found and all(len(found.ops) == 1 for found in self.found):
+            kind = "op"
+        elif not self.found and not complete and self.right is not False:
+            kind = "not known"
         way = self._best_way()
         return self._result(
-            "op" if single else "combination",
+            kind,
             way.placement,
             proven=way.right,
             after=way.after,

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from hetero_lab.placement.placement import Placement
 
 
-Kind = Literal["none", "rounding", "op", "combination"]
+Kind = Literal["none", "rounding", "op", "combination", "not known"]
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,9 @@ class Wrong:
     kind
         ``"none"``: the outputs are right. ``"rounding"``: they are off by what the executed
         precision does to this model. ``"op"``: some ops are wrong by themselves.
-        ``"combination"``: some ops are wrong only together, because the plugin fuses them; or,
-        with empty ``sets``, the outputs were not found right, and no op is known to be to blame.
+        ``"combination"``: some ops are wrong only together, because the plugin fuses them; with
+        empty ``sets``, the outputs are wrong and no op is known to be to blame. ``"not known"``:
+        the search ended before it could tell whether anything is wrong.
     verdict
         In sentences.
     sets
