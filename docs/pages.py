@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,17 +25,22 @@ _FUNCTIONS = {
                            "blocks", "dataset"),
     "Placements": ("Affinity", "Placement", "Priorities", "partition", "lint", "explain"),
     "Measure": ("compile", "profile", "sweep", "priority_orders", "block_cuts", "compare",
-                "measure_noise", "tokenize", "detokenize"),
-    "Find the best": ("calibrate", "measure_memory", "guess_costs", "plan", "fit_blocks",
-                      "block_curve", "plan_phases", "static_phases", "plan_static_phases",
-                      "optimize", "ParallelExecutor"),
+                "measure_noise"),
+    "Find the best": ("calibrate", "guess_costs", "plan", "fit_blocks", "optimize",
+                      "ParallelExecutor"),
     "Accuracy": ("evaluate", "recover_accuracy", "find_wrong", "find_refused", "quantize",
                  "compress_weights", "classify"),
     "Deploy": ("freeze", "advise", "verify"),
     "Widgets": ("AffinityTweaker", "SweepExplorer"),
-    "Files and other tools": ("read_profile", "read_sweep", "read_wrong", "read_benchmark_app",
-                              "hetero_dumps", "export_model_explorer"),
+    "Stored results": ("read_profile", "read_sweep", "read_wrong"),
 }  # fmt: skip
+
+SPACES = {
+    "llm": "Language models",
+    "interop": "Other tools",
+    "types": "Types of results",
+    "views": "Views",
+}
 
 
 def write_course() -> None:
@@ -103,13 +109,17 @@ def write_reference() -> None:
         stem = title.lower().replace(" ", "_")
         _write(target / f"{stem}.md", f"# {title}", *(_documented(hl, n) for n in names))
         stems.append(stem)
-    _write(target / "views.md", "# Views", *(_documented(hl.views, n) for n in hl.views.__all__))
+    for stem, title in SPACES.items():
+        space = getattr(hl, stem)
+        about = inspect.getdoc(space)
+        entries = (_documented(space, name) for name in space.__all__)
+        _write(target / f"{stem}.md", f"# {title}", f"`hl.{stem}`: {about}", *entries)
     _write(
         target / "index.md",
         "# Reference",
         "Every public name: `import hetero_lab as hl`. Units are the suffixes of names: "
         "`latency_us`, `n_bytes`.",
-        _toctree([*stems, "views", "command_line"]),
+        _toctree([*stems, *SPACES, "command_line"]),
     )
     _write(target / "command_line.md", "# Command line", *_commands())
 
@@ -117,9 +127,9 @@ def write_reference() -> None:
 def groups() -> dict[str, list[str]]:
     """Return the public names by page of the reference."""
     grouped = {name for names in _FUNCTIONS.values() for name in names}
-    results = [name for name in hl.__all__ if name not in grouped and name != "views"]
+    results = [name for name in hl.__all__ if name not in grouped and name not in SPACES]
     by_page = {t: [n for n in names if n in hl.__all__] for t, names in _FUNCTIONS.items()}
-    return {**by_page, "Results and errors": sorted(results)}
+    return {**by_page, "Other types and errors": sorted(results)}
 
 
 def _chapter(call: str, result: Any, where: str) -> Iterator[str]:

@@ -20,10 +20,10 @@ import sys
 import textwrap
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, TypeVar
 
-from hetero_lab.errors import ArgumentError, HeteroLabError, shorten, warn
+from hetero_lab.errors import ArgumentError, HeteroLabError, shorten
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 # By name, as one name means one thing everywhere: the most of a number. Beyond, counting would
@@ -46,7 +46,7 @@ _KNOWN_INSIDE = {
     "device", "text", "unsupported", "supported", "ops", "types", "patterns", "before",
     "budget_s", "costs", "pin", "memory_limit", "calibration", "data", "profile",
     "profiles", "results", "result", "sweep", "properties", "device_properties",
-    "compile_properties", "control", "file", "executor", "grid", "ignored", "inputs", "mean",
+    "compile_properties", "control", "executor", "grid", "ignored", "inputs", "mean",
     "metric", "priorities", "scale", "top",
 }  # fmt: skip
 # How to get a thing of a kind, for the way out of an error.
@@ -61,7 +61,7 @@ _WAYS = {
     "SchedulePlan": "hetero_lab.plan(model, costs, executor='parallel') returns one",
     "Sweep": "hetero_lab.sweep(model, placements) returns one",
     "Wrong": "hetero_lab.find_wrong(model, placement) returns one",
-    "SweepControl": "hetero_lab.SweepControl() is one",
+    "SweepControl": "hetero_lab.types.SweepControl() is one",
     "Affinity": "hetero_lab.Affinity.automatic(model, 'HETERO:GPU,CPU') returns one",
     "OpGraph": "hetero_lab.compile(model, placement).prepared.graph is one",
     "Partition": "hetero_lab.partition(model, placement) returns one",
@@ -69,7 +69,15 @@ _WAYS = {
 
 
 def checked(function: _F) -> _F:
-    """Return a function that checks the kinds and bounds of its arguments first."""
+    """Return a function that checks the kinds and bounds of its arguments first.
+
+    Of a class, its constructor does. Public functions are wrapped at the door
+    (:mod:`hetero_lab.facade`); methods and constructors that users call wear it as a decorator,
+    so that a class is one and the same however it was reached.
+    """
+    if isinstance(function, type):
+        setattr(function, "__init__", checked(vars(function)["__init__"]))  # noqa: B010
+        return typing.cast(_F, function)
     names = list(inspect.signature(function).parameters)
 
     @functools.cache
@@ -91,59 +99,6 @@ def checked(function: _F) -> _F:
                 for name in _KNOWN_INSIDE & given.keys() & known.keys():
                     _check(name, given[name], known[name])
             raise
-
-    return typing.cast(_F, call)
-
-
-def check_methods(kind: type, names: Mapping[str, str | None]) -> type:
-    """Let the constructor and the public methods of a class check their arguments, too.
-
-    They take arguments by their former ``names``, as with :func:`renamed`; those without a new
-    name were of the constructor.
-    """
-
-    def wrapped(method: Callable[..., Any]) -> Callable[..., Any]:
-        known = inspect.signature(method).parameters
-        former = {
-            old: new
-            for old, new in names.items()
-            if old not in known
-            and (new in known or (new is None and method is vars(kind)["__init__"]))
-        }
-        return renamed(checked(method), former) if former else checked(method)
-
-    for name, method in list(vars(kind).items()):
-        if name != "__init__" and name.startswith("_"):
-            continue
-        if isinstance(method, classmethod | staticmethod):
-            setattr(kind, name, type(method)(wrapped(method.__func__)))
-        elif isinstance(method, types.FunctionType):
-            setattr(kind, name, wrapped(method))
-    return kind
-
-
-def renamed(function: _F, names: Mapping[str, str | None]) -> _F:
-    """Return a function that takes arguments by their former names, too, and says so.
-
-    Those that have no new name have no effect any more.
-    """
-
-    @functools.wraps(function)
-    def call(*args: Any, **options: Any) -> Any:
-        for old in [name for name in options if name in names]:
-            new = names[old]
-            if new is None:
-                del options[old]
-                warn(f"{function.__qualname__}: {old}= has no effect any more; leave it out.")
-                continue
-            if new in options:
-                raise ArgumentError(f"{old}= and {new}= are one argument; leave {old}= out.")
-            options[new] = options.pop(old)
-            warn(
-                f"{function.__qualname__}: {old}= is called {new}= now. The old name goes with the "
-                "next version."
-            )
-        return function(*args, **options)
 
     return typing.cast(_F, call)
 

@@ -20,6 +20,7 @@ LAYERS = [
         "clock",
         "errors",
         "extensions",
+        "facade",
         "fetch",
         "interrupts",
         "progress",
@@ -223,7 +224,7 @@ def test_every_public_name_is_there():
     assert run(code) == "[] True"
     import hetero_lab as hl
 
-    for module in (hl, hl.views):
+    for module in (hl, hl.interop, hl.llm, hl.types, hl.views):
         assert {name for name in dir(module) if not name.startswith("_")} >= set(module.__all__)
         assert not {"sys", "importlib", "Any", "runtime", "theme"} & set(dir(module))
     with pytest.raises(AttributeError, match="no attribute 'no_such_name'"):

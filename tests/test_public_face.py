@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,8 +33,8 @@ RACES = {"advise", "optimize", "recover_accuracy", "sweep"}
 
 
 def public_functions() -> Iterator[tuple[str, Callable[..., Any]]]:
-    for name in hl.__all__:
-        value = getattr(hl, name)
+    modules = (hl, hl.interop, hl.llm, hl.types)
+    for name, value in ((name, getattr(m, name)) for m in modules for name in m.__all__):
         if inspect.isfunction(value):
             yield name, value
         elif inspect.isclass(value) and not issubclass(value, BaseException):
@@ -67,6 +69,7 @@ def test_an_argument_has_one_default():
 def test_below_the_public_face_no_model_is_prepared_again():
     # Functions that take whatever a user has are called by users, and by the command line.
     package = Path(hl.__file__).parent
+    face = {package / f"{name}.py" for name in ("__init__", "interop", "llm", "types")}
     taking = {
         f"{inspect.unwrap(function).__module__}.{inspect.unwrap(function).__name__}"
         for name, function in public_functions()
@@ -76,7 +79,7 @@ def test_below_the_public_face_no_model_is_prepared_again():
     found = {
         (path.relative_to(package).as_posix(), f"{module}.{name}")
         for path in package.rglob("*.py")
-        if path != package / "__init__.py" and path.parent.name != "cli"
+        if path not in face and path.parent.name != "cli"
         for module, names in IMPORTS.findall(path.read_text("utf-8"))
         for name in re.findall(r"\w+", names)
         if f"{module}.{name}" in taking
@@ -85,24 +88,61 @@ def test_below_the_public_face_no_model_is_prepared_again():
     assert found == {("experiments/sweep/measure_noise.py", "hetero_lab.model.read.load")}
 
 
-@pytest.mark.parametrize("name", sorted(hl._RENAMED))  # pyright: ignore[reportPrivateUsage]
-def test_a_former_name_leads_to_one_that_is_there(name):
-    value = getattr(hl, name)
-    functions = [of for whole, of in public_functions() if whole.partition(".")[0] == name]
-    taken = {n for of in functions for n in inspect.signature(of).parameters}
-    names = hl._RENAMED[name]  # pyright: ignore[reportPrivateUsage]
-    assert value is not None
-    assert names
-    assert {new for new in names.values() if new is not None} <= taken
-    if inspect.isfunction(value):
-        assert not names.keys() & taken
+def test_the_top_is_short_and_every_name_is_in_one_place():
+    spaces = [hl, hl.interop, hl.llm, hl.types, hl.views]
+    names = [name for module in spaces for name in module.__all__ if name != "hetero_dumps"]
+    assert len(hl.__all__) <= 60
+    # A view may be called as the function that makes what it shows.
+    assert {name for name in names if names.count(name) > 1} <= {"block_curve"}
 
 
-@pytest.mark.parametrize("make", [hl.compile, hl.ParallelExecutor])
-def test_properties_of_a_compile_are_taken_by_their_former_name(make):
-    with pytest.warns(HeteroLabWarning, match="properties= is called compile_properties= now"):
-        made = make("digits_inception", "CPU", properties={"PERF_COUNT": True})
-    models = [made.compiled_model] if make is hl.compile else made.compiled_models
-    assert [model.get_property("PERF_COUNT") for model in models] == ["YES"]
-    with pytest.raises(ArgumentError, match="one argument"):
-        make("digits_inception", "CPU", properties={}, compile_properties={})
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [("Latency", "types"), ("Sweep", "types"), ("tokenize", "llm"),
+     ("read_benchmark_app", "interop")],
+)  # fmt: skip
+def test_a_former_name_works_and_names_the_new_place(name, place):
+    with pytest.warns(HeteroLabWarning, match=f"{name} is hetero_lab.{place}.{name} now"):
+        assert getattr(hl, name) is getattr(getattr(hl, place), name)
+    assert name not in hl.__all__
+    assert name not in dir(hl)
+
+
+def test_star_imports_all_names_without_a_warning():
+    names: dict[str, Any] = {}
+    exec("from hetero_lab import *", names)
+    assert names.keys() >= set(hl.__all__)
+
+
+SAME = """
+import timeit
+from hetero_lab.statistics import Latency
+from hetero_lab.placement.affinity import Affinity
+before = [dict(vars(kind)) for kind in (Latency, Affinity)]
+import hetero_lab as hl
+assert (hl.types.Latency, hl.Affinity) == (Latency, Affinity)
+assert [dict(vars(kind)) for kind in (Latency, Affinity)] == before
+samples = tuple(map(float, range(1000)))
+print(min(timeit.repeat(lambda: Latency(samples), number=100, repeat=20)) / 100 * 1e6)
+"""
+
+
+def test_a_class_is_the_same_before_and_after_its_public_name_was_used():
+    done = subprocess.run([sys.executable, "-c", SAME], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 5  # µs
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda affinity: hl.Affinity.from_csv(3),
+        lambda affinity: affinity.to_json("a.json", flat="yes"),
+        lambda affinity: hl.Placement(affinity, label=3),
+        lambda affinity: hl.Metric("accuracy", "accuracy"),
+        lambda affinity: hl.CostModel.from_json(3),
+        lambda affinity: hl.ParallelExecutor("digits_inception", affinity, compile_properties=3),
+    ],
+)
+def test_methods_and_constructors_check_their_arguments(call):
+    with pytest.raises(ArgumentError, match="= is "):
+        call(hl.Affinity.uniform("digits_inception", "CPU"))

@@ -30,10 +30,12 @@ def test_every_public_name_has_a_known_type(tmp_path):
         env={**os.environ, "PYTHONPATH": str(ROOT)},  # an installed package, to pyright
     )
     symbols = json.loads(done.stdout)["typeCompleteness"]["symbols"]
-    public = {f"hetero_lab.{name}" for name in hl.__all__} - {
-        f"hetero_lab.{name}" for name in UNTYPED
+    public = {
+        f"{module.__name__}.{name}"
+        for module in (hl, hl.interop, hl.llm, hl.types, hl.views)
+        for name in module.__all__
+        if name not in UNTYPED
     }
-    public |= {f"hetero_lab.views.{name}" for name in hl.views.__all__}
     listed = {symbol["name"]: symbol for symbol in symbols}
     unclear = {
         name: [note["message"] for note in listed[name]["diagnostics"]]

@@ -110,7 +110,7 @@ def static_phases(model: Source, scenario: Scenario) -> StaticPhases:
     --------
     Needs the extra ``llm``, so that it is not run here::
 
-        phases = hl.static_phases(hl.load("smollm2_135m"), hl.Scenario(64, 32))
+        phases = hl.llm.static_phases(hl.load("smollm2_135m"), hl.Scenario(64, 32))
         hl.profile(phases.decode, "CPU")
     """
     model = prepare(model).model

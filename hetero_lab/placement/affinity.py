@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hetero_lab.arguments import checked
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import (
@@ -76,6 +77,7 @@ class Affinity(Mapping[str, str]):
         self._hash: int | None = None
 
     @classmethod
+    @checked
     def automatic(
         cls,
         model: Source,
@@ -105,6 +107,7 @@ class Affinity(Mapping[str, str]):
         return greedy(bound, Priorities.parse(priorities, bound.core).devices)
 
     @classmethod
+    @checked
     def uniform(cls, model: Source, device: str, *, core: ov.Core | None = None) -> Affinity:
         """Put every node on one device.
 
@@ -124,6 +127,7 @@ class Affinity(Mapping[str, str]):
         return cls.on_one(prepare(model).graph, device)
 
     @classmethod
+    @checked
     def by_block(
         cls,
         model: Source,
@@ -168,6 +172,7 @@ class Affinity(Mapping[str, str]):
         return cls.from_graph(graph, lambda name: by_block[found.of_op[index_of[name]] + 1])
 
     @classmethod
+    @checked
     def from_mapping(cls, model: Source, devices: Mapping[str, str]) -> Affinity:
         """Return the affinity that names the device of every op, as ``dict`` or flat JSON.
 
@@ -263,6 +268,7 @@ class Affinity(Mapping[str, str]):
             counts[self._devices[name]] = counts.get(self._devices[name], 0) + 1
         return counts
 
+    @checked
     def fix(
         self,
         ops: Mapping[str, str] | None = None,
@@ -341,6 +347,7 @@ class Affinity(Mapping[str, str]):
             devices.update({leader: device for leader, (_, device) in decided.items()})
         return Affinity(self._nodes, devices)
 
+    @checked
     def carried_to(self, variant: Source) -> Affinity:
         """Return the same placement for a variant of the model, for instance a quantised one.
 
@@ -357,6 +364,7 @@ class Affinity(Mapping[str, str]):
         """Do what :meth:`carried_to` does with the graph of a variant."""
         return Affinity.from_graph(graph, _carried_devices(self._devices, graph))
 
+    @checked
     def diff(self, before: Affinity) -> pd.DataFrame:
         """List the ops on another device than in ``before``: ``op``, ``before``, ``after``."""
         import pandas as pd
@@ -386,6 +394,7 @@ class Affinity(Mapping[str, str]):
         rows = [(n.name, n.type, self._devices[n.name], n.leader) for n in self._nodes]
         return pd.DataFrame(rows, columns=["node", "type", "device", "leader"], dtype="str")
 
+    @checked
     def to_json(self, file: str | os.PathLike[str], *, flat: bool = False) -> None:
         """Write a JSON file, whole or not at all; ``flat`` is ``{"op": "device"}`` and no more.
 
@@ -399,6 +408,7 @@ class Affinity(Mapping[str, str]):
         write_json(file, {"kind": "affinity", "schema_version": SCHEMA_VERSION, "nodes": rows})
 
     @classmethod
+    @checked
     def from_json(cls, file: str | os.PathLike[str], model: Source | None = None) -> Affinity:
         """Read what :meth:`to_json` wrote; the flat form with the model that it is of.
 
@@ -414,11 +424,13 @@ class Affinity(Mapping[str, str]):
         data = read_json(file, kind="affinity")
         return cls._from_rows(data.get("nodes"), file)
 
+    @checked
     def to_csv(self, file: str | os.PathLike[str]) -> None:
         """Write a CSV file with one row per node, whole or not at all."""
         write_csv(file, self.to_frame())
 
     @classmethod
+    @checked
     def from_csv(cls, file: str | os.PathLike[str]) -> Affinity:
         """Read what :meth:`to_csv` wrote, perhaps edited in a spreadsheet.
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from hetero_lab.arguments import checked
 from hetero_lab.backend.bound import BoundModel
 from hetero_lab.backend.devices import check_device, supported_ops, unsupported_message
 from hetero_lab.backend.emulation import emulated_devices, plain
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     import openvino as ov
 
 
+@checked
 @dataclass(frozen=True)
 class Placement:
     """An affinity with the properties of each device and a label.
@@ -69,6 +71,7 @@ class Placement:
         """The devices that may run it."""
         return self.virtual.devices if self.virtual else tuple(self.affinity.devices)
 
+    @checked
     def with_properties(self, changes: Mapping[str, Mapping[str, Any]]) -> Placement:
         """Return the same placement with more properties of its devices.
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from hetero_lab.arguments import checked
 from hetero_lab.errors import ArgumentError, PlanError, StoredFileError, names_at_hand, shorten
 from hetero_lab.model.language import Scenario
 from hetero_lab.model.opgraph import PARAMETER, RESULT, OpGraph, graph_from_json, graph_to_json
@@ -128,6 +129,7 @@ class CostModel(CostTerms):
         """The costs as arrays."""
         return Objective.build(self)
 
+    @checked
     def predict_us(self, affinity: Affinity) -> float:
         """Predict the latency of a placement in µs.
 
@@ -163,6 +165,7 @@ class CostModel(CostTerms):
         """Return a prediction that can be moved: ``predictor(a).moved({"op": "CPU"})``."""
         return Predictor.of(self.objective, affinity)
 
+    @checked
     def explain(self, affinity: Affinity) -> Prediction:
         """Predict with the share of each unit, subgraph, boundary and lost fusion."""
         return breakdown(self.objective, affinity)
@@ -297,11 +300,13 @@ class CostModel(CostTerms):
                     "support that now. Calibrate again."
                 )
 
+    @checked
     def to_json(self, file: str | os.PathLike[str]) -> None:
         """Write a JSON file, whole or not at all."""
         write_json(file, {"kind": _KIND, "schema_version": SCHEMA_VERSION, **_to_data(self)})
 
     @classmethod
+    @checked
     def from_json(cls, file: str | os.PathLike[str]) -> CostModel:
         """Read what :meth:`to_json` wrote.
 

@@ -216,7 +216,7 @@ def block_curve(
     Needs the extra ``llm``, so that it is not run here::
 
         costs = hl.calibrate(llm, ["GPU", "CPU"], scenario=hl.Scenario(64, 32))
-        curve = hl.block_curve(costs)
+        curve = hl.llm.block_curve(costs)
         hl.views.block_curve(curve)
     """
     phases = _Phases.of(costs)
@@ -265,7 +265,7 @@ def plan_phases(costs: CostModel, *, memory_limit: MemoryLimit | None = None) ->
     Needs the extra ``llm``, so that it is not run here::
 
         costs = hl.calibrate(llm, ["GPU", "CPU"], scenario=hl.Scenario(1024, 64))
-        hl.plan_phases(costs, memory_limit={"GPU": "100MiB"}).verdict
+        hl.llm.plan_phases(costs, memory_limit={"GPU": "100MiB"}).verdict
     """
     phases = _Phases.of(costs)
     pools = memory_pools(costs.devices, memory_limit)
@@ -303,9 +303,9 @@ def plan_static_phases(
 ) -> PhasePlan:
     """Plan the two static models of a language model jointly, under one memory.
 
-    As :func:`plan_phases`, for what :func:`hetero_lab.static_phases` makes. The two are compiled
-    each by itself, so that a device that has a layer in both holds its weights twice. The cache
-    is counted once, with the model for further tokens that reads it.
+    As :func:`plan_phases`, for what :func:`hetero_lab.llm.static_phases` makes. The two are
+    compiled each by itself, so that a device that has a layer in both holds its weights twice. The
+    cache is counted once, with the model for further tokens that reads it.
 
     Parameters
     ----------
@@ -327,9 +327,9 @@ def plan_static_phases(
     --------
     Needs the extra ``llm``, so that it is not run here::
 
-        phases = hl.static_phases(llm, hl.Scenario(64, 32))
+        phases = hl.llm.static_phases(llm, hl.Scenario(64, 32))
         costs = [hl.calibrate(m, ["NPU", "CPU"]) for m in (phases.prefill, phases.decode)]
-        plan = hl.plan_static_phases(*costs, phases.scenario)
+        plan = hl.llm.plan_static_phases(*costs, phases.scenario)
         hl.profile(phases.decode, plan.decode)
     """
     expect_scenario(scenario)

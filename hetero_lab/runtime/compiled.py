@@ -146,7 +146,7 @@ def inference_errors(label: str) -> Iterator[None]:
         ) from error
 
 
-def compile_placement(
+def compile(
     model: Source,
     placement: PlacementLike,
     *,
@@ -230,7 +230,7 @@ def compile_placed(
     counters: bool = False,
     compile_properties: Mapping[str, Any] | None = None,
 ) -> CompiledPlacement:
-    """Do what :func:`compile_placement` does with a placement that is already bound.
+    """Do what :func:`compile` does with a placement that is already bound.
 
     Raises
     ------

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import openvino as ov
 
+from hetero_lab.arguments import checked
 from hetero_lab.backend.bound import bind
 from hetero_lab.backend.properties import check_by_device
 from hetero_lab.clock import now
@@ -105,6 +106,7 @@ class ParallelExecutor:
     [['digit', 'parity'], ['digit', 'parity']]
     """
 
+    @checked
     def __init__(
         self,
         model: Source,

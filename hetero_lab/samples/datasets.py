@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from hetero_lab.arguments import checked
 from hetero_lab.errors import ArgumentError, SampleError, did_you_mean, names_at_hand, shorten
 from hetero_lab.samples import drawn_text, file_types
 from hetero_lab.samples.catalogue import datasets_dir, sample_labels
@@ -53,6 +54,7 @@ class Examples(Sequence[Example]):
         return f"<{len(self)} examples>"
 
 
+@checked
 @dataclass(frozen=True)
 class Metric:
     """The share of right answers.
@@ -92,6 +94,7 @@ class Metric:
         return sum(right) / len(right)
 
 
+@checked
 @dataclass(frozen=True)
 class Dataset:
     """Labelled data that goes with a sample model.

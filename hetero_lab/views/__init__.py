@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 from typing import TYPE_CHECKING, Any
 
-from hetero_lab.arguments import checked, renamed
+from hetero_lab.arguments import checked
 from hetero_lab.extensions import VIEWS, Extension, found
 
 if TYPE_CHECKING:
@@ -76,8 +76,6 @@ def __getattr__(name: str) -> Any:
             raise AttributeError(f"module 'hetero_lab.views' has no attribute {name!r}")
         return view
     view = checked(getattr(importlib.import_module(f"hetero_lab.views.{_WHERE[name]}"), name))
-    if name == "page":
-        view = renamed(view, {"path": "file"})  # its name in version 0.1
     globals()[name] = view
     return view
 

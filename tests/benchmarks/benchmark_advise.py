@@ -47,7 +47,7 @@ class Case:
         self.properties = {n: F32 for n in devices if n != EMULATED} if devices[1:] else None
         self.model = hl.load(model)
 
-    def advise(self, budget_s: float, **options: Any) -> tuple[hl.Advice, float]:
+    def advise(self, budget_s: float, **options: Any) -> tuple[hl.types.Advice, float]:
         """Return advice and the seconds that it took."""
         began = time.perf_counter()
         advice = hl.advise(
@@ -62,7 +62,7 @@ class Case:
 
     def measure(
         self, placements: Mapping[str, hl.Placement], budget_s: float, requests: int = 1
-    ) -> hl.Sweep:
+    ) -> hl.types.Sweep:
         """Measure placements, compiled anew, in turns with each other."""
         return hl.sweep(
             self.model,
@@ -146,7 +146,7 @@ def _what_runs(placement: hl.Placement) -> tuple[Any, ...]:
     return placement.affinity, properties, placement.direct
 
 
-def _disturbed(sweeps: Sequence[hl.Sweep]) -> str:
+def _disturbed(sweeps: Sequence[hl.types.Sweep]) -> str:
     return " ".join(note for made in sweeps for note in made.notes if "busy during" in note)
 
 

@@ -60,7 +60,7 @@ def ab_sweep(budget_s: float) -> bool:
     return told(sweep, more, less) and sweep.ranking["label"][0] == less
 
 
-def told(sweep: hl.Sweep, first: str, second: str) -> bool:
+def told(sweep: hl.types.Sweep, first: str, second: str) -> bool:
     """Print a row of evidence; return whether two placements were told apart."""
     ranking = sweep.ranking.set_index("label")
     found = ranking.loc[first, "group"] != ranking.loc[second, "group"]

@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.benchmark_memory [--prompt 64] [--new 32] [--costs costs.json]
 
-The memory of a language model is measured once (:func:`hetero_lab.measure_memory`), and a plan
+The memory of a language model is measured once (:func:`hetero_lab.llm.measure_memory`), and a plan
 made for three limits of an emulated device and the CPU. Each plan then runs in two processes of
 its own: subgraph by subgraph, which tells the devices apart, and by HETERO, where the private
 memory of the process is that of both. Exits with 1 where a device takes more than its limit.
@@ -42,7 +42,7 @@ def costs_of(model: hl.LoadedModel, scenario: hl.Scenario, file: Path | None) ->
         model, DEVICES, scenario=scenario, budget_s=BUDGET_S, validate=0,
         device_properties=properties, progress=False,
     )  # fmt: skip
-    costs = hl.measure_memory(model, costs)
+    costs = hl.llm.measure_memory(model, costs)
     if file:
         costs.to_json(file)
     return costs

@@ -257,11 +257,11 @@ def test_the_magic_takes_a_cost_model_and_stores_the_plan(shell, capsys):
         f"%hetero_plan {MODEL} --costs known -v found --pin '^mixed1/=CPU'"
     ).raise_error()
     plan = shell.user_ns["found"]
-    assert isinstance(plan, hl.Plan)
+    assert isinstance(plan, hl.types.Plan)
     assert plan.affinity == hl.plan(MODEL, made_costs(), pin={"^mixed1/": "CPU"}).affinity
     assert "Costs: given as a variable" in capsys.readouterr().out
     result = shell.run_cell(f"%hetero_plan {MODEL} --costs known -q -o")
-    assert isinstance(result.result, hl.Plan)
+    assert isinstance(result.result, hl.types.Plan)
     shell.run_cell(f"%hetero_plan {MODEL} --costs known --pin zzz=CPU")
     assert "UsageError" in "".join(capsys.readouterr())
 

@@ -65,7 +65,7 @@ def test_bad_options_are_one_line_and_code_2(arguments, message, capsys):
 
 def test_sweep_magic_stores_the_sweep(shell, capsys):
     shell.run_cell(f"%hetero_sweep model -d SWEEPACC,CPU {FEW} -q -v found").raise_error()
-    assert isinstance(shell.user_ns["found"], hl.Sweep)
+    assert isinstance(shell.user_ns["found"], hl.types.Sweep)
     assert list(shell.user_ns["found"].summary["label"]) == ["HETERO:SWEEPACC,CPU", "CPU"]
 
 

@@ -51,7 +51,7 @@ def fastest(
     return Choice(tuple(devices.tolist()), value, bound_ns=0)
 
 
-def subgraph_sizes(profile: hl.Profile) -> go.Figure:
+def subgraph_sizes(profile: hl.types.Profile) -> go.Figure:
     """Draw how many ops each subgraph has."""
     import plotly.graph_objects as go
 

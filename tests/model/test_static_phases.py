@@ -8,7 +8,7 @@ import hetero_lab as hl
 from hetero_lab.errors import ArgumentError, InputError, ModelError
 from hetero_lab.model.language import language_model
 from hetero_lab.model.static_phases import static_phases
-from hetero_lab.runtime.compiled import compile_placement
+from hetero_lab.runtime.compiled import compile
 from hetero_lab.runtime.generation import CompiledSession, StaticSession, generate
 from tests.small_language_models import decoder
 
@@ -22,7 +22,7 @@ def sessions(model, scenario):
     """Return sessions on a model as it is, and on its two static ones."""
     phases = static_phases(model, scenario)
     whole, prefill, decode = (
-        compile_placement(each, "CPU", compile_properties=EXACT)
+        compile(each, "CPU", compile_properties=EXACT)
         for each in (model, phases.prefill, phases.decode)
     )
     return CompiledSession(whole), StaticSession(phases, prefill, decode)

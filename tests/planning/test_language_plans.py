@@ -118,7 +118,7 @@ def test_the_best_pair_of_placements_is_found(graph, seed):
             for pair, h in zip(pairs, held, strict=True)
             if all(sum(h[d] for d in pool) <= n for pool, n in devices.items())
         ]
-        plan = hl.plan_phases(costs, memory_limit=limit)
+        plan = hl.llm.plan_phases(costs, memory_limit=limit)
         assert plan.total_ms * 1e3 == pytest.approx(min(us for us, _ in fitting), abs=0.01)
         assert plan.one_ms * 1e3 == pytest.approx(min(us for us, same in fitting if same), abs=0.01)
         assert plan.differ == (plan.prefill != plan.decode)
@@ -135,13 +135,13 @@ def test_phases_that_differ_are_told(graph):
     fast_b = replace(costs, units=tuple(replace(u, time_us=(50.0, 5.0)) for u in units))
     assert costs.prefill is not None
     fast_a = replace(costs.prefill, units=tuple(replace(u, time_us=(10.0, 900.0)) for u in units))
-    plan = hl.plan_phases(replace(fast_b, boundaries=cheap, prefill=fast_a))
+    plan = hl.llm.plan_phases(replace(fast_b, boundaries=cheap, prefill=fast_a))
     assert (plan.prefill.devices, plan.decode.devices) == (("A",), ("B",))
     assert plan.move_ms == pytest.approx(2 * N * 0.1e-3)
     weights = graph.weight_bytes
     assert [held.weight_bytes for held in plan.memory] == [weights, weights]
     dear = dict.fromkeys(costs.boundaries, BoundaryCost(1e6, 0.0))
-    plan = hl.plan_phases(replace(fast_b, boundaries=dear, prefill=fast_a))
+    plan = hl.llm.plan_phases(replace(fast_b, boundaries=dear, prefill=fast_a))
     assert not plan.differ
     assert plan.verdict.startswith("One placement is best for both phases")
 
@@ -151,7 +151,7 @@ def test_each_number_of_layers_has_its_fastest_placement(graph, devices):
     costs = costs_of(graph, devices, 7)
     assert costs.prefill is not None
     every = placements(costs)
-    curve = hl.block_curve(costs)
+    curve = hl.llm.block_curve(costs)
     frame = curve.to_frame()
     assert frame["blocks"].tolist() == list(range(N + 1))
     for point in curve.points:
@@ -165,13 +165,13 @@ def test_each_number_of_layers_has_its_fastest_placement(graph, devices):
     assert frame["gain_tokens_per_s"][2] == pytest.approx(
         frame["tokens_per_s"][2] - frame["tokens_per_s"][1]
     )
-    other = hl.block_curve(costs, device=devices[-1], memory_limit={devices[-1]: 50_000})
+    other = hl.llm.block_curve(costs, device=devices[-1], memory_limit={devices[-1]: 50_000})
     assert max(p.held_bytes(devices[-1]) for p in other.points) <= 50_000
     assert len(other.points) < N + 1
 
 
 def test_the_curve_is_drawn(graph):
-    curve = hl.block_curve(replace(costs_of(graph, ("A", "B"), 7), emulated={"A": "CPU"}))
+    curve = hl.llm.block_curve(replace(costs_of(graph, ("A", "B"), 7), emulated={"A": "CPU"}))
     figure = json.loads(str(hl.views.gallery(curve)["block_curve"].to_json()))
     frame = curve.to_frame()
     above, below = figure["data"]
@@ -212,11 +212,11 @@ def test_measured_memory_takes_the_place_of_what_is_counted(graph, limit):
     solved = plan_graph(graph, costs, memory_limit={"A": limit}, solver="milp")
     assert solved.memory_bytes["A"] <= limit
     assert solved.lower_bound_us <= min(fitting) + 0.01
-    curve = hl.block_curve(costs, device="A", memory_limit={"A": limit})
+    curve = hl.llm.block_curve(costs, device="A", memory_limit={"A": limit})
     for point in curve.points:
         way = tuple(point.affinity[unit.ops[0]] for unit in costs.units)
         assert point.held_bytes("A") == held(way, point.affinity) <= limit
-    both = hl.plan_phases(costs, memory_limit={"A": limit})
+    both = hl.llm.plan_phases(costs, memory_limit={"A": limit})
     ops = [unit.ops[0] for unit in costs.units]
     units = [unit for unit in every if "A" in {both.prefill[ops[unit]], both.decode[ops[unit]]}]
     assert both.memory[0].weight_bytes == sum(100_000 + u for u in units) + 80_000 * bool(units)
@@ -226,22 +226,22 @@ def test_measured_memory_takes_the_place_of_what_is_counted(graph, limit):
 def test_what_cannot_be_planned_is_said(graph):
     costs = costs_of(graph, ("A", "B"), 0)
     with pytest.raises(PlanError, match=r"A and B 10 B\) at a context of 16 tokens: the one that"):
-        hl.plan_phases(costs, memory_limit={("A", "B"): 10})
+        hl.llm.plan_phases(costs, memory_limit={("A", "B"): 10})
     every = [held_bytes(costs, affinity) for affinity in placements(costs).values()]
     excess = [sum(max(n - 50_000, 0) for n in held.values()) for held in every]
     nearest = [held for held, over in zip(every, excess, strict=True) if over == min(excess)]
     told = [f"{bytes_text(held['A'])} on A and {bytes_text(held['B'])} on B." for held in nearest]
     with pytest.raises(PlanError, match=r"A 50 KB; B 50 KB\).* comes nearest holds") as raised:
-        hl.plan_phases(costs, memory_limit={"A": 50_000, "B": 50_000})
+        hl.llm.plan_phases(costs, memory_limit={"A": 50_000, "B": 50_000})
     assert any(text in str(raised.value) for text in told)
     with pytest.raises(PlanError, match="'C', which is not planned for"):
-        hl.block_curve(costs, memory_limit={("A", "C"): 10})
+        hl.llm.block_curve(costs, memory_limit={("A", "C"): 10})
     with pytest.raises(PlanError, match="'C' is not among the devices"):
-        hl.block_curve(costs, device="C")
+        hl.llm.block_curve(costs, device="C")
     with pytest.raises(PlanError, match="first and a further token"):
-        hl.plan_phases(replace(costs, prefill=None))
+        hl.llm.plan_phases(replace(costs, prefill=None))
     with pytest.raises(ArgumentError):
-        hl.block_curve("costs.json")  # type: ignore[arg-type]
+        hl.llm.block_curve("costs.json")  # type: ignore[arg-type]
 
 
 def phase_costs(model, seed: int) -> CostModel:
@@ -251,7 +251,7 @@ def phase_costs(model, seed: int) -> CostModel:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_static_models_are_planned_jointly(seed):
-    phases = hl.static_phases(hl.load(decoder(N, empty_from="layer")), SCENARIO)
+    phases = hl.llm.static_phases(hl.load(decoder(N, empty_from="layer")), SCENARIO)
     prefill, decode = phase_costs(phases.prefill, seed), phase_costs(phases.decode, seed + 100)
     new = SCENARIO.new_tokens - 1
     firsts, rests = placements(prefill), placements(decode)
@@ -283,7 +283,7 @@ def test_static_models_are_planned_jointly(seed):
     for share in (1.0, 0.7, 0.4):
         limit = int(share * whole)
         ways = [w for w in itertools.product(firsts, rests) if held(*w)["A"] <= limit]
-        plan = hl.plan_static_phases(
+        plan = hl.llm.plan_static_phases(
             prefill, decode, SCENARIO, memory_limit={"A": limit, "B": 2 * whole}
         )
         assert plan.total_ms == pytest.approx(min(took_ms(*way) for way in ways), abs=2e-3)
@@ -295,11 +295,11 @@ def test_static_models_are_planned_jointly(seed):
 
 
 def test_costs_of_static_models_that_do_not_belong_together():
-    phases = hl.static_phases(hl.load(decoder(N, empty_from="layer")), SCENARIO)
-    other = hl.static_phases(hl.load(decoder(N - 1, empty_from="layer")), SCENARIO)
+    phases = hl.llm.static_phases(hl.load(decoder(N, empty_from="layer")), SCENARIO)
+    other = hl.llm.static_phases(hl.load(decoder(N - 1, empty_from="layer")), SCENARIO)
     prefill, decode = phase_costs(phases.prefill, 0), phase_costs(other.decode, 0)
     with pytest.raises(PlanError, match="4 layers on A, B, and 3"):
-        hl.plan_static_phases(prefill, decode, SCENARIO)
+        hl.llm.plan_static_phases(prefill, decode, SCENARIO)
     decode = phase_costs(phases.decode, 0)
     with pytest.raises(PlanError, match="keeps both static models within memory_limit"):
-        hl.plan_static_phases(prefill, decode, SCENARIO, memory_limit={"A": 10, "B": 10})
+        hl.llm.plan_static_phases(prefill, decode, SCENARIO, memory_limit={"A": 10, "B": 10})

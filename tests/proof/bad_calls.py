@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -62,7 +63,7 @@ def _asked(function: str, **good: Any) -> Callable[..., Callable[[Any], Any]]:
             every = {**{key: make(k) for key, make in good.items()}}
             for key, value in changed.items():
                 every[key] = value(k) if callable(value) else value
-            return getattr(hl, function)(**every)
+            return attrgetter(function)(hl)(**every)
 
         return call
 
@@ -158,14 +159,14 @@ _quantize = _asked(
 )
 _compress = _asked("compress_weights", model=lambda k: k.model, progress=lambda k: False)
 _plan = _asked("plan", model=lambda k: k.model, costs=lambda k: k.costs)
-_tokens = _asked("tokenize", model=lambda k: k.model, text=lambda k: "Hello")
-_text = _asked("detokenize", model=lambda k: k.model, token_ids=lambda k: [[1, 2]])
-_curve = _asked("block_curve", costs=lambda k: k.costs)
-_memory = _asked("measure_memory", model=lambda k: k.model, costs=lambda k: k.costs)
-_phases = _asked("plan_phases", costs=lambda k: k.costs)
-_static = _asked("static_phases", model=lambda k: k.model, scenario=lambda k: hl.Scenario(8, 8))
+_tokens = _asked("llm.tokenize", model=lambda k: k.model, text=lambda k: "Hello")
+_text = _asked("llm.detokenize", model=lambda k: k.model, token_ids=lambda k: [[1, 2]])
+_curve = _asked("llm.block_curve", costs=lambda k: k.costs)
+_memory = _asked("llm.measure_memory", model=lambda k: k.model, costs=lambda k: k.costs)
+_phases = _asked("llm.plan_phases", costs=lambda k: k.costs)
+_static = _asked("llm.static_phases", model=lambda k: k.model, scenario=lambda k: hl.Scenario(8, 8))
 _both = _asked(
-    "plan_static_phases", prefill=lambda k: k.costs, decode=lambda k: k.costs,
+    "llm.plan_static_phases", prefill=lambda k: k.costs, decode=lambda k: k.costs,
     scenario=lambda k: hl.Scenario(8, 8),
 )  # fmt: skip
 _emulate = _asked("emulate", name=lambda k: "ACC2", core=lambda k: k.core)
@@ -177,7 +178,7 @@ _classify = _asked(
     core=lambda k: k.core,
 )
 _read_report = _asked(
-    "read_benchmark_app",
+    "interop.read_benchmark_app",
     file=lambda k: k.files("benchmark_average_counters_report.csv", REPORT),
     core=lambda k: k.core,
 )
@@ -658,7 +659,7 @@ RUNNING = [
     ),
     row(
         "export_model_explorer: a sweep",
-        lambda k: hl.export_model_explorer(k.sweep, "explorer"),
+        lambda k: hl.interop.export_model_explorer(k.sweep, "explorer"),
         ArgumentError,
         "profile=",
         "not Sweep",

@@ -123,9 +123,9 @@ def check(kept: Any, function: str) -> str:
     set_aside = isinstance(kept, hl.CostModel) and function != "calibrate"
     if not getattr(kept, "interrupted", True) and not set_aside:
         return f"{type(kept).__name__} does not say that it was interrupted"
-    if isinstance(kept, hl.Profile):
+    if isinstance(kept, hl.types.Profile):
         return "" if len(kept.latency) >= 10 and kept.latency.median_us > 0 else "no latency"
-    if isinstance(kept, hl.Sweep):
+    if isinstance(kept, hl.types.Sweep):
         kept.ranking  # noqa: B018 (computes it)
         wrong = [s for s in kept.summary["status"] if s not in ("ok", "not measured: interrupted")]
         return f"status {wrong}" if wrong else ""

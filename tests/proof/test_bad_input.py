@@ -75,8 +75,9 @@ def test_the_table_is_long_and_names_each_call_once():
     functions = {name.partition(":")[0] for name in names}
     public = {
         name
-        for name in hl.__all__
-        if callable(getattr(hl, name)) and not isinstance(getattr(hl, name), type)
+        for module in (hl, hl.interop, hl.llm)
+        for name in module.__all__
+        if callable(getattr(module, name)) and not isinstance(getattr(module, name), type)
     }
     # These take nothing but a Core, or nothing at all.
     assert public - functions <= {"devices", "last_interrupted", "samples"}

@@ -6,7 +6,6 @@ The cases are made from the signatures, so a new argument is tested as soon as i
 from __future__ import annotations
 
 import inspect
-import operator
 import typing
 from types import FunctionType, SimpleNamespace
 from typing import Any
@@ -29,10 +28,11 @@ class Wrong:
 
 
 FUNCTIONS = {
-    name: getattr(hl, name)
-    for name in sorted(hl.__all__)
-    if isinstance(getattr(hl, name), FunctionType)
-} | {f"views.{name}": getattr(hl.views, name) for name in hl.views.__all__}
+    (f"{space}." if space else "") + name: getattr(module, name)
+    for space, module in {"": hl, "interop": hl.interop, "llm": hl.llm, "views": hl.views}.items()
+    for name in module.__all__
+    if isinstance(getattr(module, name), FunctionType)
+}
 
 
 def takes_anything(hint: Any) -> bool:
@@ -130,48 +130,6 @@ def test_numbers_that_nobody_can_mean(name, more, good):
         FUNCTIONS[name](**needed, **more)
 
 
-@pytest.mark.parametrize(
-    ("name", "old", "new"),
-    [
-        ("Affinity.from_csv", "path", "file"),
-        ("CostModel.from_json", "path", "file"),
-        ("ParallelExecutor", "affinity", "placement"),
-        ("ParallelExecutor", "n_requests", "requests"),
-        ("evaluate", "reference", "reference_model"),
-        ("explain", "a", "before"),
-        ("find_refused", "affinity", "placement"),
-        ("lint", "affinity", "placement"),
-        ("plan", "time_limit_s", "budget_s"),
-        ("profile", "n_requests", "requests"),
-        ("read_benchmark_app", "path", "file"),
-        ("sweep", "memory_limit_bytes", "memory_limit"),
-        ("views.page", "path", "file"),
-    ],
-)
-def test_names_of_version_0_1_are_taken_with_a_warning(name, old, new):
-    function = operator.attrgetter(name)(hl)
-    parameters = inspect.signature(function).parameters
-    assert new in parameters
-    assert old not in parameters
-    others = {p.name: None for p in parameters.values() if p.default is p.empty and p.name != new}
-    with (
-        pytest.warns(hl.HeteroLabWarning, match=f"{old}= is called {new}= now"),
-        pytest.raises((hl.HeteroLabError, AttributeError, TypeError)),
-    ):
-        function(**others, **{old: object()})
-
-
-@pytest.mark.parametrize("name", ["ParallelExecutor", "plan", "profile"])
-def test_arguments_without_effect_are_taken_with_a_warning(name):
-    function = operator.attrgetter(name)(hl)
-    assert "split_branches" not in inspect.signature(function).parameters
-    with (
-        pytest.warns(hl.HeteroLabWarning, match="split_branches= has no effect any more"),
-        pytest.raises(hl.HeteroLabError),
-    ):
-        function("no_such_model", None, split_branches=True)
-
-
 def test_text_is_no_list_of_text():
     hint = list[str]
     assert not arguments.fits("CPU", hint)
@@ -183,12 +141,3 @@ def test_true_is_no_number():
     assert not arguments.fits(True, int)
     assert not arguments.fits(True, float | None)
     assert arguments.fits(1, float)
-
-
-def test_an_argument_by_its_former_name_works_and_says_the_new_one():
-    function = arguments.renamed(lambda model, requests=1: (model, requests), {"n": "requests"})
-    with pytest.warns(hl.HeteroLabWarning, match="n= is called requests= now"):
-        assert function("m", n=4) == ("m", 4)
-    assert function("m", requests=4) == ("m", 4)
-    with pytest.raises(ArgumentError, match="are one argument"):
-        function("m", n=4, requests=4)

@@ -331,27 +331,27 @@ def test_a_sequence_is_judged_up_to_its_own_end(expected):
 
 def test_text_needs_a_tokenizer(model, tmp_path):
     with pytest.raises(InputError, match="a text that is not empty"):
-        hl.tokenize(model, "")
+        hl.llm.tokenize(model, "")
     with pytest.raises(InputError, match=r"shape \[batch, n\]"):
-        hl.detokenize(model, np.array([1, 2]))
+        hl.llm.detokenize(model, np.array([1, 2]))
     with pytest.raises(ModelError, match="Where this language model was read is not known"):
-        hl.tokenize(model, "Once")
+        hl.llm.tokenize(model, "Once")
     with pytest.raises(ModelError, match="has no states"):
-        hl.tokenize(chain(), "Once")
+        hl.llm.tokenize(chain(), "Once")
     ov.save_model(decoder(1), tmp_path / "openvino_model.xml")
     with pytest.raises(ModelError, match=r"no openvino_tokenizer\.xml"):
-        hl.tokenize(hl.load(tmp_path), "Once")
+        hl.llm.tokenize(hl.load(tmp_path), "Once")
 
 
 @pytest.mark.network
 def test_text_goes_in_and_comes_out():
     pytest.importorskip("openvino_tokenizers")
     llm = hl.load("smollm2_135m")
-    prompt = hl.tokenize(llm, "The capital of France is")
+    prompt = hl.llm.tokenize(llm, "The capital of France is")
     assert (prompt.shape, prompt.dtype) == ((1, 5), np.int64)
-    assert hl.detokenize(llm, prompt) == ["The capital of France is"]
+    assert hl.llm.detokenize(llm, prompt) == ["The capital of France is"]
     profile = hl.profile(
         llm, "CPU", scenario=hl.Scenario(5, 2), inputs=prompt, iterations=1, counters=False,
         reference=False, progress=False,
     )  # fmt: skip
-    assert hl.detokenize(llm, profile.generation.token_ids) == [" Paris."]
+    assert hl.llm.detokenize(llm, profile.generation.token_ids) == [" Paris."]

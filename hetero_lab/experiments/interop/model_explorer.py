@@ -50,7 +50,7 @@ def export_model_explorer(profile: Profile, directory: str | os.PathLike[str]) -
     >>> import tempfile
     >>> measured = hl.profile("digits_inception", "CPU", iterations=20, progress=False)
     >>> with tempfile.TemporaryDirectory() as scratch:
-    ...     directory = hl.export_model_explorer(measured, f"{scratch}/explorer")
+    ...     directory = hl.interop.export_model_explorer(measured, f"{scratch}/explorer")
     ...     sorted(path.name for path in directory.iterdir())
     ['graph.json', 'time_us.json']
     """

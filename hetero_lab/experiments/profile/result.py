@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hetero_lab.arguments import checked
 from hetero_lab.errors import HeteroLabError, MeasurementError, StoredFileError, shorten
 from hetero_lab.experiments.profile.data import ProfileData
 from hetero_lab.experiments.profile.report import summary, text
@@ -94,6 +95,7 @@ class Profile(ProfileData):
             )
         return self.tables["transitions"]
 
+    @checked
     def report(self, *, tables: bool = True, counters: bool = True) -> str:
         """Return the summary, the subgraphs and boundaries, and the counters, as text.
 
@@ -101,10 +103,12 @@ class Profile(ProfileData):
         """
         return text(self, tables=tables, counters=counters)
 
+    @checked
     def to_csv(self, file: str | os.PathLike[str]) -> None:
         """Write the summary row as CSV, whole or not at all."""
         write_csv(file, self.tables["summary"])
 
+    @checked
     def export(self, directory: str | os.PathLike[str], format: str = "csv") -> None:
         """Write every table as CSV or Parquet, and profile.json for ``read_profile``.
 
@@ -121,6 +125,7 @@ class Profile(ProfileData):
         target = write_tables(directory, tables, format)
         write_json(target / FILE_NAME, to_json(self))
 
+    @checked
     def to_trace(self, file: str | os.PathLike[str]) -> None:
         """Write a timeline as Trace Event JSON for Perfetto.
 

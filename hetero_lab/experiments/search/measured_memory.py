@@ -77,7 +77,7 @@ def measure_memory(
     Needs the extra ``llm``, so that it is not run here::
 
         costs = hl.calibrate(llm, ["ACC", "CPU"], scenario=hl.Scenario(64, 32))
-        costs = hl.measure_memory(llm, costs)
+        costs = hl.llm.measure_memory(llm, costs)
         hl.plan(llm, costs, memory_limit={"ACC": "100MB"})
     """
     expect_costs(costs)

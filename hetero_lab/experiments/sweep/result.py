@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from hetero_lab.arguments import checked
 from hetero_lab.errors import ArgumentError, did_you_mean, names_at_hand, shorten
 from hetero_lab.experiments.environment import Environment, noise_of, noise_sentence
 from hetero_lab.experiments.profile.result import Profile
@@ -116,10 +117,12 @@ class Sweep:
             f"Rows: {names_at_hand(labels, 20)}."
         )
 
+    @checked
     def to_csv(self, file: str | os.PathLike[str]) -> None:
         """Write the summary, one row a placement, whole or not at all."""
         write_csv(file, self.summary)
 
+    @checked
     def export(self, directory: str | os.PathLike[str], format: str = "csv") -> None:
         """Write every table as CSV or Parquet.
 

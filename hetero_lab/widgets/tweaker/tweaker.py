@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import ipywidgets
 
+from hetero_lab.arguments import checked
 from hetero_lab.backend.bound import bind
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import AffinityError, ArgumentError, HeteroLabError, names_at_hand
@@ -225,6 +226,7 @@ class AffinityTweaker(ipywidgets.VBox):
     (3, 'CPU')
     """
 
+    @checked
     def __init__(
         self,
         model: Source,

@@ -52,7 +52,7 @@ def test_as_people_run_it(tmp_path):
     command = [str(program), *options, "-report_folder", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
-    report = hl.read_benchmark_app(tmp_path, "digits_inception")
+    report = hl.interop.read_benchmark_app(tmp_path, "digits_inception")
     summary = report.summary.loc[0]
     assert summary["target"] == "HETERO:CPU"
     assert summary["total_ms"] > 0
@@ -68,7 +68,7 @@ def test_as_people_run_it(tmp_path):
 
 @pytest.mark.parametrize("run", [run for run in RUNS if "none" not in run])
 def test_every_row_of_the_file_is_there(reports, columns, run, recwarn):
-    report = hl.read_benchmark_app(reports / run)
+    report = hl.interop.read_benchmark_app(reports / run)
     counters = report.counters
     assert list(counters.columns) == columns
     assert not counters["node_name"].str.startswith("subgraph").any()
@@ -111,7 +111,7 @@ def written_names(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("run", ["cpu_average_csv", "cpu_detailed_json", "hetero_average_csv"])
 def test_joined_to_the_ops_of_the_model(reports, run):
-    joined = hl.read_benchmark_app(reports / run, "digits_inception").counters
+    joined = hl.interop.read_benchmark_app(reports / run, "digits_inception").counters
     profile = hl.profile("digits_inception", "CPU", iterations=10, reference=False, progress=False)
     own = profile.tables["counters"]
     for column in ("node_name", "kind", "op", "fused_ops", "tensor", "device"):
@@ -125,7 +125,7 @@ def test_joined_over_two_devices(reports, acc):
     assert partition.n_subgraphs > 4
     for run in ("split_average_csv", "split_detailed_csv", "split_detailed_json"):
         for where in (None, placement):  # what the report says, and by hand
-            report = hl.read_benchmark_app(reports / run, "digits_inception", where)
+            report = hl.interop.read_benchmark_app(reports / run, "digits_inception", where)
             counters = report.counters
             assert report.emulated == ("ACC",)
             assert list(counters["emulated"]) == list(counters["device"] == "ACC")
@@ -140,16 +140,16 @@ def test_joined_over_two_devices(reports, acc):
             assert counters["subgraph"].nunique() == partition.n_subgraphs
             assert len(counters.query("kind == 'reorder' and tensor != ''")) > 0
     with pytest.raises(ArgumentError, match="another placement"):
-        hl.read_benchmark_app(reports / "split_average_csv", "digits_inception", "CPU")
+        hl.interop.read_benchmark_app(reports / "split_average_csv", "digits_inception", "CPU")
     with pytest.raises(ArgumentError, match="another placement"):
-        hl.read_benchmark_app(reports / "cpu_average_csv", "digits_inception", placement)
+        hl.interop.read_benchmark_app(reports / "cpu_average_csv", "digits_inception", placement)
     with pytest.raises(ArgumentError, match="name it too"):
-        hl.read_benchmark_app(reports / "cpu_average_csv", placement="CPU")
+        hl.interop.read_benchmark_app(reports / "cpu_average_csv", placement="CPU")
 
 
 @pytest.mark.parametrize("ending", ["csv", "json"])
 def test_settings_and_results(reports, ending, tmp_path):
-    report = hl.read_benchmark_app(reports / f"cpu_none_{ending}")
+    report = hl.interop.read_benchmark_app(reports / f"cpu_none_{ending}")
     assert list(report.tables) == ["summary", "settings"]
     summary = report.summary.loc[0]
     assert (summary["target"], summary["n_requests"], summary["batch_size"]) == ("CPU", 2, 1)
@@ -171,25 +171,25 @@ def test_one_file_alone(reports, tmp_path):
     file = reports / "cpu_average_csv" / "benchmark_average_counters_report.csv"
     renamed = tmp_path / "mine.csv"
     renamed.write_bytes(file.read_bytes())
-    report = hl.read_benchmark_app(renamed)
+    report = hl.interop.read_benchmark_app(renamed)
     assert len(report.counters) > 30
     with pytest.raises(ArgumentError, match="report_folder"):
         _ = report.summary
     with pytest.raises(ArgumentError, match="placement='CPU'"):
-        hl.read_benchmark_app(renamed, "digits_inception")
-    joined = hl.read_benchmark_app(renamed, "digits_inception", "CPU")
+        hl.interop.read_benchmark_app(renamed, "digits_inception")
+    joined = hl.interop.read_benchmark_app(renamed, "digits_inception", "CPU")
     assert "stem/conv" in set(joined.counters["op"])
     detailed = tmp_path / "other.json"
     source = reports / "cpu_detailed_json" / "benchmark_detailed_counters_report.json"
     detailed.write_bytes(source.read_bytes())
-    assert hl.read_benchmark_app(detailed).is_detailed
+    assert hl.interop.read_benchmark_app(detailed).is_detailed
 
 
 def test_counters_of_another_model(reports, tmp_path):
     x = op.parameter([1, 4], np.float32, name="x")
     other = ov.Model([op.relu(x, name="other_relu")], [x], "other")
     with pytest.raises(ArgumentError, match="another model"):
-        hl.read_benchmark_app(reports / "cpu_average_csv", other)
+        hl.interop.read_benchmark_app(reports / "cpu_average_csv", other)
 
 
 ROW = "conv;Status.EXECUTED;Convolution;jit_f32;0.010;0.010"
@@ -201,14 +201,14 @@ def test_any_name_a_model_can_have(tmp_path):
     rows = [ROW.replace("conv", name) for name in names]
     text = "\n".join([HEAD, *rows, "Total;;;;0.070;0.070", "", ""])
     (tmp_path / "benchmark_average_counters_report.csv").write_text(text)
-    report = hl.read_benchmark_app(tmp_path)
+    report = hl.interop.read_benchmark_app(tmp_path)
     assert list(report.counters["node_name"]) == names
     assert report.counters["real_time_us"].tolist() == pytest.approx([10.0] * len(names))
     assert "<b>" not in report._repr_html_()
     # The program in C++ ends each line with a separator and names states without their class.
     other = text.replace("Status.", "").replace("\n", ";\n").replace("two;\n", "two\n")
     (tmp_path / "benchmark_average_counters_report.csv").write_text(other.replace("\n;\n", "\n\n"))
-    assert len(hl.read_benchmark_app(tmp_path).counters) == len(names)
+    assert len(hl.interop.read_benchmark_app(tmp_path).counters) == len(names)
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_any_name_a_model_can_have(tmp_path):
 def test_what_is_no_whole_report_is_refused(tmp_path, name, text, fact):
     (tmp_path / name).write_bytes(text.encode("latin-1"))
     with pytest.raises(StoredFileError, match=fact) as error:
-        hl.read_benchmark_app(tmp_path / name)
+        hl.interop.read_benchmark_app(tmp_path / name)
     assert name in str(error.value)
 
 
@@ -266,25 +266,25 @@ def test_a_report_cut_anywhere_is_refused(reports, tmp_path, run):
         if not lines[-1].strip() and written and written[-1].startswith(b"Total"):
             continue  # between two requests nothing is missing
         with pytest.raises(StoredFileError):
-            hl.read_benchmark_app(tmp_path / file.name)
+            hl.interop.read_benchmark_app(tmp_path / file.name)
 
 
 def test_folders(reports, tmp_path):
     with pytest.raises(StoredFileError, match="-report_folder"):
-        hl.read_benchmark_app(tmp_path)
+        hl.interop.read_benchmark_app(tmp_path)
     with pytest.raises(StoredFileError, match="does not exist"):
-        hl.read_benchmark_app(tmp_path / "nowhere")
+        hl.interop.read_benchmark_app(tmp_path / "nowhere")
     for run in ("cpu_average_csv", "cpu_detailed_json"):
         for file in (reports / run).iterdir():
             (tmp_path / file.name).write_bytes(file.read_bytes())
     with pytest.raises(StoredFileError, match="several runs"):
-        hl.read_benchmark_app(tmp_path)
+        hl.interop.read_benchmark_app(tmp_path)
 
 
 def test_counters_of_nothing_that_ran(tmp_path):
     row = "stem/conv;Status.NOT_RUN;Convolution;jit_f32;0.000;0.000"
     text = f"{HEAD}\n{row}\n{row}\nTotal;;;;0.000;0.000\n\n"
     (tmp_path / "benchmark_average_counters_report.csv").write_text(text)
-    assert len(hl.read_benchmark_app(tmp_path).counters) == 2
+    assert len(hl.interop.read_benchmark_app(tmp_path).counters) == 2
     with pytest.raises(MeasurementError, match="no counters"):
-        hl.read_benchmark_app(tmp_path, "digits_inception", "CPU")
+        hl.interop.read_benchmark_app(tmp_path, "digits_inception", "CPU")

@@ -18,13 +18,13 @@ MODEL = "digits_inception"
 
 
 @pytest.fixture(scope="module")
-def measured() -> hl.Profile:
+def measured() -> hl.types.Profile:
     hl.emulate("OPENACC", unsupported={"Concat", "Softmax"})
     return hl.profile(MODEL, "HETERO:OPENACC,CPU", iterations=10, reference=False, progress=False)
 
 
 def test_model_explorer_gets_subgraphs_boundaries_and_times(measured, tmp_path):
-    hl.export_model_explorer(measured, tmp_path)
+    hl.interop.export_model_explorer(measured, tmp_path)
     (graph,) = json.loads((tmp_path / "graph.json").read_text())["graphs"]
     nodes = {node["id"]: node for node in graph["nodes"]}
     partition = measured.partition
@@ -54,7 +54,7 @@ def test_model_explorer_gets_subgraphs_boundaries_and_times(measured, tmp_path):
 def test_model_explorer_opens_it(measured, tmp_path):
     pytest.importorskip("model_explorer")
     playwright = pytest.importorskip("playwright.sync_api")
-    hl.export_model_explorer(measured, tmp_path)
+    hl.interop.export_model_explorer(measured, tmp_path)
     graph, times = tmp_path / "graph.json", tmp_path / "time_us.json"
     server = subprocess.Popen(
         [

@@ -62,7 +62,7 @@ def branchy(core, size: int = 32) -> tuple:
 
 
 @pytest.fixture(scope="module")
-def measured(core) -> hl.Profile:
+def measured(core) -> hl.types.Profile:
     hl.emulate("ACC", properties={"INFERENCE_PRECISION_HINT": "f32"}, core=core)
     return hl.profile(
         "digits_inception", in_f32(inception(core), "mine"), executor="parallel", core=core, **QUICK
@@ -75,7 +75,7 @@ def inception(core) -> hl.Affinity:
 
 
 @pytest.fixture(scope="module")
-def in_flight(core) -> hl.Profile:
+def in_flight(core) -> hl.types.Profile:
     return hl.profile(
         "digits_inception",
         in_f32(inception(core), "mine"),

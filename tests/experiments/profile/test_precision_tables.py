@@ -27,7 +27,7 @@ def low_core():
     return core_with_acc(properties={"INFERENCE_PRECISION_HINT": LOW})
 
 
-def measure(model, core, on_acc=(), **more) -> hl.Profile:
+def measure(model, core, on_acc=(), **more) -> hl.types.Profile:
     prepared = prepare(model)
     affinity = hl.Affinity.uniform(prepared, "CPU", core=core).fix(
         ops=dict.fromkeys(on_acc, "ACC"), core=core

@@ -54,7 +54,7 @@ TABLES = [
 ]  # fmt: skip
 
 
-def profile(model, placement, core, **more) -> hl.Profile:
+def profile(model, placement, core, **more) -> hl.types.Profile:
     return hl.profile(model, placement, core=core, **{**QUICK, **more})
 
 
@@ -65,7 +65,7 @@ def split_of(model, core, **elsewhere) -> hl.Placement:
 
 
 @pytest.fixture(scope="module")
-def measured(core) -> hl.Profile:
+def measured(core) -> hl.types.Profile:
     model = convolutions()
     return profile(model, split_of(model, core, softmax="ACC"), core, iterations=25)
 
@@ -479,7 +479,7 @@ def test_places_that_cannot_be_written(measured, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def nasty(core) -> hl.Profile:
+def nasty(core) -> hl.types.Profile:
     model = chain(*NASTY_NAMES, size=100_000)
     model.set_friendly_name('<script>alert("m")</script>\n=1+1')
     model.outputs[0].set_names({"<b>out</b>\n"})

@@ -20,15 +20,15 @@ QUICK = {"iterations": 20, "warmup": 0, "progress": False}
 
 
 @pytest.fixture(scope="module")
-def measured(core) -> hl.Profile:
+def measured(core) -> hl.types.Profile:
     model = convolutions()
     cpu = hl.Affinity.uniform(model, "CPU", core=core)
     placement = in_f32(cpu.fix(ops={"softmax": "ACC"}, core=core), "mine")
     return hl.profile(model, placement, core=core, **QUICK)
 
 
-def same(ours: hl.Profile, theirs: hl.Profile) -> None:
-    for field in dataclasses.fields(hl.Profile):
+def same(ours: hl.types.Profile, theirs: hl.types.Profile) -> None:
+    for field in dataclasses.fields(hl.types.Profile):
         if field.name != "partition":
             assert getattr(theirs, field.name) == getattr(ours, field.name), field.name
     for part in ("subgraphs", "boundaries", "wiring", "observed"):

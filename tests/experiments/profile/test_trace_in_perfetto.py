@@ -17,7 +17,7 @@ def events_of(file: Path, phase: str) -> list[dict]:
     return [e for e in json.loads(file.read_text())["traceEvents"] if e["ph"] == phase]
 
 
-def check(perfetto: TraceProcessor, file: Path, profile: hl.Profile, how: str) -> None:
+def check(perfetto: TraceProcessor, file: Path, profile: hl.types.Profile, how: str) -> None:
     """Every lane, slice and arrow of the file is there, where and as long as it says."""
     assert perfetto.complaints() == {}
     (process,) = perfetto.query("select name from process where name is not null")

@@ -115,7 +115,7 @@ ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="no other system t
 @ON_LINUX
 def test_memory_is_measured_in_a_process_of_its_own(model, core, tmp_path):
     costs = equal_costs(model)
-    measured = hl.measure_memory(model, costs, core=core, progress=False)
+    measured = hl.llm.measure_memory(model, costs, core=core, progress=False)
     assert measured.measured_memory["ACC"] == measured.measured_memory["CPU"]
     assert measured.prefill.measured_memory == measured.measured_memory
     parts = measured.measured_memory["CPU"]
@@ -125,7 +125,7 @@ def test_memory_is_measured_in_a_process_of_its_own(model, core, tmp_path):
     # A plugin has code and room to work in for each op besides its weights.
     assert sum(part.weight_bytes for part in parts) > costs.graph.weight_bytes
     longer = replace(costs, scenario=hl.Scenario(600, 2))
-    more = hl.measure_memory(model, replace(longer, prefill=longer), core=core, progress=False)
+    more = hl.llm.measure_memory(model, replace(longer, prefill=longer), core=core, progress=False)
     at_600, at_5 = (
         sum(part.state_bytes for part in found.measured_memory["CPU"]) for found in (more, measured)
     )
@@ -142,4 +142,4 @@ def test_memory_is_measured_in_a_process_of_its_own(model, core, tmp_path):
 def test_memory_of_a_model_that_cannot_be_cut_there_is_not_measured(core):
     shared = hl.load(decoder(4))  # its layers share the op that shapes their empty states
     with pytest.raises(MeasurementError, match="not measured: .*no valid model by itself"):
-        hl.measure_memory(shared, equal_costs(shared), core=core, progress=False)
+        hl.llm.measure_memory(shared, equal_costs(shared), core=core, progress=False)

@@ -1,0 +1,76 @@
+"""Public names, written once: as imports for type checkers, from which they are looked up here.
+
+A module of public names lists them under ``if TYPE_CHECKING:``, one ``from hetero_lab.… import
+name as name`` a home, so that type checkers and editors see them while nothing is imported before
+it is used. Here, at the door, a function gets its checks (:mod:`hetero_lab.arguments`) and ends
+in ``KeyboardInterrupt`` after Ctrl-C (:mod:`hetero_lab.interrupts`); classes are handed out as
+they are, as the package itself uses them, and check what their users call.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import sys
+from collections.abc import Callable, Sequence
+from types import FunctionType
+from typing import Any
+
+_IMPORT = re.compile(r"^    from (hetero_lab[\w.]*) import (\([^)]*\)|.+)$", re.M)
+_NAME = re.compile(r"\b(\w+) as \1\b")
+_Face = tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]
+
+
+def attach(module: str, moved_to: Sequence[str] = ()) -> _Face:
+    """Return ``__all__``, ``__getattr__`` and ``__dir__`` of a module of public names.
+
+    Names that were in the module and are in one of ``moved_to`` now are found there, with a
+    warning that says so. They are not listed.
+    """
+    home = homes(module)
+
+    def get(name: str) -> Any:
+        if name in home:
+            found = public(home[name], name)
+            setattr(sys.modules[module], name, found)
+            return found
+        for space in () if name.startswith("_") else moved_to:
+            if name in homes(space):
+                from hetero_lab.errors import warn
+
+                warn(
+                    f"{module}.{name} is {space}.{name} now. The old name goes with the next "
+                    "version."
+                )
+                return getattr(importlib.import_module(space), name)
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+    def listed() -> list[str]:
+        own = vars(sys.modules[module])
+        return sorted({*home, *(name for name in own if name.startswith("__"))})
+
+    return sorted(home), get, listed
+
+
+def homes(module: str) -> dict[str, str]:
+    """Return the public names of a module with the modules that define them."""
+    # Read without running it; a loader knows its source in a zip file, too.
+    spec: Any = importlib.util.find_spec(module)
+    source = spec.loader.get_source(module)
+    return {
+        name: where for where, names in _IMPORT.findall(source) for name in _NAME.findall(names)
+    }
+
+
+def public(where: str, name: str) -> Any:
+    """Return what a name stands for; a function is checked and guarded."""
+    if where == "hetero_lab":
+        return importlib.import_module(f"hetero_lab.{name}")
+    found = getattr(importlib.import_module(where), name)
+    if isinstance(found, FunctionType):
+        # Not before: `import hetero_lab` alone is quick.
+        from hetero_lab import arguments, interrupts
+
+        return interrupts.guarded(arguments.checked(found))
+    return found

@@ -1,0 +1,18 @@
+"""What other tools read and write."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hetero_lab import facade
+
+if TYPE_CHECKING:
+    from hetero_lab.experiments.interop.benchmark_app import (
+        read_benchmark_app as read_benchmark_app,
+    )
+    from hetero_lab.experiments.interop.dot_dumps import hetero_dumps as hetero_dumps
+    from hetero_lab.experiments.interop.model_explorer import (
+        export_model_explorer as export_model_explorer,
+    )
+
+__all__, __getattr__, __dir__ = facade.attach(__name__)  # pyright: ignore[reportUnsupportedDunderAll]
