@@ -9,9 +9,9 @@ import numpy as np
 
 from hetero_lab.errors import names_at_hand, shorten
 from hetero_lab.extensions import LINT_RULES, found
-from hetero_lab.lint import quantized_blocks, rules, wrong_numbers
+from hetero_lab.lint import quantized_blocks, rules
 from hetero_lab.lint.causes import with_causes
-from hetero_lab.lint.context import ERROR, INFO, Costs, Draft, Finding, LintContext
+from hetero_lab.lint.context import ERROR, INFO, WRONG_NUMBERS, Costs, Draft, Finding, LintContext
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.subgraph_collector import SubgraphCollector
@@ -20,7 +20,7 @@ from hetero_lab.placement.topology import topology
 RULES = (*rules.TOPOLOGY_RULES, *quantized_blocks.QUANTIZATION_RULES, *rules.COST_RULES)
 _NAMES = frozenset({
     rules.TORN_STATE, rules.CYCLE, rules.CUT_FUSION, rules.PING_PONG, rules.TINY, rules.COPY_ONLY,
-    rules.SLOW_DEVICE, rules.DEAR_BOUNDARY, quantized_blocks.CUT_QUANTIZATION, wrong_numbers.RULE,
+    rules.SLOW_DEVICE, rules.DEAR_BOUNDARY, quantized_blocks.CUT_QUANTIZATION, WRONG_NUMBERS,
 })  # fmt: skip
 
 _RANK = {ERROR: 0, "warning": 1, INFO: 2}

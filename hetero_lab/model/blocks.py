@@ -10,13 +10,13 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from hetero_lab.errors import shorten, warn
+from hetero_lab.errors import AffinityError, shorten, warn
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import Source, prepare
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _LEAST_SHARE = 0.25  # of the levels that repeat; a pair of small twins in a big model is none
 _NUMBER = re.compile(r"\d+")
+_BEFORE, _AFTER = "before", "after"
+_RANGE = re.compile(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?")
 
 _Signature: TypeAlias = "tuple[str, tuple[bool, ...], int]"
 
@@ -376,3 +378,76 @@ def _total(wiring: _Edges, block: dict[int, int]) -> Blocks:
     for index, leader in enumerate(graph.leader):
         of_op[index] = of_op[leader]
     return Blocks(n_blocks, tuple(of_op))
+
+
+def device_by_block(found: Blocks, name: str, devices: Mapping[Any, str]) -> list[str]:
+    """Return the device of what is before the first block, of each block, and of what is after.
+
+    Raises
+    ------
+    AffinityError
+        The model has no blocks, a key is no range of them, two overlap, or a block is left out.
+    """
+    n_blocks = found.n_blocks
+    if not n_blocks:
+        raise AffinityError(
+            f"{shorten(name)} has no repeated layers, so there are no blocks to place. Place ops "
+            "with hetero_lab.Affinity.automatic(…).fix(…)."
+        )
+    if not isinstance(devices, Mapping):
+        raise AffinityError(
+            f"Blocks are placed by a mapping, for instance {{'0-{n_blocks - 1}': 'CPU'}}, not "
+            f"{type(devices).__name__}."
+        )
+    chosen: dict[int, str] = {}
+    for key, device in devices.items():
+        if key in (_BEFORE, _AFTER):
+            continue
+        for block in _blocks_of(key, n_blocks):
+            if block in chosen:
+                raise AffinityError(
+                    f"Block {block} is given to {shorten(str(chosen[block]))} and, by "
+                    f"{shorten(repr(key))}, to {shorten(str(device))}. Let ranges not overlap."
+                )
+            chosen[block] = device
+    left_out = [block for block in range(n_blocks) if block not in chosen]
+    if left_out:
+        raise AffinityError(
+            f"No device is given to {_spans(left_out)}. The model has blocks 0-{n_blocks - 1}."
+        )
+    first, last = chosen[0], chosen[n_blocks - 1]
+    inside = [chosen[block] for block in range(n_blocks)]
+    return [devices.get(_BEFORE, first), *inside, devices.get(_AFTER, last)]
+
+
+def block_range(first: int, last: int) -> str:
+    """Write a range of blocks as :func:`device_by_block` reads it."""
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def _blocks_of(key: object, n_blocks: int) -> range:
+    is_number = isinstance(key, int) and not isinstance(key, bool)
+    match = _RANGE.fullmatch(str(key)) if is_number or isinstance(key, str) else None
+    if match is None:
+        raise AffinityError(
+            f"{shorten(repr(key))} is not a range of blocks. Write '0-{n_blocks - 1}', '0', "
+            f"{_BEFORE!r} or {_AFTER!r}."
+        )
+    first, last = int(match[1]), int(match[2] or match[1])
+    if not first <= last < n_blocks:
+        raise AffinityError(
+            f"There are no blocks {shorten(str(key))}. The model has blocks 0-{n_blocks - 1}."
+        )
+    return range(first, last + 1)
+
+
+def _spans(blocks: list[int]) -> str:
+    """Write blocks in words: ``block 3``, ``blocks 3-5, 9``."""
+    runs: list[list[int]] = []
+    for block in blocks:
+        if runs and runs[-1][1] == block - 1:
+            runs[-1][1] = block
+        else:
+            runs.append([block, block])
+    spans = ", ".join(block_range(*run) for run in runs)
+    return f"block{'s' * (len(blocks) > 1)} {spans}"

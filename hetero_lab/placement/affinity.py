@@ -29,10 +29,9 @@ from hetero_lab.errors import (
     names_at_hand,
     shorten,
 )
-from hetero_lab.model.blocks import find_blocks
+from hetero_lab.model.blocks import device_by_block, find_blocks
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import Source, prepare
-from hetero_lab.placement.block_ranges import device_by_block
 from hetero_lab.placement.priorities import Priorities
 from hetero_lab.tables import (
     SCHEMA_VERSION,

@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
-from hetero_lab.placement.cut_cache import CutCache
-from hetero_lab.placement.topology import Topology, separated_parts
+from hetero_lab.placement.topology import CutCache, Topology, separated_parts
 
 Memo: TypeAlias = CutCache[tuple[int, ...], tuple[int, ...]]  # nodes of a subgraph → cut edges
 

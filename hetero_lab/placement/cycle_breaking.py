@@ -19,8 +19,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from hetero_lab.placement.cut_cache import CutCache
-from hetero_lab.placement.topology import Topology, separated_parts, strong_components
+from hetero_lab.placement.topology import CutCache, Topology, separated_parts, strong_components
 
 _FEW = 16  # up to here, strongly connected components are found faster without SciPy
 _STATES = 32  # about how many of the states that a whole graph passes through are memoised

@@ -9,19 +9,19 @@ the same time because of it is less work than a subgraph costs. A chain is cut a
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
 from itertools import pairwise
 
 import numpy as np
 
-from hetero_lab.model.opgraph import PARAMETER, OpGraph
-from hetero_lab.model.work import work_of
+from hetero_lab.model.opgraph import CONSTANT, PARAMETER, OpGraph, work_of
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.levels import predict_by_level
 from hetero_lab.placement.partition import Partition, partition_of_split, predict, torn_path
 
+_GROUP_MARK = "\x00"  # between a device and a level
 # What a subgraph costs, in multiply-adds or bytes: 20 to 50 µs of one core.
 WORK_OF_A_SUBGRAPH = 1e6
 
@@ -219,3 +219,73 @@ def _leads_around(users: list[set[int]], first: int, second: int) -> bool:
                 seen.add(user)
                 queue.append(user)
     return False
+
+
+def predict_by_level(graph: OpGraph, affinity: Affinity) -> Partition | None:
+    """Cut a model with states by how often its data have changed devices.
+
+    HETERO merges all neighbours on a device and then splits the cycles that this makes. Where
+    devices take turns along a model, A B A B, that can leave one end of a state in the first part
+    of A and the other end in the second. Here an op has the level of its inputs, plus one for each
+    input from another device; both ends of a state share a level, and an op that only a later
+    level needs is computed there. Parts of one device and one level cannot wait for each other,
+    so there is no cycle.
+
+    Returns
+    -------
+    Partition or None
+        ``None`` if this cut would tear a state as well.
+
+    Raises
+    ------
+    AffinityError
+        The affinity is of another model.
+    """
+    affinity.check_model(graph)
+    if any(affinity[op.name] != affinity[graph.ops[graph.leader[op.index]].name] for op in graph):
+        return None  # a state is already on several devices
+    level = _levels(graph, affinity)
+    if level is None:
+        return None
+    labels = {
+        graph.ops[leader].name: f"{affinity[graph.ops[leader].name]}{_GROUP_MARK}{number}"
+        for leader, number in level.items()
+    }
+    fine = predict(graph, Affinity.from_graph(graph, labels))
+    subgraphs = [replace(s, device=s.device.partition(_GROUP_MARK)[0]) for s in fine.subgraphs]
+    return replace(fine, subgraphs=tuple(subgraphs))
+
+
+def _levels(graph: OpGraph, affinity: Affinity) -> dict[int, int] | None:
+    """Return the level of each leader, which its followers share; ``None`` if there are none."""
+    leader = graph.leader
+    device = {i: affinity[graph.ops[i].name] for i in set(leader)}
+    inputs: dict[int, set[int]] = defaultdict(set)
+    users: dict[int, set[int]] = defaultdict(set)
+    for op in graph:
+        for producer, _ in op.inputs:
+            source, target = leader[producer], leader[op.index]
+            if source != target and graph.ops[producer].type != CONSTANT:
+                inputs[target].add(source)
+                users[source].add(target)
+    order = sorted(set(leader))
+    level = dict.fromkeys(order, 0)
+    # One pass in topological order is enough without states. A state is one node here although its
+    # ops lie far apart, so raising it can raise ops that were visited before: repeat until stable.
+    # Levels that still rise after a pass for each state depend on themselves.
+    for _ in range(len(graph.stateful_paths) + 2):
+        before = dict(level)
+        for index in order:
+            for source in inputs[index]:
+                above = level[source] + (device[source] != device[index])
+                level[index] = max(level[index], above)
+        if level == before:
+            break
+    else:
+        return None
+    states = {path[0] for path in graph.stateful_paths}
+    for index in reversed(order):
+        if users[index] and index not in states:
+            below = (level[u] - (device[u] != device[index]) for u in users[index])
+            level[index] = max(level[index], min(below))
+    return level

@@ -9,13 +9,14 @@ are copied, never cut, but one constant that two parts of a device share joins t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hetero_lab.backend.bound import bind
+from hetero_lab.errors import names_at_hand
 from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, Consumer, OpGraph
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
@@ -387,3 +388,64 @@ def reordered(predicted: Partition, order: list[int]) -> Partition:
         observed=True,
         home=tuple(position.get(old, -1) for old in predicted.home),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Displacement:
+    """Why an op is not on its preferred device.
+
+    Parameters
+    ----------
+    device
+        The first device that is listed.
+    is_cause
+        Whether the device cannot run the op; otherwise it can, and the op went along.
+    causes
+        The ops that it went along with; empty for a cause.
+    """
+
+    device: str
+    is_cause: bool
+    causes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        if self.is_cause:
+            return f"{self.device} cannot run it"
+        return f"{self.device} can run it; it goes along with {names_at_hand(self.causes, 3)}"
+
+
+def displacements(
+    partition: Partition, able: Mapping[str, Collection[str]]
+) -> dict[str, Displacement]:
+    """Return the ops that are not on their preferred device, by name, and why.
+
+    Every op prefers the first device listed. An op on a later one is a cause if no earlier device
+    supports it; it is a consequence if one does and its subgraph holds a cause.
+
+    Parameters
+    ----------
+    partition
+        The subgraphs of a placement.
+    able
+        Device → the ops that it supports, the preferred device first. Subgraphs on other devices
+        and ops that no device supports are left out.
+    """
+    order = list(able)
+    known = frozenset().union(*able.values())
+    found: dict[str, Displacement] = {}
+    for subgraph in partition.subgraphs:
+        if subgraph.device not in able:
+            continue
+        earlier = order[: order.index(subgraph.device)]
+        ops = [op for op in subgraph.ops if op in known]
+        causes = tuple(op for op in ops if not any(op in able[device] for device in earlier))
+        if not earlier or not causes:
+            continue
+        refused = set(causes)
+        for op in ops:
+            if op in refused:
+                found[op] = Displacement(earlier[0], is_cause=True)
+            else:
+                device = next(device for device in earlier if op in able[device])
+                found[op] = Displacement(device, is_cause=False, causes=causes)
+    return found

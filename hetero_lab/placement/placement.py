@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from hetero_lab.arguments import checked
 from hetero_lab.backend.bound import BoundModel
-from hetero_lab.backend.devices import check_device, supported_ops, unsupported_message
+from hetero_lab.backend.devices import (
+    check_device,
+    device_names,
+    supported_ops,
+    unsupported_message,
+)
 from hetero_lab.backend.emulation import emulated_devices, plain
 from hetero_lab.backend.properties import check_by_device, check_properties, merged_properties
 from hetero_lab.backend.virtual import VirtualDevice, parse_virtual, virtual_device
 from hetero_lab.errors import ArgumentError, DeviceError
 from hetero_lab.model.opgraph import OpGraph
-from hetero_lab.placement.affinity import Affinity, greedy
+from hetero_lab.placement.affinity import Affinity, first_able, greedy
 from hetero_lab.placement.priorities import Priorities
 
 if TYPE_CHECKING:
@@ -248,3 +253,57 @@ def _check(bound: BoundModel, placement: Placement) -> None:
         if virtual is None or device != virtual.kind:
             check_device(device, core)
         check_properties(device, properties, core=core)
+
+
+class Knowledge(Protocol):
+    """What a cost model knows of devices."""
+
+    @property
+    def devices(self) -> tuple[str, ...]: ...
+    def supports(self, device: str) -> frozenset[str]: ...
+
+
+def absent_devices(bound: BoundModel, devices: Sequence[str], known: Knowledge) -> list[str]:
+    """Return the devices that are not here and that a cost model knows."""
+    here = device_names(bound.core)
+    listed = {*here, *(device.partition(".")[0] for device in here)}
+    return [device for device in devices if device in known.devices and device not in listed]
+
+
+def affinity_elsewhere(
+    bound: BoundModel, placement: PlacementLike, known: Knowledge
+) -> Affinity | None:
+    """Return the affinity of a placement if it needs a device that only a cost model knows.
+
+    Raises
+    ------
+    AffinityError
+        It is of another model.
+    DeviceError
+        A device does not support an op there.
+    """
+    if isinstance(placement, str | Priorities):
+        names = str(placement).removeprefix("HETERO:").split(",")
+        if set(names) <= set(known.devices) and absent_devices(bound, names, known):
+            return greedy_elsewhere(bound.graph, names, known)
+        return None
+    affinity = placement.affinity if isinstance(placement, Placement) else placement
+    if not isinstance(affinity, Affinity) or not absent_devices(bound, affinity.devices, known):
+        return None
+    affinity.check_model(bound.graph)
+    for device in affinity.devices:
+        if device in known.devices:
+            able = known.supports(device)
+            refused = [n for n in affinity.ops if affinity[n] == device and n not in able]
+            if refused:
+                raise DeviceError(
+                    f"By its costs, {device} does not support {len(refused)} of the ops placed on "
+                    f"it, for instance {refused[0]}."
+                )
+    return affinity
+
+
+def greedy_elsewhere(graph: OpGraph, order: Sequence[str], known: Knowledge) -> Affinity:
+    """Return each op on the first device of an order that supports it by a cost model."""
+    constant = {graph.ops[index].name for index in graph.constant_side}
+    return first_able(graph, {device: known.supports(device) | constant for device in order})

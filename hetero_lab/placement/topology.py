@@ -1,11 +1,14 @@
-"""Topology of a graph: its edges as arrays and adjacency lists, and connected components."""
+"""Topology of a graph: its edges as arrays and adjacency lists, and connected components.
+
+Cuts that were found once are cached: most placements of a graph differ little from earlier ones.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
 import numpy as np
 from scipy.sparse import coo_array, csr_array
@@ -13,6 +16,9 @@ from scipy.sparse.csgraph import connected_components
 
 from hetero_lab.model.opgraph import CONSTANT, RESULT, OpGraph
 
+Key = TypeVar("Key")
+Cuts = TypeVar("Cuts")
+_CAPACITY = 1_000_000  # nodes and edges over all cached cut sets
 Adjacency: TypeAlias = tuple[tuple[tuple[int, int], ...], ...]  # node → (edge, other end)
 
 
@@ -230,3 +236,29 @@ def _two_sides(around: Adjacency, cut: Sequence[int], producer: int, user: int) 
         side, other_side, seen, other_seen = other_side, side, other_seen, seen
         at, other_at = other_at, at + 1
     return [side]
+
+
+class CutCache(Generic[Key, Cuts]):
+    """Cut sets by whatever determines them; the oldest are evicted first."""
+
+    def __init__(self) -> None:
+        self._cuts: dict[Key, tuple[Cuts, int]] = {}
+        self._size = 0
+
+    def __len__(self) -> int:
+        return len(self._cuts)
+
+    def get(self, key: Key) -> Cuts | None:
+        """Return a cut set, None if it is not cached."""
+        entry = self._cuts.get(key)
+        return None if entry is None else entry[0]
+
+    def add(self, key: Key, cuts: Cuts, size: int) -> None:
+        """Cache a cut set that takes up ``size`` nodes and edges."""
+        if key in self._cuts:
+            return
+        self._cuts[key] = cuts, size
+        self._size += size
+        while self._size > _CAPACITY and len(self._cuts) > 1:
+            oldest = next(iter(self._cuts))
+            self._size -= self._cuts.pop(oldest)[1]

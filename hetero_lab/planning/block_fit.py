@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hetero_lab.errors import PlanError, shorten
-from hetero_lab.model.blocks import Blocks, find_blocks
-from hetero_lab.model.context_length import graph_at_context
+from hetero_lab.model.blocks import Blocks, block_range, find_blocks
 from hetero_lab.model.opgraph import CONSTANT, RESULT, OpGraph
 from hetero_lab.model.read import Source, prepare
+from hetero_lab.model.static_phases import graph_at_context
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.block_ranges import block_range
 from hetero_lab.placement.priorities import Priorities
 from hetero_lab.planning.memory import (
     DeviceMemory,

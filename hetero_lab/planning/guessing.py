@@ -18,9 +18,8 @@ from statistics import median
 import numpy as np
 
 from hetero_lab.errors import ArgumentError, PlanError, names_at_hand, shorten
-from hetero_lab.model.opgraph import Op, OpGraph
+from hetero_lab.model.opgraph import Op, OpGraph, work_of
 from hetero_lab.model.read import Source, prepare
-from hetero_lab.model.work import work_of
 from hetero_lab.planning.cost_model import CostModel, expect_costs
 from hetero_lab.planning.cost_terms import BoundaryCost, Unit
 

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hetero_lab.errors import PlanError, did_you_mean, shorten
-from hetero_lab.model.blocks import find_blocks
+from hetero_lab.model.blocks import block_range, find_blocks
 from hetero_lab.model.language import Scenario, expect_scenario
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.block_ranges import block_range
 from hetero_lab.planning.cost_model import CostModel, expect_costs
 from hetero_lab.planning.device_runs import runs, subgraphs_of_runs_ns
 from hetero_lab.planning.memory import (

@@ -4,7 +4,7 @@ Counted, for each device, are weights as they are stored, once for each subgraph
 states, such as a key-value cache; and tensors between subgraphs, where they are made and once for
 each subgraph that receives them. Not counted is what a plugin allocates besides: tensors within a
 subgraph, scratch memory, weights that it converts; and tensors whose shape is dynamic, unless the
-graph is that of a context length (:func:`hetero_lab.model.context_length.graph_at_context`). All
+graph is that of a context length (:func:`hetero_lab.model.static_phases.graph_at_context`). All
 of that is in what :func:`hetero_lab.llm.measure_memory` measures, which then takes the place of
 what is counted of weights and states.
 """

@@ -4,8 +4,7 @@ from small_models import chain
 
 import hetero_lab as hl
 from hetero_lab.model.read import prepare
-from hetero_lab.placement.displacement import Displacement, displacements
-from hetero_lab.placement.partition import predict
+from hetero_lab.placement.partition import Displacement, displacements, predict
 
 NAMES = ("a", "b", "c", "d", "e")
 

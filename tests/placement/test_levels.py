@@ -9,8 +9,7 @@ from small_models import stateful
 
 import hetero_lab as hl
 from hetero_lab.model.read import prepare
-from hetero_lab.placement.levels import predict_by_level
-from hetero_lab.placement.overlap import predict_overlapping
+from hetero_lab.placement.overlap import predict_by_level, predict_overlapping
 from hetero_lab.placement.partition import predict, torn_path
 
 

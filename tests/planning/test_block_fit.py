@@ -8,8 +8,8 @@ from small_models import stateful
 
 import hetero_lab as hl
 from hetero_lab.errors import PlanError
-from hetero_lab.model.context_length import graph_at_context
 from hetero_lab.model.read import prepare
+from hetero_lab.model.static_phases import graph_at_context
 from hetero_lab.planning import block_fit
 from hetero_lab.tables import bytes_text
 

@@ -13,8 +13,8 @@ from small_language_models import decoder
 
 import hetero_lab as hl
 from hetero_lab.errors import PlanError
-from hetero_lab.model.context_length import graph_at_context
 from hetero_lab.model.read import prepare
+from hetero_lab.model.static_phases import graph_at_context
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.planning import device_runs, planner
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit

@@ -11,8 +11,8 @@ from small_models import chain
 
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError
+from hetero_lab.model.opgraph import work_of
 from hetero_lab.model.read import prepare
-from hetero_lab.model.work import work_of
 from hetero_lab.planning.cost_terms import BoundaryCost, Unit
 
 HERE = {"host": "here", "openvino_version": "2026.4", "measured_at": "today"}

@@ -14,9 +14,9 @@ from small_language_models import decoder
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError, PlanError
 from hetero_lab.model.blocks import find_blocks
-from hetero_lab.model.context_length import graph_at_context
 from hetero_lab.model.opgraph import CONSTANT
 from hetero_lab.model.read import prepare
+from hetero_lab.model.static_phases import graph_at_context
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
 from hetero_lab.planning.cost_terms import MeasuredBytes

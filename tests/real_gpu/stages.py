@@ -24,8 +24,7 @@ import numpy as np
 
 import hetero_lab as hl
 from hetero_lab.backend.bound import bind
-from hetero_lab.model.opgraph import OpGraph
-from hetero_lab.model.work import work_of
+from hetero_lab.model.opgraph import OpGraph, work_of
 from hetero_lab.planning.design import lone_cuts
 from hetero_lab.runtime.inputs import given_or_generated
 from tests.real_gpu.networks import model_file, short_name

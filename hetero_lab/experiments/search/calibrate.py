@@ -28,10 +28,10 @@ from hetero_lab.experiments.environment import current_environment
 from hetero_lab.experiments.search.observer import Observer, isolated_nodes
 from hetero_lab.experiments.search.progress import SearchProgress
 from hetero_lab.experiments.sweep.options import Conditions
-from hetero_lab.model.context_length import graph_at_context
 from hetero_lab.model.language import Scenario, check_scenario
 from hetero_lab.model.opgraph import CONSTANT, OpGraph
 from hetero_lab.model.read import Source
+from hetero_lab.model.static_phases import graph_at_context
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.priorities import Priorities
 from hetero_lab.planning.cost_model import CostModel, ValidationRow

@@ -15,9 +15,8 @@ from hetero_lab.errors import MeasurementError, PlanError, names_at_hand
 from hetero_lab.experiments.workers.factory import BenchFactory
 from hetero_lab.experiments.workers.process import WorkerError
 from hetero_lab.experiments.workers.requests import MeasureMemory
-from hetero_lab.model.blocks import find_blocks
+from hetero_lab.model.blocks import block_range, find_blocks
 from hetero_lab.model.read import Source
-from hetero_lab.placement.block_ranges import block_range
 from hetero_lab.planning.cost_model import CostModel, expect_costs
 from hetero_lab.planning.cost_terms import MeasuredBytes
 from hetero_lab.planning.design import placed

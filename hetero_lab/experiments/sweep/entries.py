@@ -27,12 +27,11 @@ from hetero_lab.errors import (
 from hetero_lab.experiments.sweep.options import Dimensions
 from hetero_lab.experiments.sweep.records import StoredEntry
 from hetero_lab.experiments.workers.requests import Job
-from hetero_lab.model.blocks import find_blocks
+from hetero_lab.model.blocks import block_range, find_blocks
 from hetero_lab.model.language import Scenario
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import Source, prepare
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.block_ranges import block_range
 from hetero_lab.placement.placement import (
     BoundPlacement,
     Placement,

@@ -12,8 +12,14 @@ from hetero_lab.experiments.profile.result import Profile
 from hetero_lab.model.blocks import find_blocks
 from hetero_lab.model.opgraph import PARAMETER, RESULT, Op, OpGraph, Tensor
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.displacement import Displacement, displacements
-from hetero_lab.placement.partition import Boundary, Partition, Subgraph, boundary_size
+from hetero_lab.placement.partition import (
+    Boundary,
+    Displacement,
+    Partition,
+    Subgraph,
+    boundary_size,
+    displacements,
+)
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.runtime.counters import Counter, executed_ops_us
 from hetero_lab.tables import bytes_text

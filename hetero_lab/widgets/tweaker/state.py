@@ -17,8 +17,8 @@ from hetero_lab.errors import (
     shorten,
 )
 from hetero_lab.lint.context import Finding
+from hetero_lab.lint.lint import FoundSet, WrongSets, wrong_findings, wrong_sets
 from hetero_lab.lint.remedies import find_problems
-from hetero_lab.lint.wrong_numbers import FoundSet, WrongSets, wrong_findings, wrong_sets
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, partition_of_split, predict

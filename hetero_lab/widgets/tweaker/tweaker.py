@@ -21,8 +21,7 @@ from hetero_lab.lint.context import Finding
 from hetero_lab.lint.lint import able_ops, to_frame
 from hetero_lab.model.read import Source, attributes_of
 from hetero_lab.placement.affinity import Affinity, greedy
-from hetero_lab.placement.elsewhere import affinity_elsewhere
-from hetero_lab.placement.placement import Placement, resolve
+from hetero_lab.placement.placement import Placement, affinity_elsewhere, resolve
 from hetero_lab.placement.priorities import Priorities
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.planner import plan_graph

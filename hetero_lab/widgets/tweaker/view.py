@@ -12,9 +12,9 @@ import traitlets
 
 from hetero_lab.errors import names_at_hand
 from hetero_lab.lint.context import Finding
-from hetero_lab.lint.wrong_numbers import FoundSet
+from hetero_lab.lint.lint import FoundSet
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.displacement import displacements
+from hetero_lab.placement.partition import displacements
 from hetero_lab.tables import bytes_text
 from hetero_lab.views.text import squeeze
 from hetero_lab.widgets.tweaker.background import Later

@@ -12,8 +12,8 @@ from small_language_models import decoder
 
 import hetero_lab as hl
 from hetero_lab.errors import MeasurementError
-from hetero_lab.model.context_length import graph_at_context
 from hetero_lab.model.read import prepare
+from hetero_lab.model.static_phases import graph_at_context
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
 from hetero_lab.planning.units import block_units
 
