@@ -1,7 +1,7 @@
 """Parsers derived from public functions: each option gives one of their arguments.
 
-An option that is not given has the default of the function's signature, and one without a text
-of its own is explained by the function's docstring.
+An option has the type and the default of the function's signature, and one without a text of its
+own is explained by the function's docstring.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from hetero_lab.cli import values
 from hetero_lab.errors import ArgumentError, did_you_mean
 
 
@@ -24,7 +25,7 @@ class Option:
     metavar: str | None = None
     help: str = ""
     argument: str = ""
-    """Name of the argument; without one the command itself reads the option."""
+    """Name of the argument, where it differs from the option's."""
     read: Callable[[Any], Any] | None = None
     """Makes the argument of what was parsed; an error then needs no usage."""
     parse: Mapping[str, Any] = field(default_factory=dict)
@@ -35,23 +36,30 @@ class Option:
         """Name of the parsed value."""
         return self.parse.get("dest") or self.flags.split()[-1].lstrip("-").replace("-", "_")
 
+    @property
+    def gives(self) -> str:
+        """Name of the argument."""
+        return self.argument or self.dest
+
     def add_to(
         self, parser: argparse.ArgumentParser, functions: Sequence[Callable[..., Any]]
     ) -> None:
-        """Add the option to a parser; the functions say its default and its meaning."""
-        owners = [f for f in functions if self.argument in inspect.signature(f).parameters]
-        text = self.help or explanation(owners[0], self.argument)
-        settings = {"help": text, **self.parse}
-        if "action" not in settings or settings["action"] is argparse.BooleanOptionalAction:
-            default = _default(owners[0], self.argument) if owners else None
-            if default is not None:
-                settings = {"default": default, **settings}
-                settings["help"] += " (%(default)s)"
-        elif settings["action"] == "append":
+        """Add the option to a parser; the functions say its type, default and meaning."""
+        owners = [f for f in functions if self.gives in inspect.signature(f).parameters]
+        settings: dict[str, Any] = {"help": self.help, "metavar": self.metavar}
+        action = self.parse.get("action")
+        if action == "append":
             settings["default"] = []
-        if self.metavar is not None:
-            settings["metavar"] = self.metavar
-        parser.add_argument(*self.flags.split(), **settings)
+        elif owners and action != "store_true":
+            settings |= _from_signature(owners[0], self.gives)
+            settings["help"] = self.help or explanation(owners[0], self.gives)
+        if action is not None:
+            settings.pop("type", None)
+        if action == "store_true":
+            del settings["metavar"]
+        if settings.get("default") not in (None, []):
+            settings["help"] += " (%(default)s)"
+        parser.add_argument(*self.flags.split(), **{**settings, **self.parse})
 
 
 def switch(
@@ -84,8 +92,8 @@ def arguments(
     found = {}
     for option in options:
         value = getattr(given, option.dest)
-        if option.argument in known and value is not None and value != []:
-            found[option.argument] = value if option.read is None else option.read(value)
+        if option.gives in known and value is not None and value != []:
+            found[option.gives] = value if option.read is None else option.read(value)
     return found
 
 
@@ -100,9 +108,14 @@ def explanation(function: Callable[..., Any], argument: str) -> str:
     return f"{sentence[0].lower()}{sentence[1:]}".replace("%", "%%")
 
 
-def _default(function: Callable[..., Any], argument: str) -> object:
-    default = inspect.signature(function).parameters[argument].default
-    return default if isinstance(default, str | int | float) else None
+def _from_signature(function: Callable[..., Any], argument: str) -> dict[str, Any]:
+    """Return the type and the default of an argument as settings of argparse."""
+    parameter = inspect.signature(function).parameters[argument]
+    kind = str(parameter.annotation).partition(" ")[0]
+    types = {"int": values.whole, "float": values.seconds if argument.endswith("_s") else float}
+    default = parameter.default
+    found = {"default": default} if isinstance(default, str | int | float) else {}
+    return {**found, "type": types[kind]} if kind in types else found
 
 
 class OptionParser(argparse.ArgumentParser):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -48,14 +48,11 @@ model --costs costs --memory-limit GPU=512MiB --pin '^head_=CPU' -o
 
 def magic_parser(name: str) -> OptionParser:
     """Return the parser of a magic: the command's options, and what becomes of the result."""
-    command = next(command for command in COMMANDS if command.name == name)
+    command = COMMANDS[name]
     magic = f"%hetero_{name}"
-    parser = OptionParser(
-        prog=magic,
-        description=f"{command.description}{_VARIABLES}{_CELL if name == 'profile' else ''}",
-        epilog=examples(_EXAMPLES[name], magic),
-    )
-    replace(command, options=f"{command.options} output variable").fill(parser)
+    parser = OptionParser(prog=magic, epilog=examples(_EXAMPLES[name], magic))
+    more = f"{_VARIABLES}{_CELL if name == 'profile' else ''}"
+    replace(command, options=f"{command.options} output variable", more=more).fill(parser)
     return parser
 
 
@@ -65,23 +62,21 @@ class HeteroMagics(Magics):
 
     @line_cell_magic
     def hetero_profile(self, line: str, cell: str | None = None) -> Any:
-        if cell is None:
-            return self._run("profile", line, commands.profile)
-        return self._run("profile", line, lambda given: commands.sweep_fixes(given, cell))
+        return self._run("profile", line, cell)
 
     @line_magic
     def hetero_sweep(self, line: str) -> Any:
-        return self._run("sweep", line, commands.sweep)
+        return self._run("sweep", line)
 
     @line_magic
     def hetero_plan(self, line: str) -> Any:
-        return self._run("plan", line, commands.plan)
+        return self._run("plan", line)
 
     hetero_profile.__doc__ = magic_parser("profile").format_help()
     hetero_sweep.__doc__ = magic_parser("sweep").format_help()
     hetero_plan.__doc__ = magic_parser("plan").format_help()
 
-    def _run(self, name: str, line: str, command: Callable[[Namespace], Any]) -> Any:
+    def _run(self, name: str, line: str, cell: str | None = None) -> Any:
         """Run a command on variables of the notebook; store, show and return its result."""
         with _one_paragraph():
             try:
@@ -95,9 +90,12 @@ class HeteroMagics(Magics):
                 given.affinity = self._affinity(given.affinity)
             if "costs" in given:
                 given.costs = self._costs(given.costs)
-            commands.check_targets(given)
-            given.contrast = commands.emulate(given.emulate)
-            return self._result(given, command(given))
+            command = COMMANDS[name]
+            if cell is not None:
+                command = replace(command, run=lambda given: commands.sweep_fixes(given, cell))
+            result = command.result(given)
+            commands.write(given, result)
+            return self._result(given, result)
 
     def _result(self, given: Namespace, result: Any) -> Any:
         text = ""
@@ -146,7 +144,7 @@ class HeteroMagics(Magics):
         if isinstance(value, hl.Placement):
             return value if value.label else replace(value, label=name)
         if isinstance(value, str | os.PathLike):
-            value = commands.read_affinity(value)
+            value = values.read_affinity(value)
         if not isinstance(value, hl.Affinity):
             raise ArgumentError(
                 f"The variable {name} is no Affinity or Placement, but {type(value).__name__}."

@@ -1,41 +1,31 @@
-"""The options of all commands and magics: their flags, and the arguments that they give."""
+"""The options of all commands and magics: their flags, and the arguments that they give.
+
+Types and defaults are those of the functions that a command calls (:mod:`hetero_lab.cli.derive`).
+"""
 
 from __future__ import annotations
 
 import argparse
 from operator import not_
 
+import hetero_lab as hl
 from hetero_lab.cli import values
 from hetero_lab.cli.derive import Option, many, switch
 
+_DEVICES = "-d --devices", "GPU,CPU"
 _PLACEMENT = "HETERO:GPU,CPU, one device, or a file with an affinity"
 _ON_DEVICE = "the ops whose name matches the regular expression on a device"
-
-
-def _data(name: str) -> object:
-    import hetero_lab as hl
-
-    return hl.dataset(name)
+_POSITIVE = {"type": values.positive}
 
 
 def _costs(given: object) -> object:
-    import hetero_lab as hl
-
     return hl.CostModel.from_json(given) if isinstance(given, str) else given
 
 
 def _placement(text: str) -> object:
-    from hetero_lab.cli.commands import read_affinity
+    is_file = text.lower().endswith((".json", ".csv"))
+    return values.read_affinity(text) if is_file else text
 
-    return read_affinity(text) if text.lower().endswith((".json", ".csv")) else text
-
-
-def _releases(text: str) -> list[str]:
-    return values.names(text.removeprefix("openvino=="))
-
-
-_SECONDS = {"type": values.seconds}
-_BUDGET = Option("-b --budget", "SECONDS", "most time to measure", "budget_s", None, _SECONDS)
 
 OPTIONS = {
     # the model
@@ -57,23 +47,19 @@ OPTIONS = {
         "--prompt-tokens",
         "N",
         "of a language model: tokens in the prompt, drawn at random",
-        parse={"type": values.whole(1)},
+        parse=_POSITIVE,
     ),
     "new-tokens": Option(
         "--new-tokens",
         "N",
         "of a language model: tokens to generate; times are then per further token",
-        parse={"type": values.whole(2)},
+        parse=_POSITIVE,
     ),
     # devices and placements
-    "device": Option("-d --device", "DEVICE", "HETERO:GPU,CPU or one device", "device"),
-    "devices": Option(
-        "-d --devices", "GPU,CPU", "devices, the first one first", parse={"required": True}
-    ),
-    "all-devices": Option("-d --devices", "GPU,CPU", "devices (all that are here)"),
-    "costs-devices": Option(
-        "-d --devices", "GPU,CPU", "devices, the first one first (those of --costs)"
-    ),
+    "device": Option("-d --device", "DEVICE", "HETERO:GPU,CPU or one device"),
+    "devices": Option(*_DEVICES, "devices, the first one first", parse={"required": True}),
+    "all-devices": Option(*_DEVICES, "devices (all that are here)"),
+    "costs-devices": Option(*_DEVICES, "devices, the first one first (those of --costs)"),
     "emulate": many(
         "--emulate",
         "NAME:supported=Convolution,MatMul",
@@ -81,18 +67,14 @@ OPTIONS = {
         "faster_by=auto and properties, KEY=VALUE: ACC:unsupported=Softmax:faster_by=auto",
     ),
     "property": many(
-        "--property",
-        "DEVICE.KEY=VALUE",
-        "set a device's property, CPU.INFERENCE_PRECISION_HINT=f32",
+        "--property", "DEVICE.KEY=VALUE", "set a property, CPU.INFERENCE_PRECISION_HINT=f32"
     ),
     "affinity": Option("--affinity", "FILE", "device of every op, from Affinity.to_json or to_csv"),
     "fix": many("--fix", "PATTERN=DEVICE", f"put {_ON_DEVICE}"),
-    "before": Option("before", "BEFORE", _PLACEMENT, "before", _placement),
-    "after": Option("after", "AFTER", _PLACEMENT, "after", _placement),
+    "before": Option("before", "BEFORE", _PLACEMENT, read=_placement),
+    "after": Option("after", "AFTER", _PLACEMENT, read=_placement),
     "stored": Option(
-        "stored",
-        "STORED",
-        "an affinity (.json or .csv), or the directory of a frozen placement",
+        "stored", "STORED", "an affinity (.json or .csv), or the directory of a frozen placement"
     ),
     "orders": Option(
         "--orders",
@@ -108,96 +90,60 @@ OPTIONS = {
         "--grid",
         "DEVICE.KEY=V1,V2",
         "cross the placements with values of a property; * means every device",
-        "grid",
-        values.grid,
+        read=values.grid,
     ),
     "executor": Option(
         "--executor",
         "hetero|parallel",
         "run the subgraphs by OpenVINO, or on all devices at the same time",
-        "executor",
     ),
     "executors": Option(
         "--executor",
         "hetero,parallel",
         "run the subgraphs by OpenVINO, on all devices at the same time, or both in turn",
-        "executor",
-        values.names,
+        read=values.names,
     ),
     "requests": Option(
         "--requests",
         "N",
         "requests in flight; with more than one, measure the time between results too",
-        "requests",
-        parse={"type": values.whole(1)},
     ),
     "each-requests": Option(
         "--requests",
         "1,4",
         "requests in flight, each measured (1)",
-        "requests",
         parse={"type": values.whole_numbers},
     ),
     "model-cache": switch(
         "--model-cache",
         "measure each compiled and loaded from OpenVINO's model cache",
-        "model_cache",
         read=lambda asked: [False, True] if asked else [False],
     ),
     # how to measure
-    "budget": _BUDGET,
+    "budget": Option("-b --budget", "SECONDS", "most time to measure", "budget_s"),
     "iterations": Option(
-        "-n --iterations",
-        "N",
-        "timed inferences (100 without a budget)",
-        "iterations",
-        parse={"type": values.whole(1)},
+        "-n --iterations", "N", "timed inferences (100 without a budget)", parse=_POSITIVE
     ),
     "warmup": Option(
-        "-w --warmup",
-        "W",
-        "inferences before the timed ones (until they are steady)",
-        "warmup",
-        parse={"type": values.whole(0)},
+        "-w --warmup", "W", "inferences before the timed ones (until they are steady)"
     ),
-    "precision": Option(
-        "--precision",
-        "SHARE",
-        "stop sooner if all ratios are known that well",
-        "precision",
-        parse={"type": float},
-    ),
-    "turns": Option(
-        "--turns", "N", "measure that many turns, whatever they show", "turns", parse={"type": int}
-    ),
-    "sustained": Option("--sustained", "SECONDS", "", "sustained_s", None, _SECONDS),
+    "precision": Option("--precision", "SHARE", "stop sooner if all ratios are known that well"),
+    "turns": Option("--turns", "N", "measure that many turns, whatever they show"),
+    "sustained": Option("--sustained", "SECONDS", argument="sustained_s"),
     "isolate": Option(
         "--isolate",
-        None,
-        "measure in separate processes, which may crash",
-        "isolate",
+        help="measure in separate processes, which may crash",
         parse={"action": argparse.BooleanOptionalAction},
     ),
     "no-counters": switch("--no-counters", "do not measure single ops", "counters", not_),
     "no-reference": switch("--no-reference", "do not compare the outputs", "reference", not_),
-    "store": Option(
-        "--store", "DIR", "keep measurements there; the same command resumes them", "store"
-    ),
-    "cache-dir": Option("--cache-dir", "DIR", "keep compiled models there", "cache_dir"),
+    "store": Option("--store", "DIR", "keep measurements there; the same command resumes them"),
+    "cache-dir": Option("--cache-dir", "DIR", "keep compiled models there"),
     # what to search for
     "objective": Option(
         "--objective",
-        None,
-        "best time of one request, or between results",
-        "objective",
-        parse={"choices": ("latency", "throughput")},
-    ),
-    "plan-objective": Option(
-        "--objective",
-        None,
-        "best time of one request; or between results; or of one request with memory spread "
-        "evenly over the devices",
-        "objective",
+        help="best time of one request; between results; or, in a plan, of one request with memory "
+        "spread evenly over the devices",
         parse={"choices": ("latency", "throughput", "balanced_memory")},
     ),
     "memory-limit": many(
@@ -205,32 +151,27 @@ OPTIONS = {
         "DEVICES=2GiB",
         "most that weights, states and boundary tensors of a device may take, or of several that "
         "share a memory, for instance GPU.0,CPU=6GiB",
-        "memory_limit",
-        values.memory_limit,
+        read=values.memory_limit,
     ),
-    "pin": many("--pin", "PATTERN=DEVICE", f"keep {_ON_DEVICE}", "pin", values.pins),
-    "costs": Option("--costs", "FILE", "use these costs, of hetero-lab plan", "costs", _costs),
+    "pin": many("--pin", "PATTERN=DEVICE", f"keep {_ON_DEVICE}", read=values.pins),
+    "costs": Option("--costs", "FILE", "use these costs, of hetero-lab plan", read=_costs),
     "kept-costs": Option(
-        "--costs",
-        "FILE",
-        "take the costs from here, or measure them and keep them here if it is missing",
+        "--costs", "FILE", "take the costs from here; if it is missing, keep what is measured here"
     ),
-    "solver": Option("--solver", "NAME", "milp, or a solver of an installed package", "solver"),
+    "solver": Option("--solver", "NAME", "milp, or a solver of an installed package"),
     "time-limit": Option(
         "--time-limit",
         "SECONDS",
         "most time for planning (%(default)s)",
-        parse={**_SECONDS, "default": 60.0},
+        parse={"type": values.seconds, "default": 60.0},
     ),
-    "tolerance": Option("--tolerance", "ERROR", "", "tolerance", parse={"type": float}),
-    "data": Option("--data", "NAME", "judge the accuracy on a data set: digits", "data", _data),
-    "max-drop": Option("--max-drop", "SHARE", "", "max_drop", parse={"type": float}),
+    "tolerance": Option("--tolerance", "ERROR"),
+    "data": Option(
+        "--data", "NAME", "judge the accuracy on a data set: digits", read=lambda n: hl.dataset(n)
+    ),
+    "max-drop": Option("--max-drop", "SHARE"),
     "slower": Option(
-        "--slower",
-        "SHARE",
-        "how much worse the latency may be, relative to the reference",
-        "slower",
-        parse={"type": float},
+        "--slower", "SHARE", "how much worse the latency may be, relative to the reference"
     ),
     "across": Option(
         "--across",
@@ -238,39 +179,35 @@ OPTIONS = {
         "verify with each of these releases, in environments that pip makes and keeps, and name "
         "the one that changed it",
         "releases",
-        _releases,
+        lambda text: values.names(text.removeprefix("openvino==")),
     ),
     # classify
-    "image": Option("image", "IMAGE", "a PNG, JPEG, BMP, GIF, WebP, TIFF or PPM file", "image"),
-    "top": Option("-k --top", "N", "best classes shown", "top", parse={"type": int}),
+    "image": Option("image", "IMAGE", "a PNG, JPEG, BMP, GIF, WebP, TIFF or PPM file"),
+    "top": Option("-k --top", "N", "best classes shown"),
     "mean": Option(
         "--mean",
         "M[,M,M]",
         "the input is (pixel - mean) / scale, pixels being 0 to 255; one number or three in the "
         "model's order of channels (a sample's own, else 0)",
-        "mean",
         parse={"type": values.numbers},
     ),
     "scale": Option(
         "--scale",
         "S[,S,S]",
         "see --mean (a sample's own, else 1)",
-        "scale",
         parse={"type": values.numbers},
     ),
-    "bgr": switch("--bgr", "the model's first channel is blue", "bgr", default=None),
-    "counters": switch("-pc --counters", "show the counters of each subgraph", "counters"),
+    "bgr": switch("--bgr", "the model's first channel is blue", default=None),
+    "counters": switch("-pc --counters", "show the counters of each subgraph"),
     # what to write and to show
     "csv": Option("--csv", "FILE", "write the summary as CSV"),
     "export": Option("--export", "DIR", "write all tables as CSV"),
     "fault": Option("--export", "DIR", "write what shows the fault with openvino and numpy alone"),
-    "demo": Option(
-        "--export", "DIR", "where to write (%(default)s)", parse={"default": "hetero_lab_demo"}
-    ),
+    "demo": Option("--export", "DIR", "write there", parse={"default": "hetero_lab_demo"}),
     "html": Option("--html", "FILE", "write a page with sentences, figures and tables"),
     "affinity-out": Option("--affinity-out", "FILE", "write the affinity, .json or .csv"),
     "deploy": Option("--deploy", "DIR", "write the advised placement, with its contract"),
-    "directory": Option("directory", "DIR", "directory of the deployed model", "directory"),
+    "directory": Option("directory", "DIR", "directory of the deployed model"),
     "show-counters": switch("-pc", "show the counters of every node", dest="show_counters"),
     "table": switch("--table", "show every row"),
     "quiet": switch("-q --quiet", "show nothing", "progress", not_),

@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from hetero_lab.experiments.search.optimize import Optimized
     from hetero_lab.experiments.sweep.result import Sweep
     from hetero_lab.model.read import PreparedModel
+    from hetero_lab.placement.affinity import Affinity
     from hetero_lab.planning.cost_model import CostModel
     from hetero_lab.planning.planner import Plan
 
 _MOST_TYPES = 12
+MEASURED = "measured now"
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,11 @@ class Planned:
     findings: pd.DataFrame | None
     unchecked: str
     written: tuple[str, ...]
+
+    @property
+    def affinity(self) -> Affinity:
+        """The planned affinity."""
+        return self.plan.affinity
 
 
 def devices_text(_: Namespace, devices: pd.DataFrame) -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import hetero_lab as hl
 from hetero_lab.errors import ArgumentError, did_you_mean, names_at_hand, shorten
 
 Value = bool | int | str
@@ -34,17 +37,18 @@ def split_line(line: str) -> list[str]:
         raise ArgumentError(f"A quote is not closed in {shorten(line)}.") from error
 
 
-def whole(least: int) -> Callable[[str], int]:
-    """Return a reader of whole numbers from ``least`` on."""
+def whole(text: str) -> int:
+    """Read a whole number; the function that takes it knows its bounds."""
+    if not re.fullmatch(r"-?[0-9]{1,12}", text):
+        raise argparse.ArgumentTypeError(f"{shorten(text)} is not a whole number")
+    return int(text)
 
-    def read(text: str) -> int:
-        if not re.fullmatch(r"[0-9]{1,12}", text) or int(text) < least:
-            raise argparse.ArgumentTypeError(
-                f"{shorten(text)} is not a whole number of at least {least}"
-            )
-        return int(text)
 
-    return read
+def positive(text: str) -> int:
+    """Read a whole number above 0."""
+    if whole(text) < 1:
+        raise argparse.ArgumentTypeError(f"{shorten(text)} is not a whole number of at least 1")
+    return whole(text)
 
 
 def seconds(text: str) -> float:
@@ -235,6 +239,18 @@ def emulation(text: str) -> dict[str, Any]:
     if not name:
         raise ArgumentError(f"--emulate {shorten(text)} is not {form}.")
     return found
+
+
+def read_affinity(path: str | os.PathLike[str]) -> hl.Affinity:
+    """Read an affinity from .json or .csv."""
+    readers = {".json": hl.Affinity.from_json, ".csv": hl.Affinity.from_csv}
+    read = readers.get(Path(path).suffix.lower())
+    if read is None:
+        raise ArgumentError(
+            f"{shorten(os.fspath(path))} is not an affinity: name a .json or .csv file, as "
+            "affinity.to_json(file) and affinity.to_csv(file) write it."
+        )
+    return read(path)
 
 
 def _once(found: Mapping[str, Any], key: str, option: str) -> None:

@@ -51,6 +51,7 @@ def test_emulated_device_that_is_faster_sets_its_base_apart(monkeypatch, capsys)
     asked = {}
 
     def profile(model, placement, **more):
+        """Stop before anything is run."""
         asked.update(placement.device_properties)
         raise hl.HeteroLabError("enough")
 

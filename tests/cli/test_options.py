@@ -31,9 +31,8 @@ def test_all_options_at_once():
 @pytest.mark.parametrize(
     ("arguments", "fact"),
     [
-        (["m", "-n", "0"], "at least 1"),
-        (["m", "-n", "ten"], "at least 1"),
-        (["m", "-w", "-1"], "-w"),
+        (["m", "-n", "ten"], "not a whole number"),
+        (["m", "-w", "1.5"], "-w"),
         (["m", "-b", "0"], "above 0"),
         (["m", "-b", "nan"], "above 0"),
         (["m", "--bogus"], "--bogus"),

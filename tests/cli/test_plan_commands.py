@@ -136,7 +136,7 @@ def _as_text(costs: CostModel, directory) -> dict:
         (["-d", "PLANACC,CPU", "--memory-limit", "GPU=2GiB"], "memory_limit names 'GPU'"),
         (["-d", "PLANACC,CPU", "--memory-limit", "CPU,GPU=2GiB"], "memory_limit names 'GPU'"),
         (["-d", "PLANACC,CPU", "--memory-limit", "2GiB"], "NAME=VALUE"),
-        (["-d", "PLANACC,CPU", "--pin", "^mixed=GPU"], "--pin names 'GPU'"),
+        (["-d", "PLANACC,CPU", "--pin", "^mixed=GPU"], "'^mixed' pins to 'GPU'"),
         (["-d", "PLANACC,CPU", "--pin", "^zzz=CPU"], "zzz"),
         (["-d", "PLANACC,CPU", "--pin", "(=CPU"], "regular expression"),
         (["-d", "PLANACC,CPU", "--pin", "softmax=PLANACC"], "does not support"),
@@ -226,7 +226,7 @@ def test_what_cannot_be_applied_says_why(tmp_path, capsys, costs_file, other_mod
     assert "not a stored affinity" in err(MODEL, costs_file)
     hl.Affinity.automatic(MODEL, "CPU").to_json(tmp_path / "cpu.json")
     assert "another model" in err(other_model, tmp_path / "cpu.json")
-    assert "not a whole number of at least 1" in err(MODEL, frozen, "-n", "0")
+    assert "whole number of at least 1" in err(MODEL, frozen, "-n", "0")
     text = (frozen / "placement.json").read_text()
     whole = json.loads(text)
     for change, message in [

@@ -258,8 +258,7 @@ def test_what_cannot_be_meant_says_so(bad, monkeypatch, capsys, model, image, mo
     assert fact in err
     with commands.warnings_to(print), pytest.raises(kind, match=fact):
         given = cli.parser().parse_args(arguments)
-        commands.check_targets(given)
-        commands.classify(given)
+        cli.COMMANDS["classify"].result(given)
 
 
 def test_without_pillow_the_message_says_what_to_install(digits, monkeypatch):
