@@ -134,7 +134,7 @@ def _run(arguments: Sequence[str]) -> int:
 def _demo(given: argparse.Namespace) -> Any:
     from hetero_lab.cli import demo
 
-    return demo.run(given.export, say=print)
+    return demo.run(given.directory, say=print)
 
 
 _PLACED = "shape property affinity fix"
@@ -271,7 +271,8 @@ classify model.onnx cat.jpg -d CPU --mean 123.7,116.3,103.5 --scale 58.4,57.1,57
         "find_wrong",
         f"model device input tolerance budget costs fault isolate {_PLACED} html quiet emulate",
         exit_code=lambda wrong: _OF_WRONG.get(wrong.kind, FAILED),
-        more="\nThe exit code is 1 if something is wrong, 3 if the budget ended before that was known.",
+        more="\nThe exit code is 1 if something is wrong, 3 if the budget ended before that was "
+        "known.",
     ),
     Command(
         "advise",

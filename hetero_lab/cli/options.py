@@ -203,7 +203,12 @@ OPTIONS = {
     "csv": Option("--csv", "FILE", "write the summary as CSV"),
     "export": Option("--export", "DIR", "write all tables as CSV"),
     "fault": Option("--export", "DIR", "write what shows the fault with openvino and numpy alone"),
-    "demo": Option("--export", "DIR", "write there", parse={"default": "hetero_lab_demo"}),
+    "demo": Option(
+        "--export",
+        "DIR",
+        "write there (%(default)s)",
+        parse={"dest": "directory", "default": "hetero_lab_demo"},
+    ),
     "html": Option("--html", "FILE", "write a page with sentences, figures and tables"),
     "affinity-out": Option("--affinity-out", "FILE", "write the affinity, .json or .csv"),
     "deploy": Option("--deploy", "DIR", "write the advised placement, with its contract"),
