@@ -92,6 +92,8 @@ class CompiledPlacement:
     def __call__(self, inputs: Inputs) -> dict[str, np.ndarray]:
         """Infer once; return name → fresh array in the model's own output order.
 
+        Element types that NumPy lacks are widened exactly, bf16 to float32 for instance.
+
         Raises
         ------
         InputError
@@ -173,6 +175,9 @@ def compile(
     Returns
     -------
     CompiledPlacement
+        Call it with inputs. An output whose element type NumPy lacks comes as the smallest type
+        that holds its values exactly: bf16 and f8 as float32, so that
+        ``output.astype(ml_dtypes.bfloat16)`` loses nothing; packed integers as int8 or uint8.
 
     Raises
     ------

@@ -173,6 +173,8 @@ class ParallelExecutor:
     def __call__(self, inputs: Inputs) -> dict[str, np.ndarray]:
         """Infer once; return name → fresh array in the model's own output order.
 
+        Element types that NumPy lacks are widened exactly, bf16 to float32 for instance.
+
         Raises
         ------
         InputError

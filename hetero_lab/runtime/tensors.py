@@ -1,7 +1,8 @@
-"""Arrays into tensors and back, also of element types that NumPy does not have.
+"""Arrays into tensors and back, also of element types that NumPy lacks.
 
-The runtime passes such a tensor off as an array of the same width: bf16 as float16, f8 and packed
-types as bytes. Read like that the numbers are wrong.
+The runtime presents such a tensor as an array of the same width: bf16 as float16, f8 and packed
+types as bytes. Read that way, the numbers are wrong. They come back widened instead, exactly: only
+ml_dtypes could keep the type, and not every installation has it.
 """
 
 from __future__ import annotations
