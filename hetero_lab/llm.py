@@ -14,6 +14,6 @@ if TYPE_CHECKING:
         plan_phases as plan_phases,
         plan_static_phases as plan_static_phases,
     )
-    from hetero_lab.runtime.tokenizer import detokenize as detokenize, tokenize as tokenize
+    from hetero_lab.runtime.generation import detokenize as detokenize, tokenize as tokenize
 
 __all__, __getattr__, __dir__ = facade.attach(__name__)  # pyright: ignore[reportUnsupportedDunderAll]

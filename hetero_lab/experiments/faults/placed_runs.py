@@ -21,8 +21,7 @@ from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import partition_of
 from hetero_lab.placement.placement import BoundPlacement, Placement
 from hetero_lab.runtime.compiled import check_cuts, labelled_clone
-from hetero_lab.runtime.infer_once import affinities_of, infer_once
-from hetero_lab.runtime.pieces import TensorKey, cut_pieces
+from hetero_lab.runtime.pieces import TensorKey, affinities_of, cut_pieces, infer_once
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.runtime.transparent import TransparentModel, with_tensors_as_outputs
 from hetero_lab.tables import scratch_directory

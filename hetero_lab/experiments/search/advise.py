@@ -7,7 +7,6 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
@@ -375,7 +374,7 @@ class _Inquiry:
 
     def _make_variants(self) -> None:
         """Quantise the model, where there are examples to calibrate with."""
-        if not isinstance(self.settings.data, Dataset) or find_spec("nncf") is None:
+        if not isinstance(self.settings.data, Dataset):
             return
         self.progress.begin("quantise")
         try:

@@ -37,7 +37,7 @@ from hetero_lab.experiments.workers.requests import (
     SetUp,
     WarmUp,
 )
-from hetero_lab.runtime.infer_once import infer_file
+from hetero_lab.runtime.pieces import infer_file
 
 
 def answer(bench: Bench, request: AnyRequest) -> Any:
