@@ -34,7 +34,7 @@ class Pieces:
 
 
 def outgoing(graph: OpGraph, ops: Collection[str]) -> tuple[TensorKey, ...]:
-    """Return the tensors of a set of ops that something outside of the set reads."""
+    """Return the tensors of a set of ops that are read outside the set."""
     inside = {graph.index_of[name] for name in ops}
     return tuple(
         (graph.ops[index].name, port)
@@ -64,8 +64,8 @@ def cut_pieces(
 ) -> Pieces:
     """Cut disjoint sets of ops out of a clone of the model.
 
-    What a piece reads from outside becomes an input of its own, so that the pieces stay
-    unconnected; what is read outside becomes an output. Ops keep their friendly names.
+    A tensor that a piece reads from outside becomes an input of its own, so that the pieces stay
+    unconnected; a tensor that is read outside becomes an output. Ops keep their friendly names.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def as_type(output: Any, kind: ov.Type) -> Any:
 
 
 def build_model(results: list[Any], sinks: list[Any], parameters: list[Any], name: str) -> ov.Model:
-    """Build a model; the runtime wants another call where there are sinks."""
+    """Build a model; with sinks, the runtime has another constructor."""
     parts: list[Any] = [results, *([sinks] if sinks else []), parameters, name]
     build: Any = ov.Model  # its stubs do not know the form with sinks
     return build(*parts)
@@ -168,7 +168,7 @@ def infer_file(
     outputs: str,
     core: ov.Core,
 ) -> dict[str, str]:
-    """Do the same with a model and arrays from files; write the outputs to a file.
+    """Run :func:`infer_once` on a model and arrays from files; write the outputs to a file.
 
     ``affinities`` maps every node to a device, as files do not keep them.
     """

@@ -1,7 +1,7 @@
 """Quantised variants of a model, made by NNCF.
 
-A variant is a prepared model like any other: it can be placed, swept and frozen. What NNCF
-prints stays out of the way.
+A variant is a prepared model like any other: it can be placed, swept and frozen. NNCF's own
+output is silenced.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TARGETS = ("ANY", "CPU", "GPU", "NPU")
 MODES = (
     "int8_sym", "int8_asym", "int4_sym", "int4_asym", "nf4", "mxfp4", "mxfp8_e4m3", "fp8_e4m3",
 )  # fmt: skip
-_lock = threading.Lock()  # NNCF's logger and progress bars are the process's
+_lock = threading.Lock()  # NNCF's logger and progress bars are global
 
 
 def quantize(
@@ -63,7 +63,7 @@ def quantize(
     model
         Anything that :func:`hetero_lab.load` takes; it is not changed.
     calibration
-        Examples that are like what the model will see: ``hl.dataset(name).calibration``, or
+        Examples that resemble the real inputs: ``hl.dataset(name).calibration``, or
         any sequence of inputs or pairs (inputs, label). Inputs are as for
         :func:`hetero_lab.compile`: a dict by name, a list, or an array. The labels are not used.
     preset
@@ -71,10 +71,9 @@ def quantize(
         not centred; ``"performance"`` quantises everything symmetrically.
     target_device
         The device whose int8 kernels to quantise for: ``"CPU"``, ``"GPU"``, ``"NPU"``, or
-        ``"ANY"`` for what all of them can run.
+        ``"ANY"`` for kernels that all of them have.
     ignored
-        What to leave as it is: names of ops, types of ops, or regular expressions
-        (``re.search`` in the name).
+        Ops to leave unchanged: names, types, or regular expressions (``re.search`` in the name).
     subset_size
         How many examples to use at most.
     fast_bias_correction
@@ -86,7 +85,7 @@ def quantize(
     Returns
     -------
     openvino.Model
-        A prepared model with FakeQuantize ops in front of what runs in int8.
+        A prepared model with FakeQuantize ops in front of the ops that run in int8.
 
     Raises
     ------
@@ -134,7 +133,7 @@ def quantize_prepared(
     fast_bias_correction: bool = True,
     progress: bool = True,
 ) -> PreparedModel:
-    """Do what :func:`quantize` does with a model that is already prepared."""
+    """Quantise as :func:`quantize` does, a model that is already prepared."""
     names = _ignored_ops(prepared.graph, ignored)
     _check_not_quantized(prepared.graph)
     examples = calibration_inputs(prepared, calibration, subset_size)
@@ -174,7 +173,7 @@ def compress_weights(
         ``"int8_sym"``, ``"int8_asym"``; or with fewer bits ``"int4_sym"``, ``"int4_asym"``,
         ``"nf4"``, ``"mxfp4"``, ``"mxfp8_e4m3"``, ``"fp8_e4m3"``, meant for large matmuls.
     ignored
-        What to leave as it is, as for :func:`quantize`.
+        Ops to leave unchanged, as for :func:`quantize`.
     ratio, group_size
         For the modes with fewer than 8 bits: the share of weights in that mode, the others are
         in int8; and how many weights share a scale.
@@ -225,7 +224,7 @@ def compress_weights(
 def _run(
     run: Callable[[Any], ov.Model], prepared: PreparedModel, verb: str, progress: bool
 ) -> PreparedModel:
-    """Run NNCF and prepare what it made; its errors become QuantizationErrors."""
+    """Run NNCF and prepare the model that it makes; its errors become QuantizationErrors."""
     name = shorten(prepared.graph.name or "the model")
     with _lock, Progress(f"{verb} {name}", show=progress) as bar, _kept_quiet(bar) as nncf:
         try:
@@ -242,7 +241,7 @@ def _run(
 
 @contextlib.contextmanager
 def _kept_quiet(bar: Progress) -> Iterator[Any]:
-    """Import NNCF, silence what it prints, and show its progress in our bar."""
+    """Import NNCF, silence its output, and show its progress in our bar."""
     import nncf
     from nncf.common.logging import nncf_logger, track_progress
 
@@ -343,7 +342,7 @@ def _without_label(example: Any, n_inputs: int) -> Any:
 
 
 def _ignored_ops(graph: OpGraph, ignored: str | Sequence[str]) -> list[str]:
-    """Return the names of the ops that names, types or patterns stand for."""
+    """Return the names of the ops that match names, types or patterns."""
     wanted = [ignored] if isinstance(ignored, str) else ignored
     if not isinstance(wanted, Iterable) or not all(isinstance(w, str) for w in wanted):
         raise ArgumentError(
@@ -389,7 +388,7 @@ def _check_not_quantized(graph: OpGraph) -> None:
 
 
 def _check_gained(before: PreparedModel, after: PreparedModel, what: str, names: list[str]) -> None:
-    """Raise if nothing was quantised: NNCF itself says nothing then."""
+    """Raise if nothing was quantised, for NNCF is silent about it."""
     if _n_quantized(after.graph) > _n_quantized(before.graph):
         return
     without = f" outside the {len(names)} ignored ops" if names else ""

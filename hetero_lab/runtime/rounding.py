@@ -1,4 +1,4 @@
-"""What rounding does to numbers, and to sums of many; the range of a precision."""
+"""The effect of rounding on numbers and on long sums; the range of a precision."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hetero_lab.runtime.pieces import TensorKey
 # Relative rounding error of one value. That of f32 is 6e-8; functions such as exp and tanh are
 # computed by approximations of about 1e-5, each device by its own.
 UNIT = {"f32": 1e-5, "f16": 2.0**-11, "bf16": 2.0**-8, "i8": 2.0**-8, "u8": 2.0**-8}
-# Values below the first may become zero, and are at most the second apart; those above the third
-# become infinite, some of them because what they are made of is rounded.
+# Below SUBNORMAL a value may be flushed to zero; subnormals lie _SMALLEST apart. Above LARGEST it
+# may become infinite: a tenth below the largest number, as its operands are rounded as well.
 SUBNORMAL = {"f16": 2.0**-14}
 _SMALLEST = {"f16": 2.0**-24}
 LARGEST = {"f16": 0.9 * 65504}
@@ -32,17 +32,17 @@ _CONVOLUTIONS = frozenset(
 
 @dataclass(frozen=True)
 class Rounding:
-    """What rounding can do to a tensor.
+    """How far rounding can move a tensor.
 
     Attributes
     ----------
     farthest
-        How far it can move the elements that are not lost, as a Euclidean norm.
+        The largest Euclidean norm of the deviation, of the elements that are not lost.
     lost
-        True for each element that depends on a number outside of the range of its precision, or
-        on one that rounding makes infinite or no number. Nothing can be said about these.
+        True for each element that depends on a number outside the range of its precision, or on
+        one that rounding turns into infinity or NaN. Nothing can be said about these.
     most_odd
-        How many elements it can make infinite or no number at once, wherever they are.
+        The largest number of elements that become infinite or NaN at once, wherever they are.
     """
 
     farthest: float
@@ -50,7 +50,7 @@ class Rounding:
     most_odd: float
 
     def explains(self, value: np.ndarray, reference: np.ndarray) -> bool:
-        """Whether a tensor may be as it is by rounding."""
+        """Whether rounding alone may explain a tensor."""
         if value.shape != reference.shape:
             return self.farthest == np.inf
         odd = is_odd(value, reference) & ~self.lost
@@ -82,12 +82,13 @@ class Sum:
         one_sided = self._terms_have_one_sign(values)
         if self.op_type == "CumSum":
             return self._running_sum(values, precision), one_sided
-        # What is narrower than f16 is added up in f32 by all hardware that has it.
+        # All hardware with bf16 or eight bits accumulates them in f32.
         if precision != "f16":
             return 0.0, True
         finite = value[np.isfinite(value)]
         usual = float(np.sqrt(np.mean(finite * finite))) if finite.size else 0.0
-        # Terms of both signs make partial sums as large as other elements are.
+        # With terms of both signs, partial sums may be larger than their result: about as large as
+        # the other elements.
         partial = np.abs(value) if one_sided else np.hypot(value, usual)
         return UNIT[precision] * np.sqrt(self.n_terms) * partial, one_sided
 
@@ -100,8 +101,8 @@ class Sum:
         error = UNIT[precision] * np.sqrt(np.cumsum(made * made, self.axis))
         terms = values.get(self.source)
         if precision in ("f16", "bf16") and terms is not None:
-            # Equal terms are rounded alike, so that their errors add up: seen in the precision,
-            # to the nearest and, as some kernels do, towards zero.
+            # Equal terms are rounded alike, so their errors add up instead of cancelling. The sum
+            # is simulated in the precision: to nearest and, as some kernels do, towards zero.
             exact = np.moveaxis(forward(terms).astype(np.float64), self.axis, 0)
             for towards_zero in (False, True):
                 seen, total = np.empty_like(exact), np.zeros(exact.shape[1:])
@@ -147,7 +148,7 @@ def distance(value: np.ndarray, reference: np.ndarray, without: np.ndarray | Non
 
 
 def is_odd(value: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    """Return where two tensors of one shape differ in what is infinite or no number."""
+    """Return where one of two tensors of equal shape is infinite or NaN and the other differs."""
     if reference.dtype.kind != "f":
         return np.zeros(reference.shape, bool)
     both_finite = np.isfinite(value) & np.isfinite(reference)
@@ -155,7 +156,7 @@ def is_odd(value: np.ndarray, reference: np.ndarray) -> np.ndarray:
 
 
 def size(value: np.ndarray) -> float:
-    """Return the Euclidean norm of what is finite in a tensor."""
+    """Return the Euclidean norm of the finite elements of a tensor."""
     if value.dtype.kind not in "fiub":
         return 1.0
     wide = value.astype(np.float64)
@@ -169,16 +170,16 @@ def noise(
     summed: np.ndarray | float,
     keeps_sign: bool,
 ) -> np.ndarray:
-    """Scale random numbers to offsets such as rounding makes; ``summed`` is the error of a sum."""
+    """Scale random numbers to the size of rounding errors; ``summed`` is the error of a sum."""
     largest = np.abs(value[np.isfinite(value)]).max(initial=0.0)
-    # Eight-bit values lie evenly, so that a small one is as far off as a large one.
+    # Eight-bit values are evenly spaced, so small ones are as far off as large ones.
     relative_to = largest if precision in ("i8", "u8") else np.abs(value)
     with np.errstate(invalid="ignore"):
         scale = np.maximum(
             UNIT[precision] * relative_to, np.maximum(_SMALLEST.get(precision, 0.0), summed)
         )
         offsets = drawn * scale
-    if keeps_sign:  # as rounding does, which leaves zero as it is, too
+    if keeps_sign:  # rounding a single value never crosses zero, and leaves zero as it is
         offsets = np.where(value < 0, np.minimum(offsets, -value), np.maximum(offsets, -value))
         offsets = np.where(value == 0, 0.0, offsets)
     return np.where(np.isfinite(value), offsets, 0.0)
@@ -197,15 +198,15 @@ def drawn_at_once(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def drawn_by_value(value: np.ndarray, precision: str, table: np.ndarray, shift: int) -> np.ndarray:
     """Look up a number for each element by its value, with the element's sign.
 
-    What a precision cannot tell apart is rounded alike, so that in a sum such errors add up, and
-    do not cancel out. ``table`` has 2¹⁶ numbers, ``shift`` says where a tensor begins in it.
+    Values that a precision cannot tell apart are rounded alike, so that their errors add up in a
+    sum instead of cancelling. ``table`` has 2¹⁶ numbers; a tensor begins at ``shift``.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         if precision == "f16":
             cells = np.abs(value).astype(np.float16).view(np.uint16)
         else:
             bits = np.abs(value).astype(np.float32).view(np.uint32)
-            # bf16 is the upper half of f32, to the nearest; all of f32's bits are mixed.
+            # bf16: the upper half of f32, rounded to nearest. f32: a hash of all its bits.
             cells = (bits ^ bits >> 16) & 0xFFFF if precision == "f32" else bits + 0x8000 >> 16
         return table[(cells.astype(np.int64) + shift) % table.size] * np.sign(value)
 
@@ -219,7 +220,7 @@ def _rounded(value: np.ndarray, precision: str, towards_zero: bool) -> np.ndarra
             narrow = np.where(too_large, np.nextafter(narrow, np.float16(0)), narrow)
         return narrow.astype(np.float64)
     bits = np.asarray(value, np.float32).view(np.uint32)
-    if not towards_zero:
+    if not towards_zero:  # to nearest, ties to even: the carry moves up into the upper half
         bits = bits + 0x7FFF + (bits >> 16 & 1)
     bits = bits & np.uint32(0xFFFF0000)
     return bits.view(np.float32).astype(np.float64)

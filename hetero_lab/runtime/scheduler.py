@@ -1,12 +1,15 @@
 """Run the subgraphs of several requests, each as soon as its inputs are there.
 
-A device runs one subgraph at a time: of the oldest request, and of that the one with the longest
-path behind it. There is one thread more than devices, none bound to any, and a call takes part in
-its own thread. Whichever finishes a subgraph starts everything that can start now: asynchronously
-on other devices, so that these do not wait for a thread to wake up, and runs one itself. What was
-started like that is handed to a thread that waits for it, unless the end of it alone lets nothing
-start: then a caller keeps it and waits for it when it has nothing else to do, so that no other
-thread has to wake up. All threads sleep while there is nothing to do.
+A device runs one subgraph at a time: one of the oldest request, and among those the one with the
+longest path to the end. There is one thread more than there are devices; no thread belongs to a
+device, and a caller takes part in its own thread.
+
+The hand-over keeps two things off the critical path. A device must not idle until a thread wakes
+up, so the thread that finishes a subgraph starts everything that can start now: asynchronously on
+other devices, and one subgraph in its own hands. And no thread should wake up for nothing: a run
+that was started is handed to a waiting thread only if its end lets another subgraph start.
+Otherwise the caller keeps the run and waits for it once it has nothing else to do. All threads
+sleep while there is nothing to do.
 """
 
 from __future__ import annotations
@@ -44,14 +47,14 @@ _RANKED_AFTER = 3  # requests after which urgency follows measured times
 
 
 class Dataflow:
-    """Which submodel reads what from which.
+    """The tensors that each submodel reads, and the submodels that make them.
 
     Parameters
     ----------
     submodels
         In execution order.
     parameters
-        The model's Parameters by name, with the index of the input that each is.
+        The model's Parameters by name, each with the index of its input.
     """
 
     def __init__(self, submodels: Sequence[Submodel], parameters: Mapping[str, int]):
@@ -76,7 +79,7 @@ class Dataflow:
             for port, entry in enumerate(s.outputs)
             if entry[0] == "model"
         )
-        # The CPU plugin leaves all outputs that it is given empty if one of them is an input.
+        # The CPU plugin leaves all preset output tensors empty if one output is also an input.
         self.with_own_outputs = {
             s.index
             for s in submodels
@@ -118,10 +121,11 @@ class Slot:
             number: compiled[readers[0][0]].inputs[readers[0][1]].get_element_type()
             for number, readers in self._readers.items()
         }
-        # What is set, and the array that it shares: a request does not keep an array's memory.
+        # The tensors that are set, and the arrays that they share: a request does not keep an
+        # array's memory alive.
         self._set: dict[int, tuple[ov.Tensor, np.ndarray | None]] = {}
         self._copies: dict[int, tuple[ov.Tensor, np.ndarray | None]] = {}
-        # A tensor of unknown shape is there only after its producer has run.
+        # A tensor of unknown shape exists only once its producer has run.
         self._late: list[list[tuple[int, int, int]]] = [[] for _ in compiled]
         for target, port, source, source_port in dataflow.from_others:
             if compiled[source].outputs[source_port].get_partial_shape().is_dynamic:
@@ -129,7 +133,7 @@ class Slot:
             else:
                 tensor = self.requests[source].get_output_tensor(source_port)
                 self.requests[target].set_input_tensor(port, tensor)
-        # What a host's cores write can be written where the caller gets it.
+        # Outputs that the host's cores write go straight into memory that the caller keeps.
         self._fresh: dict[tuple[int, int], ov.Tensor] = {}
         self._given = {
             (subgraph, port): (output.get_element_type(), output.get_shape())
@@ -143,8 +147,8 @@ class Slot:
     def prepare(self, arrays: Sequence[np.ndarray], share: bool) -> None:
         """Set the inputs, and memory for the outputs.
 
-        The arrays are read where they are if they may be shared, for which nobody may change them
-        meanwhile; else they are copied.
+        Arrays that may be shared are read in place, so nobody may change them until the request
+        is over; others are copied.
         """
         for number, readers in self._readers.items():
             array = arrays[number]
@@ -177,7 +181,7 @@ class Slot:
         return tensor
 
     def run(self, index: int) -> None:
-        """Run one subgraph, whose inputs are there."""
+        """Run one subgraph whose inputs are there."""
         self._take_late_inputs(index)
         try:
             self.requests[index].infer(share_outputs=True)  # or each would be copied
@@ -185,7 +189,7 @@ class Slot:
             raise self._failure(index, error) from error
 
     def start(self, index: int) -> None:
-        """Start one subgraph, whose inputs are there, to be waited for."""
+        """Start one subgraph whose inputs are there; :meth:`wait` ends it."""
         self._take_late_inputs(index)
         try:
             self.requests[index].start_async()
@@ -200,7 +204,7 @@ class Slot:
             raise self._failure(index, error) from error
 
     def settle(self, index: int) -> None:
-        """Wait for a subgraph if it runs, whatever comes of it."""
+        """Wait for a subgraph if it runs, ignoring its error."""
         with contextlib.suppress(RuntimeError):
             self.requests[index].wait()
 
@@ -216,7 +220,7 @@ class Slot:
             self.requests[index].set_input_tensor(port, tensor)
 
     def outputs(self, names: Sequence[str]) -> Outputs:
-        """Return the outputs, which no other request changes."""
+        """Return the outputs, in memory that no other request changes."""
         return {
             names[number]: self._fresh.pop((subgraph, port)).data
             if (subgraph, port) in self._fresh
@@ -231,7 +235,7 @@ class Scheduler:
     Parameters
     ----------
     dataflow, compiled
-        The submodels, compiled, and what each reads from which.
+        The compiled submodels, and the tensors that they hand on.
     devices
         The device of each submodel.
     output_names
@@ -258,8 +262,8 @@ class Scheduler:
         }
         self._resting = set(self._ready)  # devices that run nothing
         self._hosts = {d for d, c in zip(devices, compiled, strict=True) if n_threads(c)}
-        self._started: deque[_Run] = deque()  # what no thread waits for yet
-        self._kept: deque[_Run] = deque()  # what the only caller waits for later
+        self._started: deque[_Run] = deque()  # started, and no thread waits for it yet
+        self._kept: deque[_Run] = deque()  # the caller waits for these itself, later
         self._state = threading.RLock()
         self._wake = threading.Condition(self._state)
         self._idle = threading.Condition(self._state)
@@ -280,7 +284,7 @@ class Scheduler:
         ]
         for thread in self._threads:
             thread.start()
-        # A thread that infers while the interpreter takes itself apart would crash.
+        # A thread that infers while the interpreter shuts down would crash.
         atexit.register(self.close, cancel=True)
 
     @property
@@ -301,7 +305,9 @@ class Scheduler:
             The caller is a done callback, whose thread would wait for itself.
         """
         self._refuse_in_callback("called")
-        with interrupts.deferred() as interrupted:  # or what this thread has in hand would be lost
+        with (
+            interrupts.deferred() as interrupted
+        ):  # or the run in this thread's hands would be lost
             job = self._put(arrays, None, share=True)
             with self._state:
                 run = self._take(job)
@@ -310,7 +316,7 @@ class Scheduler:
                 with self._state:
                     self._hand_over()
                 run = self._run(run, job)
-            if run is not None:
+            if run is not None:  # Ctrl-C came: other threads end what this one holds
                 with self._state:
                     job.error = KeyboardInterrupt()
                     self._kept.append(run)
@@ -332,7 +338,7 @@ class Scheduler:
 
     @contextlib.contextmanager
     def idle(self) -> Iterator[Slot]:
-        """Wait until nothing runs, and begin nothing meanwhile; yields what ran last.
+        """Wait until nothing runs, and hold back new requests; yields the slot that ran last.
 
         Raises
         ------
@@ -348,10 +354,10 @@ class Scheduler:
             yield self._free[-1]
 
     def close(self, cancel: bool = False) -> None:
-        """Wait for what was submitted, or cancel what has not begun; leave no thread behind.
+        """Wait for submitted requests, or cancel those not begun; leave no thread behind.
 
-        Called by a done callback it waits for nothing: what is in flight ends by itself, and the
-        threads after it.
+        Called by a done callback, it does not wait: requests in flight end by themselves, and
+        the threads after them.
         """
         self.stop()
         with self._state:
@@ -368,7 +374,7 @@ class Scheduler:
             thread.join()
 
     def stop(self) -> None:
-        """Take no more requests, and end the threads after those in flight; wait for nothing."""
+        """Take no more requests; threads end after those in flight, without waiting for them."""
         atexit.unregister(self.close)
         with self._state:
             self._closing = True
@@ -377,7 +383,7 @@ class Scheduler:
     def _put(
         self, arrays: Sequence[np.ndarray], done: Done | None, *, share: bool = False
     ) -> _InFlight:
-        """Put a request in line; what can start now is not started yet."""
+        """Put a request in line, without starting the subgraphs that could start now."""
         job = _InFlight(next(self._numbers), arrays, share)
         if done is not None:
             job.future.add_done_callback(done)
@@ -424,8 +430,8 @@ class Scheduler:
     def _take(self, own: _InFlight | None = None) -> _Run | None:
         """Take the most urgent subgraph whose device rests; the state is locked.
 
-        If the job of a caller is given it is one of this job, and on the host's cores rather than
-        on another device, for which its thread would only wait.
+        Given a caller's own job, take one of that job, and preferably one on the host's cores:
+        for another device the thread would only wait.
         """
         able = [device for device in self._resting if self._ready[device]]
         if own is not None:
@@ -439,7 +445,7 @@ class Scheduler:
         return _Run(job, index)
 
     def _start_others(self, own: _InFlight | None = None) -> None:
-        """Start all that can start now, for the caller of ``own`` or other threads to wait for."""
+        """Start everything that can start now; the caller of ``own``, or a thread, waits for it."""
         while True:
             with self._state:
                 run = self._take()
@@ -451,9 +457,10 @@ class Scheduler:
                 self._hand_over(every=run.job is not own or len(self._running) > 1)
 
     def _hand_over(self, every: bool = False) -> None:
-        """Have other threads wait for what is kept and lets something start; the state is locked.
+        """Have threads wait for kept runs whose end lets something start; the state is locked.
 
-        The device of such a run has more to do, or a subgraph waits only for this one.
+        That is so if the device of a run has more to do, or if a subgraph waits for this run
+        alone. The caller may be busy with a run of its own then, and the device would idle.
         """
         if not self._kept:
             return
@@ -473,7 +480,7 @@ class Scheduler:
             return self._kept.popleft() if self._kept and self._kept[0].job is own else None
 
     def _work(self, core: int | None) -> None:
-        """Wait for what was started and run what is ready until there is nothing more to come."""
+        """Wait for started runs and run ready subgraphs, until the executor is closed."""
         if core is not None:
             os.sched_setaffinity(0, {core})
         while True:
@@ -487,7 +494,7 @@ class Scheduler:
                 run = self._run(run)
 
     def _run(self, run: _Run, own: _InFlight | None = None) -> _Run | None:
-        """Run a subgraph; return what this thread goes on with, of the job ``own`` if given."""
+        """Run a subgraph; return the thread's next run, one of the job ``own`` if that is given."""
         job, index = run.job, run.index
         run.finish()
         device = self._devices[index]
@@ -510,7 +517,7 @@ class Scheduler:
         if more:
             self._start_others(own)
         if done:
-            # No device waits for this thread while outputs are copied and callbacks run.
+            # Others were started above: no device idles while outputs are copied.
             self._finish(job, job.error)
             if own is None:
                 with self._state:
@@ -542,11 +549,11 @@ class Scheduler:
             self._settle(job, lambda: job.future.set_exception(error))
 
     def _settle(self, job: _InFlight, settle: Callable[[], object]) -> None:
-        """Settle the future of a request, which calls back, and count the request as over."""
+        """Settle the future of a request, which runs its callbacks; then the request is over."""
         outside, self._local.is_calling_back = self._is_calling_back, True
         try:
             settle()
-        except BaseException:  # sys.exit() in a callback ends neither this thread nor a request
+        except BaseException:  # sys.exit() in a callback must not end this thread or a request
             _LOG.exception("A done callback of request %d failed", job.number)
         finally:
             self._local.is_calling_back = outside
@@ -560,7 +567,7 @@ class Scheduler:
         self._retire_if_over()
 
     def _retire_if_over(self) -> None:
-        """End the threads and let go of the requests after the last one; the state is locked."""
+        """After the last request, end the threads and free the slots; the state is locked."""
         if self._closing and not self._running:
             self._free.clear()
             self._wake.notify_all()
@@ -588,7 +595,7 @@ class _InFlight:
     def __init__(self, number: int, arrays: Sequence[np.ndarray], share: bool):
         self.number = number
         self.arrays = arrays
-        self.share = share  # its caller waits, so that the arrays stay as they are
+        self.share = share  # its caller waits, so the arrays do not change
         self.future: Future[Outputs] = Future()
         self.slot: Slot | None = None
         self.missing: list[int] = []
@@ -612,7 +619,7 @@ class _Run:
         self._is_started = False
 
     def start(self) -> None:
-        """Start it; what goes wrong is kept."""
+        """Start it; an error is kept for :meth:`Scheduler._run`."""
         slot = self.job.slot
         assert slot is not None
         if self.job.error is not None:
@@ -625,7 +632,7 @@ class _Run:
             self.error = error
 
     def finish(self) -> None:
-        """Wait for it, or run it here if it was not started; what goes wrong is kept."""
+        """Wait for it, or run it here if it was not started; an error is kept."""
         slot = self.job.slot
         assert slot is not None
         try:
@@ -636,17 +643,17 @@ class _Run:
                 slot.run(self.index)
             else:
                 slot.settle(self.index)
-        except BaseException as error:  # of any kind: nobody else gives the device back
+        except BaseException as error:  # of any kind: the device has to be given back
             self.error = error
         self.ended_s = now()
 
 
 def _separate_cores(n: int, compiled: Sequence[ov.CompiledModel]) -> list[int | None]:
-    """Return a core for each of ``n`` threads to stay on; None for each if they are to be free.
+    """Return a core for each of ``n`` threads to stay on, or None for each to leave them free.
 
-    Linux likes to start a thread on the core of the one that wakes it, and work of less than a
-    few milliseconds is over before the two are moved apart. But a thread is only bound if every
-    model runs on one: those that a runtime starts inherit the core of the one that starts them.
+    Linux tends to start a thread on the core of the thread that wakes it, and work of a few
+    milliseconds is over before the two are moved apart. Threads are bound only if every model
+    runs on a single one: threads that a runtime starts inherit the core of their starter.
     """
     if not sys.platform.startswith("linux") or any(n_threads(model) != 1 for model in compiled):
         return [None] * n
@@ -655,7 +662,7 @@ def _separate_cores(n: int, compiled: Sequence[ov.CompiledModel]) -> list[int | 
 
 
 def n_threads(compiled: ov.CompiledModel) -> int:
-    """Return on how many of the host's threads a model runs; 0 if it runs elsewhere."""
+    """Return the number of host threads that a model runs on; 0 if it runs elsewhere."""
     try:
         return int(compiled.get_property("INFERENCE_NUM_THREADS"))
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""A model with every tensor in sight: what each is, and what rounding or an error does to it."""
+"""A model with every tensor visible: their values, and the effect of rounding or an error."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from hetero_lab.runtime.rounding import (
     sums_of,
 )
 
-_SAMPLES = 12  # chances that rounding of several times its size is given to go wrong
-_MARGIN = 4.0  # so many times
-# More chances, of rounding of its own size, where those do not explain what was seen. If what
-# rounding does is normally distributed, it is farther than so many times the root mean square of
-# what these do in one case of 10,000: Student's t with 16 degrees of freedom.
+_SAMPLES = 12  # runs with exaggerated rounding
+_MARGIN = 4.0  # how much it is exaggerated
+# Further runs, with rounding at its own size, where the exaggerated ones do not explain what was
+# seen. If the effect of rounding is normally distributed, it exceeds _BEYOND times the root mean
+# square of these runs in one case of 10,000: Student's t with 16 degrees of freedom.
 _MORE_SAMPLES = 16
 _BEYOND = 5.13
 _CORRECTIONS = 4
@@ -46,9 +46,9 @@ _CORRECTIONS = 4
 class TransparentModel:
     """A whole model with every tensor an output, and an offset that can be added to each.
 
-    Running it tells the value of every tensor, and how an error at some of them goes on through
-    the rest of the model. It is one compile, and slower than the model by itself, as nothing can
-    be fused.
+    Running it gives the value of every tensor, and shows how an error in some of them propagates
+    through the rest of the model. It takes one compile, and runs more slowly than the model
+    itself, since nothing can be fused.
 
     Parameters
     ----------
@@ -57,18 +57,18 @@ class TransparentModel:
     arrays
         Its inputs.
     compile_model
-        Compiles what is made of it.
+        Compiles the model that is made of it.
     fixed
-        Tensors that are what is said here, whatever the ops make that they are of.
+        Tensors with values given here, whatever their ops make.
 
     Attributes
     ----------
     values
-        Every tensor that ops make from the model's inputs, and the inputs themselves. Floating
+        Every tensor that depends on the model's inputs, and the inputs themselves. Floating
         point is f32, whatever the model's own type.
     before_run
-        Called before each inference, of which an estimate of rounding takes many; what it raises
-        ends the estimate.
+        Called before each inference (an estimate of rounding takes many); an error that it
+        raises ends the estimate.
     """
 
     before_run: Callable[[], None] | None = None
@@ -85,7 +85,7 @@ class TransparentModel:
         self._has_poles, self._divides = bool(poles), not poles.isdisjoint({"Divide", "Power"})
         self._sums = {sum_.op: sum_ for sum_ in sums_of(prepared)}
         for integers in (True, False):
-            # An offset to what decides on a shape would make the shape unknown.
+            # Integers may decide on a shape: with an offset, the shape would become unknown.
             model, self._keys, offsets = _transparent(prepared, fixed or {}, integers=integers)
             if not any(output.get_partial_shape().is_dynamic for output in model.outputs):
                 break
@@ -95,7 +95,7 @@ class TransparentModel:
             self._request.set_input_tensor(index, ov.Tensor(np.ascontiguousarray(array)))
         for index, key in enumerate(offsets, start=len(arrays)):
             port = model.inputs[index]
-            # Where a shape depends on data, zero is broadcast to it.
+            # Where a shape depends on data, a single zero is broadcast to it.
             shape = [d.get_length() if d.is_static else 1 for d in port.get_partial_shape()]
             zero = np.zeros(shape, port.get_element_type().to_dtype())
             self._zeros[key] = (index, ov.Tensor(zero))
@@ -135,7 +135,7 @@ class TransparentModel:
     def _try(
         self, offsets: Mapping[TensorKey, np.ndarray], wanted: Collection[TensorKey]
     ) -> dict[TensorKey, np.ndarray]:
-        """Do the same; return nothing of what another shape does not allow."""
+        """Do the same; leave out tensors whose shape the offsets have changed."""
         try:
             made = self.run(offsets, wanted)
         except RuntimeError:
@@ -153,18 +153,19 @@ class TransparentModel:
         seen: Mapping[TensorKey, np.ndarray] | None = None,
         seed: int = 0,
     ) -> dict[TensorKey, Rounding]:
-        """Return what rounding in some ops can do to tensors.
+        """Return how far rounding in some ops can move tensors.
 
-        What the ops read and what they make is moved at random by up to four times the rounding
-        error of their precision, twelve times over; the farthest that each tensor went counts.
-        This is Monte Carlo arithmetic (Parker 1997): it knows how the model amplifies rounding.
-        One more run makes infinite what is too large for a precision, and one makes zero what is
-        too small to be normal in it, or was moved across zero.
+        The tensors that the ops read and make are moved at random by up to four times the
+        rounding error of their precision, in twelve runs; the largest deviation of each tensor
+        counts. This is Monte Carlo arithmetic (Parker 1997), which takes into account how the
+        model amplifies rounding. One more run makes values infinite that are too large for a
+        precision, and another one sets those to zero that are subnormal in it or that rounding
+        moved across zero.
 
-        Where a model scrambles numbers (a sine of a large one is any sine), more noise does not
-        move a tensor farther, so that the margin is none. Of what is seen and not explained so
-        far, it is then estimated how rounding of its own size is distributed, as stochastic
-        arithmetic does (Vignes 1993).
+        Where a model scrambles numbers (the sine of a large number can be anything), more noise
+        does not move a tensor farther, so the exaggeration gives no margin. For tensors that were
+        ``seen`` and are not explained yet, the distribution of rounding at its own size is then
+        estimated, as in stochastic arithmetic (Vignes 1993).
 
         Parameters
         ----------
@@ -173,7 +174,7 @@ class TransparentModel:
         wanted
             The tensors in question.
         seen
-            What some of these are in the placement.
+            The values of some of these in the placement.
         """
         noisy = self._touched(precisions)
         sums = {
@@ -182,7 +183,8 @@ class TransparentModel:
             if key[0] in self._sums and key[0] in precisions
         }
         overflow = self.beyond_range(precisions)
-        # What is divided by zero has the sign of the zero, which a sum with another one forgets.
+        # x/0 is infinite with the sign of the zero, which adding an offset to that zero loses: the
+        # elements cannot be judged.
         lost = {
             key: np.isinf(self.values[key])
             if self._divides and self.values[key].dtype.kind == "f"
@@ -194,12 +196,12 @@ class TransparentModel:
                 lost[key] |= ~_same(value, self.values[key])
         far: dict[TensorKey, list[float]] = {key: [] for key in wanted}
         n_odd: dict[TensorKey, list[int]] = {key: [] for key in wanted}
-        # What rounding may make exactly zero: subnormals, and what it moves across zero.
+        # Rounding may flush subnormals to zero, and so may it values that it moves across zero.
         zero = {
             key: np.abs(self.values[key]) < SUBNORMAL.get(precision, 0.0)
             for key, precision in noisy.items()
         }
-        far_out: dict[TensorKey, np.ndarray] = {}  # beyond the range only when noise is added
+        far_out: dict[TensorKey, np.ndarray] = {}  # out of range only with noise
         watched = {key for key, p in noisy.items() if p in LARGEST or self._has_poles}
 
         def look(offsets: Mapping[TensorKey, np.ndarray]) -> None:
@@ -213,7 +215,7 @@ class TransparentModel:
             for key in wanted:
                 reference = self.values[key]
                 if key not in made:
-                    far[key].append(np.inf)  # what rounding can change the shape of can be anything
+                    far[key].append(np.inf)  # a shape that depends on rounding: anything goes
                     n_odd[key].append(0)
                     continue
                 odd = is_odd(made[key], reference)
@@ -223,7 +225,7 @@ class TransparentModel:
 
         rng = np.random.default_rng(seed)
         for drawn in self._draws(noisy, _SAMPLES // 2, rng):
-            # In both directions, so that what is at the edge of a function's domain leaves it.
+            # In both directions, so that values at the edge of a function's domain leave it.
             for factor in (_MARGIN, -_MARGIN):
                 look(_offsets(self.values, noisy, sums, drawn, factor))
         flushed = self._flushed(zero)
@@ -242,7 +244,8 @@ class TransparentModel:
             for key, value in (seen or {}).items()
             if not known[key].explains(value, self.values[key])
         }
-        # What is unscaled goes no farther than what is scaled did at most.
+        # Rounding at its own size is bounded by exaggerated rounding: if even that bound explains
+        # nothing, the further runs are not worth their time.
         most = {
             key: replace(known[key], farthest=_BEYOND * known[key].farthest, most_odd=np.inf)
             for key in doubtful
@@ -259,7 +262,11 @@ class TransparentModel:
     def _draws(
         self, noisy: Mapping[TensorKey, str], n: int, rng: np.random.Generator
     ) -> Iterator[dict[TensorKey, np.ndarray]]:
-        """Draw numbers between -1 and 1 in three ways in turn, as errors depend on each other."""
+        """Draw numbers between -1 and 1 in three ways in turn.
+
+        Rounding errors may be independent, all in one direction (truncation), or equal for equal
+        values; each way adds up differently in a sum.
+        """
         for turn in range(n):
             if turn % 3 == 0:
                 yield {key: drawn_by_place(self.values[key], rng) for key in noisy}
@@ -274,11 +281,11 @@ class TransparentModel:
                 }
 
     def _flushed(self, zero: Mapping[TensorKey, np.ndarray]) -> dict[TensorKey, np.ndarray]:
-        """Return offsets that make zero what a mask for each tensor says, if any does."""
+        """Return offsets that set to zero the elements in a mask for each tensor."""
         masks = {key: mask & (self.values[key] != 0) for key, mask in zero.items()}
         masks = {key: mask for key, mask in masks.items() if mask.any()}
         offsets = {key: np.where(mask, -self.values[key], 0.0) for key, mask in masks.items()}
-        # What is made of zeros has another value before its own offset is added.
+        # Zeros upstream change a tensor before its own offset is added, so correct a few times.
         for _ in range(_CORRECTIONS if masks else 0):
             made = self._try(offsets, masks.keys())
             if not made:
@@ -293,7 +300,7 @@ class TransparentModel:
         return offsets
 
     def _touched(self, precisions: Mapping[str, str]) -> dict[TensorKey, str]:
-        """Return the tensors that ops read and make, with the lowest precision of any of these."""
+        """Return the tensors that ops read and make, each with the lowest precision among them."""
         lowest: dict[TensorKey, str] = {}
         for precision in sorted(set(precisions.values()), key=UNIT.__getitem__):
             ops = [op for op, own in precisions.items() if own == precision]
@@ -306,7 +313,7 @@ class TransparentModel:
         }
 
     def beyond_range(self, precisions: Mapping[str, str]) -> dict[TensorKey, np.ndarray]:
-        """Return offsets that make infinite what has no number in the precision of some ops."""
+        """Return offsets that make values infinite that overflow in the precision of some ops."""
         offsets = {}
         for key, precision in self._touched(precisions).items():
             value = self.values[key]
@@ -320,7 +327,7 @@ class TransparentModel:
 
 
 def _has_pole(graph: OpGraph, op: Op) -> bool:
-    """Whether an op makes infinite or no number of zeros that rounding can make."""
+    """Whether an op turns a zero, which rounding can make, into infinity or NaN."""
     if op.type == "Divide":
         return op.inputs[1][0] not in graph.constant_side
     return op.type in ("Log", "Power")
@@ -340,7 +347,7 @@ def _offsets(
 
 
 def _farthest(seen: Sequence[float]) -> float:
-    """Return what rounding hardly goes beyond; the last of what it did was without a margin."""
+    """Return a bound that rounding hardly exceeds; the last samples are without a margin."""
     unscaled = np.asarray(seen[-_MORE_SAMPLES:], float)
     return max(*seen, _BEYOND * float(np.sqrt(np.mean(unscaled * unscaled))))
 
