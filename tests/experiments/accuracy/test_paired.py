@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from hetero_lab.errors import ArgumentError
-from hetero_lab.experiments.accuracy.evaluate import paired_drop
-from hetero_lab.statistics import wilson_interval
+from hetero_lab.statistics import paired_drop, wilson_interval
 
 
 def test_wilson_interval_is_that_of_the_book():
