@@ -103,6 +103,31 @@ def deferred() -> Generator[Callable[[], bool], None, None]:
         signal.raise_signal(signal.SIGINT)
 
 
+class UntilInterrupted:
+    """A block that Ctrl-C ends without ending the call, where something is worth keeping.
+
+    ``interrupted`` tells whether it did. Where there is nothing to keep yet, ``KeyboardInterrupt``
+    passes, as it does outside of the block.
+
+    Parameters
+    ----------
+    worth_keeping
+        Tells, when Ctrl-C comes, whether anything was done by then.
+    """
+
+    def __init__(self, worth_keeping: Callable[[], object] = lambda: True):
+        self._worth_keeping = worth_keeping
+        self.interrupted = False
+
+    def __enter__(self) -> UntilInterrupted:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        came = kind is not None and issubclass(kind, KeyboardInterrupt)
+        self.interrupted = came and bool(self._worth_keeping())
+        return self.interrupted
+
+
 def set_aside(result: object) -> None:
     """Keep something from which the call that runs now can go on, if it is interrupted.
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.errors import ArgumentError, shorten
+from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.model.read import Source
 from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve
 from hetero_lab.progress import Progress
@@ -276,17 +277,14 @@ def evaluate_placed(
     examples, correct, name, output = data
     exact, run = F32Reference(reference), compile_placed(placed)
     answers: list[Answer] = []
-    interrupted = False
-    with Progress("evaluate", show=progress, total=len(examples), unit="examples") as bar:
-        try:
-            for answer in judge(run, exact, examples, correct=correct, output=output):
-                answers.append(answer)
-                bar.advance()
-        except KeyboardInterrupt:
-            if not answers:
-                raise
-            interrupted = True
-    return Evaluation(run.placement.label, name, tuple(answers), interrupted)
+    with (
+        Progress("evaluate", show=progress, total=len(examples), unit="examples") as bar,
+        UntilInterrupted(lambda: answers) as until,
+    ):
+        for answer in judge(run, exact, examples, correct=correct, output=output):
+            answers.append(answer)
+            bar.advance()
+    return Evaluation(run.placement.label, name, tuple(answers), until.interrupted)
 
 
 def read_data(data: Any, metric: Metric | Correct | None = None) -> ReadData:

@@ -13,7 +13,7 @@ import numpy as np
 from hetero_lab.backend.bound import BoundModel
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import CompileError, names_at_hand, shorten
-from hetero_lab.experiments.workers.process import WorkerError, WorkerProcess
+from hetero_lab.experiments.workers.process import LastingWorker, WorkerError
 from hetero_lab.experiments.workers.requests import InferFile, SetUp
 from hetero_lab.experiments.workers.set_up import Limits
 from hetero_lab.model.read import PreparedModel, save
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 Hook = Callable[["ov.Model", Sequence[tuple[str, frozenset[str]]]], None]
 
-# A device hangs if it takes longer than this share of what is left of the budget, and than so many
-# times what it took at most until now; or, without a budget, longer than some compile.
+# A device counts as hung once it takes longer than this share of the budget that is left, and than
+# so many times its slowest answer so far; or, without a budget, longer than any compile should.
 _SHARE_OF_BUDGET = 0.25
 _TIMES_SLOWER = 4.0
 _TIMEOUT_S = 300.0
@@ -199,14 +199,13 @@ class PlacedRuns:
 
 
 class _Worker:
-    """Infers in a process that is started again when it has died."""
+    """Infers in a process of its own, through files."""
 
     def __init__(self, core: ov.Core, watch: Stopwatch, command: Sequence[str] | None):
         self._watch, self._slowest_s = watch, 0.0
         emulated = [spec.to_json() for spec in emulated_devices(core).values()]
-        self._set_up = SetUp(models={}, emulated=emulated)
-        self._limits = Limits(command=tuple(command) if command else None)
-        self._process: WorkerProcess | None = None
+        limits = Limits(command=tuple(command) if command else None)
+        self._worker = LastingWorker(SetUp(models={}, emulated=emulated), limits)
         self._files = ExitStack()
         self._directory: Path = self._files.enter_context(scratch_directory())
 
@@ -217,33 +216,25 @@ class _Worker:
         properties: Mapping[str, Any],
         arrays: Sequence[np.ndarray],
     ) -> tuple[list[np.ndarray], dict[str, str]]:
-        if self._process is None:
-            self._process = WorkerProcess(self._set_up, self._limits)
         path, inputs, outputs = (self._directory / f"{n}" for n in ("m.xml", "in.npz", "out.npz"))
         save(model, path)
         named: dict[str, Any] = {f"in{index}": array for index, array in enumerate(arrays)}
         np.savez(inputs, **named)
         began_s, left_s = self._watch.elapsed_s, self._watch.left_s
         patience_s = max(_SHARE_OF_BUDGET * left_s, _TIMES_SLOWER * self._slowest_s)
-        try:
-            request = InferFile(
-                path=str(path),
-                target=target,
-                properties=dict(properties),
-                affinities=affinities_of(model) if target.startswith("HETERO:") else None,
-                inputs=str(inputs),
-                outputs=str(outputs),
-            )
-            hints = self._process.ask(request, timeout_s=min(patience_s, left_s, _TIMEOUT_S))
-        except WorkerError as error:
-            if error.died:
-                self._process = None
-            raise
+        request = InferFile(
+            path=str(path),
+            target=target,
+            properties=dict(properties),
+            affinities=affinities_of(model) if target.startswith("HETERO:") else None,
+            inputs=str(inputs),
+            outputs=str(outputs),
+        )
+        hints = self._worker.ask(request, timeout_s=min(patience_s, left_s, _TIMEOUT_S))
         self._slowest_s = max(self._slowest_s, self._watch.elapsed_s - began_s)
         with np.load(outputs) as made:
             return [made[f"out{index}"] for index in range(len(made.files))], hints
 
     def close(self) -> None:
-        if self._process is not None:
-            self._process.kill()  # it may be compiling
+        self._worker.kill()
         self._files.close()

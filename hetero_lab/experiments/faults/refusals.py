@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hetero_lab.backend.bound import BoundModel, bind
@@ -11,8 +12,9 @@ from hetero_lab.backend.devices import check_device, device_names, supported_ops
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import CompileError, DeviceError, names_at_hand, shorten
 from hetero_lab.experiments.faults.minimal_set import minimal_set
-from hetero_lab.experiments.workers.process import WorkerError, WorkerProcess
+from hetero_lab.experiments.workers.process import LastingWorker, WorkerError
 from hetero_lab.experiments.workers.requests import Compile, Job, SetUp
+from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.model.read import Source, save
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import predict
@@ -121,46 +123,40 @@ def find_refused(
     current = placed.affinity
     found: list[Refusal] = []
     fixes: dict[str, str] = {}
-    interrupted = False
-    with scratch_directory() as directory, Progress("find refused ops", show=progress) as bar:
-        path = directory / "model.xml"
-        save(placed.bound.model, path)
-        prober = _Prober(placed, str(path), timeout_s, bar)
-        try:
-            while (error := prober.refuses(current)) and len(found) < _MOST_REFUSALS:
-                refusal, target = _one(placed.bound, current, prober, fallback, error)
-                found.append(refusal)
-                fixes.update(dict.fromkeys(refusal.ops, target))
-                current = current.fix(ops=dict.fromkeys(refusal.ops, target), core=placed.core)
-        except KeyboardInterrupt:
-            if not found:
-                raise
-            interrupted = True
-        finally:
-            prober.close()
-    return Refusals(tuple(found), fixes, current, interrupted)
+    with (
+        scratch_directory() as directory,
+        Progress("find refused ops", show=progress) as bar,
+        _Prober(placed, directory / "model.xml", timeout_s, bar) as prober,
+        UntilInterrupted(lambda: found) as until,
+    ):
+        while (error := prober.refuses(current)) and len(found) < _MOST_REFUSALS:
+            refusal, target = _one(placed.bound, current, prober, fallback, error)
+            found.append(refusal)
+            fixes.update(dict.fromkeys(refusal.ops, target))
+            current = current.fix(ops=dict.fromkeys(refusal.ops, target), core=placed.core)
+    return Refusals(tuple(found), fixes, current, until.interrupted)
 
 
 class _Prober:
-    """Asks a worker to compile an affinity; starts a new one when that one dies."""
+    """Asks a worker whether it compiles an affinity."""
 
-    def __init__(
-        self,
-        placed: BoundPlacement,
-        path: str,
-        timeout_s: float,
-        progress: Progress,
-    ):
+    def __init__(self, placed: BoundPlacement, path: Path, timeout_s: float, progress: Progress):
+        save(placed.bound.model, path)
         emulated = [spec.to_json() for spec in emulated_devices(placed.core).values()]
-        self._set_up = SetUp(models={"model": path}, emulated=emulated)
+        self._worker = LastingWorker(SetUp(models={"model": str(path)}, emulated=emulated))
         self._properties = {
             **{d: dict(p) for d, p in placed.placement.device_properties.items()},
             **placed.properties,
         }
         self._timeout_s = timeout_s
         self._progress = progress
-        self._worker: WorkerProcess | None = None
         self._known: dict[Affinity, str] = {}
+
+    def __enter__(self) -> _Prober:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._worker.kill()
 
     def refuses(self, affinity: Affinity) -> str:
         """Return what the runtime says against an affinity, or an empty string."""
@@ -169,14 +165,7 @@ class _Prober:
             self._progress.note(f"{len(self._known)} compiles")
         return self._known[affinity]
 
-    def close(self) -> None:
-        if self._worker is not None:
-            self._worker.kill()  # it may be compiling
-            self._worker = None
-
     def _probe(self, affinity: Affinity) -> str:
-        if self._worker is None:
-            self._worker = WorkerProcess(self._set_up)
         job = Job(
             key="probe",
             label="probe",
@@ -187,8 +176,6 @@ class _Prober:
         try:
             self._worker.ask(Compile(job=job), timeout_s=self._timeout_s)
         except WorkerError as error:
-            if error.died:
-                self._worker = None
             return str(error)
         return ""
 

@@ -210,3 +210,28 @@ class WorkerProcess:
             detail = f"{name}{hint} {detail}".strip()
             return WorkerError(f"crashed (signal {-code})", detail, died=True, crashed=True)
         return WorkerError(f"crashed (exit code {code})", detail, died=True, crashed=True)
+
+
+class LastingWorker:
+    """A worker process that is started when it is asked, and again after it has died."""
+
+    def __init__(self, set_up: SetUp, limits: Limits | None = None):
+        self._set_up, self._limits = set_up, limits
+        self._process: WorkerProcess | None = None
+
+    def ask(self, request: Request[Answer], *, timeout_s: float) -> Answer:
+        """Ask as :meth:`WorkerProcess.ask` does."""
+        if self._process is None:
+            self._process = WorkerProcess(self._set_up, self._limits)
+        try:
+            return self._process.ask(request, timeout_s=timeout_s)
+        except WorkerError as error:
+            if error.died:
+                self._process = None
+            raise
+
+    def kill(self) -> None:
+        """End the process at once, for it may be compiling."""
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
