@@ -14,7 +14,7 @@ from hetero_lab.experiments.faults.placed_runs import PlacedRuns
 from hetero_lab.experiments.faults.verdict import verdict
 from hetero_lab.experiments.faults.ways_around import Way, WaysAround
 from hetero_lab.experiments.faults.wrong import Kind, Wrong, WrongSet
-from hetero_lab.experiments.faults.wrong_sets import WrongOps, WrongSets
+from hetero_lab.experiments.faults.wrong_sets import WrongOps, WrongSetSearch
 from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.model.language import refuse_language_model
 from hetero_lab.model.read import Source
@@ -155,7 +155,7 @@ class _FaultSearch:
     """What is wrong, and the way around it, in turn until the outputs are right."""
 
     def __init__(self, expected: Expected, costs: CostModel | None):
-        self.expected, self.sets = expected, WrongSets(expected)
+        self.expected, self.sets = expected, WrongSetSearch(expected)
         self.around = WaysAround(expected, self.sets.found, costs)
 
     def run(self) -> Wrong:

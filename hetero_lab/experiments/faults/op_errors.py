@@ -9,7 +9,7 @@ import numpy as np
 from hetero_lab.errors import HeteroLabError
 from hetero_lab.experiments.faults.expected import SHARE, BudgetOverError, Expected, relative_to
 from hetero_lab.experiments.faults.wrong import OpError
-from hetero_lab.experiments.faults.wrong_sets import WrongSets
+from hetero_lab.experiments.faults.wrong_sets import WrongSetSearch
 from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.runtime.pieces import TensorKey, outgoing
@@ -17,7 +17,7 @@ from hetero_lab.runtime.rounding import Rounding, distance
 
 
 def op_errors(
-    expected: Expected, sets: WrongSets, *, interrupted: bool
+    expected: Expected, sets: WrongSetSearch, *, interrupted: bool
 ) -> tuple[tuple[OpError, ...], bool]:
     """Run the placement once more with its tensors in sight, and bring all together.
 
@@ -42,7 +42,7 @@ def op_errors(
 
 def _brought_together(
     expected: Expected,
-    sets: WrongSets,
+    sets: WrongSetSearch,
     arrived: Mapping[TensorKey, np.ndarray],
     rounding: Mapping[TensorKey, Rounding],
 ) -> tuple[OpError, ...]:
@@ -87,7 +87,7 @@ def _rounding(expected: Expected) -> dict[TensorKey, Rounding]:
         return {}
 
 
-def _arrived(expected: Expected, sets: WrongSets) -> dict[TensorKey, np.ndarray]:
+def _arrived(expected: Expected, sets: WrongSetSearch) -> dict[TensorKey, np.ndarray]:
     """Return the tensors of the placement, but for those whose sight would undo a fault."""
     graph = expected.graph
     inside: set[TensorKey] = set()

@@ -8,14 +8,14 @@ from hetero_lab.errors import names_at_hand
 from hetero_lab.experiments.faults.expected import Expected
 from hetero_lab.experiments.faults.ways_around import Way, WaysAround, n_moved
 from hetero_lab.experiments.faults.wrong import Kind, doubt
-from hetero_lab.experiments.faults.wrong_sets import WrongOps, WrongSets
+from hetero_lab.experiments.faults.wrong_sets import WrongOps, WrongSetSearch
 
 
 def verdict(
     kind: Kind,
     way: Way,
     expected: Expected,
-    sets: WrongSets,
+    sets: WrongSetSearch,
     around: WaysAround,
     *,
     complete: bool,
@@ -42,7 +42,7 @@ def verdict(
     return " ".join(sentences)
 
 
-def _seen(expected: Expected, sets: WrongSets) -> str:
+def _seen(expected: Expected, sets: WrongSetSearch) -> str:
     if expected.refused:
         return "The placement does not run"
     if np.isnan(expected.before) and expected.random:
@@ -79,7 +79,7 @@ def _blame(found: list[WrongOps]) -> str:
     return " ".join(sentences)
 
 
-def _tested(expected: Expected, sets: WrongSets, complete: bool) -> str:
+def _tested(expected: Expected, sets: WrongSetSearch, complete: bool) -> str:
     """Say how much was run by itself, where nothing of it is wrong."""
     if complete and sets.could_all_run():
         return "No op and no subgraph is wrong with the reference's inputs."

@@ -33,7 +33,7 @@ class WrongOps:
     untried: tuple[str, ...] = ()
 
 
-class WrongSets:
+class WrongSetSearch:
     """The sets of ops that were run by themselves, and those of them that are wrong.
 
     Attributes
