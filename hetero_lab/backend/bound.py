@@ -1,7 +1,7 @@
-"""A prepared model bound to the Core that it is asked about and compiled by.
+"""A prepared model bound to the Core that compiles it.
 
-Public functions bind what they were given once; below them nothing is prepared again and no
-Core is picked.
+Public functions bind their arguments once; below them nothing is prepared again, and no Core is
+chosen.
 """
 
 from __future__ import annotations
@@ -45,5 +45,5 @@ class BoundModel:
 
 
 def bind(model: Source, core: ov.Core | None = None) -> BoundModel:
-    """Prepare a model and bind it to a Core, the shared one if none is given."""
+    """Prepare a model and bind it to a Core, by default the shared one."""
     return BoundModel(prepare(model), keep(core or shared_core()))

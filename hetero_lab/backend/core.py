@@ -14,16 +14,14 @@ def environment_of_a_child(**more: str) -> dict[str, str]:
     """Return this process's environment and ``more``, for a process that imports openvino.
 
     ``CI`` is OpenVINO's own switch against telemetry. ``import openvino`` forks: from a thread,
-    a child reports the import to Google Analytics. Such a child can hang in a lock that was taken
+    a child reports the import to Google Analytics. Such a child can hang in a lock that was held
     when it was forked, and if its parent dies first, it keeps the parent's pipes open, so that
-    their end is never seen.
+    readers never see their end.
     """
     return {**os.environ, "CI": "true", **more}
 
 
 _kept: dict[int, ov.Core] = {}
-
-
 _extended: list[ov.Core] = []
 
 
@@ -34,7 +32,7 @@ def shared_core() -> ov.Core:
     """
     core = _one_core()
     if not _extended:
-        _extended.append(core)  # first: what registers a device may ask for the shared Core
+        _extended.append(core)  # first, because an extension may ask for the shared Core
         add_devices(core)
     return core
 
@@ -57,11 +55,12 @@ def scratch_core() -> ov.Core:
 
 
 def keep(core: ov.Core) -> ov.Core:
-    """Return a core that stays for as long as the process lives.
+    """Keep a core alive for as long as the process lives, and return it.
 
-    Each CPU plugin of OpenVINO 2026.4 gives the thread that loads it a signal stack, and unmaps
-    that when it goes. If cores go in another order than they came, or in another thread, a thread
-    is left with an unmapped signal stack, and the next signal (Ctrl-C) ends the process.
+    Each CPU plugin of OpenVINO 2026.4 gives the thread that loads it a signal stack, and unmaps it
+    when it is unloaded. If cores are destroyed in another order than they were made, or in another
+    thread, a thread is left with an unmapped signal stack, and the next signal (Ctrl-C) ends the
+    process.
     """
     _kept[id(core)] = core
     return core

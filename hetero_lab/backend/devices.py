@@ -41,14 +41,14 @@ _looked_at: set[tuple[str, str, str]] = set()  # fingerprint, emulated device, o
 
 
 def devices(*, core: ov.Core | None = None) -> pd.DataFrame:
-    """List the devices here and, for each plugin that offers none, why.
+    """List the devices here and, for each plugin that offers none, the reason.
 
     Returns
     -------
     pandas.DataFrame
         One row per device or deviceless plugin: ``device``, ``available``, ``full_name``,
         ``type``, ``capabilities``, ``emulated_on`` (empty for a real device), ``problem`` (why it
-        is not available, or what to know before using it).
+        is not available, or a warning about its use).
 
     Examples
     --------
@@ -142,7 +142,7 @@ def support(model: Source, devices: Sequence[str], *, core: ov.Core | None = Non
     -------
     pandas.DataFrame
         Ops in topological order, without Parameters, Constants and Results: ``op``,
-        ``op_type`` and one bool column a device.
+        ``op_type`` and one bool column per device.
 
     Raises
     ------
@@ -206,7 +206,7 @@ def supported_ops(bound: BoundModel, device: str) -> frozenset[str]:
 
 
 def _tell_of_misspelt_types(graph: OpGraph, fingerprint: str, spec: EmulatedDevice) -> None:
-    """Warn once of op types of an emulated device that look like one of the model's, misspelt."""
+    """Warn once of op types of an emulated device that look like misspelt ones of the model."""
     here = {op.type for op in graph}
     named = spec.unsupported | (spec.supported or frozenset())
     for op_type in sorted(named - here):
@@ -241,7 +241,7 @@ def _allowed(spec: EmulatedDevice, op_type: str) -> bool:
 
 
 def _asked(core: ov.Core, device: str, key: str) -> Any:
-    """Return a property of a device; ``""`` if it has none of that name, as not every one has."""
+    """Return a property of a device, ``""`` if the device lacks it."""
     try:
         return core.get_property(device, key)
     except Exception:
@@ -266,12 +266,12 @@ def _device_row(core: ov.Core, name: str, spec: EmulatedDevice | None) -> dict[s
 
 
 def is_foreign_gpu(device: str, full_name: str) -> bool:
-    """Whether a device is the GPU plugin's, on a card that is not Intel's."""
+    """Return whether the GPU plugin runs a device on a card that is not Intel's."""
     return device.partition(".")[0] == "GPU" and "intel" not in full_name.lower()
 
 
 def has_own_memory(device: str, core: ov.Core) -> bool:
-    """Whether tensors are copied to a device: it calls itself discrete, as a graphics card does."""
+    """Return whether tensors are copied to a device: graphics cards report to be discrete."""
     return _type_of(core, device) == "discrete"
 
 
@@ -284,7 +284,7 @@ def precisions(device: str, *, core: ov.Core) -> list[str]:
 
 
 def unsupported_message(devices: Sequence[str], ops: Sequence[tuple[str, str]]) -> str:
-    """Say which ops none of these devices supports, as (name, type), and the way out."""
+    """Say which ops, given as (name, type), none of these devices supports, and the way out."""
     shown = names_at_hand([f"{name} ({op_type})" for name, op_type in ops])
     if len(devices) == 1:
         fact = f"{devices[0]} does not support {len(ops)} of the ops placed on it: {shown}"

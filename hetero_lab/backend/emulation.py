@@ -28,7 +28,7 @@ _registries: weakref.WeakKeyDictionary[ov.Core, dict[str, EmulatedDevice]] = (
 
 @dataclass(frozen=True)
 class EmulatedDevice:
-    """The specification of an emulated device; JSON-able, so that it can travel to a worker.
+    """The specification of an emulated device; as JSON it travels to workers.
 
     ``contrast`` holds properties for the base device that make the difference between the two
     real (a lower precision here against f32 there, or more threads here against one there).
@@ -42,7 +42,7 @@ class EmulatedDevice:
     contrast: Mapping[str, Any] = field(default_factory=dict)
 
     def allows(self, op_type: str) -> bool:
-        """Whether the emulated device claims this op type."""
+        """Return whether the emulated device claims this op type."""
         if self.supported is not None:
             return op_type in self.supported
         return op_type not in self.unsupported

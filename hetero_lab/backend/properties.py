@@ -39,7 +39,7 @@ def merged_properties(*levels: Mapping[str, Mapping[str, Any]]) -> dict[str, dic
 
 
 def check_by_device(given: Any) -> Mapping[str, Any]:
-    """Return what was given as ``device_properties=`` if it maps devices to something."""
+    """Return ``device_properties=`` if it is a mapping."""
     if not isinstance(given, Mapping):
         raise ArgumentError(
             "device_properties= maps devices to properties, for instance "
@@ -83,7 +83,7 @@ def check_properties(
                 f"{shorten(str(key))} {why} of {device}.{did_you_mean(str(key), known)} "
                 f"Properties that can be set: {names_at_hand(known, most=40)}."
             )
-    trial = ov.Core()  # what one check sets must not reach the next
+    trial = ov.Core()  # a new one, so that values of one check do not reach the next
     for key, value in properties.items():
         _check_value(trial, device, real, key, value, readable=access.get(key) == "RW")
     return dict(properties)
@@ -93,7 +93,7 @@ def _check_value(
     trial: ov.Core, device: str, real: str, key: str, value: Any, *, readable: bool
 ) -> None:
     problem = f"{shorten(str(value))} is not a value for {key} of {device}"
-    # The runtime takes a NumPy scalar for an opaque object and drops it without a word.
+    # The runtime takes a NumPy scalar for an opaque object and silently drops it.
     if value is None or isinstance(value, Mapping | list | tuple | set | bytes | np.generic):
         raise PropertyError(
             f"{problem}: it must be a number, a string or a bool of Python, or a property's enum."
@@ -112,7 +112,7 @@ def _check_value(
     try:
         trial.set_property(real, {key: value})
         if readable:
-            trial.get_property(real, key)  # some wrong values show up only here
+            trial.get_property(real, key)  # some wrong values fail only here
     except Exception as error:
         raise PropertyError(f"{problem}. The runtime says: {last_line(error)}.") from error
     if key == _PRECISION:
@@ -120,7 +120,7 @@ def _check_value(
 
 
 def _check_precision(device: str, real: str, value: Any) -> None:
-    """Raise for a precision that the device lacks: CPU takes it, and computes in another one."""
+    """Raise for a precision that the device lacks: the CPU plugin would silently use another."""
     asked = str(plain({_PRECISION: value})[_PRECISION])
     asked = _OTHER_NAMES.get(asked.upper(), asked)
     if asked not in _OTHER_NAMES.values():  # f32 is everywhere, dynamic is the device's choice

@@ -49,8 +49,8 @@ def emulate(
         a placement win over them.
     faster_by
         ``"precision"`` lets it run in the lowest floating-point precision that the base has,
-        ``"threads"`` on all cores, ``"auto"`` whichever this machine can do. The returned
-        specification's ``contrast`` are the properties to give to the base for comparison.
+        ``"threads"`` on all cores, ``"auto"`` in whichever way this machine supports. The returned
+        specification's ``contrast`` holds the properties to give to the base for comparison.
 
     Returns
     -------
@@ -61,7 +61,7 @@ def emulate(
     DeviceError
         The name is taken or cannot be used, or the base is not here.
     ArgumentError
-        Both ``supported`` and ``unsupported`` are given, or ``faster_by`` cannot be done here.
+        Both ``supported`` and ``unsupported`` are given, or ``faster_by`` is impossible here.
     PropertyError
         A property that the base does not know.
 

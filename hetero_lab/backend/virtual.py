@@ -1,8 +1,8 @@
 """Virtual devices: AUTO, MULTI and BATCH, which run a whole model on devices that they choose.
 
 They take no affinities. AUTO and MULTI cannot start an emulated device by its alias ("get_default_
-context is not supported"), so they are given the name of its plugin behind the proxy. And they
-know hardware by its full name: MULTI over a device and its emulation runs on one of the two.
+context is not supported"), so they are given the name of its plugin behind the proxy. They tell
+hardware apart by its full name: MULTI over a device and its emulation runs on only one of them.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _NUMBERED = re.compile(r"(?P<device>[^()]+)(\((?P<number>[1-9][0-9]*)\))?")
 class VirtualDevice:
     """``AUTO:GPU,CPU``, ``MULTI:GPU,CPU`` or ``BATCH:GPU(8)``.
 
-    ``numbers`` has for each device the size of a batch, or how many requests MULTI has in flight
-    on it at most (``MULTI:GPU(3),CPU(1)``); ``None`` where OpenVINO chooses.
+    ``numbers`` holds for each device the batch size, or the most requests that MULTI keeps in
+    flight on it (``MULTI:GPU(3),CPU(1)``); ``None`` where OpenVINO chooses.
     """
 
     kind: str
@@ -49,7 +49,7 @@ class VirtualDevice:
     def check(self, core: ov.Core) -> None:
         """Raise DeviceError for a device that is missing or named twice.
 
-        OpenVINO leaves out what is not here without a word.
+        OpenVINO silently leaves out missing devices.
         """
         for device in self.devices:
             check_device(device, core)
@@ -88,12 +88,12 @@ class VirtualDevice:
 
 
 def virtual_device(name: str, core: ov.Core) -> VirtualDevice | None:
-    """Read the name of a virtual device; ``None`` if it is none. A bare ``AUTO`` means all devices.
+    """Read the name of a virtual device, ``None`` for others. A bare ``AUTO`` means all devices.
 
     Raises
     ------
     DeviceError
-        It begins like one and cannot be read.
+        It begins like one but cannot be read.
     """
     if name in ("AUTO", "MULTI"):
         emulated = emulated_devices(core)
@@ -102,12 +102,12 @@ def virtual_device(name: str, core: ov.Core) -> VirtualDevice | None:
 
 
 def parse_virtual(name: str) -> VirtualDevice | None:
-    """Read the name of a virtual device that names its devices; ``None`` if it is none.
+    """Read the name of a virtual device that names its devices; ``None`` for others.
 
     Raises
     ------
     DeviceError
-        It begins like one and cannot be read.
+        It begins like one but cannot be read.
     """
     kind, _, rest = name.partition(":")
     if kind not in KINDS:
@@ -118,14 +118,14 @@ def parse_virtual(name: str) -> VirtualDevice | None:
     matches = [_NUMBERED.fullmatch(part) for part in parts]
     if kind == "BATCH" and (len(parts) != 1 or None in matches):
         raise DeviceError(
-            f"{shorten(name)} is no device of BATCH. It takes one device, perhaps with a batch "
+            f"{shorten(name)} is not a device of BATCH. It takes one device, perhaps with a batch "
             "size: 'BATCH:GPU' or 'BATCH:GPU(8)'."
         )
     found = [(match["device"].strip(), match["number"]) for match in matches if match]
     if len(found) < len(parts) or (kind == "AUTO" and any(number for _, number in found)):
         raise DeviceError(
-            f"{shorten(name)} is no device of {kind}. Only MULTI takes how many requests may be "
-            "in flight on a device: 'MULTI:GPU(3),CPU(1)'."
+            f"{shorten(name)} is not a device of {kind}. Only MULTI takes a number of requests "
+            "for each device: 'MULTI:GPU(3),CPU(1)'."
         )
     return VirtualDevice(
         kind,

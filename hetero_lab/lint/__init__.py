@@ -1,1 +1,1 @@
-"""What is awkward about a placement, and the remedy. Pure: no runtime."""
+"""Problems of a placement and their remedies. Pure: no runtime."""

@@ -1,4 +1,4 @@
-"""Causes: the findings of a placement, grouped by what keeps their ops apart."""
+"""Causes: the findings of a placement, grouped by the reason why their ops are apart."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _MOST_TYPES = 4
 def with_causes(context: LintContext, findings: Sequence[Finding]) -> list[Finding]:
     """Return findings with their causes.
 
-    The cause is that some device cannot run ops of the finding, or ops next to them on another
-    device. Findings with the same such devices share a cause, whatever the types of the ops.
+    A cause names the devices that cannot run ops of the finding, or ops next to them on another
+    device. Findings with the same such devices share a cause, whatever the types of their ops.
     """
     refused = [_refused(context, finding.ops) for finding in findings]
     types: dict[str, Counter[str]] = {}
@@ -70,9 +70,9 @@ def summary_lines(findings: pd.DataFrame, most: int = 4) -> list[str]:
     Parameters
     ----------
     findings
-        What lint returned.
+        The result of lint.
     most
-        Causes that are shown.
+        The number of causes to show.
     """
     if not len(findings):
         return ["No findings."]

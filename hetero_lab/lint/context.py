@@ -1,4 +1,4 @@
-"""Lint context: a placement with everything that the rules of :func:`hetero_lab.lint` ask of it."""
+"""Lint context: a placement with everything that the rules of :func:`hetero_lab.lint` need."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAMED = 3  # ops in a sentence
 
 
 class Costs(Protocol):
-    """What lint asks of a cost model; :class:`hetero_lab.planning.cost_model.CostModel` is one."""
+    """The part of :class:`hetero_lab.planning.cost_model.CostModel` that lint uses."""
 
     @property
     def devices(self) -> tuple[str, ...]: ...
@@ -40,8 +40,8 @@ class Finding:
     """Something that makes a placement slow or impossible, and the way out.
 
     ``remedy`` maps ops to devices, ready for ``affinity.fix(ops=remedy)``; it is empty where
-    there is none. ``cost_us`` is the predicted latency now minus that after the remedy, 0 where
-    there is none and None without a cost model. ``cause`` is what keeps the ops apart from their
+    there is none. ``cost_us`` is the predicted latency now minus that after the remedy, 0 without
+    a remedy and None without a cost model. ``cause`` says why the ops are apart from their
     neighbours; findings with the same cause belong together.
     """
 
@@ -57,7 +57,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Draft:
-    """What a rule found, before its remedies were tried.
+    """A finding of a rule before its remedies were tried.
 
     Parameters
     ----------
@@ -71,14 +71,14 @@ class Draft:
         Whether the finding is gone, given the subgraph of every node after a remedy; None if
         every option removes it, whatever else happens.
     slack
-        By how much a remedy may change the number of subgraphs and crossings together; None if
+        The largest change that a remedy may make to the sum of subgraphs and crossings; None if
         that does not matter. With costs the prediction decides instead.
     weight
-        Bytes, or with costs µs, that it affects: the heaviest is tried first.
+        The bytes (with costs: µs) that it affects: the heaviest is tried first.
     must_save
         Whether it is only a finding if its remedy lowers the prediction.
     stuck
-        What to say where no remedy is known.
+        The advice if no remedy is known.
     """
 
     rule: str
@@ -95,7 +95,7 @@ class Draft:
 
 @dataclass(frozen=True)
 class Exchange:
-    """What one subgraph exchanges with the others."""
+    """The tensors that one subgraph exchanges with the others."""
 
     feeds: frozenset[int]
     fed_by: frozenset[int]
@@ -145,12 +145,12 @@ class LintContext:
         return tuple(tuple(index_of[op] for op in s.ops) for s in self.partition.subgraphs)
 
     def subgraphs(self) -> Iterator[tuple[Subgraph, tuple[int, ...], Exchange]]:
-        """Yield each subgraph with its placeable ops and what it exchanges."""
+        """Yield each subgraph with its placeable ops and its exchange."""
         return zip(self.partition.subgraphs, self.members, self.links, strict=True)
 
     @cached_property
     def links(self) -> tuple[Exchange, ...]:
-        """For each subgraph, what it exchanges with others."""
+        """The exchange of each subgraph with the others."""
         subgraphs = self.partition.subgraphs
         feeds: list[set[int]] = [set() for _ in subgraphs]
         fed_by: list[set[int]] = [set() for _ in subgraphs]
@@ -205,7 +205,11 @@ class LintContext:
 
     @cached_property
     def _bundles(self) -> dict[int, tuple[int, ...]]:
-        """For each op that can be moved, all ops that have to move with it."""
+        """For each op that can be moved, all ops that have to move with it.
+
+        These are the ops of one leader and of one state; a set with an op whose device is decided
+        by an input or constant cannot be moved.
+        """
         group = DisjointSet(self.graph.placeable)
         # An affinity from a file may name other leaders than the graph does.
         leaders = ((n.name, n.leader) for n in self.affinity.nodes)
@@ -223,7 +227,7 @@ class LintContext:
         return bundles
 
     def move(self, nodes: Iterable[int], device: str) -> dict[str, str]:
-        """Return the remedy that brings ops to a device; empty if there is none."""
+        """Return the remedy that moves ops to a device; empty if there is none."""
         every: set[int] = set()
         for index in nodes:
             if index not in self._bundles:
@@ -236,7 +240,7 @@ class LintContext:
         return {name: device for name in names if self.affinity[name] != device}
 
     def moves(self, nodes: Iterable[int], devices: Iterable[str]) -> tuple[dict[str, str], ...]:
-        """Return the remedies that bring ops to one of the devices."""
+        """Return the remedies that move ops to one of the devices."""
         wanted = tuple(nodes)
         options = (self.move(wanted, device) for device in dict.fromkeys(devices))
         return tuple(option for option in options if option)
@@ -250,7 +254,7 @@ class LintContext:
         return Affinity(nodes, devices)
 
     def merged(self, nodes: Sequence[int]) -> Callable[[np.ndarray], bool]:
-        """Return a test for whether some ops are no longer a subgraph of their own."""
+        """Return a test whether some ops are no longer a subgraph of their own."""
         wanted, placeable = list(nodes), self.is_placeable
 
         def gone(ids: np.ndarray) -> bool:
@@ -277,6 +281,6 @@ class LintContext:
 
 
 def together(nodes: Sequence[int]) -> Callable[[np.ndarray], bool]:
-    """Return a test for whether some ops share one subgraph."""
+    """Return a test whether some ops share one subgraph."""
     wanted = list(nodes)
     return lambda ids: bool((ids[wanted] == ids[wanted[0]]).all())

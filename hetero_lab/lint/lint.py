@@ -1,4 +1,4 @@
-"""The check of a placement for difficult topologies, as a table."""
+"""The check of a placement for awkward topologies and known wrong ops, as a table."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class FoundSet(Protocol):
 
 
 class WrongSets(Protocol):
-    """What :func:`hetero_lab.find_wrong` returns, as far as it concerns lint."""
+    """The part of the result of :func:`hetero_lab.find_wrong` that lint uses."""
 
     @property
     def sets(self) -> Sequence[FoundSet]: ...
@@ -61,10 +61,10 @@ def lint(
     wrong: WrongSets | None = None,
     core: ov.Core | None = None,
 ) -> pd.DataFrame:
-    """Look for difficult topologies in a placement: what is wrong, and what to do about it.
+    """Look for awkward topologies in a placement and for their remedies.
 
-    It runs nothing, so it knows of wrong numbers only what :func:`hetero_lab.find_wrong` found.
-    Search where a profile or a sweep says that outputs are ``different`` or ``not a number``.
+    Nothing is run, so wrong numbers are known only from :func:`hetero_lab.find_wrong`. Search with
+    it if a profile or a sweep says that outputs are ``different`` or ``not a number``.
 
     Parameters
     ----------
@@ -74,10 +74,10 @@ def lint(
         An Affinity, a Placement, ``"HETERO:ACC,CPU"`` or ``"CPU"``.
     costs
         A cost model of the same model. Findings are then priced, two more rules apply, and a
-        remedy may use any device of it; without costs, any device of the affinity. Devices that
-        are not here may be placed on if the costs know them.
+        remedy may use any of its devices; without costs, any device of the affinity. A placement
+        may use devices that are not here if the costs know them.
     wrong
-        What :func:`hetero_lab.find_wrong` found in the same model.
+        The result of :func:`hetero_lab.find_wrong` for the same model.
 
     Returns
     -------
@@ -90,8 +90,8 @@ def lint(
           ``cut-quantization`` (apart from its quantiser an op loses its int8 kernel),
           ``ping-pong`` (A → B → A for little), ``tiny-subgraph``, ``copy-only``; with costs
           also ``slow-device`` and ``dear-boundary``; with ``wrong`` also ``wrong-numbers``, for
-          ops that are still together on the device that computes them wrong; and the names of
-          rules that other packages bring
+          ops that are still together on the device that computes them wrongly; and the rules of
+          other packages
         - ``severity``: ``error``, ``warning``, or ``info`` where nothing can or should be done
         - ``ops``: list of names
         - ``finding``, ``advice``: sentences
@@ -113,9 +113,9 @@ def lint(
     -----
     Each remedy is tried on the predicted partition, which takes up to 5 µs a node. So that an
     answer takes about 0.1 s, 15,000 divided by the number of nodes are tried, at least 8 and at
-    most 200, those that affect most bytes (with costs: µs) first. What is left has no remedy
-    and says so in its advice, but for the remedy of a ``cycle`` without costs, which needs no
-    trial; a ``dear-boundary`` that is left is not listed.
+    most 200, those that affect most bytes (with costs: µs) first. Findings whose turn does not come
+    have no remedy, and their advice says so; except that a ``cycle`` without costs needs no trial,
+    and a ``dear-boundary`` is not listed.
 
     Examples
     --------
@@ -161,7 +161,7 @@ def lint(
 
 
 def able_ops(bound: BoundModel, device: str) -> frozenset[str]:
-    """Return the ops that can go to a device with all that follows them there."""
+    """Return the ops that can go to a device together with their followers."""
     graph, supported = bound.graph, supported_ops(bound, device)
     refused = {
         graph.leader[op.index]
@@ -196,7 +196,7 @@ def to_frame(found: list[Finding], *, priced: bool) -> pd.DataFrame:
 
 
 def wrong_sets(wrong: WrongSets, partition: Partition) -> tuple[FoundSet, ...]:
-    """Return the sets that are as they were found: in one subgraph on their device."""
+    """Return the sets that are still as they were found: in one subgraph on their device."""
     subgraphs = [(subgraph.device, frozenset(subgraph.ops)) for subgraph in partition.subgraphs]
     return tuple(
         found
@@ -208,7 +208,7 @@ def wrong_sets(wrong: WrongSets, partition: Partition) -> tuple[FoundSet, ...]:
 def wrong_findings(
     wrong: WrongSets, sets: Sequence[FoundSet], affinity: Affinity, costs: Costs | None = None
 ) -> list[Finding]:
-    """Return a finding for each set; its remedy is what the search moved to mend it."""
+    """Return a finding for each set; its remedy is the move by which the search mended it."""
     findings = []
     for found in sets:
         remedy = {op: device for op, device in wrong.fix.items() if op in found.ops}

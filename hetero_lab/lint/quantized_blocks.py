@@ -1,9 +1,9 @@
-"""Quantised blocks: which ops run in int8, thanks to which quantisers, and what undoes that.
+"""Quantised blocks: the ops that run in int8, the quantisers that enable it, and cuts between them.
 
-A device runs a convolution or matmul in int8 if it sees in one subgraph where its input was
-quantised. Across a boundary a FakeQuantize hands over f32: the values are those of int8, but the
-other side does not know that, and takes its f32 or bf16 kernel. An int8 tensor may cross, if the
-other side has some FakeQuantize of its own: without one OpenVINO's CPU plugin takes a model for
+A device runs a convolution or matmul in int8 if the quantiser of its input is in the same
+subgraph. Across a boundary a FakeQuantize hands over f32: the values are those of int8, but the
+other side does not know that and uses its f32 or bf16 kernel. An int8 tensor may cross if the
+other side has some FakeQuantize of its own: without one, OpenVINO's CPU plugin takes a model for
 one that is not quantised. The tests check all of this on the runtime.
 """
 
@@ -53,7 +53,7 @@ class Block:
 
     @property
     def above(self) -> tuple[int, ...]:
-        """All that must be in one subgraph with the op."""
+        """All ops that must share a subgraph with the op."""
         return tuple(sorted((*self.quantizers, *self.between)))
 
 
@@ -76,7 +76,7 @@ def quantized_blocks(graph: OpGraph) -> tuple[Block, ...]:
 
 
 def has_small_weights(graph: OpGraph, index: int) -> bool:
-    """Whether a node of the constant side is made from values of at most 8 bits."""
+    """Return whether a node of the constant side is made from values of at most 8 bits."""
     queue = [index]
     while queue:
         op = graph.ops[queue.pop()]
@@ -87,14 +87,14 @@ def has_small_weights(graph: OpGraph, index: int) -> bool:
 
 
 def is_small(graph: OpGraph, index: int, port: int = 0) -> bool:
-    """Whether a tensor has elements of at most 8 bits, booleans aside."""
+    """Return whether a tensor has elements of at most 8 bits, booleans aside."""
     return _SMALL.match(graph.ops[index].outputs[port].element_type) is not None
 
 
 def _trace(
     graph: OpGraph, index: int, quantizers: set[int], between: set[int], origins: set[int]
 ) -> bool:
-    """Collect what lies between a tensor and its quantisers; ``False`` if it is not quantised."""
+    """Collect the ops between a tensor and its quantisers; ``False`` if it is not quantised."""
     queue, seen = [index], {index}
     while queue:
         op = graph.ops[queue.pop()]
@@ -116,7 +116,7 @@ def _trace(
 
 
 def _dequantizing(graph: OpGraph, index: int) -> tuple[int, ...]:
-    """Return the ops from a conversion of small integers up to here, if that is what it is."""
+    """Return the ops of a dequantisation of small integers that ends here; empty if none does."""
     chain: list[int] = []
     while True:
         op = graph.ops[index]
@@ -139,7 +139,7 @@ def _origin(graph: OpGraph, index: int) -> tuple[int, ...]:
 
 
 def cut_quantization(context: LintContext) -> Iterator[Draft]:
-    """Find boundaries between a quantiser and the ops that would run in int8 thanks to it."""
+    """Find boundaries between a quantiser and the ops that it would let run in int8."""
     home = context.partition.home
     blocks = quantized_blocks(context.graph)
     quantizing = {home[op.index] for op in context.graph if op.type == FAKE_QUANTIZE}
@@ -196,7 +196,7 @@ def cut_quantization(context: LintContext) -> Iterator[Draft]:
 
 
 def _other_blocks_lost(blocks: Sequence[Block], home: np.ndarray) -> Callable[[np.ndarray], bool]:
-    """Return the test whether blocks that are whole now are cut after a remedy."""
+    """Return a test whether a remedy cuts blocks that are whole now."""
     pairs = np.array([(index, block.op) for block in blocks for index in block.above])
     kept = pairs[home[pairs[:, 0]] == home[pairs[:, 1]]]
     return lambda ids: bool((ids[kept[:, 0]] != ids[kept[:, 1]]).any())

@@ -1,4 +1,4 @@
-"""Apply the rules, and try the remedies: does a finding go away, and what does that save?"""
+"""Apply the rules and try the remedies: which findings go away, and how much time is saved."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _NAMES = frozenset({
 _RANK = {ERROR: 0, "warning": 1, INFO: 2}
 _NODES_TRIED = 15_000  # nodes times remedies: a trial takes 1 to 4 µs a node
 _LEAST, _MOST = 8, 200
-_ROUNDS = 4  # of following all remedies: the first one makes most of the difference
+_ROUNDS = 4  # of following all remedies: the first makes most of the difference
 
 
 def most_remedies(n_nodes: int) -> int:
-    """Return how many remedies are tried on a model: 8 of one with 1,800 nodes."""
+    """Return how many remedies are tried on a model: 8 if it has 1,800 nodes."""
     return max(_LEAST, min(_MOST, _NODES_TRIED // max(1, n_nodes)))
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a remedy leads to."""
+    """The partition after a remedy, and its predicted latency."""
 
     ids: np.ndarray  # the subgraph of every node
     n_subgraphs: int
@@ -51,14 +51,14 @@ class Outcome:
 
 @dataclass(eq=False)
 class Trials:
-    """Tries remedies, each once, until none of the allowed number is left."""
+    """Tries remedies, each once, up to a limit."""
 
     context: LintContext
     left: int
     done: dict[frozenset[tuple[str, str]], Outcome] = field(default_factory=dict)
 
     def outcome(self, remedy: Mapping[str, str]) -> Outcome | None:
-        """Return what a remedy leads to, or None if no trial is left."""
+        """Return the outcome of a remedy, or None if no trial is left."""
         key = frozenset(remedy.items())
         if key not in self.done:
             if not self.left:
@@ -107,7 +107,7 @@ def find_problems(
     Returns
     -------
     list of Finding
-        Errors first, then what saves most; without costs by severity.
+        Errors first, then by time saved; without costs by severity.
 
     Raises
     ------
@@ -144,7 +144,7 @@ def _extra_drafts(context: LintContext) -> list[Draft]:
 def follow_remedies(
     graph: OpGraph, affinity: Affinity, able: Mapping[str, frozenset[str]]
 ) -> Affinity:
-    """Return a placement after the remedies of its findings, while these leave fewer subgraphs.
+    """Follow the remedies of a placement's findings while they reduce the number of subgraphs.
 
     Findings without a remedy, and those of severity ``info``, are left alone. The arguments are
     those of :func:`find_problems`.

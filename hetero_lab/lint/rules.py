@@ -1,8 +1,8 @@
-"""Rules of lint: what about a partition costs more than it needs to.
+"""Rules of lint: the parts of a partition that cost more than necessary.
 
 Each rule is a function from a :class:`~hetero_lab.lint.context.LintContext` to drafts of
-findings. Without costs, experience decides what is "small" and what fuses; with costs, they do,
-and two more rules apply.
+findings. Without costs, rules of thumb say which subgraphs are small and which ops fuse; with
+costs, measurements do, and two more rules apply.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def slow_devices(context: LintContext) -> Iterator[Draft]:
                 f"{share.device}, {share.us - saved:.1f} µs on {best}."
             ),
             options=(*context.moves(nodes, [best]), *context.moves(whole, [best])),
-            gone=None,  # on the best device there is none better
+            gone=None,  # on the best device, no other is faster
             slack=None,
             weight=saved,
         )
@@ -72,7 +72,7 @@ def expensive_boundaries(context: LintContext) -> Iterator[Draft]:
         options: list[tuple[float, dict[str, str]]] = []
         for device in link.bytes_with:
             remedy = context.move(nodes, device) if device != subgraph.device else {}
-            # At best it saves all that the subgraph costs beside its ops, here and there.
+            # An upper limit: all overhead of the subgraph, and the difference of its ops' times.
             gain = context.overhead_us[subgraph.index]
             for op, to in remedy.items():
                 here, there = (context.op_us[op][number[d]] for d in (context.affinity[op], to))
@@ -106,13 +106,13 @@ COST_RULES = (slow_devices, expensive_boundaries)
 TORN_STATE, CYCLE, CUT_FUSION = "torn-state", "cycle", "cut-fusion"
 PING_PONG, TINY, COPY_ONLY = "ping-pong", "tiny-subgraph", "copy-only"
 
-# What nearly every device runs as one node: a heavy op, then biases, then an activation.
+# Nearly every device runs these as one node: a heavy op, then biases, then an activation.
 _CONVOLUTIONS = ("Convolution", "GroupConvolution")
 HEAVY = frozenset([*_CONVOLUTIONS, *(f"{kind}BackpropData" for kind in _CONVOLUTIONS), "MatMul"])
 BIAS = frozenset(["Add", "Subtract", "Multiply"])
 _SIGMOIDS = ("Sigmoid", "HSigmoid", "Swish", "HSwish", "Mish", "Tanh")
 ACTIVATION = frozenset([*_SIGMOIDS, "Relu", "PRelu", "Clamp", "Elu", "Gelu", "SoftPlus"])
-# Never cheap either: they hold a whole model inside.
+# Not cheap either: they hold a whole model.
 WHOLE = frozenset(["If", "Loop", "TensorIterator", "LSTMSequence", "GRUSequence", "RNNSequence"])
 FEW, SMALL = 2, 8  # ops of a tiny subgraph; of the middle of a ping-pong
 
@@ -150,7 +150,7 @@ def torn_state(context: LintContext) -> Iterator[Draft]:
 
 
 def _between(context: LintContext, path: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the ops of other devices on a way from the path's subgraphs back to them."""
+    """Return the ops of other devices on ways from the path's subgraphs back to them."""
     home, device = context.partition.home, context.device_of[path[0]]
     seeds = [op.index for op in context.graph if home[op.index] in {home[i] for i in path}]
     after, before = set(seeds), set(seeds)
@@ -167,9 +167,8 @@ def _between(context: LintContext, path: tuple[int, ...]) -> tuple[int, ...]:
 def cycles(context: LintContext) -> Iterator[Draft]:
     """Find ops on another device through which a subgraph would depend on itself.
 
-    Plain merging of neighbours on one device gives components. HETERO splits a component from
-    which a way leads through others back to itself; each first step out gives the shortest such
-    way.
+    Merging neighbours on one device gives components. HETERO splits a component if a way leads
+    from it through others back to it; each first step out yields the shortest such way.
     """
     top, placeable = topology(context.graph), set(context.graph.placeable)
     number = {device: n for n, device in enumerate(context.device_names)}
@@ -183,7 +182,8 @@ def cycles(context: LintContext) -> Iterator[Draft]:
     split = [part for part, found in homes.items() if len(found) > 1]
     if not split:
         return
-    # A constant that parts on two devices share is a way, too, until it is copied.
+    # A way back stays within a strongly connected component of components, so the search is limited
+    # to these. A constant shared across devices counts as an edge: it is copied only later.
     sources, targets = component[top.source[cut]], component[top.target[cut]]
     labels = strong_components(sources, targets, int(component.max()) + 1).tolist()
     feeds: dict[int, dict[int, None]] = {}
@@ -207,7 +207,7 @@ def cycles(context: LintContext) -> Iterator[Draft]:
             split_ops = ops.get(part, [])
             if not between or between in seen or not split_ops:
                 continue
-            # Where both sides are split by each other, the smaller one is in between.
+            # If two components split each other, the smaller one counts as in between.
             if len(way) == 1 and way[0] in split and len(split_ops) < len(between):
                 continue
             seen.add(between)
@@ -235,7 +235,7 @@ def cycles(context: LintContext) -> Iterator[Draft]:
                     f"({context.named(split_ops)}): {len(homes[part])} subgraphs instead of 1."
                 ),
                 options=tuple(o for _, o in sorted(options, key=lambda pair: pair[0]) if o),
-                gone=None,  # what is moved is one component with the other part then
+                gone=None,  # after the move, the ops and the other part are one component
                 slack=-1,
                 weight=_overhead(context, between) if context.costs else float(n_bytes),
             )

@@ -1,1 +1,1 @@
-"""What a model is: how it is read and prepared, its names, its graph."""
+"""Models: how they are read and prepared, their names, their graph."""

@@ -23,7 +23,7 @@ from hetero_lab.model.read import Source, prepare
 if TYPE_CHECKING:
     import pandas as pd
 
-_LEAST_SHARE = 0.25  # of the levels that repeat; a pair of small twins in a big model is none
+_LEAST_SHARE = 0.25  # of the levels must repeat; two small twins in a big model are no layers
 _NUMBER = re.compile(r"\d+")
 _BEFORE, _AFTER = "before", "after"
 _RANGE = re.compile(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?")
@@ -35,16 +35,16 @@ _Signature: TypeAlias = "tuple[str, tuple[bool, ...], int]"
 class Blocks:
     """Which block each node of a graph is in.
 
-    ``of_op`` has an entry for each node: the number of its block, -1 for what is before the
-    first block or beside all of them, and ``n_blocks`` for what comes after the last one. Data
-    flow from a block to itself or to later ones only.
+    ``of_op`` has an entry for each node: the number of its block, -1 for nodes before the first
+    block or beside all of them, and ``n_blocks`` for nodes after the last one. Data flow from a
+    block to itself or to later ones only.
     """
 
     n_blocks: int
     of_op: tuple[int, ...]
 
     def numbered(self, index: int) -> int | None:
-        """Return the block of a node, ``None`` if it is in none."""
+        """Return the block of a node, or ``None``."""
         block = self.of_op[index]
         return block if 0 <= block < self.n_blocks else None
 
@@ -53,9 +53,9 @@ def blocks(model: Source) -> pd.DataFrame:
     """List the repeated layers of a network, such as the layers of a transformer.
 
     They are found from the structure of the graph: types and wires of ops, not shapes, so that a
-    bottleneck with more channels is a bottleneck as well. Where a layer begins is not always
-    determined by structure; it is then where numbers in the names begin to differ, or else where
-    the fewest tensors cross.
+    bottleneck with more channels is a bottleneck as well. Where structure does not determine the
+    start of a layer, it is where numbers in the names change, or else where the fewest tensors
+    cross.
 
     Parameters
     ----------
@@ -65,9 +65,9 @@ def blocks(model: Source) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        ``op`` in topological order, and ``block``, counted from 0, ``<NA>`` for what comes before
-        the first block or after the last. The states of a layer are in its block. A warning says
-        if nothing is repeated; all blocks are then ``<NA>``.
+        ``op`` in topological order, and ``block``, counted from 0, ``<NA>`` for ops before the
+        first block or after the last. The states of a layer are in its block. If nothing is
+        repeated, a warning says so and all blocks are ``<NA>``.
 
     Raises
     ------
@@ -148,7 +148,7 @@ class _Trunk:
 
     levels: tuple[tuple[int, ...], ...]
     symbols: np.ndarray  # of each level
-    open_wires: np.ndarray  # how many tensors are made up to a level and read below it
+    open_wires: np.ndarray  # for each level, the number of tensors that are read below it
 
     @classmethod
     def of(cls, wiring: _Edges) -> _Trunk:
@@ -185,7 +185,7 @@ class _Repetition:
 
 
 def _longest_repetition(symbols: np.ndarray) -> _Repetition | None:
-    """Return the repetition of the most levels, and of these the one of the shortest period."""
+    """Return the repetition that covers most levels; among equals, that of the shortest period."""
     best, most = None, 0
     for period in range(1, len(symbols) // 2 + 1):
         alike = np.flatnonzero(np.diff(symbols[:-period] == symbols[period:], prepend=0, append=0))
@@ -195,7 +195,7 @@ def _longest_repetition(symbols: np.ndarray) -> _Repetition | None:
         for run in np.flatnonzero(runs >= period).tolist():
             start, length = int(alike[2 * run]), int(runs[run]) + period
             covered = length // period * period
-            # A chain of equal ops is no layer.
+            # A chain of equal ops, such as ReLU after ReLU, is not a layer.
             if covered > most and np.ptp(symbols[start : start + period]):
                 best, most = _Repetition(start, start + length, period), covered
     return best if most >= _LEAST_SHARE * len(symbols) else None
@@ -204,11 +204,11 @@ def _longest_repetition(symbols: np.ndarray) -> _Repetition | None:
 def _starts(
     graph: OpGraph, trunk: _Trunk, repeated: _Repetition
 ) -> Iterator[tuple[int, list[int]]]:
-    """Yield the levels at which layers begin, in one way or two; one cut short is left out.
+    """Yield the levels at which layers begin, cut in one or two ways; partial layers are left out.
 
-    Of all the levels at which the period may be cut, it is the one where the numbers in names
-    change, then where the fewest tensors cross, then the first; and the same among those that
-    make the most layers. With each comes how often numbers change within a layer.
+    The period is cut at the level where the numbers in names change, then where the fewest
+    tensors cross, then at the first. The second way does the same among the cuts that make the
+    most layers. Each comes with how often numbers change within a layer.
     """
     start, end, period = repeated.start, repeated.end, repeated.period
     names = [graph.ops[level[0]].name for level in trunk.levels]
@@ -262,8 +262,8 @@ def _matched(
 ) -> dict[int, int]:
     """Return the block of each op that has a counterpart in the layer before or after it.
 
-    Beginning with the ops of the trunk, producers of counterparts that are of one kind are
-    counterparts as well; then users are. What several layers share has none.
+    Starting from the ops of the trunk, producers of counterparts are counterparts too if they are
+    of one kind; then users are. Ops that several layers share have none.
     """
     block: dict[int, int] = {}
     before: dict[int, int] = {}  # op → its counterpart in the layer before
@@ -316,7 +316,7 @@ def _matched(
 
 
 def _alike(wiring: _Edges, ops: Iterable[int], others: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Yield pairs of ops, each the only one of its kind among either."""
+    """Yield pairs of ops that are the only one of their kind on their side."""
     kinds = [Counter(wiring.signatures[i] for i in some) for some in (ops, others)]
     by_kind = {wiring.signatures[i]: i for i in others}
     for op in ops:
@@ -328,7 +328,7 @@ def _alike(wiring: _Edges, ops: Iterable[int], others: Iterable[int]) -> Iterato
 def _users_alike(
     wiring: _Edges, op: int, other: int, before: dict[int, int], taken: set[int]
 ) -> Iterator[tuple[int, int]]:
-    """Yield users of two ops that read them in the same way, where there are as many of either."""
+    """Yield pairs of users that read two ops in the same way, if both have equally many."""
     groups: dict[tuple[int, int, _Signature], tuple[list[int], list[int]]] = {}
     for side, (index, known) in enumerate(((op, before), (other, taken))):
         for output, port, user in wiring.uses[index]:
@@ -341,7 +341,7 @@ def _users_alike(
 
 
 def _without_fragments(block: dict[int, int]) -> dict[int, int]:
-    """Leave out what is less than half a layer at either end, and count from 0."""
+    """Drop fragments of less than half a layer at either end, and count from 0."""
     sizes = Counter(block.values())
     usual = sorted(sizes.values())[len(sizes) // 2]
     whole = sorted(number for number, size in sizes.items() if 2 * size >= usual)
@@ -349,7 +349,7 @@ def _without_fragments(block: dict[int, int]) -> dict[int, int]:
 
 
 def _total(wiring: _Edges, block: dict[int, int]) -> Blocks:
-    """Assign all other ops: to the layer they are in, or before or after all layers."""
+    """Assign all other ops to the layer that they are in, or before or after all layers."""
     graph = wiring.graph
     n_blocks = max(block.values()) + 1
     for path in graph.stateful_paths:
@@ -369,7 +369,9 @@ def _total(wiring: _Edges, block: dict[int, int]) -> Blocks:
         elif users and min(users) == max(users) > 0 and len(users) == len(wiring.uses[index]):
             block[index] = users[0]
     of_op = [-1] * len(graph)
-    for index in graph.placeable:  # no wire may lead back
+    # No wire may lead back to an earlier block, or two devices that take turns by block would
+    # depend on each other in a cycle.
+    for index in graph.placeable:
         earliest = max((of_op[p] for _, p in wiring.reads[index]), default=-1)
         of_op[index] = max(block.get(index, -1), earliest)
     for path in graph.stateful_paths:
@@ -381,12 +383,13 @@ def _total(wiring: _Edges, block: dict[int, int]) -> Blocks:
 
 
 def device_by_block(found: Blocks, name: str, devices: Mapping[Any, str]) -> list[str]:
-    """Return the device of what is before the first block, of each block, and of what is after.
+    """Return the devices of the ops before the first block, of each block, and of the ops after.
 
     Raises
     ------
     AffinityError
-        The model has no blocks, a key is no range of them, two overlap, or a block is left out.
+        The model has no blocks, a key is not a range of them, two overlap, or a block is left
+        out.
     """
     n_blocks = found.n_blocks
     if not n_blocks:

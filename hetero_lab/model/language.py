@@ -1,8 +1,8 @@
-"""Language models: which inputs and states a decoder has, and what it is asked to generate.
+"""Language models: the inputs and states of a decoder, and how much it is asked to generate.
 
-A language model is a model as OpenVINO's exporters write it: the key-value cache is in states, the
-inputs are token ids and what goes with them, the output is a logit for each token of the
-vocabulary. Its shapes stay dynamic: a prompt is longer than the one token of a further step.
+A language model has the form that OpenVINO's exporters write: states hold the key-value cache, the
+inputs are token ids with their mask and positions, the output is a logit for each token of the
+vocabulary. Its shapes stay dynamic: a prompt is longer than the single token of a further step.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TOKENIZER_FILES = (
 
 @dataclass(frozen=True)
 class Scenario:
-    """What a language model is asked to generate: so many tokens after a prompt of such a length.
+    """How many tokens a language model generates after a prompt of a given length.
 
     The prompt is run in one inference, which gives the first of ``new_tokens``; each further one
     takes an inference of its own. ``batch`` sequences are generated at once.
@@ -39,7 +39,7 @@ class Scenario:
     Raises
     ------
     ArgumentError
-        Less than one token in the prompt, two new ones or one sequence.
+        Fewer than one prompt token, two new tokens or one sequence.
 
     Examples
     --------
@@ -62,7 +62,7 @@ class Scenario:
 
     @property
     def context_tokens(self) -> int:
-        """The positions that the prompt and the new tokens take in a sequence."""
+        """The number of positions that the prompt and the new tokens take in a sequence."""
         return self.prompt_tokens + self.new_tokens
 
 
@@ -73,18 +73,18 @@ class LanguageModel:
     Attributes
     ----------
     inputs
-        What each input of the model is, in its order: ``input_ids`` and, where the model has
-        them, ``attention_mask``, ``position_ids`` and ``beam_idx``.
+        The role of each input, in the model's order: ``input_ids`` and, where the model has them,
+        ``attention_mask``, ``position_ids`` and ``beam_idx``.
     types
         The element type of each input.
     logits
         The number of the output.
     vocabulary
-        How many tokens there are; ``None`` if the model does not tell.
+        The number of tokens; ``None`` if the model does not state it.
     states
         The names of its variables.
     context_tokens
-        How many positions the model was trained for, where the files beside it say so.
+        The number of positions that the model was trained for, where the files beside it say so.
     """
 
     inputs: tuple[str, ...]
@@ -136,12 +136,12 @@ class LanguageModel:
         return rng.integers(0, self.vocabulary or 2, shape, dtype=np.int64)
 
     def check_prompt(self, ids: np.ndarray, scenario: Scenario) -> np.ndarray:
-        """Return a prompt as int64 if it is what a scenario says.
+        """Return a prompt as int64 if it fits a scenario.
 
         Raises
         ------
         InputError
-            It has another shape, no whole numbers, or tokens that the model does not have.
+            It has another shape, is not made of integers, or has tokens unknown to the model.
         """
         shape = (scenario.batch, scenario.prompt_tokens)
         if ids.dtype.kind not in "iu" or ids.shape != shape:
@@ -163,14 +163,14 @@ def language_model(model: ov.Model) -> LanguageModel:
     Raises
     ------
     ModelError
-        The model has no states, no ``input_ids`` or ``logits``, or an input that is not known.
+        The model has no states, no ``input_ids`` or ``logits``, or an unknown input.
     """
     states = tuple(variable.get_info().variable_id for variable in model.get_variables())
     inputs = [_name(port, _INPUTS) for port in model.inputs]
     outputs = [_name(port, (_OUTPUT,)) for port in model.outputs]
     if not states:
         raise ModelError(
-            f"{model.get_friendly_name()!r} has no states, so that it is no language model that "
+            f"{model.get_friendly_name()!r} has no states, so it is not a language model that "
             "keeps its key-value cache. Export it with states (optimum-cli export openvino does)."
         )
     unknown = [name for name in inputs if name not in _INPUTS]
@@ -178,7 +178,7 @@ def language_model(model: ov.Model) -> LanguageModel:
         what = f"has the inputs {names_at_hand(unknown)}" if unknown else "has no input input_ids"
         raise ModelError(
             f"{model.get_friendly_name()!r} {what}. A language model's inputs are "
-            f"{', '.join(_INPUTS)}; the first is a must."
+            f"{', '.join(_INPUTS)}; the first is required."
         )
     if _OUTPUT not in outputs:
         raise ModelError(
@@ -207,14 +207,14 @@ def is_language_model(model: ov.Model) -> bool:
 
 
 def check_scenario(model: ov.Model, scenario: Scenario | None) -> None:
-    """Raise unless a scenario is given for a language model, one that fits, and for no other.
+    """Raise unless a scenario is given exactly where the model is a language model, and fits it.
 
     Raises
     ------
     ArgumentError
         A language model without a scenario, or one that does not fit into its context.
     ModelError
-        A scenario for what is no language model.
+        A scenario was given for a model that is not a language model.
     """
     if scenario is not None:
         language_model(model).check(scenario)
@@ -227,7 +227,7 @@ def check_scenario(model: ov.Model, scenario: Scenario | None) -> None:
 
 
 def expect_scenario(scenario: object) -> None:
-    """Raise for what is no scenario.
+    """Raise unless an argument is a scenario.
 
     Raises
     ------
@@ -258,12 +258,12 @@ def refuse_language_model(model: ov.Model, function: str) -> None:
 
 
 def set_context_tokens(model: ov.Model, n_tokens: int) -> None:
-    """Note in the model for how many positions it was trained."""
+    """Record in the model the number of positions that it was trained for."""
     model.set_rt_info(str(n_tokens), _CONTEXT)
 
 
 def set_directory(model: ov.Model, directory: Path) -> None:
-    """Note in the model where it was read, and so where its tokenizer is."""
+    """Record in the model where it was read, and so where its tokenizer is."""
     model.set_rt_info(str(directory.resolve()), _DIRECTORY)
 
 
@@ -283,7 +283,7 @@ def tokenizer_files(model: ov.Model) -> list[Path]:
 
 
 def forget_notes(model: ov.Model) -> None:
-    """Take out what was noted in a model but its context: somebody else may have written a file."""
+    """Remove all notes but the context: a file may come from elsewhere, with notes of its own."""
     n_tokens = _context_tokens(model)
     if _NOTES in model.rt_info:
         del model.rt_info[_NOTES]

@@ -1,7 +1,7 @@
 """Friendly names: unique, and the same at every reading of a file.
 
-The runtime numbers nodes without a name through, across all models of a process
-(``Constant_4711``), so what is stored by such a name would fit one reading only.
+The runtime numbers nameless nodes consecutively across all models of a process
+(``Constant_4711``), so anything stored under such a name would fit one reading only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _IN_A_NAME = frozenset(byte for byte in range(256) if re.match(rb"\w", bytes([by
 
 
 def names_of_file(nodes: Iterable[Any], path: Path) -> set[str]:
-    """Return the friendly names that are the file's own and not made up while it was read."""
+    """Return the friendly names that the file itself holds, not those made up while reading it."""
     names = {node.get_friendly_name() for node in nodes}
     # OpenVINO's own format names every node; other files hold the names that they give.
     numbered = {name for name in names if _NUMBERED.match(name)}
@@ -42,7 +42,7 @@ def name_the_nameless(nodes: Iterable[Any], known: set[str]) -> None:
     for node in nameless:
         kind = node.get_type_name()
         while True:
-            # The runtime never makes such a name up, so it is not taken for one later.
+            # The runtime never makes up a name with a dot, so it is not taken for one later.
             name = f"{kind}.{counts.setdefault(kind, 0)}"
             counts[kind] += 1
             if name not in taken:
@@ -65,7 +65,7 @@ def make_names_unique(nodes: Iterable[Any]) -> None:
 
 
 def unique(name: str, taken: set[str]) -> str:
-    """Return the name, with a number behind it if it is taken."""
+    """Return the name, with a number appended if it is taken."""
     new, count = name, 1
     while new in taken:
         count += 1
@@ -76,7 +76,7 @@ def unique(name: str, taken: set[str]) -> str:
 def _held(data: mmap.mmap, names: set[str]) -> set[str]:
     """Return the names that a file holds as strings of their own, with their lengths before them.
 
-    One pass for all of them: files are large, and models have thousands of nodes.
+    All names are sought in one pass: files are large, and models have thousands of nodes.
     """
     wanted, found = {name.encode() for name in names}, set[bytes]()
     lengths = {len(name) for name in wanted}

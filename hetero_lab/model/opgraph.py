@@ -26,8 +26,8 @@ T = TypeVar("T")
 class Tensor:
     """One output of an op.
 
-    ``shape`` is ``None`` where a dimension is not known; ``n_bytes`` is then ``None`` too, as
-    it is for strings.
+    ``shape`` is ``None`` if a dimension is unknown. ``n_bytes`` is then ``None`` as well, and also
+    for strings.
     """
 
     shape: tuple[int, ...] | None
@@ -122,11 +122,11 @@ class OpGraph:
     def leader(self) -> tuple[int, ...]:
         """For each op, the op that decides its device.
 
-        A placeable op decides for itself, except that all ops of a stateful path share the
-        first one's. A result follows its producer, the constant side its first placeable user. So
-        does a parameter, but no user whose stateful path comes after another one's: HETERO hands a
-        parameter on through its subgraph, which would close a cycle. What has no such user leads
-        itself.
+        A placeable op decides for itself, except that all ops of a stateful path follow the first
+        one. A result follows its producer, the constant side its first placeable user. A
+        parameter follows its first placeable user as well, but never one whose stateful path
+        comes after another user's: HETERO hands a parameter on through its subgraph, which would
+        close a cycle. A node without such a user leads itself.
         """
         lead = list(range(len(self.ops)))
         placeable = set(self.placeable)
@@ -147,7 +147,7 @@ class OpGraph:
         return tuple(lead)
 
     def _earliest(self, leaders: Sequence[int]) -> int:
-        """Return the first of some leaders whose ops come after those of no other one."""
+        """Return the first leader whose ops do not come after those of another leader."""
         paths = {path[0]: path for path in self.stateful_paths}
         members = {leader: paths.get(leader, (leader,)) for leader in leaders}
         if len(leaders) == 1 or all(len(ops) == 1 for ops in members.values()):
@@ -175,7 +175,10 @@ class OpGraph:
         for members in by_variable.values():
             after = self._reach(members, forward=True)
             before = self._reach(members, forward=False)
+            # Everything on a way between two ends of the state must run in the same inference of
+            # one submodel, as HETERO has no boundary through which a state could be handed over.
             path = ((after & before) | set(members)) - self.constant_side
+            # Paths that share an op share a subgraph, and so become one path.
             for other in [p for p in paths if p & path]:
                 path |= other
                 paths.remove(other)
@@ -189,7 +192,7 @@ class OpGraph:
     def derived(self, make: Callable[[OpGraph], T]) -> T:
         """Return ``make(self)``, made once and kept with the graph.
 
-        This is where other rooms keep what follows from a graph alone and is costly to make.
+        For results that follow from a graph alone and are costly to compute.
         """
         if make not in self._derived:
             self._derived[make] = make(self)
@@ -212,7 +215,7 @@ class OpGraph:
 
 
 def work_of(graph: OpGraph, op: Op) -> float:
-    """Return how much an op has to do: multiply-adds of a product, else bytes, at least 1."""
+    """Estimate the work of an op: multiply-adds of a product, otherwise bytes; at least 1."""
     read = [graph.ops[producer].outputs[port] for producer, port in op.inputs]
     shapes = [tensor.shape for tensor in (*read[:2], *op.outputs[:1])]
     if len(shapes) == 3 and None not in shapes:
@@ -222,7 +225,7 @@ def work_of(graph: OpGraph, op: Op) -> float:
             return max(1.0, math.sqrt(math.prod(sizes)))
         weights = shapes[1] or (1,)
         if op.type in _PRODUCTS and len(weights) > 1:
-            # Each output, or of a transposed one each input, meets a kernel of every channel.
+            # Each output (of a transposed convolution: each input) meets every channel's kernel.
             grouped = op.type.startswith("Group")
             kernel = sizes[1] / math.prod(weights[: 2 if grouped else 1])
             met = sizes[0] if op.type.endswith("BackpropData") else sizes[2]

@@ -1,7 +1,7 @@
 """Any source → a prepared ov.Model, and ov.Model → OpGraph.
 
-Prepared means: static input shapes, constants folded without undoing compressed weights,
-unique friendly names. Without this most placements of real models cannot be compiled. A language
+A prepared model has static input shapes, folded constants (compressed weights stay compressed) and
+unique friendly names. Otherwise most placements of real models could not be compiled. A language
 model keeps its dynamic shapes.
 """
 
@@ -119,7 +119,7 @@ def load(source: Source, shapes: Shapes | None = None) -> ov.Model:
 
 
 def prepare(source: Source, shapes: Shapes | None = None) -> PreparedModel:
-    """Like :func:`load`, with graph and fingerprint; what is prepared already passes through."""
+    """Do as :func:`load`, with graph and fingerprint; a prepared model passes through."""
     if isinstance(source, PreparedModel):
         return source
     if isinstance(source, ov.Model):
@@ -132,10 +132,10 @@ def prepare(source: Source, shapes: Shapes | None = None) -> PreparedModel:
         path, sample = _path(source)
         model = _read(path, {**sample, **shapes} if isinstance(shapes, Mapping) else shapes)
         known = names_of_file(model.get_ordered_ops(), path)
-        if shapes is None or isinstance(shapes, Mapping):  # else it is refused below
+        if shapes is None or isinstance(shapes, Mapping):  # anything else is refused below
             shapes = {**sample, **(shapes or {})}
         if model.get_friendly_name().endswith("_Frontend_IR"):
-            # Frontends call every model the same; the file's name tells more.
+            # Frontends give every model the same name; the file's name says more.
             model.set_friendly_name(Path(os.fspath(source)).stem)
         forget_notes(model)
         _note_surroundings(model, path)
@@ -143,7 +143,7 @@ def prepare(source: Source, shapes: Shapes | None = None) -> PreparedModel:
         _keep_broadcast_sizes(model)
     if shapes or not is_language_model(model):
         _set_static_shapes(model, shapes or {})
-    # Now, because other shapes can bring new nodes.
+    # Only now, because reshaping can create nodes.
     name_the_nameless(model.get_ordered_ops(), known)
     _bypass_identities(model)
     _fold_constants(model)
@@ -169,7 +169,7 @@ def save(model: ov.Model, path: Path) -> None:
     Raises
     ------
     OSError
-        There is no room, or the place cannot be written.
+        The disk is full, or the place cannot be written.
     """
     try:
         ov.save_model(model, path, compress_to_fp16=False)
@@ -255,9 +255,9 @@ def _path(source: str | os.PathLike[str]) -> tuple[Path, dict[str, Sequence[int]
 
 
 def _note_surroundings(model: ov.Model, path: Path) -> None:
-    """Note in a language model where its tokenizer is, and how long a sequence may be.
+    """Record in a language model where its tokenizer is, and how long a sequence may be.
 
-    That is in the configuration beside it.
+    The configuration beside the model says so.
     """
     if path.name != _EXPORTED or not is_language_model(model):
         return
@@ -294,7 +294,7 @@ def _read(path: Path, shapes: Shapes | None) -> ov.Model:
 
 
 def _convert(path: Path, shapes: Shapes | None) -> ov.Model | None:
-    """Read a model whose ops can be converted only where the shapes of the inputs are known."""
+    """Read a model whose ops can only be converted once the shapes of the inputs are known."""
     frontend, unconverted = _unconverted(path)
     places = {name: place for place in unconverted.get_inputs() for name in place.get_names()}
     if not isinstance(shapes, Mapping):
@@ -310,7 +310,7 @@ def _convert(path: Path, shapes: Shapes | None) -> ov.Model | None:
             unconverted.set_partial_shape(places[name], ov.PartialShape([*shape]))
         return frontend.convert(unconverted)
     except Exception:
-        return None  # the error without shapes tells more about the model
+        return None  # the error without shapes says more about the model
 
 
 def _unconverted(path: Path) -> tuple[FrontEnd, InputModel]:
@@ -321,7 +321,7 @@ def _unconverted(path: Path) -> tuple[FrontEnd, InputModel]:
 def _way_out(path: Path, unconverted: bool, shapes: Shapes | None) -> str:
     if not unconverted:
         return (
-            "Is the file complete, and of a kind that it reads (.xml with its .bin, .onnx, "
+            "Is the file complete, and in a format that it reads (.xml with its .bin, .onnx, "
             ".tflite, .pb, .pdmodel)?"
         )
     give = ""
@@ -333,7 +333,7 @@ def _way_out(path: Path, unconverted: bool, shapes: Shapes | None) -> str:
         known = ", ".join(f"{shorten(name)} {shape}" for name, shape in inputs.items())
         give = (
             "Some ops need shapes: give those of all inputs (shapes=, --shape). Inputs, with ? for "
-            f"what is not known: {known}. "
+            f"unknown sizes: {known}. "
         )
     return (
         f"{give}An If whose condition is known can be folded away beforehand: 'A model cannot be "
@@ -439,10 +439,10 @@ def _example_shape(partial: ov.PartialShape) -> list[int]:
 
 
 def _keep_broadcast_sizes(model: ov.Model) -> None:
-    """Write 1 where a broadcast in both directions asks for the size 0, to keep the size it has.
+    """Replace 0 by 1 in the sizes of bidirectional broadcasts, where both are to keep the size.
 
-    OpenVINO's reader of GGUF writes 0. Only the CPU plugin takes it so: the GPU plugin refuses
-    it, and where shapes are inferred, it is an empty tensor.
+    OpenVINO's reader of GGUF writes 0. Only the CPU plugin understands it that way: the GPU plugin
+    refuses it, and shape inference makes it an empty tensor.
     """
     for node in model.get_ops():
         if node.get_type_name() != "Broadcast" or node.get_attributes()["mode"] != "bidirectional":
@@ -465,7 +465,7 @@ def _one_for_zero(value: ov.Output) -> Any:
 
 
 def _bypass_identities(model: ov.Model) -> None:
-    """Take out Identity ops of new ONNX exports: they stop the folding of constants."""
+    """Remove the Identity ops of new ONNX exports: they stop the folding of constants."""
     for node in model.get_ordered_ops():
         if node.get_type_name() != "Identity":
             continue
@@ -478,7 +478,7 @@ def _bypass_identities(model: ov.Model) -> None:
 
 
 def _fold_constants(model: ov.Model) -> None:
-    """Fold what is constant, but leave compressed weights (f16, int8, …) as they are.
+    """Fold constants, but leave compressed weights (f16, int8, …) as they are.
 
     A compressed constant, or one that is quantised by a FakeQuantize, is replaced by a
     Parameter while the pass runs, so that the pass has nothing to decompress.
@@ -513,8 +513,8 @@ def _fold_constants(model: ov.Model) -> None:
 def _copy_shared_decompression(model: ov.Model) -> None:
     """Give each op that reads decompressed weights a decompression of its own.
 
-    An op is in one subgraph only. Weights that are decompressed for two ops, such as the table of
-    a language model's tokens, would be handed over at every inference where these are apart. The
+    An op is in one subgraph only. Weights that are decompressed for two ops, such as the token
+    table of a language model, would be handed over at every inference if the two are apart. The
     copies share the memory of the compressed weights.
     """
     taken = {node.get_friendly_name() for node in model.get_ops()}
@@ -543,7 +543,7 @@ def _copy_shared_decompression(model: ov.Model) -> None:
 
 
 def _upstream(node: Any, among: Collection[str]) -> set[str]:
-    """Return the names of a node and of what it is computed from, as far as they are known."""
+    """Return the names of a node and of the nodes that it is computed from, as far as known."""
     if node.get_name() not in among:
         return set()
     return {node.get_name()}.union(
@@ -570,10 +570,10 @@ def _variable(node: Any) -> str | None:
 
 
 def _structure(model: ov.Model) -> int:
-    """Checksum that tells whether a marked model was changed since.
+    """Return a checksum that shows whether a marked model was changed since.
 
-    It covers names, types, wiring and attributes, and of each constant a sample of its values:
-    this runs at every use of a model, the whole of the weights would take too long.
+    It covers names, types, wiring, attributes, and a sample of the values of each constant: it is
+    computed at every use of a model, and reading all weights would take too long.
     """
     crc = 0
     for node in model.get_ordered_ops():
@@ -600,7 +600,7 @@ def _prepared_mark(model: ov.Model) -> str | None:
 
 
 def _fingerprint(model: ov.Model) -> str:
-    """Hash structure, names and weights (names of parameters and results left out)."""
+    """Hash structure, names and weights, without the names of parameters and results."""
     digest = hashlib.blake2b(digest_size=16)
     nodes = model.get_ordered_ops()
     index_of = {node.get_friendly_name(): index for index, node in enumerate(nodes)}
@@ -628,7 +628,7 @@ def _fingerprint(model: ov.Model) -> str:
 
 
 def _bodies(node: Any) -> list[ov.Model]:
-    """The models inside an If, Loop or TensorIterator."""
+    """Return the models inside an If, Loop or TensorIterator."""
     if node.get_type_name() == "If":
         return [node.get_function(0), node.get_function(1)]
     if hasattr(node, "get_function"):

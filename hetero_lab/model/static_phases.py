@@ -1,7 +1,8 @@
 """A language model as two static ones without states: one for the prompt, one for further tokens.
 
-The form that devices without dynamic shapes need. The key-value cache is an input of a fixed
-length, of which the mask says how much is filled; what a step adds to it is an output.
+Devices without dynamic shapes need this form. The key-value cache is an input of a fixed length,
+and the mask says how much of it is filled; the entries that a step adds are an output. A dynamic
+model's graph at a given context length is made here as well.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ class StaticPhases:
     ----------
     prefill
         Reads ``prompt_tokens`` tokens at once, with nothing before them. Outputs are the logits
-        of each, and ``present.…``: what they add to each state.
+        of each token, and ``present.…``: the entries that they add to each state.
     decode
-        Reads one token. Inputs ``past.…`` hold what was seen before: ``context_tokens - 1``
-        places, of which the mask says which are filled.
+        Reads one token. Inputs ``past.…`` hold the tokens before it: ``context_tokens - 1``
+        places, and the mask says which are filled.
     scenario
         The lengths that the two were made for.
     language
@@ -54,21 +55,21 @@ class StaticPhases:
     axes: tuple[int, ...]
 
     def feed(self, ids: np.ndarray, past: int) -> dict[str, np.ndarray]:
-        """Return the inputs but the cache, by name, that append tokens to sequences.
+        """Return the inputs by name, without the cache, that append tokens to sequences.
 
-        The first tokens go to ``prefill``, filled up behind with tokens that none of them sees.
+        The first tokens go to ``prefill``, padded at the end with tokens that none of them sees.
 
         Parameters
         ----------
         ids
             Tokens, shape ``[batch, n]``.
         past
-            How many places of the cache are filled.
+            The number of places of the cache that are filled.
 
         Raises
         ------
         InputError
-            More tokens than the models were made for.
+            There are more tokens than the models were made for.
         """
         batch, n = ids.shape
         width = 1 if past else self.scenario.prompt_tokens
@@ -102,11 +103,11 @@ def static_phases(model: Source, scenario: Scenario) -> StaticPhases:
     Raises
     ------
     ModelError
-        It is no language model, has no mask that could say which places are filled, does not
-        give logits of every token, or a state does not have one dimension for the batch and one
+        The model is not a language model, has no mask to say which places are filled, does not
+        give logits of every token, or has a state without one dimension for the batch and one
         that counts tokens.
     ArgumentError
-        ``scenario`` is none, or it does not fit into the model's context.
+        ``scenario`` is not a scenario, or does not fit into the model's context.
 
     Examples
     --------
@@ -128,7 +129,7 @@ def static_phases(model: Source, scenario: Scenario) -> StaticPhases:
     n, past = scenario.prompt_tokens, scenario.context_tokens - 1
     prefill = _phase(model, known, axes, scenario.batch, n, 0)
     n_rows = prefill.outputs[0].shape[1]
-    if n_rows != n:  # the last one would be that of what a shorter prompt is filled up with
+    if n_rows != n:  # a shorter prompt is padded, and the last logits would be those of the padding
         raise ModelError(
             f"{shorten(model.get_friendly_name())} gives logits of {n_rows} of {n} tokens of a "
             "prompt, so that a static model could not read a shorter one. Export it with the "
@@ -190,7 +191,7 @@ def _phase(
 
 
 def _keep_order(beam: ov.Node, batch: int) -> None:
-    """Take out what puts sequences in the order of the beams, which is their own."""
+    """Remove the reordering of sequences by beam: here each sequence keeps its place."""
     for use in beam.output(0).get_target_inputs():
         node = use.get_node()
         if _is(node, "Gather") and use.get_index() == 1:
@@ -202,7 +203,7 @@ def _keep_order(beam: ov.Node, batch: int) -> None:
 
 
 def _leave_out(empty: ov.Output, shape: list[int], data_type: ov.Type) -> None:
-    """Join to nothing what is joined to an empty tensor: few devices have empty tensors."""
+    """Remove concatenations with an empty tensor: few devices support empty tensors."""
     for use in empty.get_target_inputs():
         node = use.get_node()
         others = [v for at, v in enumerate(node.input_values()) if at != use.get_index()]
@@ -225,10 +226,10 @@ def _is(node: ov.Node, type_name: str) -> bool:
 
 
 def graph_at_context(prepared: PreparedModel, context_tokens: int, batch: int = 1) -> OpGraph:
-    """Return a model's graph with the shapes that it has for so many tokens at once.
+    """Return a model's graph with the shapes that its tensors have for a number of tokens at once.
 
-    A first dimension that is dynamic is the batch, all other dynamic ones are the length of the
-    context: the largest that tensors become. The shape of a static tensor stays.
+    A dynamic first dimension is the batch, all other dynamic ones are the length of the context:
+    the largest that tensors become. Static shapes stay.
     """
     graph = prepared.graph
     nodes = {node.get_friendly_name(): node for node in prepared.model.get_ordered_ops()}

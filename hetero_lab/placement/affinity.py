@@ -47,13 +47,14 @@ if TYPE_CHECKING:
     import openvino as ov
     import pandas as pd
 
-_MIN_SHARE = 0.5  # of the ops of a variant that must be known; below, it is another model
+_MIN_SHARE = 0.5  # of a variant's ops must be known; with fewer, it counts as another model
+_FLAT = "must be a JSON object that maps op names to devices"
 _QUANTIZER_TYPES = frozenset(["FakeQuantize", "Convert", "Multiply", "Subtract"])
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What an affinity has to know about a node: which node decides its device."""
+    """A node of an affinity; ``leader`` is the node that decides its device."""
 
     name: str
     type: str
@@ -84,7 +85,7 @@ class Affinity(Mapping[str, str]):
         *,
         core: ov.Core | None = None,
     ) -> Affinity:
-        """Return what HETERO's greedy automatic mode would do: the first device that can.
+        """Put each op on the first device that supports it, as HETERO's automatic mode does.
 
         It is written out for every node, because the runtime's own automatic mode swaps inputs
         and outputs of some models.
@@ -142,14 +143,14 @@ class Affinity(Mapping[str, str]):
             Anything that :func:`hetero_lab.load` takes.
         devices
             Device by block (``3`` or ``"3"``) or range of blocks (``"0-14"``, both ends included).
-            What comes before the first block goes with it and what comes after the last one with
-            that, unless ``"before"`` and ``"after"`` say otherwise.
+            Ops before the first block go with it, and ops after the last block with that one,
+            unless ``"before"`` and ``"after"`` say otherwise.
 
         Raises
         ------
         AffinityError
-            The model has no repeated layers, a key is no range of its blocks, two ranges overlap,
-            or a block is left out.
+            The model has no repeated layers, a key is not a range of its blocks, two ranges
+            overlap, or a block is left out.
         DeviceError
             A device is not here. (Whether it supports every op is checked when it is used.)
 
@@ -173,13 +174,13 @@ class Affinity(Mapping[str, str]):
     @classmethod
     @checked
     def from_mapping(cls, model: Source, devices: Mapping[str, str]) -> Affinity:
-        """Return the affinity that names the device of every op, as ``dict`` or flat JSON.
+        """Build from the device of every op, as a ``dict`` or flat JSON gives it.
 
         Raises
         ------
         AffinityError
-            Ops of the model are left out, others are named, or ops that cannot be parted (a
-            stateful path) are given to several devices.
+            Ops of the model are left out, unknown ops are named, or a stateful path is put on
+            several devices.
         """
         graph = prepare(model).graph
         ops = [graph.ops[index].name for index in graph.placeable]
@@ -191,7 +192,7 @@ class Affinity(Mapping[str, str]):
                 f"The mapping {what} {names_at_hand(left_out or unknown)}. It has to name the "
                 f"device of each of the {len(ops)} ops."
             )
-        # An input or a constant that is an output itself has no op that decides for it.
+        # No op decides for an input or a constant that is an output itself: any device will do.
         otherwise = next(iter(devices.values()), "CPU")
         affinity = cls.from_graph(graph, lambda name: devices.get(name, otherwise))
         parted = [name for name in ops if affinity[name] != devices[name]]
@@ -204,7 +205,7 @@ class Affinity(Mapping[str, str]):
 
     @classmethod
     def on_one(cls, graph: OpGraph, device: str) -> Affinity:
-        """Put every node of a graph on one device, whose name is known to be right."""
+        """Put every node of a graph on one device, whose name is not checked."""
         return cls.from_graph(graph, lambda _name: device)
 
     @classmethod
@@ -291,7 +292,7 @@ class Affinity(Mapping[str, str]):
         Raises
         ------
         AffinityError
-            A fix matches no op, a pattern is no regular expression, or two fixes pull one
+            A fix matches no op, a pattern is not a regular expression, or two fixes pull one
             stateful path apart.
         DeviceError
             A device that is not here.
@@ -317,7 +318,7 @@ class Affinity(Mapping[str, str]):
         ):
             if given is not None and not isinstance(given, Mapping):
                 raise AffinityError(
-                    f"{argument}= maps what moves to a device, for instance {{…: 'CPU'}}, not "
+                    f"{argument}= must be a mapping to devices, for instance {{…: 'CPU'}}, not "
                     f"{type(given).__name__}."
                 )
         levels: list[Iterable[tuple[list[Node], str]]] = [
@@ -331,7 +332,7 @@ class Affinity(Mapping[str, str]):
         for level in levels:
             decided: dict[str, tuple[str, str]] = {}
             for nodes, device in level:
-                if device not in here:  # a device of another machine may have been planned for
+                if device not in here:  # a plan for another machine may use devices missing here
                     check_device(device, core or shared_core())
                 for node in nodes:
                     if node.name not in free:
@@ -355,7 +356,7 @@ class Affinity(Mapping[str, str]):
         Raises
         ------
         AffinityError
-            Fewer than half of the variant's ops are known here: it is of another model.
+            Fewer than half of the variant's ops are known here: it belongs to another model.
         """
         return self.onto(prepare(variant).graph)
 
@@ -395,10 +396,10 @@ class Affinity(Mapping[str, str]):
 
     @checked
     def to_json(self, file: str | os.PathLike[str], *, flat: bool = False) -> None:
-        """Write a JSON file, whole or not at all; ``flat`` is ``{"op": "device"}`` and no more.
+        """Write a JSON file, whole or not at all; ``flat`` writes just ``{"op": "device"}``.
 
-        Other tools read and write the flat form; without the types and leaders of the nodes, it
-        takes the model to read it again.
+        Other tools read and write the flat form. It lacks the types and leaders of the nodes, so
+        reading it takes the model.
         """
         if flat:
             write_json(file, {name: self._devices[name] for name in self.ops})
@@ -409,7 +410,7 @@ class Affinity(Mapping[str, str]):
     @classmethod
     @checked
     def from_json(cls, file: str | os.PathLike[str], model: Source | None = None) -> Affinity:
-        """Read what :meth:`to_json` wrote; the flat form with the model that it is of.
+        """Read a file of :meth:`to_json`; the flat form needs the model that it belongs to.
 
         Raises
         ------
@@ -419,7 +420,7 @@ class Affinity(Mapping[str, str]):
             A flat file leaves out ops of the model, or names others.
         """
         if model is not None:
-            return cls.from_mapping(model, read_flat_json(file, "affinity"))
+            return cls.from_mapping(model, read_flat_json(file, _FLAT))
         data = read_json(file, kind="affinity")
         return cls._from_rows(data.get("nodes"), file)
 
@@ -431,7 +432,7 @@ class Affinity(Mapping[str, str]):
     @classmethod
     @checked
     def from_csv(cls, file: str | os.PathLike[str]) -> Affinity:
-        """Read what :meth:`to_csv` wrote, perhaps edited in a spreadsheet.
+        """Read a file of :meth:`to_csv`, perhaps edited in a spreadsheet.
 
         Raises
         ------
@@ -467,7 +468,8 @@ class Affinity(Mapping[str, str]):
         for node in nodes:
             if node.leader not in devices:
                 raise StoredFileError(f"{bad}: {shorten(node.leader)} is missing.")
-        # The deciding op's row wins; an edited follower cannot part from it.
+        # A leader decides for its followers, so an op that was moved without its leader is an error
+        # and not a wish that is silently dropped. Constants and inputs follow without complaint.
         for node in nodes:
             if node.type not in ("Parameter", "Constant", "Result") and (
                 devices[node.name] != devices[node.leader]
@@ -531,7 +533,7 @@ class Affinity(Mapping[str, str]):
 
 
 def greedy(bound: BoundModel, order: Sequence[str]) -> Affinity:
-    """Return each op on the first device of an order that supports it.
+    """Put each op on the first device of an order that supports it.
 
     Raises
     ------
@@ -542,7 +544,7 @@ def greedy(bound: BoundModel, order: Sequence[str]) -> Affinity:
 
 
 def first_able(graph: OpGraph, supported: Mapping[str, Collection[str]]) -> Affinity:
-    """Return each op on the first device, in their order, that supports it by ``supported``.
+    """Put each op on the first device that supports it, in the order of ``supported``.
 
     Raises
     ------
@@ -594,9 +596,9 @@ def _other_model(names: Iterable[str], expected: Iterable[str]) -> str:
 def _carried_devices(devices: Mapping[str, str], graph: OpGraph) -> dict[str, str]:
     """Return the device of each leader of a variant's graph, from those of the original's nodes.
 
-    An op of the same name keeps its device. A new one goes where its output is used first: so
-    a FakeQuantize stays with the op that runs in int8 thanks to it. One whose output no known
-    op uses goes with what it reads.
+    An op of the same name keeps its device. A new one goes where its output is used first, so
+    that a FakeQuantize stays with the op that it lets run in int8. If no known op uses its
+    output, it goes with its inputs.
 
     Parameters
     ----------
@@ -608,12 +610,12 @@ def _carried_devices(devices: Mapping[str, str], graph: OpGraph) -> dict[str, st
     Raises
     ------
     AffinityError
-        Fewer than half of the variant's ops are known: it is of another model.
+        Fewer than half of the variant's ops are known: it belongs to another model.
     """
     placeable = graph.placeable
     known = [index for index in placeable if graph.ops[index].name in devices]
     found = {index: devices[graph.ops[index].name] for index in known}
-    # Quantisers are always new; what they quantise is not.
+    # Quantisers are new in every quantised variant, so they say nothing about its identity.
     old = [i for i in placeable if i in found or graph.ops[i].type not in _QUANTIZER_TYPES]
     if len(known) < _MIN_SHARE * len(old) or not known:
         missing = names_at_hand([graph.ops[i].name for i in old if i not in known], 3)

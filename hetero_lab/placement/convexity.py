@@ -1,11 +1,14 @@
 """Convexity repair, the first half of HETERO's rule: cut subgraphs at inputs that close a cycle.
 
+A subgraph is convex if no way leaves it and comes back. One that is not would wait for itself, so
+it is cut in front of the nodes that wait for such a way.
+
 The plugin does this in rounds over the whole model. The cuts of a subgraph depend only on its
 own members and on the model's edges, not on how other subgraphs are cut, so here each subgraph
 is repaired by itself, and its cuts are memoised for the next placement that has it. ``depends``
 counts, for every node, the inputs through which it depends on a tensor that leaves the subgraph.
-Nodes with a count of 0 are independent; the cuts lie between them and the rest, which then goes
-on as a smaller subgraph whose counts only fall. Every edge is thus followed a few times, not
+Nodes with a count of 0 are independent; the cuts lie between them and the rest, which then
+continues as a smaller subgraph whose counts only fall. Every edge is thus followed a few times, not
 once a round.
 """
 
@@ -64,6 +67,7 @@ class ConvexityRepair:
         own = part[members[0]]
         depends = self._count(members)
         independent: list[int] = []
+        # Fresh nodes have just become independent: no way out of the subgraph leads back to them.
         fresh = [node for node in members if node not in depends]
         if len(fresh) == len(members):
             return []
@@ -72,7 +76,7 @@ class ConvexityRepair:
         parts: list[list[int]] = []
         last = members[-1]
         while True:
-            if not independent:
+            if not independent:  # nothing refers to the old bits: keep the integers short
                 bits.restart()
             bits.add(sorted(fresh))
             independent += fresh
@@ -100,7 +104,7 @@ class ConvexityRepair:
     def _count(self, members: list[int]) -> dict[int, int]:
         """Count, for each node, the inputs that depend on a tensor leaving this subgraph.
 
-        Nodes that come after the last member do not matter and are left out.
+        Nodes after the last member in topological order cannot lead back to one: they are left out.
         """
         outs, cut, last = self.top.outs, self.cut, members[-1]
         depends: dict[int, int] = {}
@@ -114,7 +118,7 @@ class ConvexityRepair:
             node = stack.pop()
             inside = part[node] == own
             for edge, user in outs[node]:
-                # An edge that leaves the subgraph is counted already.
+                # Edges that leave the subgraph were counted above.
                 if user <= last and not (inside and cut[edge]):
                     if user in depends:
                         depends[user] += 1
@@ -149,7 +153,8 @@ class ConvexityRepair:
             if part[user] == own:
                 fresh.append(user)
 
-        # A list, because nodes that become independent only now are handled by the stack below.
+        # The list is made before any count drops: nodes that become independent in this loop are
+        # handled by the stack below, and must not be counted down twice.
         for node in [node for nodes in left for node in nodes if node not in depends]:
             for edge, user in outs[node]:
                 if cut[edge] and user <= last and edge not in new:
@@ -192,6 +197,8 @@ class ConvexityRepair:
                 cuts.append(crossing)
             else:
                 unsure.append(crossing)
+        # What is still unsure needs the exact set of entries that reach a node through other
+        # subgraphs. That walk over the graph is the expensive part, so it comes last.
         if unsure:
             closing = self._closing_bits(
                 independent, depends, bits, own, max(u for _, _, u in unsure)

@@ -1,8 +1,9 @@
 """Cycle breaking, the second half of HETERO's rule: cut subgraphs that still form a cycle.
 
-Nodes are cut out of the strongly connected components of the condensed graph, one after
-another, the least in rank first, until there is no cycle. The plugin ranks the whole model for
-each cut. Here ranks wait in a heap, and after a cut only its neighbourhood is ranked again: the
+Nodes are cut out of the strongly connected components of the condensed graph (one node for each
+subgraph), one after another, the lowest rank first, until there is no cycle. The order of cuts
+decides which subgraphs remain, so ranks must equal the plugin's. The plugin ranks the whole model
+for each cut. Here ranks wait in a heap, and after a cut only its neighbourhood is ranked again: the
 smaller parts into which the subgraph fell, and the subgraphs that are no longer strongly
 connected with the largest part.
 
@@ -30,7 +31,12 @@ Memo: TypeAlias = CutCache[bytes, _Step]
 
 
 def _rank(top: Topology, node: int, inside: Sequence[int], reenters: bool) -> Rank:
-    """Rank a node by the producers of its uncut inputs, and by whether a cycle re-enters here."""
+    """Rank a node by the producers of its uncut inputs, and by whether a cycle re-enters here.
+
+    The lowest rank is cut first: nodes where a cycle comes back, then those that read a tensor with
+    several uses, then those that do not just follow a first op, and so on. The last element, the
+    node's number, breaks ties in topological order.
+    """
     shared = trivial = False
     for producer in inside:
         if top.n_uses[producer] > 1:
@@ -42,7 +48,7 @@ def _rank(top: Topology, node: int, inside: Sequence[int], reenters: bool) -> Ra
 
 
 def uncut_ranks(top: Topology) -> list[Rank]:
-    """Return the ranks that all nodes have where nothing is cut, the least first."""
+    """Return the ranks of all nodes while nothing is cut, the lowest first."""
     producers = ([producer for _, producer in ins] for ins in top.all_ins)
     return sorted(_rank(top, node, p, False) for node, p in enumerate(producers) if p)
 
@@ -92,13 +98,15 @@ class CycleBreaking:
         self.rank: dict[int, Rank] = {}
         self.heap: list[Rank] = []
         self.uncut_ranks = ranks
-        self.n_passed: int = 0  # of these: their nodes read a cut edge by now, or are not cyclic
+        self.n_passed: int = 0  # ranks skipped for good: the node reads a cut edge, or is acyclic
         reads_cut = set(top.target[np.frombuffer(cut, bool)].tolist())
         self._rank_again(node for node in cyclic if node in reads_cut)
         self.memo = memo
 
     def break_cycles(self) -> None:
         """Cut until no subgraph depends on itself through another one."""
+        # A digest of the state costs time, so it is taken only when about 1/32 of the nodes have
+        # left the cycles since the last one.
         each = self.top.n_nodes // _STATES + 1
         state, at = self._state(), self.n_cyclic // each
         made: list[int] = []
@@ -174,7 +182,7 @@ class CycleBreaking:
         return None if rank is None else rank[-1]
 
     def _first_uncut(self) -> Rank | None:
-        """Return the least rank of a cyclic node none of whose inputs is cut."""
+        """Return the lowest rank among cyclic nodes without a cut input."""
         while self.n_cyclic and self.n_passed < len(self.uncut_ranks):
             rank = self.uncut_ranks[self.n_passed]
             node = rank[-1]
@@ -224,11 +232,12 @@ class CycleBreaking:
     def _update_components(self, subgraph: int, parts: list[int]) -> list[int]:
         """Update the component of a subgraph that fell apart; return what is no longer cyclic.
 
-        Every subgraph of the component reaches some part and is reached from some part. So the
-        subgraphs that are no longer strongly connected with the main part are found from the
-        other parts: all above a part that the main part does not reach, all below a part that
-        does not reach the main part, and all that depend on these. Each search ends where it
-        meets the main part.
+        Before the cut, every subgraph of the component reached the one that fell apart and was
+        reached from it; so now each reaches some part and is reached from some part. The
+        subgraphs that are no longer strongly connected with the main part are therefore found
+        from the other parts: all above a part that the main part does not reach, all below a part
+        that does not reach the main part, and all that depend on these. Each search ends where it
+        meets the main part, which is the largest: most searches are short.
         """
         component = self.component_of[subgraph]
         pieces = [subgraph, *parts]
@@ -252,7 +261,7 @@ class CycleBreaking:
                         if other not in reached and self.component_of.get(other) == component
                     ]
                 acyclic += self._settle(reached, component)
-        if self.size[component] == 1:
+        if self.size[component] == 1:  # only the main part is left: nothing leads back to it
             del self.component_of[main]
             acyclic.append(main)
         return acyclic

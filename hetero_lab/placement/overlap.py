@@ -1,10 +1,10 @@
 """Cut a placement for devices that work at the same time, finer than HETERO where that pays.
 
 HETERO merges all neighbours on a device. An op that needs another device's result then holds back
-those of its subgraph that do not, and what another device waits for is ready only when the whole
-subgraph is. Here a subgraph of HETERO's is split between ops that depend on different ops of
-other devices, or on which different ones depend; a split is taken back where what could run at
-the same time because of it is less work than a subgraph costs. A chain is cut as HETERO cuts it.
+ops of its subgraph that do not, and a result for another device is ready only when the whole
+subgraph is. Here a subgraph of HETERO's is split between ops that differ in the ops of other
+devices that they wait for, or that wait for them. A split is undone where the work that it lets
+run at the same time is less than a subgraph costs. A chain is cut as HETERO cuts it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def predict_overlapping(graph: OpGraph, affinity: Affinity) -> Partition:
         The affinity is of another model.
     """
     coarse = predict(graph, affinity)
-    if graph.stateful_paths:  # what lies between the two ends of a state must not be split
+    if graph.stateful_paths:  # the ops between the two ends of a state must stay together
         by_level = predict_by_level(graph, affinity) if torn_path(graph, coarse) else None
         return by_level or coarse
     if coarse.n_subgraphs < 2:
@@ -47,7 +47,7 @@ def predict_overlapping(graph: OpGraph, affinity: Affinity) -> Partition:
 
 
 def _numbers(graph: OpGraph, blocks: list[_OverlapGroup]) -> np.ndarray:
-    """Return the number of the block of every node; what no op reads has one of its own."""
+    """Return the block number of every node; a node that no op reads gets its own."""
     block_of = {index: n for n, block in enumerate(blocks) for index in block.ops}
     place = {n: at for at, n in enumerate(_order(graph, blocks, block_of))}
     numbers = np.arange(len(blocks), len(blocks) + len(graph))
@@ -55,8 +55,8 @@ def _numbers(graph: OpGraph, blocks: list[_OverlapGroup]) -> np.ndarray:
         if op.index in block_of:
             numbers[op.index] = block_of[op.index]
             continue
-        # An input, or what is computed from constants, belongs to the first block that reads it:
-        # in any other one it could make a cycle.
+        # An input, or an op computed from constants, belongs to the first block that reads it. In a
+        # later one, the earlier reader would wait for that block, which may wait for the reader.
         readers = [int(numbers[use.index]) for use in graph.consumers[op.index]]
         readers = [n for n in readers if n in place]
         if readers:
@@ -77,9 +77,10 @@ def _order(graph: OpGraph, blocks: list[_OverlapGroup], block_of: dict[int, int]
 
 @dataclass
 class _OverlapGroup:
-    """Ops that run as one: those of other devices that they wait for, and that wait for them.
+    """Ops that run as one subgraph.
 
-    ``before`` and ``after`` have a bit for each placeable op.
+    ``before`` holds the ops of other devices that they wait for, ``after`` the ops of other
+    devices that wait for them: one bit for each placeable op.
     """
 
     home: int
@@ -111,7 +112,8 @@ def _blocks(graph: OpGraph, coarse: Partition) -> list[_OverlapGroup]:
         for producer in sources[index]:
             below[producer] |= below[index] | bit[index]
     work = np.array([work_of(graph, graph.ops[index]) for index in graph.placeable])
-    # A submodel may have to know the shapes at its boundaries.
+    # A split makes new boundaries, and a submodel may have to know the shapes there: leave a
+    # subgraph with unknown shapes whole.
     whole = {home[i] for i in bit if any(tensor.shape is None for tensor in graph.ops[i].outputs)}
     found: dict[tuple[int, int, int], _OverlapGroup] = {}
     for number, index in enumerate(graph.placeable):
@@ -130,7 +132,7 @@ def _blocks(graph: OpGraph, coarse: Partition) -> list[_OverlapGroup]:
 def _merged(graph: OpGraph, blocks: list[_OverlapGroup], work: np.ndarray) -> list[_OverlapGroup]:
     """Merge neighbouring blocks of one subgraph while a split between them does not pay.
 
-    Neighbours are two blocks of which one reads from the other, or that read one model input.
+    Two blocks are neighbours if one reads from the other, or if both read the same model input.
     """
     if len(blocks) == 1:
         return blocks
@@ -147,13 +149,14 @@ def _merged(graph: OpGraph, blocks: list[_OverlapGroup], work: np.ndarray) -> li
                     users[source].add(n)
     pairs = {(a, b) for a, every in enumerate(users) for b in every}
     pairs |= {pair for every in readers.values() for pair in pairwise(every)}
-    into = list(range(len(blocks)))  # the block that each one is part of
+    into = list(range(len(blocks)))  # the block that each one was merged into
     while True:
         pairs = {(into[a], into[b]) for a, b in pairs if into[a] != into[b]}
         n_left = len(set(into))
         for _, a, b in sorted((_loss(blocks, users, a, b, work), a, b) for a, b in pairs):
             a, b = into[a], into[b]
-            # If another way than the edge leads from one to the other, they would make a cycle.
+            # If a second way leads from one to the other, the block on that way would both read
+            # from the merged block and feed it: a cycle.
             if (
                 a == b
                 or _loss(blocks, users, a, b, work) >= WORK_OF_A_SUBGRAPH
@@ -186,8 +189,8 @@ def _loss(
 ) -> float:
     """Return how much work could no longer run at the same time if two blocks were one.
 
-    All of the one block then waits for what only the second one needs, and all that only the
-    first one feeds waits for the second. If none reads from the other, this goes both ways.
+    The first block then waits for ops that only the second one needs, and ops that only the
+    first one feeds wait for the second. If neither reads from the other, this holds both ways.
     """
     losses = [0.0]
     for a, b in ((one, other), (other, one)):
@@ -208,7 +211,7 @@ def _sum(bits: int, work: np.ndarray) -> float:
 
 
 def _leads_around(users: list[set[int]], first: int, second: int) -> bool:
-    """Return whether another way than the edge leads from one block to another."""
+    """Return whether a way besides the direct edge leads from one block to another."""
     queue = list(users[first] - {second})
     seen = set(queue)
     while queue:

@@ -61,7 +61,7 @@ class Boundary:
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """What enters and leaves a submodel, in its own order of inputs and outputs.
+    """The inputs and outputs of a submodel, in its own order.
 
     An entry is ``("model", index)`` of the whole model's inputs or outputs, or
     ``("tensor", op, port)`` of a boundary.
@@ -160,7 +160,7 @@ def partition(model: Source, placement: PlacementLike, *, core: ov.Core | None =
 
 
 def partition_of(placed: BoundPlacement) -> Partition:
-    """Return the partition that a placement is compiled as, as far as it can be foreseen."""
+    """Predict the partition that a placement is compiled as."""
     found = predict(placed.graph, placed.affinity)
     return one_subgraph(found, placed.affinity.devices[0]) if placed.direct else found
 
@@ -217,7 +217,7 @@ def one_subgraph(predicted: Partition, device: str) -> Partition:
 
 
 def _collect(graph: OpGraph, devices: Sequence[str], parts: Split) -> Partition:
-    """Order the subgraphs as they run and list what crosses between them."""
+    """Order the subgraphs as they run and list the tensors that cross between them."""
     top, ids = topology(graph), parts.ids.tolist()
     crossing: dict[tuple[int, int], list[int]] = {}  # tensor → receiving subgraphs
     for edge in np.flatnonzero(parts.cut & ~top.from_constant).tolist():
@@ -243,7 +243,8 @@ def _collect(graph: OpGraph, devices: Sequence[str], parts: Split) -> Partition:
         members.setdefault(ids[op.index], []).append(op.index)
         if op.type == "Assign":
             sinks.add(ids[op.index])
-    # Only what has inputs, outputs or sinks of its own becomes a submodel.
+    # A group of nodes without inputs, outputs or sinks holds constants alone, which are copied to
+    # their users: the runtime makes no submodel of it.
     real = [s for s in members if s in inputs or s in outputs or s in sinks]
     order = _execution_order(real, _feeds(crossing, ids), members)
     position = {subgraph: index for index, subgraph in enumerate(order)}

@@ -1,4 +1,4 @@
-"""Placement: what is compiled; short forms of one are resolved."""
+"""Placement: an affinity with device properties, and how short forms are resolved to one."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Placement:
         if isinstance(by_device, Mapping) and all(
             isinstance(properties, Mapping) for properties in by_device.values()
         ):
-            # As text, so that they can be stored and sent to a worker.
+            # As text, so that properties can be stored and sent to a worker.
             as_text = {device: plain(properties) for device, properties in by_device.items()}
             object.__setattr__(self, "device_properties", as_text)
         if self.direct and len(self.affinity.devices) != 1:
@@ -104,8 +104,8 @@ PlacementLike: TypeAlias = "Placement | Affinity | Priorities | str"
 class BoundPlacement:
     """A placement of a bound model: all that compiling it takes.
 
-    :func:`resolve` makes it of what a caller gave and checks it; who makes it by hand vouches
-    for the placement.
+    :func:`resolve` makes and checks it; code that constructs one directly vouches for the
+    placement.
     """
 
     bound: BoundModel
@@ -256,7 +256,7 @@ def _check(bound: BoundModel, placement: Placement) -> None:
 
 
 class Knowledge(Protocol):
-    """What a cost model knows of devices."""
+    """The part of a cost model that says which ops its devices support."""
 
     @property
     def devices(self) -> tuple[str, ...]: ...
@@ -264,7 +264,7 @@ class Knowledge(Protocol):
 
 
 def absent_devices(bound: BoundModel, devices: Sequence[str], known: Knowledge) -> list[str]:
-    """Return the devices that are not here and that a cost model knows."""
+    """Return the devices that a cost model knows but this machine lacks."""
     here = device_names(bound.core)
     listed = {*here, *(device.partition(".")[0] for device in here)}
     return [device for device in devices if device in known.devices and device not in listed]
@@ -273,7 +273,7 @@ def absent_devices(bound: BoundModel, devices: Sequence[str], known: Knowledge) 
 def affinity_elsewhere(
     bound: BoundModel, placement: PlacementLike, known: Knowledge
 ) -> Affinity | None:
-    """Return the affinity of a placement if it needs a device that only a cost model knows.
+    """Return a placement's affinity if it needs a device that only a cost model knows.
 
     Raises
     ------
@@ -304,6 +304,6 @@ def affinity_elsewhere(
 
 
 def greedy_elsewhere(graph: OpGraph, order: Sequence[str], known: Knowledge) -> Affinity:
-    """Return each op on the first device of an order that supports it by a cost model."""
+    """Put each op on the first device of an order that a cost model says supports it."""
     constant = {graph.ops[index].name for index in graph.constant_side}
     return first_able(graph, {device: known.supports(device) | constant for device in order})

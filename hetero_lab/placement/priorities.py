@@ -53,7 +53,7 @@ class Priorities:
             names = [str(name) for name in text]
         else:
             raise DeviceError(
-                f"{text!r} is no list of devices, for instance 'HETERO:GPU,CPU' or ['GPU', 'CPU']."
+                f"{text!r} is not a list of devices. Write 'HETERO:GPU,CPU' or ['GPU', 'CPU']."
             )
         example = "Name the devices in order of priority, for instance 'HETERO:GPU,CPU'."
         if not names:

@@ -26,7 +26,7 @@ class Split:
 
 
 class SubgraphCollector:
-    """Splits one graph for any placement, and remembers what placements have in common."""
+    """Splits one graph for any placement, and remembers the cuts that placements share."""
 
     def __init__(self, graph: OpGraph):
         self.topology: Topology = topology(graph)
@@ -52,11 +52,14 @@ class SubgraphCollector:
             leader is; the device of a result is ignored.
         """
         top = self.topology
+        # First cut: between devices. A result never parts from its producer.
         cut = (devices[top.source] != devices[top.target]) & ~top.to_result
         ids = connected(top, cut)
         components = self._cyclic_components(cut, ids)
-        if components is None:
+        if components is None:  # no subgraph depends on itself: the usual case
             return Split(cut, ids)
+        # Only nodes of cyclic subgraphs can need a further cut. Numbers of subgraphs change with
+        # each stage, so components are found anew after the repair.
         flags = bytearray(cut.tobytes())
         repair = convexity.ConvexityRepair(top, flags, ids.tolist(), self.convexity_memo)
         repair.repair(np.flatnonzero(components[ids] >= 0).tolist())

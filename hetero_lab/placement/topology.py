@@ -112,7 +112,8 @@ def _topology(graph: OpGraph) -> Topology:
 def _private_nodes(graph: OpGraph, n_uses: np.ndarray) -> set[int]:
     """Find constants, and ops computed from these alone, with a single use by another op.
 
-    That op must have another input too: then they never change where anything is cut.
+    That op must have another input too: the constant then follows it into whichever subgraph the
+    other input leads to, so it never changes where anything is cut, and can be left out.
     """
     private: set[int] = set()
     for op in graph:
@@ -168,7 +169,8 @@ def separated_parts(
 ) -> list[list[int]]:
     """Return the parts into which ``cuts`` separate a subgraph, except the one found last.
 
-    The parts are searched in turn, one node at a time, so that the largest is never traversed.
+    The parts are searched in turn, one node at a time, and the search ends when one is left: the
+    largest part is never traversed as a whole, so many small cuts of a large subgraph stay cheap.
 
     Parameters
     ----------
@@ -209,6 +211,7 @@ def separated_parts(
                 members[group].append(other)
                 queue.append(other)
             elif found != group:
+                # Two searches met, so they are in one part. Groups are merged as in union-find.
                 while alias[found] != found:
                     found = alias[found]
                 if found != group:

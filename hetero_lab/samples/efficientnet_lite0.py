@@ -1,7 +1,7 @@
 """Turn the PyTorch weights of EfficientNet-Lite0 into an ONNX model, without PyTorch.
 
 The weights are a pickle, and a pickle can run any code. So it is read with an unpickler that
-knows four names, none of which does anything but describe a tensor; any other name ends it.
+knows four names, which only describe tensors, and refuses every other name.
 
 The network is EfficientNet-B0 (Tan and Le, 2019) with ReLU6 for swish and without squeeze and
 excitation, at 224 x 224 pixels. Its weights come from TensorFlow, hence the padding.
@@ -87,8 +87,8 @@ def read_weights(pth: bytes) -> dict[str, np.ndarray]:
     """Return the tensors of a file of weights in PyTorch's format before 1.6.
 
     That format is five pickles in a row (a magic number, a version, facts about the machine, the
-    tensors without values, the order of their storages), then the storages' values: the number
-    of them as i64, little-endian, and the values themselves.
+    tensors without values, the order of their storages). Then come the values of each storage:
+    their number as little-endian i64 and the values themselves.
 
     Raises
     ------
@@ -187,7 +187,7 @@ class _Graph:
         """Add a convolution with the batch normalisation after it folded in, and ReLU6."""
         weights, bias = self._folded(conv, norm)
         n_out, n_in_group, kernel, _ = weights.shape
-        # TensorFlow's "same": what is odd goes to the end.
+        # TensorFlow's "same" padding puts the odd pixel at the end.
         out_size = -(-self.size // stride)
         pad = max((out_size - 1) * stride + kernel - self.size, 0)
         pads = [pad // 2] * 2 + [pad - pad // 2] * 2

@@ -19,64 +19,36 @@ import numpy as np
 N_BEGIN = N_END = 1024
 BLOCK = 4096
 PADDING = 256
-N_LEAST = 8  # shorter files are told apart without the network
+N_LEAST = 8  # magika recognises shorter files without the network
 
-# Extensions that nearly always mean one type, and magika's name of that type.
-TYPES = {
+# Extensions that nearly always mean one type, and magika's name of that type: often the same.
+_NAMED_ALIKE = """
+    bmp c cmake cpp css csv gif html ico ini ipynb json npy npz onnx pem png po proto rst svg tar
+    tiff toml ttf wav woff woff2 xml xz yaml zip
+"""
+TYPES = {name: name for name in _NAMED_ALIKE.split()} | {
     "bat": "batch",
-    "bmp": "bmp",
     "bz2": "bzip",
-    "c": "c",
     "cc": "cpp",
-    "cmake": "cmake",
-    "cpp": "cpp",
-    "css": "css",
-    "csv": "csv",
     "exe": "pebin",
     "f": "fortran",
     "f90": "fortran",
-    "gif": "gif",
     "gz": "gzip",
     "hpp": "cpp",
-    "html": "html",
-    "ico": "ico",
-    "ini": "ini",
-    "ipynb": "ipynb",
     "jpg": "jpeg",
     "js": "javascript",
-    "json": "json",
     "md": "markdown",
-    "npy": "npy",
-    "npz": "npz",
-    "onnx": "onnx",
-    "pem": "pem",
     "pkl": "pickle",
-    "png": "png",
-    "po": "po",
-    "proto": "proto",
     "ps1": "powershell",
     "py": "python",
     "pyi": "python",
-    "rst": "rst",
     "sh": "shell",
-    "svg": "svg",
-    "tar": "tar",
-    "tiff": "tiff",
-    "toml": "toml",
     "ts": "typescript",
-    "ttf": "ttf",
-    "wav": "wav",
-    "woff": "woff",
-    "woff2": "woff2",
-    "xml": "xml",
-    "xz": "xz",
-    "yaml": "yaml",
     "yml": "yaml",
-    "zip": "zip",
 }
 
-# What lies in the first of these is often broken on purpose, or half of one type and half of
-# another; packages are looked for on their own; byte code comes and goes with each import.
+# Files of tests and templates are often broken on purpose, or half of one type and half of
+# another; packages are roots of their own; byte code comes and goes with each import.
 LEFT_OUT_DIRECTORIES = {
     *("test", "tests", "testing", "test_data", "templates"),
     *("site-packages", "dist-packages"),
@@ -86,10 +58,10 @@ LEFT_OUT_NAMES = {"license", "licence", "copying", "notice"}
 
 
 def features(begin: bytes, end: bytes) -> np.ndarray:
-    """Return what the network sees of a file.
+    """Return the network's input for a file.
 
     The first 1024 bytes after leading white space and the last 1024 before trailing white
-    space, one number per byte; what is missing is 256, after the beginning and before the end.
+    space, one number per byte, padded with 256 after the beginning and before the end.
 
     Parameters
     ----------
@@ -109,7 +81,7 @@ def features(begin: bytes, end: bytes) -> np.ndarray:
 
 
 def read_features(path: Path) -> np.ndarray:
-    """Return what the network sees of the file at a path."""
+    """Return the network's input for the file at a path."""
     with path.open("rb") as file:
         begin = file.read(BLOCK)
         file.seek(0, os.SEEK_END)
@@ -120,8 +92,8 @@ def read_features(path: Path) -> np.ndarray:
 def find_files(n: int) -> list[tuple[Path, str]]:
     """Choose files of the Python installation: as many of each type as there are, up to ``n``.
 
-    The choice is the same as long as the installation is. No two of the files look the same
-    to the network.
+    The choice stays the same as long as the installation does. No two files give the network the
+    same input.
 
     Returns
     -------
@@ -169,12 +141,12 @@ def _installed_files(roots: Sequence[Path]) -> list[tuple[Path, str]]:
 
 
 def _looked_at(path: Path) -> bytes | None:
-    """Return all that the network sees of a file; None if it is too short or cannot be read."""
+    """Return the network's input as bytes; None for a file that is too short or unreadable."""
     if path.is_symlink() or not path.is_file():
         return None
     try:
         values = read_features(path)
     except OSError:
         return None
-    # White space inside of the first bytes cannot make the eighth one padding.
+    # Only leading white space is stripped, so the eighth value is padding only for a short file.
     return None if values[0, N_LEAST - 1] == PADDING else values.tobytes()

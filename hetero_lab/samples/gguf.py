@@ -1,8 +1,8 @@
 """GGUF files of language models made into directories that OpenVINO reads, with OpenVINO GenAI.
 
-The one module that needs ``openvino_genai`` (extra ``llm``). It converts in a process of its own:
-GenAI loads plugins and compiles the model only to write it down, and the names of ops are counted
-through the process, so that only a fresh one gives the same names each time.
+The only module that needs ``openvino_genai`` (extra ``llm``). It converts in a process of its own:
+GenAI compiles the model just to write it, and op names are numbered per process, so only a fresh
+process gives the same names every time.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def convert(source: Path, directory: Path) -> None:
     if done.returncode or not (directory / MODEL).is_file():
         lines = done.stdout.decode("utf-8", "replace").strip().splitlines() or ["no reason given"]
         raise SampleError(
-            f"OpenVINO GenAI could not make a model of {source.name}: {shorten(lines[-1], 300)}. "
+            f"OpenVINO GenAI could not convert {source.name}: {shorten(lines[-1], 300)}. "
             "Do openvino, openvino-genai and openvino-tokenizers have the same version?"
         )
     n_tokens = context_length(source)
@@ -66,7 +66,7 @@ def convert(source: Path, directory: Path) -> None:
 
 
 def context_length(source: Path) -> int | None:
-    """Return how many positions a GGUF file says that its model was trained for."""
+    """Return the number of positions that a model was trained for, as its GGUF file states it."""
     with source.open("rb") as file:
         _, found, after = file.read(_HEAD_BYTES).partition(_CONTEXT)
     if not found or len(after) < 8:

@@ -1,9 +1,9 @@
-"""Add weights to the GoogLeNet graph of the ``onnx`` package, which comes without.
+"""Add weights to the GoogLeNet graph of the ``onnx`` package, which ships without any.
 
-The file stores each large weight as ``ConstantOfShape``: all values 0.02. Such a network only
-sums up its input. Here every weight is drawn at random (He et al., 2015: "Delving deep
+The file stores each large weight as a ``ConstantOfShape`` of 0.02. Such a network merely sums
+up its input. Here every weight is drawn at random (He et al., 2015: "Delving deep
 into rectifiers"), so that activations keep their size through all 22 layers; the mean of each
-filter is taken away, so that the answer depends on the picture and not on its brightness.
+filter is subtracted, so that the answer depends on the picture and not on its brightness.
 """
 
 from __future__ import annotations

@@ -33,8 +33,7 @@ def fields(message: Message) -> Iterator[tuple[int, int | Message]]:
     Yields
     ------
     tuple
-        Number and value: an ``int`` of a varint, bytes of everything else, of the type of the
-        message.
+        Number and value: an ``int`` for a varint, else bytes of the message's own type.
 
     Raises
     ------

@@ -1,11 +1,8 @@
-"""Pictures as inputs of image classifiers: files → arrays, as each sample or as an option says.
+"""Pictures as inputs of image classifiers: files → arrays, prepared as the model expects.
 
 A picture is untrusted: only formats that Pillow reads by itself are tried, and a huge one is
 refused by its header, before it is decoded.
 """
-
-# pyright: reportMissingImports=false
-# Pillow is an extra.
 
 from __future__ import annotations
 
@@ -14,17 +11,16 @@ import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+import PIL
+from PIL import Image, ImageOps
 
 from hetero_lab.errors import ArgumentError, InputError, ModelError, names_at_hand, shorten
 from hetero_lab.samples.drawn_text import IMAGENET_DEVIATION, IMAGENET_MEAN
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
-
     from hetero_lab.model.opgraph import OpGraph
 
 MOST_PIXELS = 64_000_000
@@ -35,19 +31,19 @@ _DEEP_MODES = ("I", "I;16", "I;16B", "I;16L", "I;16N")  # 16 bits a pixel
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What is done to the pixels of a picture, which are from 0 to 255.
+    """How the pixels of a picture, from 0 to 255, become the values of an input.
 
     Attributes
     ----------
     mean, scale
-        The input is ``(pixel - mean) / scale``: one number, or one a channel in the order of the
-        model's channels.
+        The input is ``(pixel - mean) / scale``: one number, or one per channel in the order of
+        the model's channels.
     bgr
         Whether the model's first channel is blue.
     fit
-        ``"stretch"`` the picture to the input; ``"average"`` does so by the mean of what each
-        pixel covers; ``"crop"`` takes the middle after the shorter side was resized to 8/7 of the
-        input's; ``"line"`` keeps the sides' ratio, at the left of zeros.
+        ``"stretch"`` resizes the picture to the input; ``"average"`` does so by averaging the area
+        that each pixel covers; ``"crop"`` resizes the shorter side to 8/7 of the input's and takes
+        the middle; ``"line"`` keeps the aspect ratio and fills the right with zeros.
     """
 
     mean: tuple[float, ...] = (0.0,)
@@ -59,11 +55,11 @@ class Preprocessing:
         for name, values in (("mean", self.mean), ("scale", self.scale)):
             if len(values) not in (1, 3) or not all(math.isfinite(value) for value in values):
                 raise ArgumentError(
-                    f"{name}= is one number or three, one a channel, not "
+                    f"{name}= is one number, or three (one per channel), not "
                     f"{', '.join(map(str, values)) or 'none'}."
                 )
         if not all(self.scale):
-            raise ArgumentError("scale= divides the pixels: 0 is no scale.")
+            raise ArgumentError("scale= divides the pixels, so it cannot be 0.")
 
 
 @dataclass(frozen=True)
@@ -78,7 +74,7 @@ class PictureInput:
     channels_last: bool
 
 
-# Samples that classify pictures, and what they were trained on.
+# The samples that classify pictures, and how their training data was prepared.
 _OF_SAMPLES = {
     # Bright ink on a dark ground from 0 to 16: how many of 4x4 dots were inked (UCI, 1998).
     "digits_inception": Preprocessing(scale=(255 / 16,), fit="average"),
@@ -93,7 +89,7 @@ _OF_SAMPLES = {
 
 
 def sample_preprocessing(sample: str) -> Preprocessing:
-    """Return what a sample was trained with; pixels as they are, RGB, for any other model."""
+    """Return the preprocessing of a sample; for any other model, RGB pixels unchanged."""
     return _OF_SAMPLES.get(sample, Preprocessing())
 
 
@@ -103,7 +99,7 @@ def picture_input(graph: OpGraph) -> PictureInput:
     Raises
     ------
     ModelError
-        It has several inputs, or one that is no picture.
+        It has several inputs, or its input is not a picture.
     """
     inputs = [graph.ops[i] for i in graph.parameters]
     found = ", ".join(f"{shorten(op.name)} {_shape(op.outputs[0].shape)}" for op in inputs[:4])
@@ -143,7 +139,7 @@ def read_picture(
     into
         The input.
     how
-        What is done to the pixels.
+        How the pixels become values.
 
     Returns
     -------
@@ -153,7 +149,7 @@ def read_picture(
     Raises
     ------
     InputError
-        No such file, no picture, a broken or a huge one, or Pillow is missing.
+        The file is missing, is not a picture, is broken or is too large.
     ArgumentError
         Three values of ``mean`` or ``scale`` for one channel.
     """
@@ -178,23 +174,24 @@ def read_picture(
     return np.ascontiguousarray(whole if into.channels_last else whole.transpose(2, 0, 1))[None]
 
 
-def _fitted_width(image: Image, into: PictureInput, how: Preprocessing) -> int:
+def _fitted_width(image: Image.Image, into: PictureInput, how: Preprocessing) -> int:
     if how.fit != "line":
         return into.width
     return min(into.width, max(1, math.ceil(into.height * image.width / image.height)))
 
 
-def _stretched(image: Image, into: PictureInput) -> Image:
-    return image.resize((into.width, into.height), _pillow().Resampling.BILINEAR)
+def _stretched(image: Image.Image, into: PictureInput) -> Image.Image:
+    return image.resize((into.width, into.height), Image.Resampling.BILINEAR)
 
 
-def _averaged(image: Image, into: PictureInput) -> Image:
-    return image.resize((into.width, into.height), _pillow().Resampling.BOX)
+def _averaged(image: Image.Image, into: PictureInput) -> Image.Image:
+    return image.resize((into.width, into.height), Image.Resampling.BOX)
 
 
-def _cropped(image: Image, into: PictureInput) -> Image:
+def _cropped(image: Image.Image, into: PictureInput) -> Image.Image:
     scale = max(into.width / image.width, into.height / image.height) * 8 / 7
-    # As if the whole were resized and then cropped, but a thin picture would grow huge meanwhile.
+    # The result is that of resizing the whole and then cropping it, but a very thin picture would
+    # grow huge in between.
     box = []
     for whole, kept in ((image.width, into.width), (image.height, into.height)):
         resized = round(whole * scale)
@@ -202,68 +199,57 @@ def _cropped(image: Image, into: PictureInput) -> Image:
         box += [begin * whole / resized, (begin + kept) * whole / resized]
     left, right, top, bottom = box
     return image.resize(
-        (into.width, into.height), _pillow().Resampling.LANCZOS, box=(left, top, right, bottom)
+        (into.width, into.height), Image.Resampling.LANCZOS, box=(left, top, right, bottom)
     )
 
 
-def _as_line(image: Image, into: PictureInput) -> Image:
+def _as_line(image: Image.Image, into: PictureInput) -> Image.Image:
     width = min(into.width, max(1, math.ceil(into.height * image.width / image.height)))
-    return image.resize((width, into.height), _pillow().Resampling.BILINEAR)
+    return image.resize((width, into.height), Image.Resampling.BILINEAR)
 
 
 _FITS = {"stretch": _stretched, "average": _averaged, "crop": _cropped, "line": _as_line}
 
 
-def _opened(path: str | os.PathLike[str]) -> Image:
+def _opened(path: str | os.PathLike[str]) -> Image.Image:
     """Return a decoded picture, upright, of 8 bits a channel."""
     name = shorten(os.fspath(path))
-    pillow = _pillow()
     if not os.path.isfile(path):
         there = "is not a file" if os.path.exists(path) else "does not exist"
         raise InputError(f"The picture {name} {there}.")
     try:
         with warnings.catch_warnings():
-            # Its size is checked below, and a broken EXIF block does no harm.
+            # Pillow warns of large pictures, whose size is checked below, and of broken EXIF
+            # blocks, which do no harm.
             warnings.simplefilter("ignore")
-            with pillow.open(path, formats=_FORMATS) as image:
+            with Image.open(path, formats=_FORMATS) as image:
                 if image.width * image.height > MOST_PIXELS:
                     raise _too_big(name, f"{image.width}x{image.height}")
                 return _upright(image)
-    except pillow.DecompressionBombError as error:
+    except Image.DecompressionBombError as error:
         raise _too_big(name, "over 170 million") from error
-    except pillow.UnidentifiedImageError as error:
-        raise InputError(f"{name} is not a picture. Known are {', '.join(_FORMATS)}.") from error
+    except PIL.UnidentifiedImageError as error:
+        raise InputError(
+            f"{name} is not a picture in a known format: {', '.join(_FORMATS)}."
+        ) from error
     except InputError:
         raise
     except (OSError, SyntaxError, ValueError, EOFError, MemoryError) as error:
         raise InputError(f"The picture {name} cannot be decoded: {error}") from error
 
 
-def _upright(image: Any) -> Image:
-    import PIL.ImageOps
-
+def _upright(image: Image.Image) -> Image.Image:
     image.load()
     if image.mode in _DEEP_MODES:
-        return _pillow().fromarray((np.clip(np.asarray(image) / 257, 0, 255)).astype(np.uint8))
-    return PIL.ImageOps.exif_transpose(image)
+        return Image.fromarray((np.clip(np.asarray(image) / 257, 0, 255)).astype(np.uint8))
+    return ImageOps.exif_transpose(image)
 
 
 def _too_big(name: str, size: str) -> InputError:
     return InputError(
         f"The picture {name} has {size} pixels; more than {MOST_PIXELS / 1e6:.0f} million are not "
-        "read. Make it smaller: a classifier looks at some hundred by some hundred."
+        "read. Make it smaller: classifiers look at a few hundred pixels a side."
     )
-
-
-def _pillow() -> ModuleType:
-    try:
-        import PIL.Image
-    except ImportError as error:
-        raise InputError(
-            "Pictures are read with Pillow, which is not installed. "
-            "Install it: python -m pip install pillow"
-        ) from error
-    return PIL.Image
 
 
 def _shape(shape: Sequence[int] | None) -> str:

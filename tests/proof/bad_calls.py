@@ -1053,7 +1053,7 @@ CLASSIFYING = [
     row("classify: a text as mean", _classify(mean="grey"), ArgumentError, "mean=", "'grey'"),
     row("classify: two means", _classify(mean=[1, 2]), ArgumentError, "mean=", "1.0, 2.0"),
     row("classify: a mean a channel", _classify(mean=[1, 2, 3]), ArgumentError, "one channel"),
-    row("classify: scale 0", _classify(scale=0), ArgumentError, "scale=", "0 is no scale"),
+    row("classify: scale 0", _classify(scale=0), ArgumentError, "scale=", "cannot be 0"),
 ]
 
 REPORTS = [

@@ -25,7 +25,7 @@ def test_a_file_that_is_no_model_is_told(tmp_path):
     file, target = tmp_path / "broken.gguf", tmp_path / "model"
     file.write_bytes(b"GGUF, but not really")
     target.mkdir()
-    with pytest.raises(SampleError, match=r"could not make a model of broken\.gguf: .+ version\?"):
+    with pytest.raises(SampleError, match=r"could not convert broken\.gguf: .+ version\?"):
         gguf.convert(file, target)
     assert gguf.context_length(file) is None
     assert list(target.iterdir()) == []

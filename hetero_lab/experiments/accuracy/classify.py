@@ -181,7 +181,7 @@ def classify(
     ModelError
         The model does not take a picture, or gives no classes.
     InputError
-        The picture cannot be read, or Pillow is missing.
+        The picture cannot be read.
     ArgumentError
         Anything else about the arguments.
     CompileError
