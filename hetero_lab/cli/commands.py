@@ -32,26 +32,12 @@ from hetero_lab.tables import check_writable, write_csv
 
 if TYPE_CHECKING:
     from hetero_lab.model.read import PreparedModel
-    from hetero_lab.placement.affinity import Affinity
     from hetero_lab.placement.placement import Placement
     from hetero_lab.planning.cost_model import CostModel
 
-_AFFINITY_FILES = (".json", ".csv")
-
 
 def call(given: Namespace, name: str, **more: Any) -> Any:
-    """Call a public function with what the options say; ``more`` wins over them.
-
-    Returns
-    -------
-    Any
-        What the function returns; after Ctrl-C what it had done by then.
-
-    Raises
-    ------
-    KeyboardInterrupt
-        It had done nothing yet.
-    """
+    """Call a public function with what the options say; ``more`` wins over them."""
     function = getattr(hl, name)
     known = inspect.signature(function).parameters
     said = derive.arguments(given, function, given.options)
@@ -182,15 +168,11 @@ def _devices(given: Namespace) -> tuple[str, ...]:
 
 
 def _properties_of(given: Namespace, devices: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return the properties of each device; a ``--property`` of another is an error."""
+    """Return the properties of each device."""
     from hetero_lab.backend.properties import merged_properties
 
     own = values.properties(given.property)
-    unused = [device for device in own if device not in devices]
-    if unused:
-        raise ArgumentError(
-            f"--property {unused[0]}.… would change nothing: the devices are {', '.join(devices)}."
-        )
+    _check_owners(own, devices)
     together = merged_properties(given.contrast, own)
     return {device: together[device] for device in devices if together.get(device)}
 
@@ -203,7 +185,8 @@ def placement_of(given: Namespace) -> Placement:
     fixes = values.fixes(given.fix)
     start = _start(given)
     placed = start.affinity.fix(patterns=fixes) if fixes else start.affinity
-    _check_owners(own, given.device, placed)
+    named = values.names((given.device or "").removeprefix("HETERO:"))
+    _check_owners(own, [*dict.fromkeys([*placed.devices, *filter(None, named)])])
     return replace(
         start,
         affinity=placed,
@@ -250,18 +233,12 @@ def _start(given: Namespace) -> Placement:
     return start
 
 
-def _check_owners(own: Mapping[str, object], device: str | None, affinity: Affinity) -> None:
-    """Raise PropertyError for a property that nothing would use."""
-    from hetero_lab.backend.core import shared_core
-    from hetero_lab.backend.devices import check_device
-
-    named = (device or "").removeprefix("HETERO:").split(",")
+def _check_owners(own: Iterable[str], devices: Sequence[str]) -> None:
+    """Raise for a property that nothing would use."""
     for owner in own:
-        check_device(owner, shared_core())
-        if owner not in affinity.devices and owner not in named:
+        if owner not in devices:
             raise PropertyError(
-                f"--property {owner}.… would change nothing: the placement uses "
-                f"{', '.join(affinity.devices)}."
+                f"--property {owner}.… would change nothing: the devices are {', '.join(devices)}."
             )
 
 
@@ -372,18 +349,17 @@ def check_targets(given: Namespace) -> None:
     ArgumentError
         The name of an affinity's file tells no format.
     """
-    affinity = getattr(given, "affinity_out", None)
-    if affinity is not None and not affinity.lower().endswith(_AFFINITY_FILES):
-        raise ArgumentError(f"--affinity-out {shorten(affinity)} has to end in .json or .csv.")
-    for name in ("csv", "html", "affinity_out"):
-        if getattr(given, name, None) is not None:
-            check_writable(getattr(given, name))
-    for name in ("export", "store", "deploy", "directory"):
-        if getattr(given, name, None) is not None:
-            # A missing directory will be made, so the lowest one that exists matters.
-            path = Path(getattr(given, name)).absolute()
-            there = next(p for p in [path, *path.parents] if p.exists())
-            check_writable(there / "profile.json")
+    asked = {name: value for name, value in vars(given).items() if value is not None}
+    if not asked.get("affinity_out", ".json").lower().endswith((".json", ".csv")):
+        text = shorten(given.affinity_out)
+        raise ArgumentError(f"--affinity-out {text} has to end in .json or .csv.")
+    for name in {"csv", "html", "affinity_out"} & asked.keys():
+        check_writable(asked[name])
+    for name in {"export", "store", "deploy", "directory"} & asked.keys():
+        # A missing directory will be made, so the lowest one that exists matters.
+        path = Path(asked[name]).absolute()
+        there = next(p for p in [path, *path.parents] if p.exists())
+        check_writable(there / "profile.json")
 
 
 def write(given: Namespace, result: Any, said: str = "") -> None:

@@ -7,9 +7,9 @@ import shutil
 import sys
 import tarfile
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hetero_lab as hl
 from hetero_lab.cli.commands import until_interrupted
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from hetero_lab.experiments.search.advice import Advice
-    from hetero_lab.experiments.sweep.row import Row
 
 MODEL, DATA = "digits_inception", "digits"
 EMULATED = "ACC"
@@ -70,7 +69,11 @@ def run(directory: str, say: Say) -> Advice:
         budget_s=BUDGET_S,
         isolate=False,
     )
-    say(_indented(_candidates(advice)))
+    say(_indented(_candidates(advice.summary)))
+    say(
+        "   A ratio below 1 is faster than the first. The slow ones are dropped after a short race;"
+    )
+    say("   the others are measured longer, and quantised to int8, in a final.")
     split = _split(advice)
     if split is not None:
         say("\n3. Why a split costs, and what lint found to do about it")
@@ -79,7 +82,10 @@ def run(directory: str, say: Say) -> Advice:
     _say_filled(advice.verdict, say)
     recorded, verdict = recorded_advice()
     say(f"\n5. Beside it, not measured here: recorded on {_RECORDED_ON}")
-    say(_indented(_recorded_rows(recorded)))
+    first = recorded.iloc[0]
+    when, version = first["measured_at"][:10], first["openvino_version"].partition("-")[0]
+    say(_indented(_candidates(recorded)))
+    say(f"   The same model, on {when} with OpenVINO {version}:")
     _say_filled(verdict, say)
 
     target = make_directory(directory)
@@ -125,30 +131,23 @@ def _devices(say: Say) -> list[str]:
     return names
 
 
-def _candidates(advice: Advice) -> str:
-    rows = [["CANDIDATE", "SUBGRAPHS", "MEDIAN µs  [95 %]", "RATIO  [95 %]", "ACCURACY", "IS"]]
-    for candidate in advice.candidates:
-        row = candidate.row
-        if row.latency is None or row.profile is None:
-            rows.append([row.label, "", "", "", "", candidate.judgement])
-            continue
-        us, found = row.latency, row.evaluation
-        accuracy = None if found is None else found.accuracy
+def _candidates(summary: pd.DataFrame) -> str:
+    rows = [["CANDIDATE", "RAN ON", "COMPILE ms", "MEDIAN µs  [95 %]", "RATIO  [95 %]", "IS"]]
+    for row in summary.fillna({"execution_devices": ""}).to_dict("records"):
+        us = _interval(row, "median_us", "ci95_low_us", "ci95_high_us")
+        ratio = _interval(row, "ratio", "ratio_ci95_low", "ratio_ci95_high")
+        compile_ms = number(row["compile_ms"]) if row["compile_ms"] > 0 else ""
         rows.append(
-            [
-                row.label,
-                str(row.profile.partition.n_subgraphs),
-                f"{us.us:.1f}  [{us.low_us:.1f}, {us.high_us:.1f}]",
-                _ratio(row),
-                "" if accuracy is None else f"{accuracy:.1%}",
-                f"{candidate.judgement} ({candidate.stage})",
-            ]
+            [row["label"], row["execution_devices"], compile_ms, us, ratio, row["judgement"]]
         )
-    sentences = [
-        "A ratio below 1 is faster than the first. The slow ones are dropped after a short race;",
-        "the others are measured longer, and quantised to int8, in a final.",
-    ]
-    return "\n".join([columns(rows), *sentences])
+    return columns(rows)
+
+
+def _interval(row: Mapping[Any, Any], *names: str) -> str:
+    middle, low, high = (row[name] for name in names)
+    if not middle > 0:  # not measured
+        return ""
+    return number(middle) if low == high else f"{number(middle)}  [{number(low)}, {number(high)}]"
 
 
 def recorded_advice() -> tuple[pd.DataFrame, str]:
@@ -163,32 +162,6 @@ def recorded_advice() -> tuple[pd.DataFrame, str]:
         assert table is not None
         assert verdict is not None
         return pd.read_csv(table, index_col=0), verdict.read().decode("utf-8")
-
-
-def _recorded_rows(recorded: pd.DataFrame) -> str:
-    rows = [["CANDIDATE", "RAN ON", "COMPILE ms", "MEDIAN µs  [95 %]", "RATIO", "IS"]]
-    for row in recorded.to_dict("records"):
-        low, high = number(row["ci95_low_us"]), number(row["ci95_high_us"])
-        rows.append(
-            [
-                row["label"],
-                row["execution_devices"],
-                number(row["compile_ms"]),
-                f"{number(row['median_us'])}  [{low}, {high}]",
-                number(row["ratio"]),
-                row["judgement"],
-            ]
-        )
-    first = recorded.iloc[0]
-    when, version = first["measured_at"][:10], first["openvino_version"].partition("-")[0]
-    return "\n".join([columns(rows), f"The same model, on {when} with OpenVINO {version}:"])
-
-
-def _ratio(row: Row) -> str:
-    if row.series.ratio is None:
-        return "1"
-    middle, low, high, _ = row.series.ratio
-    return "1" if low == high else f"{middle:.3f}  [{low:.3f}, {high:.3f}]"
 
 
 def _split(advice: Advice) -> tuple[Judged, Judged] | None:

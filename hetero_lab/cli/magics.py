@@ -28,29 +28,23 @@ As a cell, each line of the body is a fix, pattern = DEVICE; the placement with 
 measured against the one without:
   %%hetero_profile model -d HETERO:GPU,CPU
   ^head_ = CPU"""
-_EXAMPLES = {
-    "profile": """
-digits_inception -d CPU
-model -d HETERO:GPU,CPU --fix '^head_=CPU' -o
-model --affinity fixed -v profile --csv profile.csv
-""",
-    "sweep": """
-model -d GPU,CPU --orders all
-model -d GPU,CPU --fix '^head_=CPU' --fix '^block1/=CPU' --store sweep -v sweep
-model -d CPU --grid CPU.INFERENCE_PRECISION_HINT=f32,bf16 --requests 1,4
-""",
-    "plan": """
-model -d GPU,CPU --costs costs.json -v plan
-model --costs costs --memory-limit GPU=512MiB --pin '^head_=CPU' -o
-""",
-}
+_EXAMPLES = """
+%hetero_profile digits_inception -d CPU
+%hetero_profile model -d HETERO:GPU,CPU --fix '^head_=CPU' -o
+%hetero_profile model --affinity fixed -v profile --csv profile.csv
+%hetero_sweep model -d GPU,CPU --orders all
+%hetero_sweep model -d GPU,CPU --fix '^head_=CPU' --fix '^block1/=CPU' --store sweep -v sweep
+%hetero_sweep model -d CPU --grid CPU.INFERENCE_PRECISION_HINT=f32,bf16 --requests 1,4
+%hetero_plan model -d GPU,CPU --costs costs.json -v plan
+%hetero_plan model --costs costs --memory-limit GPU=512MiB --pin '^head_=CPU' -o
+"""
 
 
 def magic_parser(name: str) -> OptionParser:
     """Return the parser of a magic: the command's options, and what becomes of the result."""
     command = COMMANDS[name]
     magic = f"%hetero_{name}"
-    parser = OptionParser(prog=magic, epilog=examples(_EXAMPLES[name], magic))
+    parser = OptionParser(prog=magic, epilog=examples(magic, _EXAMPLES))
     more = f"{_VARIABLES}{_CELL if name == 'profile' else ''}"
     replace(command, options=f"{command.options} output variable", more=more).fill(parser)
     return parser

@@ -28,26 +28,21 @@ class Command:
 
     name: str
     help: str
-    text: Callable[[argparse.Namespace, Any], str]
+    options: str = ""
+    text: Callable[[argparse.Namespace, Any], str] = lambda _, result: str(result)
     functions: str = ""
     """Their signatures explain the options; the first one's docstring explains the command."""
-    options: str = ""
     run: Callable[[argparse.Namespace], Any] | None = None
     """By default the command is one call of the first function."""
     exit_code: Callable[[Any], int] | None = None
     """What the result means to a script; 0 by default."""
     more: str = ""
     """What the help says besides."""
-    examples: str = ""
-    """One a line, without the name of the program."""
 
     def fill(self, parser: argparse.ArgumentParser) -> None:
         """Add the options to a parser."""
-        functions = [getattr(hl, name) for name in self.functions.split()]
-        if functions and parser.description is None:
-            parser.description = (
-                f"{(inspect.getdoc(functions[0]) or '').splitlines()[0]}{self.more}"
-            )
+        functions = [getattr(hl, name) for name in (self.functions or self.name).split()]
+        parser.description = f"{(inspect.getdoc(functions[0]) or '').splitlines()[0]}{self.more}"
         options = named(self.options)
         for option in options:
             option.add_to(parser, functions)
@@ -57,7 +52,7 @@ class Command:
         """Return what the command is asked for, before it is written or shown."""
         commands.check_targets(given)
         given.contrast = commands.emulate(vars(given).get("emulate") or [])
-        return self.run(given) if self.run else commands.call(given, self.functions)
+        return self.run(given) if self.run else commands.call(given, self.functions or self.name)
 
 
 def parser() -> OptionParser:
@@ -72,15 +67,15 @@ def parser() -> OptionParser:
         subparsers.add_parser(
             command.name,
             help=command.help,
-            epilog=examples(command.examples, "hetero-lab"),
+            epilog=examples(f"hetero-lab {command.name} ", _EXAMPLES),
             fill=command.fill,
         )
     return top
 
 
-def examples(lines: str, program: str) -> str | None:
-    """Return the end of a help: examples, one a line."""
-    shown = [f"  {program} {line.strip()}" for line in lines.strip().splitlines()]
+def examples(start: str, lines: str) -> str | None:
+    """Return the end of a help: the examples that begin so."""
+    shown = [f"  {line}" for line in lines.splitlines() if line.startswith(start)]
     return "\n".join(["examples:", *shown]) if shown else None
 
 
@@ -137,169 +132,114 @@ def _demo(given: argparse.Namespace) -> Any:
     return demo.run(given.directory, say=print)
 
 
-_PLACED = "shape property affinity fix"
+_EXAMPLES = """
+hetero-lab profile digits_inception -d CPU
+hetero-lab profile model.onnx -d HETERO:GPU,CPU --fix '^head_=CPU' --csv profile.csv
+hetero-lab profile model.xml -d HETERO:ACC,CPU --emulate ACC:unsupported=Softmax,Concat
+hetero-lab sweep model.onnx -d GPU,CPU --orders all --store sweep --csv sweep.csv
+hetero-lab sweep model.onnx -d GPU,CPU --fix '^head_=CPU' --fix '^block1/=CPU'
+hetero-lab optimize model.onnx -d GPU,CPU --affinity-out best.json --html best.html
+hetero-lab freeze model.onnx deploy/ --affinity best.json
+hetero-lab plan model.onnx -d GPU,CPU --costs costs.json --affinity-out plan.json
+hetero-lab plan model.onnx --costs costs.json --memory-limit GPU=512MiB --pin '^head_=CPU'
+hetero-lab apply model.onnx plan.json
+hetero-lab apply model.onnx frozen/
+hetero-lab advise model.onnx
+hetero-lab advise digits_inception --data digits --budget 60 --html advice.html --deploy deploy
+hetero-lab advise det=det.onnx rec=rec.onnx --shape rec.x=1,3,48,320 --deploy deploy
+hetero-lab classify efficientnet_lite0 cat.jpg -d HETERO:GPU,CPU -pc
+hetero-lab classify model.onnx cat.jpg -d CPU --mean 123.7,116.3,103.5 --scale 58.4,57.1,57.4
+"""
+_PLACED = "model device shape property affinity fix emulate"
+_MEASURED = "budget shape input isolate html quiet emulate"
+
 _ALL = (
     Command(
-        "demo",
-        "advise on a small bundled model, in half a minute",
-        lambda *_: "",
-        options="demo",
-        run=_demo,
+        "demo", "advise on a small bundled model, in half a minute", "demo", lambda *_: "",
+        "advise", _demo,
     ),
-    Command("devices", "list the devices here", texts.devices_text, "devices", "emulate"),
-    Command("samples", "list the sample models, to be used by name", texts.samples_text, "samples"),
+    Command("devices", "list the devices here", "emulate", texts.devices_text),
+    Command("samples", "list the sample models, to be used by name", "", texts.samples_text),
     Command(
-        "profile",
-        "measure one placement of one model",
+        "profile", "measure one placement of one model",
+        f"{_PLACED} iterations warmup budget executor requests prompt-tokens new-tokens input "
+        "isolate no-counters no-reference csv export html show-counters table quiet",
         texts.profile_text,
-        "profile",
-        "model device iterations warmup budget executor requests prompt-tokens new-tokens csv "
-        f"export input isolate {_PLACED} no-counters no-reference html show-counters table quiet "
-        "emulate",
-        examples="""
-profile digits_inception -d CPU
-profile model.onnx -d HETERO:GPU,CPU --fix '^head_=CPU' --csv profile.csv
-profile model.xml -d HETERO:ACC,CPU --emulate ACC:unsupported=Softmax,Concat
-""",
     ),
     Command(
-        "sweep",
-        "measure many placements in turn and rank them",
-        texts.sweep_text,
-        "sweep",
-        "model devices orders each-fix grid executors each-requests budget precision turns "
-        "sustained store cache-dir model-cache csv export shape input isolate no-counters "
-        "no-reference html table quiet emulate",
-        commands.sweep,
-        examples="""
-sweep model.onnx -d GPU,CPU --orders all --store sweep --csv sweep.csv
-sweep model.onnx -d GPU,CPU --fix '^head_=CPU' --fix '^block1/=CPU'
-""",
+        "sweep", "measure many placements in turn and rank them",
+        f"model devices orders each-fix grid executors each-requests {_MEASURED} precision turns "
+        "sustained store cache-dir model-cache no-counters no-reference csv export table",
+        texts.sweep_text, run=commands.sweep,
     ),
     Command(
-        "optimize",
-        "find the fastest placement and prove it by measuring",
-        texts.optimize_text,
-        "optimize",
-        "model devices budget affinity-out csv table shape input objective memory-limit pin costs "
-        "property isolate html quiet emulate",
-        commands.optimize,
-        examples="""
-optimize model.onnx -d GPU,CPU --affinity-out best.json --html best.html
-freeze model.onnx deploy/ --affinity best.json
-""",
+        "optimize", "find the fastest placement and prove it by measuring",
+        f"model devices {_MEASURED} objective memory-limit pin costs property affinity-out csv "
+        "table",
+        texts.optimize_text, run=commands.optimize,
     ),
     Command(
-        "support",
-        "list the op types that each device cannot run",
-        texts.support_text,
-        "support",
-        "model all-devices table csv shape html emulate",
+        "support", "list the op types that each device cannot run",
+        "model all-devices shape table csv html emulate", texts.support_text,
     ),
     Command(
-        "lint",
-        "find what is awkward about a placement, and the remedy",
-        texts.lint_text,
-        "lint",
-        f"model device costs table csv {_PLACED} html emulate",
+        "lint", "find what is awkward about a placement, and the remedy",
+        f"{_PLACED} costs table csv html", texts.lint_text,
+    ),
+    Command("explain", "compare two placements", "model before after costs shape html emulate"),
+    Command(
+        "freeze", "write a placement that runs with openvino and numpy alone",
+        f"{_PLACED} directory", texts.freeze_text,
     ),
     Command(
-        "explain",
-        "compare two placements",
-        texts.result_text,
-        "explain",
-        "model before after costs shape html emulate",
+        "noise", "measure how much two compiles of one placement differ on a device",
+        "device budget emulate", texts.noise_text, "measure_noise",
     ),
     Command(
-        "freeze",
-        "write a placement that runs with openvino and numpy alone",
-        texts.freeze_text,
-        "freeze",
-        f"model device directory {_PLACED} emulate",
-    ),
-    Command(
-        "noise",
-        "measure how much two compiles of one placement differ on a device",
-        texts.noise_text,
-        "measure_noise",
-        "device budget emulate",
-    ),
-    Command(
-        "plan",
-        "measure what each op and boundary costs and plan the best placement",
-        texts.plan_text,
-        "plan calibrate",
-        "model costs-devices objective budget time-limit solver kept-costs affinity-out shape "
-        "input isolate memory-limit pin property html quiet emulate",
-        commands.plan,
+        "plan", "measure what each op and boundary costs and plan the best placement",
+        f"model costs-devices {_MEASURED} objective time-limit solver kept-costs affinity-out "
+        "memory-limit pin property",
+        texts.plan_text, "plan calibrate", commands.plan,
         more=" The costs are\nmeasured, or taken from a file. A plan is a prediction: hetero-lab "
         "apply or sweep\nmeasures it.",
-        examples="""
-plan model.onnx -d GPU,CPU --costs costs.json --affinity-out plan.json
-plan model.onnx --costs costs.json --memory-limit GPU=512MiB --pin '^head_=CPU'
-""",
     ),
     Command(
-        "apply",
-        "run a stored affinity or a frozen placement, check its outputs, time it",
-        texts.apply_text,
-        "profile",
+        "apply", "run a stored affinity or a frozen placement, check its outputs, time it",
         "model stored iterations shape input property html table quiet emulate",
-        commands.apply,
-        exit_code=lambda profile: FAILED * texts.differs(profile),
-        more="\nThe exit code is 1 if an output differs by more than rounding.",
-        examples="""
-apply model.onnx plan.json
-apply model.onnx frozen/
-""",
+        texts.apply_text, "profile", commands.apply,
+        lambda profile: FAILED * texts.differs(profile),
+        "\nThe exit code is 1 if an output differs by more than rounding.",
     ),
     Command(
-        "classify",
-        "run a picture through an image classifier",
-        texts.classify_text,
-        "classify",
-        f"model device image top counters mean scale bgr csv {_PLACED} html quiet emulate",
-        examples="""
-classify efficientnet_lite0 cat.jpg -d HETERO:GPU,CPU -pc
-classify model.onnx cat.jpg -d CPU --mean 123.7,116.3,103.5 --scale 58.4,57.1,57.4
-""",
+        "classify", "run a picture through an image classifier",
+        f"{_PLACED} image top counters mean scale bgr csv html quiet",
+        lambda _, classes: classes.report(),
     ),
     Command(
-        "find-wrong",
-        "find the ops that compute wrong numbers, and the way around them",
-        texts.result_text,
-        "find_wrong",
-        f"model device input tolerance budget costs fault isolate {_PLACED} html quiet emulate",
+        "find-wrong", "find the ops that compute wrong numbers, and the way around them",
+        f"{_PLACED} input tolerance budget costs fault isolate html quiet",
+        functions="find_wrong",
         exit_code=lambda wrong: _OF_WRONG.get(wrong.kind, FAILED),
         more="\nThe exit code is 1 if something is wrong, 3 if the budget ended before that was "
         "known.",
     ),
     Command(
-        "advise",
-        "say what to deploy, and why",
+        "advise", "say what to deploy, and why",
+        f"models all-devices data max-drop requests {_MEASURED} objective memory-limit costs "
+        "property store deploy csv",
         texts.advise_text,
-        "advise",
-        "models all-devices data max-drop requests budget store deploy csv shape input objective "
-        "memory-limit costs property isolate html quiet emulate",
         more=" Single devices, AUTO, MULTI, HETERO, an optimised\nplacement and int8 are measured "
         "in turn.",
-        examples="""
-advise model.onnx
-advise digits_inception --data digits --budget 60 --html advice.html --deploy deploy
-advise det=det.onnx rec=rec.onnx --shape rec.x=1,3,48,320 --deploy deploy
-""",
     ),
     Command(
-        "verify",
-        "prove a deployed directory again on what is installed here",
-        texts.result_text,
-        "verify verify_across",
+        "verify", "prove a deployed directory again on what is installed here",
         "directory across slower data html quiet",
-        commands.verify,
+        functions="verify verify_across",
+        run=commands.verify,
         exit_code=lambda verified: FAILED * (not verified.ok),
         more="\nThe exit code is 1 if a part of its contract is broken.",
     ),
-)
+)  # fmt: skip
 COMMANDS = {command.name: command for command in _ALL}
 
 

@@ -49,20 +49,18 @@ class Planned:
 
 def devices_text(_: Namespace, devices: pd.DataFrame) -> str:
     """List the devices, and why others are missing."""
-    rows = [["DEVICE", "WHAT IT IS", "CAPABILITIES"]]
+    rows = [["DEVICE", "DESCRIPTION", "CAPABILITIES"]]
     for row in devices.to_dict("records"):
-        name = f"{row['full_name']} (emulated)" if row["emulated_on"] else row["full_name"]
-        if not row["available"]:
-            name = f"not available: {row['problem']}"
-        elif row["problem"]:
-            name = f"{name} ({row['problem']})"
-        rows.append([row["device"], name, row["capabilities"]])
+        name = f"{row['full_name']}{' (emulated)' if row['emulated_on'] else ''}"
+        problem = f" ({row['problem']})" if row["problem"] else ""
+        shown = f"{name}{problem}" if row["available"] else f"not available: {row['problem']}"
+        rows.append([row["device"], shown, row["capabilities"]])
     return columns(rows)
 
 
 def samples_text(_: Namespace, samples: pd.DataFrame) -> str:
     """List the sample models."""
-    rows = [["SAMPLE", "MIB", "FROM", "WHAT IT IS FOR"]]
+    rows = [["SAMPLE", "MIB", "FROM", "TASK"]]
     for row in samples.to_dict("records"):
         here = "bundled" if row["bundled"] else f"{row['package']}{' (here)' * row['cached']}"
         rows.append([row["name"], f"{row['n_bytes'] / (1 << 20):.1f}", here, row["task"]])
@@ -131,16 +129,6 @@ def advise_text(given: Namespace, advice: Any) -> str:
 def apply_text(given: Namespace, profile: Profile) -> str:
     """Report the profile of a stored placement."""
     return profile.report(tables=given.table, counters=False)
-
-
-def result_text(_: Namespace, result: Any) -> str:
-    """Say a result in its own words."""
-    return str(result)
-
-
-def classify_text(_: Namespace, classes: Any) -> str:
-    """Report the best classes."""
-    return classes.report()
 
 
 def freeze_text(_: Namespace, target: Path) -> str:
