@@ -168,8 +168,8 @@ _ALL = (
     ),
     Command(
         "sweep", "measure many placements in turn and rank them",
-        f"model devices orders each-fix grid executors each-requests {_MEASURED} precision turns "
-        "sustained store cache-dir model-cache no-counters no-reference csv export table",
+        f"model devices orders each-fix grid each-executor each-requests {_MEASURED} precision "
+        "turns sustained store cache-dir model-cache no-counters no-reference csv export table",
         texts.sweep_text, run=commands.sweep,
     ),
     Command(

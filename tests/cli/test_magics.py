@@ -4,8 +4,6 @@ import signal
 
 import numpy as np
 import pytest
-from IPython.core.interactiveshell import InteractiveShell
-from traitlets.config import Config
 
 import hetero_lab as hl
 from hetero_lab.experiments.profile import measure as profiling
@@ -20,16 +18,9 @@ digits_inception = 4
 """
 
 
-@pytest.fixture(scope="module")
-def shell():
-    InteractiveShell.clear_instance()
-    config = Config()
-    config.HistoryManager.enabled = False
-    shell = InteractiveShell.instance(config=config)
-    shell.run_line_magic("load_ext", "hetero_lab")
+@pytest.fixture(scope="module", autouse=True)
+def variables(shell):
     shell.run_cell(SETUP).raise_error()
-    yield shell
-    InteractiveShell.clear_instance()
 
 
 @pytest.fixture

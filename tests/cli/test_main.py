@@ -65,56 +65,11 @@ def test_emulated_device_that_is_faster_sets_its_base_apart(monkeypatch, capsys)
     assert asked["CPU"]["INFERENCE_NUM_THREADS"] == 2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "fact"),
-    [
-        ([], "COMMAND"),
-        (["bogus"], "bogus"),
-        (["profile"], "MODEL"),
-        (["profile", "digits_inception"], "Devices: "),
-        (["profile", "digits_inception", "-d", "cpu"], "Did you mean 'CPU'?"),
-        (["profile", "digits_inception", "-d", "FOO"], "FOO"),
-        (["profile", "digits_inception", "-d", "HETERO"], "names no device"),
-        (["profile", "digits_inception", "-d", "HETERO:"], "names no device"),
-        (["profile", "digits_inception", "-d", "HETERO:CPU,CPU"], "twice"),
-        (["profile", "digits_inception", "-d", "CPU,CPU"], "twice"),
-        (["profile", "digits_inception", "-d", "CPU", "--csw", "x"], "Did you mean '--csv'?"),
-        (["profile", "digits_inception", "-d", "CPU", "--csw"], "hetero-lab profile -h"),
-        (["sweep", "digits_inception", "--devcies", "CPU"], "Did you mean '--devices'?"),
-        (["profile", "digits_inception", "-d", "hetero:CPU"], "Write HETERO in capitals"),
-        (["profile", "digits_inception", "-d", "CPU", "-n", "0"], "at least 1"),
-        (["profile", "digits_inception", "-d", "CPU", "--shape", "x=1"], "no input 'x'"),
-        (["profile", "digits_inception", "-d", "CPU", "--emulate", "ACC:bogus=1"], "bogus"),
-        (["profile", "digits_inception", "-d", "CPU", "--emulate", "acc"], "upper-case"),
-        (["profile", "digits_inception", "-d", "CPU", "--export", "/dev/null"], "/dev/null"),
-        (["profile", "no\nsuch.onnx", "-d", "CPU"], "does not exist"),
-        (["profile", "digits_inception", "-d", "CPU", "--fix", "("], "PATTERN=DEVICE"),
-        (["profile", "digits_inception", "-d", "CPU", "--fix", "(=CPU"], "regular expression"),
-        (["profile", "digits_inception", "-d", "CPU", "--fix", "stem=FOO"], "FOO"),
-        (["devices", "--emulate", "ACC:supported=A:unsupported=B"], "not both"),
-    ],
-)
-def test_error_is_one_line_and_exit_code_2(capsys, monkeypatch, arguments, fact):
-    monkeypatch.setattr(profiling, "open_runner", pytest.fail)
-    assert cli.main(arguments) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("hetero-lab: Error: ")
-    assert fact in err
-    assert err.count("\n") == 1
-
-
 def test_samples_are_listed(capsys):
     assert cli.main(["samples"]) == 0
     out = capsys.readouterr().out
     assert [line.split()[0] for line in out.splitlines()[1:]] == list(hl.samples()["name"])
     assert "bundled" in out
-
-
-def test_corrupt_model_is_one_line(capsys, tmp_path):
-    (tmp_path / "m.onnx").write_bytes(b"\x08\x01nonsense")
-    assert cli.main(["profile", str(tmp_path / "m.onnx"), "-d", "CPU"]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_interrupted_before_the_first_turn(capsys, monkeypatch):
@@ -229,16 +184,6 @@ def test_the_demo_has_a_decision_from_a_real_gpu():
     assert verdict.startswith(f"Deploy {best}: {table['median_us'][best]:.0f} µs")
     assert table["execution_devices"]["GPU"] == "GPU.0"
     assert f"off by {table['max_relative_error']['GPU']:.1g}" in verdict
-
-
-def test_models_of_a_pipeline_are_named(capsys):
-    models = ["a=digits_inception", "b=digits_inception"]
-    assert cli.main(["advise", *models, "--shape", "image=1,1,8,8"]) == 2
-    assert "names no model of the pipeline. Models: 'a', 'b'" in capsys.readouterr().err
-    assert cli.main(["advise", "digits_inception", "b=digits_inception"]) == 2
-    assert "not of the form NAME=VALUE, for instance det=det.onnx" in capsys.readouterr().err
-    assert cli.main(["advise", *models, "--shape", "b.image=1,1,8"]) == 2
-    assert "4 dimensions" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -7,9 +7,7 @@ import xml.etree.ElementTree as ET
 
 import openvino as ov
 import pytest
-from IPython.core.interactiveshell import InteractiveShell
 from small_models import chain
-from traitlets.config import Config
 
 import hetero_lab as hl
 from hetero_lab.cli import main as cli
@@ -126,35 +124,6 @@ def _as_text(costs: CostModel, directory) -> dict:
     return json.loads((directory / "as_text.json").read_text())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "Name two devices or more"),
-        (["-d", "NOPE,CPU"], "'NOPE' is not a device"),
-        (["-d", "CPU"], "two devices or more"),
-        (["-d", "PLANACC,CPU", "--memory-limit", "PLANACC=lots"], "not a number of bytes"),
-        (["-d", "PLANACC,CPU", "--memory-limit", "GPU=2GiB"], "memory_limit names 'GPU'"),
-        (["-d", "PLANACC,CPU", "--memory-limit", "CPU,GPU=2GiB"], "memory_limit names 'GPU'"),
-        (["-d", "PLANACC,CPU", "--memory-limit", "2GiB"], "NAME=VALUE"),
-        (["-d", "PLANACC,CPU", "--pin", "^mixed=GPU"], "'^mixed' pins to 'GPU'"),
-        (["-d", "PLANACC,CPU", "--pin", "^zzz=CPU"], "zzz"),
-        (["-d", "PLANACC,CPU", "--pin", "(=CPU"], "regular expression"),
-        (["-d", "PLANACC,CPU", "--pin", "softmax=PLANACC"], "does not support"),
-        (["-d", "PLANACC,CPU", "--objective", "speed"], "speed"),
-        (["-d", "PLANACC,CPU", "--budget", "-1"], "seconds above 0"),
-        (["-d", "PLANACC,CPU", "--affinity-out", "plan.txt"], ".json or .csv"),
-        (["-d", "PLANACC,CPU", "--costs", "/nowhere/costs.json"], "does not exist"),
-        (["-d", "PLANACC,CPU", "--property", "GPU.X=1"], "would change nothing"),
-    ],
-)
-def test_bad_options_of_plan_are_one_line_and_code_2(arguments, message, capsys):
-    assert cli.main(["plan", MODEL, *EMULATE, *arguments]) == 2
-    said, err = capsys.readouterr()
-    assert message in err
-    assert err.count("\n") == 1
-    assert said == ""
-
-
 def test_costs_that_do_not_fit_are_refused(costs_file, other_model, tmp_path, capsys):
     def err(*arguments: str) -> str:
         assert cli.main(["plan", *arguments, *EMULATE]) == 2
@@ -237,17 +206,6 @@ def test_what_cannot_be_applied_says_why(tmp_path, capsys, costs_file, other_mod
     ]:
         (frozen / "placement.json").write_text(json.dumps({**whole, **change}))
         assert message in err(MODEL, frozen)
-
-
-@pytest.fixture
-def shell():
-    InteractiveShell.clear_instance()
-    config = Config()
-    config.HistoryManager.enabled = False
-    shell = InteractiveShell.instance(config=config)
-    shell.run_line_magic("load_ext", "hetero_lab")
-    yield shell
-    InteractiveShell.clear_instance()
 
 
 def test_the_magic_takes_a_cost_model_and_stores_the_plan(shell, capsys):

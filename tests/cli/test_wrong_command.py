@@ -26,8 +26,3 @@ def test_costs_are_read_from_a_file(tmp_path, capsys):
     costs.to_json(tmp_path / "costs.json")
     assert main([*arguments, str(tmp_path / "costs.json")]) == 0
     assert "(relative" in capsys.readouterr().out
-
-
-def test_a_bad_tolerance_is_an_error(capsys):
-    assert main(["find-wrong", "digits_inception", "-d", "CPU", "--tolerance", "0"]) == 2
-    assert "above 0" in capsys.readouterr().err
