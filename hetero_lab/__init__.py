@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from hetero_lab.experiments.sweep.measure_noise import measure_noise as measure_noise
     from hetero_lab.experiments.sweep.reading import read_sweep as read_sweep
     from hetero_lab.experiments.sweep.sweep import sweep as sweep
+    from hetero_lab.experiments.workers.set_up import Workers as Workers
     from hetero_lab.interrupts import last_interrupted as last_interrupted
     from hetero_lab.lint.lint import lint as lint
     from hetero_lab.model.blocks import blocks as blocks

@@ -12,6 +12,7 @@ import ast
 import builtins
 import collections.abc as abc
 import contextlib
+import dataclasses
 import functools
 import inspect
 import os
@@ -20,10 +21,10 @@ import sys
 import textwrap
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeVar
 
-from hetero_lab.errors import ArgumentError, HeteroLabError, shorten
+from hetero_lab.errors import ArgumentError, HeteroLabError, shorten, warn
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 # By name, as one name means one thing everywhere: the most of a number. Beyond, counting would
@@ -101,6 +102,41 @@ def checked(function: _F) -> _F:
             raise
 
     return typing.cast(_F, call)
+
+
+def moved(names: Mapping[str, str]) -> Callable[[_F], _F]:
+    """Return a decorator: arguments that are parts of another one now are taken, with a warning.
+
+    ``names`` maps them to ``"grid.requests"`` or ``"workers.command"``.
+    """
+
+    def decorated(function: _F) -> _F:
+        @functools.wraps(function)
+        def call(*args: Any, **options: Any) -> Any:
+            for old in [name for name in options if name in names]:
+                whole, _, part = names[old].partition(".")
+                warn(
+                    f"{function.__qualname__}: {old}= is {_PARTS[whole].format(part)} now. The old "
+                    "name goes with the next version."
+                )
+                options[whole] = _with_part(whole, options.get(whole), part, options.pop(old))
+            return function(*args, **options)
+
+        return typing.cast(_F, call)
+
+    return decorated
+
+
+_PARTS = {"grid": "grid={{'{}': […]}}", "workers": "workers=hetero_lab.Workers({}=…)"}
+
+
+def _with_part(whole: str, given: Any, part: str, value: Any) -> Any:
+    """Return a mapping of dimensions or the limits of workers with one more part."""
+    if whole == "grid":
+        several = isinstance(value, abc.Sequence) and not isinstance(value, str)
+        return {**(given or {}), part: value if several else [value]}
+    workers = given or sys.modules["hetero_lab"].Workers()
+    return dataclasses.replace(workers, **{part: value})
 
 
 def _check(name: str, value: Any, hint: Any) -> None:

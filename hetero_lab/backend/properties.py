@@ -74,8 +74,8 @@ def check_properties(
         if key in OF_THE_CORE:
             raise PropertyError(
                 f"{key} is a property of the Core, not of {device}. "
-                "hetero_lab.sweep(model, placements, model_cache=[False, True]) measures each "
-                "compiled and loaded from a cache."
+                "hetero_lab.sweep(model, placements, grid={'model_cache': [False, True]}) measures "
+                "each compiled and loaded from a cache."
             )
         if key not in known:
             why = "is read-only" if key in access else "is not a property"

@@ -65,7 +65,8 @@ def sweep_fixes(given: Namespace, cell: str) -> Any:
     """Measure a placement against the same with the fixes of a cell's lines."""
     start, given.fix = placement_of(given), [*given.fix, *values.cell_fixes(cell)]
     fixed = replace(placement_of(given), label="with the fixes")
-    more = {"requests": [given.requests], "budget_s": given.budget or 30.0, "isolate": True}
+    grid = {"executor": [given.executor or "hetero"], "requests": [int(given.requests or 1)]}
+    more = {"grid": grid, "budget_s": given.budget or 30.0, "isolate": True}
     return call(given, "sweep", placements=[start, fixed], **more)
 
 

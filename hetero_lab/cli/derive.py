@@ -87,13 +87,21 @@ def many(
 def arguments(
     given: argparse.Namespace, function: Callable[..., Any], options: Sequence[Option]
 ) -> dict[str, Any]:
-    """Return the arguments of a function that the options give; defaults are left to it."""
+    """Return the arguments of a function that the options give; defaults are left to it.
+
+    The argument ``grid.requests`` is a dimension of ``grid``.
+    """
     known = inspect.signature(function).parameters
-    found = {}
+    found: dict[str, Any] = {}
     for option in options:
         value = getattr(given, option.dest)
-        if option.gives in known and value is not None and value != []:
-            found[option.gives] = value if option.read is None else option.read(value)
+        argument, _, dimension = option.gives.partition(".")
+        if argument in known and value is not None and value != []:
+            value = value if option.read is None else option.read(value)
+            if dimension:
+                value = {dimension: value}
+            together = {**found.get(argument, {}), **value} if isinstance(value, dict) else value
+            found[argument] = together
     return found
 
 

@@ -63,6 +63,7 @@ _OWN = [
     switch(
         "--model-cache",
         "measure each compiled and loaded from OpenVINO's model cache",
+        "grid.model_cache",
         read=lambda asked: [False, True] if asked else [False],
     ),
     # how to measure
@@ -151,10 +152,14 @@ OPTIONS = {option.flags.split()[-1].lstrip("-"): option for option in _OWN} | {
     "costs-devices": Option(*_DEVICES, "devices, the first one first (those of --costs)"),
     "each-fix": many("--fix", "PATTERN=DEVICE", f"measure one more placement: put {_MATCHING}"),
     "each-executor": Option(
-        "--executor", "hetero,parallel", "as for profile, or both in turn", read=values.names
+        "--executor", "hetero,parallel", "as for profile, or both", "grid.executor", values.names
     ),
     "each-requests": Option(
-        "--requests", "1,4", "requests in flight, each (1)", parse={"type": values.whole_numbers}
+        "--requests",
+        "1,4",
+        "requests in flight, each (1)",
+        "grid.requests",
+        parse={"type": values.whole_numbers},
     ),
     "kept-costs": Option("--costs", "FILE", "take the costs from here, or keep them here"),
     "fault": Option("--export", "DIR", "write what shows the fault with openvino and numpy alone"),

@@ -119,7 +119,7 @@ class Generated:
     logits: np.ndarray
 
 
-class Session(Protocol):
+class TokenSession(Protocol):
     """A compiled language model with its states."""
 
     def reset(self) -> None:
@@ -217,7 +217,7 @@ class StaticSession:
 
 
 def generate(
-    session: Session, model: LanguageModel, prompt: np.ndarray, new_tokens: int
+    session: TokenSession, model: LanguageModel, prompt: np.ndarray, new_tokens: int
 ) -> Generated:
     """Generate tokens after a prompt, each the likeliest one.
 
@@ -245,7 +245,7 @@ def generate(
 
 
 def steps(
-    session: Session, model: LanguageModel, prompt: np.ndarray, new_tokens: int
+    session: TokenSession, model: LanguageModel, prompt: np.ndarray, new_tokens: int
 ) -> Iterator[tuple[np.ndarray, float, np.ndarray]]:
     """Yield the tokens of each step, what it took in µs, and the logits that they are of.
 

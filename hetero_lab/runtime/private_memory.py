@@ -24,7 +24,7 @@ from hetero_lab.runtime.compiled import (
     inference_errors,
     valid_submodels,
 )
-from hetero_lab.runtime.generation import CompiledSession, Session, steps
+from hetero_lab.runtime.generation import CompiledSession, TokenSession, steps
 from hetero_lab.runtime.pieces import build_model
 from hetero_lab.runtime.submodels import Submodel, compile_submodels, cut
 from hetero_lab.runtime.tensors import to_tensor
@@ -136,7 +136,9 @@ def _by_part(compiled: Sequence[_MeasuredModel]) -> Counter[str]:
     return n_bytes
 
 
-def _run(session: Session, language: LanguageModel, n_prompt: int, batch: int, n_new: int) -> None:
+def _run(
+    session: TokenSession, language: LanguageModel, n_prompt: int, batch: int, n_new: int
+) -> None:
     for _ in steps(session, language, np.ones((batch, n_prompt), np.int64), n_new):
         pass
 

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from hetero_lab.runtime.generation import (
     CompiledSession,
     ExecutorSession,
     Generated,
-    Session,
+    TokenSession,
     compare_generation,
     generate,
     generation_precision,
@@ -113,15 +113,9 @@ class Execution:
             warn_of_ignored(placed)
 
 
-@dataclass(frozen=True)
-class MeasuredTurn:
-    """What a turn took: each inference in µs, and the first token if it was a generation.
-
-    ``samples_us`` of a generation are the further tokens.
-    """
-
-    samples_us: tuple[float, ...]
-    first_us: float | None = None
+# What a turn took: each inference in µs, and the first token if it was a generation, whose
+# samples are the further tokens.
+TurnTimes: TypeAlias = "tuple[tuple[float, ...], float | None]"
 
 
 class Runner(Protocol):
@@ -140,9 +134,7 @@ class Runner(Protocol):
         """Infer once and wait for it."""
         ...
 
-    def turn(
-        self, timed: int = TIMED_PER_TURN, discarded: int = DISCARDED_PER_TURN
-    ) -> MeasuredTurn:
+    def turn(self, timed: int = TIMED_PER_TURN, discarded: int = DISCARDED_PER_TURN) -> TurnTimes:
         """Run one turn: so many inferences, or one generation of a language model."""
         ...
 
@@ -283,10 +275,8 @@ class _HeteroRunner:
         # Nothing in between that would be timed too, and no copy of the outputs.
         self.infer = partial(self._request.infer, share_outputs=True)
 
-    def turn(
-        self, timed: int = TIMED_PER_TURN, discarded: int = DISCARDED_PER_TURN
-    ) -> MeasuredTurn:
-        return MeasuredTurn(run_turn(self.infer, timed=timed, discarded=discarded))
+    def turn(self, timed: int = TIMED_PER_TURN, discarded: int = DISCARDED_PER_TURN) -> TurnTimes:
+        return run_turn(self.infer, timed=timed, discarded=discarded), None
 
     def outputs(self) -> dict[str, np.ndarray]:
         return self._compiled.read_outputs(self._request)
@@ -340,10 +330,8 @@ class _ParallelRunner:
     def infer(self) -> None:
         self._outputs = self._executor.submit_bound(self._arrays).result()
 
-    def turn(
-        self, timed: int = TIMED_PER_TURN, discarded: int = DISCARDED_PER_TURN
-    ) -> MeasuredTurn:
-        return MeasuredTurn(run_turn(self.infer, timed=timed, discarded=discarded))
+    def turn(self, timed: int = TIMED_PER_TURN, discarded: int = DISCARDED_PER_TURN) -> TurnTimes:
+        return run_turn(self.infer, timed=timed, discarded=discarded), None
 
     def outputs(self) -> dict[str, np.ndarray]:
         return dict(self._outputs)
@@ -408,7 +396,7 @@ class _GenerationRunner:
             self.partition = self._compiled.partition
             self.as_predicted = self._compiled.as_predicted
             self.compile_ms = self._compiled.compile_ms
-            self._session: Session = CompiledSession(self._compiled)
+            self._session: TokenSession = CompiledSession(self._compiled)
         else:
             counted = {"PERF_COUNT": True} if counters else {}
             self._executor = ParallelExecutor.of(
@@ -428,12 +416,12 @@ class _GenerationRunner:
             self._steps = steps(self._session, self._model, self._prompt, self._n_new)
             next(self._steps)
 
-    def turn(self, timed: int = 0, discarded: int = 0) -> MeasuredTurn:
+    def turn(self, timed: int = 0, discarded: int = 0) -> TurnTimes:
         del timed, discarded  # a generation has the length that the scenario says
         self._steps = iter(())
         self._last = generate(self._session, self._model, self._prompt, self._n_new)
         first_us, *further_us = self._last.step_us
-        return MeasuredTurn(tuple(further_us), first_us)
+        return tuple(further_us), first_us
 
     def outputs(self) -> dict[str, np.ndarray]:
         if self._last is None:

@@ -67,7 +67,7 @@ class Case:
         return hl.sweep(
             self.model,
             [replace(placement, label=label) for label, placement in placements.items()],
-            requests=[requests],
+            grid={"requests": [requests]},
             budget_s=budget_s,
             precision=0.01,
             counters=False,

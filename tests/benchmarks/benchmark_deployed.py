@@ -29,10 +29,11 @@ from scipy import stats
 import hetero_lab as hl
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.clock import now
+from hetero_lab.experiments.session import LocalBench, Session
 from hetero_lab.experiments.sweep.entries import expand
-from hetero_lab.experiments.sweep.options import Dimensions
+from hetero_lab.experiments.sweep.options import Conditions
 from hetero_lab.experiments.workers.bench import WARM_UP_S
-from hetero_lab.experiments.workers.factory import AnyBench, BenchFactory, LocalBench
+from hetero_lab.experiments.workers.process import AnyBench
 from hetero_lab.experiments.workers.requests import Compile, RunTurn, WarmUp
 from hetero_lab.placement.placement import resolve
 from hetero_lab.runtime.frozen_placement import write_program
@@ -121,17 +122,13 @@ def compare(
         for n in range(N_OTHERS)
     ]
     arrays = {name: given_or_generated(bound, None)}
-    jobs = {
-        entry.label: entry.job(compare=False)
-        for entry in expand(
-            {name: bound}, [*chosen.values(), *others], Dimensions(baselines=False)
-        )
-    }  # fmt: skip
-    benches = BenchFactory({name: bound}, arrays)
+    placements = [*chosen.values(), *others]
+    trials = {t.label: t for t in expand({name: bound}, placements, baselines=False)}
+    benches = Session({name: bound}, Conditions())
 
     def bench(label: str, made: AnyBench) -> Turn:
-        key = jobs[label].key
-        made.ask(Compile(job=jobs[label]), timeout_s=600)
+        key = trials[label].key
+        made.ask(Compile(trial=trials[label]), timeout_s=600)
         made.ask(WarmUp(key=key, at_most_s=WARM_UP_S), timeout_s=600)
         asked = RunTurn(key=key, discarded=DISCARDED, timed=TIMED)
         return lambda: made.ask(asked, timeout_s=600).samples_us

@@ -157,7 +157,7 @@ def throughput(name: str) -> None:
         model,
         [hl.Placement(hl.Affinity.uniform(model, "CPU"), "CPU", {"CPU": ONE_THREAD}),
          hl.Placement(affinity, "halves", PROPERTIES)],
-        executor=["hetero", "parallel"], requests=[4], counters=False, baselines=False,
+        grid={"executor": ["hetero", "parallel"], "requests": [4]}, counters=False, baselines=False,
         budget_s=30, progress=False,
     )  # fmt: skip
     table = sweep.summary.set_index("label")

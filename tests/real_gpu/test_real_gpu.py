@@ -242,7 +242,8 @@ def test_a_gpu_that_is_gone_in_the_workers_costs_its_rows(gpu, bound, tmp_path):
     nowhere.mkdir()
     sweep = hl.sweep(
         bound.model, ["CPU", hl.Placement(hl.Affinity.on_one(bound.graph, gpu), "gone", f32(gpu))],
-        worker_command=worker_with(OCL_ICD_VENDORS=nowhere, OPENCL_LAYERS=""), reference=False,
+        workers=hl.Workers(command=worker_with(OCL_ICD_VENDORS=nowhere, OPENCL_LAYERS="")),
+        reference=False,
         **QUICK,
     )  # fmt: skip
     rows = sweep.summary.set_index("label")
@@ -261,8 +262,8 @@ def test_a_model_larger_than_the_gpu_costs_its_row(gpu, bound):
     models = {"small": bound.model, "huge": ov.Model([corner], [x], "huge")}
     placement = f"HETERO:{gpu}"
     sweep = hl.sweep(
-        models, [placement], reference=False, baselines=False, compile_timeout_s=90,
-        timeout_s=60, counters=False, **QUICK,
+        models, [placement], reference=False, baselines=False,
+        workers=hl.Workers(compile_timeout_s=90), counters=False, **QUICK,
     )  # fmt: skip
     rows = sweep.summary.set_index("variant")
     assert rows.loc["small", "status"] == "ok"
@@ -282,8 +283,8 @@ def test_a_driver_that_hangs_costs_one_row(gpu, bound, monkeypatch):
     monkeypatch.setenv("FAULT", "hang")
     monkeypatch.setenv("FAULT_KEY", key)
     sweep = hl.sweep(
-        bound.model, placements, baselines=False, timeout_s=5.0,
-        worker_command=[sys.executable, faulty], **QUICK,
+        bound.model, placements, baselines=False,
+        workers=hl.Workers(timeout_s=5.0, command=[sys.executable, faulty]), **QUICK,
     )  # fmt: skip
     rows = sweep.summary.set_index("label")
     assert rows.loc["whole", "status"] == "ok"

@@ -15,7 +15,7 @@ from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import CompileError, names_at_hand, shorten
 from hetero_lab.experiments.workers.process import LastingWorker, WorkerError
 from hetero_lab.experiments.workers.requests import InferFile, SetUp
-from hetero_lab.experiments.workers.set_up import Limits
+from hetero_lab.experiments.workers.set_up import Workers
 from hetero_lab.model.read import PreparedModel, save
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import partition_of
@@ -204,8 +204,8 @@ class _Worker:
     def __init__(self, core: ov.Core, watch: Stopwatch, command: Sequence[str] | None):
         self._watch, self._slowest_s = watch, 0.0
         emulated = [spec.to_json() for spec in emulated_devices(core).values()]
-        limits = Limits(command=tuple(command) if command else None)
-        self._worker = LastingWorker(SetUp(models={}, emulated=emulated), limits)
+        workers = Workers(command=command)
+        self._worker = LastingWorker(SetUp(models={}, emulated=emulated), workers)
         self._files = ExitStack()
         self._directory: Path = self._files.enter_context(scratch_directory())
 

@@ -12,8 +12,9 @@ from hetero_lab.backend.devices import check_device, device_names, supported_ops
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import CompileError, DeviceError, names_at_hand, shorten
 from hetero_lab.experiments.faults.minimal_set import minimal_set
+from hetero_lab.experiments.sweep.records import Trial
 from hetero_lab.experiments.workers.process import LastingWorker, WorkerError
-from hetero_lab.experiments.workers.requests import Compile, Job, SetUp
+from hetero_lab.experiments.workers.requests import Compile, SetUp
 from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.model.read import Source, save
 from hetero_lab.placement.affinity import Affinity
@@ -143,7 +144,10 @@ class _Prober:
     def __init__(self, placed: BoundPlacement, path: Path, timeout_s: float, progress: Progress):
         save(placed.bound.model, path)
         emulated = [spec.to_json() for spec in emulated_devices(placed.core).values()]
-        self._worker = LastingWorker(SetUp(models={"model": str(path)}, emulated=emulated))
+        self._ops = tuple(op.name for op in placed.graph)
+        self._worker = LastingWorker(
+            SetUp(models={"model": str(path)}, ops={"model": self._ops}, emulated=emulated)
+        )
         self._properties = {
             **{d: dict(p) for d, p in placed.placement.device_properties.items()},
             **placed.properties,
@@ -166,15 +170,16 @@ class _Prober:
         return self._known[affinity]
 
     def _probe(self, affinity: Affinity) -> str:
-        job = Job(
+        trial = Trial(
             key="probe",
             label="probe",
             variant="model",
-            affinity=dict(affinity),
+            affinity=tuple(affinity[op] for op in self._ops),
+            devices=tuple(affinity.devices),
             device_properties={d: p for d, p in self._properties.items() if d in affinity.devices},
         )
         try:
-            self._worker.ask(Compile(job=job), timeout_s=self._timeout_s)
+            self._worker.ask(Compile(trial=trial), timeout_s=self._timeout_s)
         except WorkerError as error:
             return str(error)
         return ""

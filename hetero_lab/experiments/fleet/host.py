@@ -25,11 +25,11 @@ from hetero_lab.backend.devices import check_device
 from hetero_lab.errors import DeviceError, HeteroLabError, OutputPathError
 from hetero_lab.experiments.environment import current_environment, noise_of
 from hetero_lab.experiments.sweep.options import RunOptions
-from hetero_lab.experiments.sweep.records import AnyRecord
+from hetero_lab.experiments.sweep.records import AnyRecord, Trial
 from hetero_lab.experiments.sweep.rounds import SweepRun
 from hetero_lab.experiments.workers.process import WorkerProcess
-from hetero_lab.experiments.workers.requests import Job, SetUp
-from hetero_lab.experiments.workers.set_up import Limits
+from hetero_lab.experiments.workers.requests import SetUp
+from hetero_lab.experiments.workers.set_up import Workers
 from hetero_lab.runtime.timing import Stopwatch
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -82,14 +82,14 @@ def keep(directory: str, files: Mapping[str, bytes]) -> None:
 
 @dataclass(frozen=True)
 class Assignment:
-    """Jobs that a host is to measure beside a reference, and how; sent to it as it is."""
+    """Trials that a host is to measure beside a reference, and how; sent to it as it is."""
 
-    jobs: tuple[Job, ...]
+    trials: tuple[Trial, ...]
     reference: str
     options: RunOptions
     budget_s: float | None
     set_up: SetUp
-    limits: Limits
+    workers: Workers
 
 
 def measure_share(
@@ -125,21 +125,21 @@ def measure_share(
         append(record)
 
     watch = Stopwatch.start(share.budget_s)
-    for job in share.jobs:
-        if job.cache_dir:
-            Path(job.cache_dir).mkdir(parents=True, exist_ok=True)
-    used = {device for job in share.jobs for device in job.affinity.values()}
+    for blobs in share.set_up.blobs.values():
+        Path(blobs).mkdir(parents=True, exist_ok=True)
+    used = {device for trial in share.trials for device in trial.affinity}
     here = current_environment(sorted(used), shared_core())
     set_up = _located(share.set_up, Path(directory))
     with _alone(stopped):
         run = SweepRun(
-            jobs=share.jobs,
+            trials=share.trials,
             reference=share.reference,
             records=(),
             append=note,
             options=share.options,
+            workers=share.workers,
             watch=watch,
-            start=lambda: WorkerProcess(set_up, share.limits),
+            start=lambda: WorkerProcess(set_up, share.workers),
             noise=partial(noise_of, here),
             progress=False,
         )

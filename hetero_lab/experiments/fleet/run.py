@@ -36,10 +36,11 @@ from hetero_lab.experiments.sweep.records import (
     Header,
     Host,
     OfEntry,
+    Trial,
     Turn,
 )
-from hetero_lab.experiments.workers.requests import Job, SetUp
-from hetero_lab.experiments.workers.set_up import Limits
+from hetero_lab.experiments.workers.requests import SetUp
+from hetero_lab.experiments.workers.set_up import Workers
 from hetero_lab.progress import calm
 from hetero_lab.runtime.timing import Stopwatch
 
@@ -75,33 +76,31 @@ class FleetRun:
         The workers.
     header
         What the store says of the sweep.
-    jobs, records, append, options, watch, progress
+    trials, records, append, options, workers, watch, progress
         As for :class:`~hetero_lab.experiments.sweep.rounds.SweepRun`. Records have ``host`` and
         ``worker`` too, and there is one with each host's environment.
     set_up
         Returns what workers are set up with, in files of this machine.
-    limits
-        As for :class:`~hetero_lab.experiments.workers.process.WorkerProcess`.
     """
 
     def __init__(
         self,
         cluster: Cluster,
         *,
-        jobs: Sequence[Job],
+        trials: Sequence[Trial],
         header: Header,
         records: Sequence[AnyRecord],
         append: Callable[[AnyRecord], object],
         options: RunOptions,
+        workers: Workers,
         watch: Stopwatch,
         set_up: Callable[[], SetUp],
-        limits: Limits,
         progress: bool,
     ):
         self._cluster = cluster
         # Rows that share a key are measured once.
-        self._jobs = {job.key: job for job in reversed(jobs)}
-        self._order = list(dict.fromkeys(job.key for job in jobs))
+        self._trials = {trial.key: trial for trial in reversed(trials)}
+        self._order = list(dict.fromkeys(trial.key for trial in trials))
         self._reference = header.reference
         self._here = header.environments[-1]
         self._base_of = {spec["name"]: spec["base"] for spec in header.emulated}
@@ -113,7 +112,7 @@ class FleetRun:
         self._options = options
         self._watch = watch
         self._every_host = header.every_host
-        self._limits = limits
+        self._limits = workers
         self._make_set_up = set_up
         self._set_up = SetUp(models={})
         self._files: dict[str, bytes] = {}
@@ -121,7 +120,7 @@ class FleetRun:
         self._useless: dict[tuple[str, str], str] = {}  # and why
         self._seen: list[FleetWorker] = []
         self._hosts: dict[str, FleetWorker] = {}  # the first worker of each
-        self._queue = WorkQueue(self._devices_of, self._base_of, options.group_size)
+        self._queue = WorkQueue(self._devices_of, self._base_of, workers.group)
         self._running: dict[int, Share] = {}
         self._n_shares = 0
         self._looked = now()
@@ -300,12 +299,12 @@ class FleetRun:
         if budget_s is not None:
             budget_s = max(0.1, (budget_s - self._watch.elapsed_s) * of_time)
         share = Assignment(
-            jobs=tuple(self._jobs[key] for key in keys),
+            trials=tuple(self._trials[key] for key in keys),
             reference=self._reference if self._reference in keys else keys[0],
             options=self._options,
             budget_s=budget_s,
             set_up=msgspec.structs.replace(self._set_up, emulated=emulated),
-            limits=self._limits,
+            workers=self._limits,
         )
         self._n_shares += 1
         resources = worker.asked_for(devices, self._base_of)
@@ -317,7 +316,7 @@ class FleetRun:
 
     def _end(self) -> bool:
         """Let go of shares that are much too late; tell whether one still runs."""
-        latest_s = (self._watch.budget_s or 0.0) + self._options.compile_timeout_s
+        latest_s = (self._watch.budget_s or 0.0) + self._limits.compile_timeout_s
         if self._watch.elapsed_s > latest_s:
             for number in list(self._running):
                 self._cluster.cancel(number)
@@ -356,7 +355,7 @@ class FleetRun:
         if isinstance(kept, Finished | Failed) and kept.entry in {i.key for i in share.left}:
             share.settled.add(kept.entry)
             self._bar.update(1)
-        label = f"{share.worker.host}: {self._jobs[kept.entry].label}"
+        label = f"{share.worker.host}: {self._trials[kept.entry].label}"
         self._bar.set_description(label if len(label) <= 60 else label[:59] + "…", refresh=False)
         self._bar.update(0)
 

@@ -28,8 +28,8 @@ from hetero_lab.runtime.runners import (
     HETERO,
     PARALLEL,
     Execution,
-    MeasuredTurn,
     Runner,
+    TurnTimes,
     compare_run,
     measure_counters,
     open_runner,
@@ -93,10 +93,10 @@ def measure_profile(
         first_us: list[tuple[float, ...]] = []
         interrupted = False
         try:
-            for turn in _turns(runner, options, _left_s(watch, 1 + in_flight)):
-                samples.append(turn.samples_us)
-                if turn.first_us is not None:
-                    first_us.append((turn.first_us,))
+            for turn_us, first in _turns(runner, options, _left_s(watch, 1 + in_flight)):
+                samples.append(turn_us)
+                if first is not None:
+                    first_us.append((first,))
                 bar.note(f"{sum(map(len, samples))} inferences")
         except KeyboardInterrupt:
             if not samples:
@@ -156,15 +156,13 @@ def measure_profile(
     return result
 
 
-def _turns(
-    runner: Runner, options: ProfileOptions, budget_s: float | None
-) -> Iterator[MeasuredTurn]:
+def _turns(runner: Runner, options: ProfileOptions, budget_s: float | None) -> Iterator[TurnTimes]:
     """Warm up, then yield turns until there are enough or the time is over."""
     scenario = options.execution.scenario
     if scenario is None:
         warm_up(runner.infer, options.warmup)
         for samples in turns(runner.infer, options.iterations, budget_s):
-            yield MeasuredTurn(samples)
+            yield samples, None
         return
     for _ in range(1 if options.warmup is None else options.warmup):
         runner.turn()

@@ -11,8 +11,9 @@ from hetero_lab.backend.bound import bind
 from hetero_lab.errors import ArgumentError, MeasurementError, shorten, warn
 from hetero_lab.experiments.profile.measure import ProfileOptions, measure_profile
 from hetero_lab.experiments.profile.result import Profile, profile_from
+from hetero_lab.experiments.sweep.entries import trial_of
 from hetero_lab.experiments.workers.process import WorkerError, WorkerProcess
-from hetero_lab.experiments.workers.requests import Job, MeasureProfile
+from hetero_lab.experiments.workers.requests import MeasureProfile
 from hetero_lab.experiments.workers.set_up import write_set_up
 from hetero_lab.model.language import Scenario
 from hetero_lab.model.read import Source
@@ -129,20 +130,13 @@ def _isolated(
     MeasurementError
         The worker crashed, hung, ran out of memory or could not compile the placement.
     """
-    job = Job(
-        key="profile",
-        label=placed.label,
-        variant="model",
-        affinity=dict(placed.affinity),
-        device_properties={d: dict(p) for d, p in placed.placement.device_properties.items()},
-        direct=placed.direct,
-    )
+    trial = trial_of(placed, placed.label, "model", options.execution)
     with scratch_directory() as directory:
         set_up = write_set_up(directory, {"model": placed.bound}, {"model": arrays}, 0)
         try:
             worker = WorkerProcess(set_up)
             try:
-                asked = MeasureProfile(job=job, options=options)
+                asked = MeasureProfile(trial=trial, options=options)
                 data = worker.ask(asked, timeout_s=timeout_s)
                 for text in worker.warnings:
                     warn(text)

@@ -52,10 +52,11 @@ from hetero_lab.experiments.search.pipeline import (
     check_pipeline,
 )
 from hetero_lab.experiments.search.progress import SearchProgress
-from hetero_lab.experiments.sweep.options import Conditions, Dimensions, RunOptions
+from hetero_lab.experiments.session import Session
+from hetero_lab.experiments.sweep.entries import expand
+from hetero_lab.experiments.sweep.options import Conditions, RunOptions
 from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.experiments.sweep.row import BUDGET_ENDED, Row
-from hetero_lab.experiments.sweep.sweep import measure_placements
 from hetero_lab.experiments.sweep.variants import by_name
 from hetero_lab.interrupts import set_aside, what_was_set_aside
 from hetero_lab.model.language import refuse_language_model
@@ -631,20 +632,22 @@ class _Inquiry:
             reference = True
         except DeviceError:
             reference = False
-        made = measure_placements(
-            models,
-            placements,
-            Dimensions(executor=executor, requests=(self.settings.requests,), baselines=False),
-            replace(
-                self._conditions(),
-                reference=reference,
+        grid = {"executor": list(executor), "requests": [self.settings.requests]}
+        with Session(models, self._conditions()) as session:
+            made = session.measure(
+                expand(models, placements, grid, baselines=False),
+                RunOptions(
+                    precision=precision,
+                    turns=turns,
+                    counters=False,
+                    reference=reference,
+                    apart=apart,
+                ),
+                Stopwatch.start(budget_s),
                 store=self.store / name if self.store is not None and name else None,
-            ),
-            RunOptions(precision=precision, turns=turns, counters=False, apart=apart),
-            Stopwatch.start(budget_s),
-            control=self.progress.control(),
-            data=data,
-        )
+                control=self.progress.control(),
+                data=data,
+            )
         self.interrupted |= made.interrupted
         return made
 

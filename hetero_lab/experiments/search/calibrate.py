@@ -25,8 +25,9 @@ from hetero_lab.errors import (
     warn,
 )
 from hetero_lab.experiments.environment import current_environment
-from hetero_lab.experiments.search.observer import Observer, isolated_nodes
+from hetero_lab.experiments.search.observer import Observer, isolated_nodes, search_session
 from hetero_lab.experiments.search.progress import SearchProgress
+from hetero_lab.experiments.session import Session
 from hetero_lab.experiments.sweep.options import Conditions
 from hetero_lab.model.language import Scenario, check_scenario
 from hetero_lab.model.opgraph import CONSTANT, OpGraph
@@ -149,12 +150,16 @@ def calibrate(
     properties = check_device_properties(device_properties, names, core)
     bound = bind(model, core)
     check_scenario(bound.model, scenario)
-    with SearchProgress(watch, show=progress) as bar:
+    conditions = Conditions(inputs, seed, isolate=isolate)
+    with (
+        SearchProgress(watch, show=progress) as bar,
+        search_session(bound, conditions, scenario) as session,
+    ):
         calibration = Calibration.begin(
             bound,
             names,
             properties,
-            Conditions(inputs, seed, isolate=isolate),
+            session,
             watch,
             bar,
             scenario=scenario,
@@ -235,7 +240,7 @@ class Calibration:
         bound: BoundModel,
         names: Sequence[str],
         properties: Mapping[str, Mapping[str, Any]],
-        conditions: Conditions,
+        session: Session,
         watch: Stopwatch,
         progress: SearchProgress,
         *,
@@ -254,7 +259,7 @@ class Calibration:
             support = _supporting_whole(layers, support)
             base = _alone(graph, support)
             reference = next(iter([*block_affinities(graph, support, layers, 1), *base.values()]))
-        observer = Observer(bound, properties, reference, watch, conditions, progress, scenario)
+        observer = Observer(bound, properties, reference, watch, session, progress, scenario)
         if prior is not None:
             prior.check_support(support)
         first = observer.observe_reference(base, counters=prior is None)
@@ -437,7 +442,7 @@ class Calibration:
         n_validated = max(0, min(n_validated, n_affordable - _FEW))
         n = min(MOST_FITTED, n_affordable - n_validated)
         is_coarse = n < _FEW
-        graph, seed = self.observer.bound.graph, self.observer.conditions.seed
+        graph, seed = self.observer.bound.graph, self.observer.session.conditions.seed
         if self.layers is not None:
             cut = block_affinities(graph, self.support, self.layers, n_affordable + 1)
             new = [affinity for affinity in cut if affinity not in self.known]

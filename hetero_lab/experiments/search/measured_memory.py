@@ -12,7 +12,8 @@ from scipy.optimize import nnls
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import MeasurementError, PlanError, names_at_hand
-from hetero_lab.experiments.workers.factory import BenchFactory
+from hetero_lab.experiments.session import Session
+from hetero_lab.experiments.sweep.options import Conditions
 from hetero_lab.experiments.workers.process import WorkerError
 from hetero_lab.experiments.workers.requests import MeasureMemory
 from hetero_lab.model.blocks import block_range, find_blocks
@@ -116,18 +117,18 @@ def _measured(
     n, few = found.n_blocks, found.n_blocks // _FEW
     blocks = [found.of_op[index_of[unit.ops[0]]] for unit in costs.units]
     taken: list[MeasuredBytes] = []
-    with BenchFactory({_VARIANT: bound}, {_VARIANT: []}) as factory:
+    with Session({_VARIANT: bound}, Conditions(), scenario=costs.scenario) as session:
         for end in sorted({n, max(1, few), n - few}):
             first, rest = f"layers {block_range(0, end - 1)}", f"layers {block_range(end, n - 1)}"
             parts = [first if block < end or end == n else rest for block in blocks]
             each = zip(costs.units, parts, strict=True)
             bar.step(f"memory of {first} on {device}")
             part_of = placed(costs.graph, {op: part for unit, part in each for op in unit.ops})
-            for part, n_bytes in _asked(factory, costs, device, dict(part_of)).items():
+            for part, n_bytes in _asked(session, costs, device, dict(part_of)).items():
                 units = tuple(unit for unit, own in enumerate(parts) if own == part)
                 taken.append(MeasuredBytes(units, *(max(0, size) for size in n_bytes)))
         bar.step(f"memory of a process with HETERO on {device}")
-        (process,) = _asked(factory, costs, device, {}).values()
+        (process,) = _asked(session, costs, device, {}).values()
     *fitted, any_of_them = _fitted(blocks, n, taken)
     whole = taken[-1]  # behind the last layer there is no cut
     more = process[0] - whole.weight_bytes, process[1] - whole.state_bytes
@@ -139,7 +140,7 @@ def _measured(
 
 
 def _asked(
-    factory: BenchFactory, costs: CostModel, device: str, parts: dict[str, str]
+    session: Session, costs: CostModel, device: str, parts: dict[str, str]
 ) -> dict[str, tuple[int, int]]:
     """Measure in a process of its own."""
     assert costs.scenario is not None
@@ -151,7 +152,7 @@ def _asked(
         scenario=costs.scenario,
     )
     try:
-        bench = factory.start()
+        bench = session.start()
         try:
             return bench.ask(request, timeout_s=_AT_MOST_S)
         finally:

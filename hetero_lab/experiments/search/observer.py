@@ -13,10 +13,11 @@ import numpy as np
 from hetero_lab.backend.bound import BoundModel
 from hetero_lab.errors import MeasurementError
 from hetero_lab.experiments.search.progress import SearchProgress
-from hetero_lab.experiments.sweep.options import GROUP_SIZE, Conditions, Dimensions, RunOptions
+from hetero_lab.experiments.session import Session
+from hetero_lab.experiments.sweep.entries import expand
+from hetero_lab.experiments.sweep.options import Conditions, RunOptions
 from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.experiments.sweep.row import Row
-from hetero_lab.experiments.sweep.sweep import measure_placements
 from hetero_lab.experiments.sweep.variants import by_name
 from hetero_lab.model.language import Scenario
 from hetero_lab.model.opgraph import OpGraph
@@ -37,6 +38,16 @@ _FIRST_TURNS, _LEAST_TURNS, _MOST_TURNS = 2, 4, 12
 _ENOUGH_S = 0.3  # of turns for one placement: another placement tells more than more turns
 _ISOLATED_PARTS, _ISOLATED_RUNS, _ISOLATED_DISCARDED = 12, 12, 2
 _SAFETY = 1.2  # placements of many subgraphs take longer than the first ones
+
+
+def search_session(
+    bound: BoundModel, conditions: Conditions, scenario: Scenario | None = None
+) -> Session:
+    """Return a session in which few placements are alive at once in this process."""
+    if not conditions.isolate:
+        workers = replace(conditions.workers, group=_ALIVE)
+        conditions = replace(conditions, workers=workers)
+    return Session(by_name(bound), conditions, scenario=scenario)
 
 
 @dataclass
@@ -62,7 +73,7 @@ class Observer:
     device_properties: Mapping[str, Mapping[str, Any]]
     reference: Affinity
     watch: Stopwatch
-    conditions: Conditions
+    session: Session
     progress: SearchProgress
     scenario: Scenario | None = None
     level_us: float = 0.0
@@ -135,16 +146,11 @@ class Observer:
         counters: bool,
     ) -> Sweep:
         began_s = self.watch.elapsed_s
-        made = measure_placements(
-            by_name(self.bound),
-            [self.placement(affinity, label) for label, affinity in affinities.items()],
-            Dimensions(baselines=False, scenario=self.scenario),
-            replace(self.conditions, reference=False),
-            RunOptions(
-                turns=turns,
-                group_size=GROUP_SIZE if self.conditions.isolate else _ALIVE,
-                counters=counters,
-            ),
+        placements = [self.placement(affinity, label) for label, affinity in affinities.items()]
+        models = self.session.models
+        made = self.session.measure(
+            expand(models, placements, scenario=self.scenario, baselines=False),
+            RunOptions(turns=turns, counters=counters, reference=False),
             Stopwatch.start(budget_s),
             control=self.progress.control(),
         )
@@ -270,7 +276,7 @@ def isolated_nodes(
     rest, so that two compiles show all of them apart. The time of a subgraph is divided among
     its ops as another device's counters divide theirs, or by the bytes that they make.
     """
-    bound, conditions = observer.bound, observer.conditions
+    bound, conditions = observer.bound, observer.session.conditions
     weights = _weights(bound.graph, known)
     arrays = given_or_generated(bound, conditions.inputs, conditions.seed)
     found: list[ExecutedNode] = []

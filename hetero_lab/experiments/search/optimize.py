@@ -17,6 +17,7 @@ from hetero_lab.experiments.search.calibrate import (
     check_device_properties,
     check_devices,
 )
+from hetero_lab.experiments.search.observer import search_session
 from hetero_lab.experiments.search.progress import SearchProgress
 from hetero_lab.experiments.search.proof import prove
 from hetero_lab.experiments.sweep.options import Conditions
@@ -248,8 +249,9 @@ def optimize(
         bound,
         names,
         properties,
-        Conditions(inputs, seed, store=store, isolate=isolate),
+        Conditions(inputs, seed, isolate=isolate),
         watch,
+        store=store,
         objective=objective,
         memory_limit=memory_limit,
         pin=pin,
@@ -271,6 +273,7 @@ def optimize_bound(
     pin: Mapping[str, str] | None = None,
     costs: CostModel | None = None,
     scenario: Scenario | None = None,
+    store: str | os.PathLike[str] | None = None,
     progress: bool = False,
 ) -> Optimized:
     """Search for a placement of a bound model, and prove it; what is proven is stored.
@@ -290,12 +293,15 @@ def optimize_bound(
     if objective == THROUGHPUT:
         for device in devices:  # a split forbids requests to overlap unless told otherwise
             by_device.setdefault(device, {}).setdefault("EXCLUSIVE_ASYNC_REQUESTS", False)
-    with SearchProgress(watch, show=progress) as bar:
+    with (
+        SearchProgress(watch, show=progress) as bar,
+        search_session(bound, conditions, scenario) as session,
+    ):
         calibration = Calibration.begin(
             bound,
             devices,
             by_device,
-            replace(conditions, store=None),
+            session,
             watch,
             bar,
             prior=costs,
@@ -304,7 +310,7 @@ def optimize_bound(
         try:
             search = _Optimization(calibration, watch, bar, objective, memory_limit, pin)
             search.run()
-            return _prove(search, conditions)
+            return _prove(search, store)
         except KeyboardInterrupt:
             calibration.observer.interrupted = True
             set_aside(calibration.fit())
@@ -464,7 +470,7 @@ class _Optimization:
         return {label: affinity for affinity, label in found.items()}
 
 
-def _prove(search: _Optimization, conditions: Conditions) -> Optimized:
+def _prove(search: _Optimization, store: str | os.PathLike[str] | None) -> Optimized:
     """Measure the best few beside the baselines and decide."""
     search.progress.begin("prove")
     observer, watch = search.calibration.observer, search.watch
@@ -486,12 +492,12 @@ def _prove(search: _Optimization, conditions: Conditions) -> Optimized:
         # A baseline that is not measured could be the best: where compiles are slow, all have time.
         left_s = max(left_s, len(baselines) * observer.each_s)
     made = prove(
-        observer.bound,
+        observer.session,
         placements,
         least=1,
         budget_s=left_s,
         requests=1 if search.objective == LATENCY else _IN_FLIGHT,
-        conditions=conditions,
+        store=store,
         control=search.progress.control(),
         scenario=observer.scenario,
     )

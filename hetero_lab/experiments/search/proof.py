@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
-from hetero_lab.backend.bound import BoundModel
+from hetero_lab.experiments.session import Session
 from hetero_lab.experiments.sweep.control import SweepControl
-from hetero_lab.experiments.sweep.options import Conditions, Dimensions, RunOptions
+from hetero_lab.experiments.sweep.entries import expand
+from hetero_lab.experiments.sweep.options import RunOptions
 from hetero_lab.experiments.sweep.result import Sweep
-from hetero_lab.experiments.sweep.sweep import measure_placements
-from hetero_lab.experiments.sweep.variants import by_name
 from hetero_lab.model.language import Scenario
 from hetero_lab.placement.placement import Placement
 from hetero_lab.runtime.timing import Stopwatch
@@ -20,44 +20,42 @@ _LEAST_TURNS = 2
 
 
 def prove(
-    bound: BoundModel,
+    session: Session,
     placements: Mapping[str, Placement],
     *,
     least: int,
     budget_s: float | None,
-    conditions: Conditions,
     control: SweepControl,
     precision: float = 0.01,
     requests: int = 1,
+    reference: bool = True,
+    store: str | os.PathLike[str] | None = None,
     scenario: Scenario | None = None,
 ) -> Sweep:
     """Measure placements in turns; the first ``least`` of them whatever the budget.
 
     Parameters
     ----------
-    bound, placements
-        The model, and what is measured by label; the first one is the reference.
+    session, placements
+        Measures what is given by label; the first one is the reference.
     least
         How many are measured, with the least turns, if the budget ends before any is.
-    budget_s, precision
+    budget_s, precision, reference, store
         As for :func:`hetero_lab.sweep`.
     requests
         Requests in flight.
     scenario
         What a language model generates.
     """
-    measure = partial(
-        measure_placements,
-        by_name(bound),
-        dimensions=Dimensions(requests=(requests,), baselines=False, scenario=scenario),
-        conditions=conditions,
-        control=control,
+    measure = partial(session.measure, control=control, store=store)
+    grid = {"requests": [requests]}
+    given = expand(
+        session.models, list(placements.values()), grid, scenario=scenario, baselines=False
     )
-    given = list(placements.values())
-    options = RunOptions(precision=precision, counters=False)
-    made = measure(given, options=options, watch=Stopwatch.start(budget_s))
+    options = RunOptions(precision=precision, counters=False, reference=reference)
+    made = measure(given, options, Stopwatch.start(budget_s))
     if made.interrupted or any(row.profile is not None for row in made.rows):
         return made
-    few = RunOptions(turns=_LEAST_TURNS, counters=False)
-    first = measure(given[:least], options=few, watch=Stopwatch.start(None))
+    few = RunOptions(turns=_LEAST_TURNS, counters=False, reference=reference)
+    first = measure(given[:least], few, Stopwatch.start(None))
     return replace(first, rows=(*first.rows, *made.rows[least:]))

@@ -30,6 +30,7 @@ from hetero_lab.experiments.accuracy.evaluate import (
     read_data,
 )
 from hetero_lab.experiments.search.calibrate import Calibration, check_device_properties
+from hetero_lab.experiments.search.observer import search_session
 from hetero_lab.experiments.search.progress import SearchProgress
 from hetero_lab.experiments.search.proof import prove
 from hetero_lab.experiments.search.sensitivity import (
@@ -41,9 +42,11 @@ from hetero_lab.experiments.search.sensitivity import (
     promising_sets,
     sensitivity_rows,
 )
+from hetero_lab.experiments.session import Session
 from hetero_lab.experiments.sweep.options import Conditions
 from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.experiments.sweep.row import Row
+from hetero_lab.experiments.sweep.variants import by_name
 from hetero_lab.interrupts import set_aside
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
@@ -337,9 +340,10 @@ def recover_bound(
     with SearchProgress(watch, show=progress) as bar:
         if costs is None:
             conditions = Conditions(data.calibration[0][0], isolate=False)
-            calibration = Calibration.begin(bound, names, properties, conditions, watch, bar)
-            calibration.run(_CALIBRATED * _budget_s(watch))
-            costs = calibration.fit()
+            with search_session(bound, conditions) as session:
+                calibration = Calibration.begin(bound, names, properties, session, watch, bar)
+                calibration.run(_CALIBRATED * _budget_s(watch))
+                costs = calibration.fit()
             set_aside(costs)
             if costs.interrupted:
                 raise KeyboardInterrupt
@@ -556,15 +560,17 @@ def _prove(search: _Recovery, *, isolate: bool) -> Recovered:
     left_s = None
     if search.watch.budget_s is not None:
         left_s = max(1.0, search.watch.budget_s - search.watch.elapsed_s)
-    made = prove(
-        search.bound,
-        {c.label: c.placement for c in finalists},
-        least=2,
-        budget_s=left_s,
-        precision=_PRECISION,
-        conditions=Conditions(search.examples[0][0], reference=False, isolate=isolate),
-        control=search.progress.control(),
-    )
+    conditions = Conditions(search.examples[0][0], isolate=isolate)
+    with Session(by_name(search.bound), conditions) as session:
+        made = prove(
+            session,
+            {c.label: c.placement for c in finalists},
+            least=2,
+            budget_s=left_s,
+            precision=_PRECISION,
+            reference=False,
+            control=search.progress.control(),
+        )
     if made.interrupted:
         raise KeyboardInterrupt
     rows = {row.label: row for row in made.rows}

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from hetero_lab.experiments.sweep.records import AnyRecord
-from hetero_lab.experiments.workers.factory import AnyBench
+from hetero_lab.experiments.workers.process import AnyBench
 from hetero_lab.experiments.workers.requests import Answer, Request
 
 

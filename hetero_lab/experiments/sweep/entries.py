@@ -1,6 +1,6 @@
-"""What a sweep measures, expanded to entries.
+"""Models, placements and the dimensions of a grid, expanded to trials.
 
-That is models × placements × properties × executors × requests.
+Each combination of model, placement, properties, executor, requests and model cache is a trial.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
 
 from hetero_lab.backend.bound import BoundModel
 from hetero_lab.backend.devices import check_device, device_names, supported_ops
@@ -24,12 +26,9 @@ from hetero_lab.errors import (
     names_at_hand,
     shorten,
 )
-from hetero_lab.experiments.sweep.options import Dimensions
-from hetero_lab.experiments.sweep.records import StoredEntry
-from hetero_lab.experiments.workers.requests import Job
+from hetero_lab.experiments.sweep.records import Trial
 from hetero_lab.model.blocks import block_range, find_blocks
 from hetero_lab.model.language import Scenario
-from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import Source, prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import (
@@ -40,7 +39,7 @@ from hetero_lab.placement.placement import (
     resolve,
 )
 from hetero_lab.placement.priorities import Priorities
-from hetero_lab.runtime.runners import EXECUTORS, HETERO, Execution
+from hetero_lab.runtime.runners import HETERO, Execution
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -48,63 +47,6 @@ if TYPE_CHECKING:
 
 FROM_CACHE = "model cache"
 Placements: TypeAlias = "Iterable[PlacementLike] | Mapping[str, PlacementLike]"
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One row of a sweep. ``key`` identifies what is measured; rows that share it share it all."""
-
-    key: str
-    label: str
-    variant: str
-    placement: Placement
-    requests: int = 1
-    baseline: bool = False
-    problem: str = ""
-    properties: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    executor: str = HETERO
-    scenario: Scenario | None = None
-    model_cache: bool = False
-
-    def stored(self, graph: OpGraph) -> StoredEntry:
-        """Return the entry as the header of a store has it."""
-        affinity = self.placement.affinity
-        return StoredEntry(
-            key=self.key,
-            label=self.label,
-            variant=self.variant,
-            affinity=[affinity[op.name] for op in graph],
-            devices=list(self.placement.devices),
-            device_properties=self._plain_properties(),
-            direct=self.placement.direct,
-            requests=self.requests,
-            baseline=self.baseline,
-            problem=self.problem,
-            asked=True,
-            executor=self.executor,
-            scenario=self.scenario,
-            model_cache=self.model_cache,
-        )
-
-    def job(self, *, compare: bool, cache_dir: str = "") -> Job:
-        """Return what a bench is asked to compile."""
-        return Job(
-            key=self.key,
-            label=self.label,
-            variant=self.variant,
-            affinity=dict(self.placement.affinity),
-            device_properties=self._plain_properties(),
-            direct=self.placement.direct,
-            executor=self.executor,
-            requests=self.requests,
-            cache_dir=cache_dir,
-            from_cache=self.model_cache,
-            compare=compare,
-            scenario=self.scenario,
-        )
-
-    def _plain_properties(self) -> dict[str, dict[str, Any]]:
-        return {d: {k: _plain(v) for k, v in p.items()} for d, p in self.properties.items()}
 
 
 def priority_orders(devices: Sequence[str], *, core: ov.Core | None = None) -> list[Priorities]:
@@ -189,10 +131,31 @@ def block_cuts(
     return placements
 
 
+_DIMENSIONS: dict[str, tuple[Any, ...]] = {
+    "executor": (HETERO,),
+    "requests": (1,),
+    "model_cache": (False,),
+}
+
+
 def expand(
-    models: Mapping[str, BoundModel], placements: Placements, dimensions: Dimensions
-) -> list[Entry]:
-    """Return the entries in order, the single-device baselines last.
+    models: Mapping[str, BoundModel],
+    placements: Placements,
+    grid: Mapping[str, Sequence[Any]] | None = None,
+    *,
+    scenario: Scenario | None = None,
+    dedupe: bool = True,
+    baselines: bool = True,
+    problems: Mapping[str, str] | None = None,
+) -> list[Trial]:
+    """Return the trials in order, the single-device baselines last.
+
+    Parameters
+    ----------
+    models
+        By variant; one at least.
+    problems
+        Why some variants could not be made: their trials are rows, but not measured.
 
     Raises
     ------
@@ -201,24 +164,24 @@ def expand(
         meaning, or something that an executor cannot run.
     """
     labelled = _by_label(placements)
-    settings = _settings(dimensions.grid, next(iter(models.values())).core)
-    _check_requests(dimensions.requests)
-    _check_model_cache(dimensions.model_cache)
+    own, properties = _dimensions(grid or {})
+    settings = _settings(properties, next(iter(models.values())).core)
     ways = [
-        Execution(name, n, scenario=dimensions.scenario)
-        for name in _executors(dimensions.executor)
-        for n in dimensions.requests
+        Execution(executor, n, scenario=scenario)
+        for executor in own["executor"]
+        for n in own["requests"]
     ]
-    entries: list[Entry] = []
+    trials: list[Trial] = []
     many = len(models) > 1
     for name, bound in models.items():
+        problem = (problems or {}).get(name, "")
         for given, asked in labelled:
             placed = resolve(bound, carried_over(bound.graph, asked) if many else asked)
             if given:
                 placed = BoundPlacement(bound, replace(placed.placement, label=given))
             for suffix, changes in settings:
                 changed = _with_properties(placed, changes)
-                for way, cached in itertools.product(ways, dimensions.model_cache):
+                for way, cached in itertools.product(ways, own["model_cache"]):
                     way.check(changed)
                     extra = [name] if many else []
                     extra += [suffix] if suffix else []
@@ -226,14 +189,19 @@ def expand(
                     extra += [f"{way.requests} requests"] if way.requests > 1 else []
                     extra += [FROM_CACHE] if cached else []
                     label = " · ".join([placed.label or "placement", *extra])
-                    entries.append(_entry(label, name, changed, way, model_cache=cached))
-        if dimensions.baselines:
-            alone = Execution(scenario=dimensions.scenario)
-            entries += _baselines(name, bound, [asked for _, asked in labelled], alone, many=many)
-    entries = _distinct_labels(entries)
-    if not dimensions.dedupe:
-        entries = [replace(e, key=f"{e.key}-{number}") for number, e in enumerate(entries)]
-    return entries
+                    trials.append(
+                        trial_of(changed, label, name, way, model_cache=cached, problem=problem)
+                    )
+        if baselines and not problem:
+            alone = Execution(scenario=scenario)
+            asked = [asked for _, asked in labelled]
+            trials += _baselines(name, bound, asked, alone, many=many)
+    trials = _distinct_labels(trials)
+    if not dedupe:
+        trials = [
+            msgspec.structs.replace(t, key=f"{t.key}-{number}") for number, t in enumerate(trials)
+        ]
+    return trials
 
 
 def _by_label(placements: Any) -> list[tuple[str, Any]]:
@@ -274,12 +242,32 @@ def _check_labelled(placements: Mapping[Any, Any]) -> None:
             )
 
 
+def _dimensions(
+    grid: Mapping[str, Sequence[Any]],
+) -> tuple[dict[str, tuple[Any, ...]], dict[str, Sequence[Any]]]:
+    """Return how placements are run, and the other dimensions of a grid: properties."""
+    if not isinstance(grid, Mapping):
+        raise ArgumentError("grid= maps dimensions like 'CPU.INFERENCE_PRECISION_HINT' to values.")
+    own, properties = dict(_DIMENSIONS), dict[str, Sequence[Any]]()
+    for dimension, values in grid.items():
+        if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+            raise ArgumentError(f"The dimension {dimension} needs a list of values.")
+        if dimension in own:
+            own[dimension] = tuple(values)
+        else:
+            properties[dimension] = values
+    if not all(isinstance(cached, bool) for cached in own["model_cache"]):
+        raise ArgumentError(
+            "The dimension model_cache has the values True and False: [False, True] measures each "
+            f"placement compiled and loaded from a cache, not {grid['model_cache']!r}."
+        )
+    return own, properties
+
+
 def _settings(
     grid: Mapping[str, Sequence[Any]], core: ov.Core
 ) -> list[tuple[str, dict[str, dict[str, Any]]]]:
-    """Return the cross product of the dimensions as (label, properties by device)."""
-    if not isinstance(grid, Mapping):
-        raise ArgumentError("grid= maps dimensions like 'CPU.INFERENCE_PRECISION_HINT' to values.")
+    """Return the cross product of the properties as (label, properties by device)."""
     axes: list[list[tuple[str, str, str, Any]]] = []
     for dimension, values in grid.items():
         device, dot, key = str(dimension).partition(".")
@@ -290,14 +278,11 @@ def _settings(
         if not dot or not key:
             raise ArgumentError(
                 f"{shorten(str(dimension))} is no dimension of a grid. Dimensions are "
-                "'DEVICE.PROPERTY' or '*.PROPERTY' (all devices), for instance "
-                "'CPU.INFERENCE_PRECISION_HINT'. Placements, models and requests have arguments "
-                "of their own."
+                f"{names_at_hand(_DIMENSIONS)}, 'DEVICE.PROPERTY' and '*.PROPERTY' (all "
+                "devices), for instance 'CPU.INFERENCE_PRECISION_HINT'."
             )
         if device not in ("*", *KINDS):
             check_device(device, core)
-        if isinstance(values, str) or not isinstance(values, Sequence) or not values:
-            raise ArgumentError(f"The dimension {dimension} needs a list of values.")
         axes.append([(f"{dimension}={value}", device, key, value) for value in values])
     combined: list[tuple[str, dict[str, dict[str, Any]]]] = []
     for combination in itertools.product(*axes):
@@ -328,20 +313,24 @@ def _with_properties(
     return resolve(placed.bound, placement.with_properties(merged_properties(*levels)))
 
 
-def _entry(
+def trial_of(
+    placed: BoundPlacement,
     label: str,
     variant: str,
-    placed: BoundPlacement,
     way: Execution,
     *,
     baseline: bool = False,
     model_cache: bool = False,
-) -> Entry:
-    properties = placed.properties
-    identity = [
+    problem: str = "",
+) -> Trial:
+    """Return the trial of a placement; its key is made of all that its time depends on."""
+    affinity = tuple(placed.affinity[op.name] for op in placed.graph)
+    properties = sorted(placed.properties.items())
+    # Stores go on by this key, so that it has to stay as it is.
+    identity: list[Any] = [
         variant,
-        [placed.affinity[op.name] for op in placed.graph],
-        {d: {k: str(v) for k, v in sorted(p.items())} for d, p in sorted(properties.items())},
+        affinity,
+        {d: {k: str(v) for k, v in sorted(p.items())} for d, p in properties},
         placed.direct,
         way.requests,
     ]
@@ -351,15 +340,17 @@ def _entry(
         identity.append(asdict(way.scenario))
     if model_cache:
         identity.append(FROM_CACHE)
-    key = hashlib.blake2b(json.dumps(identity).encode(), digest_size=8).hexdigest()
-    return Entry(
-        key,
-        label,
-        variant,
-        placed.placement,
-        way.requests,
-        baseline,
-        properties=properties,
+    return Trial(
+        key=hashlib.blake2b(json.dumps(identity).encode(), digest_size=8).hexdigest(),
+        label=label,
+        variant=variant,
+        affinity=affinity,
+        devices=tuple(placed.placement.devices),
+        device_properties={d: {k: _plain(v) for k, v in p.items()} for d, p in properties},
+        direct=placed.direct,
+        requests=way.requests,
+        baseline=baseline,
+        problem=problem,
         executor=way.executor,
         scenario=way.scenario,
         model_cache=model_cache,
@@ -368,7 +359,7 @@ def _entry(
 
 def _baselines(
     name: str, bound: BoundModel, placements: Sequence[Any], alone: Execution, *, many: bool
-) -> list[Entry]:
+) -> list[Trial]:
     """Return each used device alone, where it can run the whole model."""
     used: dict[str, dict[str, Any]] = {}
     here = device_names(bound.core)
@@ -387,64 +378,34 @@ def _baselines(
                 if device in KINDS:
                     continue
                 used.setdefault(device, {}).update(asked.device_properties.get(device, {}))
-    entries = []
+    trials = []
     for device, properties in used.items():
         affinity = Affinity.on_one(bound.graph, device)
         if not set(affinity.ops) <= supported_ops(bound, device):
             continue
         label = f"{device} · {name}" if many else device
         placed = resolve(bound, Placement(affinity, label, {device: properties}, direct=True))
-        entries.append(_entry(label, name, placed, alone, baseline=True))
-    return entries
+        trials.append(trial_of(placed, label, name, alone, baseline=True))
+    return trials
 
 
-def _distinct_labels(entries: Sequence[Entry]) -> list[Entry]:
+def _distinct_labels(trials: Sequence[Trial]) -> list[Trial]:
     """Number labels that stand for different things; drop baselines that were asked for anyway."""
     taken: dict[str, int] = {}
-    asked = {(e.key, e.label) for e in entries if not e.baseline}
-    distinct: list[Entry] = []
-    for entry in entries:
-        if entry.baseline and (entry.key, entry.label) in asked:
+    asked = {(t.key, t.label) for t in trials if not t.baseline}
+    distinct: list[Trial] = []
+    for trial in trials:
+        if trial.baseline and (trial.key, trial.label) in asked:
             continue
-        count = taken.get(entry.label, 0) + 1
-        taken[entry.label] = count
-        label = entry.label if count == 1 else f"{entry.label} #{count}"
+        count = taken.get(trial.label, 0) + 1
+        taken[trial.label] = count
+        label = trial.label if count == 1 else f"{trial.label} #{count}"
         while count > 1 and label in taken:
             count += 1
-            label = f"{entry.label} #{count}"
+            label = f"{trial.label} #{count}"
         taken.setdefault(label, 1)
-        distinct.append(replace(entry, label=label))
+        distinct.append(msgspec.structs.replace(trial, label=label))
     return distinct
-
-
-def _executors(executor: str | Sequence[str]) -> list[str]:
-    names = [executor] if isinstance(executor, str) else executor
-    if not isinstance(names, Sequence) or not names:
-        raise ArgumentError(
-            f"executor= is {' or '.join(map(repr, EXECUTORS))}, or a list of them, "
-            f"not {shorten(repr(executor))}."
-        )
-    return list(dict.fromkeys(names))
-
-
-def _check_requests(requests: Sequence[int]) -> None:
-    right = isinstance(requests, Sequence) and len(requests) > 0
-    if not right or not all(
-        isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in requests
-    ):
-        raise ArgumentError(
-            f"requests= is a list of whole numbers of at least 1, for instance [1, 4], "
-            f"not {requests!r}."
-        )
-
-
-def _check_model_cache(model_cache: Sequence[bool]) -> None:
-    right = isinstance(model_cache, Sequence) and len(model_cache) > 0
-    if not right or not all(isinstance(cached, bool) for cached in model_cache):
-        raise ArgumentError(
-            "model_cache= is a list of True and False: [False, True] measures each placement "
-            f"compiled and loaded from a cache, not {model_cache!r}."
-        )
 
 
 def _plain(value: Any) -> Any:

@@ -14,9 +14,11 @@ from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import check_device
 from hetero_lab.errors import ArgumentError, MeasurementError
 from hetero_lab.experiments.noise import keep_noise
-from hetero_lab.experiments.sweep.options import Conditions, Dimensions, RunOptions
+from hetero_lab.experiments.session import Session
+from hetero_lab.experiments.sweep.entries import expand
+from hetero_lab.experiments.sweep.options import Conditions, RunOptions
 from hetero_lab.experiments.sweep.result import Sweep
-from hetero_lab.experiments.sweep.sweep import measure_placements
+from hetero_lab.experiments.workers.set_up import Workers
 from hetero_lab.model.read import load
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.statistics import Noise, compile_noise
@@ -86,15 +88,14 @@ def measure_noise(
     longest_s = 0.0
     for name in itertools.cycle(models):
         began_s = watch.elapsed_s
-        made = measure_placements(
-            {name: models[name]},
-            [device] * _COMPILES,
-            Dimensions(dedupe=False, baselines=False),
-            Conditions(reference=False),
-            RunOptions(turns=_TURNS, group_size=_COMPILES, counters=False),
-            Stopwatch.start(None),
-            progress=progress,
-        )
+        own = {name: models[name]}
+        with Session(own, Conditions(workers=Workers(group=_COMPILES))) as session:
+            made = session.measure(
+                expand(own, [device] * _COMPILES, dedupe=False, baselines=False),
+                RunOptions(turns=_TURNS, counters=False, reference=False),
+                Stopwatch.start(None),
+                progress=progress,
+            )
         levels = _levels(made)
         if levels is None:
             break

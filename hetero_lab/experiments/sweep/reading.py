@@ -30,8 +30,8 @@ from hetero_lab.experiments.sweep.records import (
     Host,
     OfEntry,
     State,
-    StoredEntry,
     Sustained,
+    Trial,
     Turn,
 )
 from hetero_lab.experiments.sweep.result import Sweep
@@ -173,7 +173,7 @@ def _build(header: Header, records: Sequence[AnyRecord], interrupted: bool) -> S
         host: _foreign_cpus(records, host) > _BUSY * environment.n_cpus
         for host, environment in {"": here, **hosts}.items()
     }
-    reference_devices = next((e.devices for e in header.entries if e.key == header.reference), [])
+    reference_devices = next((e.devices for e in header.entries if e.key == header.reference), ())
     rows: list[Row] = []
     first_label: dict[str, str] = {}
     for entry in header.entries:
@@ -213,7 +213,7 @@ def _build(header: Header, records: Sequence[AnyRecord], interrupted: bool) -> S
 
 
 def _row(
-    entry: StoredEntry,
+    entry: Trial,
     records: Sequence[AnyRecord],
     graph: OpGraph,
     fingerprint: str,
@@ -287,7 +287,7 @@ def _row(
     )
 
 
-def _generation(entry: StoredEntry, turns: Sequence[Turn], compiled: Compiled) -> Generation | None:
+def _generation(entry: Trial, turns: Sequence[Turn], compiled: Compiled) -> Generation | None:
     if entry.scenario is None:
         return None
     first_us = [turn.first_us for turn in turns if turn.first_us is not None]

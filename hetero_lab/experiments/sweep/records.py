@@ -1,16 +1,24 @@
-"""What a sweep stores: a header that says what is measured, and records of what was."""
+"""Trials and records: what is measured, and what was; a bench answers with records.
+
+The fields are those of the files: ``sweep.json`` holds the header with its trials,
+``records.jsonl`` the records.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import msgspec
 
+from hetero_lab.backend.bound import BoundModel
 from hetero_lab.experiments.environment import Environment
 from hetero_lab.model.language import Scenario
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.placement import BoundPlacement, Placement
 from hetero_lab.runtime.chosen import Chosen
 from hetero_lab.runtime.counters import Counter
-from hetero_lab.runtime.runners import HETERO
+from hetero_lab.runtime.runners import HETERO, Execution
 from hetero_lab.tables import SCHEMA_VERSION
 
 Json: TypeAlias = "dict[str, Any]"
@@ -143,33 +151,51 @@ class StoredModel(msgspec.Struct, frozen=True, kw_only=True):
     graph: Json
 
 
-class StoredEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A row that was asked for, now or (without ``asked``) by an earlier call.
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """A placement to measure: a row that was asked for, now or (not ``asked``) by an earlier call.
 
-    ``affinity`` holds the device of each op in the order of the graph.
+    Trials that share a ``key``, which does not depend on the label, share one measurement.
+    ``affinity`` holds the device of each op in the order of the graph; ``problem`` says why it
+    cannot be tried.
     """
 
     key: str
     label: str
     variant: str
-    affinity: list[str]
-    devices: list[str]
+    affinity: tuple[str, ...]
+    devices: tuple[str, ...]
     device_properties: dict[str, dict[str, Any]]
-    direct: bool
-    requests: int
-    baseline: bool
-    problem: str
-    asked: bool
+    direct: bool = False
+    requests: int = 1
+    baseline: bool = False
+    problem: str = ""
+    asked: bool = True
     executor: str = HETERO
     scenario: Scenario | None = None
     model_cache: bool = False
+
+    @property
+    def execution(self) -> Execution:
+        """How it is run."""
+        return Execution(self.executor, self.requests, self.scenario)
+
+    def placed(self, bound: BoundModel, ops: Sequence[str] = ()) -> BoundPlacement:
+        """Return what is compiled, which was checked when the trial was made.
+
+        ``ops`` is the order that ``affinity`` follows, if it is not that of this graph.
+        """
+        names = ops or [op.name for op in bound.graph]
+        devices = dict(zip(names, self.affinity, strict=True))
+        affinity = Affinity.from_graph(bound.graph, devices)
+        placement = Placement(affinity, self.label, self.device_properties, self.direct)
+        return BoundPlacement(bound, placement)
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
     """What is measured, and where: one environment for each call."""
 
     models: dict[str, StoredModel]
-    entries: list[StoredEntry]
+    entries: list[Trial]
     reference: str
     emulated: list[Json]
     seed: int

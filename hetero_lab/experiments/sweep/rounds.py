@@ -21,7 +21,6 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
-import msgspec
 import numpy as np
 import psutil
 from tqdm.auto import tqdm
@@ -48,24 +47,23 @@ from hetero_lab.experiments.sweep.records import (
     Finished,
     State,
     Sustained,
-    Turn,
+    Trial,
 )
 from hetero_lab.experiments.workers.bench import WARM_UP_S
-from hetero_lab.experiments.workers.factory import AnyBench
-from hetero_lab.experiments.workers.process import WorkerError
+from hetero_lab.experiments.workers.process import AnyBench, WorkerError
 from hetero_lab.experiments.workers.requests import (
     Answer,
     Compile,
     CompileCounted,
     Expect,
     Hold,
-    Job,
     ReadCounters,
     Release,
     Request,
     RunTurn,
     WarmUp,
 )
+from hetero_lab.experiments.workers.set_up import Workers
 from hetero_lab.progress import calm
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.statistics import NARROWEST, Noise, compile_spread, paired_ratio
@@ -94,20 +92,22 @@ class SweepRun:
 
     Parameters
     ----------
-    jobs
-        What is to be measured; of jobs that share a key the first.
+    trials
+        What is to be measured; of trials that share a key the first.
     reference
-        The key of the job that all others are measured beside.
+        The key of the trial that all others are measured beside.
     records
         What was measured before.
     append
         Is given each record as it is made.
-    options, watch
-        How to measure, and the time there is.
+    options, workers, watch
+        How to measure, the limits of workers, and the time there is.
     start, is_ready
         Starts a bench; tells whether that can be done soon, after waiting so many seconds at most.
     noise
         Tells how much two compiles differ on some devices.
+    expected
+        Variants whose expected outputs benches find; others are added once they are computed.
     at_once
         How many benches may compile at once, if compiles are slow.
     progress
@@ -117,24 +117,27 @@ class SweepRun:
     def __init__(
         self,
         *,
-        jobs: Sequence[Job],
+        trials: Sequence[Trial],
         reference: str,
         records: Iterable[AnyRecord],
         append: Callable[[AnyRecord], object],
         options: RunOptions,
+        workers: Workers,
         watch: Stopwatch,
         start: Callable[[], AnyBench],
         noise: Callable[[Iterable[str]], Noise],
         is_ready: Callable[[float], bool] = lambda _: True,
+        expected: set[str] | None = None,
         at_once: int = 1,
         progress: bool,
     ):
-        self._jobs = {job.key: job for job in reversed(jobs)}
-        self._order = list(dict.fromkeys(job.key for job in jobs))
+        self._trials = {trial.key: trial for trial in reversed(trials)}
+        self._order = list(dict.fromkeys(trial.key for trial in trials))
         self._reference = reference
         self._ledger = Ledger(records)
         self._append = append
         self._options = options
+        self._workers = workers
         self._watch = watch
         self._start = start
         self._noise = noise
@@ -142,7 +145,7 @@ class SweepRun:
         self._most_at_once = at_once
         self._benches: dict[str, AnyBench] = {}
         self._idle: list[AnyBench] = []
-        self._expected: set[str] = set()  # variants whose outputs are known
+        self._expected = set[str]() if expected is None else expected
         self._compiled: set[str] = set()  # what a living bench holds
         self._inference_s: dict[str, float] = {}
         self._ready_s: list[float] = []  # to compile and infer once, placement by placement
@@ -192,7 +195,7 @@ class SweepRun:
             turn_plan = self._turn_plan = self._affordable(len(queue), is_first=group == first)
             if queue and not turn_plan.n_placements and (self._watch.is_over or group > first):
                 break
-            most = min(max(1, self._options.group_size - 1), turn_plan.n_placements)
+            most = min(max(1, self._workers.group - 1), turn_plan.n_placements)
             members = self._first_group(queue[:most])
             later = replace(turn_plan, n_placements=turn_plan.n_placements - len(members))
             tried = self._measure_group(group, members, later, is_last=members == queue)
@@ -232,7 +235,7 @@ class SweepRun:
             affordable,
             durations=self._durations,
             turns=options.target,
-            group_size=options.group_size,
+            group_size=self._workers.group,
         )
         turn_plan = chosen(self._left_s, n_pending)
         if is_first and n_pending and not turn_plan.n_placements and self._left_s > 0.0:
@@ -254,16 +257,16 @@ class SweepRun:
         if self._options.counters:
             durations = self._durations
             counted = durations.ready_s + _COUNTED_INFERENCES * durations.inference_s
-        return turn_plan.needs_s(self._durations, self._options.group_size) + n_placements * counted
+        return turn_plan.needs_s(self._durations, self._workers.group) + n_placements * counted
 
     def _deadline(self, took_s: float, later: TurnPlan) -> float | None:
         """Return until when a group may add turns: later ones have their least turns first."""
         if self._watch.budget_s is None:
             return None
-        n_groups = math.ceil(later.n_placements / max(1, self._options.group_size - 1))
+        n_groups = math.ceil(later.n_placements / max(1, self._workers.group - 1))
         if not n_groups:
             return now() + self._left_s
-        reserve = max(later.needs_s(self._durations, self._options.group_size), n_groups * took_s)
+        reserve = max(later.needs_s(self._durations, self._workers.group), n_groups * took_s)
         return now() + max(0.0, min(self._left_s / (n_groups + 1), self._left_s - 1.2 * reserve))
 
     # -- groups and rounds --------------------------------------------------------------------
@@ -289,7 +292,7 @@ class SweepRun:
             return list(keys)
         met, members = set(self._met), list[str]()
         for key in keys:
-            devices = _devices(self._jobs[key])
+            devices = _devices(self._trials[key])
             if members and not devices <= met:
                 break
             met |= devices
@@ -300,7 +303,7 @@ class SweepRun:
         """Start benches, compile, infer once; return the keys that were tried."""
         tried: list[str] = []
         self._start_benches([key for key in keys if key not in self._compiled])
-        self._met.update(*(_devices(self._jobs[key]) for key in keys))
+        self._met.update(*(_devices(self._trials[key]) for key in keys))
         turn_plan = self._turn_plan
         while len(tried) < len(keys):
             some = keys[len(tried) : len(tried) + self._at_once]
@@ -331,9 +334,10 @@ class SweepRun:
         if not keys:
             return
         self._compute_expected(keys)
-        self._say(f"compile {', '.join(self._jobs[key].label for key in keys)}")
+        self._say(f"compile {', '.join(self._trials[key].label for key in keys)}")
         began = now()
-        requests = {key: Compile(job=self._jobs[key]) for key in keys}
+        compare = self._options.reference
+        requests = {key: Compile(trial=self._trials[key], compare=compare) for key in keys}
         answers = self._ask_at_once(requests) if len(keys) > 1 else {}
         for key in keys:
             if key not in answers:
@@ -352,7 +356,7 @@ class SweepRun:
             self._compiled.add(key)
             self._inference_s[key] = answer.first_inference_ms / 1e3
             if not self._ledger.has(Compiled, key):
-                self._record(Compiled(entry=key, **msgspec.structs.asdict(answer)))
+                self._record(answer)
             if key == self._reference:
                 if self._left_s > 0.0:
                     self._warm_up(None, key, min(WARM_UP_S, _LOOK_SHARE * self._left_s))
@@ -367,15 +371,17 @@ class SweepRun:
         placement must not have over the others. (A language model takes too long to be read
         once more; the bench that compares first computes it.)
         """
-        for job in (self._jobs[key] for key in keys):
-            if not job.compare or job.scenario is not None or job.variant in self._expected:
+        if not self._options.reference:
+            return
+        for trial in (self._trials[key] for key in keys):
+            if trial.scenario is not None or trial.variant in self._expected:
                 continue
-            self._expected.add(job.variant)
+            self._expected.add(trial.variant)
             began = now()
             # Where it fails or takes too long, the bench that compares computes it.
             with contextlib.suppress(WorkerError), contextlib.closing(self._start()) as bench:
-                timeout_s = min(self._options.compile_timeout_s, max(0.0, self._left_s))
-                bench.ask(Expect(job=job), timeout_s=timeout_s)
+                timeout_s = min(self._workers.compile_timeout_s, max(0.0, self._left_s))
+                bench.ask(Expect(trial=trial), timeout_s=timeout_s)
             self._startup_s += now() - began
 
     def _warm_up(self, alive: list[str] | None, key: str, at_most_s: float) -> None:
@@ -441,14 +447,13 @@ class SweepRun:
             if key not in alive:
                 continue
             began = now()
-            turn = RunTurn(key=key, discarded=length.discarded, timed=length.timed)
-            answer = self._guarded(alive, key, turn)
-            if answer is not None:
-                measured = msgspec.structs.asdict(answer)
-                self._record(Turn(entry=key, group=group, round=number, **measured))
-                if self._jobs[key].requests == 1:
+            asked = RunTurn(key=key, group=group, round=number, **asdict(length))
+            turn = self._guarded(alive, key, asked)
+            if turn is not None:
+                self._record(turn)
+                if self._trials[key].requests == 1:
                     self._inference_s[key] = (now() - began) / length.inferences
-                self._say(f"measure {self._jobs[key].label}")
+                self._say(f"measure {self._trials[key].label}")
         return bool(alive)
 
     def _has_pair(self, group: int) -> bool:
@@ -463,7 +468,7 @@ class SweepRun:
 
     def _count_all(self, alive: list[str], later: TurnPlan) -> None:
         """Read the counters of each, as long as there is time for that."""
-        reserve = later.needs_s(self._durations, self._options.group_size)
+        reserve = later.needs_s(self._durations, self._workers.group)
         reserve = reserve if later.n_placements else 0.0
         waiting = [key for key in alive if not self._ledger.has(Counters, key)]
         while waiting:
@@ -471,26 +476,26 @@ class SweepRun:
             runs_s = sum(self._turn_s(key, TurnLength(0, _COUNTED_INFERENCES)) for key in some)
             if not self._fits(len(some) * self._durations.ready_s + runs_s + reserve):
                 return
-            self._say(f"counters {', '.join(self._jobs[key].label for key in some)}")
+            self._say(f"counters {', '.join(self._trials[key].label for key in some)}")
             if len(some) > 1:
-                self._ask_at_once({key: CompileCounted(job=self._jobs[key]) for key in some})
+                self._ask_at_once({key: CompileCounted(trial=self._trials[key]) for key in some})
             for key in some:
                 if key not in self._benches:  # its worker died; the turns that it has are good
-                    again = Compile(job=_without_comparison(self._jobs[key]))
+                    again = Compile(trial=self._trials[key])
                     if self._guarded(alive, key, again) is None:
                         continue
-                rows = self._guarded(alive, key, ReadCounters(job=self._jobs[key]))
-                if rows is not None:
-                    self._record(Counters(entry=key, rows=rows))
+                counted = self._guarded(alive, key, ReadCounters(trial=self._trials[key]))
+                if counted is not None:
+                    self._record(counted)
 
     def _hold_all(self, alive: list[str], seconds: float) -> None:
         """Hold each for a while, which the budget for the turns does not pay."""
         began = now()
         for key in list(alive):
-            self._say(f"hold {self._jobs[key].label}")
-            medians = self._guarded(alive, key, Hold(key=key, seconds=seconds))
-            if medians is not None:
-                self._record(Sustained(entry=key, medians_us=medians))
+            self._say(f"hold {self._trials[key].label}")
+            held = self._guarded(alive, key, Hold(key=key, seconds=seconds))
+            if held is not None:
+                self._record(held)
         if self._watch.budget_s is not None:
             budget_s = self._watch.budget_s + now() - began
             self._watch = replace(self._watch, budget_s=budget_s)
@@ -534,7 +539,9 @@ class SweepRun:
             if len(common) < 2:
                 continue
             pair = [own[at] for at in common], [reference[at] for at in common]
-            noise = self._noise(_devices(self._jobs[key]) | _devices(self._jobs[self._reference]))
+            noise = self._noise(
+                _devices(self._trials[key]) | _devices(self._trials[self._reference])
+            )
             _, low, high, _ = paired_ratio(*pair, noise)
             # More turns do not narrow what differs from compile to compile.
             enough = max(self._options.precision, NARROWEST * compile_spread(*pair, noise))
@@ -574,14 +581,13 @@ class SweepRun:
         self, alive: list[str] | None, key: str, request: Request[Answer]
     ) -> Answer | None:
         """Ask the bench about one entry; a failure costs that entry and no other."""
-        options = self._options
         timeout_s = self._timeout_s(request)
         for attempt in range(_ATTEMPTS):
             try:
                 bench = self._bench(key)
                 if attempt and not _compiles(request):
-                    again = Compile(job=_without_comparison(self._jobs[key]))
-                    bench.ask(again, timeout_s=options.compile_timeout_s)
+                    again = Compile(trial=self._trials[key])
+                    bench.ask(again, timeout_s=self._workers.compile_timeout_s)
                 return bench.ask(request, timeout_s=timeout_s)
             except WorkerError as failure:
                 if failure.died:
@@ -597,9 +603,9 @@ class SweepRun:
 
     def _timeout_s(self, request: Request[Any]) -> float:
         if isinstance(request, Compile | CompileCounted | ReadCounters):
-            return self._options.compile_timeout_s
+            return self._workers.compile_timeout_s
         held_s = request.seconds if isinstance(request, Hold) else 0.0
-        return self._options.timeout_s + held_s
+        return self._workers.timeout_s + held_s
 
     def _bench(self, key: str) -> AnyBench:
         if key not in self._benches:
@@ -637,7 +643,7 @@ class SweepRun:
             bench.close()
             return
         try:
-            bench.ask(Release(key=key), timeout_s=self._options.timeout_s)
+            bench.ask(Release(key=key), timeout_s=self._workers.timeout_s)
         except WorkerError:
             bench.close()
         else:
@@ -698,7 +704,7 @@ class SweepRun:
         compiles = spent if self._options.counters else 0.0
         of_this = spent + compiles + (self._options.target - 1) * round_s
         of_this += n_alive * (self._options.sustained_s or 0.0)
-        n_groups = math.ceil(later.n_placements / max(1, self._options.group_size - 1))
+        n_groups = math.ceil(later.n_placements / max(1, self._workers.group - 1))
         self._bar.total = round(of_this * (1 + n_groups), 1)
         self._bar.bar_format = _TIMED_BAR
 
@@ -712,7 +718,7 @@ class SweepRun:
         postfix = f"start-up {self._startup_s:.1f} s"
         if medians:
             best = min(medians, key=lambda key: medians[key])
-            postfix += f", best {self._jobs[best].label[:30]}: {medians[best]:.0f} µs"
+            postfix += f", best {self._trials[best].label[:30]}: {medians[best]:.0f} µs"
         self._bar.set_postfix_str(postfix, refresh=False)
         total = self._bar.total
         elapsed = self._watch.elapsed_s
@@ -720,10 +726,10 @@ class SweepRun:
         self._bar.update(0)
 
 
-def _devices(job: Job) -> set[str]:
-    """Return the devices of a job; of AUTO and the like, those that it may choose."""
+def _devices(trial: Trial) -> set[str]:
+    """Return the devices of a trial; of AUTO and the like, those that it may choose."""
     found: set[str] = set()
-    for name in set(job.affinity.values()):
+    for name in set(trial.affinity):
         virtual = parse_virtual(name)
         found.update(virtual.devices if virtual else [name])
     return found
@@ -731,10 +737,6 @@ def _devices(job: Job) -> set[str]:
 
 def _compiles(request: Request[Any]) -> bool:
     return isinstance(request, Compile)
-
-
-def _without_comparison(job: Job) -> Job:
-    return msgspec.structs.replace(job, compare=False)
 
 
 def _busy(times: Any) -> float:

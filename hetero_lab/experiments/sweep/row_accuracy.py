@@ -9,9 +9,7 @@ from typing import Any
 from hetero_lab.backend.bound import BoundModel
 from hetero_lab.errors import HeteroLabError, shorten
 from hetero_lab.experiments.accuracy.evaluate import Evaluation, ReadData, accuracy_columns
-from hetero_lab.experiments.sweep.entries import Entry
-from hetero_lab.experiments.sweep.records import Accuracy, AnyRecord, Turn
-from hetero_lab.placement.placement import resolve
+from hetero_lab.experiments.sweep.records import Accuracy, AnyRecord, Trial, Turn
 from hetero_lab.progress import Progress
 from hetero_lab.runtime.compiled import compile_placed
 from hetero_lab.runtime.scoring import Answer, F32Reference, check_labels, judge
@@ -51,34 +49,35 @@ class SweepData:
 
     def evaluate(
         self,
-        entries: Sequence[Entry],
+        trials: Sequence[Trial],
         records: Sequence[AnyRecord],
         append: Callable[[AnyRecord], object],
         progress: bool,
     ) -> None:
-        """Append an ``accuracy`` record for each measured entry that has none of this data."""
+        """Append an ``accuracy`` record for each measured trial that has none of this data."""
         measured = {r.entry for r in records if isinstance(r, Turn)}
         known = {r.entry for r in _evaluated(records) if self._is_mine(r)}
-        wanted: dict[Any, list[Entry]] = {}
-        for entry in {e.key: e for e in entries}.values():
-            if entry.key in measured - known and not entry.problem:
+        wanted: dict[Any, list[Trial]] = {}
+        for trial in {t.key: t for t in trials}.values():
+            if trial.key in measured - known and not trial.problem:
                 # What is in flight and who executes it does not change an answer.
-                same = (entry.variant, entry.placement.affinity, _text(entry))
-                wanted.setdefault(same, []).append(entry)
+                properties = repr(sorted(trial.device_properties.items()))
+                same = (trial.variant, trial.affinity, trial.direct, properties)
+                wanted.setdefault(same, []).append(trial)
         with Progress("accuracy", show=progress, total=len(wanted), unit="placements") as bar:
             for several in wanted.values():
                 self._evaluate(several, append)
                 bar.advance()
 
-    def _evaluate(self, several: Sequence[Entry], append: Callable[[AnyRecord], object]) -> None:
+    def _evaluate(self, several: Sequence[Trial], append: Callable[[AnyRecord], object]) -> None:
         first = several[0]
         try:
-            run = compile_placed(resolve(self.models[first.variant], first.placement))
+            run = compile_placed(first.placed(self.models[first.variant]))
             found: dict[str, Any] = _columns(self._judge(run, self.examples))
         except HeteroLabError as error:  # another variant may have other outputs
             found = {"problem": str(error)}
-        for entry in several:
-            append(Accuracy(entry=entry.key, **self._mark(), **found))
+        for trial in several:
+            append(Accuracy(entry=trial.key, **self._mark(), **found))
 
     def _judge(self, run: Any, examples: Sequence[Any]) -> tuple[Answer, ...]:
         return tuple(judge(run, self.reference, examples, correct=self.correct, output=self.output))
@@ -150,8 +149,3 @@ def _sign(value: bool | None) -> str:
 
 def _flag(sign: str) -> bool | None:
     return {"1": True, "0": False, "-": None}[sign]
-
-
-def _text(entry: Entry) -> str:
-    properties = {d: dict(p) for d, p in entry.placement.device_properties.items()}
-    return repr((entry.placement.direct, sorted(properties.items())))

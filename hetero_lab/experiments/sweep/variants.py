@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.errors import ArgumentError, HeteroLabError, ModelError, shorten
-from hetero_lab.experiments.sweep.entries import Entry
 from hetero_lab.model.read import Source
 
 if TYPE_CHECKING:
@@ -67,12 +65,3 @@ def _said(error: Exception) -> str:
     if isinstance(error, HeteroLabError):
         return str(error)
     return f"{type(error).__name__}: {shorten(str(error), 500)}"
-
-
-def with_problems(entries: Sequence[Entry], problems: Mapping[str, str]) -> list[Entry]:
-    """Mark the entries of variants that could not be made; they are rows, but not measured."""
-    return [
-        replace(entry, problem=problems[entry.variant]) if entry.variant in problems else entry
-        for entry in entries
-        if not (entry.baseline and entry.variant in problems)
-    ]

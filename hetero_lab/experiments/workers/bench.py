@@ -7,7 +7,7 @@ own. Everything that goes in and out is plain data, so that both are the same.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,18 +21,12 @@ from hetero_lab.clock import now
 from hetero_lab.errors import MeasurementError, OutputPathError
 from hetero_lab.experiments.profile.measure import ProfileOptions, measure_profile
 from hetero_lab.experiments.profile.storage import agreement_to_json, to_json
-from hetero_lab.experiments.workers.requests import (
-    CompileAnswer,
-    Job,
-    MeasureMemory,
-    SetUp,
-    TurnAnswer,
-)
+from hetero_lab.experiments.sweep.records import Compiled, Counters, Sustained, Trial, Turn
+from hetero_lab.experiments.workers.requests import MeasureMemory, RunTurn, SetUp
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import partition_to_json
 from hetero_lab.placement.placement import BoundPlacement, Placement
 from hetero_lab.runtime import peak_memory
-from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.generation import TOKEN_IDS
 from hetero_lab.runtime.inputs import given_or_generated
 from hetero_lab.runtime.private_memory import bytes_by_part, bytes_of_process
@@ -79,6 +73,8 @@ class Bench:
         Variant name → arrays in input order, or ``None`` to generate them from ``seed``.
     directory
         Where the outputs of the reference are left for other benches of the same models.
+    ops, blobs
+        As in :class:`~hetero_lab.experiments.workers.requests.SetUp`.
     """
 
     def __init__(
@@ -88,11 +84,15 @@ class Bench:
         inputs: Mapping[str, Any] | None = None,
         seed: int = 0,
         directory: str = "",
+        ops: Mapping[str, Sequence[str]] | None = None,
+        blobs: Mapping[str, str] | None = None,
     ):
         self._models = dict(models)
         self._inputs = dict(inputs or {})
         self._seed = seed
         self._directory = directory
+        self._ops = dict(ops or {})
+        self._blobs = dict(blobs or {})
         self._compiled: dict[str, _Opened] = {}
         self._counted: dict[str, Runner] = {}  # compiled once more, with counters
 
@@ -103,26 +103,34 @@ class Bench:
             register(EmulatedDevice.from_json(spec), shared_core())
         inputs = {name: _read_arrays(path) for name, path in set_up.inputs.items()}
         models = {name: bind(path) for name, path in set_up.models.items()}
-        return cls(models, inputs=inputs, seed=set_up.seed, directory=set_up.directory)
+        return cls(
+            models,
+            inputs=inputs,
+            seed=set_up.seed,
+            directory=set_up.directory,
+            ops=set_up.ops,
+            blobs=set_up.blobs,
+        )
 
-    def compile(self, job: Job) -> CompileAnswer:
-        """Compile a job, infer once, compare with the reference if asked to."""
+    def compile(self, trial: Trial, *, compare: bool = False) -> Compiled:
+        """Compile a trial, infer once, compare with the reference if asked to."""
         peak_memory.reset_peak()
-        self.release(job.key)
-        opened_as = self._opened_as(job)
+        self.release(trial.key)
+        opened_as = self._opened_as(trial)
         execution: Execution = opened_as["execution"]
-        if job.from_cache:
+        if trial.model_cache:
             open_runner(**opened_as).close()  # what it leaves in the cache is loaded below
             peak_memory.reset_peak()
         runner = open_runner(**opened_as)
         first_us = time_once(runner.infer)
         chosen = runner.chosen()
-        self._compiled[job.key] = _Opened(runner, execution, first_us / 1e6)
+        self._compiled[trial.key] = _Opened(runner, execution, first_us / 1e6)
         peak_bytes = peak_memory.peak_bytes()  # not that of the reference and the counters
-        agreement = self._agreement(job, runner) if job.compare else ()
+        agreement = self._agreement(trial, runner) if compare else ()
         if runner.spans(1):
             run_turn(runner.infer, timed=_SHOWN)
-        return CompileAnswer(
+        return Compiled(
+            entry=trial.key,
             compile_ms=runner.compile_ms,
             first_inference_ms=first_us / 1e3,
             partition=partition_to_json(runner.partition),
@@ -131,13 +139,13 @@ class Bench:
             peak_rss_bytes=peak_bytes,
             spans=tuple((s.request, s.subgraph, s.start_s, s.end_s) for s in runner.spans(1)),
             chosen=chosen,
-            tokens=() if job.scenario is None else _tokens(runner),
+            tokens=() if trial.scenario is None else _tokens(runner),
         )
 
-    def expect(self, job: Job) -> None:
-        """Leave what the outputs of a job's model are compared with for benches that come later."""
+    def expect(self, trial: Trial) -> None:
+        """Leave the expected outputs of a trial's model for benches that come later."""
         if self._directory:
-            self._expected(job)
+            self._expected(trial)
 
     def warm_up(self, key: str, at_most_s: float = WARM_UP_S) -> float:
         """Run until stable, or for as long as that may take; return what an inference takes."""
@@ -152,46 +160,52 @@ class Bench:
             done = warm_up(compiled.runner.infer, at_most_s=at_most_s)
         return min(compiled.first_s, (now() - began) / done) if done else compiled.first_s
 
-    def turn(
-        self, key: str, discarded: int = DISCARDED_PER_TURN, timed: int = TIMED_PER_TURN
-    ) -> TurnAnswer:
-        """Run one turn; return the time of each inference in µs.
+    def turn(self, asked: RunTurn) -> Turn:
+        """Run one turn and record the time of each inference in µs.
 
         With several requests in flight it is the time between results, of a language model that
         per further token; the length is then fixed.
         """
-        compiled = self._compiled[key]
-        if compiled.execution.requests > 1:
-            return TurnAnswer(samples_us=compiled.runner.queue_turn())
-        measured = compiled.runner.turn(timed=timed, discarded=discarded)
-        return TurnAnswer(samples_us=measured.samples_us, first_us=measured.first_us)
+        compiled = self._compiled[asked.key]
+        samples_us, first_us = (
+            (compiled.runner.queue_turn(), None)
+            if compiled.execution.requests > 1
+            else compiled.runner.turn(timed=asked.timed, discarded=asked.discarded)
+        )
+        return Turn(
+            entry=asked.key,
+            group=asked.group,
+            round=asked.round,
+            samples_us=samples_us,
+            first_us=first_us,
+        )
 
-    def hold(self, key: str, seconds: float) -> tuple[float, ...]:
-        """Run turn after turn for some seconds; return the median of each in µs."""
+    def hold(self, key: str, seconds: float) -> Sustained:
+        """Run turn after turn for some seconds; record the median of each in µs."""
+        asked = RunTurn(key=key, discarded=DISCARDED_PER_TURN, timed=TIMED_PER_TURN)
         until = now() + seconds
         medians: list[float] = []
         while now() < until or not medians:
-            medians.append(float(np.median(self.turn(key).samples_us)))
-        return tuple(medians)
+            medians.append(float(np.median(self.turn(asked).samples_us)))
+        return Sustained(entry=key, medians_us=tuple(medians))
 
-    def compile_counted(self, job: Job) -> None:
-        """Compile a job once more with counters, which are read later."""
-        self._counted[job.key] = open_counted(**self._opened_as(job))
+    def compile_counted(self, trial: Trial) -> None:
+        """Compile a trial once more with counters, which are read later."""
+        self._counted[trial.key] = open_counted(**self._opened_as(trial))
 
-    def counters(self, job: Job) -> tuple[Counter, ...]:
-        """Read the counters of a job, compiled with them here or before; empty if it has none."""
+    def counters(self, trial: Trial) -> Counters:
+        """Read the counters of a trial, compiled with them here or before; none if it has none."""
         try:
-            return read_counted(
-                self._counted.pop(job.key, None) or open_counted(**self._opened_as(job))
-            )
+            counted = self._counted.pop(trial.key, None) or open_counted(**self._opened_as(trial))
+            return Counters(entry=trial.key, rows=read_counted(counted))
         except MeasurementError:
-            return ()
+            return Counters(entry=trial.key, rows=())
 
-    def profile(self, job: Job, options: ProfileOptions) -> dict[str, Any]:
+    def profile(self, trial: Trial, options: ProfileOptions) -> dict[str, Any]:
         """Make a whole Profile of a placement; return it as plain data."""
         watch = Stopwatch.start(options.budget_s)
-        arrays = self._arrays(job.variant)
-        return to_json(measure_profile(self._placed(job), arrays, options, watch, progress=False))
+        arrays = self._arrays(trial.variant)
+        return to_json(measure_profile(self._placed(trial), arrays, options, watch, progress=False))
 
     def memory(self, asked: MeasureMemory) -> dict[str, tuple[int, int]]:
         """Measure what the parts of a language model take on a device, or what the process does."""
@@ -215,38 +229,36 @@ class Bench:
         for key in list(self._compiled):
             self.release(key)
 
-    def _placed(self, job: Job) -> BoundPlacement:
-        """Return what the caller's process has checked."""
-        bound = self._models[job.variant]
-        affinity = Affinity.from_graph(bound.graph, job.affinity)
-        return BoundPlacement(
-            bound, Placement(affinity, job.label, job.device_properties, job.direct)
-        )
+    def _placed(self, trial: Trial) -> BoundPlacement:
+        return trial.placed(self._models[trial.variant], self._ops.get(trial.variant, ()))
 
-    def _opened_as(self, job: Job) -> dict[str, Any]:
+    def _opened_as(self, trial: Trial) -> dict[str, Any]:
         """Return what :func:`open_runner` takes."""
+        blobs = self._blobs.get(trial.key)
         return {
-            "placed": self._placed(job),
-            "arrays": self._arrays(job.variant),
-            "execution": Execution(job.executor, job.requests, scenario=job.scenario),
-            "compile_properties": {"CACHE_DIR": job.cache_dir} if job.cache_dir else {},
+            "placed": self._placed(trial),
+            "arrays": self._arrays(trial.variant),
+            "execution": trial.execution,
+            "compile_properties": {"CACHE_DIR": blobs} if blobs else {},
         }
 
-    def _agreement(self, job: Job, runner: Runner) -> tuple[Agreement, ...]:
+    def _agreement(self, trial: Trial, runner: Runner) -> tuple[Agreement, ...]:
         """Compare with the reference, which one bench computes for all that share a directory."""
-        arrays = self._arrays(job.variant)
+        arrays = self._arrays(trial.variant)
         expected = None
         if self._directory:
-            expected = _kept_outputs(self._kept(job), runner.outputs()) or self._expected(job)
-        return compare_run(runner, arrays, (), job.scenario, expected)
+            expected = _kept_outputs(self._kept(trial), runner.outputs()) or self._expected(trial)
+        return compare_run(runner, arrays, (), trial.scenario, expected)
 
-    def _expected(self, job: Job) -> dict[str, np.ndarray]:
-        expected = expected_outputs(self._placed(job), self._arrays(job.variant), job.scenario)
-        _keep(self._kept(job), expected)
+    def _expected(self, trial: Trial) -> dict[str, np.ndarray]:
+        expected = expected_outputs(
+            self._placed(trial), self._arrays(trial.variant), trial.scenario
+        )
+        _keep(self._kept(trial), expected)
         return expected
 
-    def _kept(self, job: Job) -> Path:
-        return Path(self._directory) / f"reference{list(self._models).index(job.variant)}.npz"
+    def _kept(self, trial: Trial) -> Path:
+        return Path(self._directory) / f"reference{list(self._models).index(trial.variant)}.npz"
 
     def _arrays(self, variant: str) -> list[np.ndarray]:
         if variant not in self._inputs:

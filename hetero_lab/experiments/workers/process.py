@@ -9,6 +9,7 @@ import signal
 import subprocess
 import tempfile
 import threading
+from typing import Protocol
 
 import msgspec
 import psutil
@@ -17,7 +18,7 @@ from hetero_lab.clock import now
 from hetero_lab.errors import HeteroLabError, shorten
 from hetero_lab.experiments.workers.launch import launch
 from hetero_lab.experiments.workers.requests import MEMORY, Answer, Reply, Request, SetUp
-from hetero_lab.experiments.workers.set_up import Limits
+from hetero_lab.experiments.workers.set_up import Workers
 from hetero_lab.tables import number
 
 _POLL_S = 0.2
@@ -41,6 +42,16 @@ class WorkerError(HeteroLabError):
         self.crashed = crashed
 
 
+class AnyBench(Protocol):
+    """A bench, in this process or in one of its own; ``start_s`` is what starting another takes."""
+
+    start_s: float
+
+    def ask(self, request: Request[Answer], *, timeout_s: float) -> Answer: ...
+
+    def close(self) -> None: ...
+
+
 class WorkerProcess:
     """A process that runs a :class:`~hetero_lab.experiments.workers.bench.Bench`.
 
@@ -50,10 +61,8 @@ class WorkerProcess:
     ----------
     set_up
         Models and inputs, in files.
-    limits
-        How it is started, instead of forking it from a process that has imported the runtime
-        (for instance with ``taskset`` or a driver's wrapper in front), and the resident memory
-        at which it is ended.
+    workers
+        The command that starts it, and the resident memory at which it is ended.
     start_timeout_s
         How long it may take to start.
     """
@@ -61,13 +70,13 @@ class WorkerProcess:
     def __init__(
         self,
         set_up: SetUp,
-        limits: Limits | None = None,
+        workers: Workers | None = None,
         *,
         start_timeout_s: float = 120.0,
     ):
-        limits = limits or Limits()
-        command = limits.command
-        self._limit = limits.memory_limit_bytes or int(psutil.virtual_memory().total * 0.9)
+        workers = workers or Workers()
+        command = workers.command
+        self._limit = workers.memory_limit_bytes or int(psutil.virtual_memory().total * 0.9)
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the process)
         try:
             self._process = launch(command, self._errors, start_timeout_s)
@@ -215,14 +224,14 @@ class WorkerProcess:
 class LastingWorker:
     """A worker process that is started when it is asked, and again after it has died."""
 
-    def __init__(self, set_up: SetUp, limits: Limits | None = None):
-        self._set_up, self._limits = set_up, limits
+    def __init__(self, set_up: SetUp, workers: Workers | None = None):
+        self._set_up, self._workers = set_up, workers
         self._process: WorkerProcess | None = None
 
     def ask(self, request: Request[Answer], *, timeout_s: float) -> Answer:
         """Ask as :meth:`WorkerProcess.ask` does."""
         if self._process is None:
-            self._process = WorkerProcess(self._set_up, self._limits)
+            self._process = WorkerProcess(self._set_up, self._workers)
         try:
             return self._process.ask(request, timeout_s=timeout_s)
         except WorkerError as error:

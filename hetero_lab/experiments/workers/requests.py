@@ -7,61 +7,12 @@ from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 import msgspec
 
 from hetero_lab.experiments.profile.measure import ProfileOptions
+from hetero_lab.experiments.sweep.records import Compiled, Counters, Sustained, Trial, Turn
 from hetero_lab.model.language import Scenario
-from hetero_lab.runtime.chosen import Chosen
-from hetero_lab.runtime.counters import Counter
-from hetero_lab.runtime.runners import HETERO
 
 Answer = TypeVar("Answer")
 
 MEMORY = "memory"  # the kind of an error
-
-
-class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """A placement to compile and run.
-
-    ``affinity`` maps names of ops to devices: a worker's graph, read from a file, may order the
-    ops in another way. ``compare`` says whether its outputs are compared with a reference,
-    ``from_cache`` whether to fill ``cache_dir`` first and then load what is run from there.
-    """
-
-    key: str
-    label: str
-    variant: str
-    affinity: dict[str, str]
-    device_properties: dict[str, dict[str, Any]]
-    direct: bool = False
-    executor: str = HETERO
-    requests: int = 1
-    cache_dir: str = ""
-    from_cache: bool = False
-    compare: bool = False
-    scenario: Scenario | None = None
-
-
-class TurnAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn: each inference in µs, and the first token if it was a generation."""
-
-    samples_us: tuple[float, ...]
-    first_us: float | None = None
-
-
-class CompileAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a bench reports about a job that it compiled and ran once.
-
-    ``partition``, ``agreement`` and ``spans`` are as profiles store them; ``tokens`` are those
-    that a language model generated.
-    """
-
-    compile_ms: float
-    first_inference_ms: float
-    partition: dict[str, Any]
-    as_predicted: bool | None
-    agreement: tuple[dict[str, Any], ...]
-    peak_rss_bytes: int
-    spans: tuple[tuple[int, int, float, float], ...]
-    chosen: Chosen
-    tokens: tuple[tuple[int, ...], ...] = ()
 
 
 class Request(msgspec.Struct, Generic[Answer], frozen=True, kw_only=True, tag=True):
@@ -74,31 +25,36 @@ class SetUp(Request[None], frozen=True, kw_only=True):
     """What a worker is set up with: its first request.
 
     ``models`` and ``inputs`` map the names of variants to files; inputs that are not there are
-    generated from ``seed``. ``emulated`` holds devices as
-    :meth:`~hetero_lab.backend.emulation.EmulatedDevice.to_json` gives them. In ``directory``,
-    workers leave what the others need not compute again.
+    generated from ``seed``. ``ops`` names the ops of each model in the order that affinities of
+    trials follow: a worker's graph, read from a file, may order them in another way. ``emulated``
+    holds devices as :meth:`~hetero_lab.backend.emulation.EmulatedDevice.to_json` gives them. In
+    ``directory``, workers leave what the others need not compute again. ``blobs`` maps keys of
+    trials to directories of OpenVINO's model cache.
     """
 
     answer = None
     models: dict[str, str]
     inputs: dict[str, str] = {}
+    ops: dict[str, tuple[str, ...]] = {}
     emulated: list[dict[str, Any]] = []
     seed: int = 0
     directory: str = ""
+    blobs: dict[str, str] = {}
 
 
-class Compile(Request[CompileAnswer], frozen=True, kw_only=True):
-    """Compile a job and infer once."""
+class Compile(Request[Compiled], frozen=True, kw_only=True):
+    """Compile a trial and infer once; ``compare`` its outputs with a reference."""
 
-    answer = CompileAnswer
-    job: Job
+    answer = Compiled
+    trial: Trial
+    compare: bool = False
 
 
 class Expect(Request[None], frozen=True, kw_only=True):
-    """Compute what the outputs of a job's model are compared with, for benches that come later."""
+    """Compute the expected outputs of a trial's model, for benches that come later."""
 
     answer = None
-    job: Job
+    trial: Trial
 
 
 class WarmUp(Request[float], frozen=True, kw_only=True):
@@ -109,42 +65,44 @@ class WarmUp(Request[float], frozen=True, kw_only=True):
     at_most_s: float
 
 
-class RunTurn(Request[TurnAnswer], frozen=True, kw_only=True):
-    """Run one turn of a compiled job."""
+class RunTurn(Request[Turn], frozen=True, kw_only=True):
+    """Run one turn of a compiled trial; ``group`` and ``round`` are those of its record."""
 
-    answer = TurnAnswer
+    answer = Turn
     key: str
+    group: int = 0
+    round: int = 0
     discarded: int
     timed: int
 
 
-class Hold(Request[tuple[float, ...]], frozen=True, kw_only=True):
-    """Run turn after turn for some seconds; the answer is the median of each in µs."""
+class Hold(Request[Sustained], frozen=True, kw_only=True):
+    """Run turn after turn for some seconds."""
 
-    answer = tuple[float, ...]
+    answer = Sustained
     key: str
     seconds: float
 
 
 class CompileCounted(Request[None], frozen=True, kw_only=True):
-    """Compile a job once more, with counters, which are to be read."""
+    """Compile a trial once more, with counters, which are read later."""
 
     answer = None
-    job: Job
+    trial: Trial
 
 
-class ReadCounters(Request[tuple[Counter, ...]], frozen=True, kw_only=True):
-    """Read the counters of a job; compile it with counters if that was not asked for before."""
+class ReadCounters(Request[Counters], frozen=True, kw_only=True):
+    """Read the counters of a trial; compile it with counters if that was not asked for before."""
 
-    answer = tuple[Counter, ...]
-    job: Job
+    answer = Counters
+    trial: Trial
 
 
 class MeasureProfile(Request[dict[str, Any]], frozen=True, kw_only=True):
     """Profile a placement; the answer is the profile as files store it."""
 
     answer = dict[str, Any]
-    job: Job
+    trial: Trial
     options: ProfileOptions
 
 
@@ -164,7 +122,7 @@ class MeasureMemory(Request[dict[str, tuple[int, int]]], frozen=True, kw_only=Tr
 
 
 class Release(Request[None], frozen=True, kw_only=True):
-    """Let go of a compiled job."""
+    """Let go of a compiled trial."""
 
     answer = None
     key: str

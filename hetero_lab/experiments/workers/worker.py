@@ -43,22 +43,22 @@ from hetero_lab.runtime.pieces import infer_file
 def answer(bench: Bench, request: AnyRequest) -> Any:
     """Do what a bench is asked for, and return what it answers."""
     match request:
-        case Compile(job=job):
-            return bench.compile(job)
-        case Expect(job=job):
-            return bench.expect(job)
+        case Compile(trial=trial, compare=compare):
+            return bench.compile(trial, compare=compare)
+        case Expect(trial=trial):
+            return bench.expect(trial)
         case WarmUp(key=key, at_most_s=at_most_s):
             return bench.warm_up(key, at_most_s)
-        case RunTurn(key=key, discarded=discarded, timed=timed):
-            return bench.turn(key, discarded, timed)
+        case RunTurn():
+            return bench.turn(request)
         case Hold(key=key, seconds=seconds):
             return bench.hold(key, seconds)
-        case CompileCounted(job=job):
-            return bench.compile_counted(job)
-        case ReadCounters(job=job):
-            return bench.counters(job)
-        case MeasureProfile(job=job, options=options):
-            return bench.profile(job, options)
+        case CompileCounted(trial=trial):
+            return bench.compile_counted(trial)
+        case ReadCounters(trial=trial):
+            return bench.counters(trial)
+        case MeasureProfile(trial=trial, options=options):
+            return bench.profile(trial, options)
         case MeasureMemory():
             return bench.memory(request)
         case Release(key=key):

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_lab.backend.bound import BoundModel
 from hetero_lab.errors import MeasurementError
+from hetero_lab.experiments.session import Session
 from hetero_lab.experiments.sweep.control import SweepControl
-from hetero_lab.experiments.sweep.options import Conditions, Dimensions, RunOptions
+from hetero_lab.experiments.sweep.entries import expand
+from hetero_lab.experiments.sweep.options import Conditions, RunOptions
 from hetero_lab.experiments.sweep.records import AnyRecord, Compiled, Turn
-from hetero_lab.experiments.sweep.sweep import measure_placements
 from hetero_lab.experiments.sweep.variants import by_name
-from hetero_lab.experiments.workers.set_up import Limits
+from hetero_lab.experiments.workers.set_up import Workers
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement
 from hetero_lab.runtime.timing import Stopwatch
@@ -52,7 +53,7 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class Trial:
+class Comparing:
     """What a measurement needs besides the placement."""
 
     bound: BoundModel
@@ -95,14 +96,16 @@ def attempt_label(history: Sequence[Attempt], affinity: Affinity, changed: str) 
 
 
 def control_of(
-    trial: Trial, affinity: Affinity, tell: Callable[[float, str], object]
+    trial: Comparing, affinity: Affinity, tell: Callable[[float, str], object]
 ) -> SweepControl:
     """Return what stops a measurement; ``tell`` hears how far it is, from 0 to 1, and a text."""
     n_placements = 1 if affinity == trial.automatic else 2
     return SweepControl(MeasurementProgress(n_placements, trial.budget_s, tell))
 
 
-def measure(trial: Trial, affinity: Affinity, label: str, control: SweepControl) -> list[Attempt]:
+def measure(
+    trial: Comparing, affinity: Affinity, label: str, control: SweepControl
+) -> list[Attempt]:
     """Measure an affinity in turns with the automatic one.
 
     Returns
@@ -119,16 +122,14 @@ def measure(trial: Trial, affinity: Affinity, label: str, control: SweepControl)
         Placement(a, name, {d: properties[d] for d in a.devices if d in properties})
         for name, a in affinities.items()
     ]
-    command = trial.worker_command
-    measured = measure_placements(
-        by_name(trial.bound),
-        placements,
-        Dimensions(baselines=False),
-        Conditions(reference=False, limits=Limits(command=tuple(command) if command else None)),
-        RunOptions(counters=False),
-        Stopwatch.start(trial.budget_s),
-        control=control,
-    )
+    conditions = Conditions(workers=Workers(command=trial.worker_command))
+    with Session(by_name(trial.bound), conditions) as session:
+        measured = session.measure(
+            expand(session.models, placements, baselines=False),
+            RunOptions(counters=False, reference=False),
+            Stopwatch.start(trial.budget_s),
+            control=control,
+        )
     if control.is_stopped:
         return []
     rows = measured.summary.to_dict("records")

@@ -33,7 +33,7 @@ from hetero_lab.widgets.tweaker.controls import ABOVE, EXPORTS, FILES, PANEL
 from hetero_lab.widgets.tweaker.measurement import (
     AUTOMATIC,
     Attempt,
-    Trial,
+    Comparing,
     attempt_label,
     control_of,
     history_frame,
@@ -277,7 +277,7 @@ class AffinityTweaker(ipywidgets.VBox):
             resolve(bound, Placement(automatic, AUTOMATIC, device_properties))
             able = {device: able_ops(bound, device) for device in names}
         self.state = TweakerState(bound.graph, automatic, able, costs, wrong)
-        self._trial = Trial(bound, automatic, device_properties, budget_s, worker_command)
+        self._trial = Comparing(bound, automatic, device_properties, budget_s, worker_command)
         self._history: list[Attempt] = []
         self._control: SweepControl | None = None
         attributes = attributes_of(bound.prepared)

@@ -27,10 +27,10 @@ from hetero_lab.experiments.environment import current_environment
 from hetero_lab.experiments.fleet.cluster import cluster_of
 from hetero_lab.experiments.fleet.run import FleetRun
 from hetero_lab.experiments.sweep.options import RunOptions
-from hetero_lab.experiments.sweep.records import Failed, Finished, Header, StoredEntry, Turn
+from hetero_lab.experiments.sweep.records import Failed, Finished, Header, Trial, Turn
 from hetero_lab.experiments.sweep.store import read_store
-from hetero_lab.experiments.workers.requests import Job, SetUp
-from hetero_lab.experiments.workers.set_up import Limits
+from hetero_lab.experiments.workers.requests import SetUp
+from hetero_lab.experiments.workers.set_up import Workers
 from hetero_lab.runtime.timing import Stopwatch
 
 F32 = {"ACC": {"INFERENCE_PRECISION_HINT": "f32"}, "CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
@@ -356,19 +356,18 @@ def test_no_workers_and_no_worker_with_the_device(rack, model, placements, tmp_p
 def sweep_of_a_gpu(client, model_file):
     """Run what a caller with a GPU asks for; here is none, so it cannot be made by sweep()."""
     records = []
-    entry = StoredEntry(
-        key="k", label="GPU", variant="m", affinity=[], devices=["GPU"], device_properties={},
-        direct=True, requests=1, baseline=False, problem="", asked=True,
+    trial = Trial(
+        key="k", label="GPU", variant="m", affinity=(), devices=("GPU",), device_properties={},
+        direct=True,
     )  # fmt: skip
     header = Header(
-        models={}, entries=[entry], reference="k", emulated=[], seed=0, inputs_digest="",
+        models={}, entries=[trial], reference="k", emulated=[], seed=0, inputs_digest="",
         environments=[current_environment(["CPU"], shared_core())], fleet=True,
     )  # fmt: skip
-    job = Job(key="k", label="GPU", variant="m", affinity={}, device_properties={})
     run = FleetRun(
-        cluster_of(client, isolate=True), jobs=[job], header=header, records=records,
+        cluster_of(client, isolate=True), trials=[trial], header=header, records=records,
         append=records.append, options=RunOptions(turns=3, counters=False),
-        watch=Stopwatch.start(3.0), progress=False, limits=Limits(),
+        watch=Stopwatch.start(3.0), progress=False, workers=Workers(),
         set_up=lambda: SetUp(models={"m": str(model_file)}, directory=str(model_file.parent)),
     )  # fmt: skip
     assert run.pending() == ["k"]

@@ -19,8 +19,11 @@ from hetero_lab.backend.bound import bind
 from hetero_lab.cli import main as cli
 from hetero_lab.errors import AffinityError, ArgumentError, HeteroLabWarning, StoredFileError
 from hetero_lab.experiments.profile import measure as profiling
+from hetero_lab.experiments.sweep.entries import trial_of
 from hetero_lab.experiments.workers.bench import Bench
-from hetero_lab.experiments.workers.requests import Job
+from hetero_lab.experiments.workers.requests import RunTurn
+from hetero_lab.placement.placement import resolve
+from hetero_lab.runtime.runners import Execution
 from hetero_lab.tables import read_csv
 
 QUICK = {"iterations": 20, "warmup": 0, "progress": False}
@@ -337,24 +340,23 @@ def test_a_state_that_a_file_tears(own_core: CountingCore, tmp_path):
     with pytest.raises(AffinityError, match="would be torn into 3 subgraphs"):
         hl.profile(model, torn, executor="parallel", core=own_core, **QUICK)
     with pytest.raises(AffinityError, match="would be torn into 3 subgraphs"):
-        hl.sweep(model, [torn], executor="parallel", core=own_core, **SWEEP)
+        hl.sweep(model, [torn], grid={"executor": ["parallel"]}, core=own_core, **SWEEP)
     assert own_core.n_compiled == 0
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("grid", "says"),
     [
-        ({"executor": "both"}, "There is no executor 'both'"),
         ({"executor": ["hetero", "both"]}, "There is no executor 'both'"),
-        ({"executor": []}, "executor= is 'hetero' or 'parallel'"),
-        ({"executor": None}, "executor= is 'hetero' or 'parallel'"),
-        ({"executor": "parallel", "requests": [0]}, "at least 1"),
+        ({"executor": []}, "The dimension executor needs a list of values"),
+        ({"executor": [None]}, "There is no executor 'None'"),
+        ({"executor": ["parallel"], "requests": [0]}, "at least 1"),
     ],
 )
-def test_bad_dimensions_of_a_sweep(own_core: CountingCore, options, says):
+def test_bad_dimensions_of_a_sweep(own_core: CountingCore, grid, says):
     model, placement = branchy(own_core)
     with pytest.raises(ArgumentError) as caught:
-        hl.sweep(model, [placement], **options, **SWEEP, core=own_core)
+        hl.sweep(model, [placement], grid=grid, **SWEEP, core=own_core)
     assert says in str(caught.value)
     assert own_core.n_compiled == 0
 
@@ -362,7 +364,10 @@ def test_bad_dimensions_of_a_sweep(own_core: CountingCore, options, says):
 def test_a_sweep_refuses_what_the_executor_cannot_run(own_core: CountingCore):
     with pytest.raises(ArgumentError, match="requests=1"):
         hl.sweep(
-            stateful(), ["CPU"], executor=["hetero", "parallel"], requests=[1, 2], core=own_core
+            stateful(),
+            ["CPU"],
+            core=own_core,
+            grid={"executor": ["hetero", "parallel"], "requests": [1, 2]},
         )
     assert own_core.n_compiled == 0
 
@@ -442,9 +447,11 @@ def swept(tmp_path_factory):
     core = core_with_acc()
     model, placement = branchy(core)
     store = tmp_path_factory.mktemp("store")
-    options = {"executor": ["hetero", "parallel"], "core": core, **SWEEP}
-    sweep = hl.sweep(model, [placement], requests=[1, 2], store=store, **options)
-    return sweep, store, hl.sweep(model, [placement], isolate=False, **options), options
+    executors = {"executor": ["hetero", "parallel"]}
+    options = {"grid": {**executors, "requests": [1, 2]}, "core": core, **SWEEP}
+    sweep = hl.sweep(model, [placement], store=store, **options)
+    here = hl.sweep(model, [placement], isolate=False, **{**options, "grid": executors})
+    return sweep, store, here, options
 
 
 LABELS = ["branches", "branches · 2 requests", "branches · parallel"]
@@ -498,25 +505,21 @@ def test_the_same_call_measures_nothing_again(swept):
     core = options["core"]
     model, placement = branchy(core)
     before = (store / "records.jsonl").read_text()
-    hl.sweep(model, [placement], requests=[1, 2], store=store, **options)
+    hl.sweep(model, [placement], store=store, **options)
     assert (store / "records.jsonl").read_text() == before
 
 
 def test_a_bench_ends_the_threads_of_what_it_lets_go(core):
     model, placement = branchy(core)
     bench = Bench({"m": bind(model, core)})
-    job = Job(
-        key="k", variant="m", label="l", affinity=dict(placement.affinity),
-        device_properties={d: dict(p) for d, p in placement.device_properties.items()},
-        requests=2, executor="parallel", compare=True,
-    )  # fmt: skip
-
-    bench.compile(job)
+    placed = resolve(bind(model, core), placement)
+    trial = trial_of(placed, "l", "m", Execution("parallel", 2))
+    bench.compile(trial)
     assert len(threads()) == 3  # one more than devices
-    assert bench.compile(job).agreement[0]["verdict"] == "equal"
+    assert bench.compile(trial, compare=True).agreement[0]["verdict"] == "equal"
     assert len(threads()) == 3  # the first one was let go
-    assert len(bench.turn("k").samples_us) == 10
-    bench.release("k")
+    assert len(bench.turn(RunTurn(key=trial.key, discarded=2, timed=10)).samples_us) == 10
+    bench.release(trial.key)
     assert threads() == []
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hetero_lab.experiments.workers.factory import LocalBench
 
 import hetero_lab as hl
 from hetero_lab.cli import main as cli
@@ -17,7 +18,6 @@ from hetero_lab.experiments.noise import keep_noise, known_noise
 from hetero_lab.experiments.sweep.options import RunOptions
 from hetero_lab.experiments.sweep.records import Turn
 from hetero_lab.experiments.sweep.rounds import SweepRun
-from hetero_lab.experiments.workers.factory import LocalBench
 from hetero_lab.experiments.workers.requests import Job
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.statistics import ASSUMED_NOISE, Noise

@@ -14,7 +14,6 @@ from hetero_lab.backend.bound import bind
 from hetero_lab.backend.core import shared_core
 from hetero_lab.errors import StoredFileError, StoreError
 from hetero_lab.experiments.sweep.entries import expand
-from hetero_lab.experiments.sweep.options import Dimensions
 from hetero_lab.experiments.sweep.store import stored_line
 
 BEFORE = Path(__file__).parent / "stored_before"
@@ -52,10 +51,8 @@ def test_the_keys_of_entries_stay_so_that_stores_go_on():
     auto = hl.Affinity.automatic(bound.model, "HETERO:ACC,CPU")
     f32 = {name: {"INFERENCE_PRECISION_HINT": "f32"} for name in ("ACC", "CPU")}
     placements = {"auto": hl.Placement(auto, "", f32)}
-    crossed = Dimensions(
-        executor=["hetero", "parallel"], requests=[1, 4], model_cache=[False, True]
-    )
-    found = {e.label: e.key for e in expand({"convolutions": bound}, placements, crossed)}
+    grid = {"executor": ["hetero", "parallel"], "requests": [1, 4], "model_cache": [False, True]}
+    found = {e.label: e.key for e in expand({"convolutions": bound}, placements, grid)}
     for label in ("auto", "auto · parallel", "CPU"):
         assert found.pop(label) == keys[label]
     assert found == {

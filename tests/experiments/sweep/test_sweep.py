@@ -13,6 +13,7 @@ import sys
 import textwrap
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +37,15 @@ from hetero_lab.errors import (
     StoredFileError,
     StoreError,
 )
-from hetero_lab.experiments.sweep.options import Conditions, Dimensions, RunOptions
+from hetero_lab.experiments.session import LocalBench, Session
+from hetero_lab.experiments.sweep.entries import expand
+from hetero_lab.experiments.sweep.options import Conditions, RunOptions
 from hetero_lab.experiments.sweep.reading import sweep_from
 from hetero_lab.experiments.sweep.records import Turn
 from hetero_lab.experiments.sweep.store import read_store
-from hetero_lab.experiments.sweep.sweep import measure_placements
 from hetero_lab.experiments.sweep.variants import by_name
 from hetero_lab.runtime.timing import Stopwatch
+from hetero_lab.statistics import ASSUMED_NOISE
 from hetero_lab.tables import number, read_csv
 
 ROOT = Path(__file__).parents[3]
@@ -94,11 +97,10 @@ def test_a_device_that_was_not_compiled_for_may_begin_a_group_of_its_own(model):
     asked = ["CPU", one, "AUTO:APART,CPU", "APART"]
     groups = []
     for apart in (False, True):
-        made = measure_placements(
-            by_name(bound), asked, Dimensions(baselines=False),
-            Conditions(reference=False, isolate=False),
-            RunOptions(turns=2, counters=False, apart=apart), Stopwatch.start(None),
-        )  # fmt: skip
+        with Session(by_name(bound), Conditions(isolate=False)) as session:
+            trials = expand(session.models, asked, baselines=False)
+            options = RunOptions(turns=2, counters=False, reference=False, apart=apart)
+            made = session.measure(trials, options, Stopwatch.start(None))
         groups.append([{group for group, _ in row.series.ours} for row in made.rows])
     together, parted = groups
     assert together == [{0}, {0}, {0}, {0}]
@@ -167,8 +169,7 @@ def test_grid_models_and_requests_are_crossed(model):
     sweep = hl.sweep(
         {"a": model, "b": model},
         ["HETERO:CPU"],
-        grid={"CPU.INFERENCE_PRECISION_HINT": ["f32"], "*.NUM_STREAMS": [1, 2]},
-        requests=[1, 2],
+        grid={"CPU.INFERENCE_PRECISION_HINT": ["f32"], "*.NUM_STREAMS": [1, 2], "requests": [1, 2]},
         counters=False,
         **QUICK,
     )
@@ -211,9 +212,8 @@ def test_a_failing_worker_costs_one_row(
         model,
         placements,
         counters=False,
-        worker_command=[sys.executable, str(FAULTY)],
+        workers=hl.Workers(command=[sys.executable, str(FAULTY)], **extra),
         **QUICK,
-        **extra,
     )
     statuses = dict(zip(sweep.summary["label"], sweep.summary["status"], strict=True))
     assert statuses == {"auto": "ok", "fixed": status, "CPU": "ok"}
@@ -239,7 +239,7 @@ def test_a_child_that_a_crashed_worker_left_holds_up_nobody(
     monkeypatch.setenv("FAULT_MARK", str(tmp_path / "children"))
     monkeypatch.setenv("FAULT_KEY", key_of(swept[0], "fixed"))
     try:
-        summary = faulty(model, placements, timeout_s=3600.0).summary
+        summary = faulty(model, placements, hl.Workers(timeout_s=3600.0)).summary
     finally:
         children = [int(line) for line in (tmp_path / "children").read_text().split()]
         alive = [child for child in children if psutil.pid_exists(child)]
@@ -254,7 +254,7 @@ def test_what_a_hung_worker_started_ends_with_it(model, placements, swept, monke
     monkeypatch.setenv("FAULT", "family")
     monkeypatch.setenv("FAULT_MARK", str(tmp_path / "children"))
     monkeypatch.setenv("FAULT_KEY", key_of(swept[0], "fixed"))
-    summary = faulty(model, placements, timeout_s=15.0).summary
+    summary = faulty(model, placements, hl.Workers(timeout_s=15.0)).summary
     assert list(summary["status"]) == ["ok", "timed out after 15 s"]
     (child,) = map(int, (tmp_path / "children").read_text().split())
     until = time.monotonic() + 60
@@ -283,12 +283,11 @@ def test_workers_tell_nobody_that_they_import_the_runtime(model, monkeypatch, tm
     assert said.read_text().strip() == "-c"
 
 
-def faulty(model, placements, **options):
-    command = [sys.executable, str(FAULTY)]
+def faulty(model, placements, workers=None, **options):
+    workers = replace(workers or hl.Workers(), command=[sys.executable, str(FAULTY)])
     return hl.sweep(
-        model, placements, baselines=False, counters=False, worker_command=command,
-        **{**QUICK, **options},
-    )  # fmt: skip
+        model, placements, baselines=False, counters=False, workers=workers, **{**QUICK, **options}
+    )
 
 
 @pytest.mark.slow
@@ -300,7 +299,7 @@ def test_a_reference_that_fails_in_a_later_group_does_not_hold_up_the_rest(
     monkeypatch.setenv("FAULT_AFTER", "2")
     monkeypatch.setenv("FAULT_KEY", key_of(swept[0], "auto"))
     third = hl.Placement(hl.Affinity.uniform(model, "CPU"), "third", F32)
-    summary = faulty(model, [*placements, third], group_size=2).summary
+    summary = faulty(model, [*placements, third], hl.Workers(group=2)).summary
     assert list(summary["status"]) == ["crashed (signal 11)", "ok", "ok"]
     assert list(summary["n_turns"]) == [2, 2, 2]
 
@@ -309,7 +308,7 @@ def test_a_reference_that_fails_in_a_later_group_does_not_hold_up_the_rest(
 def test_a_compile_that_does_not_end_costs_one_row(model, placements, swept, monkeypatch):
     monkeypatch.setenv("FAULT", "endless")
     monkeypatch.setenv("FAULT_KEY", key_of(swept[0], "auto"))  # the reference itself
-    summary = faulty(model, placements, compile_timeout_s=15.0).summary
+    summary = faulty(model, placements, hl.Workers(compile_timeout_s=15.0)).summary
     assert list(summary["status"]) == ["timed out after 15 s", "ok"]
     assert list(summary["n_turns"]) == [0, 2]
     assert summary["detail"][0] == "Compile"
@@ -342,7 +341,7 @@ def test_a_worker_that_falls_silent_costs_one_row(model, placements, swept, monk
     [(["/nowhere/python"], "cannot be started"), (["/bin/echo", "hello"], "'hello', which is no")],
 )
 def test_what_is_no_worker_says_so_in_the_row(model, command, says):
-    sweep = hl.sweep(model, ["CPU"], counters=False, worker_command=command, **QUICK)
+    sweep = hl.sweep(model, ["CPU"], counters=False, workers=hl.Workers(command=command), **QUICK)
     assert list(sweep.summary["status"]) == ["failed"]
     assert says in sweep.summary["detail"].iloc[0]
 
@@ -355,16 +354,13 @@ def test_the_last_idle_bench_is_given_to_one_thread_only(model, placements):
             self.clear()
             return super().pop()
 
-    from hetero_lab.experiments.sweep.options import RunOptions
     from hetero_lab.experiments.sweep.rounds import SweepRun
-    from hetero_lab.experiments.workers.factory import LocalBench
-    from hetero_lab.runtime.timing import Stopwatch
-    from hetero_lab.statistics import ASSUMED_NOISE
 
     fresh = LocalBench({}, {})
     run = SweepRun(
-        jobs=[], reference="a", records=[], append=print, options=RunOptions(), start=lambda: fresh,
-        noise=lambda devices: ASSUMED_NOISE, watch=Stopwatch.start(None), progress=False,
+        trials=[], reference="a", records=[], append=print, options=RunOptions(),
+        workers=hl.Workers(), start=lambda: fresh, noise=lambda devices: ASSUMED_NOISE,
+        watch=Stopwatch.start(None), progress=False,
     )  # fmt: skip
     run._idle = Contested([object()])
     assert run._bench("a") is fresh
@@ -385,7 +381,7 @@ def test_a_measured_process_has_compiled_nothing_else(model, placements, monkeyp
         return ask(self, request, timeout_s=timeout_s)
 
     monkeypatch.setattr(WorkerProcess, "ask", ask_noted)
-    sweep = hl.sweep(model, placements, group_size=2, counters=False, **QUICK)
+    sweep = hl.sweep(model, placements, workers=hl.Workers(group=2), counters=False, **QUICK)
     assert set(sweep.summary["status"]) == {"ok"}
     assert len(asked[Expect]) == 1
     assert len(asked[Compile]) == len(sweep.rows) > 2
@@ -396,7 +392,7 @@ def test_a_measured_process_has_compiled_nothing_else(model, placements, monkeyp
 def two_at_once(monkeypatch):
     """Every compile counts as slow, and two run at once on however many cores."""
     monkeypatch.setattr("hetero_lab.experiments.sweep.rounds._SLOW_COMPILE_S", 0.0)
-    monkeypatch.setattr("hetero_lab.experiments.sweep.sweep.compiles_at_once", lambda: 2)
+    monkeypatch.setattr("hetero_lab.experiments.session.compiles_at_once", lambda: 2)
 
 
 def test_slow_compiles_of_a_group_run_at_once(model, tmp_path, monkeypatch, two_at_once):
@@ -409,7 +405,7 @@ def test_slow_compiles_of_a_group_run_at_once(model, tmp_path, monkeypatch, two_
 
     def ask_together(self, request, *, timeout_s):
         asked.append(type(request))
-        if isinstance(request, Compile) and request.job.label.startswith("split"):
+        if isinstance(request, Compile) and request.trial.label.startswith("split"):
             both.wait()
         return ask(self, request, timeout_s=timeout_s)
 
@@ -435,7 +431,7 @@ def test_ctrl_c_does_not_wait_for_compiles_at_once(model, tmp_path, monkeypatch,
     stopped, ask = [], WorkerProcess.ask
 
     def ask_stopped(self, request, *, timeout_s):
-        if isinstance(request, Compile) and request.job.label.startswith("split"):
+        if isinstance(request, Compile) and request.trial.label.startswith("split"):
             os.kill(self.pid, signal.SIGSTOP)  # it will never answer
             stopped.append(self.pid)
             if len(stopped) == 2:
@@ -459,9 +455,9 @@ def test_what_fails_beside_others_is_tried_by_itself(model, tmp_path, monkeypatc
     asked, ask = [], WorkerProcess.ask
 
     def ask_short_of_memory(self, request, *, timeout_s):
-        if isinstance(request, Compile) and request.job.label.startswith("split"):
-            asked.append(request.job.label)
-            if asked.count("split 1") == 1 and request.job.label == "split 1":
+        if isinstance(request, Compile) and request.trial.label.startswith("split"):
+            asked.append(request.trial.label)
+            if asked.count("split 1") == 1 and request.trial.label == "split 1":
                 self.kill()
                 raise WorkerError("out of memory", "both together", died=True)
         return ask(self, request, timeout_s=timeout_s)
@@ -485,8 +481,8 @@ def test_holding_is_not_paid_by_the_budget(model, placements, monkeypatch):
     seconds = itertools.count(step=0.02)  # a clock that goes on when it is looked at
     monkeypatch.setattr(clock, "now_ns", lambda: int(next(seconds) * 1e9))
     sweep = hl.sweep(
-        model, [*placements, "CPU"], group_size=2, turns=2, budget_s=100.0, sustained_s=60.0,
-        counters=False, isolate=False, baselines=False, progress=False,
+        model, [*placements, "CPU"], workers=hl.Workers(group=2), turns=2, budget_s=100.0,
+        sustained_s=60.0, counters=False, isolate=False, baselines=False, progress=False,
     )  # fmt: skip
     assert list(sweep.summary["status"]) == ["ok"] * 3
 
@@ -732,7 +728,8 @@ def test_blobs_are_kept_and_used(model, placements, tmp_path):
 @pytest.mark.slow
 def test_the_model_cache_is_a_row(model, placements, tmp_path):
     for cache_dir in (None, tmp_path):  # a temporary directory, and one that is kept
-        options = {"model_cache": [False, True], "cache_dir": cache_dir, **QUICK}
+        grid = {"model_cache": [False, True]}
+        options = {"grid": grid, "cache_dir": cache_dir, **QUICK}
         sweep = hl.sweep(model, placements, baselines=False, counters=False, **options)
         rows = sweep.summary.set_index("label")
         cached = [label for label in rows.index if label.endswith(" · model cache")]
@@ -756,10 +753,10 @@ def test_the_model_cache_is_a_row(model, placements, tmp_path):
         ({"placements": ["CPU"], "grid": {"CPU.NUM_STREAMS": []}}, ArgumentError, "list of values"),
         ({"placements": ["CPU"], "grid": {"CPU.SPEED": [1]}}, PropertyError, "'SPEED'"),
         ({"placements": ["CPU"], "grid": {"ACC.NUM_STREAMS": [1]}}, PropertyError, "does not use"),
-        ({"placements": ["CPU"], "requests": [0]}, ArgumentError, "at least 1"),
-        ({"placements": ["CPU"], "model_cache": []}, ArgumentError, "list of True and False"),
-        ({"placements": ["CPU"], "model_cache": True}, ArgumentError, "not True"),
-        ({"placements": ["CPU"], "grid": {"CPU.CACHE_DIR": ["x"]}}, PropertyError, "model_cache="),
+        ({"placements": ["CPU"], "grid": {"requests": [0]}}, ArgumentError, "at least 1"),
+        ({"placements": ["CPU"], "grid": {"model_cache": []}}, ArgumentError, "list of values"),
+        ({"placements": ["CPU"], "grid": {"model_cache": [3]}}, ArgumentError, "True and False"),
+        ({"placements": ["CPU"], "grid": {"CPU.CACHE_DIR": ["x"]}}, PropertyError, "model_cache"),
         ({"placements": ["CPU"], "turns": 1}, ArgumentError, "at least 2"),
         ({"placements": ["CPU"], "precision": 0}, ArgumentError, "above 0"),
         ({"placements": ["CPU"], "budget_s": -1}, ArgumentError, "more than 0"),
@@ -786,7 +783,7 @@ def test_placements_by_label(model):
     options = {"isolate": False, "counters": False, "baselines": False, **QUICK}
     sweep = hl.sweep(model, {"automatic": "HETERO:ACC,CPU", "fixed": found}, **options)
     assert [(row.label, row.status) for row in sweep.rows] == [("automatic", "ok"), ("fixed", "ok")]
-    with pytest.raises(ArgumentError, match="maps labels to placements.*3 is not a label"):
+    with pytest.raises(ArgumentError, match="maps labels to placements..*'3' is not a label"):
         hl.sweep(model, {3: found}, **options)
     with pytest.raises(ArgumentError, match="'mine' has to be a hetero_lab.Placement.*not int"):
         hl.sweep(model, {"mine": 3}, **options)

@@ -29,7 +29,7 @@ def _start_child():
 
 def _answer(bench, request):
     key, fault = os.environ["FAULT_KEY"], os.environ["FAULT"]
-    if isinstance(request, Compile) and fault == "endless" and request.job.key == key:
+    if isinstance(request, Compile) and fault == "endless" and request.trial.key == key:
         time.sleep(3600)
     if not isinstance(request, RunTurn):
         return answer(bench, request)

@@ -378,7 +378,7 @@ def test_cancel_and_suggest(tweaker):
 
 def test_a_crash_is_shown_and_the_widget_stays_usable(tweaker):
     tweaker.python(
-        "import os, sys\nfrom hetero_lab.widgets.tweaker.measurement import Trial\n"
+        "import os, sys\nfrom hetero_lab.widgets.tweaker.measurement import Comparing\n"
         "from dataclasses import replace\n"
         "os.environ.update(FAULT='signal', FAULT_KEY='every')\n"
         f"command = [sys.executable, {str(FAULTY)!r}]\n"

@@ -1,0 +1,308 @@
+"""A session: what the measurements of one question share.
+
+Files for workers are written and expected outputs are computed once, however many times the
+question measures; compiled placements and workers end with each measurement.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import msgspec
+import numpy as np
+
+from hetero_lab.backend.bound import BoundModel
+from hetero_lab.backend.emulation import emulated_devices
+from hetero_lab.errors import ArgumentError, warn
+from hetero_lab.experiments.accuracy.evaluate import ReadData
+from hetero_lab.experiments.environment import current_environment, noise_of
+from hetero_lab.experiments.sweep.control import StoppedError, SweepControl
+from hetero_lab.experiments.sweep.options import Conditions, RunOptions
+from hetero_lab.experiments.sweep.reading import sweep_from
+from hetero_lab.experiments.sweep.records import AnyRecord, Header, StoredModel, Trial
+from hetero_lab.experiments.sweep.result import Sweep
+from hetero_lab.experiments.sweep.rounds import SweepRun, compiles_at_once
+from hetero_lab.experiments.sweep.row_accuracy import SweepData
+from hetero_lab.experiments.sweep.store import Store
+from hetero_lab.experiments.workers.bench import Bench
+from hetero_lab.experiments.workers.launch import FORK_SERVER
+from hetero_lab.experiments.workers.process import AnyBench, WorkerError, WorkerProcess
+from hetero_lab.experiments.workers.requests import Answer, AnyRequest, Request, SetUp
+from hetero_lab.experiments.workers.set_up import write_set_up
+from hetero_lab.experiments.workers.worker import answer
+from hetero_lab.model.language import Scenario
+from hetero_lab.model.opgraph import graph_to_json
+from hetero_lab.runtime.runners import inputs_for
+from hetero_lab.runtime.timing import Stopwatch
+from hetero_lab.tables import make_directory, scratch_directory
+
+if TYPE_CHECKING:
+    from hetero_lab.experiments.fleet.cluster import Cluster
+
+
+class Session:
+    """Measures trials of bound models, as often as a question has to.
+
+    Parameters
+    ----------
+    models
+        By variant; one at least.
+    conditions
+        Under what to measure.
+    scenario
+        What a language model generates.
+    cluster, every_host
+        The fleet to measure on, and whether each of its hosts measures each row.
+    """
+
+    def __init__(
+        self,
+        models: Mapping[str, BoundModel],
+        conditions: Conditions,
+        *,
+        scenario: Scenario | None = None,
+        cluster: Cluster | None = None,
+        every_host: bool = False,
+    ):
+        self.models = models
+        self.conditions = conditions
+        self._scenario = scenario
+        self._cluster = cluster
+        self._every_host = every_host
+        self._open = contextlib.ExitStack()
+        self._expected: set[str] = set()  # variants whose outputs are kept beside the models
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._open.__exit__(kind, error, trace)  # which tells a full disk from other errors
+
+    def measure(
+        self,
+        trials: Sequence[Trial],
+        options: RunOptions,
+        watch: Stopwatch,
+        *,
+        store: str | os.PathLike[str] | None = None,
+        control: SweepControl | None = None,
+        progress: bool = False,
+        data: ReadData | None = None,
+    ) -> Sweep:
+        """Measure trials; the first one that can be tried is the reference.
+
+        After Ctrl-C or ``control.stop()`` the sweep has what is there, and ``interrupted`` set.
+
+        Parameters
+        ----------
+        store
+            Directory to which each turn is appended; what it holds is not measured again.
+        data
+            Examples on which each measured trial is evaluated afterwards.
+        """
+        control = control or SweepControl()
+        examples = None if data is None else SweepData(data, self.models)
+        header = self._header(trials)
+        interrupted = False
+        with contextlib.ExitStack() as stack:
+            blobs_root = self.conditions.cache_dir
+            if blobs_root is None and any(trial.model_cache for trial in trials):
+                if self._cluster is not None:
+                    raise ArgumentError(
+                        "The dimension model_cache on the hosts of a client needs cache_dir=, a "
+                        "directory that each of them can write."
+                    )
+                blobs_root = stack.enter_context(scratch_directory())
+            blobs = _blob_directories(blobs_root, self.models, trials)
+            records: list[AnyRecord] = []
+            append: Callable[[AnyRecord], object] = records.append
+            if store is not None:
+                opened = stack.enter_context(Store(store, header))
+                header, records, append = opened.header, opened.records, opened.append
+            append = control.watched(append)
+            run = self._run(
+                control,
+                blobs,
+                header,
+                trials=[trial for trial in trials if not trial.problem],
+                records=records,
+                append=append,
+                options=options,
+                workers=self.conditions.workers,
+                watch=watch,
+                progress=progress,
+            )
+            try:
+                if run.pending():
+                    run.measure()
+                if examples is not None:
+                    examples.evaluate(trials, records, append, progress)
+            except StoppedError:
+                interrupted = True
+            except KeyboardInterrupt:
+                interrupted = True
+                warn(
+                    "Interrupted; the turns that were measured are kept"
+                    + (", and the same call goes on from there." if store else ".")
+                )
+            finally:
+                run.close()
+        return sweep_from(header, records, interrupted=interrupted)
+
+    def start(self, blobs: Mapping[str, str] | None = None) -> AnyBench:
+        """Start a bench.
+
+        Raises
+        ------
+        WorkerError
+            The process cannot be started.
+        """
+        if not self.conditions.isolate:
+            return LocalBench(self.models, self._arrays, blobs)
+        set_up = msgspec.structs.replace(self._set_up, blobs=dict(blobs or {}))
+        return WorkerProcess(set_up, self.conditions.workers)
+
+    def _is_ready(self, timeout_s: float) -> bool:
+        """Tell whether a bench can be started soon, after waiting for that at most so long."""
+        own = not self.conditions.isolate or bool(self.conditions.workers.command)
+        return own or FORK_SERVER.is_ready(timeout_s)
+
+    def _run(
+        self, control: SweepControl, blobs: dict[str, str], header: Header, **given: Any
+    ) -> _OpenSweep:
+        if self._cluster is None:
+            return SweepRun(
+                reference=header.reference,
+                start=control.stoppable(lambda: self.start(blobs)),
+                is_ready=self._is_ready,
+                expected=self._expected,
+                noise=partial(noise_of, header.environments[-1]),
+                at_once=compiles_at_once() if self.conditions.isolate else 1,
+                **given,
+            )
+        from hetero_lab.experiments.fleet.run import FleetRun
+
+        return FleetRun(
+            self._cluster,
+            header=header,
+            set_up=lambda: msgspec.structs.replace(self._set_up, blobs=blobs),
+            **given,
+        )
+
+    @cached_property
+    def _arrays(self) -> dict[str, list[np.ndarray]]:
+        inputs, seed = self.conditions.inputs, self.conditions.seed
+        return {
+            name: inputs_for(bound, inputs, seed, self._scenario)
+            for name, bound in self.models.items()
+        }
+
+    @cached_property
+    def _set_up(self) -> SetUp:
+        """What sets a worker up; the files are written."""
+        directory = self._open.enter_context(scratch_directory())
+        return write_set_up(directory, self.models, self._arrays, self.conditions.seed)
+
+    @cached_property
+    def _inputs_digest(self) -> str:
+        digest = hashlib.blake2b(digest_size=8)
+        for name, arrays in sorted(self._arrays.items()):
+            for array in arrays:
+                digest.update(repr((name, array.shape, array.dtype.str)).encode())
+                digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        return digest.hexdigest()
+
+    def _header(self, trials: Sequence[Trial]) -> Header:
+        core = next(iter(self.models.values())).core
+        devices = dict.fromkeys(d for t in trials for d in t.devices)
+        specs = emulated_devices(core)
+        return Header(
+            models={
+                name: StoredModel(
+                    name=bound.graph.name,
+                    fingerprint=bound.fingerprint,
+                    graph=graph_to_json(bound.graph),
+                )
+                for name, bound in self.models.items()
+            },
+            entries=list(trials),
+            reference=next(t.key for t in trials if not t.problem),
+            emulated=[specs[d].to_json() for d in sorted(devices) if d in specs],
+            seed=self.conditions.seed,
+            inputs_digest=self._inputs_digest,
+            environments=[current_environment(devices, core)],
+            fleet=self._cluster is not None,
+            every_host=self._every_host,
+        )
+
+
+class _OpenSweep(Protocol):
+    def pending(self) -> list[str]: ...
+
+    def measure(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class LocalBench:
+    """The same questions as to a worker process, without the protection of one."""
+
+    start_s = 0.0
+
+    def __init__(
+        self,
+        models: Mapping[str, BoundModel],
+        arrays: Mapping[str, Sequence[np.ndarray]],
+        blobs: Mapping[str, str] | None = None,
+    ):
+        inputs = {name: list(a) for name, a in arrays.items()}
+        self._bench = Bench(models, inputs=inputs, blobs=blobs)
+
+    def ask(self, request: Request[Answer], *, timeout_s: float) -> Answer:
+        """Do it here; ``timeout_s`` cannot be kept without a process of its own."""
+        del timeout_s
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                return answer(self._bench, cast("AnyRequest", request))
+            except MemoryError as error:
+                raise WorkerError("out of memory", str(error), died=False) from error
+            except Exception as error:
+                raise WorkerError("failed", f"{error}", died=False) from error
+
+    def close(self) -> None:
+        """Let go of all compiled placements."""
+        self._bench.release_all()
+
+
+def _blob_directories(
+    cache_dir: str | os.PathLike[str] | None,
+    models: Mapping[str, BoundModel],
+    trials: Sequence[Trial],
+) -> dict[str, str]:
+    """One directory a placement: the runtime's own key leaves per-device properties out.
+
+    It is for those that ask for the model cache, or for all if none does.
+    """
+    if cache_dir is None:
+        return {}
+    root = make_directory(cache_dir, private=True)
+    directories = {}
+    for trial in [t for t in trials if t.model_cache] or trials:
+        key = trial.key.partition("-")[0]
+        place = root / f"{models[trial.variant].fingerprint[:16]}-{key}"
+        place.mkdir(mode=0o700, exist_ok=True)
+        directories[trial.key] = str(place)
+    return directories
