@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hetero_lab.experiments.workers.factory import LocalBench
 
 import hetero_lab as hl
 from hetero_lab.cli import main as cli
@@ -15,10 +14,11 @@ from hetero_lab.experiments import noise as noises
 from hetero_lab.experiments.deployment.check_run import ObservedRun
 from hetero_lab.experiments.environment import current_environment, noise_of, noise_sentence
 from hetero_lab.experiments.noise import keep_noise, known_noise
+from hetero_lab.experiments.session import LocalBench
 from hetero_lab.experiments.sweep.options import RunOptions
-from hetero_lab.experiments.sweep.records import Turn
+from hetero_lab.experiments.sweep.records import Trial, Turn
 from hetero_lab.experiments.sweep.rounds import SweepRun
-from hetero_lab.experiments.workers.requests import Job
+from hetero_lab.experiments.workers.set_up import Workers
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.statistics import ASSUMED_NOISE, Noise
 
@@ -126,20 +126,17 @@ def test_a_sweep_goes_on_until_more_turns_would_tell_nothing(noise, enough):
         for key, own in zip("ab", levels, strict=True)
         for number, level in enumerate(own)
     ]
-    jobs = [
-        Job(
-            key=key,
-            label=key,
-            variant="",
-            affinity={"op": "CPU"},
-            device_properties={},
-            direct=True,
+    trials = [
+        Trial(
+            key=key, label=key, variant="", affinity=("CPU",), devices=("CPU",),
+            device_properties={}, direct=True,
         )
         for key in "ab"
-    ]
+    ]  # fmt: skip
     run = SweepRun(
-        jobs=jobs, reference="a", records=turns, append=print, options=RunOptions(),
-        watch=Stopwatch.start(None), start=lambda: LocalBench({}, {}), progress=False,
+        trials=trials, workers=Workers(), reference="a", records=turns, append=print,
+        options=RunOptions(), watch=Stopwatch.start(None),
+        start=lambda: LocalBench({}, {}), progress=False,
         noise=lambda devices: noise if set(devices) == {"CPU"} else ASSUMED_NOISE,
     )  # fmt: skip
     assert run._precise(["a", "b"]) == enough
