@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -192,10 +192,23 @@ def turn_level(samples: Sequence[float]) -> float:
     return float(np.median(np.asarray(samples, dtype=np.float64)))
 
 
-def paired_ratio(
-    ours: Sequence[float], reference: Sequence[float], noise: Noise
-) -> tuple[float, float, float, float]:
-    """Return ratio of ours to the reference, its 95 % interval, and the p-value of no difference.
+class Ratio(NamedTuple):
+    """A ratio of two latencies, its 95 % interval, and the p-value of no difference.
+
+    The interval is infinite and p is 1 where there were too few turns.
+    """
+
+    middle: float
+    low: float
+    high: float
+    p: float
+
+
+UNKNOWN_RATIO = Ratio(1.0, 0.0, math.inf, 1.0)
+
+
+def paired_ratio(ours: Sequence[float], reference: Sequence[float], noise: Noise) -> Ratio:
+    """Return the ratio of ours to the reference; with fewer than two pairs it has no interval.
 
     Parameters
     ----------
@@ -204,21 +217,31 @@ def paired_ratio(
         paired ratios: a drift of the machine hits both of a pair.
     noise
         How much two compiles differ there.
-
-    Returns
-    -------
-    tuple
-        ``(ratio, low, high, p)``; the interval is infinite and p is 1 with fewer than two pairs.
     """
     logs = np.log(np.asarray(ours, dtype=np.float64) / np.asarray(reference, dtype=np.float64))
-    middle, half, p = _mean_interval(logs, compile_spread(ours, reference, noise))
-    # NumPy's may warn of infinity, where OpenVINO has set how the processor rounds.
-    return math.exp(middle), math.exp(middle - half), math.exp(middle + half), p
+    return _ratio(*_mean_interval(logs, compile_spread(ours, reference, noise)))
 
 
-def unpaired_ratio(
-    ours: Sequence[float], reference: Sequence[float], noise: Noise
-) -> tuple[float, float, float, float]:
+def _ratio(middle: float, half: float, p: float) -> Ratio:
+    """Return the ratio of a mean of logarithms and the half width of its interval."""
+    # NumPy's exp may warn of infinity, where OpenVINO has set how the processor rounds.
+    return Ratio(math.exp(middle), math.exp(middle - half), math.exp(middle + half), p)
+
+
+def known_within(
+    precision: float, ours: Sequence[float], reference: Sequence[float], noise: Noise
+) -> bool:
+    """Tell whether more turns would tell nothing more about a paired ratio.
+
+    Either the half width of its interval is at most ``precision``, or it is about as narrow as the
+    difference between compiles allows, which no number of turns averages out.
+    """
+    _, low, high, _ = paired_ratio(ours, reference, noise)
+    enough = max(precision, NARROWEST * compile_spread(ours, reference, noise))
+    return low > 0.0 and math.log(high / low) / 2 <= enough
+
+
+def unpaired_ratio(ours: Sequence[float], reference: Sequence[float], noise: Noise) -> Ratio:
     """Like :func:`paired_ratio` for turns that were not measured beside each other.
 
     Welch (1947) on the logarithms, widened by how far the machine drifted within each of the two
@@ -227,8 +250,7 @@ def unpaired_ratio(
     """
     first, second = (np.log(np.asarray(x, dtype=np.float64)) for x in (ours, reference))
     spread = math.hypot(compile_spread(ours, reference, noise), _drift(first), _drift(second))
-    middle, half, p = _welch(first, second, spread)
-    return float(np.exp(middle)), float(np.exp(middle - half)), float(np.exp(middle + half)), p
+    return _ratio(*_welch(first, second, spread))
 
 
 def _drift(logs: np.ndarray) -> float:
@@ -279,9 +301,9 @@ def _mean_interval(values: np.ndarray, spread: float) -> tuple[float, float, flo
     """Return the 20 % trimmed mean, half width of its 95 % interval, and p of a mean of 0.
 
     The interval is that of Tukey and McLaughlin (1963): a few disturbed turns do not widen it.
-    A busy machine keeps its mood for seconds, so that rounds that follow each other are alike;
-    many rounds are therefore put into batches, and the batches are what counts as independent
-    (batch means, Law and Carson 1979).
+    A busy machine stays busy for seconds, so that consecutive rounds are correlated; many rounds
+    are therefore put into batches, and the batches count as independent (batch means, Law and
+    Carson 1979).
     """
     mean, error, freedom = _mean_error(values)
     if not np.isfinite(error):
@@ -330,7 +352,7 @@ class Series:
     noise: Noise
 
     @cached_property
-    def ratio(self) -> tuple[float, float, float, float] | None:
+    def ratio(self) -> Ratio | None:
         """Ratio to the reference as of :func:`paired_ratio`; ``None`` without a common round."""
         common = [at for at in self.ours if at in self.reference]
         if not common:
@@ -354,24 +376,28 @@ class Series:
         }
 
 
-def difference_p_value(a: Series, b: Series) -> tuple[float, float]:
-    """Return p of two placements being equally fast, and the half width of the log ratio.
+def series_ratio(a: Series, b: Series) -> Ratio:
+    """Return the ratio of two placements that were measured beside the same reference.
 
     Rounds that both were in are paired; otherwise their ratios to the reference are compared
     (Welch 1947).
     """
+    middle, half, p = _series_interval(a, b)
+    return UNKNOWN_RATIO if half == math.inf else _ratio(middle, half, p)
+
+
+def _series_interval(a: Series, b: Series) -> tuple[float, float, float]:
+    """Return the mean log ratio, half width of its interval, and p of no difference."""
     noise = largest_noise((a.noise, b.noise))
     spread = compile_spread(list(a.ours.values()), list(b.ours.values()), noise)
     common = [at for at in a.ours if at in b.ours]
     if len(common) >= 2:
         logs = np.array([np.log(a.ours[at] / b.ours[at]) for at in common])
-        _, half, p = _mean_interval(logs, spread)
-        return p, half
+        return _mean_interval(logs, spread)
     first, second = (np.array(list(s.log_ratios.values())) for s in (a, b))
     if not len(first) or not len(second):
-        return 1.0, float("inf")
-    _, half, p = _welch(first, second, spread)
-    return p, half
+        return 0.0, float("inf"), 1.0
+    return _welch(first, second, spread)
 
 
 def rank_groups(series: Sequence[Series]) -> tuple[list[int], float]:
@@ -388,9 +414,9 @@ def rank_groups(series: Sequence[Series]) -> tuple[list[int], float]:
     """
     n = len(series)
     pairs = [(i, j) for i in range(n) for j in range(i + 1, n)]
-    tests = [difference_p_value(series[i], series[j]) for i, j in pairs]
-    adjusted = dict(zip(pairs, holm([p for p, _ in tests]), strict=True))
-    plain = dict(zip(pairs, (p for p, _ in tests), strict=True))
+    tests = [_series_interval(series[i], series[j]) for i, j in pairs]
+    adjusted = dict(zip(pairs, holm([p for *_, p in tests]), strict=True))
+    plain = dict(zip(pairs, (p for *_, p in tests), strict=True))
     # best[k]: least (groups, sum of log p at the cuts) of the first k, and where the last begins.
     best: list[tuple[int, float, int]] = [(0, 0.0, 0)]
     for end in range(1, n + 1):
@@ -409,7 +435,7 @@ def rank_groups(series: Sequence[Series]) -> tuple[list[int], float]:
         groups[start:end] = [number] * (end - start)
         end = start
     # Two that are the same turns have a width of 0, which no measurement has.
-    widths = [half for _, half in tests if 0.0 < half < np.inf]
+    widths = [half for _, half, _ in tests if 0.0 < half < np.inf]
     smallest = float(np.expm1(min(widths))) if widths else float("inf")
     return groups, smallest
 

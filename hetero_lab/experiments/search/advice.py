@@ -13,6 +13,7 @@ from hetero_lab.backend.bound import BoundModel
 from hetero_lab.errors import MeasurementError
 from hetero_lab.experiments.deployment.contract import AccuracyPromise
 from hetero_lab.experiments.deployment.freeze import freeze_placed
+from hetero_lab.experiments.evidence import BEST
 from hetero_lab.experiments.search.optimize import Optimized
 from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.experiments.sweep.row import Row
@@ -23,9 +24,7 @@ from hetero_lab.tables import html_table
 if TYPE_CHECKING:
     import pandas as pd
 
-BEST, ALIKE, SLOWER, WRONG, INACCURATE, UNMEASURED = (
-    "best", "as fast", "slower", "wrong outputs", "less accurate", "not measured",
-)  # fmt: skip
+WRONG, INACCURATE, UNMEASURED = "wrong outputs", "less accurate", "not measured"
 
 
 @dataclass(frozen=True)

@@ -25,11 +25,9 @@ from hetero_lab.errors import (
 )
 from hetero_lab.experiments.accuracy.evaluate import ReadData, read_data
 from hetero_lab.experiments.deployment.contract import file_digest
+from hetero_lab.experiments.evidence import ALIKE, BEST, SLOWER, is_slower, judged
 from hetero_lab.experiments.search.advice import (
-    ALIKE,
-    BEST,
     INACCURATE,
-    SLOWER,
     UNMEASURED,
     WRONG,
     Advice,
@@ -88,8 +86,6 @@ _LOOK = 0.2  # of that time, at most, to see whether anything is lost
 _MOST_LOOKED_AT = 100  # examples
 RECOVERED = "recovered"
 _RACE_PRECISION, _FINAL_PRECISION = 0.05, 0.01
-_AS_GOOD = 1.01  # a simpler candidate that is slower by no more is advised instead
-_HOPELESS = 3.0  # times the best; what a single turn shows to be slower
 _IN_FLIGHT = 4
 _LEAST_TURNS = 2
 _EXAMPLES = 3
@@ -666,24 +662,17 @@ class _Inquiry:
         """Say of each row what becomes of it."""
         rows = {label: replace(row, label=label) for label, row in rows.items()}
         reasons = {label: self._unusable(row) for label, row in rows.items()}
-        usable = {label: row for label, row in rows.items() if reasons[label] is None}
-        best = min(usable, key=lambda n: _level(usable[n]), default="")
-        if best:
-            # Of what is about as fast the first one, which is the simplest.
-            best = next(n for n in usable if _level(usable[n]) <= _AS_GOOD * _level(usable[best]))
-        judged = []
+        usable = {label: _level(row) for label, row in rows.items() if reasons[label] is None}
+        found = judged(usable, lambda label, best: is_slower(rows[label], rows[best]))
+        best = next((label for label in found if found[label] == BEST), "")
+        candidates = []
         for label, row in rows.items():
-            reason = reasons[label]
-            if reason is not None:
-                judgement, why = reason
-            elif label == best:
-                judgement, why = BEST, ""
-            else:
-                slower, share = _compared(row, rows[best])
-                judgement = SLOWER if slower else ALIKE
+            judgement, why = reasons[label] or (found[label], "")
+            if judgement in (ALIKE, SLOWER):
+                share = usable[label] / usable[best] - 1.0
                 why = f"{abs(share):.1%} {'slower' if share >= 0 else 'faster'} than {best}"
-            judged.append(Judged(row, placements[label], models[label], stage, judgement, why))
-        return judged
+            candidates.append(Judged(row, placements[label], models[label], stage, judgement, why))
+        return candidates
 
     def _unusable(self, row: Row) -> tuple[str, str] | None:
         if row.profile is None or row.latency is None:
@@ -762,20 +751,6 @@ def _digest(labels: Sequence[str]) -> str:
 
 def _level(row: Row) -> float:
     return row.latency.us if row.latency else float("inf")
-
-
-def _compared(row: Row, best: Row) -> tuple[bool, float]:
-    """Tell whether a row is slower than the best one beyond the intervals, and by which share.
-
-    A single turn has no interval. It says little, but shows what is hopeless.
-    """
-    own, least = row.latency, best.latency
-    assert own is not None
-    assert least is not None
-    slower = own.low_us > least.high_us
-    if not np.isfinite(own.high_us):
-        slower = own.us > _HOPELESS * least.us
-    return slower, own.us / least.us - 1.0
 
 
 def _sentences(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -21,9 +20,8 @@ from hetero_lab.planning.difference import Difference, Measurement, compare_plac
 from hetero_lab.runtime.runners import HETERO
 from hetero_lab.statistics import (
     Estimate,
-    centred,
     largest_noise,
-    paired_ratio,
+    series_ratio,
     turn_level,
     unpaired_ratio,
 )
@@ -227,24 +225,20 @@ def _latency(given: Measured) -> Estimate:
 
 def _ratio_interval(a: Measured, b: Measured) -> tuple[float, float]:
     """Return the interval of the ratio of b to a, paired if both were measured in turn."""
-    noise = largest_noise(
-        noise_of(_profile(given).environment, _profile(given).affinity.devices) for given in (a, b)
-    )
     ratio = _latency(b).us / _latency(a).us
-    common: list[tuple[int, int]] = []
-    levels = [[turn_level(turn) for turn in _profile(given).latency.turns] for given in (b, a)]
     if isinstance(a, Row) and isinstance(b, Row) and _has_one_reference(a, b):
-        common = [at for at in b.series.ours if at in a.series.ours]
-        levels = [
-            centred([math.exp(x) for x in row.series.log_ratios.values()], _latency(row).us)
-            for row in (b, a)
-        ]
-        if common:
-            levels = [[row.series.ours[at] for at in common] for row in (b, a)]
-    measured, low, high, _ = (paired_ratio if common else unpaired_ratio)(
-        levels[0], levels[1], noise
-    )
-    return low * ratio / measured, high * ratio / measured
+        measured = series_ratio(b.series, a.series)
+    else:
+        noise = largest_noise(
+            noise_of(_profile(given).environment, _profile(given).affinity.devices)
+            for given in (a, b)
+        )
+        measured = unpaired_ratio(_levels(b), _levels(a), noise)
+    return measured.low * ratio / measured.middle, measured.high * ratio / measured.middle
+
+
+def _levels(given: Measured) -> list[float]:
+    return [turn_level(turn) for turn in _profile(given).latency.turns]
 
 
 def _has_one_reference(a: Measured, b: Measured) -> bool:

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hetero_lab.experiments.search.advice import ALIKE, BEST, Judged, by_label
+from hetero_lab.experiments.evidence import ALIKE, BEST
+from hetero_lab.experiments.search.advice import Judged, by_label
 from hetero_lab.experiments.sweep.row import BUDGET_ENDED
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement

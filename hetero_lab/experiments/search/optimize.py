@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.core import shared_core
 from hetero_lab.errors import MeasurementError, PlanError, names_at_hand
+from hetero_lab.experiments.evidence import decide
 from hetero_lab.experiments.search.calibrate import (
     Calibration,
     check_device_properties,
@@ -38,7 +39,6 @@ from hetero_lab.planning.planner import GREEDY, Plan, keeps_limits, plan_graph
 from hetero_lab.runtime.inputs import Inputs
 from hetero_lab.runtime.reference import Verdict
 from hetero_lab.runtime.timing import Stopwatch
-from hetero_lab.statistics import holm, largest_noise, paired_ratio
 from hetero_lab.tables import html_table
 from hetero_lab.terminal import count_of
 
@@ -139,7 +139,6 @@ _STRIDE = 6  # every so many cuts first, then those between
 _APART = 12  # part of the ops by which such cuts differ
 _SLOW = 1.25  # times a single device's predicted latency is too slow for such a cut
 _IN_FLIGHT = 4
-_ALPHA = 0.05
 
 
 def optimize(
@@ -553,76 +552,3 @@ def _notes(search: _Optimization, rows: Mapping[str, Row], interrupted: bool) ->
     if missing:
         end = "It was interrupted" if interrupted else "The budget ended"
         yield f"{end} before {names_at_hand(missing)} was measured in the proof."
-
-
-@dataclass(frozen=True)
-class Decision:
-    """Which row to take, why, and whether it beats every baseline."""
-
-    label: str
-    verdict: str
-    improved: bool
-
-
-def decide(rows: Mapping[str, Row], baselines: Sequence[str], allowed: Sequence[str]) -> Decision:
-    """Decide between planned placements and baselines, as they were measured in turns.
-
-    A planned placement is taken if it is faster than the best baseline by a Holm-corrected
-    test. Where the evidence is thin, the baseline is. Baselines that time did not allow to be
-    measured are named.
-
-    Parameters
-    ----------
-    rows
-        By label, measured or not.
-    baselines, allowed
-        The baselines that may be taken, and all that may be taken.
-    """
-    planned = [label for label in allowed if label not in baselines]
-    known = [label for label in baselines if rows[label].series.log_ratios]
-    tried = [label for label in planned if rows[label].series.log_ratios]
-    left_out = [label for label in baselines if rows[label].was_left_out]
-    but = f" There was no time to measure {', '.join(left_out)}." if left_out else ""
-    if not known:
-        if not tried:
-            return Decision(
-                (planned or list(baselines))[0],
-                f"Nothing that keeps to the limits was measured: this is the plan.{but}",
-                False,
-            )
-        chosen = min(tried, key=lambda label: _ratio_to_reference(rows[label]))
-        if left_out:
-            return Decision(chosen, f"This is the fastest plan that was measured.{but}", False)
-        return Decision(
-            chosen, "No baseline keeps to the limits; this is the fastest plan that does.", True
-        )
-    best = min(known, key=lambda label: _ratio_to_reference(rows[label]))
-    tests = [_ratio(rows[label], rows[best]) for label in tried]
-    for label, (ratio, low, high, _), p in sorted(
-        zip(tried, tests, holm([test[3] for test in tests]), strict=True), key=lambda t: t[1][0]
-    ):
-        if ratio < 1.0 and p < _ALPHA:
-            return Decision(
-                label,
-                f"{1 - ratio:.1%} faster than {best}, the best baseline (95 % interval "
-                f"{1 - high:.1%} to {1 - low:.1%}).{but}",
-                True,
-            )
-    if tried or not planned:
-        return Decision(best, f"No plan was measurably faster than {best}.{but}", False)
-    return Decision(best, f"No plan was measured beside {best}, the best baseline.{but}", False)
-
-
-def _ratio_to_reference(row: Row) -> float:
-    return row.series.ratio[0] if row.series.ratio else math.inf
-
-
-def _ratio(row: Row, other: Row) -> tuple[float, float, float, float]:
-    common = [at for at in row.series.ours if at in other.series.ours]
-    if not common:
-        return 1.0, 0.0, math.inf, 1.0
-    return paired_ratio(
-        [row.series.ours[at] for at in common],
-        [other.series.ours[at] for at in common],
-        largest_noise((row.series.noise, other.series.noise)),
-    )

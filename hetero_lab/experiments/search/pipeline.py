@@ -23,14 +23,8 @@ from hetero_lab.errors import (
 )
 from hetero_lab.experiments.deployment.freeze import freeze_placed
 from hetero_lab.experiments.environment import noise_here
-from hetero_lab.experiments.search.advice import (
-    ALIKE,
-    BEST,
-    SLOWER,
-    UNMEASURED,
-    Advice,
-    Judged,
-)
+from hetero_lab.experiments.evidence import ALIKE, BEST, SLOWER, judged, ratio
+from hetero_lab.experiments.search.advice import UNMEASURED, Advice, Judged
 from hetero_lab.experiments.search.candidates import held_bytes
 from hetero_lab.experiments.search.progress import SearchProgress
 from hetero_lab.placement.placement import Placement, resolve
@@ -40,7 +34,7 @@ from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed, infer
 from hetero_lab.runtime.inputs import generate_inputs
 from hetero_lab.runtime.throughput import run_side_by_side_turn
 from hetero_lab.runtime.timing import Stopwatch
-from hetero_lab.statistics import NARROWEST, Noise, compile_spread, paired_ratio, turn_level
+from hetero_lab.statistics import Noise, Ratio, known_within, turn_level
 from hetero_lab.tables import html_table, make_directory
 
 if TYPE_CHECKING:
@@ -51,8 +45,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 _OPTIONS = 4  # candidates of each model that are combined
 _MOST = 16  # combinations that are measured
 _LEAST_TURNS, _MOST_TURNS = 3, 30
-_PRECISION = 0.03  # of the ratio
-_AS_GOOD = 1.01
+_PRECISION = 0.015  # half the width of the interval of a ratio
 _COLUMNS = ("judgement", "median_us", "ratio", "ratio_ci95_low", "ratio_ci95_high", "n_turns")
 
 
@@ -83,6 +76,10 @@ class Combination:
         """Return the time of each turn: the sum over the models, or that of the slowest."""
         whole = sum if objective == LATENCY else max
         return [whole(turn.values()) for turn in self.turns_us]
+
+    def ratio(self, other: Combination, objective: str, noise: Noise) -> Ratio | None:
+        """Return the ratio to another one over the turns that both have; ``None`` without any."""
+        return ratio(self.levels_us(objective), other.levels_us(objective), noise)
 
 
 @dataclass(frozen=True)
@@ -142,9 +139,10 @@ class PipelineAdvice:
                     row[f"{name}_alone_us"] = _alone_us(candidate)
                 row[f"{name}_together_us"] = float(np.median(turns)) if turns else None
             levels = combination.levels_us(self.objective)
-            ratio = _ratio(combination, self.combinations[0], self.objective, self.noise)
+            found = combination.ratio(self.combinations[0], self.objective, self.noise)
+            shown = found[:3] if found else (np.nan,) * 3
             row["median_us"] = float(np.median(levels)) if levels else None
-            row |= dict(zip(("ratio", "ratio_ci95_low", "ratio_ci95_high"), ratio, strict=True))
+            row |= dict(zip(("ratio", "ratio_ci95_low", "ratio_ci95_high"), shown, strict=True))
             rows.append(row | {"n_turns": len(levels)})
         return pd.DataFrame(rows)
 
@@ -251,13 +249,13 @@ def advise_together(
                 race.run(watch)
             except KeyboardInterrupt:
                 race.interrupted = True
-    judged = race.judged()
-    best = next((c for c in judged if c.judgement == BEST), judged[0])
+    measured = race.judged()
+    best = next((c for c in measured if c.judgement == BEST), measured[0])
     return PipelineAdvice(
         best={name: c.placement for name, c in best.chosen.items()},
-        verdict="\n".join(pipeline_verdict(judged, best, left_out, race)),
+        verdict="\n".join(pipeline_verdict(measured, best, left_out, race)),
         advices=dict(advices),
-        combinations=tuple(judged),
+        combinations=tuple(measured),
         left_out=tuple(left_out.items()),
         objective=objective,
         noise=race.noise,
@@ -376,20 +374,17 @@ class PipelineRace:
         if not racing:
             return self.combinations
         shared = min(len(self.combinations[index].turns_us) for index in racing)
-        best = min(racing, key=lambda index: self._median(index, shared))
-        if 0 in racing and self._median(0, shared) <= _AS_GOOD * self._median(best, shared):
-            best = 0
-        found = []
-        for index, combination in enumerate(self.combinations):
-            if index == best:
-                judgement = BEST
-            elif index in self.failed or not combination.turns_us:
-                judgement = UNMEASURED
-            else:
-                slower = index in self.dropped or self._ratio(index, best)[1] > 1.0
-                judgement = SLOWER if slower else ALIKE
-            found.append(replace(combination, judgement=judgement))
-        return found
+        us = {index: self._median(index, shared) for index in racing}
+        found = judged(us, self._is_slower, preferred=[0])
+        return [
+            replace(combination, judgement=self._judgement(index, found))
+            for index, combination in enumerate(self.combinations)
+        ]
+
+    def _judgement(self, index: int, racing: Mapping[int, str]) -> str:
+        if index in self.failed or not self.combinations[index].turns_us:
+            return UNMEASURED
+        return racing.get(index, SLOWER)
 
     def _turn(self, index: int) -> None:
         combination = self.combinations[index]
@@ -412,34 +407,21 @@ class PipelineRace:
     def _left(self, running: Sequence[int]) -> list[int]:
         """Drop what is slower than the best beyond the interval, but never the reference."""
         best = min(running, key=self._median)
-        self.dropped |= {i for i in running if i > 0 and self._ratio(i, best)[1] > 1.0}
+        self.dropped |= {i for i in running if i > 0 and self._is_slower(i, best)}
         return [i for i in running if i not in self.dropped]
 
     def _is_precise(self, index: int) -> bool:
-        """Whether more turns would tell nothing more: compiles differ, however many there are."""
-        _, low, high = self._ratio(index, 0)
+        """Whether more turns would tell nothing more about its ratio to the reference."""
         ours, theirs = (self.combinations[i].levels_us(self.objective) for i in (index, 0))
-        narrowest = 2 * NARROWEST * compile_spread(ours, theirs, self.noise)
-        return high - low < max(_PRECISION, narrowest)
+        common = min(len(ours), len(theirs))
+        return common > 1 and known_within(_PRECISION, ours[:common], theirs[:common], self.noise)
 
-    def _ratio(self, index: int, other: int) -> tuple[float, float, float]:
-        ours, theirs = self.combinations[index], self.combinations[other]
-        return _ratio(ours, theirs, self.objective, self.noise)
+    def _is_slower(self, index: int, other: int) -> bool:
+        found = self.combinations[index].ratio(self.combinations[other], self.objective, self.noise)
+        return found is not None and found.low > 1.0
 
     def _median(self, index: int, n_turns: int | None = None) -> float:
         return float(np.median(self.combinations[index].levels_us(self.objective)[:n_turns]))
-
-
-def _ratio(
-    combination: Combination, other: Combination, objective: str, noise: Noise
-) -> tuple[float, float, float]:
-    """Return the ratio of the turns that both have, with its 95 % interval; NaN without any."""
-    of_this, of_other = combination.levels_us(objective), other.levels_us(objective)
-    common = min(len(of_this), len(of_other))
-    if not common:
-        return np.nan, np.nan, np.nan
-    ratio, low, high, _ = paired_ratio(of_this[:common], of_other[:common], noise)
-    return ratio, low, high
 
 
 def _alone_us(candidate: Judged) -> float | None:
@@ -485,12 +467,13 @@ def _what_is_best(
     ]
     if best is reference:
         sentences.append(f"That is also {what}.")
-    elif reference.turns_us:
-        ratio, low, high = _ratio(best, reference, objective, race.noise)
-        sentences.append(
-            f"That is {ratio:.3f} of the time (95 %: {low:.3f} to {high:.3f}) of {what} "
-            f"({reference.label})."
-        )
+    else:
+        found = best.ratio(reference, objective, race.noise)
+        if found is not None:
+            sentences.append(
+                f"That is {found.middle:.3f} of the time (95 %: {found.low:.3f} to "
+                f"{found.high:.3f}) of {what} ({reference.label})."
+            )
     parts = []
     for name, candidate in best.chosen.items():
         together = float(np.median([turn[name] for turn in best.turns_us]))

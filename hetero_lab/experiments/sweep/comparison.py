@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from hetero_lab.errors import ArgumentError, names_at_hand
+from hetero_lab.experiments.evidence import ratio_across
 from hetero_lab.experiments.sweep.result import Sweep
-from hetero_lab.experiments.sweep.row import Row
-from hetero_lab.statistics import holm, largest_noise, unpaired_ratio
+from hetero_lab.statistics import holm
 from hetero_lab.tables import html_table
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _table(before: Sweep, after: Sweep) -> pd.DataFrame:
         for made in (before, after)
     )
     common = [label for label in first if label in second]
-    ratios = [_ratio(first[label][0], second[label][0]) for label in common]
+    ratios = [ratio_across(second[label][0], first[label][0]) for label in common]
     adjusted = holm([p for *_, p in ratios]) if ratios else []
     rows = [
         {
@@ -128,8 +128,3 @@ def _table(before: Sweep, after: Sweep) -> pd.DataFrame:
         for label, (ratio, low, high, _), p in zip(common, ratios, adjusted, strict=True)
     ]
     return pd.DataFrame(rows)
-
-
-def _ratio(before: Row, after: Row) -> tuple[float, float, float, float]:
-    noise = largest_noise((before.series.noise, after.series.noise))
-    return unpaired_ratio(after.levels_us, before.levels_us, noise)

@@ -66,7 +66,7 @@ from hetero_lab.experiments.workers.requests import (
 from hetero_lab.experiments.workers.set_up import Workers
 from hetero_lab.progress import calm
 from hetero_lab.runtime.timing import Stopwatch
-from hetero_lab.statistics import NARROWEST, Noise, compile_spread, paired_ratio
+from hetero_lab.statistics import Noise, known_within
 
 _PRECISE_TURNS = 20  # a spread of fewer turns is too uncertain itself to stop by
 MOST_TURNS = 500
@@ -542,10 +542,7 @@ class SweepRun:
             noise = self._noise(
                 _devices(self._trials[key]) | _devices(self._trials[self._reference])
             )
-            _, low, high, _ = paired_ratio(*pair, noise)
-            # More turns do not narrow what differs from compile to compile.
-            enough = max(self._options.precision, NARROWEST * compile_spread(*pair, noise))
-            if math.log(high / low) / 2 > enough:
+            if not known_within(self._options.precision, *pair, noise):
                 return False
         return True
 

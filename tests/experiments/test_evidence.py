@@ -1,11 +1,11 @@
-"""What a proof says of plans and baselines, and of what there was no time for."""
+"""What evidence says of plans, baselines and candidates, and of what there was no time for."""
 
 from __future__ import annotations
 
 import pytest
 from widgets.hand_sweeps import failed_row, measured_row, small_sweep
 
-from hetero_lab.experiments.search.optimize import decide
+from hetero_lab.experiments.evidence import decide, judged
 from hetero_lab.experiments.sweep.row import BUDGET_ENDED, INTERRUPTED
 from hetero_lab.statistics import ASSUMED_NOISE, Noise
 
@@ -54,3 +54,13 @@ def test_the_measured_noise_decides():
     undecided = decided(loud, greedy=1.0, candidate=0.97)
     assert (undecided.label, undecided.improved) == ("greedy", False)
     assert "measurably" in undecided.verdict
+
+
+def test_of_what_is_about_as_fast_the_simplest_is_best():
+    def slower(key, best):
+        return key == "d"
+
+    us = {"a": 100.5, "b": 100.0, "c": 101.0, "d": 150.0}
+    assert judged(us, slower) == {"a": "best", "b": "as fast", "c": "as fast", "d": "slower"}
+    assert judged(us, slower, preferred=["d"])["b"] == "best"
+    assert judged({}, slower) == {}
