@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from hetero_lab.experiments.accuracy.classify import classify as classify
     from hetero_lab.experiments.accuracy.evaluate import evaluate as evaluate
     from hetero_lab.experiments.deployment.freeze import freeze as freeze
-    from hetero_lab.experiments.deployment.releases import verify_across as verify_across
-    from hetero_lab.experiments.deployment.verify import verify as verify
+    from hetero_lab.experiments.deployment.verify import (
+        verify as verify,
+        verify_across as verify_across,
+    )
     from hetero_lab.experiments.faults.find_wrong import find_wrong as find_wrong
     from hetero_lab.experiments.faults.refusals import find_refused as find_refused
     from hetero_lab.experiments.faults.wrong import read_wrong as read_wrong

@@ -119,7 +119,7 @@ def verify(given: Namespace) -> Any:
     """Prove a deployed directory again, here or with other releases of OpenVINO."""
     if given.across is not None and given.data is not None:
         raise ArgumentError("--data goes with the OpenVINO that is here, not with --across.")
-    return call(given, "verify" if given.across is None else "verify_across")
+    return call(given, "verify")
 
 
 # -- what the options stand for ------------------------------------------------------------------

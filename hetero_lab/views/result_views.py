@@ -19,7 +19,7 @@ from hetero_lab.errors import ArgumentError
 from hetero_lab.experiments.accuracy.classify import Classification
 from hetero_lab.experiments.accuracy.evaluate import Evaluation
 from hetero_lab.experiments.deployment.releases import Across
-from hetero_lab.experiments.deployment.verify import Verification
+from hetero_lab.experiments.deployment.verification import Verification
 from hetero_lab.experiments.faults.wrong import Wrong
 from hetero_lab.experiments.profile.result import Profile
 from hetero_lab.experiments.profile.tables import headline

@@ -1221,8 +1221,8 @@ DEPLOYING = [
     row("verify: no drop", lambda k: hl.verify(k.tmp, max_drop=2), ArgumentError, "max_drop="),
     row("verify: no labels", lambda k: hl.verify(k.tmp, data=[{}]), ArgumentError, "labels"),
     row(
-        "verify_across: no version",
-        lambda k: hl.verify_across(k.tmp, ["latest"]),
+        "verify: no version",
+        lambda k: hl.verify(k.tmp, releases=["latest"]),
         ArgumentError,
         "'latest'",
     ),

@@ -1,4 +1,4 @@
-"""Verify a deployed directory with several releases of OpenVINO, each in an environment of its own.
+"""Verifications with several releases of OpenVINO, each in an environment of its own.
 
 HETERO's own code changes between releases: another partition, or none at all, can come of the same
 affinities.
@@ -18,17 +18,8 @@ from typing import TYPE_CHECKING
 from filelock import FileLock
 
 from hetero_lab.errors import ArgumentError, MeasurementError, shorten
-from hetero_lab.experiments.deployment.check_run import BUDGET_S, TURNS, observe
-from hetero_lab.experiments.deployment.contract import read_contract
-from hetero_lab.experiments.deployment.verify import (
-    SLOWER,
-    Verification,
-    check_measuring,
-    judged,
-)
+from hetero_lab.experiments.deployment.verification import Verification
 from hetero_lab.fetch import cache_dir
-from hetero_lab.progress import Progress
-from hetero_lab.runtime.frozen_placement import read_frozen
 from hetero_lab.tables import make_directory
 
 if TYPE_CHECKING:
@@ -91,44 +82,8 @@ class Across:
     __repr__ = __str__
 
 
-def verify_across(
-    directory: str | os.PathLike[str],
-    releases: Sequence[str],
-    *,
-    slower: float = SLOWER,
-    turns: int = TURNS,
-    budget_s: float = BUDGET_S,
-    progress: bool = True,
-) -> Across:
-    """Verify a deployed directory with several releases of OpenVINO.
-
-    Each release is installed with pip into a virtual environment of its own, which is kept in
-    the cache directory.
-
-    Parameters
-    ----------
-    directory
-        What :func:`hetero_lab.freeze` or ``advice.deploy`` wrote.
-    releases
-        Versions that pip knows, for instance ``["2026.2", "2026.3"]``, in order.
-    slower, turns, budget_s
-        As for :func:`hetero_lab.verify`; the time is that of each release.
-
-    Raises
-    ------
-    ArgumentError
-        Something that is no version, or a number that is not above 0.
-    StoredFileError
-        As for :func:`hetero_lab.verify`.
-    MeasurementError
-        A release cannot be installed.
-
-    Examples
-    --------
-    >>> import hetero_lab as hl
-    >>> hl.verify_across("deploy", ["2026.2", "2026.3"]).changed_by  # doctest: +SKIP
-    '2026.3'
-    """
+def check_releases(releases: Sequence[str]) -> list[str]:
+    """Return versions of OpenVINO as a list; ArgumentError for anything else."""
     if isinstance(releases, str):
         releases = [releases]
     wrong = [r for r in releases if not isinstance(r, str) or not _VERSION.fullmatch(r)]
@@ -137,18 +92,7 @@ def verify_across(
             f"releases= is a list of versions of OpenVINO, for instance ['2026.2', '2026.3'], "
             f"not {shorten(repr(wrong or releases))}."
         )
-    check_measuring(slower, turns, budget_s)
-    contract, frozen = read_contract(directory), read_frozen(directory)
-    found = []
-    with Progress("releases", show=progress, total=len(releases), unit="releases") as bar:
-        for release in releases:
-            bar.note(f"install {release}")
-            python = environment_of(release)
-            bar.note(f"run {release}")
-            seen = observe(directory, python=python, turns=turns, budget_s=budget_s)
-            found.append(judged(directory, contract, frozen, seen, slower))
-            bar.advance()
-    return Across(tuple(releases), tuple(found))
+    return list(releases)
 
 
 def environment_of(release: str) -> Path:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
 import numpy as np
 
 from hetero_lab.backend.core import shared_core
 from hetero_lab.errors import HeteroLabError, StoredFileError, names_at_hand, shorten
-from hetero_lab.experiments.environment import Environment, environment_from_json
+from hetero_lab.experiments.environment import Environment
 from hetero_lab.model.read import save
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement
@@ -34,8 +35,6 @@ from hetero_lab.tables import (
 if TYPE_CHECKING:
     import openvino as ov
     import pandas as pd
-
-    from hetero_lab.placement.placement import Placement
 
 
 Kind = Literal["none", "rounding", "op", "combination", "not known"]
@@ -299,32 +298,20 @@ def read_wrong(directory: str | os.PathLike[str]) -> Wrong:
     data = read_json(target / FILE_NAME, kind="wrong")
     given, mended = (Affinity.from_json(target / name) for name in (GIVEN, MENDED))
     try:
+        for part in (data, *data["sets"], *data["op_errors"]):
+            part.update({k: float(v) for k, v in part.items() if k in _NUMBERS and v in _ENDLESS})
+        stored = msgspec.convert(data, _StoredWrong)
+        known = msgspec.structs.asdict(stored)
         result = Wrong(
-            kind=_kind(data["found"]),
-            verdict=_text(data["verdict"]),
-            sets=tuple(
-                _read_set(target / f"fault_{number}", stored)
-                for number, stored in enumerate(data["sets"], start=1)
-            ),
-            op_errors=tuple(_op_error(stored) for stored in data["op_errors"]),
-            given=_placement_from_json(given, data["given"]),
-            placement=_placement_from_json(mended, data["mended"]),
-            proven=_flag(data["proven"]),
-            before=float(data["before"]),
-            after=float(data["after"]),
-            precisions=_texts(data["precisions"]),
-            device_properties=_properties(data["device_properties"]),
-            plugins={
-                device: (_text(library), _text(name))
-                for device, (library, name) in data["plugins"].items()
-            },
-            trusted=_text(data["trusted"]),
-            complete=_flag(data["complete"]),
-            interrupted=_flag(data["interrupted"]),
-            notes=tuple(map(_text, data["notes"])),
-            n_compiles=int(data["n_compiles"]),
-            elapsed_s=float(data["elapsed_s"]),
-            environment=environment_from_json(data["environment"]),
+            **{
+                **known,
+                "given": _placement(given, stored.given),
+                "placement": _placement(mended, stored.placement),
+                "sets": tuple(
+                    _read_set(target / f"fault_{number}", found)
+                    for number, found in enumerate(stored.sets, start=1)
+                ),
+            }
         )
         # What cannot be shown is not whole either.
         _ = result.errors, result.fix, str(result), result._repr_html_()
@@ -338,76 +325,64 @@ def read_wrong(directory: str | os.PathLike[str]) -> Wrong:
         ) from error
 
 
-def _read_set(place: Path, stored: Mapping[str, Any]) -> WrongSet:
+def _read_set(place: Path, stored: _StoredSet) -> WrongSet:
     model = shared_core().read_model(place / "model.xml")
     with np.load(place / "inputs.npz") as arrays:
         inputs = tuple(arrays[f"in{index}"] for index in range(len(model.inputs)))
-    return WrongSet(
-        device=_text(stored["device"]),
-        ops=tuple(map(_text, stored["ops"])),
-        error=float(stored["error"]),
-        damage=float(stored["damage"]),
-        minimal=_flag(stored["minimal"]),
-        model=model,
-        inputs=inputs,
-        makers=tuple(map(_text, stored["makers"])),
-        # Results that were stored by earlier versions have neither.
-        untried=tuple(map(_text, stored.get("untried", ()))),
-        refusal=_text(stored.get("refusal", "")),
-    )
+    return WrongSet(model=model, inputs=inputs, **msgspec.structs.asdict(stored))
 
 
-def _op_error(stored: Mapping[str, Any]) -> OpError:
-    return OpError(
-        op=_text(stored["op"]),
-        op_type=_text(stored["op_type"]),
-        device=_text(stored["device"]),
-        isolated=_measured(stored["isolated"]),
-        accumulated=_measured(stored["accumulated"]),
-        rounding=_measured(stored["rounding"]),
-        jumps=_flag(stored.get("jumps", False)),  # earlier versions did not say
-    )
+def _placement(affinity: Affinity, stored: _StoredPlacement) -> Placement:
+    return Placement(affinity=affinity, **msgspec.structs.asdict(stored))
 
 
-def _measured(value: Any) -> float | None:
-    return None if value is None else float(value)
+class _StoredSet(msgspec.Struct, frozen=True, kw_only=True):
+    device: str
+    ops: tuple[str, ...]
+    error: float
+    damage: float
+    minimal: bool
+    makers: tuple[str, ...]
+    # Results that were stored by earlier versions have neither.
+    untried: tuple[str, ...] = ()
+    refusal: str = ""
 
 
-def _placement_from_json(affinity: Affinity, stored: Mapping[str, Any]) -> Placement:
-    properties = _properties(stored["device_properties"])
-    return Placement(affinity, _text(stored["label"]), properties, _flag(stored["direct"]))
+class _StoredPlacement(msgspec.Struct, frozen=True, kw_only=True):
+    label: str
+    device_properties: dict[str, dict[str, Any]]
+    direct: bool
 
 
-def _kind(value: Any) -> Kind:
-    if value not in get_args(Kind):
-        raise ValueError(f"{shorten(repr(value))} is none of {', '.join(get_args(Kind))}")
-    return value
+class _StoredWrong(
+    msgspec.Struct, frozen=True, kw_only=True, rename={"kind": "found", "placement": "mended"}
+):
+    """``wrong.json``: the fields of a Wrong, without what has files of its own."""
+
+    kind: Kind
+    verdict: str
+    proven: bool
+    complete: bool
+    interrupted: bool
+    n_compiles: int
+    elapsed_s: float
+    trusted: str
+    before: float
+    after: float
+    given: _StoredPlacement
+    placement: _StoredPlacement
+    device_properties: dict[str, dict[str, Any]]
+    precisions: dict[str, str]
+    plugins: dict[str, tuple[str, str]]
+    notes: tuple[str, ...]
+    sets: tuple[_StoredSet, ...]
+    op_errors: tuple[OpError, ...]
+    environment: Environment
 
 
-def _checked(kind: type, what: str) -> Callable[[Any], Any]:
-    def check(value: Any) -> Any:
-        if not isinstance(value, kind):
-            raise TypeError(f"{shorten(repr(value))} is no {what}")
-        return value
-
-    return check
-
-
-_text, _flag, _object = (
-    _checked(str, "text"),
-    _checked(bool, "truth value"),
-    _checked(dict, "object"),
-)
-
-
-def _texts(value: Any) -> dict[str, str]:
-    return {name: _text(text) for name, text in _object(value).items()}
-
-
-def _properties(value: Any) -> dict[str, dict[str, Any]]:
-    return {device: dict(_object(own)) for device, own in _object(value).items()}
-
-
+# JSON knows neither infinity nor NaN: they are text in these fields.
+_NUMBERS = frozenset({"before", "after", "error", "damage", "isolated", "accumulated", "rounding"})
+_ENDLESS = ("inf", "-inf", "nan")
 FILE_NAME, MENDED, GIVEN = "wrong.json", "affinity.json", "given.json"
 _FAULT_FILES = (
     "model.xml", "model.bin", "inputs.npz", "README.md", "show_fault.py", "fault.json",
@@ -444,55 +419,11 @@ def _remove_faults(target: Path, after: int) -> None:
 
 
 def _to_json(wrong: Wrong) -> dict[str, Any]:
-    sets = [
-        {
-            "device": found.device,
-            "ops": list(found.ops),
-            "error": _plain(found.error),
-            "damage": _plain(found.damage),
-            "minimal": found.minimal,
-            "makers": list(found.makers),
-            "untried": list(found.untried),
-            "refusal": found.refusal,
-        }
-        for found in wrong.sets
-    ]
-    return {
-        "kind": "wrong",
-        "schema_version": SCHEMA_VERSION,
-        "found": wrong.kind,
-        "verdict": wrong.verdict,
-        "proven": wrong.proven,
-        "complete": wrong.complete,
-        "interrupted": wrong.interrupted,
-        "n_compiles": wrong.n_compiles,
-        "elapsed_s": wrong.elapsed_s,
-        "trusted": wrong.trusted,
-        "before": _plain(wrong.before),
-        "after": _plain(wrong.after),
-        "given": _placement_to_json(wrong.given),
-        "mended": _placement_to_json(wrong.placement),
-        "device_properties": {d: dict(own) for d, own in wrong.device_properties.items()},
-        "precisions": dict(wrong.precisions),
-        "plugins": {device: list(plugin) for device, plugin in wrong.plugins.items()},
-        "notes": list(wrong.notes),
-        "sets": sets,
-        "op_errors": [
-            {name: _plain(value) for name, value in asdict(error).items()}
-            for error in wrong.op_errors
-        ],
-        "environment": asdict(wrong.environment),
-    }
-
-
-def _placement_to_json(placement: Placement) -> dict[str, Any]:
-    own = {device: dict(properties) for device, properties in placement.device_properties.items()}
-    return {"label": placement.label, "device_properties": own, "direct": placement.direct}
-
-
-def _plain(value: Any) -> Any:
-    """Return what JSON can hold: it knows neither infinity nor NaN."""
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+    stored = msgspec.convert(wrong, _StoredWrong, from_attributes=True)
+    data = msgspec.to_builtins(stored)
+    for part in (data, *data["sets"], *data["op_errors"]):
+        part.update({k: str(v) for k, v in part.items() if str(v) in _ENDLESS and k in _NUMBERS})
+    return {"kind": "wrong", "schema_version": SCHEMA_VERSION, **data}
 
 
 def _write_fault(draft: Path, wrong: Wrong, found: WrongSet) -> None:

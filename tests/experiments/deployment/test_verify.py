@@ -17,7 +17,7 @@ from random_models import random_affinity, random_model
 
 import hetero_lab as hl
 from hetero_lab.cli.main import main
-from hetero_lab.errors import ArgumentError, StoredFileError
+from hetero_lab.errors import ArgumentError, HeteroLabWarning, StoredFileError
 from hetero_lab.experiments.deployment.check_run import ObservedRun, observe
 from hetero_lab.experiments.deployment.contract import (
     FILE_NAME,
@@ -28,7 +28,7 @@ from hetero_lab.experiments.deployment.contract import (
     write_contract,
 )
 from hetero_lab.experiments.deployment.releases import environment_of
-from hetero_lab.experiments.deployment.verify import judged
+from hetero_lab.experiments.deployment.verification import judged
 from hetero_lab.model.read import prepare
 from hetero_lab.runtime import run_frozen
 from hetero_lab.runtime.frozen_placement import read_frozen
@@ -195,9 +195,16 @@ def test_the_command_tells_by_its_exit_code(deployed, copy, capsys):
     assert main(["verify", str(deployed), "--across", "openvino==newest"]) == 2
 
 
-def test_what_is_no_release(deployed):
+def test_what_is_not_a_release(deployed):
     with pytest.raises(ArgumentError, match=r"\['2026.2', '2026.3'\]"):
-        hl.verify_across(deployed, ["; rm -rf"])
+        hl.verify(deployed, releases=["; rm -rf"])
+    with pytest.raises(ArgumentError, match="not with releases="):
+        hl.verify(deployed, **{"releases": ["2026.2"], "data": hl.dataset("digits")})
+    with (
+        pytest.warns(HeteroLabWarning, match=r"verify\(directory, releases=releases\)"),
+        pytest.raises(ArgumentError, match="'2026.2'"),
+    ):
+        hl.verify_across(deployed, ["newest"])
 
 
 def test_it_needs_only_openvino_and_numpy(deployed, tmp_path):
@@ -225,9 +232,8 @@ def test_the_release_that_changed_it_is_named(tmp_path):
     affinity = random_affinity(prepared.graph, ["VERDSP", "CPU"], 86)
     placement = hl.Placement(affinity, "cyclic", {"VERDSP": F32, "CPU": F32})
     directory = hl.freeze(prepared, placement, tmp_path)
-    made = hl.verify_across(
-        directory, ["2026.2.0", "2026.3.1"], turns=3, slower=ANY, progress=False
-    )
+    releases = ["2026.2.0", "2026.3.1"]
+    made = hl.verify(directory, releases=releases, turns=3, slower=ANY, progress=False)
     assert made.verifications[0].broken == ("partition",)
     assert made.verifications[1].ok
     assert made.changed_by == "2026.3.1"
