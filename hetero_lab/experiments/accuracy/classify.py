@@ -239,7 +239,7 @@ def _class_outputs(bound: BoundModel) -> list[str]:
             for name, shape in zip(names, shapes, strict=True)
         )
         raise ModelError(
-            "This model is no classifier: no output is one score a class (1x1000). "
+            "This model is not a classifier: no output has one score a class (1x1000). "
             f"Outputs: {sentences}."
         )
     return found

@@ -1,4 +1,4 @@
-"""The report files of OpenVINO's benchmark_app, read strictly: what is half written is refused.
+"""The report files of OpenVINO's benchmark_app: which there are, and what they say.
 
 The formats are those of ``openvino.tools.benchmark.utils.statistics_report``. Its CSV is
 separated by semicolons and quotes nothing, so a name may hold semicolons and even line ends; the
@@ -7,28 +7,29 @@ five fields behind it cannot.
 
 from __future__ import annotations
 
+import contextlib
+import csv
 import json
-import math
 import os
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from hetero_lab.errors import StoredFileError, names_at_hand, shorten
 
 COUNTERS = ("average_counters", "detailed_counters")
-_MOST_BYTES = 1 << 28
 HEAD = "layerName;execStatus;layerType;execType;realTime (ms);cpuTime (ms)"
-_MS = re.compile(r"[0-9]{1,12}(\.[0-9]+)?")
-_STATUS = re.compile(r"(Status\.)?[A-Z][A-Z_]*")
+_N_FIELDS = 6
 _SECTIONS = {  # as in CSV, as in JSON
     "Command line parameters": "cmd_options",
     "Configuration setup": "configuration_setup",
     "Execution results": "execution_results",
 }
+_FAULTS = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError,
+           RecursionError, csv.Error)  # fmt: skip
+Nodes = tuple["ReportedNode", ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +66,17 @@ def find(path: str | os.PathLike[str]) -> dict[str, Path]:
         raise StoredFileError(f"{name} does not exist.")
     if not os.path.isdir(path):
         return {_kind(Path(path)): Path(path)}
-    found: dict[str, Path] = {}
-    counters: list[str] = []
-    for kind in ("report", *COUNTERS):
-        stem = "benchmark_report" if kind == "report" else f"benchmark_{kind}_report"
-        files = [Path(path) / f"{stem}.{ending}" for ending in ("csv", "json")]
-        there = [file for file in files if file.is_file()]
-        if len(there) > 1:
-            _several(name, [file.name for file in there])
-        if there:
-            found[kind] = there[0]
-            counters += [there[0].name] * (kind != "report")
-    if len(counters) > 1:
-        _several(name, counters)
+    stems = {kind: f"benchmark_{kind}_report" for kind in COUNTERS}
+    stems["report"] = "benchmark_report"
+    there = {kind: _of_stem(Path(path), stem) for kind, stem in stems.items()}
+    counters = [file for kind in COUNTERS for file in there[kind]]
+    several = next((files for files in (there["report"], counters) if len(files) > 1), None)
+    if several:
+        raise StoredFileError(
+            f"{name} holds reports of several runs: {names_at_hand([f.name for f in several])}. "
+            "Name the file to read, or give each run a folder of its own."
+        )
+    found = {kind: files[0] for kind, files in there.items() if files}
     if not found:
         raise StoredFileError(
             f"{name} holds no report of benchmark_app. It writes some with -report_type "
@@ -86,18 +85,19 @@ def find(path: str | os.PathLike[str]) -> dict[str, Path]:
     return found
 
 
-def read_counters(path: Path) -> tuple[tuple[ReportedNode, ...], ...]:
+def read_counters(path: Path) -> tuple[Nodes, ...]:
     """Read the nodes of each request; of averages there is one.
 
     Raises
     ------
     StoredFileError
-        The file is no such report, or only a part of one.
+        The file is not such a report, or only a part of one.
     """
-    requests = _json_requests(path) if _is_json(path) else _csv_requests(path)
-    if not requests:
-        raise _broken(path, "holds no counters")
-    return requests
+    with _one_error(path):
+        requests = tuple(_json_requests(path) if _is_json(path) else _csv_requests(path))
+        if not requests or not all(requests):
+            raise ValueError("it holds no counters")
+        return requests
 
 
 def read_settings(path: Path) -> Settings:
@@ -106,146 +106,118 @@ def read_settings(path: Path) -> Settings:
     Raises
     ------
     StoredFileError
-        The file is no such report, or only a part of one.
+        The file is not such a report, or only a part of one.
     """
-    sections = _json_sections(path) if _is_json(path) else _csv_sections(path)
-    if "execution_results" not in sections:
-        raise _broken(path, "has no execution results: half written, or another file")
-    return Settings(
-        sections.get("cmd_options", {}),
-        sections.get("configuration_setup", {}),
-        sections["execution_results"],
-    )
+    with _one_error(path):
+        sections = _json(path) if _is_json(path) else _csv_sections(path)
+        if "execution_results" not in sections:
+            raise ValueError("it has no execution results: half written, or another file")
+        options, settings, results = (
+            {name: str(value) for name, value in sections.get(key, {}).items()}
+            for key in _SECTIONS.values()
+        )
+        return Settings(options, settings, results)
+
+
+def _of_stem(folder: Path, stem: str) -> list[Path]:
+    files = (folder / f"{stem}.{ending}" for ending in ("csv", "json"))
+    return [file for file in files if file.is_file()]
 
 
 def _kind(path: Path) -> str:
-    for kind in COUNTERS:
-        if path.stem == f"benchmark_{kind}_report":
-            return kind
-    if path.stem == "benchmark_report":
-        return "report"
-    text = _text(path)
-    if _is_json(path):
-        data = _json(path)
-        if data.get("report_type") in ("average", "detailed"):
-            return f"{data['report_type']}_counters"
-        if "execution_results" in data:
-            return "report"
-    elif text.startswith(HEAD):
-        return COUNTERS[text.count(f"\n{HEAD}") > 0]
-    elif text.partition("\n")[0].strip() in _SECTIONS:
-        return "report"
+    """Tell by its name, or by its content where it was renamed, which report a file is."""
+    by_name = {f"benchmark_{kind}_report": kind for kind in COUNTERS}
+    by_name["benchmark_report"] = "report"
+    if path.stem in by_name:
+        return by_name[path.stem]
+    with _one_error(path):
+        if _is_json(path):
+            data = _json(path)
+            if data.get("report_type") in ("average", "detailed"):
+                return f"{data['report_type']}_counters"
+            if "execution_results" in data:
+                return "report"
+        else:
+            text = _text(path)
+            if text.startswith(HEAD):
+                return COUNTERS[text.count(f"\n{HEAD}") > 0]
+            if text.partition("\n")[0].strip() in _SECTIONS:
+                return "report"
     raise StoredFileError(
-        f"{shorten(str(path))} is no report of benchmark_app. Known are benchmark_report, "
+        f"{shorten(str(path))} is not a report of benchmark_app. Known are benchmark_report, "
         "benchmark_average_counters_report and benchmark_detailed_counters_report, .csv or .json."
     )
 
 
-def _csv_requests(path: Path) -> tuple[tuple[ReportedNode, ...], ...]:
-    requests: list[tuple[ReportedNode, ...]] = []
+def _csv_requests(path: Path) -> Iterator[Nodes]:
     text = _text(path)
-    lines = iter(enumerate(text.split("\n"), start=1))
-    for number, line in lines:
-        if not line.strip():
-            continue
-        if line.rstrip(";\r") != HEAD:
-            raise _broken(path, f"line {number} is {shorten(line, 60)} and not {HEAD!r}")
-        nodes, total = _csv_nodes(path, lines)
-        _check_total(path, nodes, total)
-        requests.append(nodes)
-    if not text.endswith("\n"):
-        raise _broken(path, "is half written: its last line has no end")
-    return tuple(requests)
-
-
-def _csv_nodes(
-    path: Path, lines: Iterator[tuple[int, str]]
-) -> tuple[tuple[ReportedNode, ...], timedelta]:
-    """Return the nodes up to the line of totals, and the total of their real times."""
     nodes: list[ReportedNode] = []
-    begun, row = 0, ""
-    for number, line in lines:
-        begun, row = (begun, f"{row}\n{line}") if begun else (number, line)
-        fields = row.rstrip("\r").removesuffix(";").rsplit(";", 5)
-        if len(fields) != 6 or not all(_MS.fullmatch(field) for field in fields[4:]):
-            continue  # the name has a line end
-        name, status, node_type, exec_type = fields[:4]
-        real, cpu = (_milliseconds(field) for field in fields[4:])
-        if (name, status) == ("Total", ""):
-            return tuple(nodes), real
-        if not _STATUS.fullmatch(status):
+    begun = ""  # of a name with line ends
+    for row in _rows(text):
+        fields = row[:-1] if len(row) > _N_FIELDS and not row[-1] else row  # C++ ends each with ;
+        line = ";".join(fields)
+        if line == HEAD:
             continue
-        nodes.append(ReportedNode(name, status, node_type, exec_type, real, cpu))
-        begun, row = 0, ""
-    where = f"from line {begun} on there is no whole row" if row.strip() else "its end is missing"
-    raise _broken(path, f"is half written: {where}")
+        if len(fields) < _N_FIELDS:
+            begun += f"{line}\n"
+            continue
+        name, values = begun + ";".join(fields[:-5]), fields[-5:]
+        begun = ""
+        if name == "Total" and not values[0]:
+            yield _whole(nodes, values[3])
+            nodes = []
+        else:
+            nodes.append(_node(name, *values))
+    if nodes or begun.strip() or not text.endswith("\n"):
+        raise ValueError("it is half written: its end is missing, or it is another file")
 
 
-def _json_requests(path: Path) -> tuple[tuple[ReportedNode, ...], ...]:
+def _json_requests(path: Path) -> Iterator[Nodes]:
     data = _json(path)
-    key = {"average": "avg_performance", "detailed": "detailed_performance"}.get(
-        str(data.get("report_type"))
-    )
-    if key is None or key not in data:
-        raise _broken(path, "has neither average nor detailed counters")
-    every = data[key] if key == "detailed_performance" else [data[key]]
-    try:
-        requests = []
-        for request in every:
-            nodes = tuple(_json_node(node) for node in request["nodes"])
-            _check_total(path, nodes, _milliseconds(request["total_real_time"]))
-            requests.append(nodes)
-        return tuple(requests)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _broken(path, f"has a node that is not whole ({error})") from error
-
-
-def _json_node(node: Mapping[str, Any]) -> ReportedNode:
-    texts = [node[key] for key in ("name", "status", "node_type", "exec_type")]
-    if not all(isinstance(text, str) for text in texts):
-        raise TypeError("a name that is no text")
-    name, status, node_type, exec_type = texts
-    real, cpu = (_milliseconds(node[key]) for key in ("real_time", "cpu_time"))
-    return ReportedNode(name, status, node_type, exec_type, real, cpu)
+    every = data.get("detailed_performance")
+    keys = ("name", "status", "node_type", "exec_type", "real_time", "cpu_time")
+    for request in [data["avg_performance"]] if every is None else every:
+        nodes = [_node(*(node[key] for key in keys)) for node in request["nodes"]]
+        yield _whole(nodes, request["total_real_time"])
 
 
 def _csv_sections(path: Path) -> dict[str, dict[str, str]]:
     text = _text(path)
     sections: dict[str, dict[str, str]] = {}
-    current: dict[str, str] | None = None
-    for number, line in enumerate(text.split("\n"), start=1):
-        key, semicolon, value = line.rstrip("\r").partition(";")
-        if not semicolon and key in _SECTIONS:
-            current = sections.setdefault(_SECTIONS[key], {})
-        elif semicolon and current is not None:
-            current.setdefault(key, value)
-        elif line.strip():
-            raise _broken(path, f"line {number} is {shorten(line, 60)}: half written, or another")
+    current = ""
+    for name, *values in _rows(text):
+        if not values and name in _SECTIONS:
+            current = _SECTIONS[name]
+            sections[current] = {}
+        elif values and current:
+            sections[current].setdefault(name, ";".join(values))
+        elif name.strip():
+            raise ValueError(f"it holds {shorten(name, 60)}: half written, or another file")
     if not text.endswith(("\n\n", "\n\r\n")):
-        raise _broken(path, "is half written: its end is missing")
+        raise ValueError("it is half written: its end is missing")
     return sections
 
 
-def _json_sections(path: Path) -> dict[str, dict[str, str]]:
-    data = _json(path)
-    sections = {key: data[key] for key in _SECTIONS.values() if key in data}
-    if not all(isinstance(section, dict) for section in sections.values()):
-        raise _broken(path, "has a section that is no list of names and values")
-    return {key: {k: str(v) for k, v in section.items()} for key, section in sections.items()}
+def _rows(text: str) -> Iterator[list[str]]:
+    lines = (line.rstrip("\r") for line in text.split("\n"))
+    rows = csv.reader(lines, delimiter=";", quoting=csv.QUOTE_NONE)
+    return (row for row in rows if row)
 
 
-def _check_total(path: Path, nodes: tuple[ReportedNode, ...], total: timedelta) -> None:
-    """Raise unless the rows add up to the total that was written, each rounded to 1 µs."""
+def _node(name: str, status: str, node_type: str, exec_type: str, *ms: Any) -> ReportedNode:
+    if not all(isinstance(text, str) for text in (name, status, node_type, exec_type)):
+        raise ValueError(f"node {name!r} is not whole")
+    real, cpu = (timedelta(milliseconds=float(value)) for value in ms)
+    return ReportedNode(name, status, node_type, exec_type, real, cpu)
+
+
+def _whole(nodes: list[ReportedNode], total_ms: Any) -> Nodes:
+    """Return the nodes if they add up to the total that was written, each rounded to 1 µs."""
+    total = timedelta(milliseconds=float(total_ms))
     missing = total - sum((node.real_time for node in nodes), timedelta())
-    if not nodes or abs(missing) > timedelta(microseconds=0.5) * (len(nodes) + 3):
-        raise _broken(path, f"is not whole: its {len(nodes)} rows do not add up to its total")
-
-
-def _milliseconds(given: Any) -> timedelta:
-    value = float(given)
-    if isinstance(given, bool) or not math.isfinite(value) or not 0 <= value < 1e12:
-        raise ValueError(f"{given!r} is no time")
-    return timedelta(milliseconds=value)
+    if abs(missing) > timedelta(microseconds=0.5) * (len(nodes) + 3):
+        raise ValueError(f"its {len(nodes)} rows do not add up to its total")
+    return tuple(nodes)
 
 
 def _is_json(path: Path) -> bool:
@@ -253,38 +225,27 @@ def _is_json(path: Path) -> bool:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(_text(path))
-    except (ValueError, RecursionError) as error:
-        raise _broken(path, f"is no JSON, or half written ({error})") from error
+    data = json.loads(_text(path))
     if not isinstance(data, dict):
-        raise _broken(path, "is no JSON object")
+        raise ValueError("it is not a JSON object")
     return data
 
 
 def _text(path: Path) -> str:
-    try:
-        if os.path.getsize(path) > _MOST_BYTES:
-            raise _broken(path, "is larger than 256 MiB")
-        text = path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise StoredFileError(f"{shorten(str(path))} cannot be read: {error}") from error
-    except UnicodeDecodeError as error:
-        raise _broken(path, "is no text") from error
+    text = path.read_bytes().decode("utf-8-sig")
     if not text.strip():
-        raise _broken(path, "is empty")
+        raise ValueError("it is empty")
     return text
 
 
-def _several(name: str, files: list[str]) -> NoReturn:
-    raise StoredFileError(
-        f"{name} holds reports of several runs: {names_at_hand(files)}. Name the file to read, "
-        "or give each run a folder of its own."
-    )
-
-
-def _broken(path: Path, fact: str) -> StoredFileError:
-    return StoredFileError(
-        f"{shorten(str(path))} cannot be read as a report of benchmark_app: it {fact}. "
-        "Run benchmark_app again."
-    )
+@contextlib.contextmanager
+def _one_error(path: Path) -> Iterator[None]:
+    """Whatever is wrong with a file is one kind of error, which names it."""
+    try:
+        yield
+    except _FAULTS as error:
+        fact = f"it has no {error}" if isinstance(error, KeyError) else error
+        raise StoredFileError(
+            f"{shorten(str(path))} cannot be read as a report of benchmark_app: {fact}. "
+            "Run benchmark_app again."
+        ) from error

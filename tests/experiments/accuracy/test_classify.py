@@ -13,6 +13,7 @@ import openvino as ov
 import openvino.opset13 as op
 import pandas as pd
 import pytest
+from PIL import Image
 
 import hetero_lab as hl
 from hetero_lab.cli import commands, main as cli
@@ -33,8 +34,6 @@ from hetero_lab.samples.pictures import (
     read_picture,
     sample_preprocessing,
 )
-
-Image = pytest.importorskip("PIL.Image")
 
 EMULATE = "CLSACC:unsupported=Softmax,Sigmoid"
 
@@ -233,7 +232,7 @@ def bad(tmp_path_factory, digits) -> Path:
         ("digits_inception", "half.png", [], InputError, "cannot be decoded"),
         ("digits_inception", "huge.png", [], InputError, "10000x10000 pixels"),
         ("digits_inception", "bomb.png", [], InputError, "Make it smaller"),
-        ("no_classes.xml", "good.png", [], ModelError, "is no classifier"),
+        ("no_classes.xml", "good.png", [], ModelError, "is not a classifier"),
         ("four.xml", "good.png", [], ModelError, "4 pictures at once"),
         ("two.xml", "good.png", [], ModelError, "has 2: 'x' 1x1x8x8"),
         ("digits_inception", "good.png", ["-k", "0"], ArgumentError, "at least 1"),

@@ -79,14 +79,6 @@ def test_ops_that_are_wrong_only_together():
     assert errors.loc["sigmoid", "accumulated_error"] > 0.01
 
 
-def test_when_the_budget_ends_what_is_known_is_returned():
-    case = chain_case(Fault(frozenset({"tanh"}), "tanh"))
-    wrong = injected.search_wrong(case.runs(), injected.Stopwatch.start(1e-6))
-    assert not wrong.complete
-    assert not wrong.proven
-    assert "budget ended" in wrong.verdict
-
-
 def test_ctrl_c_while_the_errors_are_measured_keeps_what_is_wrong():
     runs = chain_case(Fault(frozenset({"tanh"}), "tanh")).runs()
     placed = runs.placed
@@ -103,21 +95,6 @@ def test_ctrl_c_while_the_errors_are_measured_keeps_what_is_wrong():
     assert wrong.proven
     assert wrong.errors["accumulated_error"].isna().all()
     assert any(note.startswith("Ctrl-C came before") for note in wrong.notes)
-
-
-def test_a_random_model_is_searched_without_what_is_random():
-    hl.emulate("ACC")
-    x = op.parameter([2, 8], np.float32, name="x")
-    noise = op.random_uniform(
-        op.constant(np.array([2, 8])), op.constant(np.float32(0)), op.constant(np.float32(1)), "f32"
-    )
-    noise.set_friendly_name("noise")
-    sum_ = op.add(op.relu(x, name="relu"), noise, name="sum")
-    wrong = hl.find_wrong(ov.Model([sum_], [x], "m"), "ACC", progress=False)
-    assert wrong.kind == "rounding"
-    assert any("random by itself ('noise')" in note for note in wrong.notes)
-    tested = wrong.errors.dropna(subset=["isolated_error"])
-    assert set(tested["op"]) == {"relu", "sum"}
 
 
 def test_a_tolerance_is_above_zero():

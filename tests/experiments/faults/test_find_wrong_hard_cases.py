@@ -128,6 +128,8 @@ def test_a_model_that_is_random_by_itself_is_still_searched():
     node = op.add(op.tanh(x, name="tanh"), noise, name="sum")
     arrays = [np.random.default_rng(0).normal(size=(2, 8)).astype(np.float32)]
     fault = Fault(frozenset({"tanh"}), "tanh")
+    right = injected.search(case_of(ov.Model([node], [x], "m"), arrays))
+    assert (right.kind, right.sets) == ("rounding", ())
     wrong = injected.search(case_of(ov.Model([node], [x], "m"), arrays, fault))
     assert list(wrong.culprits["op"]) == ["tanh"]
     assert wrong.fix == {"tanh": "CPU"}
