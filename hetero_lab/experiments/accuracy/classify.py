@@ -42,7 +42,7 @@ class ClassScore:
     """One of the best classes of one output.
 
     ``class_index`` counts from 0; ``label`` is empty where the classes have no known names;
-    ``score`` is what the model says, be it a probability or not.
+    ``score`` is the model's number, whether it is a probability or not.
     """
 
     output: str
@@ -54,7 +54,7 @@ class ClassScore:
 
 @dataclass(frozen=True)
 class Classification:
-    """What a placement of an image classifier says about one picture.
+    """The best classes of a picture, by an image classifier on a placement.
 
     Attributes
     ----------
@@ -250,7 +250,7 @@ def _best(
 ) -> list[ClassScore]:
     scores = answers[output].ravel().astype(np.float64)
     if labels is None or len(labels) != len(scores):
-        labels = ("",) * len(scores)  # of this output's classes there are no names
+        labels = ("",) * len(scores)  # the classes of this output have no known names
     order = np.argsort(-scores, kind="stable")[:top]
     return [
         ClassScore(output, rank, int(index), labels[index], float(scores[index]))

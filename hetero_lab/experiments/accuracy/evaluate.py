@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a placement answers to labelled or plain examples, beside a single device in f32.
+    """The answers of a placement to labelled or plain examples, beside a single device in f32.
 
     Shares are from 0 to 1; a drop is f32's share less the placement's, so that above 0 is worse.
     Without labels there are output errors only.
@@ -39,7 +39,7 @@ class Evaluation:
     label
         Of the placement.
     metric
-        What a right answer is; empty without labels.
+        The name of the criterion for a right answer; empty without labels.
     answers
         One an example.
     interrupted
@@ -228,7 +228,7 @@ def evaluate(
         A :class:`~hetero_lab.samples.datasets.Metric`, or a function from outputs by name and
         a label to whether they fit.
     reference_model
-        What f32 means: of a quantised model, the one that it was made from. By default the model
+        The model in f32: for a quantised model, the one that it was made from. By default the model
         itself, so that a drop is that of its placement.
     progress
         Show how far it is, if it takes more than two seconds.
@@ -262,7 +262,7 @@ def evaluate(
 
 
 class ReadData(NamedTuple):
-    """Examples, what tells whether one is right, its name, and the output that is looked at."""
+    """Examples, the criterion for a right answer, its name, and the output that it looks at."""
 
     examples: Sequence[Any]
     correct: Correct | None
@@ -273,7 +273,7 @@ class ReadData(NamedTuple):
 def evaluate_placed(
     placed: BoundPlacement, data: ReadData, *, reference: BoundModel, progress: bool
 ) -> Evaluation:
-    """Do what :func:`evaluate` does with what is bound and read already."""
+    """Do as :func:`evaluate` does, with a placement and data that are bound and read already."""
     examples, correct, name, output = data
     exact, run = F32Reference(reference), compile_placed(placed)
     answers: list[Answer] = []
@@ -288,7 +288,7 @@ def evaluate_placed(
 
 
 def read_data(data: Any, metric: Metric | Correct | None = None) -> ReadData:
-    """Read what a caller gave as ``data=`` and ``metric=``; ArgumentError where it is neither."""
+    """Read the arguments ``data=`` and ``metric=``; ArgumentError where they cannot be meant."""
     output = ""
     if isinstance(data, Dataset):
         metric, output, data = metric or data.metric, data.output, data.evaluation

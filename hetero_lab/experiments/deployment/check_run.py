@@ -1,4 +1,4 @@
-"""What a deployed directory does here, in a process of its own that needs openvino and numpy."""
+"""Run a deployed directory here, in a process of its own that needs openvino and numpy."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LAST_LINES = 400
 
 
 class ObservedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``run.py --observe`` saw, up to the ``step`` that failed with an ``error``."""
+    """The findings of ``run.py --observe``, up to the ``step`` that failed with an ``error``."""
 
     openvino_version: str = ""
     python_version: str = ""
@@ -86,7 +86,7 @@ def observe(
     python
         An interpreter that has openvino and numpy.
     turns, budget_s
-        Turns of the placement and of the reference; fewer where the budget ends, but three.
+        Turns of the placement and of the reference; fewer where the budget ends, at least three.
 
     Raises
     ------
@@ -99,7 +99,7 @@ def observe(
         "reference": [REFERENCE_DEVICE, REFERENCE_PROPERTIES],
     }
     with scratch_directory() as scratch:
-        # -P: the directory of the program holds modules that are no business of openvino's.
+        # -P: openvino must not import the modules that lie beside the program.
         command = [os.fspath(python), "-P", os.fspath(PROGRAM), "--observe"]
         arguments = [os.path.abspath(directory), os.fspath(scratch), json.dumps(options)]
         try:

@@ -1,4 +1,4 @@
-"""The contract of a deployed directory: what was true when it was written, as data."""
+"""The contract of a deployed directory: the facts when it was written, as data."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class AccuracyPromise:
 
 
 class Contract(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a deployed directory held and did when it was written.
+    """The content and behaviour of a deployed directory when it was written.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     devices
         Full names of the devices that it needs.
     execution_devices, header
-        What was compiled: the devices that OpenVINO names, and the wiring of HETERO's submodels.
+        Of the compiled model: the devices by OpenVINO, and the wiring of HETERO's submodels.
     precision
         The lowest that was executed, which says how far outputs may be off.
     """

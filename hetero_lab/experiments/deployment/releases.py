@@ -115,7 +115,7 @@ def environment_of(release: str) -> Path:
 
 
 def _run(command: Sequence[str], release: str) -> None:
-    # What pins this environment's packages must not pin another release's.
+    # Constraints that pin the packages of this environment must not pin those of a release.
     environment = {name: text for name, text in os.environ.items() if name != "PIP_CONSTRAINT"}
     try:
         done = subprocess.run(

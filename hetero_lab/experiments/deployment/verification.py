@@ -30,7 +30,7 @@ OK, BROKEN, UNKNOWN = "ok", "broken", "not checked"
 
 @dataclass(frozen=True)
 class ContractPart:
-    """One part of a contract: ``ok``, ``broken`` or ``not checked``, and what is to be known."""
+    """One part of a contract: ``ok``, ``broken`` or ``not checked``, with the details."""
 
     name: str
     status: str
@@ -47,7 +47,7 @@ class Verification:
         Model, affinity, properties, devices, compile, partition, outputs and latency; and accuracy,
         where it is promised or data was given.
     changes
-        What is different from where the contract was written, broken or not.
+        Differences from where the contract was written, whether they break it or not.
     openvino_version
         Of the runtime that it was verified with.
     """

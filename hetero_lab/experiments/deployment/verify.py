@@ -97,7 +97,7 @@ def verify(
     max_drop
         By how much the share of right answers may be lower than promised.
     progress
-        Show what runs now, if it takes more than two seconds.
+        Show the current step, if it takes more than two seconds.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""The reference of a search for faults, and what other numbers are worth beside it."""
+"""The reference of a search for faults, and how other numbers are judged by it."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from hetero_lab.runtime.rounding import Rounding, distance, size
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.runtime.transparent import TransparentModel
 
-# Share of the tolerance from which on what a set does to the outputs counts as its fault.
+# The share of the tolerance from which on a set's effect on the outputs counts as its fault.
 SHARE = 0.3
 _UNSEEN = 1e-7  # below f32's own rounding nothing has to be looked at
 _RANDOM_TYPES = frozenset({"RandomUniform", "Multinomial", "RandomPoisson"})
 
 
 class BudgetOverError(Exception):
-    """The search stops here, with what it knows."""
+    """The search stops here, and keeps its findings."""
 
 
 @dataclass(frozen=True)
 class SetResult:
-    """What a set of ops did with the reference's inputs.
+    """The result of running a set of ops with the reference's inputs.
 
     ``error`` is the largest relative error of a tensor that it makes, ``damage`` that of the
     model's outputs if nothing else were wrong. ``wrong`` if both are more than rounding.
-    ``refusal`` is what the device said if it did not run the set.
+    ``refusal`` is the device's message if it did not run the set.
     """
 
     wrong: bool
@@ -61,7 +61,7 @@ class Expected:
     changing, random
         Ops that make other numbers in each run, and those where that begins.
     refused
-        What the runtime says against the given placement.
+        The runtime's message against the given placement.
     before
         How far its outputs are off; NaN until they are compared.
     right, proven
@@ -192,7 +192,7 @@ class Expected:
     def compared(
         self, outputs: Sequence[np.ndarray]
     ) -> list[tuple[TensorKey, np.ndarray, np.ndarray, float]]:
-        """Return each output that is not random: itself, what it should be, and its error."""
+        """Return each output that is not random: itself, its reference, and its error."""
         if not self.reference:
             return []  # the search ended before it was made
         return [
@@ -218,7 +218,7 @@ class Expected:
     def _off(
         self, outputs: Sequence[np.ndarray], placement: Placement
     ) -> list[tuple[np.ndarray, np.ndarray, Rounding | None]]:
-        """Return the outputs that need an explanation, with what rounding can do to them."""
+        """Return the outputs that need an explanation, with the effect of rounding on them."""
         off = [
             (key, output, expected)
             for key, output, expected, error in self.compared(outputs)
@@ -343,7 +343,7 @@ class Expected:
     def _damages(self, made: Mapping[TensorKey, np.ndarray]) -> dict[TensorKey, float]:
         """Return the relative error of each output if these tensors were as they are here."""
         values, offsets = self.transparent.values, {}
-        # What cannot be carried on, such as another shape, counts as bad.
+        # A tensor that cannot be carried on, as one of another shape, counts as bad.
         bad = dict.fromkeys(self.output_keys, float("inf"))
         for key, value in made.items():
             if not self.transparent.takes_offset(key) or value.shape != values[key].shape:
@@ -359,7 +359,7 @@ class Expected:
         }
 
     def beyond_precision(self) -> str:
-        """Say where numbers leave what the executed precision can hold, if outputs feel it."""
+        """Say where numbers leave the range of the executed precision, if that affects outputs."""
         rounding = self.transparent.rounding(self.executed, set(self.transparent.values))
         if not any(key in rounding and rounding[key].lost.any() for key in self.output_keys):
             return ""

@@ -50,8 +50,8 @@ def find_wrong(
     differ, every op is run by itself on its device with the inputs that it has in the
     reference, all of them in one compile. Where that does not explain the outputs, ops are wrong
     only together, because the device fuses them: sets of ops are run in the same way until none
-    can be left out of them. Rounding is told from faults by moving what the ops read and make
-    by the rounding error of the executed precision, in the reference.
+    can be left out of them. Rounding is told from faults by moving the inputs and outputs of the
+    ops, in the reference, by the rounding error of the executed precision.
 
     Parameters
     ----------
@@ -65,8 +65,8 @@ def find_wrong(
         The relative error (Euclidean norm) up to which an output is right. Left out, it is 0.001
         for f32, 0.02 for f16 and 0.15 for bf16, and more where the model amplifies rounding.
     budget_s
-        Wall time of the search, overrun by about one compile at most. What is known then is
-        returned.
+        Wall time of the search, overrun by about one compile at most. The result holds all that
+        is known by then.
     costs
         Prices the ways around the fault, of :func:`hetero_lab.calibrate`; ops beside the faulty
         ones may then move as well. Without it, one op of each set moves: the choice with the
@@ -82,7 +82,7 @@ def find_wrong(
     Returns
     -------
     Wrong
-        After Ctrl-C (:func:`hetero_lab.last_interrupted`): what was found until then.
+        After Ctrl-C (:func:`hetero_lab.last_interrupted`): the faults found until then.
 
     Raises
     ------
@@ -152,7 +152,7 @@ def search_wrong(
 
 
 class _FaultSearch:
-    """What is wrong, and the way around it, in turn until the outputs are right."""
+    """Looks for faults and for a way around them, in turn, until the outputs are right."""
 
     def __init__(self, expected: Expected, costs: CostModel | None):
         self.expected, self.sets = expected, WrongSetSearch(expected)
@@ -196,7 +196,7 @@ class _FaultSearch:
             self.around.way_out()
 
     def _answer(self, *, complete: bool, interrupted: bool) -> Wrong:
-        """Return what is known, with the way out that is."""
+        """Return the result as far as it is known, with the best way around."""
         expected, found = self.expected, self.sets.found
         judged = not expected.random or (complete and not self.sets.unrun())
         kind: Kind = "combination"

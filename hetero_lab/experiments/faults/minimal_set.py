@@ -54,14 +54,14 @@ def minimal_set(
     needed, pool = [pool[last]], pool[:last]
     pool = pool[::-1] if near is None else list(near(needed[0], pool))
     while pool and not fails_together(needed):
-        # What fails together is mostly close together.
+        # Items that fail together are mostly close to each other, so the stretch is doubled.
         passes, fails_at = 0, 1
         while fails_at < len(pool) and not fails_together([*needed, *pool[:fails_at]]):
             passes, fails_at = fails_at, 2 * fails_at
         last = shortest(needed, pool, passes, min(fails_at, len(pool))) - 1
         needed.append(pool[last])
         pool = pool[:last]
-    # Where more can mend, what was needed beside others need not fail by itself.
+    # More items can mend a failure, so those that were needed beside others need not fail alone.
     needed = smallest
     at = 0
     while at < len(needed) > 1:
@@ -88,7 +88,7 @@ def hitting_sets(
         Hitting sets beyond which nothing is looked for. After each set that it is given, the
         caller adds that set here, or to ``known`` one that it does not hit.
     check
-        Called at each step; what it raises ends the walk.
+        Called at each step; an exception of it ends the walk.
     """
     stack = [frozenset[T]()]
     while stack:

@@ -1,4 +1,4 @@
-"""The error of each op of a placement, by itself and with what arrives there."""
+"""The error of each op of a placement: by itself, and with the inputs that reach it there."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ _TIMEOUT_S = 300.0
 
 
 class PlacedRuns:
-    """Compiles and infers what a search asks for, and counts the compiles.
+    """Compiles and infers on behalf of a search, and counts the compiles.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ class PlacedRuns:
         known = affinity = placed.affinity
         if shown:
             model, graph = with_tensors_as_outputs(model, shown)
-            # What is new converts a tensor for NumPy, on the device that makes it.
+            # New nodes convert a tensor for NumPy, on the device that makes it.
             makers = {op.name: graph.ops[op.inputs[0][0]].name for op in graph if op.inputs}
             affinity = Affinity.from_graph(
                 graph, lambda name: known[name] if name in known else known[makers[name]]

@@ -31,7 +31,7 @@ _MOST_REFUSALS = 20
 
 @dataclass(frozen=True)
 class Refusal:
-    """Ops that a device refuses together, and what it says.
+    """Ops that a device refuses together, and its message.
 
     ``ops`` is minimal: without any one of them the rest compiles.
     """
@@ -163,7 +163,7 @@ class _Prober:
         self._worker.kill()
 
     def refuses(self, affinity: Affinity) -> str:
-        """Return what the runtime says against an affinity, or an empty string."""
+        """Return the runtime's message against an affinity, or an empty string."""
         if affinity not in self._known:
             self._known[affinity] = self._probe(affinity)
             self._progress.note(f"{len(self._known)} compiles")

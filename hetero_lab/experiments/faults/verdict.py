@@ -1,4 +1,4 @@
-"""What a search for faults found, in sentences."""
+"""The result of a search for faults, in sentences."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def verdict(
     complete: bool,
     interrupted: bool,
 ) -> str:
-    """Say what is wrong, what was tried, and whether the way around it is proven."""
+    """Say which ops are wrong, which were tried, and whether the way around is proven."""
     if kind == "none":
         return f"Nothing is wrong: no output is off by more than {expected.before:.2g} (relative)."
     seen = _seen(expected, sets)

@@ -39,7 +39,7 @@ class Way:
 
 
 class WaysAround:
-    """The ways around what was ``found``: those that were run, and the one chosen last."""
+    """The ways around the sets that were ``found``: those that were run, and the last choice."""
 
     def __init__(self, expected: Expected, found: list[WrongOps], costs: CostModel | None):
         self.expected, self.runs, self.graph = expected, expected.runs, expected.graph
@@ -83,7 +83,7 @@ class WaysAround:
             return Way(self._mended(whole), float("nan"), right=False)
         if self.expected.right is None or (self.expected.random and self.expected.right):
             return Way(self.given, self.expected.before, right=False)  # it may be right
-        # This is what the reference was made with, so it was run.
+        # The reference was made in this way, so it was run.
         trusted = self.runs.trusted
         placement = Placement(
             Affinity.on_one(self.graph, trusted),
@@ -123,7 +123,7 @@ class WaysAround:
         return widened(self.graph, affinity, given, self.runs.trusted, most, self.runs.core)
 
     def _planned(self, affinity: Affinity, costs: CostModel) -> Affinity | None:
-        """Return the best plan that keeps what moved in ``affinity`` where it moved to."""
+        """Return the best plan that keeps the ops that moved in ``affinity`` where they are."""
         given = self.given.affinity
         pins = {
             rf"\A{re.escape(op)}\Z": affinity[op] for op in given.ops if affinity[op] != given[op]
@@ -187,7 +187,7 @@ def widened(
     Parameters
     ----------
     affinity
-        What has to move has moved in it.
+        One in which all ops that have to move have moved.
     given
         The affinity in question.
     target

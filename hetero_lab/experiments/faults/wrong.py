@@ -42,21 +42,21 @@ Kind = Literal["none", "rounding", "op", "combination", "not known"]
 
 @dataclass(frozen=True)
 class OpError:
-    """The relative error of what an op makes, by Euclidean norms; the largest of its outputs.
+    """The relative error of an op (Euclidean norm): the largest of its outputs.
 
     Attributes
     ----------
     isolated
-        With the reference's inputs, the op by itself.
+        Of the op by itself, with the inputs that it has in the reference.
     accumulated
-        With what really arrives, in the placement. Every tensor is an output there, but for those
-        inside of combinations that are wrong: an output in their middle would undo the fusion
-        that makes them wrong.
+        In the placement, with the inputs that reach it there. Every tensor is made an output for
+        that, except inside wrong combinations, where an output would undo the fusion that makes
+        them wrong.
     rounding
-        What rounding in the executed precision could add up to there, at most.
+        An upper bound of the error that rounding in the executed precision adds up to there.
     jumps
-        Whether the accumulated error is more than that here, and either was not yet in what the
-        op reads, or the op makes what a wrong set hands on.
+        Whether the accumulated error exceeds that bound here and did not yet in the inputs of
+        the op, or the op makes an output of a wrong set.
     """
 
     op: str
@@ -83,14 +83,14 @@ class WrongSet:
     model
         These ops by themselves, each with its own name.
     inputs
-        What reaches them in the reference, in the order of the model's inputs.
+        Their inputs in the reference, in the order of the model's inputs.
     makers
         The op that makes each output of the model.
     untried
         The ops without which the device refuses to run the others, so that it is not known
         whether they are needed.
     refusal
-        What the device said, where it refuses the set, or crashes at it; empty where it computes
+        The device's message where it refuses the set or crashes on it; empty where it computes
         wrong numbers.
     """
 
@@ -107,7 +107,7 @@ class WrongSet:
 
 
 def doubt(minimal: bool, untried: Sequence[str]) -> str:
-    """Say what is not known of a set, if it was not shown that all of it is needed."""
+    """Say why a set may hold more than is needed; nothing if it is minimal."""
     if minimal:
         return ""
     if untried:
@@ -146,18 +146,18 @@ class Wrong:
     precisions
         Device → the precision in which it executes.
     device_properties
-        Device → what it is compiled with.
+        Device → the properties that it is compiled with.
     plugins
         Emulated device → the plugin's library, and the name that it is registered under.
     trusted
         The device whose f32 is the reference.
     complete
-        Whether the search came to its end; otherwise ``sets`` is what it knew when the budget
-        ended.
+        Whether the search came to its end; otherwise ``sets`` holds those that it had found when
+        the budget ended.
     interrupted
         Whether Ctrl-C ended it.
     notes
-        What could not be tested, and why.
+        Ops that could not be tested, and why, and other remarks.
     n_compiles
         How many models were compiled, on any device.
     """
@@ -189,7 +189,7 @@ class Wrong:
 
     @property
     def fix(self) -> dict[str, str]:
-        """What moves: op → device, for ``affinity.fix(ops=…)``."""
+        """The ops that move: op → device, for ``affinity.fix(ops=…)``."""
         before = self.given.affinity
         return {op: self.affinity[op] for op in before.ops if self.affinity[op] != before[op]}
 
@@ -199,7 +199,7 @@ class Wrong:
 
         ``set`` (from 1), ``op``, ``op_type``, ``device``, ``isolated_error``,
         ``accumulated_error``; ``set_error`` is that of the whole set with the reference's inputs,
-        ``output_error`` what it does to the model's outputs.
+        ``output_error`` the error that this causes in the model's outputs.
         """
         import pandas as pd
 
@@ -239,13 +239,13 @@ class Wrong:
         return pd.DataFrame(rows, columns=[*columns, "rounding_error", "jumps"])
 
     def export(self, directory: str | os.PathLike[str]) -> None:
-        """Write what is needed to report the fault and to go around it.
+        """Write the files to report the fault with, and to go around it.
 
         ``wrong.json`` is for :func:`hetero_lab.read_wrong`, ``given.json`` the affinity in
         question, ``affinity.json`` the mended one, ``devices.json`` the same as a flat mapping
         from op to device, ``errors.csv`` and ``culprits.csv`` the tables. A directory for each
         set of wrong ops has them as a model of their own, with the inputs that reach them and
-        ``show_fault.py``, which needs openvino and numpy only. What an earlier export wrote there
+        ``show_fault.py``, which needs openvino and numpy only. An earlier export in the directory
         is replaced.
 
         Raises
@@ -276,7 +276,7 @@ class Wrong:
 
 
 def read_wrong(directory: str | os.PathLike[str]) -> Wrong:
-    """Read what :meth:`Wrong.export` wrote; none of its devices is needed.
+    """Read the files of :meth:`Wrong.export`; its devices are not needed.
 
     Raises
     ------
@@ -313,7 +313,7 @@ def read_wrong(directory: str | os.PathLike[str]) -> Wrong:
                 ),
             }
         )
-        # What cannot be shown is not whole either.
+        # A result that cannot be shown counts as broken: better here than in a notebook.
         _ = result.errors, result.fix, str(result), result._repr_html_()
         return result
     except Exception as error:
@@ -343,7 +343,7 @@ class _StoredSet(msgspec.Struct, frozen=True, kw_only=True):
     damage: float
     minimal: bool
     makers: tuple[str, ...]
-    # Results that were stored by earlier versions have neither.
+    # Earlier versions stored neither of these.
     untried: tuple[str, ...] = ()
     refusal: str = ""
 
@@ -357,7 +357,7 @@ class _StoredPlacement(msgspec.Struct, frozen=True, kw_only=True):
 class _StoredWrong(
     msgspec.Struct, frozen=True, kw_only=True, rename={"kind": "found", "placement": "mended"}
 ):
-    """``wrong.json``: the fields of a Wrong, without what has files of its own."""
+    """``wrong.json``: the fields of a Wrong, except those that have files of their own."""
 
     kind: Kind
     verdict: str
@@ -486,7 +486,7 @@ def _report(wrong: Wrong, found: WrongSet, types: dict[str, str]) -> str:
 
 
 def _needed(found: WrongSet) -> str:
-    """Say what is known of the ops, and no more."""
+    """Say whether all the ops are needed, as far as that is known."""
     if found.untried:
         names = ", ".join(f"`{op}`" for op in found.untried)
         return (

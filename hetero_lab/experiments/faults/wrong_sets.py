@@ -41,7 +41,7 @@ class WrongSetSearch:
     found
         The wrong ones.
     isolated
-        Leader → what it did by itself, with the ops that move with it.
+        Leader → the result of running it by itself, with the ops that move with it.
     subgraphs
         The wrong ones: device, and leaders without those that are wrong by themselves.
     """
@@ -75,7 +75,7 @@ class WrongSetSearch:
         try:
             made = self.runs.pieces(device, sets, self.expected.transparent.values)
         except CompileError as error:
-            self.expected.check_budget()  # it may only have been too slow for what was left of it
+            self.expected.check_budget()  # it may only have been too slow for it
             if len(sets) > 1:
                 half = len(sets) // 2
                 return [*self._run(device, sets[:half]), *self._run(device, sets[half:])]
@@ -112,9 +112,9 @@ class WrongSetSearch:
             self.found.append(found)
 
     def keep_unshrunk(self) -> None:
-        """Keep the smallest sets that were wrong and hold nothing of what is known already.
+        """Keep the smallest wrong sets that share no op with those that are known already.
 
-        Only of ops that were run one by one before: that the whole is wrong is nothing new.
+        Only ops that were run one by one before count: that the whole is wrong is not news.
         """
         taken = {op for found in self.found for op in found.ops}
         alone = {op for leader in self.isolated for op in self.members[leader]}
@@ -166,7 +166,7 @@ class WrongSetSearch:
             return
         self.subgraphs.append((device, leaders))
         taken: set[str] = set()
-        # At last the whole: what is far apart can be wrong together, too.
+        # The whole comes last: ops that are far apart can be wrong together, too.
         for part in [*self._wrong_windows(device, leaders), leaders]:
             left = [leader for leader in part if leader not in taken]
             while left and self.trial(device, left).wrong:
@@ -228,8 +228,8 @@ class WrongSetSearch:
     def _wrong_windows(self, device: str, leaders: list[str]) -> list[list[str]]:
         """Return overlapping stretches of the model that are wrong, run side by side.
 
-        What a device fuses is close together, so this mostly replaces a bisection of the whole
-        model; it also sees what is small beside the rounding of the whole model.
+        A device fuses ops that are close together, so this mostly replaces a bisection of the
+        whole model; it also sees errors that are small beside the rounding of the whole model.
         """
         wrong = []
         for offset in (0, _WINDOW // 2):

@@ -1,1 +1,1 @@
-"""What other tools write: benchmark_app's reports, OpenVINO's .dot dumps."""
+"""Files of other tools: benchmark_app's reports, OpenVINO's .dot dumps."""

@@ -1,4 +1,4 @@
-"""What OpenVINO's benchmark_app measured, as tables like those of a Profile."""
+"""Reports of OpenVINO's benchmark_app, as tables like those of a Profile."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class BenchmarkReport:
 
     @cached_property
     def tables(self) -> Tables:
-        """What is there of: summary, settings, counters, and requests if each has counters."""
+        """Summary, settings, counters, and requests if each has counters: those that are there."""
         import pandas as pd
 
         tables = Tables()
@@ -155,7 +155,7 @@ def read_benchmark_app(
     *,
     core: ov.Core | None = None,
 ) -> BenchmarkReport:
-    """Read what ``benchmark_app -report_type … -report_folder …`` wrote, as CSV or JSON.
+    """Read the reports of ``benchmark_app -report_type … -report_folder …``, in CSV or JSON.
 
     Parameters
     ----------
@@ -166,7 +166,7 @@ def read_benchmark_app(
         counters are joined to ops, fusion groups and boundaries as those of a Profile are;
         without it ``kind``, ``op``, ``fused_ops`` and ``tensor`` do not tell.
     placement
-        Where it ran; ``None`` takes what ``benchmark_report`` says.
+        Where it ran; ``None`` takes the device of ``benchmark_report``.
 
     Returns
     -------
@@ -224,7 +224,7 @@ def read_benchmark_app(
 
 
 def _placed(model: Source | None, placement: PlacementLike, core: ov.Core | None) -> BoundPlacement:
-    """Bind what was measured; ArgumentError where it is not named."""
+    """Bind the model and placement that were measured; ArgumentError where they are not named."""
     if model is None:
         raise ArgumentError("placement= says where a model ran: name it too, model=….")
     if not placement:
@@ -360,7 +360,7 @@ def _count(text: str | None) -> int | None:
 
 
 def _number(text: str | None) -> float | None:
-    """Read a number; what is none, like a batch size of ``dynamic``, is left out."""
+    """Read a number; None for other texts, such as a batch size of ``dynamic``."""
     try:
         number = math.nan if text is None else float(text)
     except ValueError:

@@ -70,7 +70,7 @@ class DumpedNode:
 
 @dataclass(frozen=True)
 class HeteroDumps:
-    """What OpenVINO's two .dot dumps say of a placement.
+    """The contents of OpenVINO's two .dot dumps of a placement.
 
     ``edges`` are (source, target) names, once for each input that is fed. ``affinity_dot`` and
     ``subgraphs_dot`` are the files' own text, for Graphviz; names that would need quotes are
@@ -165,7 +165,7 @@ def hetero_dumps(
     Raises
     ------
     ArgumentError
-        The time is no number above 0.
+        The time is not a number above 0.
     AffinityError, DeviceError, PropertyError
         The placement does not fit the model or the devices; nothing was compiled.
     CompileError
@@ -217,7 +217,7 @@ def read_dot(text: str) -> tuple[tuple[DumpedNode, ...], tuple[tuple[str, str], 
     Raises
     ------
     StoredFileError
-        The text is no dump of HETERO.
+        The text is not a dump of HETERO.
     """
     if not text.startswith("digraph"):
         raise StoredFileError("This is no .dot dump of HETERO: it does not begin with 'digraph'.")
@@ -291,7 +291,7 @@ def _rename(nodes: Iterable[Any]) -> dict[str, str]:
 
 
 def _compile_there(directory: Path, label: str, timeout_s: float) -> None:
-    # Settings of the drawing would change the form of what is read here.
+    # Settings of the drawing would change the form of the text that is read here.
     own = environment_of_a_child(OPENVINO_HETERO_VISUALIZE="1")
     environment = {k: v for k, v in own.items() if not k.startswith("OV_VISUALIZE")}
     try:

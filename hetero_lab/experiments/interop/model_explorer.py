@@ -30,7 +30,7 @@ def export_model_explorer(profile: Profile, directory: str | os.PathLike[str]) -
     Parameters
     ----------
     profile
-        What was measured.
+        The measured placement.
     directory
         Made if it is not there; files of the same names are replaced.
 

@@ -1,4 +1,4 @@
-"""The report files of OpenVINO's benchmark_app: which there are, and what they say.
+"""The report files of OpenVINO's benchmark_app: which there are, and their contents.
 
 The formats are those of ``openvino.tools.benchmark.utils.statistics_report``. Its CSV is
 separated by semicolons and quotes nothing, so a name may hold semicolons and even line ends; the
@@ -46,7 +46,7 @@ class ReportedNode:
 
 @dataclass(frozen=True)
 class Settings:
-    """What ``benchmark_report`` says: options as given, settings as used, and results."""
+    """The contents of ``benchmark_report``: options as given, settings as used, and results."""
 
     options: Mapping[str, str]
     settings: Mapping[str, str]
