@@ -22,7 +22,7 @@ from hetero_lab.placement.partition import Partition
 from hetero_lab.placement.topology import strong_components
 from hetero_lab.planning.planner import Baseline, check_budget, plan_graph
 from hetero_lab.planning.schedules import Schedule, ScheduledTask, arranged, run_partition, simulate
-from hetero_lab.planning.task_graph import Edge, Task, TaskGraph, check_rank, rank_tasks
+from hetero_lab.planning.task_graph import Edge, Task, TaskGraph, heft_rank
 from hetero_lab.tables import html_table
 from hetero_lab.terminal import count_of
 
@@ -98,13 +98,7 @@ class SchedulePlan:
         return html_table(self.to_frame(), caption=repr(self)) + self.schedule._repr_html_()
 
 
-def list_scheduling(
-    graph: OpGraph,
-    costs: CostModel,
-    *,
-    rank: str = "heft",
-    budget_s: float = 20.0,
-) -> SchedulePlan:
+def list_scheduling(graph: OpGraph, costs: CostModel, *, budget_s: float = 20.0) -> SchedulePlan:
     """Do what :func:`hetero_lab.plan` does for the parallel executor, given the graph.
 
     Half of ``budget_s`` is for the plan for latency.
@@ -118,13 +112,12 @@ def list_scheduling(
     Raises
     ------
     PlanError
-        As :func:`hetero_lab.plan`, or there is no such rank.
+        As :func:`hetero_lab.plan`.
     """
-    check_rank(rank)
     check_budget(budget_s)
     deadline = now() + budget_s
     latency = plan_graph(graph, costs, budget_s=budget_s / 2)
-    units = schedule_tasks(unit_tasks(costs), rank=rank)
+    units = schedule_tasks(unit_tasks(costs))
     candidates = [("list scheduling", _placed(costs, units))]
     candidates += [(baseline.label, baseline.affinity) for baseline in latency.baselines]
     candidates.append(("latency plan", latency.affinity))
@@ -144,27 +137,14 @@ def list_scheduling(
     return SchedulePlan(affinity, best, method, baselines, costs.emulated, costs.guessed_from)
 
 
-def schedule_tasks(graph: TaskGraph, *, rank: str = "heft") -> Schedule:
-    """Place each task where it ends first, the most urgent one first.
+def schedule_tasks(graph: TaskGraph) -> Schedule:
+    """Place each task where it ends first, the one farthest from the end first.
 
     A task can begin on a device when what it reads has arrived there; the transfer runs beside
-    other work. It may go into a gap that tasks placed earlier left (insertion). Of devices on
-    which it ends at the same time, the first is taken. (Topcuoglu, Hariri and Wu 2002: HEFT.)
-
-    Parameters
-    ----------
-    graph
-        The tasks.
-    rank
-        How urgent a task is: ``"heft"`` (:func:`~hetero_lab.planning.task_graph.heft_rank`) or
-        ``"heterogeneous"`` (:func:`~hetero_lab.planning.task_graph.heterogeneous_rank`).
-
-    Raises
-    ------
-    PlanError
-        There is no such rank.
+    other work. It may go into a gap that tasks placed earlier left (insertion). The first of
+    the devices on which it ends at the same time is taken. (Topcuoglu, Hariri and Wu 2002: HEFT.)
     """
-    ranks = rank_tasks(graph, rank)
+    ranks = heft_rank(graph)
     # No task ranks below one that waits for it; where both rank the same, the order decides.
     place = {task: position for position, task in enumerate(graph.order)}
     taken: list[list[tuple[float, float]]] = [[] for _ in graph.devices]

@@ -12,7 +12,6 @@ from hetero_lab.planning.list_scheduling import SchedulePlan, list_scheduling
 from hetero_lab.planning.memory import MemoryLimit
 from hetero_lab.planning.objective import LATENCY
 from hetero_lab.planning.planner import Plan, plan_graph
-from hetero_lab.planning.task_graph import HEFT
 from hetero_lab.progress import Progress
 
 _HETERO, _PARALLEL = "hetero", "parallel"  # as in profile() and sweep()
@@ -40,7 +39,6 @@ def plan(
     *,
     budget_s: float = ...,
     executor: Literal["parallel"],
-    rank: str = ...,
     progress: bool = ...,
 ) -> SchedulePlan: ...
 
@@ -54,7 +52,6 @@ def plan(
     pin: Mapping[str, str] | None = None,
     budget_s: float = 60.0,
     executor: str = _HETERO,
-    rank: str = HEFT,
     solver: str | None = None,
     progress: bool = True,
 ) -> Plan | SchedulePlan:
@@ -91,9 +88,6 @@ def plan(
     executor
         ``"hetero"``, or ``"parallel"`` for :class:`hetero_lab.ParallelExecutor`: its plan is for
         the latency of one request and takes no limits and pins.
-    rank
-        Which unit a parallel schedule takes first: ``"heft"``, or ``"heterogeneous"`` as in
-        Samsung ONE.
     solver
         What chooses, instead of what the size of the problem suggests: ``"milp"``, or the name of
         a solver that another package brings. Its choice alone is repaired.
@@ -140,9 +134,7 @@ def plan(
                 "objective=, memory_limit=, pin= and solver= out, or plan with executor='hetero'."
             )
         with Progress("plan", show=progress):
-            return list_scheduling(graph, costs, rank=rank, budget_s=budget_s)
-    if rank != HEFT:
-        raise ArgumentError("rank= is for executor='parallel'.")
+            return list_scheduling(graph, costs, budget_s=budget_s)
     with Progress("plan", show=progress):
         return plan_graph(
             graph,

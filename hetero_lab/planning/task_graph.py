@@ -1,4 +1,4 @@
-"""Tasks, what they hand to each other, and how urgent they are: the input of list scheduling."""
+"""Tasks, tensors between them, and how far each is from the end: the input of list scheduling."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_lab.errors import PlanError, did_you_mean, names_at_hand, shorten
+from hetero_lab.errors import PlanError, names_at_hand, shorten
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,55 +114,15 @@ def heft_rank(graph: TaskGraph) -> np.ndarray:
     low-complexity task scheduling for heterogeneous computing", 2002, equations 5, 7 and 8).
     """
     n = len(graph.devices)
-    transfer = _between(graph) / (n * (n - 1)) if n > 1 else np.zeros(len(graph.edges))
-    own = [np.mean(row[np.isfinite(row)]) for row in graph.times]
-    return _upward(graph, own, transfer)
-
-
-def heterogeneous_rank(graph: TaskGraph) -> np.ndarray:
-    """Return the rank of Samsung ONE's HEScheduler: tasks on which devices differ are urgent.
-
-    Mean time m of the task over the devices that support it, times their standard deviation
-    (divided by their number, not one less); plus the largest sum of transfer and rank among the
-    tasks that wait for it. ONE counts in whole µs and leaves the deviation out where its square
-    is below 1 µs², so that the factor is here ``max(1, deviation)``. The transfer of an edge is,
-    as in ONE, the sum over all ordered pairs of different devices, divided by the number of
-    devices, not of pairs. Not taken over: that ONE rounds down and adds 1 µs to each such sum.
-
-    A product of two times and a sum of times are added, so that this rank is no length of a
-    path; it depends on the unit, and µs is ONE's own. (``HEScheduler::DFSMaxRank`` and
-    ``DFSChildrenMaxRank`` in ONE's onert.)
-    """
-    own = []
-    for row in graph.times:
-        finite = row[np.isfinite(row)]
-        own.append(np.mean(finite) * max(1.0, np.std(finite)))
-    return _upward(graph, own, _between(graph) / len(graph.devices))
-
-
-HEFT, HETEROGENEOUS = "heft", "heterogeneous"
-RANKS = {HEFT: heft_rank, HETEROGENEOUS: heterogeneous_rank}
-
-
-def rank_tasks(graph: TaskGraph, rank: str) -> np.ndarray:
-    """Return the rank called ``rank`` of each task; larger is more urgent.
-
-    Raises
-    ------
-    PlanError
-        There is no such rank.
-    """
-    check_rank(rank)
-    return RANKS[rank](graph)
-
-
-def check_rank(rank: str) -> None:
-    """Raise PlanError unless there is a rank of that name."""
-    if not isinstance(rank, str) or rank not in RANKS:
-        raise PlanError(
-            f"{shorten(str(rank))} is no rank.{did_you_mean(str(rank), RANKS)} "
-            f"Ranks: {names_at_hand(RANKS)}."
-        )
+    # A device keeps what it hands to itself: only the transfers off the diagonal count.
+    diagonal = graph.transfers.trace(axis1=1, axis2=2)
+    transfer = (graph.transfers.sum(axis=(1, 2)) - diagonal) / max(1, n * (n - 1))
+    rank = np.zeros(len(graph.tasks))
+    for task in reversed(graph.order):
+        after = (transfer[e] + rank[graph.edges[e].target] for e in graph.out_of[task])
+        own = graph.times[task][np.isfinite(graph.times[task])].mean()
+        rank[task] = own + max(after, default=0.0)
+    return rank
 
 
 def lower_bound_us(graph: TaskGraph) -> float:
@@ -180,20 +140,6 @@ def lower_bound_us(graph: TaskGraph) -> float:
         ends[task] = ready + graph.times[task]
     path = float(ends.min(axis=1).max())
     return max(path, float(graph.times.min(axis=1).sum()) / len(graph.devices))
-
-
-def _upward(graph: TaskGraph, own: Sequence[Any], transfer: np.ndarray) -> np.ndarray:
-    rank = np.zeros(len(graph.tasks))
-    for task in reversed(graph.order):
-        after = (transfer[e] + rank[graph.edges[e].target] for e in graph.out_of[task])
-        rank[task] = own[task] + max(after, default=0.0)
-    return rank
-
-
-def _between(graph: TaskGraph) -> np.ndarray:
-    """Add up each edge's transfers between different devices."""
-    diagonal = graph.transfers.trace(axis1=1, axis2=2)
-    return graph.transfers.sum(axis=(1, 2)) - diagonal
 
 
 def _by_end(graph: TaskGraph, ends: Sequence[int]) -> tuple[tuple[int, ...], ...]:

@@ -26,7 +26,6 @@ from hetero_lab.planning.task_graph import (
     Task,
     TaskGraph,
     heft_rank,
-    heterogeneous_rank,
     lower_bound_us,
 )
 from hetero_lab.runtime.timeline import sources
@@ -143,27 +142,6 @@ def test_heft_is_the_papers_example():
     assert 41 < lower_bound_us(graph) <= 80
 
 
-def test_the_heterogeneous_rank_is_that_of_one():
-    devices = ("A", "B", "C")
-    tasks = (Task("a", (1.0, 4.0, 7.0)), Task("b", (8.0, None, 8.5)), Task("c", (2.0, 2.0, None)))
-    edges = (edge(0, 1, 3.0, devices), edge(0, 2, 4.0, devices))
-    graph = TaskGraph(devices, tasks, edges)
-    # b and c: deviations below 1 µs count as none. Transfers: six pairs, divided by three devices.
-    a = 4.0 * np.sqrt((9 + 0 + 9) / 3) + max(8.25 + 6 * 3.0 / 3, 2.0 + 6 * 4.0 / 3)
-    assert heterogeneous_rank(graph) == pytest.approx([a, 8.25, 2.0])
-    assert heft_rank(graph) == pytest.approx([4.0 + 8.25 + 3.0, 8.25, 2.0])
-
-
-def test_ranks_choose_differently():
-    # Two tasks and one device on which both are fast: what is much slower elsewhere goes first.
-    tasks = (Task("even", (10.0, 14.0)), Task("uneven", (5.0, 18.0)))
-    graph = TaskGraph(("A", "B"), tasks)
-    heft, other = schedule_tasks(graph), schedule_tasks(graph, rank="heterogeneous")
-    assert (heft.makespan_us, other.makespan_us) == (15.0, 14.0)
-    assert {e.task: e.device for e in heft.entries} == {"even": "A", "uneven": "A"}
-    assert {e.task: e.device for e in other.entries} == {"even": "B", "uneven": "A"}
-
-
 def test_a_gap_is_used():
     # "small" ranks last, but fits on A while A waits for what B makes.
     devices = ("A", "B")
@@ -178,10 +156,10 @@ def test_a_gap_is_used():
 
 
 @settings(max_examples=200)
-@given(seed=st.integers(0, 10**9), rank=st.sampled_from(["heft", "heterogeneous"]))
-def test_a_schedule_can_be_run(seed, rank):
+@given(seed=st.integers(0, 10**9))
+def test_a_schedule_can_be_run(seed):
     graph = random_tasks(seed)
-    schedule = schedule_tasks(graph, rank=rank)
+    schedule = schedule_tasks(graph)
     run_of = {e.index: e for e in schedule.entries}
     assert sorted(run_of) == list(range(len(graph.tasks)))
     for number, task in enumerate(graph.tasks):
@@ -258,7 +236,6 @@ def _makespan(graph: TaskGraph, choice: tuple[int, ...], order: list[int]) -> fl
             "'a', 'b' wait for each other in a circle",
         ),
         (lambda: pair([edge(0, 0, 1.0, ("A", "B"))]), "'a'.* in a circle"),
-        (lambda: schedule_tasks(pair([]), rank="hefty"), "'hefty' is no rank. Did you mean 'heft'"),
     ],
 )
 def test_bad_tasks_say_why(make, message):
@@ -396,12 +373,11 @@ def test_a_simulated_schedule_can_be_run(seed, least_work, monkeypatch):
 
 
 @pytest.mark.parametrize("least_work", [0.0, overlap.WORK_OF_A_SUBGRAPH])
-@pytest.mark.parametrize("rank", ["heft", "heterogeneous"])
 @pytest.mark.parametrize("seed", sliced(range(12), quick=4))
-def test_the_plan_is_no_worse_than_what_it_is_compared_with(seed, rank, least_work, monkeypatch):
+def test_the_plan_is_no_worse_than_what_it_is_compared_with(seed, least_work, monkeypatch):
     monkeypatch.setattr(overlap, "WORK_OF_A_SUBGRAPH", least_work)
     costs = random_case(seed, n_ops=30)
-    made = list_scheduling(costs.graph, costs, rank=rank)
+    made = list_scheduling(costs.graph, costs)
     again = simulate(costs, made.affinity)
     assert made.predicted_us == again.makespan_us
     assert made.schedule == again
@@ -484,8 +460,6 @@ def test_what_cannot_be_simulated_or_planned_says_why():
         simulate(random_case(1), affinity_of(costs, (0, 0, 0)))
     with pytest.raises(PlanError, match="belongs to another model"):
         list_scheduling(random_case(1).graph, costs)
-    with pytest.raises(PlanError, match="is no rank"):
-        list_scheduling(costs.graph, costs, rank="upward")
     limits: list[Any] = [0.0, float("nan"), "1"]
     for limit in limits:
         with pytest.raises(PlanError, match="budget_s"):

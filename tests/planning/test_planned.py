@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import hetero_lab as hl
-from hetero_lab.errors import ArgumentError, PlanError
+from hetero_lab.errors import ArgumentError
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
 
 DEVICES = ("ACC", "CPU")
@@ -49,9 +49,8 @@ def test_one_after_the_other_nothing_is_won_by_a_split(model, costs):
     assert made.predicted_us == 211.0
 
 
-@pytest.mark.parametrize("rank", ["heft", "heterogeneous"])
-def test_side_by_side_the_branches_are_split(model, costs, rank):
-    made = hl.plan(model, costs, executor="parallel", rank=rank)
+def test_side_by_side_the_branches_are_split(model, costs):
+    made = hl.plan(model, costs, executor="parallel")
     assert made.affinity["one"] != made.affinity["two"]
     # The later of the two branches, the hand-over, the sum.
     assert 100.0 < made.predicted_us < 130.0
@@ -67,7 +66,3 @@ def test_arguments_of_the_other_executor_are_refused(model, costs):
             ArgumentError, match="leave objective=, memory_limit=, pin= and solver= out"
         ):
             hl.plan(model, costs, executor="parallel", **extra)
-    with pytest.raises(ArgumentError, match="is for executor='parallel'"):
-        hl.plan(model, costs, rank="heterogeneous")  # type: ignore[call-overload]
-    with pytest.raises(PlanError, match="heft"):
-        hl.plan(model, costs, executor="parallel", rank="random")

@@ -932,7 +932,6 @@ PLANNING = [
         ArgumentError,
         "pin=",
     ),
-    row("plan: a rank for hetero", _plan(rank="heterogeneous"), ArgumentError, "rank="),
     row(
         "plan: costs of another model",
         _plan(model=lambda k: chain("r")),
