@@ -1,4 +1,4 @@
-"""Cost terms: what each part of a placement costs.
+"""Cost terms: the cost of each part of a placement.
 
 The objective has two parts.
 
@@ -49,7 +49,7 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class LostFusion:
-    """What two ops cost more, in µs, when they are not in one subgraph.
+    """Extra cost of two ops, in µs, when they are not in one subgraph.
 
     ``first_us`` is added on the device of ``first``, ``second_us`` on that of ``second``; both
     have an entry for each device of the cost model.
@@ -63,7 +63,7 @@ class LostFusion:
 
 @dataclass(frozen=True, slots=True)
 class BoundaryCost:
-    """What handing one tensor over costs: a fixed part and a part for each byte."""
+    """Cost of handing one tensor over: a fixed part and a part for each byte."""
 
     fixed_us: float = 0.0
     us_per_byte: float = 0.0
@@ -116,9 +116,9 @@ class CostTerms:
         For each pair (source device, target device). A device to itself is for the cuts that
         HETERO adds within a device; such a pair is free if it is left out.
     subgraph_us
-        For each device, what one subgraph on it costs beside its ops.
+        For each device, the cost of one subgraph on it beside its ops.
     constant_us
-        What an inference costs whatever the placement.
+        Cost of an inference that no placement changes.
     lost_fusion, reorders
         Terms for single pairs of ops and single tensors.
     spread_us
@@ -188,7 +188,7 @@ def _check(costs: CostTerms) -> None:
         check_costs(unit.shares, where)
         for op in unit.ops:
             if op not in placeable or op in unit_of:
-                why = "is in two units" if op in unit_of else "is no op that can be placed"
+                why = "is in two units" if op in unit_of else "is not an op that can be placed"
                 raise PlanError(f"{shorten(op)} {why}; see {where}.")
             unit_of[op] = number
     left = [name for name in placeable if name not in unit_of]

@@ -1,4 +1,4 @@
-"""What the counters of measured placements say, before anything is fitted.
+"""Costs read from the counters of measured placements, before anything is fitted.
 
 Op by op: the times on each device, the price of lost fusion, and of reorders at boundaries. What
 was never seen is guessed from its nearest neighbours: tensors of about that size, shape and role.
@@ -24,7 +24,7 @@ from hetero_lab.planning.cost_model import LostFusion, Reorder
 from hetero_lab.planning.observations import ENTERS, LEAVES, ExecutedNode, Observation
 from hetero_lab.planning.units import fused_pairs
 
-US_PER_BYTE = 1e-4  # 10 GB/s: what a tensor costs when nothing else is known
+US_PER_BYTE = 1e-4  # 10 GB/s: the cost of a tensor when nothing else is known
 _OTHER_ROLE = 3.0
 _NEAREST = 4  # examples that a guess is made of
 _MOST_SCALED = 4.0  # a guess for a large tensor takes at most so many times a small one's

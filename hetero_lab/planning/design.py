@@ -231,7 +231,7 @@ def cut_at(
 ) -> Affinity:
     """Return the ops ``before`` a cut on the first device and the others on the second one.
 
-    What that one does not support is on the other one, or on any device that does.
+    Ops that one does not support are on the other, or on any device that does.
     """
     device_of = {}
     for index in graph.placeable:

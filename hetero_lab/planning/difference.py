@@ -1,4 +1,4 @@
-"""Difference: what sets two placements apart, and where the predicted difference comes from.
+"""Difference between two placements, and where the predicted difference comes from.
 
 A difference is that of ``after`` minus that of ``before``, so that below 0 after is faster.
 Predictions are kept in whole nanoseconds, so that parts add up exactly.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -131,7 +131,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Difference:
-    """What differs between two placements of one model.
+    """Differences between two placements of one model.
 
     Attributes
     ----------
@@ -140,7 +140,7 @@ class Difference:
     moved
         Ops on another device.
     subgraph_changes, boundary_changes
-        What appears and vanishes.
+        Subgraphs and hand-overs that appear or vanish.
     predicted_parts
         Where the predicted difference comes from, largest first; they add up to it. None
         without costs.
@@ -149,7 +149,7 @@ class Difference:
     emulated
         Emulated device → the device that runs it.
     notes
-        What a reader should know about the comparison.
+        Caveats about the comparison.
     """
 
     graph: OpGraph
@@ -197,23 +197,21 @@ class Difference:
     @property
     def summary(self) -> pd.DataFrame:
         """Rows ``before``, ``after``, ``difference``: structure, predicted and measured latency."""
-        rows = [_side("before", self.before), _side("after", self.after)]
         counted = ["n_ops_moved", "n_subgraphs", "n_boundaries", "boundary_bytes"]
-        rows.append(
-            {
-                "placement": "difference",
-                "label": "after − before",
-                **_minus(rows[1], rows[0], counted[1:]),
-            }
-        )
-        for row, n in zip(rows, (0, 0, len(self.moved)), strict=True):
-            row["n_ops_moved"] = n
+        sides = [_structure(side.partition) for side in (self.before, self.after)]
+        minus = [new - old for old, new in zip(*sides, strict=True)]
         columns = ["placement", "label", *counted]
+        frame = _frame(
+            [
+                ("before", self.before.label, 0, *sides[0]),
+                ("after", self.after.label, 0, *sides[1]),
+                ("difference", "after − before", len(self.moved), *minus),
+            ],
+            columns,
+        )
         if self.predicted_parts is not None:
-            for row, side in zip(rows, (self.before, self.after), strict=False):
-                row["predicted_us"] = side.predicted_us
-            rows[2]["predicted_us"] = self.predicted_us
-            columns.append("predicted_us")
+            levels = [self.before.predicted_us, self.after.predicted_us]
+            frame["predicted_us"] = [*levels, self.predicted_us]
         if self.measurement is not None:
             timed = self.measurement
             values = [
@@ -221,40 +219,29 @@ class Difference:
                 (timed.after_us, *timed.after_ci95_us),
                 (timed.difference_us, timed.low_us, timed.high_us),
             ]
-            names = ["measured_us", "measured_ci95_low_us", "measured_ci95_high_us"]
-            for row, numbers in zip(rows, values, strict=True):
-                row.update(zip(names, numbers, strict=True))
-            columns += names
-        return _frame(rows, columns)
+            frame[["measured_us", "measured_ci95_low_us", "measured_ci95_high_us"]] = values
+        return frame
 
     @property
     def ops(self) -> pd.DataFrame:
         """The ops that move: ``op, op_type, before, after``, with costs their times."""
-        priced = self.predicted_parts is not None
+        columns = ["op", "op_type", "before", "after"]
+        if self.predicted_parts is None:
+            return _frame([(op.op, op.op_type, op.before, op.after) for op in self.moved], columns)
         rows = [
-            {
-                "op": op.op,
-                "op_type": op.op_type,
-                "before": op.before,
-                "after": op.after,
-                **(_times(op.before_ns or 0, op.after_ns or 0) if priced else {}),
-            }
+            (op.op, op.op_type, op.before, op.after, *_times(op.before_ns or 0, op.after_ns or 0))
             for op in self.moved
         ]
-        return _frame(rows, ["op", "op_type", "before", "after", *(_TIMES if priced else [])])
+        return _frame(rows, [*columns, *_TIMES])
 
     @property
     def devices(self) -> pd.DataFrame:
         """How many ops each device has: ``device, before, after, arrived, left``."""
         before, after = self.before.affinity.counts(), self.after.affinity.counts()
+        arrived = Counter(op.after for op in self.moved)
+        left = Counter(op.before for op in self.moved)
         rows = [
-            {
-                "device": device,
-                "before": before.get(device, 0),
-                "after": after.get(device, 0),
-                "arrived": sum(op.after == device for op in self.moved),
-                "left": sum(op.before == device for op in self.moved),
-            }
+            (device, before.get(device, 0), after.get(device, 0), arrived[device], left[device])
             for device in dict.fromkeys([*before, *after])
         ]
         return _frame(rows, ["device", "before", "after", "arrived", "left"])
@@ -262,46 +249,26 @@ class Difference:
     @property
     def subgraphs(self) -> pd.DataFrame:
         """The subgraphs that only one placement has: ``change, device, n_ops, ops``."""
-        rows = [
-            {
-                "change": change.change,
-                "device": change.device,
-                "n_ops": len(change.ops),
-                "ops": "\n".join(change.ops),
-            }
-            for change in self.subgraph_changes
-        ]
+        rows = [(c.change, c.device, len(c.ops), "\n".join(c.ops)) for c in self.subgraph_changes]
         return _frame(rows, ["change", "device", "n_ops", "ops"])
 
     @property
     def boundaries(self) -> pd.DataFrame:
         """Hand-overs that appear and vanish, with bytes; with costs their predicted time."""
-        prices = {
-            (part.name, part.device_before, part.device_after): part.difference_ns
-            for part in self.predicted_parts or ()
-            if part.kind == "boundaries"
-        }
-        rows = [
-            {
-                "tensor": change.tensor,
-                "source_device": change.source_device,
-                "target_device": change.target_device,
-                "n_bytes": change.n_bytes,
-                "change": change.change,
-                "n_before": change.n_before,
-                "n_after": change.n_after,
-                "difference_us": prices.get(
-                    (change.tensor, change.source_device, change.target_device), 0
-                )
-                / 1000.0,
-            }
-            for change in self.boundary_changes
-        ]
         columns = [
             "tensor", "source_device", "target_device", "n_bytes", "change", "n_before", "n_after",
         ]  # fmt: skip
-        priced = self.predicted_parts is not None
-        return _frame(rows, [*columns, *(["difference_us"] if priced else [])])
+        frame = _frame([[getattr(c, at) for at in columns] for c in self.boundary_changes], columns)
+        if self.predicted_parts is not None:
+            prices = {
+                (part.name, part.device_before, part.device_after): part.difference_ns / 1000.0
+                for part in self.predicted_parts
+                if part.kind == BOUNDARIES
+            }
+            # A hand-over whose price does not change is no part, so that it has no row there.
+            keys = [(c.tensor, c.source_device, c.target_device) for c in self.boundary_changes]
+            frame["difference_us"] = [prices.get(key, 0.0) for key in keys]
+        return frame
 
     @property
     def kinds(self) -> pd.DataFrame:
@@ -314,8 +281,8 @@ class Difference:
         """
         _ = self.priced  # says what is missing without costs
         before, after = self.before.kinds_ns or {}, self.after.kinds_ns or {}
-        rows = [{"kind": kind, **_times(before[kind], after[kind])} for kind in before]
-        rows.append({"kind": "total", **_times(sum(before.values()), sum(after.values()))})
+        rows = [(kind, *_times(before[kind], after[kind])) for kind in before]
+        rows.append(("total", *_times(sum(before.values()), sum(after.values()))))
         return _frame(rows, ["kind", *_TIMES])
 
     @property
@@ -328,14 +295,8 @@ class Difference:
             No costs were given.
         """
         rows = [
-            {
-                "kind": part.kind,
-                "name": part.name,
-                "before": part.device_before,
-                "after": part.device_after,
-                **_times(part.before_ns, part.after_ns),
-            }
-            for part in self.priced
+            (p.kind, p.name, p.device_before, p.device_after, *_times(p.before_ns, p.after_ns))
+            for p in self.priced
         ]
         # Of a boundary these are the devices that it leaves and enters, whichever placement has it.
         return _frame(rows, ["kind", "name", "before", "after", *_TIMES])
@@ -355,7 +316,7 @@ class Difference:
         rows: list[dict[str, Any]] = []
         predicted: dict[str, float] = {}
         if self.predicted_parts is not None:
-            of_ops = sum(p.difference_ns for p in self.priced if p.kind in ("ops", "lost fusion"))
+            of_ops = sum(p.difference_ns for p in self.priced if p.kind in (OPS, LOST_FUSION))
             whole = sum(p.difference_ns for p in self.priced)
             predicted = {"ops": of_ops / 1000.0, "rest": (whole - of_ops) / 1000.0}
             predicted["latency"] = whole / 1000.0
@@ -417,14 +378,14 @@ def change(difference_us: float) -> str:
 
 def part_name(part: Part) -> str:
     """Say what a part of a prediction is about, on one line."""
-    if part.kind == "ops":
+    if part.kind == OPS:
         return f"{shorten(part.name, 60)} on {part.device_after} instead of {part.device_before}"
-    if part.kind == "boundaries":
+    if part.kind == BOUNDARIES:
         where = f"{part.device_before} to {part.device_after}"
         return f"{shorten(part.name, 60)} crossing from {where}"
-    if part.kind == "subgraphs":
+    if part.kind == SUBGRAPHS:
         return f"subgraphs on {part.device_after}"
-    if part.kind == "spread memory":
+    if part.kind == SPREAD:
         return "memory spread over subgraphs"
     first, _, second = part.name.partition("\n")
     return f"fusion of {shorten(first, 40)} and {shorten(second, 40)}"
@@ -451,9 +412,7 @@ def _types(types: Counter[str]) -> str:
 
 
 def _structure_sentences(difference: Difference) -> Iterator[str]:
-    before, after = difference.before.partition, difference.after.partition
-    old = (before.n_subgraphs, len(before.boundaries), before.boundary_bytes)
-    new = (after.n_subgraphs, len(after.boundaries), after.boundary_bytes)
+    old, new = _structure(difference.before.partition), _structure(difference.after.partition)
     if old == new:
         yield f"Both have {_shape(*new)}."
     else:
@@ -655,26 +614,17 @@ def _ns(us: float) -> int:
     return round(us * 1000.0)
 
 
-def _times(before_ns: int, after_ns: int) -> dict[str, float]:
-    values = (before_ns, after_ns, after_ns - before_ns)
-    return {name: ns / 1000.0 for name, ns in zip(_TIMES, values, strict=True)}
+def _times(before_ns: int, after_ns: int) -> tuple[float, float, float]:
+    """Return before, after and their difference in µs, subtracted as whole nanoseconds."""
+    return before_ns / 1000.0, after_ns / 1000.0, (after_ns - before_ns) / 1000.0
 
 
-def _side(name: str, side: Side) -> dict[str, Any]:
-    return {
-        "placement": name,
-        "label": side.label,
-        "n_subgraphs": side.partition.n_subgraphs,
-        "n_boundaries": len(side.partition.boundaries),
-        "boundary_bytes": side.partition.boundary_bytes,
-    }
+def _structure(partition: Partition) -> tuple[int, int, int]:
+    """Return numbers of subgraphs and boundaries, and bytes of the boundaries."""
+    return partition.n_subgraphs, len(partition.boundaries), partition.boundary_bytes
 
 
-def _minus(after: dict[str, Any], before: dict[str, Any], keys: list[str]) -> dict[str, Any]:
-    return {key: after[key] - before[key] for key in keys}
-
-
-def _frame(rows: list[dict[str, Any]], columns: list[str]) -> pd.DataFrame:
+def _frame(rows: Sequence[Any], columns: list[str]) -> pd.DataFrame:
     import pandas as pd
 
     return pd.DataFrame(rows, columns=columns)

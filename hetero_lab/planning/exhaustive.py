@@ -1,7 +1,7 @@
 """The best placement of a small model, proven: all choices, the cheapest lower bound first.
 
 The bound of a choice is its pairwise part and the subgraphs that it has before cycles are cut.
-Choices are predicted in the order of their bounds until the next bound is no better than the
+Choices are predicted in the order of their bounds until the next bound does not beat the
 best prediction (branch and bound, Land and Doig 1960, with the whole tree in one array).
 """
 
@@ -24,7 +24,7 @@ _MOST_CELLS = 24_000_000
 
 @dataclass(frozen=True)
 class Best:
-    """The best choice found (None if none is valid) and what is proven about all of them."""
+    """The best choice found (None if none is valid) and the proven bound on all of them."""
 
     devices: np.ndarray | None
     value_ns: int

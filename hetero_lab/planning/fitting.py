@@ -96,7 +96,7 @@ def fit(
 def _of_layers(
     graph: OpGraph, devices: Sequence[str], layers: Sequence[tuple[str, ...]], parts: Parts
 ) -> Parts:
-    """Give layers of the same ops the same time on a device, the median of what they took.
+    """Give layers of the same ops the same time on a device, the median of their times.
 
     What a cut between them costs, fusion and layout included, is the boundary's.
     """
@@ -227,7 +227,7 @@ def _model(
 
 
 class _Features:
-    """What a placement's latency is linear in: one column a coefficient."""
+    """The terms in which latency is linear: one column for each coefficient."""
 
     def __init__(self, raw: CostModel, parts: Parts):
         # Free of all but a second of spread memory: of that, its share is left.

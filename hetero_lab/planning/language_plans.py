@@ -1,4 +1,4 @@
-"""Language models by layer: what each further layer on a device buys, and a plan for both phases.
+"""Language models by layer: the gain of each further layer on a device, and a plan for both phases.
 
 The placements looked at give each device one run of layers, in any order of the devices. That is
 what a memory limit asks for, and few enough to look at all of them: with two devices, twice as
@@ -42,7 +42,7 @@ _FOREVER = 1 << 62
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """The fastest placement with so many layers on a device, what it holds and what it takes."""
+    """The fastest placement with a number of layers on a device, its memory and its times."""
 
     n_blocks: int
     affinity: Affinity
@@ -51,13 +51,13 @@ class CurvePoint:
     tpot_ms: float
 
     def held_bytes(self, device: str) -> int:
-        """Return what a device holds."""
+        """Return the bytes that a device holds."""
         return next(held.total_bytes for held in self.memory if held.device == device)
 
 
 @dataclass(frozen=True)
 class BlockCurve:
-    """What each further layer on a device buys, as predicted.
+    """Predicted gain of each further layer on a device.
 
     Attributes
     ----------
@@ -66,9 +66,9 @@ class BlockCurve:
     points
         One for each number of layers for which something keeps to the limits.
     scenario
-        What is generated.
+        The tokens to generate.
     emulated
-        What each emulated device runs on.
+        Emulated device → the device that runs it.
     """
 
     device: str
@@ -123,11 +123,11 @@ class PhasePlan:
     prefill, decode
         The two placements. They may be the same.
     memory
-        What each device holds for both together.
+        Bytes that each device holds for both together.
     ttft_ms, tpot_ms
         Of the first token, and of each further one.
     move_ms
-        What handing the key-value cache over between the two costs, for the layers that are on
+        Cost of handing the key-value cache over between the two, for the layers that are on
         different devices; a copy as between subgraphs is assumed, it is not measured.
     one, one_ms
         The best placement for both phases, and the time of the scenario with it; ``None`` and
@@ -188,7 +188,7 @@ class PhasePlan:
 def block_curve(
     costs: CostModel, *, device: str | None = None, memory_limit: MemoryLimit | None = None
 ) -> BlockCurve:
-    """Predict what each further layer of a language model on a device buys.
+    """Predict the gain of each further layer of a language model on a device.
 
     For every number of layers on the device, the fastest placement is taken in which each device
     has one run of layers; its memory is counted at the length of the scenario's context.
@@ -417,7 +417,8 @@ def _best_pair(
     best_ns = _FOREVER if one is None else int(together[one])
     by_rest = every[np.argsort(rest_ns[every], kind="stable")]
     for prefill in every[np.argsort(first_ns[every], kind="stable")].tolist():
-        # Nothing that comes now can be better, or no decode placement from some on.
+        # Both lists are sorted, so once a prompt placement leaves no time for any decode
+        # placement, neither does any later one: the search ends without looking at all pairs.
         n_better = int(np.searchsorted(rest_ns[by_rest], best_ns - first_ns[prefill]))
         if n_better == 0:
             break
@@ -452,7 +453,7 @@ def _cache_bytes(graph: OpGraph, blocks: np.ndarray, n_devices: int) -> np.ndarr
 class _Runs:
     """One model in every placement in which each device has one run of layers, or none.
 
-    What is before the first layer goes with it, what is after the last one with that.
+    Ops before the first layer go with it, ops after the last one with that.
     """
 
     costs: CostModel
@@ -576,7 +577,7 @@ class _Phases:
         return self.step.held_bytes(is_held).sum(axis=2) + boundaries
 
     def move_ns(self, prefill: int, others: np.ndarray) -> np.ndarray:
-        """Return what handing the key-value cache of the prompt to ``others`` costs."""
+        """Return the cost of handing the key-value cache of the prompt to ``others``."""
         objective, choices = self.step.costs.objective, self.step.choices
         share = self.scenario.prompt_tokens / self.scenario.context_tokens
         table = MemoryTable.of(self.step.costs.graph)
@@ -602,7 +603,7 @@ class _Phases:
         )
 
     def memory_of_both(self, prefill: int, decode: int) -> tuple[DeviceMemory, ...]:
-        """Count what each device holds of two placements, what both hold once."""
+        """Count the bytes each device holds for two placements, shared ones once."""
         if prefill == decode:
             return self.point(prefill, 0).memory
         held = self.step.is_held

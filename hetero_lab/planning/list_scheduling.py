@@ -1,6 +1,6 @@
 """A placement for the parallel executor: list scheduling over units, judged by simulation.
 
-List scheduling (HEFT) puts each planning unit where it ends first. What really runs are
+List scheduling (HEFT) puts each planning unit where it ends first. The executor runs
 subgraphs, units of one device merged, so that its choice is simulated as the executor would run
 it, beside the greedy choice, each single device and the plan for latency. The best two are
 improved by moving subgraphs, branches and units; the best of all is the plan.
@@ -49,10 +49,10 @@ class SchedulePlan:
     method
         How it was found.
     baselines
-        What the greedy choice, each single device, the plan for latency and list scheduling
-        itself are predicted to take side by side; ``regret_us`` is never negative.
+        Predictions for the greedy choice, each single device, the plan for latency and list
+        scheduling itself, with subgraphs side by side; ``regret_us`` is never negative.
     emulated
-        What each emulated device runs on.
+        Emulated device → the device that runs it.
     guessed_from
         Names of the models whose costs these were guessed from; empty if they were measured.
     """
@@ -140,7 +140,7 @@ def list_scheduling(graph: OpGraph, costs: CostModel, *, budget_s: float = 20.0)
 def schedule_tasks(graph: TaskGraph) -> Schedule:
     """Place each task where it ends first, the one farthest from the end first.
 
-    A task can begin on a device when what it reads has arrived there; the transfer runs beside
+    A task can begin on a device once its inputs have arrived there; the transfer runs beside
     other work. It may go into a gap that tasks placed earlier left (insertion). The first of
     the devices on which it ends at the same time is taken. (Topcuoglu, Hariri and Wu 2002: HEFT.)
     """
@@ -198,7 +198,7 @@ def _gap(taken: list[tuple[float, float]], ready: float, time: float) -> float:
 
 
 def unit_tasks(costs: CostModel) -> TaskGraph:
-    """Return the planning units of a cost model as tasks, and what passes between them as edges.
+    """Return the planning units of a cost model as tasks, and the tensors between them as edges.
 
     An edge holds all tensors from one unit to another. Between different devices it costs their
     hand-over, the fusion that is lost, and a subgraph on the receiving device. A model's input

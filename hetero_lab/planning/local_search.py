@@ -1,7 +1,7 @@
 """Local repair: move units and whole subgraphs as long as the prediction gets better.
 
-Planners minimise the pairwise part. What it does not see, a subgraph's own cost and the cuts
-that HETERO adds, is repaired here on the real prediction. A move is worth predicting if its
+Planners minimise the pairwise part. It does not see a subgraph's own cost and the cuts that
+HETERO adds; these are repaired here on the real prediction. A move is worth predicting if its
 exact pairwise difference, less the subgraphs that it may save, is a gain. Where no move helps
 any more, kicks look further away.
 """
@@ -21,7 +21,8 @@ from hetero_lab.planning.memory import Pools, excess_bytes
 from hetero_lab.planning.objective import LATENCY, PlacementCost
 from hetero_lab.planning.pairwise import PairTerm, Pairwise, TensorTerm
 
-_PATIENCE = 1500  # moves that promise nothing and are tried all the same
+# Moves without a pairwise gain that are tried all the same: one may spare a cut of HETERO's.
+_PATIENCE = 1500
 _MOST_KICKS = 40
 _KICK_WORK = 1_000_000  # kicks × units × nodes; counted, not timed, so that plans repeat
 
@@ -49,7 +50,7 @@ def repair(
     deadline: float,
     patience: int = _PATIENCE,
 ) -> Placed:
-    """Climb from a placement to one that no single move makes better.
+    """Climb from a placement to one that no single move improves.
 
     Parameters
     ----------
@@ -62,7 +63,7 @@ def repair(
     deadline
         When to stop, as ``clock.now()`` tells it.
     patience
-        How many moves to try that promise nothing.
+        How many moves to try that have no pairwise gain.
     """
     moves = _Moves(pairwise, objective)
     best = start
@@ -91,7 +92,7 @@ def kick(
     pools: Pools,
     deadline: float,
 ) -> Placed:
-    """Move patches of neighbours at random and repair, keeping what is better.
+    """Move patches of neighbours at random and repair, keeping improvements.
 
     Iterated local search (Lourenço, Martin and Stützle 2003). Arguments as in :func:`repair`.
     """
@@ -150,7 +151,7 @@ def squeeze(
     devices = range(pairwise.n_devices)
     moves = [(g, d) for g in groups for d in devices if pairwise.allowed[g, d].all()]
     best, left = start, excess(start)
-    since = 0  # moves tried since one was good
+    since = 0  # moves tried since the last that helped
     for units, device in itertools.cycle(moves):
         if left == 0:
             return best

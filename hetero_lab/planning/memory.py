@@ -1,4 +1,4 @@
-"""What each device holds of a model, and limits to it.
+"""Memory that each device needs for a model, and limits to it.
 
 Counted, for each device, are weights as they are stored, once for each subgraph that uses them;
 states, such as a key-value cache; and tensors between subgraphs, where they are made and once for
@@ -44,7 +44,7 @@ class Pool(NamedTuple):
     boundaries: bool = True
 
     def held_bytes(self, held: np.ndarray) -> int:
-        """Return what they hold together, of what each does, shape ``[devices, 3]``."""
+        """Return the bytes they hold together, given those of each, shape ``[devices, 3]``."""
         return int(held[list(self.devices), : 3 if self.boundaries else 2].sum())
 
 
@@ -53,7 +53,7 @@ Pools: TypeAlias = "Mapping[Pool, int]"  # bytes
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """What a device has to hold of a model: ``blocks`` is a range, empty if it has none."""
+    """Bytes that a device has to hold of a model: ``blocks`` is a range, empty if it has none."""
 
     device: str
     blocks: str

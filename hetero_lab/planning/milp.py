@@ -195,7 +195,7 @@ class _Program:
                 self._add(variables[None], factors, -np.inf, 1.0 if limit else 0.0)
 
     def _held(self, device: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return what is 1 for each constant and state that a device holds, and their bytes."""
+        """Return variables that are 1 for constants and states on a device, and their bytes."""
         if device not in self.held:
             terms = [term for term in self.pairwise.held if term.n_bytes[device]]
             variables = np.zeros(len(terms), dtype=np.int64)
@@ -208,7 +208,7 @@ class _Program:
         return self.held[device]
 
     def _handed(self, device: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return what is 1 for each tensor that a device sends or receives, and their bytes."""
+        """Return variables that are 1 for tensors a device sends or receives, and their bytes."""
         if device not in self.boundaries:
             n = self.pairwise.n_devices
             others = [d for d in range(n) if d != device]
@@ -224,6 +224,8 @@ class _Program:
         return self.boundaries[device]
 
     def _at_least(self, variable: int, others: Sequence[int]) -> None:
+        # Nothing gains from a larger variable, so it can be the maximum of the others, which are
+        # 0 or 1 in a solution. It need not be a whole number itself: HiGHS never branches on it.
         pairs = np.array([[variable, other] for other in others])
         self._add(pairs, np.tile([1.0, -1.0], (len(others), 1)), 0.0, np.inf)
 
@@ -246,7 +248,10 @@ class _Program:
         self._minimise_most(device, variable, size / whole)
 
     def _minimise_most(self, device: np.ndarray, variable: np.ndarray, load: np.ndarray) -> None:
-        """Set as the cost the largest sum of loads of a device."""
+        """Set as the cost the largest sum of loads of a device.
+
+        A new variable is at least each device's sum; minimising it makes it the largest.
+        """
         n = self.pairwise.n_devices
         most = int(self._variables(np.array([np.inf]))[0])
         self.rows.append((device + self.n_rows, variable, load))

@@ -94,6 +94,8 @@ class _Network:
             return
         if price == 0:
             return
+        # Any user on the other side pulls the node there through its uncuttable edge, so that
+        # the priced edge is cut once however many users follow.
         node, self.n_nodes = self.n_nodes, self.n_nodes + 1
         if forward:
             self.add(maker, node, price)
@@ -108,7 +110,8 @@ class _Network:
     def cut(self) -> np.ndarray:
         """Return which nodes are on the source's side of a minimum cut."""
         tails, heads, capacities = self._both_ways()
-        # Everything that can be cut is a cut, so no flow is larger.
+        # All edges together, those from the source, and those into the sink are cuts each, and no
+        # flow exceeds a cut.
         bound = sum(capacity or 0 for capacity in self.capacities)
         bound = min(
             bound,
@@ -124,6 +127,8 @@ class _Network:
             passed = np.asarray(flow[tails, heads], dtype=np.int64).ravel()
             capacities = capacities - (passed << shift)
             reached = self._reached(tails, heads, capacities >> shift)
+            # Capacity left across this cut bounds the flow still possible in the dropped digits.
+            # So the next round drops fewer, until none are dropped and the cut is exact.
             if not shift:
                 return reached
             bound = int(capacities[reached[tails] & ~reached[heads]].sum())

@@ -50,7 +50,7 @@ class Crossing:
 
 @dataclass(frozen=True, eq=False)
 class PlacementCost:
-    """What a placement costs, part by part."""
+    """Cost of a placement, part by part."""
 
     ids: np.ndarray  # the subgraph of each node
     real: np.ndarray  # whether a subgraph is compiled; a lone constant is not
@@ -169,7 +169,7 @@ class Objective:
         return self.terms.devices
 
     def spread_ns(self, n_subgraphs: np.ndarray | int) -> np.ndarray:
-        """Return what spread memory costs with so many subgraphs."""
+        """Return the cost of spread memory for numbers of subgraphs."""
         more = np.maximum(np.asarray(n_subgraphs) - 1, 0)
         return self.most_spread_ns * more // (more + _HALF_SPREAD)
 
@@ -217,7 +217,7 @@ class Objective:
         return has
 
     def evaluate(self, devices: np.ndarray) -> PlacementCost:
-        """Predict the partition of a placement and add up what it costs.
+        """Predict the partition of a placement and add up its costs.
 
         Parameters
         ----------

@@ -50,7 +50,7 @@ class Observation:
     first_us: float | None = None
 
     def slower(self, factor: float) -> Observation:
-        """Return what would have been measured on a machine that is slower by a factor."""
+        """Return the observation of a machine that is slower by a factor."""
         return replace(
             self,
             measured_us=self.measured_us * factor,

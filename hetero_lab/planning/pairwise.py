@@ -2,7 +2,7 @@
 
 A choice gives each unit the number of a device. Its cost is the sum of the units' times, of
 each tensor once per receiving device other than the one that makes it, and of lost fusion
-between units on different devices, in nanoseconds. What lies within a unit costs nothing.
+between units on different devices, in nanoseconds. Tensors within a unit cost nothing.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class HeldTerm:
 
 @dataclass(frozen=True, eq=False)
 class Pairwise:
-    """Units, what they cost where, and what binds them to each other.
+    """Units, their cost on each device, and the terms that bind them to each other.
 
     ``allowed`` says for each (unit, device) whether it may be there.
     """
@@ -284,7 +284,7 @@ def _tensor_terms(objective: Objective) -> tuple[TensorTerm, ...]:
 
 
 def _to_others(leave_ns: np.ndarray) -> np.ndarray:
-    """Return what leaving each device costs for each (source device, target device)."""
+    """Return the cost of leaving each device for each (source device, target device)."""
     return np.where(np.eye(len(leave_ns), dtype=bool), 0, leave_ns[:, None])
 
 

@@ -84,12 +84,12 @@ def plan(
     pin
         Device by pattern (``re.search`` in an op's name).
     budget_s
-        About when to stop; the plan then says what is proven.
+        About when to stop; the plan then has the bound proven so far.
     executor
         ``"hetero"``, or ``"parallel"`` for :class:`hetero_lab.ParallelExecutor`: its plan is for
         the latency of one request and takes no limits and pins.
     solver
-        What chooses, instead of what the size of the problem suggests: ``"milp"``, or the name of
+        The solver to use instead of the one that suits the size: ``"milp"``, or the name of
         a solver that another package brings. Its choice alone is repaired.
     progress
         Show how long it takes, if it takes more than two seconds.
@@ -103,13 +103,12 @@ def plan(
     Raises
     ------
     ArgumentError
-        ``costs`` is no cost model, there is no such executor, or the arguments are those of the
+        ``costs`` is not a cost model, there is no such executor, or the arguments are those of the
         other one.
     PlanError
         The cost model is of another model or knows one device only, there is no such solver or
-        what it returns is no choice, an op is supported
-        nowhere, pins contradict each other, nothing fits the memory limit, or time runs out
-        before anything is found.
+        it returns no valid choice, an op is supported nowhere, pins contradict each other,
+        nothing fits the memory limit, or time runs out before anything is found.
 
     Examples
     --------

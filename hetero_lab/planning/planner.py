@@ -53,12 +53,12 @@ _SURCHARGES = (0.5, 1.0, 2.0)  # of a subgraph's cost, added to each hand-over
 _TIGHTENINGS = 8
 _MOST_STARTS = 6
 _EVEN_SHARE = 0.3  # of the time, for the most even placement
-_UNEVEN = 1.05  # times what the fullest device has to hold is even enough
+_UNEVEN = 1.05  # times the least that the fullest device can hold is even enough
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """What HETERO's greedy choice or a single device is predicted to take.
+    """Prediction for HETERO's greedy choice or a single device.
 
     ``regret_us`` is how much more than the plan that is. It is negative where the baseline
     breaks a limit that the plan keeps to.
@@ -82,7 +82,7 @@ class Plan:
         ``"latency"``; ``"throughput"``: the time between two requests that follow each other
         through the devices; or ``"balanced_memory"``: latency where weights are spread evenly.
     predicted_us
-        What the cost model predicts for ``affinity``.
+        Prediction of the cost model for ``affinity``.
     lower_bound_us
         No placement that keeps to the limits is predicted to take less.
     baselines

@@ -89,7 +89,7 @@ class Predictor:
 
 @dataclass(frozen=True, slots=True)
 class UnitShare:
-    """What the ops of a unit take on one device; a torn unit has one share a device."""
+    """Time of the ops of a unit on one device; a torn unit has one share a device."""
 
     unit: int
     device: str

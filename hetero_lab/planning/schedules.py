@@ -126,8 +126,8 @@ def arranged(
     sources
         For each task, those whose output it reads.
     transfer_us
-        What lies between the end of a source and the moment a task can read its output, for
-        (source, task). Nothing, if it is left out.
+        Time between the end of a source and the moment a task can read its output, for
+        (source, task); by default 0.
     """
     # The sort is stable: tasks that take no time stay behind what they wait for.
     ordered = sorted(entries, key=lambda e: (e.start_us, e.end_us))
@@ -194,7 +194,7 @@ def run_partition(costs: CostModel, devices: np.ndarray, partition: Partition) -
     devices
         Number of the device of every node.
     partition
-        What the executor compiles; it says where every node is.
+        The partition that the executor compiles; it says where every node is.
     """
     work = work_ns(costs, devices, partition).tolist()
     sources = _sources(costs, partition)

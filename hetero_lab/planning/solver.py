@@ -1,4 +1,4 @@
-"""What a solver is: a function from the pairwise problem to a choice of devices."""
+"""Solver: a function from the pairwise problem to a choice of devices."""
 
 from __future__ import annotations
 
