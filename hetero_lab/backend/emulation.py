@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
 import openvino as ov
 
 from hetero_lab.backend.core import keep
@@ -49,27 +50,13 @@ class EmulatedDevice:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data from which :meth:`from_json` makes the same specification."""
-        return {
-            "name": self.name,
-            "base": self.base,
-            "supported": None if self.supported is None else sorted(self.supported),
-            "unsupported": sorted(self.unsupported),
-            "properties": plain(self.properties),
-            "contrast": plain(self.contrast),
-        }
+        as_text = replace(self, properties=plain(self.properties), contrast=plain(self.contrast))
+        return msgspec.to_builtins(as_text, order="deterministic")  # sets become sorted lists
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> EmulatedDevice:
         """Make the specification that :meth:`to_json` wrote."""
-        supported = data["supported"]
-        return cls(
-            name=data["name"],
-            base=data["base"],
-            supported=None if supported is None else frozenset(supported),
-            unsupported=frozenset(data["unsupported"]),
-            properties=dict(data["properties"]),
-            contrast=dict(data["contrast"]),
-        )
+        return msgspec.convert(data, cls)
 
 
 def plugin_of(spec: EmulatedDevice) -> tuple[str, str]:

@@ -9,7 +9,7 @@ from small_models import chain
 import hetero_lab as hl
 from hetero_lab.backend.core import scratch_core
 from hetero_lab.backend.properties import check_properties
-from hetero_lab.errors import ArgumentError, HeteroLabError, PropertyError
+from hetero_lab.errors import PropertyError
 from hetero_lab.model.read import prepare
 
 HINT = "INFERENCE_PRECISION_HINT"
@@ -111,12 +111,6 @@ def test_an_unknown_key_is_named_with_those_that_there_are(core, key, says):
 def test_properties_are_a_mapping(core, properties):
     with pytest.raises(PropertyError, match="are a mapping"):
         check_properties("CPU", properties, core=core)
-
-
-def test_a_property_error_is_a_value_error():
-    assert issubclass(PropertyError, ArgumentError)
-    assert issubclass(PropertyError, ValueError)
-    assert issubclass(PropertyError, HeteroLabError)
 
 
 def test_a_check_leaves_no_trace(core):

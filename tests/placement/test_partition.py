@@ -22,7 +22,9 @@ from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import (
+    Displacement,
     Partition,
+    displacements,
     partition_from_json,
     partition_to_json,
     predict,
@@ -273,3 +275,43 @@ def test_a_big_model_is_predicted():
     # Each r but the first begins a subgraph; a goes with its r or is one by itself.
     partition = predict(graph, affinity)
     assert partition.n_subgraphs == 600
+
+
+# -- ops that are not on their preferred device ------------------------------------------------
+
+NAMES = ("a", "b", "c", "d", "e")
+
+
+def displaced(able, **devices):
+    graph = prepare(chain(*NAMES)).graph
+    affinity = Affinity.from_graph(graph, lambda name: devices.get(name, "GPU"))
+    return displacements(predict(graph, affinity), able)
+
+
+def test_what_is_refused_is_a_cause_and_what_goes_along_a_consequence():
+    able = {"GPU": set(NAMES) - {"b"}, "CPU": set(NAMES)}
+    assert displaced(able, b="CPU") == {"b": Displacement("GPU", True)}
+    both = displaced(able, b="CPU", c="CPU")
+    assert both == {"b": Displacement("GPU", True), "c": Displacement("GPU", False, ("b",))}
+    assert str(both["b"]) == "GPU cannot run it"
+    assert str(both["c"]) == "GPU can run it; it goes along with 'b'"
+
+
+def test_a_choice_is_neither():
+    able = {"GPU": set(NAMES) - {"b"}, "CPU": set(NAMES)}
+    assert displaced(able, b="CPU", d="CPU") == {"b": Displacement("GPU", True)}
+    assert displaced({"GPU": set(NAMES), "CPU": set(NAMES)}, d="CPU") == {}
+    assert displaced({"CPU": set(NAMES)}, b="CPU") == {}  # of GPU nothing is known
+
+
+def test_of_three_devices_the_first_that_could_is_named():
+    able = {"NPU": {"c"}, "GPU": {"c", "d"}, "CPU": set(NAMES)}
+    here = displaced(able, c="CPU", d="CPU", e="CPU")
+    assert here == {
+        "a": Displacement("NPU", True),
+        "b": Displacement("NPU", True),
+        "c": Displacement("NPU", False, ("e",)),
+        "d": Displacement("GPU", False, ("e",)),
+        "e": Displacement("NPU", True),
+    }
+    assert displaced(able, a="GPU", b="GPU", c="GPU", d="GPU")["e"] == Displacement("NPU", True)

@@ -147,7 +147,7 @@ def test_a_made_model_that_is_not_the_known_one_is_not_kept(
     light_model: bytes, empty_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(googlenet_graph, "GAIN", 1.0)
-    with pytest.raises(SampleError, match="not made as it should be"):
+    with pytest.raises(SampleError, match="not the expected one"):
         samples.sample_path("googlenet_graph")
     assert not (empty_cache / "googlenet_graph").exists()
 
