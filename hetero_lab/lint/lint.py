@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class FoundSet(Protocol):
     """Ops that are wrong together on a device; ``damage`` is the error of the outputs.
 
-    ``minimal`` if none of them can be left out; ``refusal`` is what the device says if it does not
+    ``minimal`` if none of them can be left out; ``refusal`` is the device's message if it does not
     run them.
     """
 
@@ -151,7 +151,7 @@ def lint(
         wrong.given.affinity.check_model(bound.graph)
     found = find_problems(bound.graph, affinity, able, costs)
     if placed is not None and placed.direct:
-        # Compiled as a whole: there is no partition to complain about.
+        # Compiled as a whole, so no finding about a partition applies.
         found = [finding for finding in found if finding.rule == SLOW_DEVICE]
     if wrong is not None:
         partition = predict(bound.graph, affinity) if placed is None else partition_of(placed)

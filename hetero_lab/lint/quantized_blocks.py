@@ -42,7 +42,7 @@ class Block:
 
     ``quantizers`` are the FakeQuantize ops that its inputs come from, or where the inputs are
     stored as int8 the ops that dequantise them; ``between`` are the ops on the way, ``origins``
-    the FakeQuantize ops before a dequantisation with what turns their output into int8. All in
+    the FakeQuantize ops before a dequantisation with the ops that convert to int8. All in
     topological order.
     """
 

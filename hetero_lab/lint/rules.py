@@ -144,8 +144,8 @@ def torn_state(context: LintContext) -> Iterator[Draft]:
             gone=together(path),
             slack=None,
             weight=np.inf,
-            stuck="No single move brings it together: put all of it, and what lies between its "
-            "ops, on one device that supports it.",
+            stuck="No single move brings it together: put all of it, and the ops between its "
+            "ends, on one device that supports them.",
         )
 
 

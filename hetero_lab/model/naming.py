@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 _NUMBERED = re.compile(r"^[A-Za-z]\w*_\d+$", re.ASCII)
-_NUMBER = re.compile(rb"_\d")  # what every numbered name has in it
+_NUMBER = re.compile(rb"_\d")  # part of every numbered name
 _IN_A_NAME = frozenset(byte for byte in range(256) if re.match(rb"\w", bytes([byte])))
 
 

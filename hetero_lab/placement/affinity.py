@@ -361,7 +361,7 @@ class Affinity(Mapping[str, str]):
         return self.onto(prepare(variant).graph)
 
     def onto(self, graph: OpGraph) -> Affinity:
-        """Do what :meth:`carried_to` does with the graph of a variant."""
+        """Do as :meth:`carried_to`, given the graph of a variant."""
         return Affinity.from_graph(graph, _carried_devices(self._devices, graph))
 
     @checked

@@ -197,8 +197,8 @@ class ConvexityRepair:
                 cuts.append(crossing)
             else:
                 unsure.append(crossing)
-        # What is still unsure needs the exact set of entries that reach a node through other
-        # subgraphs. That walk over the graph is the expensive part, so it comes last.
+        # The unsure ones need the exact set of entries that reach a node through other subgraphs.
+        # That walk over the graph is the expensive part, so it comes last.
         if unsure:
             closing = self._closing_bits(
                 independent, depends, bits, own, max(u for _, _, u in unsure)

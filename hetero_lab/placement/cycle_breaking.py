@@ -123,7 +123,7 @@ class CycleBreaking:
             self.cut[edge] = 1
 
     def _state(self) -> bytes:
-        """Return a digest of the cyclic nodes, and of which of their edges are cut."""
+        """Return a digest of the cyclic nodes and of their cut edges."""
         cyclic, cut = np.frombuffer(self.cyclic, bool), np.frombuffer(self.cut, bool)
         relevant = cut & (cyclic[self.top.source] | cyclic[self.top.target])
         return hashlib.blake2b(cyclic.tobytes() + relevant.tobytes(), digest_size=16).digest()
@@ -140,7 +140,7 @@ class CycleBreaking:
         return edges
 
     def _cut_out(self, node: int) -> list[int]:
-        """Cut all inputs of a node and update what that changes; return the cut edges."""
+        """Cut all inputs of a node and update the changed state; return the cut edges."""
         ins, outs, cut = self.top.ins, self.top.outs, self.cut
         edges = [(edge, producer, node) for edge, producer in ins[node] if not cut[edge]]
         new = [edge for edge, _ in self.top.all_ins[node] if not cut[edge]]
@@ -230,7 +230,7 @@ class CycleBreaking:
         return new
 
     def _update_components(self, subgraph: int, parts: list[int]) -> list[int]:
-        """Update the component of a subgraph that fell apart; return what is no longer cyclic.
+        """Update the component of a subgraph that fell apart; return the now acyclic ones.
 
         Before the cut, every subgraph of the component reached the one that fell apart and was
         reached from it; so now each reaches some part and is reached from some part. The

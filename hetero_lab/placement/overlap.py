@@ -22,7 +22,7 @@ from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, partition_of_split, predict, torn_path
 
 _GROUP_MARK = "\x00"  # between a device and a level
-# What a subgraph costs, in multiply-adds or bytes: 20 to 50 µs of one core.
+# The cost of a subgraph, in multiply-adds or bytes: 20 to 50 µs of one core.
 WORK_OF_A_SUBGRAPH = 1e6
 
 
@@ -91,7 +91,7 @@ class _OverlapGroup:
 
 
 def _blocks(graph: OpGraph, coarse: Partition) -> list[_OverlapGroup]:
-    """Split the subgraphs of a partition as far as it pays."""
+    """Split the subgraphs of a partition wherever it pays."""
     home = coarse.home
     devices = [subgraph.device for subgraph in coarse.subgraphs]
     bit = {index: 1 << number for number, index in enumerate(graph.placeable)}

@@ -2,7 +2,7 @@
 
 The rule is that of OpenVINO's HETERO plugin (``SubgraphCollector``, 2026.4; Apache-2.0, see
 NOTICE), reimplemented: neighbours of equal affinity merge; while some subgraph depends on itself
-through another one, it is split at the inputs that close the cycle; what is still cyclic is
+through another one, it is split at the inputs that close the cycle; remaining cycles are
 split node by node inside the strongly connected components (``subgraph_collector``). Constants
 are copied, never cut, but one constant that two parts of a device share joins them.
 """
@@ -75,7 +75,7 @@ class Wiring:
 class Partition:
     """The subgraphs in execution order and the boundaries between them.
 
-    ``observed`` tells whether this is what the runtime compiled or only predicted. ``home`` is
+    ``observed`` tells whether the runtime compiled it, or it is only predicted. ``home`` is
     the subgraph of every node of the graph in its order, -1 for constants that are copied to
     their users; it is empty where that is not known.
     """
@@ -193,7 +193,7 @@ def predict(graph: OpGraph, affinity: Affinity) -> Partition:
 
 
 def partition_of_split(graph: OpGraph, affinity: Affinity, ids: np.ndarray) -> Partition:
-    """Do what :func:`predict` does, given the subgraph number of every node."""
+    """Do as :func:`predict`, given the subgraph number of every node."""
     top = topology(graph)
     cut = ids[top.source] != ids[top.target]
     return _collect(graph, _devices(graph, affinity), Split(cut, ids))

@@ -2,7 +2,7 @@
 
 The rule (OpenVINO's class of the same name, see NOTICE): neighbours on one device merge; each
 subgraph that depends on itself through another one is cut at the inputs that close the cycle
-(``convexity``); what is still cyclic is cut node by node (``cycle_breaking``).
+(``convexity``); remaining cycles are cut node by node (``cycle_breaking``).
 """
 
 from __future__ import annotations

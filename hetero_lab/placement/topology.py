@@ -224,7 +224,7 @@ def separated_parts(
 
 
 def _two_sides(around: Adjacency, cut: Sequence[int], producer: int, user: int) -> list[list[int]]:
-    """Do what :func:`separated_parts` does for one cut, the usual case: search from both ends."""
+    """Do as :func:`separated_parts` for one cut, the usual case: search from both ends."""
     side, other_side = [producer], [user]
     seen, other_seen = {producer}, {user}
     at = other_at = 0

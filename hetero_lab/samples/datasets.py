@@ -62,7 +62,7 @@ class Metric:
     Attributes
     ----------
     name
-        What it measures, for tables.
+        The name of the measure, for tables.
     correct
         Takes the model's outputs and the label; returns whether the answer is right.
     """

@@ -47,7 +47,7 @@ def with_weights(light_model: bytes) -> bytes:
     shapes = {name: _int64_values(initializers.pop(source)) for name, source in made.items()}
     for name in [name for name in initializers if name.endswith("_b_0")]:
         shapes[name] = _dimensions(initializers.pop(name))
-    tensors = list(initializers.values())  # what is left: shapes of the two Reshapes
+    tensors = list(initializers.values())  # only the shapes of the two Reshapes are left
     tensors += [onnx_wire.tensor(n, _draw(bits, n, shape)) for n, shape in sorted(shapes.items())]
 
     inputs = [v for v in onnx_wire.messages(graph, _INPUT) if onnx_wire.strings(v, 1) == [INPUT]]
