@@ -21,7 +21,6 @@ from hetero_lab.samples import (
 from hetero_lab.samples.catalogue import datasets_dir
 from hetero_lab.samples.datasets import Dataset, dataset
 
-DRAWN = ("page_orientation", "ppocr_cls", "ppocr_rec")
 SIZES = {
     "digits": (200, 597),
     "magika": (100, 500),
@@ -35,8 +34,6 @@ SIZES = {
 @pytest.fixture
 def data(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Dataset:
     """A data set, without what would need the model's files."""
-    if request.param in DRAWN:
-        pytest.importorskip("PIL")
     if request.param == "blazeface":
         pytest.importorskip("skimage")
     classes = {"magika": tuple(sorted(set(file_types.TYPES.values()))), "ppocr_rec": ("a", "b")}
