@@ -160,9 +160,8 @@ def read_picture(
             "channel: give one."
         )
     image = _opened(path).convert("L" if into.n_channels == 1 else "RGB")
-    pixels = np.asarray(_FITS[how.fit](image, into), np.float32).reshape(
-        -1, _fitted_width(image, into, how), into.n_channels
-    )
+    fitted = _FITS[how.fit](image, into)
+    pixels = np.asarray(fitted, np.float32).reshape(fitted.height, fitted.width, into.n_channels)
     if how.bgr:
         pixels = pixels[..., ::-1]
     dtype = _DTYPES[into.element_type]
@@ -172,12 +171,6 @@ def read_picture(
     whole = np.zeros((into.height, into.width, into.n_channels), dtype)
     whole[:, : values.shape[1]] = values
     return np.ascontiguousarray(whole if into.channels_last else whole.transpose(2, 0, 1))[None]
-
-
-def _fitted_width(image: Image.Image, into: PictureInput, how: Preprocessing) -> int:
-    if how.fit != "line":
-        return into.width
-    return min(into.width, max(1, math.ceil(into.height * image.width / image.height)))
 
 
 def _stretched(image: Image.Image, into: PictureInput) -> Image.Image:
@@ -204,6 +197,7 @@ def _cropped(image: Image.Image, into: PictureInput) -> Image.Image:
 
 
 def _as_line(image: Image.Image, into: PictureInput) -> Image.Image:
+    # A picture that is wider than the input is squeezed, as PP-OCR does it.
     width = min(into.width, max(1, math.ceil(into.height * image.width / image.height)))
     return image.resize((width, into.height), Image.Resampling.BILINEAR)
 
