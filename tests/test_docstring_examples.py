@@ -23,7 +23,9 @@ SLOW = {
     "optimize",
     "plan",
     "quantize",
+    "read_wrong",
     "recover_accuracy",
+    "verify",
 }
 # What has no example: errors, and what needs a file of the user's or a language model.
 WITHOUT = {

@@ -1,13 +1,11 @@
-"""What the runtime says it compiled: the header of an exported HETERO model.
+"""The partition that the runtime compiled: the header of an exported HETERO model.
 
-It tells devices and wiring of the submodels, not their ops. Those are known where the header
+It lists devices and wiring of the submodels, not their ops. These are known where the header
 matches the predicted partition.
 """
 
 from __future__ import annotations
 
-import contextlib
-import io
 import xml.etree.ElementTree as ET
 from collections import Counter
 from dataclasses import dataclass
@@ -17,13 +15,12 @@ import openvino as ov
 
 from hetero_lab.errors import warn
 from hetero_lab.placement.partition import Boundary, Partition, Subgraph, Wiring, reordered
-
-_BEGIN, _END = b"<hetero", b"</hetero>"
+from hetero_lab.runtime.run_frozen import header_text
 
 
 @dataclass(frozen=True)
 class ExportHeader:
-    """What the runtime says of a compiled HETERO model, in execution order of the submodels.
+    """The header of a compiled HETERO model, in execution order of the submodels.
 
     ``inputs`` and ``outputs`` map the model's to (submodel, its input or output); ``edges``
     maps (submodel, input) to (submodel, output).
@@ -58,20 +55,14 @@ def observe(compiled: ov.CompiledModel, predicted: Partition) -> tuple[Partition
 
 def read_header(compiled: ov.CompiledModel) -> ExportHeader | None:
     """Read the header of an exported HETERO model; ``None`` if it cannot be exported."""
-    header = _HeaderOnly()
-    # The export ends in an error where the stream takes no more, or, without a header, where the
-    # device does not have EXPORT_IMPORT.
-    with contextlib.suppress(Exception):
-        compiled.export_model(header)
-    return parse_header(header.getvalue())
+    return parse_header(header_text(compiled))
 
 
-def parse_header(raw: bytes) -> ExportHeader | None:
+def parse_header(text: str) -> ExportHeader | None:
     """Read the XML that an exported HETERO model begins with; ``None`` if there is none."""
-    start, end = raw.find(_BEGIN), raw.find(_END)
-    if start < 0 or end < 0:
+    if not text:
         return None
-    root = ET.fromstring(raw[start : end + len(_END)])
+    root = ET.fromstring(text)
 
     def pairs(tag: str) -> tuple[tuple[int, int], ...]:
         return tuple(
@@ -94,15 +85,6 @@ def parse_header(raw: bytes) -> ExportHeader | None:
         outputs=pairs("outputs_to_submodels_outputs"),
         edges=edges,
     )
-
-
-class _HeaderOnly(io.BytesIO):
-    """Takes an export up to the end of its header and refuses the weights that follow."""
-
-    def write(self, data: Any) -> int:
-        if _END in self.getvalue():
-            raise BufferError("the header is whole")
-        return super().write(data)
 
 
 def match_header(header: ExportHeader, predicted: Partition) -> list[int] | None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -29,35 +31,18 @@ Verdict = Literal["equal", "rounding", "different", "not a number"]
 TOLERANCE = {"f32": 1e-3, "f16": 2e-2, "bf16": 1.5e-1, "i8": 3e-1, "u8": 3e-1}
 _HINT = "INFERENCE_PRECISION_HINT"
 _LONG_NAMES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
-# What these ops read in 8 bits, they pass on in 8 bits.
 _FEW_BITS = frozenset({"i8", "u8", "i4", "u4", "i2", "u2", "nf4"})
-_KEEPS_VALUES = frozenset(
-    [
-        "AvgPool",
-        "Clamp",
-        "Concat",
-        "DepthToSpace",
-        "Gather",
-        "MaxPool",
-        "Pad",
-        "ReduceMax",
-        "Relu",
-        "Reshape",
-        "ShuffleChannels",
-        "Slice",
-        "SpaceToDepth",
-        "Split",
-        "Squeeze",
-        "StridedSlice",
-        "Transpose",
-        "Unsqueeze",
-        "VariadicSplit",
-    ]
-)
+# These ops pass 8-bit values on in 8 bits.
+_KEEPS_VALUES = frozenset({
+    "AvgPool", "Clamp", "Concat", "DepthToSpace", "Gather", "MaxPool", "Pad", "ReduceMax", "Relu",
+    "Reshape", "ShuffleChannels", "Slice", "SpaceToDepth", "Split", "Squeeze", "StridedSlice",
+    "Transpose", "Unsqueeze", "VariadicSplit",
+})  # fmt: skip
 _ROUNDING_FACTOR = 2.0
 _LARGE = 1e100
-_KEPT = 32
+_MOST_BYTES = 256 << 20  # of outputs of references that are kept for another time
 _kept: OrderedDict[tuple[str, str, str, str], tuple[np.ndarray, ...]] = OrderedDict()
+_kept_lock = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +51,8 @@ class Agreement:
 
     ``relative_error`` is the Euclidean norm of the difference over that of the reference;
     ``argmax_agreement`` the share of equal arg-max positions along the last axis. ``verdict`` is
-    ``equal`` within f32's tolerance, ``rounding`` within that of the executed ``precision``,
-    ``different`` beyond, ``not a number`` where only one of the two is NaN.
+    ``equal`` within f32's tolerance, ``rounding`` within that of the executed ``precision``, and
+    ``different`` beyond; it is ``not a number`` where only one of the two is NaN.
     """
 
     output: str
@@ -91,11 +76,35 @@ def reference_outputs(
     DeviceError
         No single device here supports the whole model.
     """
-    placed = reference_placement(bound, precision)
-    key = (bound.fingerprint, str(placed.devices), precision, digest_of(arrays))
-    kept = keep_reference(key, lambda: tuple(compile_placed(placed)(list(arrays)).values()))
-    # The fingerprint does not cover the names of outputs, so they are this model's own.
-    return dict(zip(bound.output_names, kept, strict=True))
+    return Reference(bound, precision)(arrays)
+
+
+class Reference:
+    """A model on one real device in one precision, compiled when it is first needed.
+
+    Raises
+    ------
+    DeviceError
+        No single device here supports the whole model.
+    """
+
+    def __init__(self, bound: BoundModel, precision: str = "f32"):
+        self.bound = bound
+        self._precision = precision
+        self._placed = reference_placement(bound, precision)
+
+    def __call__(self, arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the outputs for inputs in the model's order."""
+        digest = digest_of(arrays)
+        key = (self.bound.fingerprint, str(self._placed.devices), self._precision, digest)
+        kept = keep_reference(key, lambda: tuple(self.compiled(list(arrays)).values()))
+        # The fingerprint does not cover the names of outputs, so they are this model's own.
+        return dict(zip(self.bound.output_names, kept, strict=True))
+
+    @cached_property
+    def compiled(self) -> CompiledPlacement:
+        """The compiled model."""
+        return compile_placed(self._placed)
 
 
 def reference_placement(
@@ -123,13 +132,19 @@ def reference_placement(
 def keep_reference(
     key: tuple[str, str, str, str], make: Callable[[], tuple[np.ndarray, ...]]
 ) -> tuple[np.ndarray, ...]:
-    """Return copies of the outputs of a reference, which is run if it is not known yet."""
-    if key not in _kept:
-        _kept[key] = make()
-        while len(_kept) > _KEPT:
-            _kept.popitem(last=False)
-    _kept.move_to_end(key)
-    return tuple(array.copy() for array in _kept[key])
+    """Return copies of the outputs of a reference, which is run unless they are kept already."""
+    with _kept_lock:
+        found = _kept.get(key)
+    if found is None:
+        found = make()
+    with _kept_lock:
+        _kept[key] = found
+        _kept.move_to_end(key)
+        total = sum(array.nbytes for outputs in _kept.values() for array in outputs)
+        while total > _MOST_BYTES and len(_kept) > 1:
+            _, dropped = _kept.popitem(last=False)
+            total -= sum(array.nbytes for array in dropped)
+    return tuple(array.copy() for array in found)
 
 
 def compare_with_reference(
@@ -165,7 +180,7 @@ def compare_with_reference(
 
 
 def _forgive(agreement: Agreement, tolerance: float) -> Agreement:
-    # A result that is off by its own size is no rounding, however bad the precision is.
+    # An error as large as the result itself is never rounding, however low the precision.
     tolerance = max(agreement.tolerance, min(tolerance, 1.0))
     if agreement.verdict == "different" and agreement.relative_error <= tolerance:
         return replace(agreement, tolerance=tolerance, verdict="rounding")
@@ -182,7 +197,7 @@ def compare(
 
 
 def executed_precision(rows: Sequence[Counter], compiled: CompiledPlacement) -> str:
-    """Return the lowest precision that was executed, or asked for if no counters tell."""
+    """Return the lowest precision that was executed, or without counters that was asked for."""
     return lowest_precision(rows, compiled.placed.graph, _asked_precisions(compiled))
 
 
@@ -263,11 +278,11 @@ def _compare_one(name: str, output: np.ndarray, expected: np.ndarray, precision:
         verdict: Verdict = "equal" if same else "different"
         return Agreement(name, gap, gap, gap, 1.0 - gap, 1.0 - gap, precision, tolerance, verdict)
     a, b = output.astype(np.float64).ravel(), expected.astype(np.float64).ravel()
-    # What is not finite has to be so in the same places.
+    # Infinities and NaNs have to be in the same places.
     finite = np.isfinite(a) & np.isfinite(b)
     odd_ones_agree = bool(np.array_equal(a[~finite], b[~finite], equal_nan=True))
     a, b = a[finite], b[finite]
-    # Values near the end of f64 would overflow in sums of squares.
+    # Sums of squares overflow with values near the largest f64, so scale them down first.
     unit = max(1.0, float(np.abs(np.concatenate([a, b])).max(initial=0.0)) / _LARGE)
     a, b = a / unit, b / unit
     gap = np.abs(a - b)

@@ -141,7 +141,7 @@ def observe(directory: str | os.PathLike[str], options: Mapping[str, Any]) -> di
         seen["devices"] = {name: _full_name(core, name) for name in dict.fromkeys(names)}
         seen["step"] = "compile"
         compiled = _compile(core, directory, plan)
-        seen["header"] = _header(compiled)
+        seen["header"] = header_text(compiled)
         seen["execution_devices"] = list(compiled.get_property("EXECUTION_DEVICES"))
         seen["step"] = "outputs"
         seen["outputs"] = [_infer(compiled, plan, inputs)[0] for inputs in _requests(directory)]
@@ -183,10 +183,12 @@ def _full_name(core: ov.Core, name: str) -> str:
     return ""
 
 
-def _header(compiled: ov.CompiledModel) -> str:
-    """Return the XML that HETERO's export begins with: the submodels and how they are wired."""
+def header_text(compiled: ov.CompiledModel) -> str:
+    """Return the XML that HETERO's export begins with, which wires the submodels; empty without."""
     stream = _HeaderOnly()
-    with contextlib.suppress(Exception):  # it takes no more than the header
+    # The export ends in an error: the stream takes no more than the header, without the weights;
+    # or the device cannot export.
+    with contextlib.suppress(Exception):
         compiled.export_model(stream)
     raw = stream.getvalue()
     start, end = raw.find(b"<hetero"), raw.find(b"</hetero>")

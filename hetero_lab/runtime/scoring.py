@@ -1,9 +1,7 @@
-"""What a compiled placement answers to examples, judged and compared with f32."""
+"""The answers of a compiled placement to examples, judged and compared with f32."""
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -12,17 +10,11 @@ import numpy as np
 
 from hetero_lab.backend.bound import BoundModel
 from hetero_lab.errors import ArgumentError, HeteroLabError, names_at_hand, shorten
-from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.placement import Placement, resolve
-from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed
-from hetero_lab.runtime.inputs import bind_inputs, digest_of
-from hetero_lab.runtime.reference import compare, reference_device
+from hetero_lab.runtime.compiled import CompiledPlacement
+from hetero_lab.runtime.inputs import bind_inputs
+from hetero_lab.runtime.reference import Reference, compare
 
 Correct: TypeAlias = Callable[[Mapping[str, np.ndarray], Any], bool]
-
-_MOST_BYTES = 256 << 20  # of f32 outputs that are kept for another time
-_kept: OrderedDict[tuple[str, str, str], tuple[np.ndarray, ...]] = OrderedDict()
-_kept_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -43,49 +35,9 @@ class Answer:
     top1_agreement: float
 
 
-class F32Reference:
-    """The model on one real device in f32; its outputs are kept for as long as the process lives.
-
-    Raises
-    ------
-    DeviceError
-        No single device here supports the whole model.
-    """
-
-    def __init__(self, bound: BoundModel):
-        self.bound = bound
-        self.device = reference_device(bound)
-        self._compiled: CompiledPlacement | None = None
-
-    def __call__(self, arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the outputs for inputs in the model's order; not to be written into."""
-        key = (self.bound.fingerprint, self.device, digest_of(arrays))
-        with _kept_lock:
-            found = _kept.get(key)
-            if found is not None:
-                _kept.move_to_end(key)
-        if found is None:
-            found = tuple(self.compiled(arrays).values())
-            _keep(key, found)
-        return dict(zip(self.bound.output_names, found, strict=True))
-
-    @property
-    def compiled(self) -> CompiledPlacement:
-        """The model, compiled when it is first needed."""
-        if self._compiled is None:
-            placement = Placement(
-                Affinity.on_one(self.bound.graph, self.device),
-                label="f32",
-                device_properties={self.device: {"INFERENCE_PRECISION_HINT": "f32"}},
-                direct=True,
-            )
-            self._compiled = compile_placed(resolve(self.bound, placement))
-        return self._compiled
-
-
 def judge(
     run: CompiledPlacement,
-    reference: F32Reference,
+    reference: Reference,
     examples: Iterable[Any],
     *,
     correct: Correct | None,
@@ -141,7 +93,7 @@ def count_right(
     return right
 
 
-def check_labels(reference: F32Reference, examples: Sequence[Any], correct: Correct) -> None:
+def check_labels(reference: Reference, examples: Sequence[Any], correct: Correct) -> None:
     """Raise ArgumentError for a label that does not fit the outputs, which are inferred once."""
     outputs: dict[str, np.ndarray] = {}
     for number, example in enumerate(examples):
@@ -226,12 +178,3 @@ def _parts(example: Any, number: int, is_labelled: bool) -> tuple[Any, Any]:
 
 def _has_nan(arrays: Iterable[np.ndarray]) -> bool:
     return any(a.dtype.kind == "f" and bool(np.isnan(a).any()) for a in arrays)
-
-
-def _keep(key: tuple[str, str, str], outputs: tuple[np.ndarray, ...]) -> None:
-    with _kept_lock:
-        _kept[key] = outputs
-        total = sum(array.nbytes for kept in _kept.values() for array in kept)
-        while total > _MOST_BYTES and len(_kept) > 1:
-            _, dropped = _kept.popitem(last=False)
-            total -= sum(array.nbytes for array in dropped)

@@ -443,9 +443,9 @@ def test_the_longest_path_goes_first_however_many_requests_there_were(monkeypatc
     inputs = [np.ones((1, 8), np.float32)]
     with hl.ParallelExecutor(model, affinity) as executor:
         home = executor.partition.subgraph_of
-        for _ in range(5000):
+        for _ in range(500):
             executor(inputs)
-        spans = [s for s in executor.timeline if s.request == 4999]
+        spans = [s for s in executor.timeline if s.request == 499]
     order = [span.subgraph for span in sorted(spans, key=lambda span: span.start_s)]
     assert order[0] == home["path0"]
 

@@ -17,7 +17,8 @@ from hetero_lab.model.read import Source
 from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve
 from hetero_lab.progress import Progress
 from hetero_lab.runtime.compiled import compile_placed
-from hetero_lab.runtime.scoring import Answer, Correct, F32Reference, judge
+from hetero_lab.runtime.reference import Reference
+from hetero_lab.runtime.scoring import Answer, Correct, judge
 from hetero_lab.samples.datasets import Dataset, Metric
 from hetero_lab.statistics import PairedDrop, paired_drop, wilson_interval
 from hetero_lab.tables import html_table, write_csv
@@ -275,7 +276,7 @@ def evaluate_placed(
 ) -> Evaluation:
     """Do as :func:`evaluate` does, with a placement and data that are bound and read already."""
     examples, correct, name, output = data
-    exact, run = F32Reference(reference), compile_placed(placed)
+    exact, run = Reference(reference), compile_placed(placed)
     answers: list[Answer] = []
     with (
         Progress("evaluate", show=progress, total=len(examples), unit="examples") as bar,

@@ -188,7 +188,7 @@ def _compile(seen: ObservedRun) -> ContractPart:
 def _partition(contract: Contract, seen: ObservedRun) -> ContractPart:
     if not seen.execution_devices:
         return ContractPart("partition", UNKNOWN, "it was not compiled")
-    then, now = (parse_header(text.encode()) for text in (contract.header, seen.header))
+    then, now = (parse_header(text) for text in (contract.header, seen.header))
     if then is None or now is None:
         # Compiled without HETERO, or by a release that does not tell.
         if sorted(contract.execution_devices) != sorted(seen.execution_devices):

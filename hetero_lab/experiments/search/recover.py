@@ -54,7 +54,8 @@ from hetero_lab.placement.placement import Placement, resolve
 from hetero_lab.planning.cost_model import CostModel, expect_costs
 from hetero_lab.planning.planner import plan_graph
 from hetero_lab.runtime.compiled import compile_placed
-from hetero_lab.runtime.scoring import F32Reference, judge
+from hetero_lab.runtime.reference import Reference
+from hetero_lab.runtime.scoring import judge
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.samples.datasets import Dataset, Examples
 from hetero_lab.tables import Tables, html_table, write_csv
@@ -416,7 +417,7 @@ class _Recovery:
         self.max_drop = max_drop
         self.began_s = watch.elapsed_s
         self.examples = list(data.calibration[:_MOST_EXAMPLES])
-        self.reference = F32Reference(bound)
+        self.reference = Reference(bound)
         self.able = supported_ops(bound, fast)
         self.whole = Affinity.on_one(bound.graph, accurate)
         self.chunks: tuple[Chunk, ...] = chunks_of(costs, fast, accurate, MOST_CHUNKS)

@@ -12,7 +12,8 @@ from hetero_lab.experiments.accuracy.evaluate import Evaluation, ReadData, accur
 from hetero_lab.experiments.sweep.records import Accuracy, AnyRecord, Trial, Turn
 from hetero_lab.progress import Progress
 from hetero_lab.runtime.compiled import compile_placed
-from hetero_lab.runtime.scoring import Answer, F32Reference, check_labels, judge
+from hetero_lab.runtime.reference import Reference
+from hetero_lab.runtime.scoring import Answer, check_labels, judge
 
 _ERRORS = ("relative_error", "cosine", "top1_agreement")
 _FLAGS = ("right", "reference_right", "is_nan", "reference_is_nan")
@@ -42,7 +43,7 @@ class SweepData:
     ):
         self.examples, self.correct, self.metric, self.output = data
         self.models = models
-        self.reference = F32Reference(next(iter(models.values())))
+        self.reference = Reference(next(iter(models.values())))
         self._judge(self.reference.compiled, self.examples[:1])
         if self.correct is not None:
             check_labels(self.reference, self.examples, self.correct)
