@@ -341,15 +341,7 @@ def until_interrupted(call: Callable[..., Any], *args: Any, **options: Any) -> A
 
 
 def check_targets(given: Namespace) -> None:
-    """Raise before anything is run, if a file or directory of the options cannot be written.
-
-    Raises
-    ------
-    OutputPathError
-        A target cannot be written.
-    ArgumentError
-        The name of an affinity's file tells no format.
-    """
+    """Raise before anything is run, if a file or directory of the options cannot be written."""
     asked = {name: value for name, value in vars(given).items() if value is not None}
     if not asked.get("affinity_out", ".json").lower().endswith((".json", ".csv")):
         text = shorten(given.affinity_out)
@@ -396,10 +388,8 @@ def warnings_to(show: Callable[[str], object]) -> Iterator[None]:
         before = warnings.showwarning
 
         def handle(message: Any, category: Any, *rest: Any, **more: Any) -> None:
-            if issubclass(category, HeteroLabWarning):
-                show(f"Note: {message}")
-            else:
-                before(message, category, *rest, **more)
+            ours = issubclass(category, HeteroLabWarning)
+            show(f"Note: {message}") if ours else before(message, category, *rest, **more)
 
         warnings.showwarning = handle
         yield

@@ -7,18 +7,17 @@ import shutil
 import sys
 import tarfile
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hetero_lab as hl
 from hetero_lab.cli.commands import until_interrupted
-from hetero_lab.errors import names_at_hand
 from hetero_lab.experiments.search.advice import Judged
 from hetero_lab.experiments.search.candidates import remedied_label
 from hetero_lab.samples.catalogue import datasets_dir
 from hetero_lab.tables import make_directory, number, write_csv
-from hetero_lab.terminal import columns, count_of
+from hetero_lab.terminal import columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,55 +37,39 @@ _RECORDED_COLUMNS = [
 ]  # fmt: skip
 _COURSE = "notebooks/13_what_to_deploy.ipynb"
 
-Say = Callable[[str], object]
 
-
-def run(directory: str, say: Say) -> Advice:
+def run(directory: str) -> Advice:
     """Advise on the bundled model, tell it line by line, write a page of figures and deploy.
 
-    Parameters
-    ----------
-    directory
-        Where the files go; made if it is missing.
-    say
-        Takes each line.
-
-    Returns
-    -------
-    Advice
-        Where Ctrl-C interrupted it, nothing is deployed.
+    Where Ctrl-C interrupted the advice, nothing is deployed.
     """
     model, data = hl.load(MODEL), hl.dataset(DATA)
-    say(f"What to deploy of {MODEL}, a small classifier of handwritten digits with branches?")
-    say("\n1. The devices")
-    devices = _devices(say)
-    say(f"\n2. What could be deployed on them, measured in turns in at most {BUDGET_S:g} s")
+    print(f"What to deploy of {MODEL}, a small classifier of handwritten digits with branches?")
+    print("\n1. The devices")
+    devices = _devices()
+    print(f"\n2. What could be deployed on them, measured in turns in at most {BUDGET_S:g} s")
     advice = until_interrupted(
-        hl.advise,
-        model,
-        devices,
-        data=data,
-        budget_s=BUDGET_S,
-        isolate=False,
+        hl.advise, model, devices, data=data, budget_s=BUDGET_S, isolate=False
     )
-    say(_indented(_candidates(advice.summary)))
-    say(
-        "   A ratio below 1 is faster than the first. The slow ones are dropped after a short race;"
-    )
-    say("   the others are measured longer, and quantised to int8, in a final.")
+    print(_indented(_candidates(advice.summary)))
+    print("   A ratio below 1 is faster than the first. The slow are dropped after a short race;")
+    print("   the others are measured longer, and quantised to int8, in a final.")
     split = _split(advice)
     if split is not None:
-        say("\n3. Why a split costs, and what lint found to do about it")
-        say(_indented(_remedy(*split)))
-    say("\n4. The answer")
-    _say_filled(advice.verdict, say)
+        print("\n3. Why a split costs, and what lint found to do about it")
+        both = [candidate.row for candidate in split]
+        measured = both if all(row.latency is not None for row in both) else None
+        before, after = (candidate.placement for candidate in split)
+        print(_indented(str(hl.explain(model, before, after, profiles=measured))))
+    print("\n4. The answer")
+    _print_filled(advice.verdict)
     recorded, verdict = recorded_advice()
-    say(f"\n5. Beside it, not measured here: recorded on {_RECORDED_ON}")
+    print(f"\n5. Beside it, not measured here: recorded on {_RECORDED_ON}")
     first = recorded.iloc[0]
     when, version = first["measured_at"][:10], first["openvino_version"].partition("-")[0]
-    say(_indented(_candidates(recorded)))
-    say(f"   The same model, on {when} with OpenVINO {version}:")
-    _say_filled(verdict, say)
+    print(_indented(_candidates(recorded)))
+    print(f"   The same model, on {when} with OpenVINO {version}:")
+    _print_filled(verdict)
 
     target = make_directory(directory)
     write_csv(target / "candidates.csv", advice.summary)
@@ -107,14 +90,14 @@ def run(directory: str, say: Say) -> Advice:
     if not advice.interrupted:
         advice.deploy(deployed)
         files.append([str(deployed), "what is advised, with its contract; run.py runs it"])
-    say("\n6. Where to look")
-    say(_indented(columns(files)))
-    say("\nNext")
-    say(_indented(_next_steps(None if advice.interrupted else deployed)))
+    print("\n6. Where to look")
+    print(_indented(columns(files)))
+    print("\nNext")
+    print(_indented(_next_steps(None if advice.interrupted else deployed)))
     return advice
 
 
-def _devices(say: Say) -> list[str]:
+def _devices() -> list[str]:
     """Return the devices here; with none beside the CPU, a second one is emulated on it."""
     table = hl.devices()
     table = table[table["available"] & (table["emulated_on"] == "")]
@@ -124,10 +107,10 @@ def _devices(say: Say) -> list[str]:
         hl.emulate(EMULATED, unsupported=UNSUPPORTED)
         names = [EMULATED, *names]
         rows.append([EMULATED, f"emulated; cannot run {', '.join(sorted(UNSUPPORTED))}"])
-    say(_indented(columns(rows)))
+    print(_indented(columns(rows)))
     if EMULATED in names:
-        say(f"   {EMULATED} is emulated: it is the CPU under a second name, on the same cores.")
-        say("   What runs where and what a boundary costs is real; its speed is the CPU's.")
+        print(f"   {EMULATED} is emulated: it is the CPU under a second name, on the same cores.")
+        print("   What runs where and what a boundary costs is real; its speed is the CPU's.")
     return names
 
 
@@ -171,31 +154,6 @@ def _split(advice: Advice) -> tuple[Judged, Judged] | None:
     return next(((own, other) for own, other in pairs if other is not None), None)
 
 
-def _remedy(automatic: Judged, remedied: Judged) -> str:
-    before, after = automatic.placement.affinity, remedied.placement.affinity
-    moved = after.diff(before)
-    lines = []
-    for name, candidate in (("as HETERO splits it", automatic), ("remedied", remedied)):
-        part = hl.partition(candidate.bound.prepared, candidate.placement)
-        rows = [["SUBGRAPH", "DEVICE", "OPS", "FROM … TO"]]
-        for subgraph in part.subgraphs:
-            first, last = subgraph.ops[0], subgraph.ops[-1]
-            span = first if first == last else f"{first} … {last}"
-            rows.append([str(subgraph.index), subgraph.device, str(len(subgraph.ops)), span])
-        boundaries = count_of(len(part.boundaries), "boundary")
-        sent = f"{boundaries}, {part.boundary_bytes:,} bytes"
-        lines.append(f"{name}: {count_of(part.n_subgraphs, 'subgraph')}, {sent}")
-        lines.append(columns(rows))
-    to = ", ".join(sorted(set(moved["after"])))
-    lines.insert(2, f"Moved to {to}: {names_at_hand(list(moved['op']), 8)}")
-    ratios = [c.row.series.ratio for c in (automatic, remedied)]
-    if ratios[0] is not None and ratios[1] is not None:
-        saved = 1.0 - ratios[1][0] / ratios[0][0]
-        word = "less" if saved > 0 else "more"
-        lines.append(f"Roughly measured, the remedied split takes {abs(saved):.1%} {word} time.")
-    return "\n".join(lines)
-
-
 def _next_steps(deployed: Path | None) -> str:
     lab, program = _program("jupyter"), _program("hetero-lab")
     here = Path(_COURSE).exists()  # a wheel does not bring the notebooks
@@ -219,9 +177,9 @@ def _program(name: str) -> str:
     return str(beside.relative_to(Path.cwd()) if beside.is_relative_to(Path.cwd()) else beside)
 
 
-def _say_filled(text: str, say: Say) -> None:
+def _print_filled(text: str) -> None:
     for sentence in text.splitlines():
-        say(_indented(textwrap.fill(sentence, _WIDTH, break_on_hyphens=False)))
+        print(_indented(textwrap.fill(sentence, _WIDTH, break_on_hyphens=False)))
 
 
 def _indented(text: str) -> str:

@@ -129,7 +129,7 @@ def _run(arguments: Sequence[str]) -> int:
 def _demo(given: argparse.Namespace) -> Any:
     from hetero_lab.cli import demo
 
-    return demo.run(given.directory, say=print)
+    return demo.run(given.directory)
 
 
 _EXAMPLES = """

@@ -216,18 +216,12 @@ def plan_lines(planned: Planned) -> Iterator[str]:
 
 
 def _baselines(planned: Planned) -> str:
-    from hetero_lab.planning.planner import GREEDY
-
-    plan = planned.plan
     predicted = "GUESSED µs" if planned.costs.guessed_from else "PREDICTED µs"
     rows = [["PLACEMENT", predicted, "AGAINST THE PLAN"]]
-    rows.append(["plan", number(plan.predicted_us), ""])
-    rows.append(["lower bound", number(plan.lower_bound_us), ""])
-    for baseline in plan.baselines:
-        ratio = baseline.predicted_us / plan.predicted_us - 1.0 if plan.predicted_us else 0.0
-        # In HETERO's own choice each op goes to the first device that can run it.
-        label = f"{GREEDY} (automatic)" if baseline.label == GREEDY else baseline.label
-        rows.append([label, number(baseline.predicted_us), f"{ratio:+.1%}"])
+    us = planned.plan.predicted_us
+    for row in planned.plan.to_frame().to_dict("records"):
+        ratio = f"{row['predicted_us'] / us - 1.0:+.1%}" if us and row["label"] != "plan" else ""
+        rows.append([row["label"], number(row["predicted_us"]), ratio])
     return columns(rows)
 
 
