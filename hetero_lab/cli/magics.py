@@ -132,22 +132,22 @@ class HeteroMagics(Magics):
 
     def _affinity(self, name: str | None) -> Any:
         """Return the placement that a variable holds or names a file of, else the name."""
-        value = None if name is None else self._namespace.get(name)
+        value = self._namespace.get(name or "")
         if value is None:
             return name
-        if isinstance(value, hl.Placement):
-            return value if value.label else replace(value, label=name)
         if isinstance(value, str | os.PathLike):
             value = values.read_affinity(value)
-        if not isinstance(value, hl.Affinity):
+        if isinstance(value, hl.Affinity):
+            value = hl.Placement(value)
+        if not isinstance(value, hl.Placement):
             raise ArgumentError(
                 f"The variable {name} is no Affinity or Placement, but {type(value).__name__}."
             )
-        return hl.Placement(value, label=str(name))
+        return value if value.label else replace(value, label=str(name))
 
     def _costs(self, name: str | None) -> Any:
         """Return the variable of that name if it is a cost model, else the name of a file."""
-        value = None if name is None else self._namespace.get(name)
+        value = self._namespace.get(name or "")
         return value if isinstance(value, hl.CostModel) else name
 
 

@@ -126,11 +126,6 @@ def advise_text(given: Namespace, advice: Any) -> str:
     return "\n".join([said, *verify])
 
 
-def apply_text(given: Namespace, profile: Profile) -> str:
-    """Report the profile of a stored placement."""
-    return profile.report(tables=given.table, counters=False)
-
-
 def freeze_text(_: Namespace, target: Path) -> str:
     """Say how to run a frozen placement."""
     run = shlex.join(["python", str(target / "run.py")])
@@ -140,28 +135,17 @@ def freeze_text(_: Namespace, target: Path) -> str:
     )
 
 
-def noise_text(given: Namespace, noise: Any) -> str:
-    """Say how much compiles differ."""
-    return f"Two compiles of one placement on {given.device} differ by {noise}."
-
-
-def support_lines(table: pd.DataFrame) -> list[str]:
-    """Say which op types each device cannot run."""
+def support_text(given: Namespace, table: pd.DataFrame) -> str:
+    """Say which op types each device cannot run, or list every op."""
     lines, ops = [], count_of(len(table), "op")
-    for device in table.columns.drop(["op", "op_type"]):
+    names = list(table.columns.drop(["op", "op_type"]))
+    for device in names:
         refused = table.loc[~table[device], "op_type"].value_counts()
         types = ", ".join(f"{n} {t}" for t, n in refused.head(_MOST_TYPES).items())
         more = f" and {len(refused) - _MOST_TYPES} more types" * (len(refused) > _MOST_TYPES)
         some = f"{len(table) - refused.sum()} of {ops}; not: {types}{more}"
         lines.append(f"{device} can run {some if len(refused) else f'all {ops}'}.")
-    return lines
-
-
-def support_text(given: Namespace, table: pd.DataFrame) -> str:
-    """Say which op types each device cannot run, or list every op."""
-    lines = support_lines(table)
     if given.table:
-        names = table.columns.drop(["op", "op_type"])
         marks = {True: "yes", False: "no"}
         rows = [["OP", "TYPE", *names]]
         for row in table.to_dict("records"):
