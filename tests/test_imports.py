@@ -24,6 +24,7 @@ LAYERS = [
         "fetch",
         "interrupts",
         "progress",
+        "result",
         "statistics",
         "tables",
         "terminal",

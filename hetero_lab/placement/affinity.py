@@ -33,9 +33,9 @@ from hetero_lab.model.blocks import device_by_block, find_blocks
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.model.read import Source, prepare
 from hetero_lab.placement.priorities import Priorities
+from hetero_lab.result import Framed
 from hetero_lab.tables import (
     SCHEMA_VERSION,
-    html_table,
     read_csv,
     read_flat_json,
     read_json,
@@ -61,7 +61,7 @@ class Node:
     leader: str
 
 
-class Affinity(Mapping[str, str]):
+class Affinity(Framed, Mapping[str, str]):
     """The device of every node of a model: an immutable mapping name → device.
 
     Two affinities are equal if they give every node the same device. Make one with
@@ -236,9 +236,9 @@ class Affinity(Mapping[str, str]):
         counts = ", ".join(f"{device}: {n}" for device, n in self.counts().items())
         return f"Affinity({len(self.ops)} ops; {counts})"
 
-    def _repr_html_(self) -> str:
+    def _shown(self) -> Mapping[str, pd.DataFrame]:
         frame = self.to_frame()
-        return html_table(frame.loc[frame["node"].isin(self.ops), :], caption=repr(self))
+        return {"": frame.loc[frame["node"].isin(self.ops), :]}
 
     @property
     def nodes(self) -> tuple[Node, ...]:

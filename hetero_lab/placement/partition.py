@@ -23,7 +23,7 @@ from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve
 from hetero_lab.placement.subgraph_collector import Split, SubgraphCollector
 from hetero_lab.placement.topology import topology
-from hetero_lab.tables import html_table
+from hetero_lab.result import Framed
 from hetero_lab.terminal import count_of
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Wiring:
 
 
 @dataclass(frozen=True)
-class Partition:
+class Partition(Framed):
     """The subgraphs in execution order and the boundaries between them.
 
     ``observed`` tells whether the runtime compiled it, or it is only predicted. ``home`` is
@@ -120,9 +120,6 @@ class Partition:
 
         rows = [(s.index, s.device, len(s.ops), "\n".join(s.ops)) for s in self.subgraphs]
         return pd.DataFrame(rows, columns=["subgraph", "device", "n_ops", "ops"])
-
-    def _repr_html_(self) -> str:
-        return html_table(self.to_frame(), caption=repr(self))
 
 
 def partition(model: Source, placement: PlacementLike, *, core: ov.Core | None = None) -> Partition:

@@ -25,7 +25,8 @@ from hetero_lab.planning.memory import (
     memory_pools,
     pools_text,
 )
-from hetero_lab.tables import bytes_text, html_table
+from hetero_lab.result import Framed
+from hetero_lab.tables import bytes_text
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -35,7 +36,7 @@ _MOST_SPLITS = 20_000  # ways to divide blocks between devices that are tried
 
 
 @dataclass(frozen=True)
-class BlockFit:
+class BlockFit(Framed):
     """A placement by block that keeps to memory limits, and what each device holds of it.
 
     Examples
@@ -65,9 +66,6 @@ class BlockFit:
         columns = ["device", "blocks", "weight_bytes", "state_bytes", "boundary_bytes"]
         rows = [[getattr(held, c) for c in columns] + [held.total_bytes] for held in self.memory]
         return pd.DataFrame(rows, columns=[*columns, "total_bytes"])
-
-    def _repr_html_(self) -> str:
-        return html_table(self.to_frame(), caption=repr(self))
 
 
 def fit_blocks(

@@ -27,7 +27,8 @@ from hetero_lab.planning.cost_terms import (
 )
 from hetero_lab.planning.objective import Objective
 from hetero_lab.planning.prediction import Prediction, Predictor, breakdown
-from hetero_lab.tables import SCHEMA_VERSION, html_table, read_json, write_json
+from hetero_lab.result import Framed
+from hetero_lab.tables import SCHEMA_VERSION, read_json, write_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,7 +59,7 @@ class ValidationRow:
 
 
 @dataclass(frozen=True)
-class CostModel(CostTerms):
+class CostModel(Framed, CostTerms):
     """Costs of one model on some devices, what they hold for, and how well they predict.
 
     Parameters
@@ -105,8 +106,8 @@ class CostModel(CostTerms):
             f"{len(self.units)} units{fit})"
         )
 
-    def _repr_html_(self) -> str:
-        return html_table(self.to_frame(), caption=f"{self!r} {self.origin}")
+    def _sentences(self) -> list[str]:
+        return [f"{self!r} {self.origin}"]
 
     @property
     def origin(self) -> str:

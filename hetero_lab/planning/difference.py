@@ -6,7 +6,6 @@ Predictions are kept in whole nanoseconds, so that parts add up exactly.
 
 from __future__ import annotations
 
-import html
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +18,8 @@ from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.prediction import Prediction
-from hetero_lab.tables import html_table, number
+from hetero_lab.result import Displayed
+from hetero_lab.tables import number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -130,7 +130,7 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class Difference:
+class Difference(Displayed):
     """Differences between two placements of one model.
 
     Attributes
@@ -341,14 +341,16 @@ class Difference:
     def __repr__(self) -> str:
         return "\n".join(_sentences(self))
 
-    def _repr_html_(self) -> str:
-        shown = [f"<p>{html.escape(line)}</p>" for line in _sentences(self)]
-        shown.append(html_table(self.summary))
+    def _sentences(self) -> list[str]:
+        return _sentences(self)
+
+    def _shown(self) -> dict[str, pd.DataFrame]:
+        shown = {"": self.summary}
         if self.predicted_parts:
-            shown.append(html_table(self.parts, caption="Where the difference comes from", most=20))
+            shown["Where the difference comes from"] = self.parts
         if self.moved:
-            shown.append(html_table(self.ops, caption="Ops that move", most=20))
-        return "".join(shown)
+            shown["Ops that move"] = self.ops
+        return shown
 
 
 def _sentences(difference: Difference) -> list[str]:

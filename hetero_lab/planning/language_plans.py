@@ -31,7 +31,8 @@ from hetero_lab.planning.memory import (
 )
 from hetero_lab.planning.objective import LATENCY
 from hetero_lab.planning.pairwise import Pairwise
-from hetero_lab.tables import bytes_text, html_table
+from hetero_lab.result import Framed
+from hetero_lab.tables import bytes_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,7 +57,7 @@ class CurvePoint:
 
 
 @dataclass(frozen=True)
-class BlockCurve:
+class BlockCurve(Framed):
     """Predicted gain of each further layer on a device.
 
     Attributes
@@ -110,12 +111,9 @@ class BlockCurve:
             f"{bytes_text(last.held_bytes(self.device))})"
         )
 
-    def _repr_html_(self) -> str:
-        return html_table(self.to_frame(), caption=repr(self))
-
 
 @dataclass(frozen=True)
-class PhasePlan:
+class PhasePlan(Framed):
     """A placement for the prompt and one for further tokens, under one memory, as predicted.
 
     Attributes
@@ -180,9 +178,6 @@ class PhasePlan:
     def __repr__(self) -> str:
         held = ", ".join(f"{m.device} {bytes_text(m.total_bytes)}" for m in self.memory)
         return f"PhasePlan({self.verdict} Memory: {held})"
-
-    def _repr_html_(self) -> str:
-        return html_table(self.to_frame(), caption=repr(self))
 
 
 def block_curve(

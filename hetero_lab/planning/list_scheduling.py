@@ -23,7 +23,7 @@ from hetero_lab.placement.topology import strong_components
 from hetero_lab.planning.planner import Baseline, check_budget, plan_graph
 from hetero_lab.planning.schedules import Schedule, ScheduledTask, arranged, run_partition, simulate
 from hetero_lab.planning.task_graph import Edge, Task, TaskGraph, heft_rank
-from hetero_lab.tables import html_table
+from hetero_lab.result import Framed
 from hetero_lab.terminal import count_of
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _STARTS = 2
 
 
 @dataclass(frozen=True)
-class SchedulePlan:
+class SchedulePlan(Framed):
     """A placement for the parallel executor.
 
     Parameters
@@ -94,8 +94,8 @@ class SchedulePlan:
         rows += [(b.label, b.predicted_us, b.regret_us) for b in self.baselines]
         return pd.DataFrame(rows, columns=["label", "predicted_us", "regret_us"])
 
-    def _repr_html_(self) -> str:
-        return html_table(self.to_frame(), caption=repr(self)) + self.schedule._repr_html_()
+    def _shown(self) -> dict[str, pd.DataFrame]:
+        return {"": self.to_frame(), repr(self.schedule): self.schedule.to_frame()}
 
 
 def list_scheduling(graph: OpGraph, costs: CostModel, *, budget_s: float = 20.0) -> SchedulePlan:

@@ -35,7 +35,7 @@ from hetero_lab.planning.min_cut import min_cut
 from hetero_lab.planning.objective import BALANCED, LATENCY, THROUGHPUT, check_objective
 from hetero_lab.planning.pairwise import Pairwise
 from hetero_lab.planning.solver import Choice, Solver
-from hetero_lab.tables import html_table
+from hetero_lab.result import Framed
 from hetero_lab.terminal import count_of
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Baseline:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Framed):
     """A placement that a planner proposes.
 
     Parameters
@@ -135,9 +135,6 @@ class Plan:
         rows = [("plan", self.predicted_us, 0.0), ("lower bound", self.lower_bound_us, -self.gap)]
         rows += [(b.label, b.predicted_us, b.regret_us) for b in self.baselines]
         return pd.DataFrame(rows, columns=["label", "predicted_us", "regret_us"])
-
-    def _repr_html_(self) -> str:
-        return html_table(self.to_frame(), caption=repr(self))
 
 
 def plan_graph(

@@ -13,7 +13,7 @@ from hetero_lab.errors import AffinityError, PlanError, did_you_mean, shorten
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, predict
 from hetero_lab.planning.objective import LATENCY, Objective, PlacementCost
-from hetero_lab.tables import html_table
+from hetero_lab.result import Framed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -137,7 +137,7 @@ class FusionShare:
 
 
 @dataclass(frozen=True)
-class Prediction:
+class Prediction(Framed):
     """A predicted latency in its parts, which add up to ``predicted_us``.
 
     ``pairwise_us`` and ``extra_us`` are the two parts of the objective; ``device_us`` is the
@@ -181,9 +181,6 @@ class Prediction:
         total = self.predicted_us or 1.0
         frame["share"] = frame["predicted_us"] / total
         return frame.sort_values("predicted_us", ascending=False, kind="stable", ignore_index=True)
-
-    def _repr_html_(self) -> str:
-        return html_table(self.to_frame(), caption=repr(self))
 
 
 def breakdown(objective: Objective, affinity: Affinity) -> Prediction:

@@ -25,7 +25,7 @@ import numpy as np
 from hetero_lab.model.opgraph import PARAMETER
 from hetero_lab.placement.overlap import predict_overlapping
 from hetero_lab.placement.partition import Partition
-from hetero_lab.tables import html_table
+from hetero_lab.result import Framed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,7 +56,7 @@ class ScheduledTask:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Schedule(Framed):
     """Tasks in the order of their starts, at most one at a time on a device.
 
     Parameters
@@ -104,9 +104,6 @@ class Schedule:
         ]
         columns = ["task", "device", "start_us", "end_us", "n_ops", "critical"]
         return pd.DataFrame(rows, columns=columns)
-
-    def _repr_html_(self) -> str:
-        return html_table(self.to_frame(), caption=repr(self))
 
 
 def arranged(

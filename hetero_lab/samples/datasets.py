@@ -7,7 +7,6 @@ example is in both parts of a set.
 from __future__ import annotations
 
 import functools
-import html
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import numpy as np
 
 from hetero_lab.arguments import checked
 from hetero_lab.errors import ArgumentError, SampleError, did_you_mean, names_at_hand, shorten
+from hetero_lab.result import Displayed
 from hetero_lab.samples import drawn_text, file_types
 from hetero_lab.samples.catalogue import datasets_dir, sample_labels
 
@@ -96,7 +96,7 @@ class Metric:
 
 @checked
 @dataclass(frozen=True)
-class Dataset:
+class Dataset(Displayed):
     """Labelled data that goes with a sample model.
 
     Attributes
@@ -122,9 +122,6 @@ class Dataset:
             f"Dataset({self.name!r}: {len(self.calibration)} examples to calibrate with, "
             f"{len(self.evaluation)} to evaluate; {self.metric.name} of output {self.output!r})"
         )
-
-    def _repr_html_(self) -> str:
-        return f"<code>{html.escape(repr(self))}</code>"
 
 
 def dataset(name: str) -> Dataset:

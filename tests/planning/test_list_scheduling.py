@@ -486,7 +486,4 @@ def test_tables():
     assert repr(made.schedule) == (
         "Schedule(12.0 µs, 1 tasks, 1 on the critical path, idle µs: A 0.0, B 12.0)"
     )
-    evil = schedule_tasks(TaskGraph(("A",), (Task("<script>", (1.0,)),)))
-    assert "&lt;script&gt;" in evil._repr_html_()
-    assert "<script>" not in evil._repr_html_()
     assert "subgraph0" in made._repr_html_()

@@ -24,12 +24,12 @@ from hetero_lab.experiments.profile import report as profile_report
 from hetero_lab.model.read import Source
 from hetero_lab.placement.partition import Partition
 from hetero_lab.placement.placement import PlacementLike, resolve
+from hetero_lab.result import Result
 from hetero_lab.runtime.compiled import compile_placed
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.runners import Execution, measure_counters
 from hetero_lab.samples.catalogue import sample_labels, sample_names
 from hetero_lab.samples.pictures import picture_input, read_picture, sample_preprocessing
-from hetero_lab.tables import html_table, write_csv
 from hetero_lab.terminal import count_of, one_line
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class ClassScore:
 
 
 @dataclass(frozen=True)
-class Classification:
+class Classification(Result):
     """The best classes of a picture, by an image classifier on a placement.
 
     Attributes
@@ -69,6 +69,8 @@ class Classification:
     emulated
         Emulated device → its base, of those in use.
     """
+
+    _TABLES = ("table",)
 
     model: str
     placement: str
@@ -90,10 +92,6 @@ class Classification:
             ]
         )
 
-    def to_csv(self, file: str | os.PathLike[str]) -> None:
-        """Write the table as CSV, whole or not at all."""
-        write_csv(file, self.table)
-
     def report(self) -> str:
         """Return the classes as text, and the counters subgraph by subgraph."""
         return "\n".join([*self._class_lines(), *self._counter_lines()]) + "\n"
@@ -103,8 +101,11 @@ class Classification:
         name = best.label or f"class {best.class_index}"
         return f"Classification({shorten(self.image)}: {shorten(name)}, {best.score:.6g})"
 
-    def _repr_html_(self) -> str:
-        return html_table(self.table.drop(columns=["image"]), caption=self.image)
+    def _sentences(self) -> list[str]:
+        return [self.image]
+
+    def _shown(self) -> dict[str, pd.DataFrame]:
+        return {"": self.table.drop(columns=["image"])}
 
     def _class_lines(self) -> Iterator[str]:
         yield f"Model:     {one_line(self.model)}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,12 +15,12 @@ from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.model.read import Source
 from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve
 from hetero_lab.progress import Progress
+from hetero_lab.result import Result
 from hetero_lab.runtime.compiled import compile_placed
 from hetero_lab.runtime.reference import Reference
 from hetero_lab.runtime.scoring import Answer, Correct, judge
 from hetero_lab.samples.datasets import Dataset, Metric
 from hetero_lab.statistics import PairedDrop, paired_drop, wilson_interval
-from hetero_lab.tables import html_table, write_csv
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(Result):
     """The answers of a placement to labelled or plain examples, beside a single device in f32.
 
     Shares are from 0 to 1; a drop is f32's share less the placement's, so that above 0 is worse.
@@ -46,6 +45,8 @@ class Evaluation:
     interrupted
         Whether Ctrl-C ended it before the last example.
     """
+
+    _TABLES = ("summary", "examples")
 
     label: str
     metric: str
@@ -133,10 +134,6 @@ class Evaluation:
         frame.insert(0, "example", range(len(frame)))
         return frame
 
-    def to_csv(self, file: str | os.PathLike[str]) -> None:
-        """Write the summary, whole or not at all."""
-        write_csv(file, self.summary)
-
     def __repr__(self) -> str:
         label, n = shorten(self.label), len(self)
         nan = f", {self.n_nan} of them not a number" if self.n_nan else ""
@@ -155,9 +152,6 @@ class Evaluation:
             f"[{100 * drop.low:+.2f}, {100 * drop.high:+.2f}], p = {drop.p:.2g}; "
             f"{n} examples{nan})"
         )
-
-    def _repr_html_(self) -> str:
-        return html_table(self.summary, caption=repr(self))
 
     def _right(self, of: Any) -> list[bool]:
         if not self.is_labelled:

@@ -20,6 +20,7 @@ from filelock import FileLock
 from hetero_lab.errors import ArgumentError, MeasurementError, shorten
 from hetero_lab.experiments.deployment.verification import Verification
 from hetero_lab.fetch import cache_dir
+from hetero_lab.result import Result
 from hetero_lab.tables import make_directory
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ _INSTALL_S = 1800.0
 
 
 @dataclass(frozen=True)
-class Across:
+class Across(Result):
     """A deployed directory verified with one release after another.
 
     Attributes

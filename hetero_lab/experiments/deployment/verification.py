@@ -17,10 +17,10 @@ from hetero_lab.experiments.deployment.check_run import (
 )
 from hetero_lab.experiments.deployment.contract import Contract, file_digest
 from hetero_lab.experiments.environment import noise_here
+from hetero_lab.result import Result
 from hetero_lab.runtime.exported import parse_header
 from hetero_lab.runtime.frozen_placement import FrozenPlacement
 from hetero_lab.runtime.reference import compare
-from hetero_lab.tables import html_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,7 +38,7 @@ class ContractPart:
 
 
 @dataclass(frozen=True)
-class Verification:
+class Verification(Result):
     """Whether a deployed directory keeps its contract.
 
     Attributes
@@ -95,8 +95,8 @@ class Verification:
         lines += [f"  changed: {change}" for change in self.changes]
         return "\n".join(lines) + "\n"
 
-    def _repr_html_(self) -> str:
-        return html_table(self.summary, caption=" ".join([self.verdict, *self.changes]))
+    def _sentences(self) -> list[str]:
+        return [self.verdict, *self.changes]
 
 
 def judged(

@@ -20,10 +20,10 @@ from hetero_lab.experiments.environment import Environment
 from hetero_lab.model.read import save
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement
+from hetero_lab.result import Displayed
 from hetero_lab.runtime import show_fault
 from hetero_lab.tables import (
     SCHEMA_VERSION,
-    html_table,
     make_directory,
     read_json,
     scratch_directory,
@@ -116,7 +116,7 @@ def doubt(minimal: bool, untried: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True)
-class Wrong:
+class Wrong(Displayed):
     """What is wrong with the numbers of a placement, and the way around it.
 
     Attributes
@@ -271,8 +271,11 @@ class Wrong:
             lines.append(f"fix(ops={self.fix!r})")
         return "\n".join([*lines, *self.notes])
 
-    def _repr_html_(self) -> str:
-        return html_table(self.culprits if self.sets else self.errors, caption=self.verdict)
+    def _sentences(self) -> list[str]:
+        return [self.verdict]
+
+    def _shown(self) -> dict[str, pd.DataFrame]:
+        return {"": self.culprits if self.sets else self.errors}
 
 
 def read_wrong(directory: str | os.PathLike[str]) -> Wrong:

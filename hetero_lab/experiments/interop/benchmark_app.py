@@ -24,8 +24,9 @@ from hetero_lab.placement.partition import (
     reordered,
 )
 from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve
+from hetero_lab.result import Result
 from hetero_lab.runtime.counters import Counter, read_counters, unjoined
-from hetero_lab.tables import Tables, html_table, make_directory, write_csv
+from hetero_lab.tables import Tables
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -35,7 +36,7 @@ _PERCENTILE = re.compile(r"latency \((\d+) percentile\) \(ms\)")
 
 
 @dataclass(frozen=True)
-class BenchmarkReport:
+class BenchmarkReport(Result):
     """A report of benchmark_app.
 
     Attributes
@@ -111,18 +112,6 @@ class BenchmarkReport:
             tables["requests"] = pd.DataFrame(rows, columns=["request", *COUNTER_COLUMNS])
         return tables
 
-    def export(self, directory: str | os.PathLike[str]) -> None:
-        """Write one CSV a table.
-
-        Raises
-        ------
-        OutputPathError
-            The directory cannot be made or written.
-        """
-        target = make_directory(directory)
-        for name, frame in self.tables.items():
-            write_csv(target / f"{name}.csv", frame)
-
     def __repr__(self) -> str:
         kind = "detailed" if self.is_detailed else "average" if self.counters_of else "no"
         parts = [f"{kind} counters"]
@@ -132,13 +121,8 @@ class BenchmarkReport:
             parts.append(f"{self.recorded.results['throughput']} a second")
         return f"BenchmarkReport({shorten(self.source)}: {', '.join(parts)})"
 
-    def _repr_html_(self) -> str:
-        tables = self.tables
-        return "".join(
-            html_table(tables[name], caption=f"benchmark_app: {name}")
-            for name in ("summary", "counters")
-            if name in tables
-        )
+    def _shown(self) -> dict[str, pd.DataFrame]:
+        return {name: self.tables[name] for name in ("summary", "counters") if name in self.tables}
 
     def _table(self, name: str, way_out: str) -> pd.DataFrame:
         if name not in self.tables:

@@ -27,9 +27,10 @@ from hetero_lab.model.naming import unique
 from hetero_lab.model.read import Source, save
 from hetero_lab.placement.partition import predict
 from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve
+from hetero_lab.result import Result
 from hetero_lab.runtime import run_frozen
 from hetero_lab.runtime.compiled import labelled_clone
-from hetero_lab.tables import html_table, scratch_directory, write_json
+from hetero_lab.tables import scratch_directory, write_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,13 +70,15 @@ class DumpedNode:
 
 
 @dataclass(frozen=True)
-class HeteroDumps:
+class HeteroDumps(Result):
     """The contents of OpenVINO's two .dot dumps of a placement.
 
     ``edges`` are (source, target) names, once for each input that is fed. ``affinity_dot`` and
     ``subgraphs_dot`` are the files' own text, for Graphviz; names that would need quotes are
     numbered in it.
     """
+
+    _TABLES = ("nodes", "edges", "subgraphs")
 
     label: str
     dumped: tuple[DumpedNode, ...]
@@ -129,9 +132,6 @@ class HeteroDumps:
             f"HeteroDumps({self.label!r}, {len(self.dumped)} nodes, {len(self.wires)} edges, "
             f"{len(parts)} subgraphs)"
         )
-
-    def _repr_html_(self) -> str:
-        return html_table(self.nodes, caption=repr(self))
 
 
 def hetero_dumps(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import os
 from collections.abc import Mapping
 from dataclasses import fields
@@ -17,12 +16,11 @@ from hetero_lab.experiments.profile.report import summary, text
 from hetero_lab.experiments.profile.storage import from_json, to_json
 from hetero_lab.experiments.profile.tables import build_tables
 from hetero_lab.experiments.profile.trace import write_trace
+from hetero_lab.result import Result
 from hetero_lab.tables import (
     SCHEMA_VERSION,
     Tables,
-    html_table,
     read_json,
-    write_csv,
     write_json,
     write_tables,
 )
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
 FILE_NAME = "profile.json"
 
 
-class Profile(ProfileData):
+class Profile(Result, ProfileData):
     """What was measured of one placement.
 
     Attributes
@@ -104,11 +102,6 @@ class Profile(ProfileData):
         return text(self, tables=tables, counters=counters)
 
     @checked
-    def to_csv(self, file: str | os.PathLike[str]) -> None:
-        """Write the summary row as CSV, whole or not at all."""
-        write_csv(file, self.tables["summary"])
-
-    @checked
     def export(self, directory: str | os.PathLike[str], format: str = "csv") -> None:
         """Write every table as CSV or Parquet, and profile.json for ``read_profile``.
 
@@ -143,11 +136,9 @@ class Profile(ProfileData):
     def __repr__(self) -> str:
         return summary(self)
 
-    def _repr_html_(self) -> str:
-        subgraphs = self.tables["subgraphs"].drop(columns=["ops"]).dropna(axis="columns", how="all")
-        return f"<pre>{html.escape(repr(self))}</pre>" + html_table(
-            subgraphs, caption="Subgraphs", most=20
-        )
+    def _shown(self) -> dict[str, pd.DataFrame]:
+        subgraphs = self.tables["subgraphs"].drop(columns=["ops"])
+        return {"Subgraphs": subgraphs.dropna(axis="columns", how="all")}
 
 
 def read_profile(directory: str | os.PathLike[str]) -> Profile:

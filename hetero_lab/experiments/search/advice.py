@@ -18,8 +18,8 @@ from hetero_lab.experiments.search.optimize import Optimized
 from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.experiments.sweep.row import Row
 from hetero_lab.placement.placement import Placement, resolve
+from hetero_lab.result import Result
 from hetero_lab.runtime.inputs import Inputs
-from hetero_lab.tables import html_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,7 +48,7 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Advice:
+class Advice(Result):
     """What to deploy.
 
     Attributes
@@ -153,10 +153,13 @@ class Advice:
     def __str__(self) -> str:
         return f"{self.verdict}\n"
 
-    def _repr_html_(self) -> str:
+    def _sentences(self) -> list[str]:
+        return [self.verdict]
+
+    def _shown(self) -> dict[str, pd.DataFrame]:
         shown = ["label", "judgement", "why", "stage", "median_us", "ratio", "ratio_ci95_low"]
         shown += ["ratio_ci95_high", "execution_devices", "verdict"]
-        return html_table(self.summary.loc[:, shown], caption=self.verdict)
+        return {"": self.summary.loc[:, shown]}
 
 
 def by_label(candidates: Sequence[Judged], judgement: str) -> list[Judged]:

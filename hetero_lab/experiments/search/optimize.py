@@ -36,10 +36,10 @@ from hetero_lab.planning.memory import MemoryLimit
 from hetero_lab.planning.objective import LATENCY, THROUGHPUT, check_objective
 from hetero_lab.planning.observations import Observation
 from hetero_lab.planning.planner import GREEDY, Plan, keeps_limits, plan_graph
+from hetero_lab.result import Result
 from hetero_lab.runtime.inputs import Inputs
 from hetero_lab.runtime.reference import Verdict
 from hetero_lab.runtime.timing import Stopwatch
-from hetero_lab.tables import html_table
 from hetero_lab.terminal import count_of
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Proposal:
 
 
 @dataclass(frozen=True)
-class Optimized:
+class Optimized(Result):
     """The best placement that was found and proven by measurement.
 
     Attributes
@@ -86,6 +86,8 @@ class Optimized:
     interrupted
         Whether Ctrl-C ended the proof: fewer turns, or fewer placements.
     """
+
+    _TABLES = ("summary", "history")
 
     placement: Placement
     objective: str
@@ -123,8 +125,8 @@ class Optimized:
         placed = ", ".join(f"{count_of(n, 'op')} on {device}" for device, n in counts)
         return "\n".join([self.verdict, f"Placement: {placed}", *self.notes[:2], repr(self.sweep)])
 
-    def _repr_html_(self) -> str:
-        return html_table(self.summary, caption=" ".join([self.verdict, *self.notes]))
+    def _sentences(self) -> list[str]:
+        return [self.verdict, *self.notes]
 
 
 _LEARNING, _SEARCHING = 0.4, 0.75  # shares of the budget after which these end

@@ -30,12 +30,13 @@ from hetero_lab.experiments.search.progress import SearchProgress
 from hetero_lab.placement.placement import Placement, resolve
 from hetero_lab.planning.memory import MemoryLimit, excess_text, memory_pools
 from hetero_lab.planning.objective import LATENCY
+from hetero_lab.result import Result
 from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed, inference_errors
 from hetero_lab.runtime.inputs import generate_inputs
 from hetero_lab.runtime.throughput import run_side_by_side_turn
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.statistics import Noise, Ratio, known_within, turn_level
-from hetero_lab.tables import html_table, make_directory
+from hetero_lab.tables import make_directory
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -83,7 +84,7 @@ class Combination:
 
 
 @dataclass(frozen=True)
-class PipelineAdvice:
+class PipelineAdvice(Result):
     """What to deploy of several models that run at the same time.
 
     Attributes
@@ -181,8 +182,8 @@ class PipelineAdvice:
     def __str__(self) -> str:
         return f"{self.verdict}\n"
 
-    def _repr_html_(self) -> str:
-        return html_table(self.summary, caption=self.verdict)
+    def _sentences(self) -> list[str]:
+        return [self.verdict]
 
 
 def check_pipeline(models: Mapping[str, Any], given: Sequence[str]) -> None:

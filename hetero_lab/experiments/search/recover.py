@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -53,12 +52,12 @@ from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement, resolve
 from hetero_lab.planning.cost_model import CostModel, expect_costs
 from hetero_lab.planning.planner import plan_graph
+from hetero_lab.result import Result
 from hetero_lab.runtime.compiled import compile_placed
 from hetero_lab.runtime.reference import Reference
 from hetero_lab.runtime.scoring import judge
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.samples.datasets import Dataset, Examples
-from hetero_lab.tables import Tables, html_table, write_csv
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -80,7 +79,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Recovered:
+class Recovered(Result):
     """The fastest placement that keeps the accuracy, and how it was found.
 
     Attributes
@@ -108,6 +107,8 @@ class Recovered:
     notes
         What the budget did not allow.
     """
+
+    _TABLES = ("summary", "sensitivity", "front", "trials")
 
     placement: Placement
     fast: str
@@ -189,31 +190,18 @@ class Recovered:
         ]
         return pd.DataFrame(rows)
 
-    @property
-    def tables(self) -> Tables:
-        """DataFrames by name: summary, sensitivity, front, trials."""
-        return Tables(
-            {
-                "summary": self.summary,
-                "sensitivity": self.sensitivity,
-                "front": self.front,
-                "trials": self.trials,
-            }
-        )
-
-    def to_csv(self, file: str | os.PathLike[str]) -> None:
-        """Write the summary, whole or not at all."""
-        write_csv(file, self.summary)
-
     def __repr__(self) -> str:
         return f"Recovered({self.placement.affinity!r}: {self.verdict})"
 
-    def _repr_html_(self) -> str:
+    def _sentences(self) -> list[str]:
+        return [self.verdict, *self.notes]
+
+    def _shown(self) -> dict[str, pd.DataFrame]:
         shown = [
             "label", "median_us", "ratio", "accuracy", "accuracy_ci95_low", "accuracy_ci95_high",
             "accuracy_drop", "accuracy_drop_ci95_low", "accuracy_drop_ci95_high", "chosen",
         ]  # fmt: skip
-        return html_table(self.summary.loc[:, shown], caption=" ".join([self.verdict, *self.notes]))
+        return {"": self.summary.loc[:, shown]}
 
 
 _CALIBRATED = 0.25  # share of the budget

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -10,8 +9,8 @@ from typing import TYPE_CHECKING
 from hetero_lab.errors import ArgumentError, names_at_hand
 from hetero_lab.experiments.evidence import ratio_across
 from hetero_lab.experiments.sweep.result import Sweep
+from hetero_lab.result import Result
 from hetero_lab.statistics import holm
-from hetero_lab.tables import html_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,12 +23,14 @@ _APART = (
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Result):
     """Two sweeps side by side.
 
     ``table`` has one row a label that both measured: ``median_us`` of each, ``ratio`` of after to
     before (below 1 is faster now) with its 95 % interval, ``finding``.
     """
+
+    _TABLES = ("table",)
 
     before: Sweep
     after: Sweep
@@ -43,15 +44,12 @@ class Comparison:
         findings = self.table["finding"].value_counts()
         return f"Comparison({', '.join(f'{n} {finding}' for finding, n in findings.items())})"
 
-    def _repr_html_(self) -> str:
+    def _sentences(self) -> list[str]:
         names = [
             f"{sweep.environment.host}, OpenVINO {sweep.environment.openvino_version}"
             for sweep in (self.before, self.after)
         ]
-        notes = html.escape("; ".join([*self.before.notes, *self.after.notes]))
-        return html_table(self.table, caption=f"{names[0]} → {names[1]}") + (
-            f"<p>{_APART} {notes}</p>"
-        )
+        return [f"{names[0]} → {names[1]}", _APART, *self.before.notes, *self.after.notes]
 
 
 def compare(before: Sweep, after: Sweep) -> Comparison:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from hetero_lab.arguments import checked
 from hetero_lab.errors import ArgumentError, did_you_mean, names_at_hand, shorten
 from hetero_lab.experiments.environment import Environment, noise_of, noise_sentence
 from hetero_lab.experiments.profile.result import Profile
 from hetero_lab.experiments.sweep import tables as sweep_tables
 from hetero_lab.experiments.sweep.row import Ranking, Row, rank
+from hetero_lab.result import Result
 from hetero_lab.statistics import Noise
-from hetero_lab.tables import Tables, write_csv, write_tables
+from hetero_lab.tables import Tables
 from hetero_lab.terminal import count_of
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Sweep:
+class Sweep(Result):
     """Many placements, measured in turn.
 
     Attributes
@@ -117,24 +116,6 @@ class Sweep:
             f"Rows: {names_at_hand(labels, 20)}."
         )
 
-    @checked
-    def to_csv(self, file: str | os.PathLike[str]) -> None:
-        """Write the summary, one row a placement, whole or not at all."""
-        write_csv(file, self.summary)
-
-    @checked
-    def export(self, directory: str | os.PathLike[str], format: str = "csv") -> None:
-        """Write every table as CSV or Parquet.
-
-        Raises
-        ------
-        ArgumentError
-            Another format.
-        OutputPathError
-            The directory cannot be made or written.
-        """
-        write_tables(directory, self.tables, format)
-
     def report(self) -> str:
         """Return the whole ranking, what went wrong and every note, as text."""
         return sweep_tables.text(self.tables, self._heading, self._remarks, most=None)
@@ -142,8 +123,11 @@ class Sweep:
     def __repr__(self) -> str:
         return sweep_tables.text(self.tables, self._heading, self._remarks).rstrip()
 
-    def _repr_html_(self) -> str:
-        return sweep_tables.as_html(self.tables, self._heading, self._remarks)
+    def _sentences(self) -> list[str]:
+        return [self._heading, *self._remarks]
+
+    def _shown(self) -> dict[str, pd.DataFrame]:
+        return sweep_tables.shown(self.tables)
 
     @property
     def _heading(self) -> str:

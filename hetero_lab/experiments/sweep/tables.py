@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ from hetero_lab.errors import names_at_hand, shorten
 from hetero_lab.experiments.profile import tables as profile_tables
 from hetero_lab.experiments.sweep.row import Ranking, Row
 from hetero_lab.experiments.sweep.row_accuracy import summary_columns
-from hetero_lab.tables import TEXT_COLUMNS, Tables, html_table, number
+from hetero_lab.tables import TEXT_COLUMNS, Tables, number
 from hetero_lab.terminal import columns, count_of, one_line
 
 if TYPE_CHECKING:
@@ -141,16 +140,11 @@ def _more(n: int, most: int | None, noun: str) -> list[str]:
     return [f"… {count_of(n - most, f'more {noun}')}"] if most is not None and n > most else []
 
 
-def as_html(tables: Tables, caption: str, remarks: Sequence[str]) -> str:
-    """Return the ranking and what went wrong as escaped HTML."""
-    ranking = tables["ranking"]
+def shown(tables: Tables) -> dict[str, pd.DataFrame]:
+    """Return the ranking and the failures, each under its title."""
+    ranking, failed = tables["ranking"], _failed(tables)
     main = ranking.loc[:, _shown(tables)] if len(ranking) else tables["summary"]
-    parts = [html_table(main, caption)]
-    failed = _failed(tables)
-    if len(failed):
-        parts.append(html_table(failed, caption="What went wrong"))
-    parts += [f"<p>{html.escape(remark)}</p>" for remark in remarks]
-    return "".join(parts)
+    return {"": main, **({"Failures": failed} if len(failed) else {})}
 
 
 _SHOWN = [

@@ -131,13 +131,6 @@ def test_a_data_set_of_another_model_is_refused(digits):
         hl.evaluate(chain("relu"), "CPU", digits[1])
 
 
-def test_text_is_escaped():
-    model = chain("relu")
-    placement = hl.Placement(hl.Affinity.uniform(model, "CPU"), "<script>alert(1)</script>")
-    found = hl.evaluate(model, placement, RELU_POSITIVE, metric=is_positive)
-    assert "<script>" not in found._repr_html_()
-
-
 def test_an_interrupt_keeps_the_examples_until_then(digits, own_core):
     model, data = digits
     asked = []

@@ -1,0 +1,91 @@
+"""Results declare sentences and tables; their HTML, CSV and Parquet are derived here."""
+
+from __future__ import annotations
+
+import html
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
+
+from hetero_lab.arguments import checked
+from hetero_lab.tables import Tables, html_table, write_csv, write_tables
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_MOST_ROWS = 60
+
+
+class Displayed:
+    """Anything that a notebook shows as sentences, then tables."""
+
+    def _sentences(self) -> Sequence[str]:
+        """Return the text above the tables; text of several lines keeps its columns aligned."""
+        return [repr(self)]
+
+    def _shown(self) -> Mapping[str, pd.DataFrame]:
+        """Return the tables to show, each under its title."""
+        return {}
+
+    def _repr_html_(self) -> str:
+        tables = [html_table(frame, title, _MOST_ROWS) for title, frame in self._shown().items()]
+        return "".join([*map(_paragraph, filter(None, self._sentences())), *tables])
+
+
+class Framed(Displayed):
+    """Anything with one table of its own."""
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the table."""
+        raise NotImplementedError
+
+    def _shown(self) -> Mapping[str, pd.DataFrame]:
+        return {"": self.to_frame()}
+
+
+class Result(Displayed):
+    """An answer with named tables, which can be written to files.
+
+    A subclass names the properties that are its tables in ``_TABLES``, the main one first, or
+    builds ``tables`` itself.
+    """
+
+    _TABLES: ClassVar[tuple[str, ...]] = ("summary",)
+
+    @cached_property
+    def tables(self) -> Tables:
+        """All tables, DataFrames by name."""
+        return Tables({name: getattr(self, name) for name in self._TABLES})
+
+    def _shown(self) -> Mapping[str, pd.DataFrame]:
+        return {"": next(iter(self.tables.values()))}
+
+    @checked
+    def to_csv(self, file: str | os.PathLike[str]) -> None:
+        """Write the main table, the first of ``tables``, as CSV, whole or not at all.
+
+        Raises
+        ------
+        OutputPathError
+            The file cannot be written there.
+        """
+        write_csv(file, next(iter(self.tables.values())))
+
+    @checked
+    def export(self, directory: str | os.PathLike[str], format: str = "csv") -> None:
+        """Write every table as ``NAME.csv`` or ``NAME.parquet``.
+
+        Raises
+        ------
+        ArgumentError
+            Another format; nothing was written.
+        OutputPathError
+            The directory cannot be made or written.
+        """
+        write_tables(directory, self.tables, format)
+
+
+def _paragraph(text: str) -> str:
+    tag = "pre" if "\n" in text else "p"
+    return f"<{tag}>{html.escape(text)}</{tag}>"
