@@ -295,7 +295,8 @@ def ranked_rows(sweep: Sweep) -> list[RankedRow]:
 def latency_ranking(sweep: Sweep) -> go.Figure:
     """Draw the ranking: bars of latency with 95 % intervals, fastest on top.
 
-    Neighbours of one shade cannot be told apart by this run. Several hosts follow each other.
+    Bars of one group cannot be told apart by this run; shades alternate from group to group.
+    Several hosts follow each other.
     """
     rows = ranked_rows(sweep)
     groups = list(dict.fromkeys((r.host, r.group) for r in rows))
@@ -341,7 +342,7 @@ def latency_ranking(sweep: Sweep) -> go.Figure:
     seen = f"smallest difference this run could show: {smallest:.1%}"
     if not math.isfinite(smallest):
         seen = "too little to tell placements apart" if rows else "nothing measured"
-    marks = ["one shade: cannot be told apart", seen]
+    marks = ["same group: cannot be told apart", seen]
     marks += ["⌂ one device alone"] if any(r.baseline for r in rows) else []
     marks += ["hatched: emulated"] if any(r.emulated for r in rows) else []
     figure.update_layout(
