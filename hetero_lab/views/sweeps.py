@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from hetero_lab.errors import ArgumentError, names_at_hand, shorten
+from hetero_lab.experiments.profile.result import Profile
 from hetero_lab.experiments.sweep.result import Sweep
+from hetero_lab.experiments.sweep.row import Row
 from hetero_lab.statistics import Estimate
 from hetero_lab.terminal import count_of
 from hetero_lab.views.text import plain
@@ -29,38 +32,63 @@ from hetero_lab.views.theme import (
 
 
 @dataclass(frozen=True)
-class StructurePoint:
-    """One placement: its structure and its latency in µs."""
+class Measured:
+    """One measured placement, as the figures of a sweep show it.
 
-    label: str
-    n_subgraphs: int
-    boundary_bytes: int
-    shares: tuple[tuple[str, float], ...]
+    ``label`` tells hosts apart where the figure does not. ``group`` is that of the ranking on its
+    host, 0 outside a ranking; ``emulated`` are the emulated devices in use.
+    """
+
+    row: Row
+    profile: Profile
     latency: Estimate
+    label: str
+    group: int = 0
 
-    def share(self, device: str) -> float:
-        """Share of the ops that this device has, from 0 to 1."""
-        return dict(self.shares).get(device, 0.0)
+    @property
+    def host(self) -> str:
+        """The host that measured it."""
+        return self.profile.environment.host
 
+    @property
+    def emulated(self) -> str:
+        """The emulated devices in use, separated by commas."""
+        return ", ".join(device for device, _ in self.profile.environment.emulated)
 
-def structure_points(sweep: Sweep) -> list[StructurePoint]:
-    """Return one point per measured row."""
-    found = []
-    for row in sweep.rows:
-        if row.profile is None or row.latency is None or row.same_as:
-            continue
-        counts = row.profile.affinity.counts()
+    @property
+    def n_subgraphs(self) -> int:
+        """Number of subgraphs."""
+        return self.profile.partition.n_subgraphs
+
+    @property
+    def boundary_bytes(self) -> int:
+        """Bytes of all boundary tensors."""
+        return self.profile.partition.boundary_bytes
+
+    @cached_property
+    def shares(self) -> dict[str, float]:
+        """Device → its share of the ops, from 0 to 1."""
+        counts = self.profile.affinity.counts()
         total = sum(counts.values()) or 1
-        found.append(
-            StructurePoint(
-                label=sweep.name_of(row),
-                n_subgraphs=row.profile.partition.n_subgraphs,
-                boundary_bytes=row.profile.partition.boundary_bytes,
-                shares=tuple((device, n / total) for device, n in counts.items()),
-                latency=row.latency,
-            )
-        )
-    return found
+        return {device: n / total for device, n in counts.items()}
+
+
+def measured_rows(sweep: Sweep) -> list[Measured]:
+    """Return the distinct measured rows, in the order of the sweep."""
+    return [
+        Measured(row, row.profile, row.latency, row.label)
+        for row in sweep.rows
+        if row.profile is not None and row.latency is not None and not row.same_as
+    ]
+
+
+def ranked_rows(sweep: Sweep) -> list[Measured]:
+    """Return the measured rows from fast to slow, host by host."""
+    return [
+        Measured(row, row.profile, row.latency, sweep.name_of(row), group)
+        for row, group in zip(sweep.ranked.rows, sweep.ranked.groups, strict=True)
+        if row.profile is not None and row.latency is not None
+    ]
 
 
 def placement_latency(sweep: Sweep, x: str = "subgraphs") -> go.Figure:
@@ -78,14 +106,14 @@ def placement_latency(sweep: Sweep, x: str = "subgraphs") -> go.Figure:
     ArgumentError
         Another ``x``.
     """
-    found = structure_points(sweep)
-    devices = list(dict.fromkeys(d for p in found for d, _ in p.shares))
+    found = measured_rows(sweep)
+    devices = list(dict.fromkeys(device for p in found for device in p.shares))
     if x == "subgraphs":
         values, title = [float(p.n_subgraphs) for p in found], "number of subgraphs"
     elif x == "boundary bytes":
         values, title = [float(p.boundary_bytes) for p in found], "boundary tensors (bytes)"
     elif x in devices:
-        values, title = [p.share(x) for p in found], f"share of the ops on {plain(x, 30)}"
+        values, title = [p.shares.get(x, 0.0) for p in found], f"share of the ops on {plain(x, 30)}"
     else:
         known = ["subgraphs", "boundary bytes", *devices]
         raise ArgumentError(f"x= is one of {names_at_hand(known, 20)}, not {shorten(str(x))}.")
@@ -93,7 +121,11 @@ def placement_latency(sweep: Sweep, x: str = "subgraphs") -> go.Figure:
     figure = go.Figure()
     for device in devices:
         # A placement has the colour of the device that does most of it.
-        own = [i for i, p in enumerate(found) if max(p.shares, key=lambda s: s[1])[0] == device]
+        own = [
+            i
+            for i, p in enumerate(found)
+            if max(p.shares, key=lambda name: p.shares[name]) == device
+        ]
         figure.add_scatter(
             x=[values[i] for i in own],
             y=[found[i].latency.us for i in own],
@@ -107,10 +139,11 @@ def placement_latency(sweep: Sweep, x: str = "subgraphs") -> go.Figure:
             },
             error_y=latency_bars([found[i].latency for i in own]),
             hovertext=[
-                f"<b>{plain(found[i].label, 200)}</b><br>{latency_text(found[i].latency)}<br>"
+                f"<b>{plain(sweep.name_of(found[i].row), 200)}</b><br>"
+                f"{latency_text(found[i].latency)}<br>"
                 f"{count_of(found[i].n_subgraphs, 'subgraph')}, "
                 f"{found[i].boundary_bytes:,} boundary bytes<br>"
-                + ", ".join(f"{plain(d, 30)} {share:.0%}" for d, share in found[i].shares)
+                + ", ".join(f"{plain(d, 30)} {share:.0%}" for d, share in found[i].shares.items())
                 for i in own
             ],
             hoverinfo="text",
@@ -140,35 +173,6 @@ _HOST_ROW_PX = 22
 _SPREAD = 0.56  # of a row, over which the hosts of one placement are spread
 
 
-@dataclass(frozen=True)
-class HostRow:
-    """One placement on one host: latency and, if it was beside it, ratio to the reference there."""
-
-    label: str
-    host: str
-    latency: Estimate
-    ratio: tuple[float, float, float] | None
-    emulated: str
-
-
-def host_rows(sweep: Sweep) -> list[HostRow]:
-    """Return each measured row, in the order of the sweep."""
-    found = []
-    for row in sweep.rows:
-        if row.profile is None or row.latency is None or row.same_as:
-            continue
-        found.append(
-            HostRow(
-                row.label,
-                row.profile.environment.host,
-                row.latency,
-                row.series.ratio[:3] if row.series.ratio else None,
-                emulated=", ".join(name for name, _ in row.profile.environment.emulated),
-            )
-        )
-    return found
-
-
 def hosts(sweep: Sweep) -> go.Figure:
     """Draw latency and ratio of each placement, one symbol per host.
 
@@ -180,7 +184,7 @@ def hosts(sweep: Sweep) -> go.Figure:
     ArgumentError
         Nothing was measured.
     """
-    rows = host_rows(sweep)
+    rows = measured_rows(sweep)
     if not rows:
         raise ArgumentError("Nothing was measured, so there are no hosts to compare.")
     labels = list(dict.fromkeys(row.label for row in rows))
@@ -205,9 +209,9 @@ def hosts(sweep: Sweep) -> go.Figure:
             hoverinfo="text",
         )  # fmt: skip
         paired = [
-            (place, row, row.ratio)
-            for place, row in zip(places, own, strict=True)
-            if row.ratio is not None
+            (place, found, found.row.series.ratio[:3])
+            for place, found in zip(places, own, strict=True)
+            if found.row.series.ratio is not None
         ]
         figure.add_scatter(
             col=2, row=1, mode="markers", marker=marker,
@@ -244,8 +248,9 @@ def hosts(sweep: Sweep) -> go.Figure:
     return figure
 
 
-def _host_hover(row: HostRow) -> str:
-    ratio = "" if row.ratio is None else f"<br>{row.ratio[0]:.3f} of the reference there"
+def _host_hover(row: Measured) -> str:
+    paired = row.row.series.ratio
+    ratio = "" if paired is None else f"<br>{paired[0]:.3f} of the reference there"
     emulated = f"<br>emulated: {plain(row.emulated, 80)}" if row.emulated else ""
     return (
         f"<b>{plain(row.label, 200)}</b><br>{plain(row.host, 80)}<br>"
@@ -259,39 +264,6 @@ _SHADES = ("#6f7783", "#aeb4be")
 _ROW_PX = 34
 
 
-@dataclass(frozen=True)
-class RankedRow:
-    """One bar: a placement with its latency in µs and its group, which is one of its host."""
-
-    label: str
-    group: int
-    latency: Estimate
-    n_subgraphs: int
-    baseline: bool
-    emulated: str
-    host: str
-
-
-def ranked_rows(sweep: Sweep) -> list[RankedRow]:
-    """Return the measured rows from fast to slow, host by host."""
-    ranked = []
-    for row, group in zip(sweep.ranked.rows, sweep.ranked.groups, strict=True):
-        assert row.profile is not None
-        assert row.latency is not None
-        ranked.append(
-            RankedRow(
-                label=sweep.name_of(row),
-                group=group,
-                latency=row.latency,
-                n_subgraphs=row.profile.partition.n_subgraphs,
-                baseline=row.baseline,
-                emulated=", ".join(device for device, _ in row.profile.environment.emulated),
-                host=row.profile.environment.host,
-            )
-        )
-    return ranked
-
-
 def latency_ranking(sweep: Sweep) -> go.Figure:
     """Draw the ranking: bars of latency with 95 % intervals, fastest on top.
 
@@ -301,7 +273,7 @@ def latency_ranking(sweep: Sweep) -> go.Figure:
     rows = ranked_rows(sweep)
     groups = list(dict.fromkeys((r.host, r.group) for r in rows))
     end_us = latency_end_us([r.latency for r in rows])
-    names = [f"{plain(r.label, 48)}{' ⌂' if r.baseline else ''}" for r in rows]
+    names = [f"{plain(r.label, 48)}{' ⌂' if r.row.baseline else ''}" for r in rows]
     figure = go.Figure(
         go.Bar(
             orientation="h",
@@ -343,7 +315,7 @@ def latency_ranking(sweep: Sweep) -> go.Figure:
     if not math.isfinite(smallest):
         seen = "too little to tell placements apart" if rows else "nothing measured"
     marks = ["same group: cannot be told apart", seen]
-    marks += ["⌂ one device alone"] if any(r.baseline for r in rows) else []
+    marks += ["⌂ one device alone"] if any(r.row.baseline for r in rows) else []
     marks += ["hatched: emulated"] if any(r.emulated for r in rows) else []
     figure.update_layout(
         **base_layout("Latency ranking", " · ".join(marks)),

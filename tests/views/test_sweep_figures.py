@@ -12,9 +12,9 @@ from hetero_lab.statistics import Series
 from hetero_lab.views.sweeps import (
     hosts,
     latency_ranking,
+    measured_rows,
     placement_latency,
     ranked_rows,
-    structure_points,
 )
 from hetero_lab.views.times import splits
 
@@ -56,12 +56,12 @@ def test_a_ranking_of_too_little_has_no_infinite_numbers(n_rows, n_turns):
 
 
 def test_points_of_structure_and_latency():
-    found = structure_points(small_sweep())
+    found = measured_rows(small_sweep())
     assert [(p.label, p.n_subgraphs, p.boundary_bytes) for p in found] == [
         (SPLIT, 3, 64), (ALONE, 1, 0), (SLOW, 3, 64),
     ]  # fmt: skip
     assert [p.latency.us for p in found] == pytest.approx(LATENCIES)
-    assert [(p.share("ACC"), p.share("CPU")) for p in found] == [
+    assert [(p.shares.get("ACC", 0.0), p.shares["CPU"]) for p in found] == [
         (0.75, 0.25), (0.0, 1.0), (0.75, 0.25),
     ]  # fmt: skip
     figure = placement_latency(small_sweep(), "ACC")

@@ -14,7 +14,7 @@ from hetero_lab.experiments.sweep.result import Sweep
 from hetero_lab.experiments.sweep.row import Row
 from hetero_lab.experiments.sweep.tables import text
 from hetero_lab.statistics import ASSUMED_NOISE, Latency, Noise, Series, turn_level
-from hetero_lab.views.sweeps import host_rows, ranked_rows, structure_points
+from hetero_lab.views.sweeps import measured_rows, ranked_rows
 
 LABELS = ("reference", "a", "b", "c", "d")
 
@@ -69,7 +69,7 @@ def check(sweep: Sweep) -> None:
     assert measured.loc[sweep.reference, "raw_median_us"] == pytest.approx(level)
     medians = measured["median_us"].to_dict()
     assert [r.label for r in ranked_rows(sweep)] == list(ranking["label"])
-    for found in (ranked_rows(sweep), structure_points(sweep), host_rows(sweep)):
+    for found in (ranked_rows(sweep), measured_rows(sweep)):
         assert {r.label: r.latency.us for r in found} == pytest.approx(medians)
 
 

@@ -13,7 +13,7 @@ from hetero_lab.experiments.sweep.ledger import Ledger, is_done
 from hetero_lab.experiments.sweep.reading import sweep_from
 from hetero_lab.experiments.sweep.records import AnyRecord, Finished, Host, State, Turn
 from hetero_lab.experiments.sweep.store import read_store
-from hetero_lab.views.sweeps import host_rows
+from hetero_lab.views.sweeps import measured_rows
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +130,7 @@ def test_done_is_finished_with_enough_turns_beside_the_reference():
 
 def test_hosts_side_by_side(stored):
     sweep = sweep_from(*on_hosts(stored, every_host=True))
-    rows = host_rows(sweep)
+    rows = measured_rows(sweep)
     assert len(rows) == len(sweep.ranking)
     figure = hl.views.hosts(sweep)
     latency = [t for t in figure.data if t.xaxis == "x"]
