@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
-
-import numpy as np
 
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.core import shared_core
@@ -20,19 +16,15 @@ from hetero_lab.errors import (
     DeviceError,
     HeteroLabError,
     MeasurementError,
-    OutputPathError,
-    names_at_hand,
 )
 from hetero_lab.experiments.accuracy.evaluate import ReadData, read_data
-from hetero_lab.experiments.deployment.contract import file_digest
-from hetero_lab.experiments.evidence import ALIKE, BEST, SLOWER, is_slower, judged
+from hetero_lab.experiments.evidence import ALIKE, BEST
 from hetero_lab.experiments.search.advice import (
-    INACCURATE,
-    UNMEASURED,
-    WRONG,
     Advice,
     Judged,
     by_label,
+    judge,
+    verdict_sentences,
 )
 from hetero_lab.experiments.search.calibrate import check_device_properties
 from hetero_lab.experiments.search.candidates import (
@@ -42,6 +34,13 @@ from hetero_lab.experiments.search.candidates import (
     over_limit,
 )
 from hetero_lab.experiments.search.finalists import CompileTimes, choose_finalists
+from hetero_lab.experiments.search.kept import (
+    AdviseSettings,
+    digest,
+    keep_model,
+    kept_path,
+    searched_for,
+)
 from hetero_lab.experiments.search.lost_accuracy import LostAccuracy, is_exact, labelled_data
 from hetero_lab.experiments.search.optimize import OPTIMIZED, Optimized, optimize_bound
 from hetero_lab.experiments.search.pipeline import (
@@ -54,16 +53,16 @@ from hetero_lab.experiments.session import Session
 from hetero_lab.experiments.sweep.entries import expand
 from hetero_lab.experiments.sweep.options import Conditions, RunOptions
 from hetero_lab.experiments.sweep.result import Sweep
-from hetero_lab.experiments.sweep.row import BUDGET_ENDED, Row
+from hetero_lab.experiments.sweep.row import Row
 from hetero_lab.experiments.sweep.variants import by_name
 from hetero_lab.interrupts import set_aside, what_was_set_aside
 from hetero_lab.model.language import refuse_language_model
-from hetero_lab.model.read import PreparedModel, Source, prepare, save
+from hetero_lab.model.read import Source, prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement, carried_over, resolve
 from hetero_lab.planning.constraints import check_constraints
 from hetero_lab.planning.cost_model import CostModel
-from hetero_lab.planning.memory import MemoryLimit, memory_pools
+from hetero_lab.planning.memory import MemoryLimit
 from hetero_lab.planning.objective import LATENCY, THROUGHPUT, check_objective
 from hetero_lab.runtime.inputs import Inputs, digest_of
 from hetero_lab.runtime.quantize import calibration_inputs, quantize_prepared
@@ -72,7 +71,7 @@ from hetero_lab.runtime.runners import HETERO, PARALLEL
 from hetero_lab.runtime.scoring import Correct
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.samples.datasets import Dataset, Metric
-from hetero_lab.tables import make_directory, number, scratch_directory
+from hetero_lab.tables import make_directory
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -225,7 +224,7 @@ def advise(
     if metric is not None and data is None:
         raise ArgumentError("metric= says how answers to data= are judged: give data=, too")
     names = order_of(devices, core)
-    settings = _AdviseSettings(
+    settings = AdviseSettings(
         devices=names,
         data=data,
         examples=None if data is None else read_data(data, metric),
@@ -246,28 +245,9 @@ def advise(
     return _advise_one(bind(model, core), settings, watch, store)
 
 
-@dataclass(frozen=True)
-class _AdviseSettings:
-    """The arguments of :func:`advise`, checked; ``examples`` are those of ``data``."""
-
-    devices: tuple[str, ...]
-    data: Dataset | Sequence[Any] | None
-    examples: ReadData | None
-    max_drop: float
-    objective: str
-    requests: int
-    properties: Mapping[str, Mapping[str, Any]]
-    memory_limit: MemoryLimit | None
-    costs: CostModel | None
-    inputs: Inputs | None
-    seed: int
-    isolate: bool
-    progress: bool
-
-
 def _advise_one(
     bound: BoundModel,
-    settings: _AdviseSettings,
+    settings: AdviseSettings,
     watch: Stopwatch,
     store: str | os.PathLike[str] | None,
 ) -> Advice:
@@ -293,7 +273,7 @@ def _advise_one(
 
 def _advise_pipeline(
     models: Mapping[str, BoundModel],
-    settings: _AdviseSettings,
+    settings: AdviseSettings,
     watch: Stopwatch,
     store: str | os.PathLike[str] | None,
 ) -> PipelineAdvice:
@@ -322,7 +302,7 @@ class _Inquiry:
     """The stages of an advice: race, search, final; keeps what each found."""
 
     bound: BoundModel
-    settings: _AdviseSettings
+    settings: AdviseSettings
     candidates: Candidates
     store: Path | None
     watch: Stopwatch
@@ -341,7 +321,13 @@ class _Inquiry:
         self.began_s = self.watch.elapsed_s
         race = self._race()
         rows = dict(zip(placements, race.rows, strict=True))
-        known = self._judge(rows, dict.fromkeys(rows, self.bound), placements, "race")
+        known = judge(
+            rows,
+            dict.fromkeys(rows, self.bound),
+            placements,
+            stage="race",
+            max_drop=self.settings.max_drop,
+        )
         if self.interrupted or not by_label(known, BEST):
             return self._advice(known, race)
         self.compile_s = CompileTimes.of(known).longest_s
@@ -353,7 +339,13 @@ class _Inquiry:
         if self.interrupted or not finalists:
             return self._advice(known, race)
         final, models, measured = self._final(finalists)
-        last = self._judge(measured, models, self._carried(finalists, models), "final")
+        last = judge(
+            measured,
+            models,
+            self._carried(finalists, models),
+            stage="final",
+            max_drop=self.settings.max_drop,
+        )
         if not by_label(last, BEST):
             return self._advice(known, race)
         again = {c.row.label for c in last}
@@ -377,27 +369,16 @@ class _Inquiry:
         try:
             examples = calibration_inputs(self.bound.prepared, self.settings.data.calibration)
             arrays = [array for example in examples for array in example]
-            kept = self._kept("int8", ".xml", self.bound.prepared.fingerprint, digest_of(arrays))
+            asked = self.bound.prepared.fingerprint, digest_of(arrays)
+            kept = kept_path(self.store, "int8", ".xml", *asked)
             if kept is None or not kept.is_file():
                 made = quantize_prepared(self.bound.prepared, examples, progress=False)
-                made = made if kept is None else self._keep_model(made, kept)
+                made = made if kept is None else keep_model(made, kept, self.notes)
             else:
                 made = prepare(kept)
             self.variants[_INT8] = BoundModel(made, self.bound.core)
         except HeteroLabError as error:
             self.notes.append(f"There is no int8 variant: {error}")
-
-    def _keep_model(self, made: PreparedModel, kept: Path) -> PreparedModel:
-        """Write a variant, whole or not at all, and return it as it is read again."""
-        try:
-            with scratch_directory(kept.parent, ".hetero_lab-") as draft:
-                save(made.model, draft / kept.name)
-                for suffix in (".bin", ".xml"):  # what is there with its structure is whole
-                    os.replace((draft / kept.name).with_suffix(suffix), kept.with_suffix(suffix))
-        except (OSError, RuntimeError, OutputPathError) as error:
-            self.notes.append(f"The int8 variant could not be kept in store=: {error}")
-            return made
-        return prepare(kept)
 
     def _race(self) -> Sweep:
         """Measure all candidates roughly; the reference whatever the budget."""
@@ -420,8 +401,8 @@ class _Inquiry:
         """Search for a placement over several devices, or take what an earlier call found."""
         if len(self.settings.devices) < 2:
             return None
-        asked = self._what_is_searched_for()
-        kept = self._kept("optimized", ".json", *asked)
+        asked = searched_for(self.bound, self.settings)
+        kept = kept_path(self.store, "optimized", ".json", *asked)
         if kept is not None and kept.is_file():
             affinity = Affinity.from_json(kept)
             placement = Placement(affinity, OPTIMIZED, self._free_properties(affinity))
@@ -438,7 +419,7 @@ class _Inquiry:
             return None
         self.progress.begin("search")
         costs = self.settings.costs
-        kept_costs = self._kept("costs", ".json", *asked)
+        kept_costs = kept_path(self.store, "costs", ".json", *asked)
         if costs is None and kept_costs is not None and kept_costs.is_file():
             costs = CostModel.from_json(kept_costs)
         try:
@@ -507,12 +488,12 @@ class _Inquiry:
     ) -> Placement | None:
         """Recover the accuracy of a device, or take what an earlier call found."""
         asked = (fast, accurate, lost.data.name, len(lost.data.calibration), lost.examples.metric)
-        depends_on = [*self._what_is_searched_for(), repr((*asked, lost.max_drop))]
-        kept = self._kept(RECOVERED, ".json", *depends_on)
+        depends_on = [*searched_for(self.bound, self.settings), repr((*asked, lost.max_drop))]
+        kept = kept_path(self.store, RECOVERED, ".json", *depends_on)
         if kept is not None and kept.is_file():
             affinity = Affinity.from_json(kept)
         else:
-            kept_costs = self._kept(f"{RECOVERED}_costs", ".json", *depends_on)
+            kept_costs = kept_path(self.store, f"{RECOVERED}_costs", ".json", *depends_on)
             affinity, verdict = lost.mix(fast, accurate, watch, kept_costs)
             self.notes.append(f"Accuracy recovered from {fast} with {accurate}: {verdict}")
             if kept is not None:
@@ -526,22 +507,6 @@ class _Inquiry:
         if excess:
             self.notes.append(f"{RECOVERED.capitalize()} is no candidate: {excess}")
         return None if excess else placement
-
-    def _what_is_searched_for(self) -> list[str]:
-        """Return what the result of a search depends on."""
-        costs = ""
-        if self.settings.costs is not None:
-            with scratch_directory() as scratch:
-                self.settings.costs.to_json(scratch / "costs.json")
-                costs = file_digest(scratch / "costs.json")
-        properties = [(d, sorted(p.items())) for d, p in sorted(self.settings.properties.items())]
-        limits = sorted(memory_pools(self.settings.devices, self.settings.memory_limit).items())
-        asked = (self.settings.devices, self.settings.objective, properties, limits)
-        return [self.bound.fingerprint, repr(asked), costs]
-
-    def _kept(self, name: str, suffix: str, *depends_on: str) -> Path | None:
-        """Return where something is kept; another call may ask for something else."""
-        return self.store and self.store / f"{name}-{_digest(depends_on)}{suffix}"
 
     def _final(
         self, finalists: Mapping[str, Placement]
@@ -560,7 +525,7 @@ class _Inquiry:
         made = self._measure(
             variants if len(variants) > 1 else by_name(self.bound),
             list(finalists.values()),
-            f"final-{_digest([*finalists, *variants])}",
+            f"final-{digest([*finalists, *variants])}",
             self._left_s,
             precision=_FINAL_PRECISION,
             data=self.settings.examples,
@@ -650,44 +615,6 @@ class _Inquiry:
     def _conditions(self) -> Conditions:
         return Conditions(self.settings.inputs, self.settings.seed, isolate=self.settings.isolate)
 
-    # -- judging ------------------------------------------------------------------------------
-
-    def _judge(
-        self,
-        rows: Mapping[str, Row],
-        models: Mapping[str, BoundModel],
-        placements: Mapping[str, Placement],
-        stage: str,
-    ) -> list[Judged]:
-        """Say of each row what becomes of it."""
-        rows = {label: replace(row, label=label) for label, row in rows.items()}
-        reasons = {label: self._unusable(row) for label, row in rows.items()}
-        usable = {label: _level(row) for label, row in rows.items() if reasons[label] is None}
-        found = judged(usable, lambda label, best: is_slower(rows[label], rows[best]))
-        best = next((label for label in found if found[label] == BEST), "")
-        candidates = []
-        for label, row in rows.items():
-            judgement, why = reasons[label] or (found[label], "")
-            if judgement in (ALIKE, SLOWER):
-                share = usable[label] / usable[best] - 1.0
-                why = f"{abs(share):.1%} {'slower' if share >= 0 else 'faster'} than {best}"
-            candidates.append(Judged(row, placements[label], models[label], stage, judgement, why))
-        return candidates
-
-    def _unusable(self, row: Row) -> tuple[str, str] | None:
-        if row.profile is None or row.latency is None:
-            if row.status == BUDGET_ENDED:
-                return UNMEASURED, "the budget ended before them"
-            return UNMEASURED, row.detail or row.status
-        wrong = [a for a in row.profile.agreement if a.verdict in ("different", "not a number")]
-        if wrong:
-            worst = max(wrong, key=lambda a: np.nan_to_num(a.relative_error, nan=np.inf))
-            return WRONG, f"output {worst.output} is off by {worst.relative_error:.2g}"
-        found = row.evaluation
-        if found is not None and found.is_labelled and found.paired.drop > self.settings.max_drop:
-            return INACCURATE, f"{found.paired.drop:.1%} fewer right answers than in f32"
-        return None
-
     def _carried(
         self, finalists: Mapping[str, Placement], models: Mapping[str, BoundModel]
     ) -> dict[str, Placement]:
@@ -708,7 +635,19 @@ class _Inquiry:
         fallback = next(iter(self.candidates.placements.values()))
         return Advice(
             best=fallback if best is None else best.placement,
-            verdict="\n".join(_sentences(self, known, made, best, fallback)),
+            verdict="\n".join(
+                verdict_sentences(
+                    known,
+                    made,
+                    best,
+                    fallback,
+                    left_out=self.candidates.left_out,
+                    notes=self.notes,
+                    n_requests=self.settings.requests,
+                    interrupted=self.interrupted,
+                    would_change=self._would_change(),
+                )
+            ),
             candidates=tuple(known),
             left_out=tuple(self.candidates.left_out.items()),
             executor=executor,
@@ -717,6 +656,15 @@ class _Inquiry:
             optimized=self.optimized,
             interrupted=self.interrupted,
         )
+
+    def _would_change(self) -> Iterator[str]:
+        """Say which other arguments could lead to another answer."""
+        if self.settings.data is None:
+            yield "data=, with which int8 and lower precisions are judged by accuracy"
+        if self.settings.objective == LATENCY:
+            yield "objective='throughput', if several requests are in flight"
+        if len(self.settings.devices) == 1:
+            yield "a second device"
 
     def _examples(self) -> list[Any]:
         if isinstance(self.settings.data, Dataset):
@@ -744,109 +692,5 @@ class _Inquiry:
         return max(0.1, end_s - self.watch.elapsed_s)
 
 
-def _digest(labels: Sequence[str]) -> str:
-    """Return a name for what is kept: another call may have other finalists, devices or data."""
-    return hashlib.blake2b("\n".join(labels).encode(), digest_size=4).hexdigest()
-
-
 def _level(row: Row) -> float:
     return row.latency.us if row.latency else float("inf")
-
-
-def _sentences(
-    asked: _Inquiry,
-    known: Sequence[Judged],
-    made: Sweep,
-    best: Judged | None,
-    fallback: Placement,
-) -> list[str]:
-    """Say what is best, how sure that is, what was unusable, and what would change the answer."""
-    sentences = []
-    if best is None:
-        sentences.append(f"Nothing usable was measured; {fallback.label} is OpenVINO's own choice.")
-    else:
-        sentences.append(_what_is_best(asked, best, made))
-        alike = [c.row.label for c in by_label(known, ALIKE)]
-        if alike:
-            sentences.append(
-                f"About as fast, or indistinguishable: {names_at_hand(alike, 4)}. Of those within "
-                "1 %, the simplest is recommended."
-            )
-        slower = by_label(known, SLOWER)
-        if slower:
-            names = names_at_hand([c.row.label for c in slower], 4)
-            sentences.append(f"Slower, beyond the uncertainty: {names}.")
-    for candidate in by_label(known, WRONG):
-        sentences.append(
-            f"{candidate.row.label} computes wrong outputs ({candidate.why}); "
-            "hetero_lab.find_wrong(model, placement) finds the ops."
-        )
-    for judgement in (INACCURATE, UNMEASURED):
-        several = by_label(known, judgement)
-        reasons = dict.fromkeys(c.why for c in several)
-        needed_s = max((c.row.needs_s for c in several), default=0.0)
-        if needed_s:
-            reasons[f"what is left needs about {math.ceil(needed_s)} s"] = None
-        if several:
-            labels = names_at_hand([c.row.label for c in several], 4)
-            sentences.append(f"{judgement.capitalize()}: {labels} ({'; '.join(reasons)[:300]}).")
-    for label, why in asked.candidates.left_out.items():
-        sentences.append(f"Not a candidate: {label}, because {why.rstrip('.')}.")
-    emulated = dict(made.environment.emulated)
-    if emulated:
-        sentences.append(
-            f"{names_at_hand(emulated)} {'is' if len(emulated) == 1 else 'are'} emulated: times "
-            "there say nothing about a real device."
-        )
-    sentences += asked.notes
-    if asked.interrupted:
-        sentences.append("Ctrl-C ended it early: this is what was known by then.")
-    sentences.append(_what_would_change_it(asked, made))
-    return sentences
-
-
-def _what_is_best(asked: _Inquiry, best: Judged, made: Sweep) -> str:
-    latency, ratio = best.row.latency, best.row.series.ratio
-    assert latency is not None
-    n_requests = asked.settings.requests
-    what = "a request" if n_requests == 1 else f"a result, with {n_requests} in flight"
-    text = f"Deploy {best.row.label}: {number(latency.us)} µs {what}"
-    if np.isfinite(latency.high_us):
-        text += f" (95 %: {number(latency.low_us)} to {number(latency.high_us)})"
-    else:
-        text += " (too few turns for an interval)"
-    if best.row.label == made.reference:
-        others = sum(row.profile is not None for row in made.rows) - 1
-        if others:
-            text += f". None of the {others} others measured with it is worth the change"
-        else:
-            text += ". Nothing else was measured with it"
-    elif ratio is not None:
-        middle, low, high, _ = ratio
-        text += f", {middle:.3f} of the time of {made.reference}"
-        if np.isfinite(high):
-            text += f" (95 %: {low:.3f} to {high:.3f})"
-        if high > 1.0:
-            text += f". It is probably faster than {made.reference}, but that is not proven"
-    found = best.row.evaluation
-    if found is not None and found.is_labelled:
-        text += f". Accuracy {found.accuracy:.1%}, {-found.paired.drop:+.1%} against f32"
-    return f"{text}."
-
-
-def _what_would_change_it(asked: _Inquiry, made: Sweep) -> str:
-    reasons = []
-    if np.isfinite(made.smallest_difference):
-        reasons.append(
-            f"a larger budget_s= (differences below {made.smallest_difference:.1%} could not be "
-            "seen)"
-        )
-    else:
-        reasons.append("a larger budget_s=")
-    if asked.settings.data is None:
-        reasons.append("data=, with which int8 and lower precisions are judged by accuracy")
-    if asked.settings.objective == LATENCY:
-        reasons.append("objective='throughput', if several requests are in flight")
-    if len(asked.settings.devices) == 1:
-        reasons.append("a second device")
-    return f"What could change the answer: {'; '.join(reasons)}."

@@ -23,10 +23,11 @@ from hetero_lab.experiments.accuracy.evaluate import read_data
 from hetero_lab.experiments.search import (
     advise as advising,
     calibrate,
+    kept as keeping,
     optimize as optimizing,
     recover,
 )
-from hetero_lab.experiments.search.advice import Judged
+from hetero_lab.experiments.search.advice import Judged, judge
 from hetero_lab.experiments.search.candidates import candidates_for, order_of
 from hetero_lab.experiments.search.lost_accuracy import fast_and_accurate
 from hetero_lab.experiments.search.optimize import Optimized
@@ -207,7 +208,7 @@ def inquiry(store, devices=("CPU",), **changes) -> advising._Inquiry:
     }  # fmt: skip
     return advising._Inquiry(
         bound=bound,
-        settings=advising._AdviseSettings(devices=devices, **{**options, **changes}),
+        settings=keeping.AdviseSettings(devices=devices, **{**options, **changes}),
         candidates=candidates("digits_inception", devices, shared_core()),
         store=store,
         watch=watch,
@@ -279,13 +280,13 @@ def test_int8_is_kept_whole_or_not_at_all_for_the_data_that_it_was_calibrated_wi
         path.unlink()
         raise RuntimeError("no xml")
 
-    monkeypatch.setattr(advising, "save", broken)
+    monkeypatch.setattr(keeping, "save", broken)
     asked = inquiry(tmp_path, data=first)
     asked._make_variants()
     assert set(asked.variants) == {"int8"}
     assert asked.notes == ["The int8 variant could not be kept in store=: no xml"]
     assert not list(tmp_path.iterdir())
-    monkeypatch.setattr(advising, "save", save)
+    monkeypatch.setattr(keeping, "save", save)
     for data, n_kept in ((first, 1), (second, 2), (first, 2)):
         asked = inquiry(tmp_path, data=data)
         asked._make_variants()
@@ -447,7 +448,7 @@ def test_a_single_turn_shows_what_is_hopeless(factor, judgement):
     latency = rows["ADVFAST"].latency
     assert latency is not None
     assert latency.high_us == np.inf
-    known = asked._judge(rows, dict.fromkeys(rows, asked.bound), placements, "race")
+    known = judge(rows, dict.fromkeys(rows, asked.bound), placements, stage="race", max_drop=0.01)
     assert [c.judgement for c in known] == ["best", judgement]
 
 
