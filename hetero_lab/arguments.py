@@ -27,8 +27,8 @@ from typing import Any, Literal, TypeVar
 from hetero_lab.errors import ArgumentError, HeteroLabError, shorten, warn
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-# By name, as one name means one thing everywhere: the most of a number. Beyond, counting would
-# not end, or overflow.
+# The largest number allowed, by name, since one name means the same everywhere. Larger ones would
+# overflow, or never end.
 _MOST = {
     "iterations": 10**9,
     "warmup": 10**9,
@@ -41,7 +41,7 @@ _MOST = {
 }
 _MOST_SECONDS = 1e9
 _FOR_CHECKERS = re.compile(r"^if (?:\w+\.)?TYPE_CHECKING:\n((?:[ \t]+.*\n|\n)+)", re.M)
-# Whose own check knows more: the samples, the devices, the ops at hand. Its error comes first.
+# These have a better check inside, which knows the samples, devices or ops. Its error comes first.
 _KNOWN_INSIDE = {
     "model", "source", "shapes", "placement", "placements", "affinity", "name", "devices",
     "device", "text", "unsupported", "supported", "ops", "types", "patterns", "before",
@@ -50,7 +50,7 @@ _KNOWN_INSIDE = {
     "compile_properties", "control", "executor", "grid", "ignored", "inputs", "mean",
     "metric", "priorities", "scale", "top",
 }  # fmt: skip
-# How to get a thing of a kind, for the way out of an error.
+# How to get an object of a kind: the way out that an error names.
 _WAYS = {
     "Core": "openvino.Core() is one; leave it out to share one",
     "CostModel": "hetero_lab.calibrate(model, devices) returns one",
@@ -143,7 +143,7 @@ def _check(name: str, value: Any, hint: Any) -> None:
     if not fits(value, hint):
         way = next((f" {_WAYS[kind]}." for kind in _kinds(hint) if kind in _WAYS), "")
         kind, shown = type(value).__name__, repr(value)
-        # What begins with its answer, as results do, is told by its kind.
+        # The repr of a result is long, so its kind is named instead.
         given = f"{shown} ({kind})" if len(shown) <= 80 and shown.isprintable() else kind
         raise ArgumentError(f"{name}= is {_described(hint)}, not {given}.{way}")
 
@@ -155,7 +155,7 @@ def _check_most(name: str, value: Any) -> None:
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Tell whether a value is of the kind that a resolved annotation says."""
+    """Return whether a value fits a resolved annotation."""
     if hint is Any or isinstance(hint, TypeVar):
         return True
     if hint is None or hint is type(None):
@@ -191,7 +191,7 @@ def _telling(elements: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
 
 def _elements(value: Any, origin: type, inner: tuple[Any, ...]) -> Iterator[tuple[Any, Any]]:
     if isinstance(value, str | bytes):
-        # Text is a sequence of text, but never meant as one.
+        # A string is a sequence of strings, but is never meant as one.
         yield value, None
     elif issubclass(origin, abc.Mapping):
         for key, one in value.items():
@@ -218,7 +218,7 @@ _WORDS = {
 
 
 def _described(hint: Any) -> str:
-    """Say in words what an annotation means."""
+    """Return an annotation in words."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         parts = list(dict.fromkeys(_described(one) for one in inner))
@@ -250,7 +250,7 @@ def _kinds(hint: Any) -> Iterable[str]:
 
 
 class _NotImported:
-    """Stands for a module or type of a package that is not imported: nothing is of it."""
+    """A module or type of a package that is not imported, so that no value can be of it."""
 
     def __init__(self, name: str):
         self._name = name

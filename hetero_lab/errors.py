@@ -25,7 +25,7 @@ class ArgumentError(HeteroLabError, ValueError):
 
 
 class DeviceError(ArgumentError):
-    """A device that is not here, or that cannot run what it is given."""
+    """A device that does not exist here, or that cannot run what it is given."""
 
 
 class ModelError(ArgumentError):
@@ -53,15 +53,15 @@ class OutputPathError(ArgumentError):
 
 
 class StoredFileError(ArgumentError):
-    """A stored file that is not what it should be."""
+    """A stored file that is broken or of another kind."""
 
 
 class StoreError(ArgumentError):
-    """A store of a sweep that belongs to something else, or that another process is using."""
+    """A store of a sweep that belongs to another one, or that another process is using."""
 
 
 class SampleError(HeteroLabError):
-    """A sample model or data set that cannot be had here."""
+    """A sample model or data set that is unavailable here."""
 
 
 class CompileError(HeteroLabError):
@@ -81,7 +81,7 @@ class ClosedError(HeteroLabError, RuntimeError):
 
 
 class MeasurementError(HeteroLabError):
-    """A measurement that gave nothing to report."""
+    """A measurement without a result."""
 
 
 class HeteroLabWarning(UserWarning):
@@ -89,7 +89,7 @@ class HeteroLabWarning(UserWarning):
 
 
 class BudgetWarning(HeteroLabWarning):
-    """A time budget did not allow all that was asked for; the result says what is missing."""
+    """A time budget was too short for the whole call; the result says what is missing."""
 
 
 def shorten(name: str, limit: int = 120) -> str:
@@ -99,13 +99,13 @@ def shorten(name: str, limit: int = 120) -> str:
 
 
 def last_line(error: BaseException) -> str:
-    """Return the last line of an error of the runtime: what the trace above it leads up to."""
+    """Return the last line of an error of the runtime: the cause, below its trace."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return _cut(lines[-1] if lines else type(error).__name__)
 
 
 def reason(error: BaseException) -> str:
-    """Return an error of the runtime as one sentence, without the lines that say where it arose."""
+    """Return an error of the runtime as one sentence, without the lines of its trace."""
     lines = [line.strip() for line in str(error).splitlines()]
     told = [line for line in lines if line and not line.startswith(("Exception from ", "Check '"))]
     return _cut(" ".join(told) or type(error).__name__)
@@ -116,7 +116,7 @@ def _cut(text: str) -> str:
 
 
 def names_at_hand(names: Iterable[str], most: int = 8) -> str:
-    """List names for a message, the first ``most`` of them."""
+    """List the first ``most`` names for a message."""
     every = list(names)
     shown = ", ".join(shorten(name) for name in every[:most])
     return shown + (f" and {len(every) - most} more" if len(every) > most else "")
@@ -131,7 +131,7 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 
 
 def warn(message: str, category: type[Warning] = HeteroLabWarning) -> None:
-    """Warn at the line outside this package that led here, however many calls are between."""
+    """Warn at the line outside this package that led here, however many calls are in between."""
     level, frame = 1, inspect.currentframe()
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         level, frame = level + 1, frame.f_back

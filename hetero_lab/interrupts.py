@@ -1,4 +1,4 @@
-"""Ctrl-C in a call: ``KeyboardInterrupt``, always, and what was done by then is kept.
+"""Ctrl-C in a call: always ``KeyboardInterrupt``, and the results so far are kept.
 
 There is one rule for all public functions. Inside, a long one that is interrupted returns what
 it has, marked ``interrupted``, or lets ``KeyboardInterrupt`` pass if it has nothing. Where it is
@@ -47,8 +47,8 @@ def last_interrupted() -> Any:
 def guarded(function: Callable[_P, _T]) -> Callable[_P, _T]:
     """Return a function that ends in ``KeyboardInterrupt`` if Ctrl-C came while it ran.
 
-    Python drops a ``KeyboardInterrupt`` that is raised in a destructor or a callback of a
-    library, so what counts is that the signal came. Signals come to the main thread only, and a
+    Python drops a ``KeyboardInterrupt`` that is raised in a destructor or in a callback of a
+    library, so the signal itself is what counts. Signals come to the main thread only, and a
     handler set by other code is left alone.
     """
 
@@ -129,16 +129,16 @@ class UntilInterrupted:
 
 
 def set_aside(result: object) -> None:
-    """Keep something from which the call that runs now can go on, if it is interrupted.
+    """Keep something that an interrupted call can continue from.
 
-    For what has no result of its own kind yet: costs that were measured for a search, say.
+    For calls that have no result of their own kind yet: costs measured for a search, say.
     """
     global _set_aside
     _set_aside = result
 
 
 def what_was_set_aside() -> object:
-    """Return what the call that runs now, or one inside of it, has set aside."""
+    """Return what the running call, or one inside it, has set aside."""
     return _set_aside
 
 
@@ -149,10 +149,10 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
 
 
 def interruptible(function: Callable[_P, _T], *args: _P.args, **options: _P.kwargs) -> _T:
-    """Call a library that hears of Ctrl-C only when it returns, such that Ctrl-C ends the call.
+    """Call a library that notices Ctrl-C only when it returns, so that Ctrl-C ends the call.
 
-    The library has to release the interpreter's lock. It goes on in a thread of its own, so it
-    also needs a limit of its own, after which it ends.
+    The library has to release the interpreter's lock. After Ctrl-C it continues in its own
+    thread, so it also needs a time limit of its own.
     """
     if threading.current_thread() is not threading.main_thread():
         return function(*args, **options)

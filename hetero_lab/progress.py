@@ -1,11 +1,11 @@
-"""How far a long call is: one line that appears after two seconds, in terminals and notebooks.
+"""Progress of a long call: one line that appears after two seconds, in terminals and notebooks.
 
-Where a line cannot be drawn again (a file, a pipe, the log of a CI), there is one after two seconds
-and one every half minute.
+Where a line cannot be redrawn (a file, a pipe, the log of a CI), one is printed after two seconds
+and then every half minute.
 
-The thread that works draws the line between its steps, so that drawing does not disturb what it
-measures; only while one step lasts (a compile, an integer program) a second thread keeps the time
-on it going.
+The working thread draws the line between its steps, so that drawing does not disturb its
+measurements; only during a long step (a compile, an integer program) does a second thread keep
+the time on it going.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ _BAR, _NO_BAR = " |{bar}|", ":"
 
 
 def is_a_log(bar: tqdm[Any]) -> bool:
-    """Tell whether a bar is shown where a line cannot be drawn again."""
+    """Return whether a bar is shown where a line cannot be redrawn."""
     return not bar.disable and not bar.gui and not sys.stderr.isatty()
 
 
 def calm(bar: tqdm[Any]) -> tqdm[Any]:
-    """Let a bar speak only every half minute where a line cannot be drawn again."""
+    """Let a bar print only every half minute where a line cannot be redrawn."""
     if is_a_log(bar):
         bar.mininterval = _EVERY_IN_A_LOG_S
     return bar
 
 
 class Progress:
-    """A line with what is being done now, and how much of the whole is done.
+    """A line with the current step, and how much of the whole is done.
 
     Parameters
     ----------
     what
-        What is being done, in a word or two.
+        The step, in a word or two.
     show
         ``False`` draws nothing.
     total, unit
-        How many steps there will be, each told by :meth:`advance`, and what one is called.
+        The number of steps, each counted by :meth:`advance`, and the noun for one.
     budget_s
-        In place of ``total``: the bar shows the time that is used up, from now.
+        In place of ``total``: the bar shows the time used up from now on.
     """
 
     def __init__(
@@ -86,24 +86,24 @@ class Progress:
             self._ticker.start()
 
     def step(self, what: str, total: int | None = None) -> None:
-        """Say what is being done now; ``total`` begins to count anew, its own steps."""
+        """Name the current step; ``total`` restarts the count with its own steps."""
         if total is not None:
             self._bar.n, self._bar.total, self._bar.bar_format = 0, total, _COUNTED
         self._bar.set_description_str(what if len(what) <= 60 else what[:59] + "…", refresh=False)
         self._draw(_EVERY_S)
 
     def advance(self) -> None:
-        """Count a step that is done."""
+        """Count a finished step."""
         self._bar.n += 1
         self._draw(_EVERY_S)
 
     def note(self, text: str) -> None:
-        """Say what was found until now."""
+        """Show what was found so far."""
         self._bar.set_postfix_str(text, refresh=False)
         self._draw(_EVERY_S)
 
     def close(self) -> None:
-        """Take the line away."""
+        """Remove the line."""
         self._closed.set()
         with self._lock:
             self._bar.close()
@@ -139,4 +139,4 @@ class Progress:
                 print(str(self._bar).rstrip(), file=sys.stderr, flush=True)  # noqa: T201
             else:
                 self._bar.refresh()
-                self._bar.delay = 0  # else tqdm takes it that there is nothing to take away
+                self._bar.delay = 0  # else tqdm believes that it has no line to remove

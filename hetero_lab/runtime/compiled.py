@@ -1,4 +1,4 @@
-"""Compile a placement and prove that what was compiled is what was asked for."""
+"""Compile a placement and prove that the compiled partition is the requested one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _OWN_EXECUTOR = (
 
 
 class CompiledPlacement:
-    """A compiled placement: call it with inputs, look at what was really compiled.
+    """A compiled placement: call it with inputs, inspect what was really compiled.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ class CompiledPlacement:
 
     @property
     def placement(self) -> Placement:
-        """What was asked for."""
+        """The placement that was asked for."""
         return self.placed.placement
 
     @property
@@ -129,7 +129,7 @@ class CompiledPlacement:
             request.set_input_tensor(index, to_tensor(array, element_type))
 
     def _request(self) -> ov.InferRequest:
-        # One request a thread, so that calls from several threads do not meet.
+        # One request a thread, so that calls from several threads do not interfere.
         if not hasattr(self._local, "request"):
             self._local.request = self.compiled_model.create_infer_request()
         return self._local.request
@@ -250,7 +250,7 @@ def compile_placed(
     check_cuts(bound, predicted)
     target, own = placed.compile_call
     config: dict[str, Any] = dict(compile_properties or {})
-    # HETERO drops what it does not know without a word.
+    # HETERO silently drops properties that it does not know.
     of_devices = {key: value for key, value in config.items() if key not in OF_THE_CORE}
     for device in placed.devices:
         check_properties(device, of_devices, core=core)
@@ -329,7 +329,7 @@ def _who_refused(placed: BoundPlacement, predicted: Partition) -> str:
 
 
 def lonely_results(partition: Partition) -> list[int]:
-    """Return the model outputs whose subgraph only passes a boundary tensor on."""
+    """Return the model outputs whose subgraph merely passes a boundary tensor on."""
     return [
         int(entry[1])
         for subgraph, wiring in zip(partition.subgraphs, partition.wiring, strict=True)

@@ -35,7 +35,7 @@ PLACEMENT_FILE, KIND = "placement.json", "frozen placement"
 
 
 class FrozenGeneration(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``run.py`` has to know of a language model; ``inputs`` are names and element types."""
+    """What ``run.py`` needs of a language model; ``inputs`` are names and element types."""
 
     inputs: list[tuple[str, str]]
     logits: int
@@ -43,7 +43,7 @@ class FrozenGeneration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FrozenPlacement(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``placement.json`` of a frozen directory holds, and ``run.py`` reads.
+    """The content of ``placement.json`` in a frozen directory, which ``run.py`` reads.
 
     Attributes
     ----------
@@ -77,7 +77,7 @@ def read_frozen(directory: str | os.PathLike[str]) -> FrozenPlacement:
     Raises
     ------
     StoredFileError
-        It is missing or not whole.
+        It is missing or incomplete.
     """
     data = read_json(Path(directory) / PLACEMENT_FILE, kind=KIND)
     try:
@@ -97,7 +97,7 @@ def write_frozen(
     Parameters
     ----------
     compiled
-        What is frozen; its outputs are stored beside the inputs.
+        The placement to freeze; its outputs are stored beside the inputs.
     requests
         Inputs in the model's order, at least one; of a language model, a prompt each.
     """
@@ -115,7 +115,7 @@ def write_frozen(
 def write_program(
     target: Path, placed: BoundPlacement, arrays: Sequence[np.ndarray]
 ) -> FrozenPlacement:
-    """Write model, placement, inputs and program, which is all that it takes to run; no compile."""
+    """Write model, placement, inputs and program, all that running it needs, without a compile."""
     bound = placed.bound
     model, _ = labelled_clone(placed, predict(placed.graph, placed.affinity))
     compile_on, properties = placed.compile_call
@@ -125,7 +125,7 @@ def write_program(
         node.get_friendly_name(): node.get_rt_info()["affinity"].astype(str)
         for node in model.get_ordered_ops()
     }
-    forget_notes(model)  # where it was read is nobody else's business
+    forget_notes(model)  # the path that it was read from stays private
     save(model, target / "model.xml")
     frozen = FrozenPlacement(
         label=placed.label,

@@ -1,4 +1,4 @@
-"""Model inputs: checked if they are given, generated if they are not."""
+"""Model inputs: checked if given, generated if not."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _CARRIERS = frozenset(
 
 
 def generate_inputs(model: PreparedModel | BoundModel, seed: int = 0) -> dict[str, np.ndarray]:
-    """Make inputs from a seed: sensible for the element type, ids within what they index.
+    """Make inputs from a seed: sensible for the element type, ids within the axis they index.
 
     Floats are uniform in [0, 1), bytes cover their range, whole numbers that index a tensor
     (Gather, embeddings, OneHot) stay below its size, all others are 0 or 1.
@@ -55,7 +55,7 @@ def generate_inputs(model: PreparedModel | BoundModel, seed: int = 0) -> dict[st
     Raises
     ------
     InputError
-        An input has an element type for which nothing can be made.
+        No values can be generated for the element type of an input.
     """
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise ArgumentError(f"seed= is a whole number of at least 0, not {seed!r}.")
@@ -147,14 +147,14 @@ class _Port:
 
 
 class Ports:
-    """The inputs of a model, asked for once: this takes longer than many a model runs."""
+    """The inputs of a model, queried once: that takes longer than many an inference."""
 
     def __init__(self, model: PreparedModel | BoundModel):
         self._ports = [_Port.of(port) for port in model.model.inputs]
         self.element_types = [port.element_type for port in self._ports]
 
     def bind(self, inputs: Inputs) -> list[np.ndarray]:
-        """Do what :func:`bind_inputs` does."""
+        """Bind inputs as :func:`bind_inputs` does."""
         if callable(inputs):
             inputs = inputs()
         if isinstance(inputs, str | os.PathLike):

@@ -1,4 +1,4 @@
-"""What the submodels of a language model take of the private memory of this process, on Linux."""
+"""Private memory that the submodels of a language model take in this process, on Linux."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _PRIVATE = "RssAnon:"
 def private_bytes() -> int:
     """Return the private memory that is in use; a mapped model file is not part of it.
 
-    What the C library keeps for later goes back to the system first, where it can.
+    Free memory that the C library holds is returned to the system first, where possible.
 
     Raises
     ------
     MeasurementError
-        The system does not tell.
+        The system does not report it.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
@@ -57,7 +57,7 @@ def private_bytes() -> int:
 
 
 def start_runtime(device: str, properties: Mapping[str, Any], core: ov.Core) -> None:
-    """Run a small model, so that what a plugin needs for any is there."""
+    """Run a small model, so that the memory that a plugin needs for any model is allocated."""
     x = ov.opset13.parameter([4, 4], np.float32)
     product = ov.opset13.matmul(x, np.ones((4, 4), np.float32), False, False)
     model = build_model([ov.opset13.result(product)], [], [x], "small")
@@ -71,9 +71,10 @@ def bytes_by_part(
     properties: Mapping[str, Any],
     scenario: Scenario,
 ) -> dict[str, tuple[int, int]]:
-    """Measure what each part of a language model takes when all are compiled for one device.
+    """Measure the memory of each part of a language model, all compiled for one device.
 
-    A small model runs first, so that what the plugin needs for any is not part of it.
+    A small model runs first, so that memory that the plugin needs for any model is
+    not counted.
 
     Parameters
     ----------
@@ -83,15 +84,15 @@ def bytes_by_part(
     Returns
     -------
     dict
-        For each part: what it takes once it is compiled and has run a token, and what comes on
-        top until the scenario is over.
+        For each part: its bytes once it is compiled and has run a token, and the bytes added by
+        the end of the scenario.
 
     Raises
     ------
     MeasurementError
         The system does not tell.
     AffinityError, CompileError, InferenceError
-        The model cannot be cut there, or its parts not be compiled or run.
+        The model cannot be cut there, or its parts cannot be compiled or run.
     """
     partition = predict(bound.graph, parts)
     check_states(bound.graph, partition)
@@ -113,10 +114,11 @@ def bytes_by_part(
 
 
 def bytes_of_process(placed: BoundPlacement, scenario: Scenario) -> tuple[int, int]:
-    """Measure what this process takes for a language model that runs on HETERO.
+    """Measure the memory of this process for a language model that runs on HETERO.
 
-    Besides what the parts take on their devices, there are the model's own nodes, of which the
-    runtime keeps copies. Returns and raises as :func:`bytes_by_part`, for all parts together.
+    Besides the memory of the parts on their devices, it holds the model's own nodes, since the
+    runtime keeps copies of them. Returns and raises as :func:`bytes_by_part`, for all parts
+    together.
     """
     for device, properties in placed.properties.items():
         start_runtime(device, properties, placed.core)
@@ -145,13 +147,13 @@ def _run(
 
 @dataclass
 class _MeasuredModel:
-    """A submodel that is compiled, and what it has taken so far."""
+    """A compiled submodel, and the memory that it has taken so far."""
 
     submodel: Submodel
     compiled: ov.CompiledModel
     request: ov.InferRequest
     n_bytes: int = 0
-    inputs: list[ov.Tensor] = field(default_factory=list)  # set_input_tensor keeps none alive
+    inputs: list[ov.Tensor] = field(default_factory=list)  # a request keeps none alive
 
 
 class _Chain:

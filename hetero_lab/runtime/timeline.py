@@ -1,4 +1,4 @@
-"""Measured spans of subgraphs, and what they tell: the critical path and idle devices. Pure."""
+"""Measured spans of subgraphs; the critical path and idle times that follow from them. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hetero_lab.placement.partition import Partition
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One run of one subgraph: what really happened, in seconds of a monotonic clock."""
+    """One measured run of one subgraph, in seconds of a monotonic clock."""
 
     request: int
     subgraph: int
@@ -23,7 +23,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """How long a device ran subgraphs and how long it did not, while a request was in flight."""
+    """Busy and idle time of a device while a request was in flight."""
 
     device: str
     busy_us: float
@@ -37,10 +37,10 @@ class Idle:
 
 
 def sources(partition: Partition, graph: OpGraph) -> tuple[frozenset[int], ...]:
-    """Return for each subgraph those that it waits for.
+    """Return, for each subgraph, the subgraphs that it waits for.
 
-    A model's input is there from the start, so that a boundary that only hands one on is
-    nothing to wait for.
+    A model's input is there from the start, so nobody waits for a boundary that only hands one
+    on.
     """
     found: list[set[int]] = [set() for _ in partition.subgraphs]
     for boundary in partition.boundaries:
@@ -56,9 +56,9 @@ def critical_path(
 ) -> tuple[Span, ...]:
     """Return the chain of spans that determined the end of a request, first to last.
 
-    Walks back from the span that ended last: before each span comes the one that ended last of
-    the subgraphs it waited for and of what its device ran before it. Where that is a span of
-    another request the chain begins, for until then this one only waited.
+    Walks back from the span that ended last. The predecessor of a span is the last to end among
+    the subgraphs that it waited for and the span before it on its device. The chain begins where
+    that is a span of another request, since the request only waited until then.
 
     Parameters
     ----------
