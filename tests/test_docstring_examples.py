@@ -32,6 +32,7 @@ WITHOUT = {
     "block_curve", "BudgetWarning", "classify", "CostModel", "Dataset", "detokenize",
     "EmulatedDevice", "HeteroLabError", "HeteroLabWarning", "measure_memory", "Metric",
     "plan_phases", "plan_static_phases", "read_benchmark_app", "static_phases", "tokenize",
+    "verify_across",  # the old name of verify(releases=)
 }  # fmt: skip
 PUBLIC = {
     name: getattr(module, name) for module in (hl, hl.interop, hl.llm) for name in module.__all__

@@ -192,7 +192,7 @@ def test_a_sweep_ranks_by_the_time_per_further_token(model, core, tmp_path):
     )
     sweep = hl.sweep(
         model, [alone, in_two(model, core, "ACC", "CPU")], scenario=SCENARIO, turns=2,
-        executor=["hetero", "parallel"], counters=False, isolate=False, baselines=False,
+        grid={"executor": ["hetero", "parallel"]}, counters=False, isolate=False, baselines=False,
         store=tmp_path, core=core, progress=False,
     )  # fmt: skip
     summary = sweep.summary.set_index("label")
