@@ -16,6 +16,7 @@ import psutil
 from hetero_lab import __version__
 from hetero_lab.backend.core import runtime_version
 from hetero_lab.backend.emulation import emulated_devices
+from hetero_lab.clock import now
 from hetero_lab.experiments.noise import full_name, known_noise
 from hetero_lab.statistics import ASSUMED_NOISE, Noise, largest_noise
 
@@ -126,6 +127,37 @@ def machine_state() -> MachineState:
     with contextlib.suppress(Exception):
         load = float(psutil.getloadavg()[0])
     return MachineState(psutil.cpu_percent(), load, frequency, _on_battery())
+
+
+class OtherWork:
+    """The CPUs that processes other than this one and its children keep busy."""
+
+    def __init__(self) -> None:
+        self._last = (now(), _own_cpu_s(), psutil.cpu_times())
+
+    def cpus(self) -> float:
+        """Return how many CPUs they kept busy since the last look."""
+        wall, own, machine = now(), _own_cpu_s(), psutil.cpu_times()
+        before_wall, before_own, before_machine = self._last
+        self._last = (wall, own, machine)
+        busy = _busy(machine) - _busy(before_machine) - (own - before_own)
+        return max(0.0, busy) / max(1e-3, wall - before_wall)
+
+
+def _busy(times: Any) -> float:
+    return float(sum(times) - times.idle - getattr(times, "iowait", 0.0))
+
+
+def _own_cpu_s() -> float:
+    total = 0.0
+    me = psutil.Process()
+    for process in [me, *me.children(recursive=True)]:
+        try:
+            used = process.cpu_times()
+            total += used.user + used.system
+        except psutil.Error:
+            continue
+    return total
 
 
 def _governor() -> str:

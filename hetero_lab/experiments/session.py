@@ -28,11 +28,11 @@ from hetero_lab.experiments.sweep.options import Conditions, RunOptions
 from hetero_lab.experiments.sweep.reading import sweep_from
 from hetero_lab.experiments.sweep.records import AnyRecord, Header, StoredModel, Trial
 from hetero_lab.experiments.sweep.result import Sweep
-from hetero_lab.experiments.sweep.rounds import SweepRun, compiles_at_once
+from hetero_lab.experiments.sweep.rounds import SweepRun
 from hetero_lab.experiments.sweep.row_accuracy import SweepData
 from hetero_lab.experiments.sweep.store import Store
 from hetero_lab.experiments.workers.bench import Bench
-from hetero_lab.experiments.workers.launch import FORK_SERVER
+from hetero_lab.experiments.workers.launch import FORK_SERVER, compiles_at_once
 from hetero_lab.experiments.workers.process import AnyBench, WorkerError, WorkerProcess
 from hetero_lab.experiments.workers.requests import Answer, AnyRequest, Request, SetUp
 from hetero_lab.experiments.workers.set_up import write_set_up

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from hetero_lab.backend.bound import BoundModel
+from hetero_lab.backend.virtual import parse_virtual
 from hetero_lab.experiments.environment import Environment
 from hetero_lab.model.language import Scenario
 from hetero_lab.placement.affinity import Affinity
@@ -178,6 +179,12 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     def execution(self) -> Execution:
         """How it is run."""
         return Execution(self.executor, self.requests, self.scenario)
+
+    @property
+    def runs_on(self) -> set[str]:
+        """The real devices; of AUTO and the like, those that it may choose."""
+        virtual = {name: parse_virtual(name) for name in self.affinity}
+        return {d for name, of in virtual.items() for d in (of.devices if of else [name])}
 
     def placed(self, bound: BoundModel, ops: Sequence[str] = ()) -> BoundPlacement:
         """Return what is compiled, which was checked when the trial was made.

@@ -22,12 +22,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import psutil
 from tqdm.auto import tqdm
 
-from hetero_lab.backend.virtual import parse_virtual
 from hetero_lab.clock import now
-from hetero_lab.experiments.environment import machine_state
+from hetero_lab.experiments.environment import OtherWork, machine_state
 from hetero_lab.experiments.sweep.budget import (
     FULL,
     LEAST,
@@ -78,13 +76,6 @@ _END_S = 0.1  # to end the workers and read what was measured
 _COUNTED_INFERENCES = 36  # of a compile with counters
 _SLOW_START_S = 0.5  # of a bench
 _SLOW_COMPILE_S = 0.5  # and the first inference; of a quick compile it is worth knowing the time
-
-
-def compiles_at_once() -> int:
-    """Return how many processes may compile at once: one for two of this process's cores."""
-    cores = getattr(os, "sched_getaffinity", None)
-    n_cores = len(cores(0)) if cores else os.cpu_count() or 1
-    return max(1, n_cores // 2)
 
 
 class SweepRun:
@@ -166,7 +157,7 @@ class SweepRun:
             )
         )
         self._said_at = -math.inf
-        self._busy_since = (now(), _own_cpu_s(), psutil.cpu_times())
+        self._others = OtherWork()
 
     def pending(self) -> list[str]:
         """Return the keys that are still to be measured, those with the fewest turns first."""
@@ -292,7 +283,7 @@ class SweepRun:
             return list(keys)
         met, members = set(self._met), list[str]()
         for key in keys:
-            devices = _devices(self._trials[key])
+            devices = self._trials[key].runs_on
             if members and not devices <= met:
                 break
             met |= devices
@@ -303,7 +294,7 @@ class SweepRun:
         """Start benches, compile, infer once; return the keys that were tried."""
         tried: list[str] = []
         self._start_benches([key for key in keys if key not in self._compiled])
-        self._met.update(*(_devices(self._trials[key]) for key in keys))
+        self._met.update(*(self._trials[key].runs_on for key in keys))
         turn_plan = self._turn_plan
         while len(tried) < len(keys):
             some = keys[len(tried) : len(tried) + self._at_once]
@@ -434,7 +425,7 @@ class SweepRun:
         length: TurnLength,
     ) -> bool:
         """Give each placement one turn; ``False`` if the budget ended or nobody is left."""
-        self._record(State(**asdict(machine_state()), foreign_cpus=self._foreign()))
+        self._record(State(**asdict(machine_state()), foreign_cpus=self._others.cpus()))
         order = list(alive)
         shuffle.shuffle(order)
         if self._turn_plan.turns < self._options.target and self._reference in order:
@@ -497,9 +488,8 @@ class SweepRun:
             if held is not None:
                 self._record(held)
         if self._watch.budget_s is not None:
-            budget_s = self._watch.budget_s + now() - began
-            self._watch = replace(self._watch, budget_s=budget_s)
-            self._bar.total = budget_s
+            self._bar.total = self._watch.budget_s + now() - began
+            self._watch = replace(self._watch, budget_s=self._bar.total)
 
     # -- what is there, what is missing -------------------------------------------------------
 
@@ -526,12 +516,9 @@ class SweepRun:
         return self._n_turns(key) < target
 
     def _precise(self, alive: Sequence[str]) -> bool:
-        if self._reference not in alive:
-            return True
+        others = [k for k in alive if k != self._reference] if self._reference in alive else []
         reference = self._ledger.levels_us(self._reference)
-        for key in alive:
-            if key == self._reference:
-                continue
+        for key in others:
             own = self._ledger.levels_us(key)
             common = [at for at in own if at in reference]
             if 2 <= len(common) < _PRECISE_TURNS:
@@ -539,9 +526,7 @@ class SweepRun:
             if len(common) < 2:
                 continue
             pair = [own[at] for at in common], [reference[at] for at in common]
-            noise = self._noise(
-                _devices(self._trials[key]) | _devices(self._trials[self._reference])
-            )
+            noise = self._noise(self._trials[key].runs_on | self._trials[self._reference].runs_on)
             if not known_within(self._options.precision, *pair, noise):
                 return False
         return True
@@ -582,7 +567,7 @@ class SweepRun:
         for attempt in range(_ATTEMPTS):
             try:
                 bench = self._bench(key)
-                if attempt and not _compiles(request):
+                if attempt and not isinstance(request, Compile):
                     again = Compile(trial=self._trials[key])
                     bench.ask(again, timeout_s=self._workers.compile_timeout_s)
                 return bench.ask(request, timeout_s=timeout_s)
@@ -685,14 +670,6 @@ class SweepRun:
             )
         )
 
-    def _foreign(self) -> float:
-        """Return how many CPUs other processes kept busy since the last look."""
-        wall, own, machine = now(), _own_cpu_s(), psutil.cpu_times()
-        before_wall, before_own, before_machine = self._busy_since
-        self._busy_since = (wall, own, machine)
-        busy = _busy(machine) - _busy(before_machine) - (own - before_own)
-        return max(0.0, busy) / max(1e-3, wall - before_wall)
-
     def _expect(self, round_s: float, n_alive: int, later: TurnPlan) -> None:
         """Show how long the least turns will take, now that compiles and a round are known."""
         if self._watch.budget_s is not None or self._bar.total is not None:
@@ -721,32 +698,3 @@ class SweepRun:
         elapsed = self._watch.elapsed_s
         self._bar.n = min(elapsed, total) if total else round(elapsed, 1)
         self._bar.update(0)
-
-
-def _devices(trial: Trial) -> set[str]:
-    """Return the devices of a trial; of AUTO and the like, those that it may choose."""
-    found: set[str] = set()
-    for name in set(trial.affinity):
-        virtual = parse_virtual(name)
-        found.update(virtual.devices if virtual else [name])
-    return found
-
-
-def _compiles(request: Request[Any]) -> bool:
-    return isinstance(request, Compile)
-
-
-def _busy(times: Any) -> float:
-    return float(sum(times) - times.idle - getattr(times, "iowait", 0.0))
-
-
-def _own_cpu_s() -> float:
-    total = 0.0
-    me = psutil.Process()
-    for process in [me, *me.children(recursive=True)]:
-        try:
-            used = process.cpu_times()
-            total += used.user + used.system
-        except psutil.Error:
-            continue
-    return total

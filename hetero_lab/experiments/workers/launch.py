@@ -28,6 +28,13 @@ _SERVER = "hetero_lab.experiments.workers.fork_server"
 _WORKER = "hetero_lab.experiments.workers.worker"
 
 
+def compiles_at_once() -> int:
+    """Return how many processes may compile at once: one for two of this process's cores."""
+    cores = getattr(os, "sched_getaffinity", None)
+    n_cores = len(cores(0)) if cores else os.cpu_count() or 1
+    return max(1, n_cores // 2)
+
+
 class Launched(Protocol):
     """A process that was started, as :class:`subprocess.Popen` has it."""
 
