@@ -536,10 +536,7 @@ class SweepRun:
     def _ask_at_once(self, requests: Mapping[str, Request[Answer]]) -> dict[str, Answer | None]:
         """Ask several benches at once; return the answers of those that did not fail."""
         pool = ThreadPoolExecutor(len(requests))
-        asked = {
-            key: pool.submit(self._ask, key, request, self._timeout_s(request))
-            for key, request in requests.items()
-        }
+        asked = {key: pool.submit(self._ask, key, request) for key, request in requests.items()}
         try:
             wait(asked.values())
         except BaseException:  # Ctrl-C: nobody waits for compiles that are not wanted
@@ -556,8 +553,8 @@ class SweepRun:
                     self._close_bench(key)
         return answers
 
-    def _ask(self, key: str, request: Request[Answer], timeout_s: float) -> Answer:
-        return self._bench(key).ask(request, timeout_s=timeout_s)
+    def _ask(self, key: str, request: Request[Answer]) -> Answer:
+        return self._bench(key).ask(request, timeout_s=self._timeout_s(request))
 
     def _guarded(
         self, alive: list[str] | None, key: str, request: Request[Answer]
@@ -567,7 +564,7 @@ class SweepRun:
         for attempt in range(_ATTEMPTS):
             try:
                 bench = self._bench(key)
-                if attempt and not isinstance(request, Compile):
+                if attempt and not _compiles(request):
                     again = Compile(trial=self._trials[key])
                     bench.ask(again, timeout_s=self._workers.compile_timeout_s)
                 return bench.ask(request, timeout_s=timeout_s)
@@ -586,8 +583,7 @@ class SweepRun:
     def _timeout_s(self, request: Request[Any]) -> float:
         if isinstance(request, Compile | CompileCounted | ReadCounters):
             return self._workers.compile_timeout_s
-        held_s = request.seconds if isinstance(request, Hold) else 0.0
-        return self._workers.timeout_s + held_s
+        return self._workers.timeout_s + (request.seconds if isinstance(request, Hold) else 0.0)
 
     def _bench(self, key: str) -> AnyBench:
         if key not in self._benches:
@@ -698,3 +694,7 @@ class SweepRun:
         elapsed = self._watch.elapsed_s
         self._bar.n = min(elapsed, total) if total else round(elapsed, 1)
         self._bar.update(0)
+
+
+def _compiles(request: Request[Any]) -> bool:
+    return isinstance(request, Compile)
