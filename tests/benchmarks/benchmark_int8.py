@@ -23,6 +23,7 @@ import hetero_lab as hl
 from hetero_lab.model.read import prepare
 from hetero_lab.runtime.inputs import generate_inputs
 from hetero_lab.samples.datasets import Dataset
+from hetero_lab.statistics import paired_drop
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from int8_kernels import COUNTED, int8_kernels
@@ -86,7 +87,8 @@ def measure(name: str, preset: str) -> bool:
         print()
         return kept >= 0.9
     before, after = (right_answers(m, data) for m in (model, int8))
-    drop, low, high = paired_drop(before, after)
+    found = paired_drop(before, after)
+    drop, low, high = (100 * share for share in (found.drop, found.low, found.high))
     print(
         f"{before.mean():9.4f}{after.mean():9.4f}   {drop:+.2f} [{low:+.2f}, {high:+.2f}], "
         f"{len(before)} examples"
@@ -129,15 +131,6 @@ def right_answers(model: object, data: Dataset) -> np.ndarray:
     run = hl.compile(model, hl.Placement(affinity, device_properties={"CPU": F32}))  # type: ignore[arg-type]
     examples = (data.evaluation[i] for i in range(len(data.evaluation)))
     return np.array([data.metric.correct(run(inputs), label) for inputs, label in examples])
-
-
-def paired_drop(before: np.ndarray, after: np.ndarray) -> tuple[float, float, float]:
-    """Return the drop of accuracy in points and its 95 % interval."""
-    n = len(before)
-    lost, won = int(np.sum(before & ~after)), int(np.sum(~before & after))
-    adjusted = (lost - won) / (n + 2)
-    error = 1.96 * np.sqrt(lost + won + 1 - (lost - won) ** 2 / (n + 2)) / (n + 2)
-    return 100 * (lost - won) / n, 100 * (adjusted - error), 100 * (adjusted + error)
 
 
 if __name__ == "__main__":
