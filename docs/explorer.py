@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import plotly.graph_objects as go
 
 from docs.course import figure_html
-from hetero_lab.experiments.search.explain import explain_rows
-from hetero_lab.experiments.sweep.result import Sweep
+from hetero_lab.experiments.explain import explain_rows
+from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.views.graph.drawing import placement_graph
 from hetero_lab.views.op_types import time_by_op_type
 from hetero_lab.views.predictions import difference

@@ -27,31 +27,31 @@ if TYPE_CHECKING:
     )
     from hetero_lab.experiments.accuracy.classify import classify as classify
     from hetero_lab.experiments.accuracy.evaluate import evaluate as evaluate
+    from hetero_lab.experiments.advise.advise import advise as advise
+    from hetero_lab.experiments.calibrate import calibrate as calibrate
+    from hetero_lab.experiments.compare import compare as compare
     from hetero_lab.experiments.deployment.freeze import freeze as freeze
     from hetero_lab.experiments.deployment.verify import (
         verify as verify,
         verify_across as verify_across,
     )
+    from hetero_lab.experiments.explain import explain as explain
     from hetero_lab.experiments.faults.find_wrong import find_wrong as find_wrong
     from hetero_lab.experiments.faults.refusals import find_refused as find_refused
     from hetero_lab.experiments.faults.wrong import read_wrong as read_wrong
     from hetero_lab.experiments.interop.dot_dumps import hetero_dumps as hetero_dumps
-    from hetero_lab.experiments.profile.profile import profile as profile
-    from hetero_lab.experiments.profile.result import read_profile as read_profile
-    from hetero_lab.experiments.search.advise import advise as advise
-    from hetero_lab.experiments.search.calibrate import calibrate as calibrate
-    from hetero_lab.experiments.search.explain import explain as explain
-    from hetero_lab.experiments.search.optimize import optimize as optimize
-    from hetero_lab.experiments.search.recover import recover_accuracy as recover_accuracy
-    from hetero_lab.experiments.sweep.comparison import compare as compare
-    from hetero_lab.experiments.sweep.entries import (
+    from hetero_lab.experiments.measure.trial import (
         block_cuts as block_cuts,
         priority_orders as priority_orders,
     )
-    from hetero_lab.experiments.sweep.measure_noise import measure_noise as measure_noise
-    from hetero_lab.experiments.sweep.reading import read_sweep as read_sweep
-    from hetero_lab.experiments.sweep.sweep import sweep as sweep
-    from hetero_lab.experiments.workers.set_up import Workers as Workers
+    from hetero_lab.experiments.measure.workers.set_up import Workers as Workers
+    from hetero_lab.experiments.measure_noise import measure_noise as measure_noise
+    from hetero_lab.experiments.optimize import optimize as optimize
+    from hetero_lab.experiments.profile.profile import profile as profile
+    from hetero_lab.experiments.recover import recover_accuracy as recover_accuracy
+    from hetero_lab.experiments.results.profile.result import read_profile as read_profile
+    from hetero_lab.experiments.results.sweep.reading import read_sweep as read_sweep
+    from hetero_lab.experiments.sweep import sweep as sweep
     from hetero_lab.interrupts import last_interrupted as last_interrupted
     from hetero_lab.lint.lint import lint as lint
     from hetero_lab.model.blocks import blocks as blocks

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hetero_lab import facade
 
 if TYPE_CHECKING:
-    from hetero_lab.experiments.search.measured_memory import measure_memory as measure_memory
+    from hetero_lab.experiments.memory import measure_memory as measure_memory
     from hetero_lab.model.static_phases import static_phases as static_phases
     from hetero_lab.planning.language_plans import (
         block_curve as block_curve,

@@ -9,20 +9,20 @@ from hetero_lab import facade
 if TYPE_CHECKING:
     from hetero_lab.experiments.accuracy.classify import Classification as Classification
     from hetero_lab.experiments.accuracy.evaluate import Evaluation as Evaluation
+    from hetero_lab.experiments.advise.advice import Advice as Advice
+    from hetero_lab.experiments.compare import Comparison as Comparison
     from hetero_lab.experiments.deployment.releases import Across as Across
     from hetero_lab.experiments.deployment.verification import Verification as Verification
     from hetero_lab.experiments.faults.refusals import Refusals as Refusals
     from hetero_lab.experiments.faults.wrong import Wrong as Wrong
     from hetero_lab.experiments.interop.benchmark_app import BenchmarkReport as BenchmarkReport
     from hetero_lab.experiments.interop.dot_dumps import HeteroDumps as HeteroDumps
-    from hetero_lab.experiments.profile.result import Profile as Profile
-    from hetero_lab.experiments.search.advice import Advice as Advice
-    from hetero_lab.experiments.search.optimize import Optimized as Optimized
-    from hetero_lab.experiments.search.pipeline import PipelineAdvice as PipelineAdvice
-    from hetero_lab.experiments.search.recover import Recovered as Recovered
-    from hetero_lab.experiments.sweep.comparison import Comparison as Comparison
-    from hetero_lab.experiments.sweep.control import SweepControl as SweepControl
-    from hetero_lab.experiments.sweep.result import Sweep as Sweep
+    from hetero_lab.experiments.measure.control import SweepControl as SweepControl
+    from hetero_lab.experiments.optimize import Optimized as Optimized
+    from hetero_lab.experiments.pipeline import PipelineAdvice as PipelineAdvice
+    from hetero_lab.experiments.recover import Recovered as Recovered
+    from hetero_lab.experiments.results.profile.result import Profile as Profile
+    from hetero_lab.experiments.results.sweep.result import Sweep as Sweep
     from hetero_lab.model.opgraph import OpGraph as OpGraph
     from hetero_lab.model.static_phases import StaticPhases as StaticPhases
     from hetero_lab.placement.partition import (

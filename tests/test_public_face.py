@@ -73,7 +73,7 @@ def test_below_the_public_face_no_model_is_prepared_again():
         for name, function in public_functions()
         if "." not in name and "Source" in str(inspect.signature(function))
     }
-    assert "hetero_lab.experiments.sweep.sweep.sweep" in taking
+    assert "hetero_lab.experiments.sweep.sweep" in taking
     found = {
         (path.relative_to(package).as_posix(), f"{module}.{name}")
         for path in package.rglob("*.py")
@@ -83,7 +83,7 @@ def test_below_the_public_face_no_model_is_prepared_again():
         if f"{module}.{name}" in taking
     }
     # Whose model is a sample of its own.
-    assert found == {("experiments/sweep/measure_noise.py", "hetero_lab.model.read.load")}
+    assert found == {("experiments/measure_noise.py", "hetero_lab.model.read.load")}
 
 
 def test_the_top_is_short_and_every_name_is_in_one_place():

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from hetero_lab.errors import ArgumentError
-from hetero_lab.experiments.search.advice import Advice
+from hetero_lab.experiments.advise.advice import Advice
 from hetero_lab.result import Framed, Result
 from hetero_lab.tables import read_csv
 

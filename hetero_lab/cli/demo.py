@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import hetero_lab as hl
 from hetero_lab.cli.commands import until_interrupted
-from hetero_lab.experiments.search.advice import Judged
-from hetero_lab.experiments.search.candidates import remedied_label
+from hetero_lab.experiments.advise.advice import Judged
+from hetero_lab.experiments.advise.candidates import remedied_label
 from hetero_lab.samples.catalogue import datasets_dir
 from hetero_lab.tables import make_directory, number, write_csv
 from hetero_lab.terminal import columns
@@ -22,7 +22,7 @@ from hetero_lab.terminal import columns
 if TYPE_CHECKING:
     import pandas as pd
 
-    from hetero_lab.experiments.search.advice import Advice
+    from hetero_lab.experiments.advise.advice import Advice
 
 MODEL, DATA = "digits_inception", "digits"
 EMULATED = "ACC"

@@ -18,9 +18,9 @@ from hetero_lab.terminal import columns, count_of, one_line
 if TYPE_CHECKING:
     import pandas as pd
 
-    from hetero_lab.experiments.profile.result import Profile
-    from hetero_lab.experiments.search.optimize import Optimized
-    from hetero_lab.experiments.sweep.result import Sweep
+    from hetero_lab.experiments.optimize import Optimized
+    from hetero_lab.experiments.results.profile.result import Profile
+    from hetero_lab.experiments.results.sweep.result import Sweep
     from hetero_lab.model.read import PreparedModel
     from hetero_lab.placement.affinity import Affinity
     from hetero_lab.planning.cost_model import CostModel

@@ -22,21 +22,21 @@ from hetero_lab.backend.bound import BoundModel
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import ArgumentError, warn
 from hetero_lab.experiments.accuracy.evaluate import ReadData
-from hetero_lab.experiments.environment import current_environment, noise_of
-from hetero_lab.experiments.sweep.control import StoppedError, SweepControl
-from hetero_lab.experiments.sweep.options import Conditions, RunOptions
-from hetero_lab.experiments.sweep.reading import sweep_from
-from hetero_lab.experiments.sweep.records import AnyRecord, Header, StoredModel, Trial
-from hetero_lab.experiments.sweep.result import Sweep
-from hetero_lab.experiments.sweep.rounds import SweepRun
-from hetero_lab.experiments.sweep.row_accuracy import SweepData
-from hetero_lab.experiments.sweep.store import Store
-from hetero_lab.experiments.workers.bench import Bench
-from hetero_lab.experiments.workers.launch import FORK_SERVER, compiles_at_once
-from hetero_lab.experiments.workers.process import AnyBench, WorkerError, WorkerProcess
-from hetero_lab.experiments.workers.requests import Answer, AnyRequest, Request, SetUp
-from hetero_lab.experiments.workers.set_up import write_set_up
-from hetero_lab.experiments.workers.worker import answer
+from hetero_lab.experiments.measure.control import StoppedError, SweepControl
+from hetero_lab.experiments.measure.environment import current_environment, noise_of
+from hetero_lab.experiments.measure.options import Conditions, RunOptions
+from hetero_lab.experiments.measure.records import AnyRecord, Header, StoredModel, Trial
+from hetero_lab.experiments.measure.rounds import SweepRun
+from hetero_lab.experiments.measure.store import Store
+from hetero_lab.experiments.measure.workers.bench import Bench
+from hetero_lab.experiments.measure.workers.launch import FORK_SERVER, compiles_at_once
+from hetero_lab.experiments.measure.workers.process import AnyBench, WorkerError, WorkerProcess
+from hetero_lab.experiments.measure.workers.requests import Answer, AnyRequest, Request, SetUp
+from hetero_lab.experiments.measure.workers.set_up import write_set_up
+from hetero_lab.experiments.measure.workers.worker import answer
+from hetero_lab.experiments.results.answers import SweepData
+from hetero_lab.experiments.results.sweep.reading import sweep_from
+from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.model.language import Scenario
 from hetero_lab.model.opgraph import graph_to_json
 from hetero_lab.runtime.runners import inputs_for
@@ -44,7 +44,7 @@ from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.tables import make_directory, scratch_directory
 
 if TYPE_CHECKING:
-    from hetero_lab.experiments.fleet.cluster import Cluster
+    from hetero_lab.experiments.measure.fleet.cluster import Cluster
 
 
 class Session:
@@ -192,7 +192,7 @@ class Session:
                 at_once=compiles_at_once() if self.conditions.isolate else 1,
                 **given,
             )
-        from hetero_lab.experiments.fleet.run import FleetRun
+        from hetero_lab.experiments.measure.fleet.run import FleetRun
 
         return FleetRun(
             self._cluster,

@@ -12,9 +12,9 @@ import plotly.graph_objects as go
 from hetero_lab.errors import ArgumentError
 from hetero_lab.experiments.accuracy.evaluate import Evaluation
 from hetero_lab.experiments.faults.wrong import OpError, Wrong
-from hetero_lab.experiments.search.recover import Recovered
-from hetero_lab.experiments.search.sensitivity import Tried
-from hetero_lab.experiments.sweep.result import Sweep
+from hetero_lab.experiments.recover import Recovered
+from hetero_lab.experiments.results.sweep.result import Sweep
+from hetero_lab.experiments.sensitivity import Tried
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.statistics import Estimate
 from hetero_lab.tables import bytes_text

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import plotly.graph_objects as go
 
 from hetero_lab.errors import MeasurementError
-from hetero_lab.experiments.profile.result import Profile
+from hetero_lab.experiments.results.profile.result import Profile
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.views.graph.data import supported_ops
 from hetero_lab.views.text import plain, time_text

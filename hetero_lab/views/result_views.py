@@ -18,16 +18,16 @@ from hetero_lab.arguments import hints_of
 from hetero_lab.errors import ArgumentError
 from hetero_lab.experiments.accuracy.classify import Classification
 from hetero_lab.experiments.accuracy.evaluate import Evaluation
+from hetero_lab.experiments.advise.advice import BEST, Advice
 from hetero_lab.experiments.deployment.releases import Across
 from hetero_lab.experiments.deployment.verification import Verification
 from hetero_lab.experiments.faults.wrong import Wrong
-from hetero_lab.experiments.profile.result import Profile
-from hetero_lab.experiments.profile.tables import headline
-from hetero_lab.experiments.search.advice import BEST, Advice
-from hetero_lab.experiments.search.optimize import Optimized
-from hetero_lab.experiments.search.pipeline import PipelineAdvice
-from hetero_lab.experiments.search.recover import Recovered
-from hetero_lab.experiments.sweep.result import Sweep
+from hetero_lab.experiments.optimize import Optimized
+from hetero_lab.experiments.pipeline import PipelineAdvice
+from hetero_lab.experiments.recover import Recovered
+from hetero_lab.experiments.results.profile.result import Profile
+from hetero_lab.experiments.results.profile.tables import headline
+from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.difference import Difference
 from hetero_lab.planning.language_plans import BlockCurve

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import plotly.graph_objects as go
 
 from hetero_lab.errors import MeasurementError
-from hetero_lab.experiments.profile.result import Profile
-from hetero_lab.experiments.profile.tables import critical_spans
+from hetero_lab.experiments.results.profile.result import Profile
+from hetero_lab.experiments.results.profile.tables import critical_spans
 from hetero_lab.planning.list_scheduling import SchedulePlan
 from hetero_lab.runtime.timeline import typical_request
 from hetero_lab.views.text import plain

@@ -11,9 +11,9 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from hetero_lab.errors import ArgumentError, names_at_hand, shorten
-from hetero_lab.experiments.profile.result import Profile
-from hetero_lab.experiments.sweep.result import Sweep
-from hetero_lab.experiments.sweep.row import Row
+from hetero_lab.experiments.results.profile.result import Profile
+from hetero_lab.experiments.results.sweep.result import Sweep
+from hetero_lab.experiments.results.sweep.row import Row
 from hetero_lab.statistics import Estimate
 from hetero_lab.terminal import count_of
 from hetero_lab.views.text import plain

@@ -9,9 +9,9 @@ import numpy as np
 import plotly.graph_objects as go
 
 from hetero_lab.errors import ArgumentError, MeasurementError
-from hetero_lab.experiments.profile.result import Profile
-from hetero_lab.experiments.profile.tables import time_parts
-from hetero_lab.experiments.sweep.result import Sweep
+from hetero_lab.experiments.results.profile.result import Profile
+from hetero_lab.experiments.results.profile.tables import time_parts
+from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.views.text import NOT_IN_TURN, escape, plain, time_text
 from hetero_lab.views.theme import BOUNDARY, GRID, TEXT, base_layout, device_styles, row_axis
 

@@ -36,8 +36,8 @@ CALL = """
 import json, sys, tempfile
 import hetero_lab as hl
 from hetero_lab.clock import now
-from hetero_lab.experiments.sweep.records import Call
-from hetero_lab.experiments.sweep.store import read_store
+from hetero_lab.experiments.measure.records import Call
+from hetero_lab.experiments.measure.store import read_store
 path, n, budget_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
 hl.emulate("ACC")
 model = hl.load(path)

@@ -23,7 +23,7 @@ from openvino import opset13 as op
 
 import hetero_lab as hl
 from hetero_lab.backend.core import shared_core
-from hetero_lab.experiments.environment import current_environment, noise_sentence
+from hetero_lab.experiments.measure.environment import current_environment, noise_sentence
 
 SIZE = 256
 AA_BUDGET_S = 10.0

@@ -69,7 +69,7 @@ def fitted_to() -> Iterator[list[Observation]]:
         found[:] = observations
         return fitting.fit(graph, support, observations, **options)
 
-    with mock.patch("hetero_lab.experiments.search.calibrate.fit", fit):
+    with mock.patch("hetero_lab.experiments.calibrate.fit", fit):
         yield found
 
 

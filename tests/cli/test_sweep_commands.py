@@ -6,7 +6,7 @@ import pytest
 
 import hetero_lab as hl
 from hetero_lab.cli import main as cli
-from hetero_lab.experiments.sweep import rounds
+from hetero_lab.experiments.measure import rounds
 from hetero_lab.tables import read_csv
 
 FEW = "--turns 2 --no-counters"

@@ -76,7 +76,8 @@ def calls() -> dict[str, Callable[[], Any]]:
 def recovering_advice() -> Callable[[], Any]:
     """Return a call of advise that takes all from a store but its recovery of accuracy."""
     import hetero_lab as hl
-    from hetero_lab.experiments.search import advise, calibrate, recover
+    from hetero_lab.experiments import calibrate, recover
+    from hetero_lab.experiments.advise import advise
     from hetero_lab.samples.datasets import Examples, Metric
 
     # A recovery of a few seconds.

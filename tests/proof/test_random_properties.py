@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from properties import Tally, check
 
 from hetero_lab.backend.core import shared_core
-from hetero_lab.experiments.environment import current_environment
-from hetero_lab.experiments.sweep.records import Counters, Failed, Finished, Header, Turn
-from hetero_lab.experiments.sweep.store import Store, read_store
+from hetero_lab.experiments.measure.environment import current_environment
+from hetero_lab.experiments.measure.records import Counters, Failed, Finished, Header, Turn
+from hetero_lab.experiments.measure.store import Store, read_store
 from hetero_lab.model.read import prepare
 from hetero_lab.runtime.counters import Counter
 

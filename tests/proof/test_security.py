@@ -26,7 +26,7 @@ from small_models import convolutions, diamond
 import hetero_lab as hl
 from hetero_lab import fetch, tables
 from hetero_lab.errors import HeteroLabError, SampleError, StoredFileError
-from hetero_lab.experiments.sweep.store import stored_line
+from hetero_lab.experiments.measure.store import stored_line
 from hetero_lab.fetch import Member, Wheel
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
 from hetero_lab.samples.catalogue import datasets_dir
@@ -570,7 +570,10 @@ def test_no_module_opens_a_connection_of_its_own():
             if used:
                 found.setdefault(path.relative_to(PACKAGE).as_posix(), set()).update(used)
     # Workers are asked for over a pair of Unix sockets that no other process can reach.
-    for name in ("experiments/workers/launch.py", "experiments/workers/fork_server.py"):
+    for name in (
+        "experiments/measure/workers/launch.py",
+        "experiments/measure/workers/fork_server.py",
+    ):
         assert found.pop(name) == {"socket"}
         text = (PACKAGE / name).read_text("utf-8")
         assert not re.search(r"AF_INET|create_connection|\.(connect|bind|listen)\(", text)

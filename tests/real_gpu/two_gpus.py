@@ -26,7 +26,7 @@ import hetero_lab as hl
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.core import shared_core
 from hetero_lab.errors import HeteroLabError
-from hetero_lab.experiments.search.candidates import held_bytes
+from hetero_lab.experiments.advise.candidates import held_bytes
 from hetero_lab.placement.placement import resolve
 from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed
 from hetero_lab.runtime.inputs import generate_inputs

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hetero_lab.experiments.environment import Environment
-from hetero_lab.experiments.profile.result import Profile
+from hetero_lab.experiments.measure.environment import Environment
+from hetero_lab.experiments.results.profile.result import Profile
 from hetero_lab.model.opgraph import Op, OpGraph, Tensor
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Boundary, Partition, Subgraph

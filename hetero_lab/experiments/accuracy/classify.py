@@ -20,7 +20,7 @@ from hetero_lab.errors import (
     shorten,
     warn,
 )
-from hetero_lab.experiments.profile import report as profile_report
+from hetero_lab.experiments.results.profile import report as profile_report
 from hetero_lab.model.read import Source
 from hetero_lab.placement.partition import Partition
 from hetero_lab.placement.placement import PlacementLike, resolve

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from hetero_lab.errors import StoredFileError, shorten
-from hetero_lab.experiments.environment import Environment
+from hetero_lab.experiments.measure.environment import Environment
 from hetero_lab.tables import SCHEMA_VERSION, read_json, write_json
 
 FILE_NAME, KIND = "contract.json", "contract"

@@ -16,7 +16,7 @@ from hetero_lab.experiments.deployment.check_run import (
     expected_outputs,
 )
 from hetero_lab.experiments.deployment.contract import Contract, file_digest
-from hetero_lab.experiments.environment import noise_here
+from hetero_lab.experiments.measure.environment import noise_here
 from hetero_lab.result import Result
 from hetero_lab.runtime.exported import parse_header
 from hetero_lab.runtime.frozen_placement import FrozenPlacement

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from hetero_lab.backend.bound import bind
 from hetero_lab.backend.emulation import emulated_devices, plugin_of
 from hetero_lab.errors import ArgumentError, DeviceError
-from hetero_lab.experiments.environment import current_environment
 from hetero_lab.experiments.faults.expected import BudgetOverError, Expected
 from hetero_lab.experiments.faults.op_errors import op_errors
 from hetero_lab.experiments.faults.placed_runs import PlacedRuns
@@ -15,6 +14,7 @@ from hetero_lab.experiments.faults.verdict import verdict
 from hetero_lab.experiments.faults.ways_around import Way, WaysAround
 from hetero_lab.experiments.faults.wrong import Kind, Wrong, WrongSet
 from hetero_lab.experiments.faults.wrong_sets import WrongOps, WrongSetSearch
+from hetero_lab.experiments.measure.environment import current_environment
 from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.model.language import refuse_language_model
 from hetero_lab.model.read import Source

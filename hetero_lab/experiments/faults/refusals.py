@@ -12,9 +12,9 @@ from hetero_lab.backend.devices import check_device, device_names, supported_ops
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import CompileError, DeviceError, names_at_hand, shorten
 from hetero_lab.experiments.faults.minimal_set import minimal_set
-from hetero_lab.experiments.sweep.records import Trial
-from hetero_lab.experiments.workers.process import LastingWorker, WorkerError
-from hetero_lab.experiments.workers.requests import Compile, SetUp
+from hetero_lab.experiments.measure.records import Trial
+from hetero_lab.experiments.measure.workers.process import LastingWorker, WorkerError
+from hetero_lab.experiments.measure.workers.requests import Compile, SetUp
 from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.model.read import Source, save
 from hetero_lab.placement.affinity import Affinity

@@ -16,7 +16,7 @@ import numpy as np
 
 from hetero_lab.backend.core import shared_core
 from hetero_lab.errors import HeteroLabError, StoredFileError, names_at_hand, shorten
-from hetero_lab.experiments.environment import Environment
+from hetero_lab.experiments.measure.environment import Environment
 from hetero_lab.model.read import save
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement

@@ -15,7 +15,7 @@ from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import ArgumentError, shorten, warn
 from hetero_lab.experiments.interop import report_files
 from hetero_lab.experiments.interop.report_files import ReportedNode, Settings
-from hetero_lab.experiments.profile.tables import COUNTER_COLUMNS, counter_rows
+from hetero_lab.experiments.results.profile.tables import COUNTER_COLUMNS, counter_rows
 from hetero_lab.model.read import Source
 from hetero_lab.placement.partition import (
     Partition,

@@ -12,8 +12,8 @@ from hetero_lab.backend.bound import BoundModel
 from hetero_lab.backend.virtual import parse_virtual
 from hetero_lab.clock import now
 from hetero_lab.errors import CompileError, StoredFileError, last_line, shorten
-from hetero_lab.experiments.environment import current_environment
-from hetero_lab.experiments.profile.result import Profile
+from hetero_lab.experiments.measure.environment import current_environment
+from hetero_lab.experiments.results.profile.result import Profile
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, partition_of

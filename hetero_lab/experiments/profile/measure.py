@@ -13,9 +13,9 @@ import numpy as np
 
 from hetero_lab.backend.properties import check_properties
 from hetero_lab.errors import MeasurementError, PropertyError, warn
-from hetero_lab.experiments.environment import current_environment
-from hetero_lab.experiments.profile.data import ProfileData, Throughput
-from hetero_lab.experiments.profile.result import Profile
+from hetero_lab.experiments.measure.environment import current_environment
+from hetero_lab.experiments.results.profile.data import ProfileData, Throughput
+from hetero_lab.experiments.results.profile.result import Profile
 from hetero_lab.model.language import Scenario
 from hetero_lab.placement.placement import BoundPlacement
 from hetero_lab.progress import Progress

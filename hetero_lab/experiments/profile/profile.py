@@ -9,12 +9,12 @@ import numpy as np
 
 from hetero_lab.backend.bound import bind
 from hetero_lab.errors import ArgumentError, MeasurementError, shorten, warn
+from hetero_lab.experiments.measure.trial import trial_of
+from hetero_lab.experiments.measure.workers.process import WorkerError, WorkerProcess
+from hetero_lab.experiments.measure.workers.requests import MeasureProfile
+from hetero_lab.experiments.measure.workers.set_up import write_set_up
 from hetero_lab.experiments.profile.measure import ProfileOptions, measure_profile
-from hetero_lab.experiments.profile.result import Profile, profile_from
-from hetero_lab.experiments.sweep.entries import trial_of
-from hetero_lab.experiments.workers.process import WorkerError, WorkerProcess
-from hetero_lab.experiments.workers.requests import MeasureProfile
-from hetero_lab.experiments.workers.set_up import write_set_up
+from hetero_lab.experiments.results.profile.result import Profile, profile_from
 from hetero_lab.model.language import Scenario
 from hetero_lab.model.read import Source
 from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve

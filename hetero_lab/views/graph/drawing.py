@@ -7,7 +7,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from hetero_lab.experiments.profile.result import Profile
+from hetero_lab.experiments.results.profile.result import Profile
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition

@@ -9,8 +9,8 @@ from typing import Any
 import ipywidgets as ipw
 
 from hetero_lab.errors import HeteroLabError
-from hetero_lab.experiments.profile.result import Profile
-from hetero_lab.experiments.sweep.result import Sweep
+from hetero_lab.experiments.results.profile.result import Profile
+from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.tables import html_table
 from hetero_lab.views.op_types import time_by_op_type
 from hetero_lab.views.predictions import difference

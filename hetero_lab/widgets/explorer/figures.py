@@ -12,7 +12,7 @@ import ipywidgets as ipw
 import plotly.graph_objects as go
 
 from hetero_lab.errors import HeteroLabError
-from hetero_lab.experiments.profile.result import Profile
+from hetero_lab.experiments.results.profile.result import Profile
 from hetero_lab.views.graph.data import GraphData, data_of_profile
 from hetero_lab.views.graph.drawing import draw
 from hetero_lab.views.graph.folding import FOLDS, Shown

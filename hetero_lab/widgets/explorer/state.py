@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab.errors import ArgumentError, did_you_mean, names_at_hand, shorten
-from hetero_lab.experiments.search.explain import explain_rows
-from hetero_lab.experiments.sweep.result import Sweep
-from hetero_lab.experiments.sweep.row import Row
+from hetero_lab.experiments.explain import explain_rows
+from hetero_lab.experiments.results.sweep.result import Sweep
+from hetero_lab.experiments.results.sweep.row import Row
 from hetero_lab.planning.difference import Difference
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import signal
 import threading
 
 from hetero_lab.backend.core import shared_core
-from hetero_lab.experiments.workers.requests import InferFile
-from hetero_lab.experiments.workers.worker import answer, serve
+from hetero_lab.experiments.measure.workers.requests import InferFile
+from hetero_lab.experiments.measure.workers.worker import answer, serve
 
 
 def _are_neighbours(path):

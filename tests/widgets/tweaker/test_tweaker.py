@@ -10,7 +10,7 @@ import pytest
 
 import hetero_lab as hl
 from hetero_lab.errors import AffinityError, ArgumentError, DeviceError, PlanError, PropertyError
-from hetero_lab.experiments.workers.launch import FORK_SERVER
+from hetero_lab.experiments.measure.workers.launch import FORK_SERVER
 from hetero_lab.model.read import prepare
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
 from hetero_lab.tables import read_csv

@@ -1,0 +1,1 @@
+"""What to deploy: candidates raced, the best ones refined, the verdict written down."""

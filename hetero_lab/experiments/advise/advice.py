@@ -1,0 +1,331 @@
+"""Advice: what to deploy, how sure that is, and what was measured for it."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hetero_lab.backend.bound import BoundModel
+from hetero_lab.errors import MeasurementError, names_at_hand
+from hetero_lab.experiments.deployment.contract import AccuracyPromise
+from hetero_lab.experiments.deployment.freeze import freeze_placed
+from hetero_lab.experiments.optimize import Optimized
+from hetero_lab.experiments.results.evidence import ALIKE, BEST, SLOWER, is_slower, judged
+from hetero_lab.experiments.results.sweep.result import Sweep
+from hetero_lab.experiments.results.sweep.row import BUDGET_ENDED, Row
+from hetero_lab.placement.placement import Placement, resolve
+from hetero_lab.result import Result
+from hetero_lab.runtime.inputs import Inputs
+from hetero_lab.tables import number
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+WRONG, INACCURATE, UNMEASURED = "wrong outputs", "less accurate", "not measured"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A candidate: what it was measured as, and what became of it.
+
+    Attributes
+    ----------
+    stage
+        ``race`` or ``final``.
+    judgement
+        ``best``, ``as fast``, ``slower``, ``wrong outputs``, ``less accurate`` or ``not measured``.
+    """
+
+    row: Row
+    placement: Placement
+    bound: BoundModel
+    stage: str
+    judgement: str
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Advice(Result):
+    """What to deploy.
+
+    Attributes
+    ----------
+    best
+        The placement to deploy.
+    verdict
+        Sentences: what is best, by how much and how sure, what was wrong or unusable and why,
+        what would change the answer.
+    candidates
+        All that was measured or tried, in order of simplicity.
+    left_out
+        What could not be a candidate, and why.
+    executor
+        What runs the best placement fastest: ``hetero``, or ``parallel`` for
+        :class:`hetero_lab.ParallelExecutor`.
+    sweep
+        The last measurement of the best few.
+    optimized
+        What :func:`hetero_lab.optimize` found, if it was asked.
+    interrupted
+        Whether Ctrl-C ended it; what is known is sound.
+    """
+
+    best: Placement
+    verdict: str
+    candidates: tuple[Judged, ...]
+    left_out: tuple[tuple[str, str], ...]
+    executor: str
+    sweep: Sweep
+    examples: tuple[Inputs, ...] = ()
+    optimized: Optimized | None = None
+    interrupted: bool = False
+
+    @cached_property
+    def summary(self) -> pd.DataFrame:
+        """One row a candidate: columns as in ``sweep.summary``, and ``stage``, ``judgement``."""
+        import pandas as pd
+
+        frames = []
+        for stage in dict.fromkeys(c.stage for c in self.candidates):
+            own = [c for c in self.candidates if c.stage == stage]
+            rows = tuple(c.row for c in own)
+            reference = next((c.row.label for c in own if c.row.key == self._reference_key), "")
+            frame = Sweep(rows, reference, self.sweep.environment, ()).summary.copy()
+            frame.insert(1, "stage", stage)
+            frame.insert(2, "judgement", [c.judgement for c in own])
+            frame.insert(3, "why", [c.why for c in own])
+            frames.append(frame)
+        return pd.concat(frames, ignore_index=True)
+
+    @property
+    def chosen(self) -> Judged:
+        """The candidate that is advised.
+
+        Raises
+        ------
+        MeasurementError
+            Nothing was measured.
+        """
+        for candidate in self.candidates:
+            if candidate.judgement == BEST:
+                return candidate
+        raise MeasurementError("Nothing was measured, so there is no choice to look at.")
+
+    def deploy(self, directory: str | os.PathLike[str]) -> Path:
+        """Freeze the advised placement with its contract, as :func:`hetero_lab.freeze` does.
+
+        Returns
+        -------
+        pathlib.Path
+            The directory, which :func:`hetero_lab.verify` holds to the contract.
+
+        Raises
+        ------
+        MeasurementError, OutputPathError, CompileError
+            Nothing was measured; as for :func:`hetero_lab.freeze`.
+        """
+        chosen = self.chosen
+        found = chosen.row.evaluation
+        accuracy = None
+        if found is not None and found.is_labelled:
+            accuracy = AccuracyPromise(
+                accuracy=float(found.accuracy or 0.0),
+                drop=float(found.paired.drop),
+                n_examples=len(found),
+            )
+        return freeze_placed(
+            resolve(chosen.bound, self.best),
+            directory,
+            examples=self.examples or None,
+            accuracy=accuracy,
+        )
+
+    @property
+    def _reference_key(self) -> str:
+        return next((r.key for r in self.sweep.rows if r.label == self.sweep.reference), "")
+
+    def __repr__(self) -> str:
+        return f"Advice({self.best.label!r})\n{self.verdict}"
+
+    def __str__(self) -> str:
+        return f"{self.verdict}\n"
+
+    def _sentences(self) -> list[str]:
+        return [self.verdict]
+
+    def _shown(self) -> dict[str, pd.DataFrame]:
+        shown = ["label", "judgement", "why", "stage", "median_us", "ratio", "ratio_ci95_low"]
+        shown += ["ratio_ci95_high", "execution_devices", "verdict"]
+        return {"": self.summary.loc[:, shown]}
+
+
+def by_label(candidates: Sequence[Judged], judgement: str) -> list[Judged]:
+    """Return the candidates with a judgement."""
+    return [candidate for candidate in candidates if candidate.judgement == judgement]
+
+
+def judge(
+    rows: Mapping[str, Row],
+    models: Mapping[str, BoundModel],
+    placements: Mapping[str, Placement],
+    *,
+    stage: str,
+    max_drop: float,
+) -> list[Judged]:
+    """Say what becomes of each row.
+
+    Parameters
+    ----------
+    rows, models, placements
+        By label, the simplest first: what was measured, of which model, and of which placement.
+    stage
+        ``race`` or ``final``.
+    max_drop
+        The share of right answers that may be lost to f32.
+    """
+    rows = {label: replace(row, label=label) for label, row in rows.items()}
+    reasons = {label: _unusable(row, max_drop) for label, row in rows.items()}
+    usable = {
+        label: row.latency.us
+        for label, row in rows.items()
+        if row.latency is not None and reasons[label] is None
+    }
+    found = judged(usable, lambda label, best: is_slower(rows[label], rows[best]))
+    best = next((label for label in found if found[label] == BEST), "")
+    candidates = []
+    for label, row in rows.items():
+        judgement, why = reasons[label] or (found[label], "")
+        if judgement in (ALIKE, SLOWER):
+            share = usable[label] / usable[best] - 1.0
+            why = f"{abs(share):.1%} {'slower' if share >= 0 else 'faster'} than {best}"
+        candidates.append(Judged(row, placements[label], models[label], stage, judgement, why))
+    return candidates
+
+
+def _unusable(row: Row, max_drop: float) -> tuple[str, str] | None:
+    """Return a judgement and its reason for what was not measured or is not right."""
+    if row.profile is None or row.latency is None:
+        if row.status == BUDGET_ENDED:
+            return UNMEASURED, "the budget ended before them"
+        return UNMEASURED, row.detail or row.status
+    wrong = [a for a in row.profile.agreement if a.verdict in ("different", "not a number")]
+    if wrong:
+        worst = max(wrong, key=lambda a: np.nan_to_num(a.relative_error, nan=np.inf))
+        return WRONG, f"output {worst.output} is off by {worst.relative_error:.2g}"
+    found = row.evaluation
+    if found is not None and found.is_labelled and found.paired.drop > max_drop:
+        return INACCURATE, f"{found.paired.drop:.1%} fewer right answers than in f32"
+    return None
+
+
+def verdict_sentences(
+    known: Sequence[Judged],
+    made: Sweep,
+    best: Judged | None,
+    fallback: Placement,
+    *,
+    left_out: Mapping[str, str],
+    notes: Sequence[str],
+    n_requests: int,
+    interrupted: bool,
+    would_change: Iterable[str],
+) -> list[str]:
+    """Say what is best, how sure that is, what was unusable, and what would change the answer.
+
+    Parameters
+    ----------
+    known, made
+        What was judged, and the last measurement of it.
+    best, fallback
+        What is advised, or without anything usable the placement that needs no measurement.
+    left_out
+        Why others are no candidates, by label.
+    notes
+        Sentences about what did not work on the way.
+    n_requests
+        Requests in flight.
+    interrupted
+        Whether Ctrl-C ended it.
+    would_change
+        Arguments, besides a larger budget, that could lead to another answer.
+    """
+    sentences = []
+    if best is None:
+        sentences.append(f"Nothing usable was measured; {fallback.label} is OpenVINO's own choice.")
+    else:
+        sentences.append(_what_is_best(best, made, n_requests))
+        alike = [c.row.label for c in by_label(known, ALIKE)]
+        if alike:
+            sentences.append(
+                f"About as fast, or indistinguishable: {names_at_hand(alike, 4)}. Of those within "
+                "1 %, the simplest is recommended."
+            )
+        slower = by_label(known, SLOWER)
+        if slower:
+            names = names_at_hand([c.row.label for c in slower], 4)
+            sentences.append(f"Slower, beyond the uncertainty: {names}.")
+    for candidate in by_label(known, WRONG):
+        sentences.append(
+            f"{candidate.row.label} computes wrong outputs ({candidate.why}); "
+            "hetero_lab.find_wrong(model, placement) finds the ops."
+        )
+    for judgement in (INACCURATE, UNMEASURED):
+        several = by_label(known, judgement)
+        reasons = dict.fromkeys(c.why for c in several)
+        needed_s = max((c.row.needs_s for c in several), default=0.0)
+        if needed_s:
+            reasons[f"what is left needs about {math.ceil(needed_s)} s"] = None
+        if several:
+            labels = names_at_hand([c.row.label for c in several], 4)
+            sentences.append(f"{judgement.capitalize()}: {labels} ({'; '.join(reasons)[:300]}).")
+    for label, why in left_out.items():
+        sentences.append(f"Not a candidate: {label}, because {why.rstrip('.')}.")
+    emulated = dict(made.environment.emulated)
+    if emulated:
+        sentences.append(
+            f"{names_at_hand(emulated)} {'is' if len(emulated) == 1 else 'are'} emulated: times "
+            "there say nothing about a real device."
+        )
+    sentences += notes
+    if interrupted:
+        sentences.append("Ctrl-C ended it early: this is what was known by then.")
+    larger = "a larger budget_s="
+    if np.isfinite(made.smallest_difference):
+        larger += f" (differences below {made.smallest_difference:.1%} could not be seen)"
+    sentences.append(f"What could change the answer: {'; '.join([larger, *would_change])}.")
+    return sentences
+
+
+def _what_is_best(best: Judged, made: Sweep, n_requests: int) -> str:
+    latency, ratio = best.row.latency, best.row.series.ratio
+    assert latency is not None
+    what = "a request" if n_requests == 1 else f"a result, with {n_requests} in flight"
+    text = f"Deploy {best.row.label}: {number(latency.us)} µs {what}"
+    if np.isfinite(latency.high_us):
+        text += f" (95 %: {number(latency.low_us)} to {number(latency.high_us)})"
+    else:
+        text += " (too few turns for an interval)"
+    if best.row.label == made.reference:
+        others = sum(row.profile is not None for row in made.rows) - 1
+        if others:
+            text += f". None of the {others} others measured with it is worth the change"
+        else:
+            text += ". Nothing else was measured with it"
+    elif ratio is not None:
+        middle, low, high, _ = ratio
+        text += f", {middle:.3f} of the time of {made.reference}"
+        if np.isfinite(high):
+            text += f" (95 %: {low:.3f} to {high:.3f})"
+        if high > 1.0:
+            text += f". It is probably faster than {made.reference}, but that is not proven"
+    found = best.row.evaluation
+    if found is not None and found.is_labelled:
+        text += f". Accuracy {found.accuracy:.1%}, {-found.paired.drop:+.1%} against f32"
+    return f"{text}."

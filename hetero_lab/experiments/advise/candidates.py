@@ -1,0 +1,215 @@
+"""What could be deployed: the ways to run a model on the devices here, the simplest first."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hetero_lab.backend.bound import BoundModel
+from hetero_lab.backend.devices import device_names, precisions, supported_ops
+from hetero_lab.backend.emulation import emulated_devices
+from hetero_lab.backend.properties import merged_properties
+from hetero_lab.errors import DeviceError, HeteroLabError, names_at_hand
+from hetero_lab.experiments.measure.trial import priority_orders
+from hetero_lab.lint.lint import able_ops
+from hetero_lab.lint.remedies import follow_remedies
+from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.placement import Placement, resolve
+from hetero_lab.placement.priorities import Priorities
+from hetero_lab.planning.memory import (
+    MemoryLimit,
+    MemoryTable,
+    excess_text,
+    memory_pools,
+    placement_memory,
+)
+from hetero_lab.planning.objective import LATENCY
+from hetero_lab.runtime.submodels import leave_cores
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+_MOST_ORDERS = 6
+_PRECISION = "INFERENCE_PRECISION_HINT"
+
+
+def remedied_label(label: str) -> str:
+    """Return the label of a placement after the remedies that lint advises."""
+    return f"{label} remedied"
+
+
+@dataclass
+class Candidates:
+    """Placements by label, the reference first, and why others are not among them."""
+
+    placements: dict[str, Placement] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    def add(self, placement: Placement) -> None:
+        """Add a placement unless the same is there."""
+        same = (placement.affinity, placement.device_properties, placement.direct)
+        known = [(p.affinity, p.device_properties, p.direct) for p in self.placements.values()]
+        if same not in known:
+            self.placements.setdefault(placement.label, placement)
+
+
+def order_of(devices: Sequence[str] | None, core: ov.Core) -> tuple[str, ...]:
+    """Return the devices to advise on, the host's CPU last, as the one that others fall back to.
+
+    Raises
+    ------
+    DeviceError
+        One is not here, or named twice.
+    """
+    names = Priorities.parse(device_names(core) if devices is None else devices, core).devices
+    return tuple(sorted(names, key=lambda name: name == "CPU"))
+
+
+def candidates_for(
+    bound: BoundModel,
+    devices: Sequence[str],
+    *,
+    objective: str,
+    requests: int,
+    device_properties: Mapping[str, Mapping[str, Any]],
+    memory_limit: MemoryLimit | None,
+) -> Candidates:
+    """Return what can be measured without a search.
+
+    Raises
+    ------
+    DeviceError
+        No device supports some op, so that the model runs nowhere here.
+    """
+    every, core = list(bound.graph), bound.core
+    able = {device: supported_ops(bound, device) for device in devices}
+    nowhere = [
+        f"{op.name} ({op.type})" for op in every if not any(op.name in s for s in able.values())
+    ]
+    if nowhere:
+        raise DeviceError(
+            f"The model runs nowhere here: none of {', '.join(devices)} supports "
+            f"{names_at_hand(nowhere, 5)}."
+        )
+    found = Candidates()
+
+    def offer(
+        what: str | Affinity, label: str, changes: Mapping[str, Mapping[str, Any]]
+    ) -> Placement | None:
+        together = merged_properties(device_properties, changes)
+        try:
+            placement = resolve(bound, what).placement
+            used = {*placement.devices, *([placement.virtual.kind] if placement.virtual else [])}
+            own = {d: p for d, p in together.items() if d in used and p}
+            placement = replace(placement, label=label, device_properties=own)
+            resolve(bound, placement)  # the properties, too
+        except HeteroLabError as error:
+            found.left_out[label] = str(error)
+            return None
+        if excess := over_limit(bound.graph, placement, devices, memory_limit):
+            found.left_out[label] = excess
+        elif placement.direct or len(placement.affinity.devices) > 1:
+            found.add(placement)
+        return placement
+
+    whole = [d for d in devices if all(op.name in able[d] for op in every)]
+    many = objective != LATENCY
+    # CPU is the reference; what runs on it alone is compiled soonest.
+    for device in sorted(whole, key=lambda name: name != "CPU"):
+        offer(device, device, {})
+        for label, properties in _variations(device, requests if many else 1, core).items():
+            offer(device, f"{device} · {label}", {device: properties})
+    for device in devices:
+        if device not in whole:
+            lacks = [op.name for op in every if op.name not in able[device]]
+            found.left_out[device] = f"it does not support {names_at_hand(lacks)}"
+    if len(devices) > 1:
+        together = ",".join(devices)
+        hint = {"AUTO": {"PERFORMANCE_HINT": "CUMULATIVE_THROUGHPUT"}} if many else {}
+        offer(f"AUTO:{together}", f"AUTO:{together}", hint)
+        if many:
+            offer(f"MULTI:{together}", f"MULTI:{together}", {})
+        if many and requests >= len(devices):
+            name, changes = over_all(devices, requests, device_properties, core)
+            offer(name, name, changes)
+    if len(devices) > 1:
+        # Without this a split lets requests wait for each other.
+        free = {d: {"EXCLUSIVE_ASYNC_REQUESTS": False} for d in devices} if many else {}
+        greedy = [
+            offer(str(order), str(order), free)
+            for order in priority_orders(devices, core=core)[:_MOST_ORDERS]
+        ]
+        first = next((p for p in greedy if p is not None and len(p.affinity.devices) > 1), None)
+        if first is not None:
+            able = {device: able_ops(bound, device) for device in devices}
+            remedied = follow_remedies(bound.graph, first.affinity, able)
+            offer(remedied, remedied_label(first.label), free)
+            if many:  # as HETERO does by itself
+                offer(first.label, f"{first.label} · exclusive requests", {})
+    return found
+
+
+def over_all(
+    devices: Sequence[str],
+    requests: int,
+    device_properties: Mapping[str, Mapping[str, Any]],
+    core: ov.Core,
+) -> tuple[str, dict[str, dict[str, Any]]]:
+    """Return a MULTI that has requests in flight on all devices, and properties for it.
+
+    MULTI by itself fills the first device with as many as this takes, so that few requests never
+    get to another one. Here all but the first have one in flight at a time, as fast as they can.
+    """
+    first, *others = devices
+    one_at_a_time = {"PERFORMANCE_HINT": "LATENCY"}
+    own = {
+        first: dict(device_properties.get(first, {})),
+        **{d: {**one_at_a_time, **device_properties.get(d, {})} for d in others},
+    }
+    numbered = [f"{first}({requests - len(others)})", *(f"{device}(1)" for device in others)]
+    return f"MULTI:{','.join(numbered)}", leave_cores(own, core, n_left=requests)
+
+
+def _variations(device: str, requests: int, core: ov.Core) -> dict[str, dict[str, Any]]:
+    """Return properties that are worth a try on a device by itself, by label."""
+    found: dict[str, dict[str, Any]] = {}
+    if len(precisions(device, core=core)) > 1:
+        found["f32"] = {_PRECISION: "f32"}
+    spec = emulated_devices(core).get(device)
+    is_cpu = (spec.base if spec else device) == "CPU"
+    if requests > 1:
+        found["throughput hint"] = {"PERFORMANCE_HINT": "THROUGHPUT"}
+        if is_cpu:
+            found[f"{requests} streams"] = {"NUM_STREAMS": requests}
+    elif is_cpu and (os.cpu_count() or 1) > 1:
+        found["1 thread"] = {"INFERENCE_NUM_THREADS": 1}
+    return found
+
+
+def held_bytes(graph: OpGraph, placement: Placement, devices: Sequence[str]) -> np.ndarray:
+    """Return the bytes of weights, states and boundary tensors of ``devices``, shape ``[n, 3]``.
+
+    A device that is not split from others holds all weights and states.
+    """
+    if not placement.direct:
+        return placement_memory(graph, placement.affinity, devices)
+    table = MemoryTable.of(graph)
+    states = int(table.n_bytes[table.first_tensor[table.states]].sum())
+    whole = [graph.weight_bytes, states, 0]
+    return np.array([whole if device in placement.devices else [0, 0, 0] for device in devices])
+
+
+def over_limit(
+    graph: OpGraph,
+    placement: Placement,
+    devices: Sequence[str],
+    memory_limit: MemoryLimit | None,
+) -> str:
+    """Say which of ``devices`` would hold more than they may; empty if none would."""
+    pools = memory_pools(devices, memory_limit)
+    return excess_text(devices, held_bytes(graph, placement, devices), pools) if pools else ""

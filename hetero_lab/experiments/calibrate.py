@@ -1,0 +1,610 @@
+"""Calibrate: learn the costs of a model on some devices from a few measured placements."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hetero_lab.backend.bound import BoundModel, bind
+from hetero_lab.backend.core import shared_core
+from hetero_lab.backend.devices import has_own_memory, supported_ops
+from hetero_lab.backend.emulation import emulated_devices
+from hetero_lab.backend.properties import check_by_device, check_properties
+from hetero_lab.errors import (
+    ArgumentError,
+    BudgetWarning,
+    DeviceError,
+    MeasurementError,
+    PlanError,
+    names_at_hand,
+    shorten,
+    warn,
+)
+from hetero_lab.experiments.measure.environment import current_environment
+from hetero_lab.experiments.measure.options import Conditions
+from hetero_lab.experiments.observer import Observer, isolated_nodes, search_session
+from hetero_lab.experiments.progress import SearchProgress
+from hetero_lab.experiments.session import Session
+from hetero_lab.model.language import Scenario, check_scenario
+from hetero_lab.model.opgraph import CONSTANT, OpGraph
+from hetero_lab.model.read import Source
+from hetero_lab.model.static_phases import graph_at_context
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.priorities import Priorities
+from hetero_lab.planning.cost_model import CostModel, ValidationRow
+from hetero_lab.planning.counter_costs import fusion_groups
+from hetero_lab.planning.design import (
+    alternating_affinities,
+    block_affinities,
+    middling_affinity,
+    placed,
+    scattered_affinities,
+    segmented_affinities,
+)
+from hetero_lab.planning.fitting import adjust, first_tokens, fit, with_prefill
+from hetero_lab.planning.observations import Observation
+from hetero_lab.planning.units import block_units, split_into_units
+from hetero_lab.runtime.inputs import Inputs
+from hetero_lab.runtime.timing import Stopwatch
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+MOST_FITTED = 72
+MOST_VALIDATED = 16
+_VALIDATED = 0.25  # of the placements that are measured besides the base
+_VALIDATED_AT_ONCE = 4  # then more is fitted to
+_FEW = 6  # fewer placements than this besides the base: coarser units
+_AT_ONCE = 0.8  # of what is affordable; then it is known better what placements take
+_SLOW_COMPILE_S = 0.2  # of a subgraph; with slower compiles placements have fewer subgraphs
+_MOST_SWITCHES = 80
+
+
+def calibrate(
+    model: Source,
+    devices: Sequence[str] | str,
+    *,
+    budget_s: float | None = 60.0,
+    device_properties: Mapping[str, Mapping[str, Any]] | None = None,
+    inputs: Inputs | None = None,
+    seed: int = 0,
+    scenario: Scenario | None = None,
+    validate: int | None = None,
+    isolate: bool = False,
+    progress: bool = True,
+    core: ov.Core | None = None,
+) -> CostModel:
+    """Learn what every part of a placement of a model costs on some devices.
+
+    First a reference is measured that uses all devices; how long that takes tells what the
+    budget allows. Then come each device alone and each device first in a greedy order, then
+    placements that are designed to spread the work of the devices, the number of subgraphs and
+    the places of the cuts (:func:`~hetero_lab.planning.design.segmented_affinities`), and some
+    that divide the model by op types and by neighbourhoods, as support and people do; all
+    interleaved with the reference. Their counters and latencies are fitted
+    (:mod:`hetero_lab.planning.fitting`), and a quarter of the designed ones, kept out of the
+    fit, validates the result.
+
+    Parameters
+    ----------
+    model
+        Anything that :func:`hetero_lab.load` takes.
+    devices
+        In order of priority: names, or ``"HETERO:ACC,CPU"``.
+    budget_s
+        Wall time of the whole call, compiles included; overrun at most by one compile. The
+        reference is measured in any case. What the budget did not allow is in the notes of the
+        cost model, and a warning says it. ``None`` measures all that is designed.
+    device_properties
+        Properties of each device, as in a Placement.
+    inputs, seed
+        As for :func:`hetero_lab.profile`.
+    scenario
+        What a language model generates. It is cut between its repeated layers, once. The costs
+        are those of a further token, ``costs.prefill`` those of the first one.
+    validate
+        How many placements to keep out of the fit; a quarter, if it is left out.
+    isolate
+        Compile and run in worker processes; recommended for new drivers.
+    progress
+        Show what runs now.
+
+    Returns
+    -------
+    CostModel
+        ``predict_us``, ``validation``, ``mape``, ``r2``, ``notes``; ``to_json`` stores it. After
+        Ctrl-C (:func:`hetero_lab.last_interrupted`): of the placements that were measured.
+
+    Raises
+    ------
+    DeviceError, PropertyError
+        A device that is not here, or a property that it does not have.
+    PlanError
+        Fewer than two devices, no device supports some op, or a language model has no repeated
+        layers.
+    ArgumentError
+        A language model without a scenario, or one that is longer than its context.
+    MeasurementError
+        No placement ran, or all that used some device failed.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> acc = hl.emulate("ACC", unsupported={"Softmax"})
+    >>> costs = hl.calibrate(model, ["ACC", "CPU"], budget_s=15, progress=False)
+    >>> costs
+    CostModel('digits_inception' on ACC, CPU: ... units...)
+    >>> costs.predict_us(hl.Affinity.uniform(model, "CPU")) > 0
+    True
+    """
+    watch = Stopwatch.start(budget_s)
+    core = core or shared_core()
+    names = check_devices(devices, core)
+    if not (validate is None or (type(validate) is int and validate >= 0)):
+        raise ArgumentError(f"validate= is a whole number of at least 0, not {validate!r}.")
+    properties = check_device_properties(device_properties, names, core)
+    bound = bind(model, core)
+    check_scenario(bound.model, scenario)
+    conditions = Conditions(inputs, seed, isolate=isolate)
+    with (
+        SearchProgress(watch, show=progress) as bar,
+        search_session(bound, conditions, scenario) as session,
+    ):
+        calibration = Calibration.begin(
+            bound,
+            names,
+            properties,
+            session,
+            watch,
+            bar,
+            scenario=scenario,
+        )
+        calibration.run(math.inf if budget_s is None else budget_s, validate)
+        costs = calibration.fit()
+    if not costs.interrupted:
+        for note in costs.notes:
+            warn(note, BudgetWarning)
+    return costs
+
+
+def check_devices(devices: Sequence[str] | str, core: ov.Core) -> tuple[str, ...]:
+    """Return the names of two devices or more."""
+    names = Priorities.parse(devices, core).devices
+    if len(names) < 2:
+        raise PlanError(
+            f"A cost model is about two devices or more, not {names_at_hand(names)} only. Add one, "
+            "for instance an emulated one: hetero_lab.emulate('ACC')."
+        )
+    return names
+
+
+def check_device_properties(
+    given: Mapping[str, Mapping[str, Any]] | None, names: Sequence[str], core: ov.Core
+) -> dict[str, dict[str, Any]]:
+    """Return the properties of each device, checked."""
+    if given is None:
+        return {}
+    for device, properties in check_by_device(given).items():
+        if device not in names:
+            raise DeviceError(
+                f"device_properties= names {device}, which is not one of {', '.join(names)}."
+            )
+        check_properties(device, properties, core=core)
+    return {device: dict(properties) for device, properties in given.items()}
+
+
+def _parts(affinities: Mapping[str, Affinity], n: int) -> list[dict[str, Affinity]]:
+    """Return them in their order in ``n`` parts of about the same size."""
+    every = list(affinities.items())
+    ends = [round(number * len(every) / n) for number in range(n + 1)]
+    return [dict(every[begin:end]) for begin, end in itertools.pairwise(ends)]
+
+
+def _most_validated(n_affordable: int) -> int:
+    return min(MOST_VALIDATED, round(_VALIDATED * n_affordable))
+
+
+@dataclass
+class Calibration:
+    """What is measured of a model so far, and the costs that follow from it.
+
+    Attributes
+    ----------
+    observed
+        Placements that costs are fitted to.
+    validating
+        Placements that are kept out of the fit.
+    prior
+        Costs that were learnt before: they are adjusted, and no placement is designed.
+    layers
+        The repeated layers of a language model, between which it is cut.
+    """
+
+    observer: Observer
+    support: Mapping[str, frozenset[str]]
+    base: Mapping[str, Affinity]
+    observed: list[Observation]
+    validating: list[Observation] = field(default_factory=list)
+    prior: CostModel | None = None
+    layers: tuple[tuple[str, ...], ...] | None = None
+    validates: bool = True  # unless it was asked to validate with no placement
+
+    @classmethod
+    def begin(
+        cls,
+        bound: BoundModel,
+        names: Sequence[str],
+        properties: Mapping[str, Mapping[str, Any]],
+        session: Session,
+        watch: Stopwatch,
+        progress: SearchProgress,
+        *,
+        prior: CostModel | None = None,
+        scenario: Scenario | None = None,
+    ) -> Calibration:
+        """Measure the reference."""
+        progress.begin("calibrate")
+        graph = bound.graph
+        support = _support(bound, names)
+        layers = None if scenario is None else block_units(graph)
+        if layers is None:
+            base = _base(graph, names, support)
+            reference = middling_affinity(graph, support, _single_ops(graph))
+        else:
+            support = _supporting_whole(layers, support)
+            base = _alone(graph, support)
+            reference = next(iter([*block_affinities(graph, support, layers, 1), *base.values()]))
+        observer = Observer(bound, properties, reference, watch, session, progress, scenario)
+        if prior is not None:
+            prior.check_support(support)
+        first = observer.observe_reference(base, counters=prior is None)
+        return cls(observer, support, base, [first], prior=prior, layers=layers)
+
+    def run(self, until_s: float, validate: int | None = None) -> None:
+        """Measure each device by itself, then what is designed, until ``until_s`` on the watch.
+
+        Ctrl-C ends it, too: the observer is ``interrupted`` then.
+        """
+        self.validates = validate != 0
+        try:
+            self._run(until_s, validate)
+        except KeyboardInterrupt:
+            self.observer.interrupted = True
+
+    def _run(self, until_s: float, validate: int | None) -> None:
+        observer = self.observer
+        self._run_base(until_s)
+        if self.prior is None and not observer.interrupted:
+            self._add_isolated()
+            fitted, kept = self._design(observer.affordable(until_s), validate)
+            # The layers of a language model are alike: single devices tell what each op takes.
+            each = self.layers is None
+            # What validates comes in between, so that it has some of what the time allows.
+            n_pauses = max(1, len(kept) // _VALIDATED_AT_ONCE)
+            parts = _parts(fitted, n_pauses + 1), _parts(kept, n_pauses)
+            for part, between in itertools.zip_longest(*parts, fillvalue={}):
+                self._observe(part, until_s, self.observed, counters=each)
+                self._observe(between, until_s, self.validating, counters=False)
+
+    def run_base(self, until_s: float) -> None:
+        """Measure each device by itself as :meth:`run` does, and nothing else."""
+        try:
+            self._run_base(until_s)
+        except KeyboardInterrupt:
+            self.observer.interrupted = True
+
+    def _run_base(self, until_s: float) -> None:
+        known = self.known
+        queue = {label: a for label, a in self.base.items() if a not in known}
+        self._observe(queue, until_s, self.observed, counters=self.prior is None)
+        if not queue:
+            self._check_devices()
+
+    def _observe(
+        self,
+        queue: dict[str, Affinity],
+        until_s: float,
+        into: list[Observation],
+        *,
+        counters: bool,
+    ) -> None:
+        """Measure what is in the queue and take it out, as long as there is time."""
+        while queue and not self.observer.interrupted:
+            n_affordable = self.observer.affordable(until_s)
+            if not n_affordable:
+                return
+            batch = list(queue)[: max(1, math.ceil(_AT_ONCE * n_affordable))]
+            affinities = {label: queue.pop(label) for label in batch}
+            into += self.observer.observe(affinities, until_s, counters=counters)
+
+    def learn(self, more: Iterable[Observation]) -> None:
+        """Take more placements into the fit."""
+        known = self.known
+        self.observed += [seen for seen in more if seen.affinity not in known]
+
+    @property
+    def known(self) -> set[Affinity]:
+        """Placements that the fit has seen."""
+        return {seen.affinity for seen in self.observed}
+
+    def fit(self) -> CostModel:
+        """Return the costs that follow from all that was observed."""
+        try:
+            return self._fit()
+        except KeyboardInterrupt:  # what was measured is worth the time to be fitted
+            self.observer.interrupted = True
+            return self._fit()
+
+    def _fit(self) -> CostModel:
+        drift = self.observer.drift
+        observed = [seen.slower(drift) for seen in self.observed]
+        if self.prior is not None:
+            return with_prefill(adjust(self.prior, observed), observed)
+        bound, names = self.observer.bound, tuple(self.support)
+        graph, scenario = bound.graph, self.observer.scenario
+        if scenario is not None:  # so that memory is counted at the length of the context
+            graph = graph_at_context(bound.prepared, scenario.context_tokens, scenario.batch)
+        specs = emulated_devices(bound.core)
+        found = fit(
+            graph,
+            self.support,
+            observed,
+            layers=self.layers,
+            coarse=self._is_coarse,
+            own_memory=any(has_own_memory(device, bound.core) for device in names),
+        )
+        if scenario is not None:
+            found = with_prefill(dataclasses.replace(found, scenario=scenario), observed)
+        kept = [seen.slower(drift) for seen in self.validating]
+        prefill = found.prefill
+        if prefill is not None:
+            firsts = first_tokens(kept)
+            prefill = dataclasses.replace(prefill, validation_rows=_validation(prefill, firsts))
+        return dataclasses.replace(
+            found,
+            prefill=prefill,
+            device_properties=self.observer.device_properties,
+            environment=_environment(names, bound.core),
+            emulated={device: specs[device].base for device in names if device in specs},
+            fingerprint=bound.fingerprint,
+            notes=tuple(self._notes()),
+            interrupted=self.observer.interrupted,
+            validation_rows=_validation(found, kept),
+        )
+
+    @property
+    def _is_coarse(self) -> bool:
+        base = {*self.base.values(), self.observer.reference}
+        return sum(seen.affinity not in base for seen in self.observed) < _FEW
+
+    def _notes(self) -> Iterator[str]:
+        """Say what the time did not allow."""
+        budget_s = self.observer.watch.budget_s
+        limit = "The time" if budget_s is None else f"The budget of {budget_s:g} s"
+        if self.observer.interrupted:
+            limit = "The time until Ctrl-C"
+        seen = {device for o in self.observed for device in o.affinity.devices}
+        for device in self.support:
+            if device not in seen and self.support[device]:
+                yield (
+                    f"{limit} did not reach {device}: its ops are assumed to take as long "
+                    "as on the other devices."
+                )
+        if self._is_coarse and self.layers is not None:
+            if self.validates and not self.validating:
+                yield (
+                    f"{limit} allowed {len(self.observed)} placements: nothing validates the "
+                    "predictions. A larger budget_s does."
+                )
+        elif self._is_coarse:
+            yield (
+                f"{limit} allowed {len(self.observed)} placements: ops that any device "
+                "fuses are one unit, what a boundary costs is mostly assumed, and nothing "
+                "validates the predictions. A larger budget_s makes the cost model finer."
+            )
+
+    def _check_devices(self) -> None:
+        """Raise MeasurementError if all placements that use some device failed."""
+        seen = {device for o in self.observed for device in o.affinity.devices}
+        failed = self.observer.failed  # which has what a search tried besides, too
+        for label, affinity in {"reference": self.observer.reference, **self.base}.items():
+            missing = [d for d in affinity.devices if d not in seen]
+            if label in failed and missing:
+                raise MeasurementError(
+                    f"{names_at_hand(missing)} could not be measured: {shorten(label)} failed "
+                    f"({failed[label]}). Try hetero_lab.profile on it."
+                )
+
+    def _add_isolated(self) -> None:
+        """Add the times of isolated units for devices that have no counters."""
+        counted = {node.device for o in self.observed for node in o.nodes}
+        used = {device for o in self.observed for device in o.affinity.devices}
+        nodes = [node for o in self.observed for node in o.nodes]
+        extra = [
+            node
+            for device in self.support
+            if device in used and device not in counted
+            for node in isolated_nodes(self.observer, device, self.support, nodes)
+        ]
+        first = self.observed[0]
+        self.observed[0] = dataclasses.replace(first, nodes=(*first.nodes, *extra))
+
+    def _design(
+        self, n_affordable: int, validate: int | None
+    ) -> tuple[dict[str, Affinity], dict[str, Affinity]]:
+        """Return placements to fit to and placements to validate with, by label."""
+        n_validated = _most_validated(n_affordable) if validate is None else validate
+        n_validated = max(0, min(n_validated, n_affordable - _FEW))
+        n = min(MOST_FITTED, n_affordable - n_validated)
+        is_coarse = n < _FEW
+        graph, seed = self.observer.bound.graph, self.observer.session.conditions.seed
+        if self.layers is not None:
+            cut = block_affinities(graph, self.support, self.layers, n_affordable + 1)
+            new = [affinity for affinity in cut if affinity not in self.known]
+            n_kept = _most_validated(len(new)) if validate is None else min(validate, len(new))
+            # Every other one, from the last on: what comes first is to be learnt from.
+            step = 2 if 2 * n_kept <= len(new) else 1
+            kept = new[len(new) - step * n_kept :: step]
+            return _labelled("designed", [a for a in new if a not in kept]), _labelled("kept", kept)
+        groups = fusion_groups(self.observed, list(self.support))
+        units = split_into_units(graph, self.support, groups, coarse=is_coarse)
+        most = self._most_switches()
+        scattered = scattered_affinities(
+            graph, self.support, n_validated + (0 if is_coarse else n // 4), seed=seed + 3
+        )
+        scattered = [affinity for affinity in scattered if affinity not in self.known]
+        kept, divided = scattered[:n_validated], scattered[n_validated:]
+        alternating, whole = [], []
+        if not is_coarse:
+            alternating = alternating_affinities(graph, self.support, most_switches=most)
+            alternating = alternating[: n // 4]
+            whole = segmented_affinities(
+                graph, self.support, units, n // 4, most_switches=most, seed=seed + 1
+            )
+        # The others cut through fusion groups, as planners may.
+        torn = segmented_affinities(
+            graph,
+            self.support,
+            units if is_coarse else _single_ops(graph),
+            n - len(alternating) - len(whole) - len(divided),
+            most_switches=most,
+            seed=seed + 2,
+        )
+        new = dict.fromkeys(_mixed(_mixed(alternating, whole), _mixed(divided, torn)))
+        for affinity in (*self.known, *kept):
+            new.pop(affinity, None)
+        return _labelled("designed", new), _labelled("kept", kept)
+
+    def _most_switches(self) -> int:
+        """Return how many subgraphs a placement may have where compiles are slow."""
+        slowest_s = self.observer.slowest_subgraph_s
+        if slowest_s <= _SLOW_COMPILE_S:
+            return _MOST_SWITCHES
+        return max(2, int(_MOST_SWITCHES * _SLOW_COMPILE_S / slowest_s))
+
+
+def _support(bound: BoundModel, names: Sequence[str]) -> dict[str, frozenset[str]]:
+    graph = bound.graph
+    placeable = [graph.ops[index].name for index in graph.placeable]
+    able = {d: supported_ops(bound, d) for d in names}
+    # What is computed from constants goes with the op that uses it.
+    with_it: dict[str, set[str]] = {op: set() for op in placeable}
+    for index in graph.constant_side:
+        leader = graph.ops[graph.leader[index]].name
+        if leader in with_it and graph.ops[index].type != CONSTANT:
+            with_it[leader].add(graph.ops[index].name)
+    # A stateful path is supported where all of it is.
+    paths = [{graph.ops[i].name for i in path} for path in graph.stateful_paths]
+    found = {}
+    for device in names:
+        torn = {op for path in paths if not path <= able[device] for op in path}
+        whole = (op for op in placeable if {op, *with_it[op]} <= able[device])
+        found[device] = frozenset(whole) - torn
+    nobody = [op for op in placeable if not any(op in found[d] for d in names)]
+    if nobody:
+        raise PlanError(
+            f"None of {', '.join(names)} supports {names_at_hand(nobody)}. Add a device that "
+            "does, for instance CPU."
+        )
+    return found
+
+
+def _base(
+    graph: OpGraph, names: Sequence[str], support: Mapping[str, frozenset[str]]
+) -> dict[str, Affinity]:
+    """Return each device alone where it can, and each device first in a greedy order."""
+    base = _alone(graph, support)
+    for device in names:
+        order = [device, *(d for d in names if d != device)]
+        base[f"{device} first"] = placed(
+            graph,
+            {
+                graph.ops[i].name: next(d for d in order if graph.ops[i].name in support[d])
+                for i in graph.placeable
+            },
+        )
+    distinct: dict[Affinity, str] = {}
+    for label, affinity in base.items():
+        distinct.setdefault(affinity, label)
+    return {label: affinity for affinity, label in distinct.items()}
+
+
+def _validation(costs: CostModel, observations: Iterable[Observation]) -> tuple[ValidationRow, ...]:
+    return tuple(
+        ValidationRow(
+            seen.label,
+            costs.predict_us(seen.affinity),
+            seen.measured_us,
+            costs.predictor(seen.affinity).n_subgraphs,
+        )
+        for seen in observations
+    )
+
+
+def _supporting_whole(
+    units: Sequence[tuple[str, ...]], support: Mapping[str, frozenset[str]]
+) -> dict[str, frozenset[str]]:
+    """Return of what each device supports the units that it supports wholly.
+
+    Raises
+    ------
+    PlanError
+        No device supports all of some unit.
+    """
+    found = {
+        device: frozenset(op for ops in units if able.issuperset(ops) for op in ops)
+        for device, able in support.items()
+    }
+    for number, ops in enumerate(units):
+        if not any(able.issuperset(ops) for able in found.values()):
+            gone = {d: sorted(set(ops) - able) for d, able in support.items()}
+            text = "; ".join(f"{d}: {names_at_hand(missing, 3)}" for d, missing in gone.items())
+            raise PlanError(
+                f"No device supports all of part {number} of the language model, which is cut "
+                f"between its layers only. Not supported are {text}."
+            )
+    return found
+
+
+def _alone(graph: OpGraph, support: Mapping[str, frozenset[str]]) -> dict[str, Affinity]:
+    n_ops = len(graph.placeable)
+    return {d: Affinity.on_one(graph, d) for d, ops in support.items() if len(ops) == n_ops}
+
+
+def _labelled(kind: str, affinities: Iterable[Affinity]) -> dict[str, Affinity]:
+    return {f"{kind} {number}": affinity for number, affinity in enumerate(affinities, start=1)}
+
+
+def _single_ops(graph: OpGraph) -> list[tuple[str, ...]]:
+    """Return every op by itself, but stateful paths whole."""
+    members: dict[int, list[str]] = {}
+    for index in graph.placeable:
+        members.setdefault(graph.leader[index], []).append(graph.ops[index].name)
+    return [tuple(ops) for ops in members.values()]
+
+
+def _mixed(first: Sequence[Affinity], second: Sequence[Affinity]) -> list[Affinity]:
+    """Interleave two lists evenly, so that a budget that ends early has some of both."""
+    order = [(i / max(1, len(first)), 0, a) for i, a in enumerate(first)]
+    order += [(i / max(1, len(second)), 1, a) for i, a in enumerate(second)]
+    return [affinity for _, _, affinity in sorted(order, key=lambda item: item[:2])]
+
+
+def _environment(names: Sequence[str], core: ov.Core) -> dict[str, str]:
+    found = current_environment(names, core)
+    emulated = dict(found.emulated)
+    said = {
+        "openvino_version": found.openvino_version,
+        "host": found.host,
+        "system": found.system,
+        "measured_at": found.measured_at,
+    }
+    for device, full_name in found.devices:
+        mark = f" (emulated on {emulated[device]})" if device in emulated else ""
+        said[device] = f"{full_name}{mark}"
+    return said

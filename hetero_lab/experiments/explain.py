@@ -1,0 +1,300 @@
+"""Explain: what differs between two placements, predicted and measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from hetero_lab.backend.bound import bind
+from hetero_lab.backend.emulation import emulated_devices, plain
+from hetero_lab.errors import ArgumentError, shorten
+from hetero_lab.experiments.measure.environment import noise_of
+from hetero_lab.experiments.results.profile.result import Profile
+from hetero_lab.experiments.results.sweep.result import Sweep
+from hetero_lab.experiments.results.sweep.row import Row
+from hetero_lab.model.read import Source
+from hetero_lab.placement.partition import partition_of
+from hetero_lab.placement.placement import BoundPlacement, PlacementLike, resolve
+from hetero_lab.planning.cost_model import CostModel, expect_costs
+from hetero_lab.planning.difference import Difference, Measurement, compare_placements
+from hetero_lab.runtime.runners import HETERO
+from hetero_lab.statistics import (
+    Estimate,
+    largest_noise,
+    series_ratio,
+    turn_level,
+    unpaired_ratio,
+)
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+Measured: TypeAlias = "Profile | Row"
+
+
+def explain(
+    model: Source,
+    before: PlacementLike,
+    after: PlacementLike,
+    costs: CostModel | None = None,
+    *,
+    profiles: Sequence[Measured] | Sweep | None = None,
+    core: ov.Core | None = None,
+) -> Difference:
+    """Say what differs between two placements, and where a difference in latency comes from.
+
+    Parameters
+    ----------
+    model
+        Anything that :func:`hetero_lab.load` takes.
+    before, after
+        Each an Affinity, a Placement, ``"HETERO:ACC,CPU"`` or ``"CPU"``. A difference is after
+        minus before: below 0, after is faster.
+    costs
+        A cost model of the same model; with it the predicted difference is divided into parts
+        that add up to it.
+    profiles
+        What was measured: ``(profile_before, profile_after)``, two rows of a Sweep, or the Sweep
+        with both placements. Of one sweep the turns are paired, which narrows the interval.
+
+    Returns
+    -------
+    Difference
+        Prints as sentences; tables ``summary``, ``ops``, ``devices``, ``subgraphs``,
+        ``boundaries``, with costs ``kinds`` and ``parts``, with profiles ``measured``.
+
+    Raises
+    ------
+    AffinityError, DeviceError
+        A placement is of another model, or a device cannot run what is placed on it.
+    PlanError
+        The costs are of another model or do not know a device.
+    ArgumentError
+        ``costs`` is no cost model, or a profile is not of its placement.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> acc = hl.emulate("ACC", unsupported={"Softmax"})
+    >>> print(hl.explain(model, "CPU", "HETERO:ACC,CPU"))
+    Before is 'CPU', after is 'HETERO:ACC,CPU'.
+    91 of 92 ops move: 91 from CPU to ACC ...
+    """
+    if costs is not None:
+        expect_costs(costs)
+    bound = bind(model, core)
+    first, second = (resolve(bound, placement) for placement in (before, after))
+    measurement, measured_notes = None, []
+    if profiles is not None:
+        pair = _pair(profiles, first, second)
+        for name, placement, given in zip(("before", "after"), (first, second), pair, strict=True):
+            _check(name, placement, given)
+        measurement = _measurement(*pair)
+        measured_notes = _measured_notes(pair, costs)
+    specs = emulated_devices(bound.core)
+    used = dict.fromkeys([*first.affinity.devices, *second.affinity.devices])
+    return compare_placements(
+        bound.graph,
+        (_label(first), first.affinity, partition_of(first)),
+        (_label(second), second.affinity, partition_of(second)),
+        costs,
+        measurement=measurement,
+        emulated={device: specs[device].base for device in used if device in specs},
+        notes=(*_notes(first, second, costs), *measured_notes),
+    )
+
+
+def explain_rows(before: Row, after: Row) -> Difference:
+    """Say what differs between two measured rows of one model, as they were stored.
+
+    No device is needed: the partitions are those that were observed.
+
+    Raises
+    ------
+    ArgumentError
+        A row was not measured, or they are of different models.
+    """
+    for row in (before, after):
+        if row.profile is None:
+            raise ArgumentError(f"{shorten(row.label)} was not measured: {row.status}.")
+    a, b = _profile(before), _profile(after)
+    if a.model_fingerprint != b.model_fingerprint:
+        raise ArgumentError(
+            f"{shorten(before.label)} and {shorten(after.label)} are of different models or "
+            "weights; their placements cannot be compared."
+        )
+    notes = _measured_notes((before, after), None)
+    measurement = None
+    if before.requests == after.requests == 1:
+        measurement = _measurement(before, after)
+    else:
+        notes.append("A row with several requests in flight has no latency to compare.")
+    return compare_placements(
+        a.graph,
+        (before.label, a.affinity, a.partition),
+        (after.label, b.affinity, b.partition),
+        None,
+        measurement=measurement,
+        emulated={**dict(a.environment.emulated), **dict(b.environment.emulated)},
+        notes=tuple(notes),
+    )
+
+
+def _label(placement: BoundPlacement) -> str:
+    return placement.label or "affinity"
+
+
+def _pair(
+    profiles: Sequence[Measured] | Sweep, before: BoundPlacement, after: BoundPlacement
+) -> tuple[Measured, Measured]:
+    if isinstance(profiles, Sweep):
+        return _row_of("before", profiles, before), _row_of("after", profiles, after)
+    pair = tuple(profiles) if isinstance(profiles, Sequence) else ()
+    if len(pair) == 2 and all(isinstance(given, Profile | Row) for given in pair):
+        return pair[0], pair[1]
+    raise ArgumentError(
+        "profiles= is (profile_before, profile_after), two rows of a Sweep, or a Sweep with both "
+        f"placements, not {shorten(repr(profiles))}."
+    )
+
+
+def _row_of(name: str, sweep: Sweep, placement: BoundPlacement) -> Row:
+    """Return the measured row of a placement; one of its label if there are several."""
+    found = [
+        row
+        for row in sweep.rows
+        if row.profile is not None
+        and row.requests == 1
+        and row.profile.affinity == placement.affinity
+    ]
+    if not found:
+        raise ArgumentError(
+            f"The sweep has no measured row with the affinity of {name} "
+            f"({shorten(_label(placement))}). Sweep both placements, or give two profiles."
+        )
+    return min(found, key=lambda row: (row.label != placement.label, row.executor != HETERO))
+
+
+def _profile(given: Measured) -> Profile:
+    profile = given.profile if isinstance(given, Row) else given
+    assert profile is not None  # _check has seen to it
+    return profile
+
+
+def _check(name: str, placement: BoundPlacement, given: Measured) -> None:
+    if isinstance(given, Row):
+        if given.profile is None:
+            raise ArgumentError(f"The row of {name} was not measured: {given.status}.")
+        if given.requests != 1:
+            raise ArgumentError(
+                f"The row of {name} has {given.requests} requests in flight, so what it measured "
+                "is no latency. Give a row with one request."
+            )
+    profile = _profile(given)
+    if profile.model_fingerprint != placement.bound.fingerprint:
+        raise ArgumentError(f"The profile of {name} is of another model or of other weights.")
+    if profile.affinity != placement.affinity:
+        raise ArgumentError(
+            f"The profile of {name} ({shorten(profile.label)}) is of another placement: "
+            f"{len(profile.affinity.diff(placement.affinity))} ops are on other devices."
+        )
+
+
+def _measurement(a: Measured, b: Measured) -> Measurement:
+    before, after = _latency(a), _latency(b)
+    low, high = _ratio_interval(a, b)
+    return Measurement(
+        before_us=before.us,
+        before_ci95_us=(before.low_us, before.high_us),
+        after_us=after.us,
+        after_ci95_us=(after.low_us, after.high_us),
+        difference_us=after.us - before.us,
+        low_us=before.us * (low - 1.0),
+        high_us=before.us * (high - 1.0),
+        **_counted(_profile(a), _profile(b)),
+    )
+
+
+def _latency(given: Measured) -> Estimate:
+    """Return the latency of a profile, or of a row on the scale of its sweep."""
+    known = given.latency if isinstance(given, Row) else given.latency.estimate
+    assert known is not None  # _check has seen to it
+    return known
+
+
+def _ratio_interval(a: Measured, b: Measured) -> tuple[float, float]:
+    """Return the interval of the ratio of b to a, paired if both were measured in turn."""
+    ratio = _latency(b).us / _latency(a).us
+    if isinstance(a, Row) and isinstance(b, Row) and _has_one_reference(a, b):
+        measured = series_ratio(b.series, a.series)
+    else:
+        noise = largest_noise(
+            noise_of(_profile(given).environment, _profile(given).affinity.devices)
+            for given in (a, b)
+        )
+        measured = unpaired_ratio(_levels(b), _levels(a), noise)
+    return measured.low * ratio / measured.middle, measured.high * ratio / measured.middle
+
+
+def _levels(given: Measured) -> list[float]:
+    return [turn_level(turn) for turn in _profile(given).latency.turns]
+
+
+def _has_one_reference(a: Measured, b: Measured) -> bool:
+    """Tell whether both are rows of one run, beside the same turns of the reference."""
+    if not (isinstance(a, Row) and isinstance(b, Row)):
+        return False
+    return bool(a.series.log_ratios) and a.series.reference == b.series.reference
+
+
+def _counted(before: Profile, after: Profile) -> dict[str, float]:
+    """Return the counters of ops, if every device of both placements has some."""
+    found = {}
+    for name, profile in (("ops_before_us", before), ("ops_after_us", after)):
+        # What takes less than a microsecond counts as not run.
+        counted = {c.device for c in profile.counters}
+        if not {s.device for s in profile.partition.subgraphs} <= counted:
+            return {}
+        found[name] = float(
+            sum(c.real_time_us for c in profile.counters if c.kind in ("op", "other"))
+        )
+    return found
+
+
+def _notes(before: BoundPlacement, after: BoundPlacement, costs: CostModel | None) -> Iterator[str]:
+    """Say what a prediction does not know of."""
+    common = [d for d in before.affinity.devices if d in after.affinity.devices]
+    if any(_properties(before, d) != _properties(after, d) for d in common):
+        yield "The placements also set different device properties, which no prediction knows of."
+    if costs is None:
+        return
+    for name, placement in (("before", before), ("after", after)):
+        for device in placement.affinity.devices:
+            own, held = (
+                _properties(placement, device),
+                plain(costs.device_properties.get(device, {})),
+            )
+            if own and own != held:
+                yield f"The costs hold for other properties of {device} than {name} sets."
+
+
+def _properties(placement: BoundPlacement, device: str) -> Mapping[str, Any]:
+    return placement.placement.device_properties.get(device, {})
+
+
+def _measured_notes(pair: Sequence[Measured], costs: CostModel | None) -> list[str]:
+    executors = [_profile(given).executor for given in pair]
+    notes = []
+    if not _has_one_reference(*pair):
+        notes.append(
+            "The placements were not measured in turn, so any drift of the machine between them "
+            "also shows as a difference."
+        )
+    if executors[0] != executors[1]:
+        notes.append(
+            f"before ran on the executor {executors[0]}, after on the executor {executors[1]}."
+        )
+    if costs is not None and any(executor != HETERO for executor in executors):
+        notes.append("The prediction is of subgraphs that run one after the other.")
+    return notes

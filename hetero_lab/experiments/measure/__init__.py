@@ -1,0 +1,1 @@
+"""How anything is measured: trials, records, rounds, the store, workers and fleets."""

@@ -1,0 +1,175 @@
+"""Where a measurement was made: versions, host, devices."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import platform
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from hetero_lab import __version__
+from hetero_lab.backend.core import runtime_version
+from hetero_lab.backend.emulation import emulated_devices
+from hetero_lab.clock import now
+from hetero_lab.experiments.measure.noise import full_name, known_noise
+from hetero_lab.statistics import ASSUMED_NOISE, Noise, largest_noise
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Host, versions and devices of a measurement.
+
+    ``devices`` holds the full name of each device, ``emulated`` the base of each that is emulated,
+    ``noise`` how much two compiles differ on each device where that was measured.
+    """
+
+    openvino_version: str
+    python_version: str
+    system: str
+    host: str
+    n_cpus: int
+    measured_at: str
+    governor: str
+    on_battery: bool | None
+    devices: tuple[tuple[str, str], ...]
+    emulated: tuple[tuple[str, str], ...]
+    # What was stored by older versions has none of these.
+    hetero_lab_version: str = ""
+    noise: tuple[tuple[str, Noise], ...] = ()
+
+
+def current_environment(devices: Iterable[str], core: ov.Core) -> Environment:
+    """Describe this machine and the devices used."""
+    used = list(devices)
+    specs = emulated_devices(core)
+    return Environment(
+        openvino_version=runtime_version(),
+        python_version=platform.python_version(),
+        system=platform.platform(),
+        host=platform.node(),
+        n_cpus=os.cpu_count() or 1,
+        measured_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        governor=_governor(),
+        on_battery=_on_battery(),
+        devices=tuple((name, full_name(core, name)) for name in used),
+        emulated=tuple((name, specs[name].base) for name in used if name in specs),
+        hetero_lab_version=__version__,
+        noise=tuple(
+            (name, noise) for name in used if (noise := known_noise(name, core)) is not None
+        ),
+    )
+
+
+def environment_from_json(data: Mapping[str, Any]) -> Environment:
+    """Build an environment from plain data."""
+    return Environment(
+        **{
+            **data,
+            "devices": tuple(map(tuple, data["devices"])),
+            "emulated": tuple(map(tuple, data["emulated"])),
+            "noise": tuple((name, Noise(**noise)) for name, noise in data.get("noise", ())),
+        }
+    )
+
+
+def noise_of(environment: Environment, devices: Iterable[str]) -> Noise:
+    """Return how much two compiles on these devices differ, as far as was known there."""
+    known = dict(environment.noise)
+    return largest_noise(known.get(device, ASSUMED_NOISE) for device in devices)
+
+
+def noise_here(devices: Iterable[str], core: ov.Core) -> Noise:
+    """Return how much two compiles on these devices differ on this machine, as far as known."""
+    return largest_noise(known_noise(device, core) or ASSUMED_NOISE for device in devices)
+
+
+def noise_sentence(environment: Environment) -> str:
+    """Say how much two compiles of one placement differ, and whether that was measured."""
+    devices: dict[Noise, list[str]] = {}
+    for name, _ in environment.devices:
+        devices.setdefault(noise_of(environment, [name]), []).append(name)
+    parts = [f"{noise} on {', '.join(names)}" for noise, names in devices.items()]
+    assumed = next((names for noise, names in devices.items() if not noise.is_measured), None)
+    return f"Two compiles of one placement differ by {'; '.join(parts)}." + (
+        f" hetero_lab.measure_noise({assumed[0]!r}) measures it." if assumed else ""
+    )
+
+
+@dataclass(frozen=True)
+class MachineState:
+    """What may disturb a measurement, at one moment.
+
+    ``cpu_percent`` is that of the whole machine since the moment before, ``load`` the number of
+    runnable processes; ``None`` where the system does not tell.
+    """
+
+    cpu_percent: float | None
+    load: float | None
+    frequency_mhz: float | None
+    on_battery: bool | None
+
+
+def machine_state() -> MachineState:
+    """Look at the machine."""
+    frequency = None
+    with contextlib.suppress(Exception):  # containers and some kernels do not tell
+        frequency = float(psutil.cpu_freq().current) or None
+    load = None
+    with contextlib.suppress(Exception):
+        load = float(psutil.getloadavg()[0])
+    return MachineState(psutil.cpu_percent(), load, frequency, _on_battery())
+
+
+class OtherWork:
+    """The CPUs that processes other than this one and its children keep busy."""
+
+    def __init__(self) -> None:
+        self._last = (now(), _own_cpu_s(), psutil.cpu_times())
+
+    def cpus(self) -> float:
+        """Return how many CPUs they kept busy since the last look."""
+        wall, own, machine = now(), _own_cpu_s(), psutil.cpu_times()
+        before_wall, before_own, before_machine = self._last
+        self._last = (wall, own, machine)
+        busy = _busy(machine) - _busy(before_machine) - (own - before_own)
+        return max(0.0, busy) / max(1e-3, wall - before_wall)
+
+
+def _busy(times: Any) -> float:
+    return float(sum(times) - times.idle - getattr(times, "iowait", 0.0))
+
+
+def _own_cpu_s() -> float:
+    total = 0.0
+    me = psutil.Process()
+    for process in [me, *me.children(recursive=True)]:
+        try:
+            used = process.cpu_times()
+            total += used.user + used.system
+        except psutil.Error:
+            continue
+    return total
+
+
+def _governor() -> str:
+    path = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _on_battery() -> bool | None:
+    with contextlib.suppress(Exception):
+        battery = psutil.sensors_battery()
+        return None if battery is None else not battery.power_plugged
+    return None

@@ -1,0 +1,405 @@
+"""A sweep over many machines: shares of its rows are handed to hosts, their records taken in.
+
+Each machine measures one share at a time, since two would disturb each other. Every share has
+the reference in it, so that ratios and ranks are those of one host. What a dead worker leaves
+undone is handed out again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+from tqdm.auto import tqdm
+
+from hetero_lab.clock import now
+from hetero_lab.errors import MeasurementError, OutputPathError, StoreError, warn
+from hetero_lab.experiments.measure.environment import Environment
+from hetero_lab.experiments.measure.fleet.host import Assignment, set_up_files
+from hetero_lab.experiments.measure.fleet.work_queue import MOST_LOSSES, PATIENCE_S, Item, WorkQueue
+from hetero_lab.experiments.measure.fleet.workers import (
+    FleetWorker,
+    SchedulerGoneError,
+    TaskLostError,
+    read_workers,
+    why_not,
+)
+from hetero_lab.experiments.measure.ledger import Ledger, is_done
+from hetero_lab.experiments.measure.options import RunOptions
+from hetero_lab.experiments.measure.records import (
+    AnyRecord,
+    Failed,
+    Finished,
+    Header,
+    Host,
+    OfEntry,
+    Trial,
+    Turn,
+)
+from hetero_lab.experiments.measure.workers.requests import SetUp
+from hetero_lab.experiments.measure.workers.set_up import Workers
+from hetero_lab.progress import calm
+from hetero_lab.runtime.timing import Stopwatch
+
+if TYPE_CHECKING:
+    from hetero_lab.experiments.measure.fleet.cluster import Cluster
+
+_LOOK_S = 1.0
+_VERSIONS = (("openvino_version", "OpenVINO"), ("hetero_lab_version", "hetero_lab"))
+
+
+@dataclass
+class Share:
+    """Items that a worker measures now."""
+
+    worker: FleetWorker
+    items: Sequence[Item]
+    groups: dict[int, int] = field(default_factory=dict)  # the worker's numbers to the store's
+    n_received: int = 0
+    settled: set[str] = field(default_factory=set)  # finished or failed
+
+    @property
+    def left(self) -> list[Item]:
+        """What is neither finished nor failed."""
+        return [item for item in self.items if item.key not in self.settled]
+
+
+class FleetRun:
+    """One run of a sweep over a fleet.
+
+    Parameters
+    ----------
+    cluster
+        The workers.
+    header
+        What the store says of the sweep.
+    trials, records, append, options, workers, watch, progress
+        As for :class:`~hetero_lab.experiments.measure.rounds.SweepRun`. Records have ``host`` and
+        ``worker`` too, and there is one with each host's environment.
+    set_up
+        Returns what workers are set up with, in files of this machine.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        trials: Sequence[Trial],
+        header: Header,
+        records: Sequence[AnyRecord],
+        append: Callable[[AnyRecord], object],
+        options: RunOptions,
+        workers: Workers,
+        watch: Stopwatch,
+        set_up: Callable[[], SetUp],
+        progress: bool,
+    ):
+        self._cluster = cluster
+        # Rows that share a key are measured once.
+        self._trials = {trial.key: trial for trial in reversed(trials)}
+        self._order = list(dict.fromkeys(trial.key for trial in trials))
+        self._reference = header.reference
+        self._here = header.environments[-1]
+        self._base_of = {spec["name"]: spec["base"] for spec in header.emulated}
+        self._devices_of = {entry.key: entry.devices for entry in header.entries}
+        self._devices = list(dict.fromkeys(d for k in self._order for d in self._devices_of[k]))
+        self._ledger = Ledger(records)
+        self._next_group = self._ledger.next_group
+        self._append = append
+        self._options = options
+        self._watch = watch
+        self._every_host = header.every_host
+        self._limits = workers
+        self._make_set_up = set_up
+        self._set_up = SetUp(models={})
+        self._files: dict[str, bytes] = {}
+        self._workers: dict[tuple[str, str], FleetWorker] = {}
+        self._useless: dict[tuple[str, str], str] = {}  # and why
+        self._seen: list[FleetWorker] = []
+        self._hosts: dict[str, FleetWorker] = {}  # the first worker of each
+        self._queue = WorkQueue(self._devices_of, self._base_of, workers.group)
+        self._running: dict[int, Share] = {}
+        self._n_shares = 0
+        self._looked = now()
+        bar = tqdm(total=0, desc="fleet", unit="row", disable=not progress, delay=2)
+        self._bar = calm(bar)
+
+    def pending(self) -> list[str]:
+        """Return the keys that are still to be measured somewhere.
+
+        Raises
+        ------
+        MeasurementError
+            The answer depends on the hosts and the scheduler has no worker.
+        """
+        if self._every_host:
+            self._look_for_workers()
+        else:
+            hosts = self._ledger.hosts
+            self._add([Item(k) for k in self._order if not any(self._is_done(k, h) for h in hosts)])
+        return list(dict.fromkeys(item.key for item in self._queue.waiting))
+
+    def measure(self) -> None:
+        """Measure all that is pending.
+
+        Raises
+        ------
+        MeasurementError
+            The scheduler has no worker that could measure anything.
+        StoreError
+            A host has another OpenVINO version than when it measured before.
+        """
+        self._set_up, self._files = set_up_files(self._make_set_up())
+        self._look_for_workers()
+        try:
+            while self._running or self._queue.waiting:
+                self._hand_out()
+                self._give_up()
+                if self._watch.is_over and not self._end():
+                    return
+                self._take_news()
+                if now() - self._looked > _LOOK_S:
+                    self._look()
+        except SchedulerGoneError:
+            self._without_scheduler()
+
+    def close(self) -> None:
+        """Cancel what still runs and remove the model from the workers."""
+        self._bar.close()
+        self._cluster.close()
+
+    def _is_done(self, key: str, host: str) -> bool:
+        return is_done(key, host, self._ledger, self._reference, self._options.turns)
+
+    def _add(self, items: Sequence[Item]) -> None:
+        # The reference goes along with others.
+        added = [item for item in items if item.key != self._reference] or list(items)
+        self._queue.waiting += added
+        self._bar.total += len(added)
+
+    def _look_for_workers(self) -> None:
+        until = now() + PATIENCE_S
+        where = self._cluster.address
+        while not self._workers:
+            try:
+                self._look()
+            except SchedulerGoneError:
+                raise MeasurementError(
+                    f"The scheduler at {where} does not answer. Is it still running?"
+                ) from None
+            if self._useless and not self._workers:
+                raise MeasurementError(
+                    f"No worker of the scheduler at {where} can measure. "
+                    + "; ".join(f"{at}: {why}" for (at, _), why in self._useless.items())
+                    + ". Install there what is here: pip install 'hetero-lab[fleet]'."
+                )
+            if now() > until:
+                raise MeasurementError(
+                    f"The scheduler at {where} has no workers. Start one on each machine: "
+                    f"dask worker {where}"
+                )
+            if not self._workers:
+                time.sleep(_LOOK_S / 4)
+
+    def _look(self) -> None:
+        """See which workers are there, welcome new ones and give up on those that are gone."""
+        self._looked = now()
+        info = self._cluster.identity()
+        if info is None:
+            return
+        here = {(address, own["local_directory"]): address for address, own in info.items()}
+        for identity in [identity for identity in self._workers if identity not in here]:
+            del self._workers[identity]
+            for number, share in list(self._running.items()):
+                if share.worker.identity == identity:
+                    self._lost(number, f"the worker {identity[0]} died")
+        known = {*self._workers, *self._useless}
+        new = [address for identity, address in here.items() if identity not in known]
+        if not new:
+            return
+        bases = sorted({self._base_of.get(d, d) for d in self._devices})
+        told = self._cluster.describe(new, bases)
+        for address, error in told.items():
+            if isinstance(error, BaseException):
+                why = f"{type(error).__name__}: {error}"
+                if "ModuleNotFoundError" in why and "hetero_lab" in why:
+                    why = f"hetero_lab is not installed there, or another release of it ({why})"
+                self._leave_out((address, info[address]["local_directory"]), why)
+        for worker in read_workers(info, told, self._seen):
+            self._seen.append(worker)
+            first = self._hosts.setdefault(worker.host, worker)
+            other = [name for what, name in _VERSIONS
+                     if worker.environment[what] != first.environment[what]]  # fmt: skip
+            if other:  # a row says of its host, not of its worker, which versions it has
+                why = f"the other workers of {worker.host} have another {' and '.join(other)}"
+                self._leave_out(worker.identity, why)
+                continue
+            self._workers[worker.identity] = worker
+            if worker is first:
+                self._welcome(worker)
+
+    def _leave_out(self, identity: tuple[str, str], why: str) -> None:
+        self._useless[identity] = why
+        self._workers.pop(identity, None)
+        _warn(f"The worker {identity[0]} is left out: {why.rstrip('.')}.")
+
+    def _welcome(self, worker: FleetWorker) -> None:
+        host = worker.host
+        before = self._ledger.hosts.get(host)
+        own = worker.environment["openvino_version"]
+        if before is not None and before.openvino_version != own:
+            raise StoreError(
+                f"{host} was measured with OpenVINO {before.openvino_version}, now it has "
+                f"{own}. Numbers of the two are not mixed. Take another store= directory."
+            )
+        now_called = dict(worker.environment["devices"])
+        for device, name in before.devices if before is not None else ():
+            if now_called.get(device, name) != name:
+                raise StoreError(
+                    f"{host} was measured with the {device} {name!r}, now it has "
+                    f"{now_called[device]!r}. If these are two machines, give one another name; "
+                    "or take another store= directory."
+                )
+        for what, name in _VERSIONS:
+            there, here = worker.environment[what], getattr(self._here, what)
+            if there != here:
+                _warn(
+                    f"{host} has {name} {there}, here it is {here}: compare hosts with care; the "
+                    f"column {what} tells which row has which."
+                )
+        environment = worker.environment_of(self._devices, self._base_of)
+        self._record(Host(host=host, environment=msgspec.convert(environment, Environment)))
+        if self._every_host:
+            self._add([Item(k, host) for k in self._order if not self._is_done(k, host)])
+
+    def _hand_out(self) -> None:
+        """Give each machine that is free a share."""
+        while not self._watch.is_over:
+            busy = {share.worker.machine for share in self._running.values()}
+            chosen = self._queue.choose(self._workers.values(), busy)
+            if chosen is None:
+                return
+            worker, items, of_time = chosen
+            try:
+                if not self._start(worker, items, of_time):
+                    del self._workers[worker.identity]  # it is welcome again if it comes back
+            except OutputPathError as error:
+                self._leave_out(worker.identity, str(error))
+
+    def _start(self, worker: FleetWorker, items: Sequence[Item], of_time: float) -> bool:
+        keys = [item.key for item in items]
+        if self._reference not in keys and self._queue.can(worker, self._reference):
+            keys.insert(0, self._reference)
+        devices = list(dict.fromkeys(d for key in keys for d in self._devices_of[key]))
+        emulated = [spec for spec in self._set_up.emulated if spec["name"] in devices]
+        budget_s = self._watch.budget_s
+        if budget_s is not None:
+            budget_s = max(0.1, (budget_s - self._watch.elapsed_s) * of_time)
+        share = Assignment(
+            trials=tuple(self._trials[key] for key in keys),
+            reference=self._reference if self._reference in keys else keys[0],
+            options=self._options,
+            budget_s=budget_s,
+            set_up=msgspec.structs.replace(self._set_up, emulated=emulated),
+            workers=self._limits,
+        )
+        self._n_shares += 1
+        resources = worker.asked_for(devices, self._base_of)
+        if not self._cluster.start(self._n_shares, worker, share, self._files, resources):
+            return False
+        self._running[self._n_shares] = Share(worker, items)
+        self._queue.take(items)
+        return True
+
+    def _end(self) -> bool:
+        """Let go of shares that are much too late; tell whether one still runs."""
+        latest_s = (self._watch.budget_s or 0.0) + self._limits.compile_timeout_s
+        if self._watch.elapsed_s > latest_s:
+            for number in list(self._running):
+                self._cluster.cancel(number)
+                del self._running[number]
+        return bool(self._running)
+
+    def _give_up(self) -> None:
+        """Fail the rows that no worker can measure."""
+        workers = list(self._workers.values())
+        for item in self._queue.hopeless(workers, at_once=self._watch.is_over):
+            of_this = [w for w in workers if item.host in ("", w.host)]
+            devices = self._devices_of[item.key]
+            self._fail(item, "no worker for it", why_not(of_this, devices, self._base_of))
+
+    def _take_news(self) -> None:
+        for news in self._cluster.news(_LOOK_S / 4):
+            share = self._running.get(news.task)
+            if share is None:
+                continue
+            if news.record is None:
+                self._ended(news.task, share)
+            elif news.index == share.n_received:  # what was missed comes with the result
+                self._take(share, news.record)
+
+    def _take(self, share: Share, record: AnyRecord) -> None:
+        share.n_received += 1
+        kept = msgspec.structs.replace(record, host=share.worker.host, worker=share.worker.address)
+        if isinstance(kept, Turn):
+            if kept.group not in share.groups:
+                share.groups[kept.group] = self._next_group
+                self._next_group += 1
+            kept = msgspec.structs.replace(kept, group=share.groups[kept.group])
+        self._record(kept)
+        if not isinstance(kept, OfEntry):
+            return
+        if isinstance(kept, Finished | Failed) and kept.entry in {i.key for i in share.left}:
+            share.settled.add(kept.entry)
+            self._bar.update(1)
+        label = f"{share.worker.host}: {self._trials[kept.entry].label}"
+        self._bar.set_description(label if len(label) <= 60 else label[:59] + "…", refresh=False)
+        self._bar.update(0)
+
+    def _ended(self, number: int, share: Share) -> None:
+        try:
+            records = self._cluster.result(number)
+        except TaskLostError as error:
+            self._lost(number, str(error))
+            self._look()
+            return
+        for record in records[share.n_received :]:
+            self._take(share, record)
+        # What is left now is what the time was not enough for.
+        del self._running[number]
+
+    def _lost(self, number: int, why: str) -> None:
+        """Put back what a share leaves undone; what was lost too often fails."""
+        share = self._running.pop(number)
+        self._cluster.cancel(number)
+        for item in share.left:
+            if not self._queue.put_back(item):
+                self._fail(item, f"lost {MOST_LOSSES} times", why, share.worker.host)
+
+    def _fail(self, item: Item, status: str, detail: str, host: str = "") -> None:
+        where = item.host or host
+        self._record(Failed(entry=item.key, status=status, detail=detail[:2000], host=where))
+        self._bar.update(1)
+
+    def _record(self, record: AnyRecord) -> None:
+        self._append(record)
+        self._ledger.note(record)
+
+    def _without_scheduler(self) -> None:
+        why = f"The scheduler at {self._cluster.address} is gone."
+        left = [item for share in self._running.values() for item in share.left]
+        self._running.clear()
+        for item in [*left, *self._queue.waiting]:
+            self._fail(item, "the scheduler is gone", why)
+        self._queue.waiting.clear()
+        _warn(
+            f"{why} The turns that were measured are kept; with a store= the same call goes on "
+            "from there when it is back."
+        )
+
+
+def _warn(message: str) -> None:
+    warn(message)

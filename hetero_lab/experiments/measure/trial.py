@@ -1,0 +1,412 @@
+"""Models, placements and the dimensions of a grid, expanded to trials.
+
+Each combination of model, placement, properties, executor, requests and model cache is a trial.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+
+from hetero_lab.backend.bound import BoundModel
+from hetero_lab.backend.devices import check_device, device_names, supported_ops
+from hetero_lab.backend.properties import merged_properties
+from hetero_lab.backend.virtual import KINDS, virtual_device
+from hetero_lab.errors import (
+    AffinityError,
+    ArgumentError,
+    DeviceError,
+    PropertyError,
+    names_at_hand,
+    shorten,
+)
+from hetero_lab.experiments.measure.records import Trial
+from hetero_lab.model.blocks import block_range, find_blocks
+from hetero_lab.model.language import Scenario
+from hetero_lab.model.read import Source, prepare
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.placement import (
+    BoundPlacement,
+    Placement,
+    PlacementLike,
+    carried_over,
+    resolve,
+)
+from hetero_lab.placement.priorities import Priorities
+from hetero_lab.runtime.runners import HETERO, Execution
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+
+FROM_CACHE = "model cache"
+Placements: TypeAlias = "Iterable[PlacementLike] | Mapping[str, PlacementLike]"
+
+
+def priority_orders(devices: Sequence[str], *, core: ov.Core | None = None) -> list[Priorities]:
+    """Return every order of the devices: ``HETERO:A,B``, ``HETERO:B,A``, …
+
+    Raises
+    ------
+    DeviceError
+        No device, one twice, or one that is not here.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> acc = hl.emulate("ACC")
+    >>> [str(order) for order in hl.priority_orders(["ACC", "CPU"])]
+    ['HETERO:ACC,CPU', 'HETERO:CPU,ACC']
+    """
+    every = Priorities.parse(devices, core).devices
+    return [Priorities(order) for order in itertools.permutations(every)]
+
+
+def block_cuts(
+    model: Source,
+    devices: Sequence[str],
+    after: Iterable[int] | None = None,
+    *,
+    core: ov.Core | None = None,
+) -> list[Placement]:
+    """Return the placements that cut a model between two of its blocks, for a sweep.
+
+    Parameters
+    ----------
+    model
+        Anything that :func:`hetero_lab.load` takes; it has repeated layers (see
+        :func:`hetero_lab.blocks`).
+    devices
+        Two devices or more. Each pair takes a model in either order.
+    after
+        The blocks after which to cut; by default all but the last.
+
+    Returns
+    -------
+    list of Placement
+        For each cut and each order of two devices one, labelled ``"0-14 GPU, 15-29 CPU"``.
+
+    Raises
+    ------
+    AffinityError
+        The model has no repeated layers, or no block follows one of ``after``.
+    DeviceError
+        Fewer than two devices, one twice, or one that is not here.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> acc = hl.emulate("ACC")
+    >>> [cut.label for cut in hl.block_cuts("digits_inception", ["ACC", "CPU"])]
+    ['0 ACC, 1 CPU', '0 CPU, 1 ACC']
+    """
+    graph = prepare(model).graph
+    every = Priorities.parse(devices, core).devices
+    if len(every) < 2:
+        raise DeviceError("A cut has a device on either side: give two devices or more.")
+    found = find_blocks(graph)
+    n_blocks = found.n_blocks
+    if not n_blocks:
+        raise AffinityError(f"{shorten(graph.name)} has no repeated layers to cut between.")
+    cuts = list(range(n_blocks - 1)) if after is None else list(dict.fromkeys(after))
+    for cut in cuts:
+        if not 0 <= cut < n_blocks - 1:
+            raise AffinityError(
+                f"There is no cut after block {cut}: the model has {n_blocks} blocks, and the last "
+                f"cut is after block {n_blocks - 2}."
+            )
+    placements = []
+    for cut, (first, second) in itertools.product(cuts, itertools.permutations(every, 2)):
+        above, below = block_range(0, cut), block_range(cut + 1, n_blocks - 1)
+        sides = (first if block <= cut else second for block in found.of_op)
+        by_name = dict(zip((op.name for op in graph.ops), sides, strict=True))
+        affinity = Affinity.from_graph(graph, by_name)
+        placements.append(Placement(affinity, f"{above} {first}, {below} {second}"))
+    return placements
+
+
+_DIMENSIONS: dict[str, tuple[Any, ...]] = {
+    "executor": (HETERO,),
+    "requests": (1,),
+    "model_cache": (False,),
+}
+
+
+def expand(
+    models: Mapping[str, BoundModel],
+    placements: Placements,
+    grid: Mapping[str, Sequence[Any]] | None = None,
+    *,
+    scenario: Scenario | None = None,
+    dedupe: bool = True,
+    baselines: bool = True,
+    problems: Mapping[str, str] | None = None,
+) -> list[Trial]:
+    """Return the trials in order, the single-device baselines last.
+
+    Parameters
+    ----------
+    models
+        By variant; one at least.
+    problems
+        Why some variants could not be made: their trials are rows, but not measured.
+
+    Raises
+    ------
+    ArgumentError
+        Nothing to measure, an unknown dimension or executor, a label twice with different
+        meaning, or something that an executor cannot run.
+    """
+    labelled = _by_label(placements)
+    own, properties = _dimensions(grid or {})
+    settings = _settings(properties, next(iter(models.values())).core)
+    ways = [
+        Execution(executor, n, scenario=scenario)
+        for executor in own["executor"]
+        for n in own["requests"]
+    ]
+    trials: list[Trial] = []
+    many = len(models) > 1
+    for name, bound in models.items():
+        problem = (problems or {}).get(name, "")
+        for given, asked in labelled:
+            placed = resolve(bound, carried_over(bound.graph, asked) if many else asked)
+            if given:
+                placed = BoundPlacement(bound, replace(placed.placement, label=given))
+            for suffix, changes in settings:
+                changed = _with_properties(placed, changes)
+                for way, cached in itertools.product(ways, own["model_cache"]):
+                    way.check(changed)
+                    extra = [name] if many else []
+                    extra += [suffix] if suffix else []
+                    extra += [way.executor] if way.executor != HETERO else []
+                    extra += [f"{way.requests} requests"] if way.requests > 1 else []
+                    extra += [FROM_CACHE] if cached else []
+                    label = " · ".join([placed.label or "placement", *extra])
+                    trials.append(
+                        trial_of(changed, label, name, way, model_cache=cached, problem=problem)
+                    )
+        if baselines and not problem:
+            alone = Execution(scenario=scenario)
+            asked = [asked for _, asked in labelled]
+            trials += _baselines(name, bound, asked, alone, many=many)
+    trials = _distinct_labels(trials)
+    if not dedupe:
+        trials = [
+            msgspec.structs.replace(t, key=f"{t.key}-{number}") for number, t in enumerate(trials)
+        ]
+    return trials
+
+
+def _by_label(placements: Any) -> list[tuple[str, Any]]:
+    """Return each placement with the label that it was given here, if any."""
+    if isinstance(placements, str | Affinity | Placement | Priorities):
+        placements = [placements]
+    if isinstance(placements, Mapping):
+        found = list(placements.items())
+        _check_labelled(placements)
+    else:
+        try:
+            found = [("", asked) for asked in placements]
+        except TypeError as error:
+            raise ArgumentError(
+                "placements= is a list of placements or maps labels to them, for instance "
+                "[*hetero_lab.priority_orders(['GPU', 'CPU']), my_affinity] or "
+                "{'mine': my_affinity}."
+            ) from error
+    if not found:
+        raise ArgumentError(
+            "There is no placement to sweep. Pass for instance "
+            "hetero_lab.priority_orders(['GPU', 'CPU'])."
+        )
+    return found
+
+
+def _check_labelled(placements: Mapping[Any, Any]) -> None:
+    for label, asked in placements.items():
+        if not isinstance(label, str) or not label:
+            raise ArgumentError(
+                "placements= maps labels to placements, for instance {'mine': my_affinity}; "
+                f"{shorten(repr(label))} is not a label."
+            )
+        if not isinstance(asked, str | Affinity | Placement | Priorities):
+            raise ArgumentError(
+                f"The placement {shorten(label)} has to be a hetero_lab.Placement, an Affinity, "
+                f"'HETERO:GPU,CPU' or 'CPU', not {type(asked).__name__}."
+            )
+
+
+def _dimensions(
+    grid: Mapping[str, Sequence[Any]],
+) -> tuple[dict[str, tuple[Any, ...]], dict[str, Sequence[Any]]]:
+    """Return how placements are run, and the other dimensions of a grid: properties."""
+    if not isinstance(grid, Mapping):
+        raise ArgumentError("grid= maps dimensions like 'CPU.INFERENCE_PRECISION_HINT' to values.")
+    own, properties = dict(_DIMENSIONS), dict[str, Sequence[Any]]()
+    for dimension, values in grid.items():
+        if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+            raise ArgumentError(f"The dimension {dimension} needs a list of values.")
+        if dimension in own:
+            own[dimension] = tuple(values)
+        else:
+            properties[dimension] = values
+    if not all(isinstance(cached, bool) for cached in own["model_cache"]):
+        raise ArgumentError(
+            "The dimension model_cache has the values True and False: [False, True] measures each "
+            f"placement compiled and loaded from a cache, not {grid['model_cache']!r}."
+        )
+    return own, properties
+
+
+def _settings(
+    grid: Mapping[str, Sequence[Any]], core: ov.Core
+) -> list[tuple[str, dict[str, dict[str, Any]]]]:
+    """Return the cross product of the properties as (label, properties by device)."""
+    axes: list[list[tuple[str, str, str, Any]]] = []
+    for dimension, values in grid.items():
+        device, dot, key = str(dimension).partition(".")
+        # GPU.0.NUM_STREAMS: the device's own name may have a dot.
+        number, second, rest = key.partition(".")
+        if second and number.isdigit():
+            device, key = f"{device}.{number}", rest
+        if not dot or not key:
+            raise ArgumentError(
+                f"{shorten(str(dimension))} is no dimension of a grid. Dimensions are "
+                f"{names_at_hand(_DIMENSIONS)}, 'DEVICE.PROPERTY' and '*.PROPERTY' (all "
+                "devices), for instance 'CPU.INFERENCE_PRECISION_HINT'."
+            )
+        if device not in ("*", *KINDS):
+            check_device(device, core)
+        axes.append([(f"{dimension}={value}", device, key, value) for value in values])
+    combined: list[tuple[str, dict[str, dict[str, Any]]]] = []
+    for combination in itertools.product(*axes):
+        properties: dict[str, dict[str, Any]] = {}
+        for _, device, key, value in combination:
+            properties.setdefault(device, {})[key] = value
+        combined.append((", ".join(label for label, *_ in combination), properties))
+    return combined
+
+
+def _with_properties(
+    placed: BoundPlacement, changes: Mapping[str, Mapping[str, Any]]
+) -> BoundPlacement:
+    if not changes:
+        return placed
+    placement = placed.placement
+    kind = placement.virtual.kind if placement.virtual else ""
+    used = (*placement.devices, *([kind] if kind else []))
+    levels: list[dict[str, Mapping[str, Any]]] = []
+    for device, properties in changes.items():
+        if device != "*" and device not in used:
+            raise PropertyError(
+                f"The placement {shorten(placement.label)} does not use {device} "
+                f"(devices: {names_at_hand(used)}), so the grid cannot set "
+                f"{names_at_hand(properties)} there."
+            )
+        levels.append(dict.fromkeys(placement.devices if device == "*" else [device], properties))
+    return resolve(placed.bound, placement.with_properties(merged_properties(*levels)))
+
+
+def trial_of(
+    placed: BoundPlacement,
+    label: str,
+    variant: str,
+    way: Execution,
+    *,
+    baseline: bool = False,
+    model_cache: bool = False,
+    problem: str = "",
+) -> Trial:
+    """Return the trial of a placement; its key is made of all that its time depends on."""
+    affinity = tuple(placed.affinity[op.name] for op in placed.graph)
+    properties = sorted(placed.properties.items())
+    # Stores go on by this key, so that it has to stay as it is.
+    identity: list[Any] = [
+        variant,
+        affinity,
+        {d: {k: str(v) for k, v in sorted(p.items())} for d, p in properties},
+        placed.direct,
+        way.requests,
+    ]
+    if way.executor != HETERO:
+        identity.append(way.executor)
+    if way.scenario is not None:
+        identity.append(asdict(way.scenario))
+    if model_cache:
+        identity.append(FROM_CACHE)
+    return Trial(
+        key=hashlib.blake2b(json.dumps(identity).encode(), digest_size=8).hexdigest(),
+        label=label,
+        variant=variant,
+        affinity=affinity,
+        devices=tuple(placed.placement.devices),
+        device_properties={d: {k: _plain(v) for k, v in p.items()} for d, p in properties},
+        direct=placed.direct,
+        requests=way.requests,
+        baseline=baseline,
+        problem=problem,
+        executor=way.executor,
+        scenario=way.scenario,
+        model_cache=model_cache,
+    )
+
+
+def _baselines(
+    name: str, bound: BoundModel, placements: Sequence[Any], alone: Execution, *, many: bool
+) -> list[Trial]:
+    """Return each used device alone, where it can run the whole model."""
+    used: dict[str, dict[str, Any]] = {}
+    here = device_names(bound.core)
+    for asked in placements:
+        for text in [str(asked)] if isinstance(asked, Priorities | str) else []:
+            virtual = virtual_device(text, bound.core)
+            named = virtual.devices if virtual else text.removeprefix("HETERO:").split(",")
+            for device in named:
+                if device in here:
+                    used.setdefault(device, {})
+        if isinstance(asked, Affinity):
+            for device in asked.devices:
+                used.setdefault(device, {})
+        if isinstance(asked, Placement):
+            for device in (*asked.devices, *asked.device_properties):
+                if device in KINDS:
+                    continue
+                used.setdefault(device, {}).update(asked.device_properties.get(device, {}))
+    trials = []
+    for device, properties in used.items():
+        affinity = Affinity.on_one(bound.graph, device)
+        if not set(affinity.ops) <= supported_ops(bound, device):
+            continue
+        label = f"{device} · {name}" if many else device
+        placed = resolve(bound, Placement(affinity, label, {device: properties}, direct=True))
+        trials.append(trial_of(placed, label, name, alone, baseline=True))
+    return trials
+
+
+def _distinct_labels(trials: Sequence[Trial]) -> list[Trial]:
+    """Number labels that stand for different things; drop baselines that were asked for anyway."""
+    taken: dict[str, int] = {}
+    asked = {(t.key, t.label) for t in trials if not t.baseline}
+    distinct: list[Trial] = []
+    for trial in trials:
+        if trial.baseline and (trial.key, trial.label) in asked:
+            continue
+        count = taken.get(trial.label, 0) + 1
+        taken[trial.label] = count
+        label = trial.label if count == 1 else f"{trial.label} #{count}"
+        while count > 1 and label in taken:
+            count += 1
+            label = f"{trial.label} #{count}"
+        taken.setdefault(label, 1)
+        distinct.append(msgspec.structs.replace(trial, label=label))
+    return distinct
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, bool | int | float | str) else str(value)

@@ -1,0 +1,294 @@
+"""The bench: compile placements, run turns of them, read their counters.
+
+A bench works in this process or, behind :mod:`.worker`, in one of its own. Everything
+that goes in and out is plain data, so that both are the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hetero_lab.backend.bound import BoundModel, bind
+from hetero_lab.backend.core import shared_core
+from hetero_lab.backend.emulation import EmulatedDevice, register
+from hetero_lab.clock import now
+from hetero_lab.errors import MeasurementError, OutputPathError
+from hetero_lab.experiments.measure.records import Compiled, Counters, Sustained, Trial, Turn
+from hetero_lab.experiments.measure.workers.requests import MeasureMemory, RunTurn, SetUp
+from hetero_lab.experiments.profile.measure import ProfileOptions, measure_profile
+from hetero_lab.experiments.results.profile.storage import agreement_to_json, to_json
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.partition import partition_to_json
+from hetero_lab.placement.placement import BoundPlacement, Placement
+from hetero_lab.runtime import peak_memory
+from hetero_lab.runtime.generation import TOKEN_IDS
+from hetero_lab.runtime.inputs import given_or_generated
+from hetero_lab.runtime.private_memory import bytes_by_part, bytes_of_process
+from hetero_lab.runtime.reference import Agreement
+from hetero_lab.runtime.runners import (
+    Execution,
+    Runner,
+    compare_run,
+    expected_outputs,
+    open_counted,
+    open_runner,
+    read_counted,
+)
+from hetero_lab.runtime.timing import (
+    DISCARDED_PER_TURN,
+    TIMED_PER_TURN,
+    Stopwatch,
+    run_turn,
+    time_once,
+    warm_up,
+)
+from hetero_lab.tables import whole_file
+
+WARM_UP_S = 0.3
+LEAST_WARM_UP = 30  # inferences before turns can be told to be alike
+_SHOWN = 4  # inferences after which a timeline is that of a warm model
+
+
+@dataclass(frozen=True)
+class _Opened:
+    runner: Runner
+    execution: Execution
+    first_s: float
+
+
+class Bench:
+    """Compiled placements by key, on one core.
+
+    Parameters
+    ----------
+    models
+        Variant name → model.
+    inputs
+        Variant name → arrays in input order, or ``None`` to generate them from ``seed``.
+    directory
+        Where the outputs of the reference are left for other benches of the same models.
+    ops, blobs
+        As in :class:`~hetero_lab.experiments.measure.workers.requests.SetUp`.
+    """
+
+    def __init__(
+        self,
+        models: Mapping[str, BoundModel],
+        *,
+        inputs: Mapping[str, Any] | None = None,
+        seed: int = 0,
+        directory: str = "",
+        ops: Mapping[str, Sequence[str]] | None = None,
+        blobs: Mapping[str, str] | None = None,
+    ):
+        self._models = dict(models)
+        self._inputs = dict(inputs or {})
+        self._seed = seed
+        self._directory = directory
+        self._ops = dict(ops or {})
+        self._blobs = dict(blobs or {})
+        self._compiled: dict[str, _Opened] = {}
+        self._counted: dict[str, Runner] = {}  # compiled once more, with counters
+
+    @classmethod
+    def of(cls, set_up: SetUp) -> Bench:
+        """Set up in a worker: emulated devices, models from files, inputs from .npz files."""
+        for spec in set_up.emulated:
+            register(EmulatedDevice.from_json(spec), shared_core())
+        inputs = {name: _read_arrays(path) for name, path in set_up.inputs.items()}
+        models = {name: bind(path) for name, path in set_up.models.items()}
+        return cls(
+            models,
+            inputs=inputs,
+            seed=set_up.seed,
+            directory=set_up.directory,
+            ops=set_up.ops,
+            blobs=set_up.blobs,
+        )
+
+    def compile(self, trial: Trial, *, compare: bool = False) -> Compiled:
+        """Compile a trial, infer once, compare with the reference if asked to."""
+        peak_memory.reset_peak()
+        self.release(trial.key)
+        opened_as = self._opened_as(trial)
+        execution: Execution = opened_as["execution"]
+        if trial.model_cache:
+            open_runner(**opened_as).close()  # what it leaves in the cache is loaded below
+            peak_memory.reset_peak()
+        runner = open_runner(**opened_as)
+        first_us = time_once(runner.infer)
+        chosen = runner.chosen()
+        self._compiled[trial.key] = _Opened(runner, execution, first_us / 1e6)
+        peak_bytes = peak_memory.peak_bytes()  # not that of the reference and the counters
+        agreement = self._agreement(trial, runner) if compare else ()
+        if runner.spans(1):
+            run_turn(runner.infer, timed=_SHOWN)
+        return Compiled(
+            entry=trial.key,
+            compile_ms=runner.compile_ms,
+            first_inference_ms=first_us / 1e3,
+            partition=partition_to_json(runner.partition),
+            as_predicted=runner.as_predicted,
+            agreement=tuple(agreement_to_json(agreement)),
+            peak_rss_bytes=peak_bytes,
+            spans=tuple((s.request, s.subgraph, s.start_s, s.end_s) for s in runner.spans(1)),
+            chosen=chosen,
+            tokens=() if trial.scenario is None else _tokens(runner),
+        )
+
+    def expect(self, trial: Trial) -> None:
+        """Leave the expected outputs of a trial's model for benches that come later."""
+        if self._directory:
+            self._expected(trial)
+
+    def warm_up(self, key: str, at_most_s: float = WARM_UP_S) -> float:
+        """Run until stable, or for as long as that may take; return what an inference takes."""
+        compiled = self._compiled[key]
+        if compiled.execution.scenario is not None:
+            return time_once(compiled.runner.turn) / 1e6 / (DISCARDED_PER_TURN + TIMED_PER_TURN)
+        most = int(at_most_s / compiled.first_s)
+        began = now()
+        if most < LEAST_WARM_UP:  # turns would be too long to stop in time
+            done = warm_up(compiled.runner.infer, inferences=most)
+        else:
+            done = warm_up(compiled.runner.infer, at_most_s=at_most_s)
+        return min(compiled.first_s, (now() - began) / done) if done else compiled.first_s
+
+    def turn(self, asked: RunTurn) -> Turn:
+        """Run one turn and record the time of each inference in µs.
+
+        With several requests in flight it is the time between results, of a language model that
+        per further token; the length is then fixed.
+        """
+        compiled = self._compiled[asked.key]
+        samples_us, first_us = (
+            (compiled.runner.queue_turn(), None)
+            if compiled.execution.requests > 1
+            else compiled.runner.turn(timed=asked.timed, discarded=asked.discarded)
+        )
+        return Turn(
+            entry=asked.key,
+            group=asked.group,
+            round=asked.round,
+            samples_us=samples_us,
+            first_us=first_us,
+        )
+
+    def hold(self, key: str, seconds: float) -> Sustained:
+        """Run turn after turn for some seconds; record the median of each in µs."""
+        asked = RunTurn(key=key, discarded=DISCARDED_PER_TURN, timed=TIMED_PER_TURN)
+        until = now() + seconds
+        medians: list[float] = []
+        while now() < until or not medians:
+            medians.append(float(np.median(self.turn(asked).samples_us)))
+        return Sustained(entry=key, medians_us=tuple(medians))
+
+    def compile_counted(self, trial: Trial) -> None:
+        """Compile a trial once more with counters, which are read later."""
+        self._counted[trial.key] = open_counted(**self._opened_as(trial))
+
+    def counters(self, trial: Trial) -> Counters:
+        """Read the counters of a trial, compiled with them here or before; none if it has none."""
+        try:
+            counted = self._counted.pop(trial.key, None) or open_counted(**self._opened_as(trial))
+            return Counters(entry=trial.key, rows=read_counted(counted))
+        except MeasurementError:
+            return Counters(entry=trial.key, rows=())
+
+    def profile(self, trial: Trial, options: ProfileOptions) -> dict[str, Any]:
+        """Make a whole Profile of a placement; return it as plain data."""
+        watch = Stopwatch.start(options.budget_s)
+        arrays = self._arrays(trial.variant)
+        return to_json(measure_profile(self._placed(trial), arrays, options, watch, progress=False))
+
+    def memory(self, asked: MeasureMemory) -> dict[str, tuple[int, int]]:
+        """Measure what the parts of a language model take on a device, or what the process does."""
+        bound = self._models[asked.variant]
+        if not asked.parts:
+            whole = Affinity.on_one(bound.graph, asked.device)
+            placement = Placement(whole, "memory", {asked.device: asked.properties})
+            return {"": bytes_of_process(BoundPlacement(bound, placement), asked.scenario)}
+        parts = Affinity.from_graph(bound.graph, asked.parts)
+        return bytes_by_part(bound, parts, asked.device, asked.properties, asked.scenario)
+
+    def release(self, key: str) -> None:
+        """Let go of a compiled placement."""
+        compiled, counted = self._compiled.pop(key, None), self._counted.pop(key, None)
+        for runner in (compiled and compiled.runner, counted):
+            if runner is not None:
+                runner.close()
+
+    def release_all(self) -> None:
+        """Let go of all compiled placements."""
+        for key in list(self._compiled):
+            self.release(key)
+
+    def _placed(self, trial: Trial) -> BoundPlacement:
+        return trial.placed(self._models[trial.variant], self._ops.get(trial.variant, ()))
+
+    def _opened_as(self, trial: Trial) -> dict[str, Any]:
+        """Return what :func:`open_runner` takes."""
+        blobs = self._blobs.get(trial.key)
+        return {
+            "placed": self._placed(trial),
+            "arrays": self._arrays(trial.variant),
+            "execution": trial.execution,
+            "compile_properties": {"CACHE_DIR": blobs} if blobs else {},
+        }
+
+    def _agreement(self, trial: Trial, runner: Runner) -> tuple[Agreement, ...]:
+        """Compare with the reference, which one bench computes for all that share a directory."""
+        arrays = self._arrays(trial.variant)
+        expected = None
+        if self._directory:
+            expected = _kept_outputs(self._kept(trial), runner.outputs()) or self._expected(trial)
+        return compare_run(runner, arrays, (), trial.scenario, expected)
+
+    def _expected(self, trial: Trial) -> dict[str, np.ndarray]:
+        expected = expected_outputs(
+            self._placed(trial), self._arrays(trial.variant), trial.scenario
+        )
+        _keep(self._kept(trial), expected)
+        return expected
+
+    def _kept(self, trial: Trial) -> Path:
+        return Path(self._directory) / f"reference{list(self._models).index(trial.variant)}.npz"
+
+    def _arrays(self, variant: str) -> list[np.ndarray]:
+        if variant not in self._inputs:
+            self._inputs[variant] = given_or_generated(self._models[variant], None, self._seed)
+        return self._inputs[variant]
+
+
+def _read_arrays(path: str | Path) -> list[np.ndarray]:
+    with np.load(path, allow_pickle=False) as file:
+        return [file[key] for key in sorted(file.files)]
+
+
+def _tokens(runner: Runner) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(map(int, sequence)) for sequence in runner.outputs()[TOKEN_IDS])
+
+
+def _kept_outputs(path: Path, names: Iterable[str]) -> dict[str, np.ndarray] | None:
+    try:
+        return dict(zip(names, _read_arrays(path), strict=True))
+    except (OSError, ValueError):
+        return None
+
+
+def _keep(path: Path, outputs: Mapping[str, np.ndarray]) -> None:
+    """Leave outputs for others, whole or not at all; outputs of strings are not kept."""
+    named: dict[str, Any] = {f"{i:04d}": array for i, array in enumerate(outputs.values())}
+    if all(array.dtype.kind in "fiub" for array in outputs.values()):
+        with (
+            contextlib.suppress(OutputPathError),
+            whole_file(path) as temporary,
+            open(temporary, "wb") as file,
+        ):
+            np.savez(file, **named)

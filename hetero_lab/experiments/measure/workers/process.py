@@ -1,0 +1,246 @@
+"""A worker process from the caller's side: start, ask, time out, notice how it died."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import signal
+import subprocess
+import tempfile
+import threading
+from typing import Protocol
+
+import msgspec
+import psutil
+
+from hetero_lab.clock import now
+from hetero_lab.errors import HeteroLabError, shorten
+from hetero_lab.experiments.measure.workers.launch import launch
+from hetero_lab.experiments.measure.workers.requests import MEMORY, Answer, Reply, Request, SetUp
+from hetero_lab.experiments.measure.workers.set_up import Workers
+from hetero_lab.tables import number
+
+_POLL_S = 0.2
+_END_S = 5.0  # for a process whose output has ended to end itself
+_LAST_LINE_S = 1.0  # for what an ended process said to be read
+_GIB = float(1 << 30)
+
+
+class WorkerError(HeteroLabError):
+    """A request that a worker could not answer.
+
+    ``status`` is what a row of a sweep says; ``died`` tells whether the process is gone, and
+    ``crashed`` whether it went by itself, so that another try may succeed.
+    """
+
+    def __init__(self, status: str, detail: str = "", *, died: bool, crashed: bool = False):
+        super().__init__(f"{status}: {detail}" if detail else status)
+        self.status = status
+        self.detail = detail
+        self.died = died
+        self.crashed = crashed
+
+
+class AnyBench(Protocol):
+    """A bench, in this process or in one of its own; ``start_s`` is what starting another takes."""
+
+    start_s: float
+
+    def ask(self, request: Request[Answer], *, timeout_s: float) -> Answer: ...
+
+    def close(self) -> None: ...
+
+
+class WorkerProcess:
+    """A process that runs a :class:`~hetero_lab.experiments.measure.workers.bench.Bench`.
+
+    ``start_s`` is what setting it up took.
+
+    Parameters
+    ----------
+    set_up
+        Models and inputs, in files.
+    workers
+        The command that starts it, and the resident memory at which it is ended.
+    start_timeout_s
+        How long it may take to start.
+    """
+
+    def __init__(
+        self,
+        set_up: SetUp,
+        workers: Workers | None = None,
+        *,
+        start_timeout_s: float = 120.0,
+    ):
+        workers = workers or Workers()
+        command = workers.command
+        self._limit = workers.memory_limit_bytes or int(psutil.virtual_memory().total * 0.9)
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the process)
+        try:
+            self._process = launch(command, self._errors, start_timeout_s)
+        except OSError as error:
+            self._errors.close()
+            name = shorten(str(command[0])) if command else "process"
+            detail = f"the worker {name} cannot be started: {error}"
+            raise WorkerError("failed", detail, died=True) from error
+        self.warnings: tuple[str, ...] = ()  # of the last answer
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+        began = now()
+        try:
+            self.ask(set_up, timeout_s=start_timeout_s)
+        except BaseException:
+            self.kill()
+            raise
+        self.start_s = now() - began
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    def ask(self, request: Request[Answer], *, timeout_s: float) -> Answer:
+        """Send a request and wait for its answer.
+
+        Raises
+        ------
+        WorkerError
+            The process died, did not answer in time, used too much memory, or answered with
+            an error.
+        """
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # it has ended; what it said before is read below
+            self._process.stdin.write(json.dumps(msgspec.to_builtins(request)) + "\n")
+            self._process.stdin.flush()
+        until = now() + timeout_s
+        while True:
+            try:
+                line = self._lines.get(timeout=_POLL_S)
+                break
+            except queue.Empty:
+                if self._process.poll() is not None:
+                    line = self._last_line()
+                    break
+                used = self._resident_bytes()
+                if used > self._limit:
+                    self.kill()
+                    raise WorkerError(
+                        "out of memory",
+                        f"it used {number(used / _GIB)} GiB, the limit is "
+                        f"{number(self._limit / _GIB)} GiB",
+                        died=True,
+                    ) from None
+                if now() > until:
+                    self.kill()
+                    what = type(request).__name__
+                    raise WorkerError(f"timed out after {timeout_s:g} s", what, died=True) from None
+        if line is None:
+            raise self._died()
+        try:
+            reply = msgspec.convert(json.loads(line), Reply)
+            self.warnings = reply.warnings
+            if reply.error is None:
+                return msgspec.convert(reply.value, request.answer)
+        except ValueError as error:
+            self.kill()
+            detail = f"the worker answered {shorten(line.strip())}, which is not a valid reply"
+            raise WorkerError("failed", detail, died=True) from error
+        status = "out of memory" if reply.kind == MEMORY else "failed"
+        raise WorkerError(status, reply.error, died=False)
+
+    def close(self) -> None:
+        """End the process; it lets go of its models by ending."""
+        with contextlib.suppress(OSError):
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=5)
+        self.kill()
+
+    def kill(self) -> None:
+        """End the process at once, and what it started."""
+        started: list[psutil.Process] = []
+        if self._process.poll() is None:
+            with contextlib.suppress(psutil.Error):
+                started = psutil.Process(self._process.pid).children(recursive=True)
+        self._process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # of one that nobody watches
+            self._process.wait(timeout=_END_S)
+        for child in started:
+            with contextlib.suppress(psutil.Error):
+                child.kill()
+        with contextlib.suppress(OSError):
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+        self._errors.close()
+
+    def _read(self) -> None:
+        # The output is closed here, where it is read: closing it elsewhere would wait for its
+        # end, which a child that the process left behind can keep from coming.
+        stream = self._process.stdout
+        assert stream is not None
+        with contextlib.suppress(ValueError, OSError), stream:
+            for line in stream:
+                self._lines.put(line)
+        self._lines.put(None)
+
+    def _last_line(self) -> str | None:
+        """Return a line of a process that has ended; a child that it left may hold its output."""
+        with contextlib.suppress(queue.Empty):
+            return self._lines.get(timeout=_LAST_LINE_S)
+        return None
+
+    def _resident_bytes(self) -> int:
+        try:
+            return psutil.Process(self._process.pid).memory_info().rss
+        except psutil.Error:
+            return 0
+
+    def _died(self) -> WorkerError:
+        code = None  # of a process that hangs at its end, or only closed its output
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = self._process.wait(timeout=_END_S)
+        detail = ""
+        with contextlib.suppress(OSError, ValueError):
+            self._errors.seek(0)
+            lines = self._errors.read().decode("utf-8", "replace").strip().splitlines()
+            detail = lines[-1][:400] if lines else ""
+        self.kill()
+        if code is None:
+            return WorkerError("crashed (no more answers)", detail, died=True, crashed=True)
+        if code < 0:
+            name = ""
+            with contextlib.suppress(ValueError):
+                name = f" {signal.Signals(-code).name}"
+            # The kernel's out-of-memory killer leaves only this trace.
+            hint = ", perhaps for lack of memory" if -code == 9 else ""
+            detail = f"{name}{hint} {detail}".strip()
+            return WorkerError(f"crashed (signal {-code})", detail, died=True, crashed=True)
+        return WorkerError(f"crashed (exit code {code})", detail, died=True, crashed=True)
+
+
+class LastingWorker:
+    """A worker process that is started when it is asked, and again after it has died."""
+
+    def __init__(self, set_up: SetUp, workers: Workers | None = None):
+        self._set_up, self._workers = set_up, workers
+        self._process: WorkerProcess | None = None
+
+    def ask(self, request: Request[Answer], *, timeout_s: float) -> Answer:
+        """Ask as :meth:`WorkerProcess.ask` does."""
+        if self._process is None:
+            self._process = WorkerProcess(self._set_up, self._workers)
+        try:
+            return self._process.ask(request, timeout_s=timeout_s)
+        except WorkerError as error:
+            if error.died:
+                self._process = None
+            raise
+
+    def kill(self) -> None:
+        """End the process at once, for it may be compiling."""
+        if self._process is not None:
+            self._process.kill()
+            self._process = None

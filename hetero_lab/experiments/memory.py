@@ -1,0 +1,188 @@
+"""Measure what the layers of a language model take of each device's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.optimize import nnls
+
+from hetero_lab.backend.bound import BoundModel, bind
+from hetero_lab.backend.emulation import emulated_devices
+from hetero_lab.errors import MeasurementError, PlanError, names_at_hand
+from hetero_lab.experiments.measure.options import Conditions
+from hetero_lab.experiments.measure.workers.process import WorkerError
+from hetero_lab.experiments.measure.workers.requests import MeasureMemory
+from hetero_lab.experiments.session import Session
+from hetero_lab.model.blocks import block_range, find_blocks
+from hetero_lab.model.read import Source
+from hetero_lab.planning.cost_model import CostModel, expect_costs
+from hetero_lab.planning.cost_terms import MeasuredBytes
+from hetero_lab.planning.design import placed
+from hetero_lab.progress import Progress
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+_AT_MOST_S = 600.0
+_VARIANT = "model"
+_FEW = 4  # a cut is behind a quarter of the layers, another one before the last quarter
+
+
+def measure_memory(
+    model: Source, costs: CostModel, *, progress: bool = True, core: ov.Core | None = None
+) -> CostModel:
+    """Measure the memory that a language model takes on devices whose memory is the process's.
+
+    Plans count weights as they are stored and the cache by its shape. A plugin takes more: it
+    packs weights for its kernels, lets the cache grow in steps, and keeps room to work in. Here
+    the model runs as a whole and cut at two places, all parts compiled for one device, each time
+    in a process of its own, and generates what the scenario says. To the private memory that each
+    part takes are fitted what comes before the layers, a layer, what comes after them, and what
+    any part takes besides; the last is raised until no part took more than it is given. To that
+    comes what a process takes that runs the model on HETERO, for the nodes of the model, counted
+    on each device. Plans with the costs that are returned keep ``memory_limit`` by these figures.
+
+    That is done for the CPU and what is emulated on it, on Linux. What other devices hold is
+    counted as before. A mapped file of weights is not private memory.
+
+    Parameters
+    ----------
+    model
+        The one that was calibrated.
+    costs
+        What :func:`hetero_lab.calibrate` returned with a ``scenario``.
+    progress
+        Show what runs now.
+
+    Returns
+    -------
+    CostModel
+        The same costs with ``measured_memory``, in ``prefill`` as well.
+
+    Raises
+    ------
+    ArgumentError
+        ``costs`` are no cost model.
+    PlanError
+        They are not those of a language model or of another one, or no device is one of these.
+    MeasurementError
+        The model cannot be cut between layers, its parts cannot be compiled or run, or the
+        system does not tell.
+
+    Examples
+    --------
+    Needs the extra ``llm``, so that it is not run here::
+
+        costs = hl.calibrate(llm, ["ACC", "CPU"], scenario=hl.Scenario(64, 32))
+        costs = hl.llm.measure_memory(llm, costs)
+        hl.plan(llm, costs, memory_limit={"ACC": "100MB"})
+    """
+    expect_costs(costs)
+    if costs.scenario is None or costs.prefill is None:
+        raise PlanError(
+            "These costs are of one inference: memory is measured of a language model, over a "
+            "generation. Make costs with hetero_lab.calibrate(model, devices, scenario=…)."
+        )
+    bound = bind(model, core)
+    costs.check_graph(bound.graph)
+    specs = emulated_devices(bound.core)
+    base = {d: specs[d].base if d in specs else d for d in costs.devices}
+    inside = [d for d in costs.devices if base[d].partition(".")[0] == "CPU"]
+    if not inside:
+        raise PlanError(
+            f"What {names_at_hand(costs.devices)} hold is not in the memory of a process, so that "
+            "it cannot be measured there. Plan with what is counted."
+        )
+    known: dict[str, tuple[MeasuredBytes, ...]] = {}
+    measured: dict[str, tuple[MeasuredBytes, ...]] = {}
+    with Progress("measure memory", show=progress) as bar:
+        for device in inside:
+            properties = costs.device_properties.get(device, {})
+            same = f"{base[device]} {sorted(properties.items())!r}"
+            if same not in known:
+                known[same] = _measured(bound, costs, device, bar)
+            measured[device] = known[same]
+    prefill = replace(costs.prefill, measured_memory=measured)
+    return replace(costs, measured_memory=measured, prefill=prefill)
+
+
+def _measured(
+    bound: BoundModel, costs: CostModel, device: str, bar: Progress
+) -> tuple[MeasuredBytes, ...]:
+    """Return what the units before and after the layers take, each layer, and any of them."""
+    found, index_of = find_blocks(costs.graph), costs.graph.index_of
+    n, few = found.n_blocks, found.n_blocks // _FEW
+    blocks = [found.of_op[index_of[unit.ops[0]]] for unit in costs.units]
+    taken: list[MeasuredBytes] = []
+    with Session({_VARIANT: bound}, Conditions(), scenario=costs.scenario) as session:
+        for end in sorted({n, max(1, few), n - few}):
+            first, rest = f"layers {block_range(0, end - 1)}", f"layers {block_range(end, n - 1)}"
+            parts = [first if block < end or end == n else rest for block in blocks]
+            each = zip(costs.units, parts, strict=True)
+            bar.step(f"memory of {first} on {device}")
+            part_of = placed(costs.graph, {op: part for unit, part in each for op in unit.ops})
+            for part, n_bytes in _asked(session, costs, device, dict(part_of)).items():
+                units = tuple(unit for unit, own in enumerate(parts) if own == part)
+                taken.append(MeasuredBytes(units, *(max(0, size) for size in n_bytes)))
+        bar.step(f"memory of a process with HETERO on {device}")
+        (process,) = _asked(session, costs, device, {}).values()
+    *fitted, any_of_them = _fitted(blocks, n, taken)
+    whole = taken[-1]  # behind the last layer there is no cut
+    more = process[0] - whole.weight_bytes, process[1] - whole.state_bytes
+    return *fitted, MeasuredBytes(
+        any_of_them.units,
+        any_of_them.weight_bytes + max(0, more[0]),
+        any_of_them.state_bytes + max(0, more[1]),
+    )
+
+
+def _asked(
+    session: Session, costs: CostModel, device: str, parts: dict[str, str]
+) -> dict[str, tuple[int, int]]:
+    """Measure in a process of its own."""
+    assert costs.scenario is not None
+    request = MeasureMemory(
+        variant=_VARIANT,
+        parts=parts,
+        device=device,
+        properties=dict(costs.device_properties.get(device, {})),
+        scenario=costs.scenario,
+    )
+    try:
+        bench = session.start()
+        try:
+            return bench.ask(request, timeout_s=_AT_MOST_S)
+        finally:
+            bench.close()
+    except WorkerError as error:
+        raise MeasurementError(f"The memory on {device} was not measured: {error}") from error
+
+
+def _fitted(
+    blocks: Sequence[int], n_blocks: int, taken: Sequence[MeasuredBytes]
+) -> list[MeasuredBytes]:
+    """Fit what ends and layers take, and what any part does, raised so that none took more.
+
+    ``blocks`` has the block of each unit, -1 and ``n_blocks`` at the ends.
+    """
+    layers = [(unit,) for unit, block in enumerate(blocks) if 0 <= block < n_blocks]
+    ends = [tuple(u for u, b in enumerate(blocks) if b == end) for end in (-1, n_blocks)]
+    ends = [units for units in ends if units]
+    sets = [set(part.units) for part in taken]
+    matrix = np.array(
+        [[*(has >= {*u} for u in ends), sum(has >= {*u} for u in layers), 1] for has in sets],
+        dtype=float,
+    )
+    each = []
+    for n_bytes in ([p.weight_bytes for p in taken], [p.state_bytes for p in taken]):
+        x, _ = nnls(matrix, np.array(n_bytes, dtype=float))
+        x[-1] += max(0.0, float((n_bytes - matrix @ x).max()))
+        each.append(np.ceil(x).astype(int).tolist())
+    weights, states = each
+    at = len(ends)
+    found = [MeasuredBytes(u, weights[i], states[i]) for i, u in enumerate(ends)]
+    found += [MeasuredBytes(units, weights[at], states[at]) for units in layers]
+    return [*found, MeasuredBytes(tuple(range(len(blocks))), weights[-1], states[-1])]

@@ -1,0 +1,556 @@
+"""Optimize: calibrate, plan, measure what was planned, learn from it, and prove the result."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from hetero_lab.backend.bound import BoundModel, bind
+from hetero_lab.backend.core import shared_core
+from hetero_lab.errors import MeasurementError, PlanError, names_at_hand
+from hetero_lab.experiments.calibrate import (
+    Calibration,
+    check_device_properties,
+    check_devices,
+)
+from hetero_lab.experiments.measure.options import Conditions
+from hetero_lab.experiments.observer import search_session
+from hetero_lab.experiments.progress import SearchProgress
+from hetero_lab.experiments.proof import prove
+from hetero_lab.experiments.results.evidence import decide
+from hetero_lab.experiments.results.sweep.result import Sweep
+from hetero_lab.experiments.results.sweep.row import Row
+from hetero_lab.interrupts import set_aside
+from hetero_lab.model.language import Scenario, check_scenario
+from hetero_lab.model.read import Source
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.placement import Placement
+from hetero_lab.planning.constraints import check_constraints
+from hetero_lab.planning.cost_model import CostModel, expect_costs
+from hetero_lab.planning.design import cut_at, lone_cuts
+from hetero_lab.planning.memory import MemoryLimit
+from hetero_lab.planning.objective import LATENCY, THROUGHPUT, check_objective
+from hetero_lab.planning.observations import Observation
+from hetero_lab.planning.planner import GREEDY, Plan, keeps_limits, plan_graph
+from hetero_lab.result import Result
+from hetero_lab.runtime.inputs import Inputs
+from hetero_lab.runtime.reference import Verdict
+from hetero_lab.runtime.timing import Stopwatch
+from hetero_lab.terminal import count_of
+
+if TYPE_CHECKING:
+    import openvino as ov
+    import pandas as pd
+
+
+OPTIMIZED = "optimized"
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A placement that was planned and measured on the way; latencies in µs."""
+
+    round: int
+    label: str
+    predicted_us: float
+    measured_us: float
+    n_subgraphs: int
+
+
+@dataclass(frozen=True)
+class Optimized(Result):
+    """The best placement that was found and proven by measurement.
+
+    Attributes
+    ----------
+    placement
+        What to compile: a planned placement, or the best baseline where none was faster.
+    objective
+        ``"latency"`` or ``"throughput"``.
+    verdict
+        In a sentence, how it compares with the best baseline.
+    improved
+        Whether it is faster than every baseline that was measured, beyond the uncertainty.
+    costs, plan
+        The cost model with all that was learnt, and its plan.
+    sweep
+        The last measurement: rows ``optimized``, ``greedy`` and one a feasible single device.
+    trials
+        What was planned and measured on the way.
+    notes
+        What the budget did not allow.
+    interrupted
+        Whether Ctrl-C ended the proof: fewer turns, or fewer placements.
+    """
+
+    _TABLES = ("summary", "history")
+
+    placement: Placement
+    objective: str
+    verdict: str
+    improved: bool
+    costs: CostModel
+    plan: Plan
+    sweep: Sweep
+    trials: tuple[Proposal, ...]
+    notes: tuple[str, ...] = ()
+    interrupted: bool = False
+
+    @property
+    def affinity(self) -> Affinity:
+        """The affinity of the placement."""
+        return self.placement.affinity
+
+    @property
+    def summary(self) -> pd.DataFrame:
+        """Columns as in ``sweep.summary``; ratios are to ``greedy``."""
+        return self.sweep.summary
+
+    @property
+    def history(self) -> pd.DataFrame:
+        """One row a planned placement that was measured on the way."""
+        import pandas as pd
+
+        columns = ["round", "label", "predicted_us", "measured_us", "n_subgraphs"]
+        return pd.DataFrame(
+            [[getattr(t, c) for c in columns] for t in self.trials], columns=columns
+        )
+
+    def __repr__(self) -> str:
+        counts = self.placement.affinity.counts().items()
+        placed = ", ".join(f"{count_of(n, 'op')} on {device}" for device, n in counts)
+        return "\n".join([self.verdict, f"Placement: {placed}", *self.notes[:2], repr(self.sweep)])
+
+    def _sentences(self) -> list[str]:
+        return [self.verdict, *self.notes]
+
+
+_LEARNING, _SEARCHING = 0.4, 0.75  # shares of the budget after which these end
+ROUNDS = 8
+_IDLE_ROUNDS = 2  # rounds without a gain after which the search ends
+_SCALES = (1.0, 0.5, 2.0, 4.0, 0.25)  # of the price of a boundary, while it is uncertain
+_CANDIDATES = 3
+_WORTH = 0.995  # a measured gain that is worth another round
+_PLANNED, _PLAN_S = 0.03, 5.0  # share of the budget for a plan, and the most that it takes
+_CUTS, _MOST_CUTS = 4, 48  # cuts of the model in two that are measured, and thought of
+_STRIDE = 6  # every so many cuts first, then those between
+_APART = 12  # part of the ops by which such cuts differ
+_SLOW = 1.25  # times a single device's predicted latency is too slow for such a cut
+_IN_FLIGHT = 4
+
+
+def optimize(
+    model: Source,
+    devices: Sequence[str] | str,
+    *,
+    objective: str = LATENCY,
+    budget_s: float | None = 120.0,
+    device_properties: Mapping[str, Mapping[str, Any]] | None = None,
+    memory_limit: MemoryLimit | None = None,
+    pin: Mapping[str, str] | None = None,
+    costs: CostModel | None = None,
+    inputs: Inputs | None = None,
+    seed: int = 0,
+    store: str | os.PathLike[str] | None = None,
+    scenario: Scenario | None = None,
+    isolate: bool = True,
+    progress: bool = True,
+    core: ov.Core | None = None,
+) -> Optimized:
+    """Find the placement that really is the fastest: calibrate, plan, measure, learn, repeat.
+
+    First come the best cuts of the model in two, where one tensor alone goes on. Plans are made
+    with the price of a boundary scaled several ways, measured beside the best so far, and what is
+    measured goes into the next fit. At the end the best few are measured in
+    turns with HETERO's greedy choice and each single device that can run the model; the winner
+    is returned only if it is faster beyond the uncertainty (Holm-corrected), else the best
+    baseline is.
+
+    Parameters
+    ----------
+    model
+        Anything that :func:`hetero_lab.load` takes.
+    devices
+        In order of priority: names, or ``"HETERO:ACC,CPU"``.
+    objective
+        ``"latency"`` of one request, or ``"throughput"``: the time between results with several
+        requests in flight; devices then get ``EXCLUSIVE_ASYNC_REQUESTS: False`` unless
+        ``device_properties`` says otherwise.
+    budget_s
+        Wall time of the whole call, compiles included. A reference is measured in any case, and
+        so is the greedy choice, and the single devices have the time that placements took before:
+        where compiles are slow, a small budget is overrun. What the
+        budget did not allow is in the notes of the result. ``None`` goes on until no gain is
+        seen.
+    device_properties
+        Properties of each device, as in a Placement.
+    memory_limit, pin
+        As for :func:`hetero_lab.plan`. A baseline that breaks them is measured, but not returned.
+    costs
+        What :func:`hetero_lab.calibrate` returned for this model and these devices, perhaps in
+        another process; its device properties are taken. It is adjusted to what is measured
+        instead of learnt anew, and each placement is compiled once.
+    store
+        Directory of the last measurement, appended turn by turn: :func:`hetero_lab.read_sweep`
+        reads it.
+    scenario
+        What a language model generates. What is optimised is the time of a further token, each
+        device has one run of layers, and placements with other tokens than one device in f32,
+        beyond rounding, are not returned.
+    inputs, seed, isolate, progress
+        As for :func:`hetero_lab.sweep`.
+
+    Returns
+    -------
+    Optimized
+        After Ctrl-C (:func:`hetero_lab.last_interrupted`): the costs that were learnt, to go on
+        with ``costs=``; in the proof, what is known of it.
+        ``.placement``, ``.summary``, ``.verdict``, ``.notes``.
+
+    Raises
+    ------
+    DeviceError, PropertyError, PlanError
+        As for :func:`hetero_lab.calibrate` and :func:`hetero_lab.plan`; or ``costs`` hold for
+        another model, other devices or other properties.
+    MeasurementError
+        No baseline runs.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> acc = hl.emulate("ACC", unsupported={"Softmax"})
+    >>> best = hl.optimize(model, ["ACC", "CPU"], budget_s=25, progress=False)
+    >>> sorted(best.summary["label"])
+    ['CPU', 'greedy', 'optimized']
+    """
+    check_objective(objective, (LATENCY, THROUGHPUT))
+    watch = Stopwatch.start(budget_s)
+    core = core or shared_core()
+    names = check_devices(devices, core)
+    properties = check_device_properties(device_properties, names, core)
+    if costs is not None:
+        expect_costs(costs)
+        if device_properties is None:
+            properties = costs.device_properties
+    bound = bind(model, core)
+    check_scenario(bound.model, scenario)
+    if scenario is not None and objective != LATENCY:
+        raise PlanError(
+            "A language model has one request in flight, so its objective is 'latency': the time "
+            "of a further token."
+        )
+    if costs is not None:
+        costs.check_graph(bound.graph)
+    return optimize_bound(
+        bound,
+        names,
+        properties,
+        Conditions(inputs, seed, isolate=isolate),
+        watch,
+        store=store,
+        objective=objective,
+        memory_limit=memory_limit,
+        pin=pin,
+        costs=costs,
+        scenario=scenario,
+        progress=progress,
+    )
+
+
+def optimize_bound(
+    bound: BoundModel,
+    devices: tuple[str, ...],
+    properties: Mapping[str, Mapping[str, Any]],
+    conditions: Conditions,
+    watch: Stopwatch,
+    *,
+    objective: str,
+    memory_limit: MemoryLimit | None = None,
+    pin: Mapping[str, str] | None = None,
+    costs: CostModel | None = None,
+    scenario: Scenario | None = None,
+    store: str | os.PathLike[str] | None = None,
+    progress: bool = False,
+) -> Optimized:
+    """Search for a placement of a bound model, and prove it; what is proven is stored.
+
+    Raises
+    ------
+    PlanError
+        The costs hold for other devices, properties or another scenario, or a limit cannot be kept.
+    MeasurementError
+        No baseline runs.
+    """
+    if costs is not None:
+        costs.check_conditions(devices, properties)
+        costs.check_scenario(scenario)
+    check_constraints(bound.graph, devices, memory_limit, pin)
+    by_device = {device: dict(given) for device, given in properties.items()}
+    if objective == THROUGHPUT:
+        for device in devices:  # a split forbids requests to overlap unless told otherwise
+            by_device.setdefault(device, {}).setdefault("EXCLUSIVE_ASYNC_REQUESTS", False)
+    with (
+        SearchProgress(watch, show=progress) as bar,
+        search_session(bound, conditions, scenario) as session,
+    ):
+        calibration = Calibration.begin(
+            bound,
+            devices,
+            by_device,
+            session,
+            watch,
+            bar,
+            prior=costs,
+            scenario=scenario,
+        )
+        try:
+            search = _Optimization(calibration, watch, bar, objective, memory_limit, pin)
+            search.run()
+            return _prove(search, store)
+        except KeyboardInterrupt:
+            calibration.observer.interrupted = True
+            set_aside(calibration.fit())
+            raise
+
+
+@dataclass
+class _Optimization:
+    """Rounds of planning and measuring; keeps what was learnt and tried."""
+
+    calibration: Calibration
+    watch: Stopwatch
+    progress: SearchProgress
+    objective: str
+    memory_limit: MemoryLimit | None
+    pin: Mapping[str, str] | None
+    trials: list[Proposal] = field(default_factory=list)
+    planned: dict[Affinity, Observation] = field(default_factory=dict)
+
+    def run(self) -> None:
+        """Learn, then plan and measure until no gain is seen or the time for it is over."""
+        observer = self.calibration.observer
+        if self.calibration.layers is None:
+            # Two large subgraphs are compiled soon, also where a small budget allows little else.
+            self.calibration.run_base(_LEARNING * self._budget_s)
+            self._plan()
+            self._measure(0, self._cuts(observer.affordable(self._until_s)))
+        self.calibration.run(_LEARNING * self._budget_s)
+        if observer.interrupted:
+            raise KeyboardInterrupt
+        self._plan()
+        idle = 0
+        for number in range(1, ROUNDS + 1):
+            if idle >= _IDLE_ROUNDS:
+                return
+            proposals = self._proposals(number, observer.affordable(self._until_s))
+            if not proposals:
+                return
+            before_us = min(seen.measured_us for seen in self.calibration.observed)
+            found = self._measure(number, proposals)
+            if not found:
+                return
+            self._plan()
+            gained = min(seen.measured_us for seen in found) < _WORTH * before_us
+            idle = 0 if gained else idle + 1
+
+    def _measure(self, number: int, proposals: Mapping[str, Affinity]) -> list[Observation]:
+        """Measure what is proposed in a round and learn from it; return what the time allowed."""
+        if not proposals:
+            return []
+        observer = self.calibration.observer
+        self.progress.begin(f"round {number}" if number else "cuts")
+        predicted = {label: self.costs.predictor(a) for label, a in proposals.items()}
+        counters = self.calibration.prior is None  # which the fit reads, and not the adjusting
+        found = observer.observe(proposals, self._until_s, counters=counters)
+        self.calibration.learn(found)
+        if observer.interrupted:
+            raise KeyboardInterrupt
+        for seen in found:
+            self.planned[seen.affinity] = seen
+            guess = predicted[seen.label]
+            self.trials.append(
+                Proposal(
+                    number,
+                    seen.label,
+                    guess.predicted_us,
+                    seen.measured_us * observer.drift,
+                    guess.n_subgraphs,
+                )
+            )
+        return found
+
+    def candidates(self) -> list[Affinity]:
+        """Return the placements that measured best, and the plan if nothing was measured."""
+        ordered = sorted(self.planned.values(), key=lambda seen: seen.measured_us)
+        return [seen.affinity for seen in ordered[:_CANDIDATES]] or [self.plan.affinity]
+
+    @property
+    def _budget_s(self) -> float:
+        return math.inf if self.watch.budget_s is None else self.watch.budget_s
+
+    @property
+    def _until_s(self) -> float:
+        """When the search ends: after it come a plan and what compiles its placements anew."""
+        each_s = self.calibration.observer.each_s
+        if self.calibration.prior is None:
+            each_s /= 2.0  # the proof compiles each once, without counters
+        proof_s = (len(self.plan.baselines) + _CANDIDATES) * each_s
+        return min(_SEARCHING * self._budget_s, self._budget_s - proof_s - self.planning_s)
+
+    def _plan(self) -> None:
+        """Fit the costs to what was observed, and plan with them."""
+        began_s = self.watch.elapsed_s
+        self.costs = self.calibration.fit()
+        if self.calibration.observer.interrupted:
+            raise KeyboardInterrupt
+        self.plan = self._planned(self.costs)
+        self.planning_s = self.watch.elapsed_s - began_s
+
+    def _planned(self, costs: CostModel) -> Plan:
+        return plan_graph(
+            costs.graph,
+            costs,
+            objective=self.objective,
+            memory_limit=self.memory_limit,
+            pin=self.pin,
+            budget_s=self._planning_budget_s,
+        )
+
+    @property
+    def _planning_budget_s(self) -> float:
+        return min(_PLAN_S, _PLANNED * self._budget_s)
+
+    def _cuts(self, most: int) -> dict[str, Affinity]:
+        """Return up to ``most`` ways to cut the model once that are predicted to be the fastest.
+
+        They are well apart, and none is predicted to be much slower than a single device.
+        """
+        graph, support = self.costs.graph, self.calibration.support
+        cuts = lone_cuts(graph, _MOST_CUTS) if most else []
+        spread = [before for start in range(_STRIDE) for before in cuts[start::_STRIDE]]
+        until_s = self.watch.elapsed_s + self._planning_budget_s
+        tried: list[tuple[float, tuple[str, str], int, Affinity]] = []
+        for before, pair in itertools.product(spread, itertools.permutations(support, 2)):
+            if self.watch.elapsed_s > until_s:  # a prediction of a large graph is slow
+                break
+            affinity = cut_at(graph, support, before, pair)
+            tried.append((self.costs.predict_us(affinity), pair, len(before), affinity))
+        limits = {"memory_limit": self.memory_limit, "pin": self.pin}
+        apart = len(graph.placeable) / _APART
+        slow_us = _SLOW * min(baseline.predicted_us for baseline in self.plan.baselines)
+        known = self.calibration.known
+        found: list[tuple[tuple[str, str], int, Affinity]] = []
+        for predicted_us, pair, n_ops, affinity in sorted(tried, key=lambda one: one[0]):
+            if len(found) == min(most, _CUTS) or predicted_us > slow_us:
+                break
+            near = any(p == pair and abs(n - n_ops) < apart for p, n, _ in found)
+            if (
+                not near
+                and affinity not in known
+                and len(affinity.devices) > 1
+                and keeps_limits(self.costs, affinity, **limits)
+            ):
+                found.append((pair, n_ops, affinity))
+        return {f"cut {n}": affinity for n, (*_, affinity) in enumerate(found, start=1)}
+
+    def _proposals(self, number: int, most: int) -> dict[str, Affinity]:
+        """Return up to ``most`` placements that were not measured before."""
+        known = self.calibration.known
+        found: dict[Affinity, str] = {}
+        for scale in _SCALES[:most]:
+            plan = self.plan
+            if scale != 1.0:
+                plan = self._planned(self.costs.with_boundaries_scaled(scale))
+            if plan.affinity not in known and len(plan.affinity.devices) > 1:
+                found.setdefault(plan.affinity, f"plan {number}.{len(found) + 1}")
+        return {label: affinity for affinity, label in found.items()}
+
+
+def _prove(search: _Optimization, store: str | os.PathLike[str] | None) -> Optimized:
+    """Measure the best few beside the baselines and decide."""
+    search.progress.begin("prove")
+    observer, watch = search.calibration.observer, search.watch
+    baselines = {
+        GREEDY if len(b.affinity.devices) > 1 or b.label == GREEDY else b.label: b.affinity
+        for b in search.plan.baselines
+    }
+    placements = {
+        # A single device is compiled directly, without HETERO in between.
+        label: replace(observer.placement(affinity, label), direct=label != GREEDY)
+        for label, affinity in baselines.items()
+    }
+    for number, affinity in enumerate(search.candidates(), start=1):
+        if affinity not in baselines.values():
+            placements[f"candidate {number}"] = observer.placement(affinity, f"candidate {number}")
+    left_s = None
+    if watch.budget_s is not None:
+        left_s = max((1.0 - _SEARCHING) * watch.budget_s, watch.budget_s - watch.elapsed_s)
+        # A baseline that is not measured could be the best: where compiles are slow, all have time.
+        left_s = max(left_s, len(baselines) * observer.each_s)
+    made = prove(
+        observer.session,
+        placements,
+        least=1,
+        budget_s=left_s,
+        requests=1 if search.objective == LATENCY else _IN_FLIGHT,
+        store=store,
+        control=search.progress.control(),
+        scenario=observer.scenario,
+    )
+    rows = dict(zip(placements, made.rows, strict=True))
+    measured = {label: row for label, row in rows.items() if row.profile is not None}
+    if not any(label in baselines for label in measured):
+        if made.interrupted:
+            raise KeyboardInterrupt
+        first = next(iter(rows.values()))
+        raise MeasurementError(f"No baseline was measured: {first.status}. {first.detail}")
+    limits = {"memory_limit": search.memory_limit, "pin": search.pin}
+    allowed = [
+        label
+        for label in rows
+        if label not in baselines or keeps_limits(search.costs, baselines[label], **limits)
+    ]
+    if observer.scenario is not None:
+        allowed = [label for label in allowed if _is_right(rows[label])]
+        if not allowed:
+            raise MeasurementError(
+                "No placement that keeps to the limits was measured and has the tokens of one "
+                "device in f32. Give more budget_s, or see hetero_lab.sweep(…, scenario=…)."
+            )
+    decision = decide(rows, [label for label in allowed if label in baselines], allowed)
+    chosen = decision.label
+    shown = [replace(rows[chosen], label=OPTIMIZED)]
+    shown += [replace(row, label=label) for label, row in rows.items() if label in baselines]
+    return Optimized(
+        placement=replace(placements[chosen], label=OPTIMIZED),
+        objective=search.objective,
+        verdict=decision.verdict,
+        improved=decision.improved,
+        costs=search.costs,
+        plan=search.plan,
+        sweep=replace(made, rows=tuple(shown), reference=GREEDY),
+        trials=tuple(search.trials),
+        notes=(*search.costs.notes, *_notes(search, rows, made.interrupted)),
+        interrupted=made.interrupted,
+    )
+
+
+def _is_right(row: Row) -> bool:
+    """Return whether a row was measured and differs by no more than rounding."""
+    wrong: tuple[Verdict, ...] = ("different", "not a number")
+    return row.profile is not None and all(a.verdict not in wrong for a in row.profile.agreement)
+
+
+def _notes(search: _Optimization, rows: Mapping[str, Row], interrupted: bool) -> Iterator[str]:
+    """Say what the budget or Ctrl-C did not allow."""
+    if not search.planned:
+        yield "The budget ended before a planned placement was measured and learnt from."
+    missing = [label for label, row in rows.items() if row.was_left_out]
+    if missing:
+        end = "It was interrupted" if interrupted else "The budget ended"
+        yield f"{end} before {names_at_hand(missing)} was measured in the proof."

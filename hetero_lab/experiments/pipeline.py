@@ -1,0 +1,489 @@
+"""Pipelines: several models that run at the same time, and the devices that suit them together."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hetero_lab.errors import (
+    ArgumentError,
+    HeteroLabError,
+    MeasurementError,
+    PlanError,
+    names_at_hand,
+    shorten,
+)
+from hetero_lab.experiments.advise.advice import UNMEASURED, Advice, Judged
+from hetero_lab.experiments.advise.candidates import held_bytes
+from hetero_lab.experiments.deployment.freeze import freeze_placed
+from hetero_lab.experiments.measure.environment import noise_here
+from hetero_lab.experiments.progress import SearchProgress
+from hetero_lab.experiments.results.evidence import ALIKE, BEST, SLOWER, judged, ratio
+from hetero_lab.placement.placement import Placement, resolve
+from hetero_lab.planning.memory import MemoryLimit, excess_text, memory_pools
+from hetero_lab.planning.objective import LATENCY
+from hetero_lab.result import Result
+from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed, inference_errors
+from hetero_lab.runtime.inputs import generate_inputs
+from hetero_lab.runtime.throughput import run_side_by_side_turn
+from hetero_lab.runtime.timing import Stopwatch
+from hetero_lab.statistics import Noise, Ratio, known_within, turn_level
+from hetero_lab.tables import make_directory
+
+if TYPE_CHECKING:
+    import openvino as ov
+    import pandas as pd
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
+_OPTIONS = 4  # candidates of each model that are combined
+_MOST = 16  # combinations that are measured
+_LEAST_TURNS, _MOST_TURNS = 3, 30
+_PRECISION = 0.015  # half the width of the interval of a ratio
+_COLUMNS = ("judgement", "median_us", "ratio", "ratio_ci95_low", "ratio_ci95_high", "n_turns")
+
+
+@dataclass(frozen=True)
+class Combination:
+    """One way to run all models at the same time.
+
+    Attributes
+    ----------
+    chosen
+        The candidate of each model.
+    turns_us
+        For each turn the latency of each model while the others ran, in µs.
+    judgement
+        ``best``, ``as fast``, ``slower`` or ``not measured``.
+    """
+
+    chosen: Mapping[str, Judged]
+    turns_us: tuple[Mapping[str, float], ...] = ()
+    judgement: str = UNMEASURED
+
+    @property
+    def label(self) -> str:
+        """Which candidate each model is."""
+        return ", ".join(f"{name}: {c.row.label}" for name, c in self.chosen.items())
+
+    def levels_us(self, objective: str) -> list[float]:
+        """Return the time of each turn: the sum over the models, or that of the slowest."""
+        whole = sum if objective == LATENCY else max
+        return [whole(turn.values()) for turn in self.turns_us]
+
+    def ratio(self, other: Combination, objective: str, noise: Noise) -> Ratio | None:
+        """Return the ratio to another one over the turns that both have; ``None`` without any."""
+        return ratio(self.levels_us(objective), other.levels_us(objective), noise)
+
+
+@dataclass(frozen=True)
+class PipelineAdvice(Result):
+    """What to deploy of several models that run at the same time.
+
+    Attributes
+    ----------
+    best
+        The placement of each model.
+    verdict
+        Sentences: what is best together, by how much and how sure, and what it costs beside each
+        model alone.
+    advices
+        What is best for each model alone.
+    combinations
+        What was measured together, one request of each model at a time whatever ``requests`` is.
+        The reference first: what is best for each model alone, or
+        under memory limits the first that keeps to them.
+    left_out
+        Combinations that no device has the memory for, and why.
+    objective
+        ``latency``: the time of an item through all models one after another, while all are
+        busy; ``throughput``: the time between items, which is that of the slowest model.
+    noise
+        How much two compiles differ on the devices, which no number of turns averages out.
+    interrupted
+        Whether Ctrl-C ended it.
+    """
+
+    best: Mapping[str, Placement]
+    verdict: str
+    advices: Mapping[str, Advice]
+    combinations: tuple[Combination, ...]
+    left_out: tuple[tuple[str, str], ...]
+    objective: str
+    noise: Noise
+    interrupted: bool = False
+
+    @cached_property
+    def summary(self) -> pd.DataFrame:
+        """One row a combination.
+
+        ``judgement``; per model ``NAME``, ``NAME_together_us``, and ``NAME_alone_us`` where that
+        is of one request, too; ``median_us`` of the objective, ``ratio``, ``ratio_ci95_low`` and
+        ``ratio_ci95_high`` to the first row; ``n_turns``. What was not measured is missing.
+        """
+        import pandas as pd
+
+        rows = []
+        for combination in self.combinations:
+            row: dict[str, object] = {"judgement": combination.judgement}
+            for name, candidate in combination.chosen.items():
+                turns = [turn[name] for turn in combination.turns_us]
+                row[name] = candidate.row.label
+                if candidate.row.requests == 1:
+                    row[f"{name}_alone_us"] = _alone_us(candidate)
+                row[f"{name}_together_us"] = float(np.median(turns)) if turns else None
+            levels = combination.levels_us(self.objective)
+            found = combination.ratio(self.combinations[0], self.objective, self.noise)
+            shown = found[:3] if found else (np.nan,) * 3
+            row["median_us"] = float(np.median(levels)) if levels else None
+            row |= dict(zip(("ratio", "ratio_ci95_low", "ratio_ci95_high"), shown, strict=True))
+            rows.append(row | {"n_turns": len(levels)})
+        return pd.DataFrame(rows)
+
+    @property
+    def chosen(self) -> Combination:
+        """The combination that is advised."""
+        return next((c for c in self.combinations if c.judgement == BEST), self.combinations[0])
+
+    def deploy(self, directory: str | os.PathLike[str]) -> Path:
+        """Freeze each model with its contract, in a directory of its own name.
+
+        Returns
+        -------
+        pathlib.Path
+            The directory; :func:`hetero_lab.verify` takes the ones in it.
+
+        Raises
+        ------
+        MeasurementError, OutputPathError, CompileError
+            Nothing was measured together; as for :func:`hetero_lab.freeze`.
+        """
+        if self.chosen.judgement != BEST:
+            raise MeasurementError(
+                "Nothing was measured together, so there is no choice to deploy. "
+                f"advices[{next(iter(self.advices))!r}].deploy(…) deploys one model as it is best "
+                "alone."
+            )
+        target = make_directory(directory)
+        for name, candidate in self.chosen.chosen.items():
+            freeze_placed(resolve(candidate.bound, candidate.placement), target / name)
+        return target
+
+    def __repr__(self) -> str:
+        return f"PipelineAdvice({self.chosen.label!r})\n{self.verdict}"
+
+    def __str__(self) -> str:
+        return f"{self.verdict}\n"
+
+    def _sentences(self) -> list[str]:
+        return [self.verdict]
+
+
+def check_pipeline(models: Mapping[str, Any], given: Sequence[str]) -> None:
+    """Raise for names that cannot be those of directories, and for arguments of one model.
+
+    Raises
+    ------
+    ArgumentError
+        No model, a name with other characters or of a column of the summary, or an argument of
+        one model only.
+    """
+    if not models:
+        raise ArgumentError("A pipeline needs a model at least: {'det': 'det.onnx', …}.")
+    for name in models:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise ArgumentError(
+                f"{shorten(repr(name))} is no name of a model of a pipeline, which has letters, "
+                "digits, - and _ only: what deploy() writes is called so."
+            )
+    columns = list(_COLUMNS)
+    for name in models:
+        own = [name, f"{name}_alone_us", f"{name}_together_us"]
+        if taken := sorted({*own} & {*columns}):
+            raise ArgumentError(
+                f"{name!r} is no name of a model of this pipeline: its summary has another column "
+                f"{taken[0]!r}. Another name is needed."
+            )
+        columns += own
+    if given:
+        raise ArgumentError(
+            f"{', '.join(f'{name}=' for name in given)} is for one model: advise on each "
+            "alone, or leave it out."
+        )
+
+
+def advise_together(
+    advices: Mapping[str, Advice],
+    *,
+    objective: str,
+    memory_limit: MemoryLimit | None,
+    watch: Stopwatch,
+    seed: int,
+    progress: bool,
+    core: ov.Core,
+) -> PipelineAdvice:
+    """Measure combinations of what is good for each model alone, all models at the same time.
+
+    After Ctrl-C in an advice nothing is measured: what is best alone is known.
+
+    Raises
+    ------
+    PlanError
+        No combination keeps to the memory limits.
+    MeasurementError
+        No combination runs, or nothing usable was measured of a model alone.
+    """
+    combinations, left_out = possible_combinations(advices, objective, memory_limit)
+    race = PipelineRace(list(combinations), objective, seed, core)
+    race.interrupted = any(advice.interrupted for advice in advices.values())
+    if not race.interrupted:
+        with SearchProgress(watch, show=progress) as bar:
+            bar.begin("together")
+            try:
+                race.run(watch)
+            except KeyboardInterrupt:
+                race.interrupted = True
+    measured = race.judged()
+    best = next((c for c in measured if c.judgement == BEST), measured[0])
+    return PipelineAdvice(
+        best={name: c.placement for name, c in best.chosen.items()},
+        verdict="\n".join(pipeline_verdict(measured, best, left_out, race)),
+        advices=dict(advices),
+        combinations=tuple(measured),
+        left_out=tuple(left_out.items()),
+        objective=objective,
+        noise=race.noise,
+        interrupted=race.interrupted,
+    )
+
+
+def possible_combinations(
+    advices: Mapping[str, Advice], objective: str, memory_limit: MemoryLimit | None
+) -> tuple[list[Combination], dict[str, str]]:
+    """Return what is best for each alone, then other devices for some, the promising ones first."""
+    options = [_options(advice) for advice in advices.values()]
+    for (name, advice), of_model in zip(advices.items(), options, strict=True):
+        if not of_model:
+            raise MeasurementError(f"Nothing usable was measured of {name} alone. {advice.verdict}")
+    found, left_out = [], {}
+    for chosen in itertools.product(*options):
+        combination = Combination(dict(zip(advices, chosen, strict=True)))
+        excess = _over_limit(combination, memory_limit)
+        if excess:
+            left_out[combination.label] = excess
+        else:
+            found.append(combination)
+    if not found:
+        label, why = next(iter(left_out.items()))
+        raise PlanError(f"No combination keeps to memory_limit=. {label}: {why}.")
+    first = found[0]
+    found.sort(key=lambda combination: _expected_us(combination, objective))
+    return [first, *[c for c in found if c is not first]][:_MOST], left_out
+
+
+def _options(advice: Advice) -> list[Judged]:
+    """Return the advised candidate, and the fastest usable one on each other set of devices."""
+    usable = [c for c in advice.candidates if c.judgement in (BEST, ALIKE, SLOWER)]
+    usable.sort(key=lambda c: (c.judgement != BEST, c.row.latency.us if c.row.latency else np.inf))
+    by_devices: dict[frozenset[str], Judged] = {}
+    for candidate in usable:
+        by_devices.setdefault(frozenset(candidate.placement.devices), candidate)
+    return list(by_devices.values())[:_OPTIONS]
+
+
+def _over_limit(combination: Combination, memory_limit: MemoryLimit | None) -> str:
+    """Say which devices would hold more of all models than they may; empty if none would."""
+    chosen = combination.chosen.values()
+    named = {d for key in memory_limit or {} for d in ([key] if isinstance(key, str) else key)}
+    devices = tuple(sorted(named.union(*(c.placement.devices for c in chosen))))
+    held = sum(held_bytes(c.bound.graph, c.placement, devices) for c in chosen)
+    return excess_text(devices, np.asarray(held), memory_pools(devices, memory_limit))
+
+
+def _expected_us(combination: Combination, objective: str) -> float:
+    """Guess from the latencies alone: models on one device wait for each other."""
+    busy: dict[str, float] = {}
+    alone = []
+    for candidate in combination.chosen.values():
+        us = candidate.row.latency.us if candidate.row.latency else 0.0
+        alone.append(us)
+        for device in candidate.placement.devices:
+            busy[device] = busy.get(device, 0.0) + us
+    return max(busy.values()) + (sum(alone) if objective == LATENCY else 0.0)
+
+
+class PipelineRace:
+    """Measures combinations in turns; those that are slower beyond the intervals drop out."""
+
+    def __init__(self, given: list[Combination], objective: str, seed: int, core: ov.Core):
+        self.combinations = given
+        self.objective = objective
+        chosen = [c.placement for combination in given for c in combination.chosen.values()]
+        self.noise = noise_here({d for placement in chosen for d in placement.devices}, core)
+        self.interrupted = False
+        self.failed: dict[int, str] = {}
+        self.dropped: set[int] = set()
+        self._seed = seed
+        self._core = core
+        self._compiled: dict[int, tuple[CompiledPlacement, ov.InferRequest]] = {}
+
+    def run(self, watch: Stopwatch) -> None:
+        """Measure until the last one beside the reference is known to 3 %, or the budget is over.
+
+        At least the reference is measured, in three turns.
+        """
+        running = list(range(len(self.combinations)))
+        for number in range(_MOST_TURNS):
+            for index in running[:]:
+                if watch.is_over and (number >= _LEAST_TURNS or index > 0):
+                    continue
+                try:
+                    self._turn(index)
+                except HeteroLabError as error:
+                    self.failed[index] = str(error)
+                    running.remove(index)
+            if not running:
+                raise MeasurementError(
+                    f"No combination runs. {self.combinations[0].label}: {self.failed[0]}"
+                )
+            if number + 1 >= _LEAST_TURNS:
+                if watch.is_over:
+                    return
+                running = self._left(running)
+                others = [index for index in running if index > 0]
+                if len(running) == 1 or (len(others) == 1 and self._is_precise(others[0])):
+                    return
+
+    def judged(self) -> list[Combination]:
+        """Return the combinations, each with what became of it.
+
+        The best is one of those that were not dropped, by the turns that they share: one that
+        was dropped early may have been measured while the machine was faster.
+        """
+        racing = [
+            index
+            for index, combination in enumerate(self.combinations)
+            if combination.turns_us and index not in self.failed and index not in self.dropped
+        ]
+        if not racing:
+            return self.combinations
+        shared = min(len(self.combinations[index].turns_us) for index in racing)
+        us = {index: self._median(index, shared) for index in racing}
+        found = judged(us, self._is_slower, preferred=[0])
+        return [
+            replace(combination, judgement=self._judgement(index, found))
+            for index, combination in enumerate(self.combinations)
+        ]
+
+    def _judgement(self, index: int, racing: Mapping[int, str]) -> str:
+        if index in self.failed or not self.combinations[index].turns_us:
+            return UNMEASURED
+        return racing.get(index, SLOWER)
+
+    def _turn(self, index: int) -> None:
+        combination = self.combinations[index]
+        requests = [self._request(c) for c in combination.chosen.values()]
+        with inference_errors(combination.label):
+            samples = run_side_by_side_turn(requests)
+        turn = dict(zip(combination.chosen, map(turn_level, samples), strict=True))
+        turns = (*combination.turns_us, turn)
+        self.combinations[index] = replace(combination, turns_us=turns)
+
+    def _request(self, candidate: Judged) -> ov.InferRequest:
+        """Return a request of a candidate, compiled when it is first needed."""
+        if id(candidate) not in self._compiled:
+            bound = candidate.bound
+            compiled = compile_placed(resolve(bound, candidate.placement))
+            request = compiled.new_request(generate_inputs(bound, self._seed))
+            self._compiled[id(candidate)] = compiled, request
+        return self._compiled[id(candidate)][1]
+
+    def _left(self, running: Sequence[int]) -> list[int]:
+        """Drop what is slower than the best beyond the interval, but never the reference."""
+        best = min(running, key=self._median)
+        self.dropped |= {i for i in running if i > 0 and self._is_slower(i, best)}
+        return [i for i in running if i not in self.dropped]
+
+    def _is_precise(self, index: int) -> bool:
+        """Whether more turns would tell nothing more about its ratio to the reference."""
+        ours, theirs = (self.combinations[i].levels_us(self.objective) for i in (index, 0))
+        common = min(len(ours), len(theirs))
+        return common > 1 and known_within(_PRECISION, ours[:common], theirs[:common], self.noise)
+
+    def _is_slower(self, index: int, other: int) -> bool:
+        found = self.combinations[index].ratio(self.combinations[other], self.objective, self.noise)
+        return found is not None and found.low > 1.0
+
+    def _median(self, index: int, n_turns: int | None = None) -> float:
+        return float(np.median(self.combinations[index].levels_us(self.objective)[:n_turns]))
+
+
+def _alone_us(candidate: Judged) -> float | None:
+    """Return the latency alone, if it is of one request, as it is measured beside the others."""
+    latency = candidate.row.latency
+    return None if latency is None or candidate.row.requests > 1 else latency.us
+
+
+def pipeline_verdict(
+    judged: Sequence[Combination],
+    best: Combination,
+    left_out: Mapping[str, str],
+    race: PipelineRace,
+) -> list[str]:
+    """Say what is best together, what that costs each model, and what could not be tried."""
+    reference = judged[0]
+    fits = all(candidate.judgement == BEST for candidate in reference.chosen.values())
+    what = "what is best for each model alone" if fits else "the first that keeps to memory_limit="
+    if best.judgement == BEST:
+        sentences = _what_is_best(judged, best, race, what)
+    else:
+        sentences = [f"Nothing was measured together; {reference.label} is {what}."]
+    sentences += [f"Not measured: {judged[i].label}: {why}" for i, why in race.failed.items()]
+    if left_out:
+        label, why = next(iter(left_out.items()))
+        more = f" (and {len(left_out) - 1} more)" if len(left_out) > 1 else ""
+        sentences.append(f"Left out: {label}{more}, because {why}.")
+    if race.interrupted:
+        sentences.append("Ctrl-C ended it early: this is what was known by then.")
+    return sentences
+
+
+def _what_is_best(
+    judged: Sequence[Combination], best: Combination, race: PipelineRace, what: str
+) -> list[str]:
+    """Say what is best together, and how far that is from the reference, which is ``what``."""
+    reference, objective = judged[0], race.objective
+    whole = "an item through all of them" if objective == LATENCY else "between two items"
+    levels = best.levels_us(objective)
+    sentences = [
+        f"Deploy {best.label}: {np.median(levels):,.0f} µs {whole}, all at work at once, "
+        "one request of each model at a time."
+    ]
+    if best is reference:
+        sentences.append(f"That is also {what}.")
+    else:
+        found = best.ratio(reference, objective, race.noise)
+        if found is not None:
+            sentences.append(
+                f"That is {found.middle:.3f} of the time (95 %: {found.low:.3f} to "
+                f"{found.high:.3f}) of {what} ({reference.label})."
+            )
+    parts = []
+    for name, candidate in best.chosen.items():
+        together = float(np.median([turn[name] for turn in best.turns_us]))
+        alone_us = _alone_us(candidate)
+        alone = "" if alone_us is None else f", alone {alone_us:,.0f}"
+        parts.append(f"{name} {together:,.0f} µs{alone}")
+    sentences.append(f"Beside the others: {'; '.join(parts)}.")
+    for judgement, begins in ((ALIKE, "As fast, or indistinguishable"), (SLOWER, "Slower")):
+        labels = [c.label for c in judged if c.judgement == judgement]
+        if labels:
+            sentences.append(f"{begins}: {names_at_hand(labels, 3)}.")
+    return sentences

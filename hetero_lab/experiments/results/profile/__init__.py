@@ -1,0 +1,1 @@
+"""The result of a profile: tables, report, trace, files."""

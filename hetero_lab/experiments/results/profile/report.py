@@ -1,0 +1,201 @@
+"""A Profile as text, in the form of the ``-pc`` output of OpenVINO's samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hetero_lab.experiments.results.profile.data import ProfileData
+from hetero_lab.experiments.results.profile.tables import executed_precisions, tally, transitions
+from hetero_lab.placement.partition import boundary_size
+from hetero_lab.runtime.counters import Counter
+from hetero_lab.runtime.generation import Generation
+from hetero_lab.runtime.runners import HETERO
+from hetero_lab.tables import bytes_text, number
+from hetero_lab.terminal import columns, count_of, one_line
+
+_WIDTH = 30
+_MOST_ROWS = 20
+_MOST_NAMED = 3
+_VERDICTS = ("equal", "rounding", "different", "not a number")
+
+
+def text(profile: ProfileData, *, tables: bool = True, counters: bool = True) -> str:
+    """Return the summary, then the subgraphs and boundaries, then the counters, as text.
+
+    In the lines of counters names are cut to 30 characters as in OpenVINO's samples.
+    """
+    blocks = [summary(profile)]
+    if tables and profile.partition.n_subgraphs > 1:
+        blocks += [_subgraphs(profile), _boundaries(profile)]
+    if counters and profile.counters:
+        lines = counter_lines(profile.counters, hetero=bool(profile.partition.wiring))
+        blocks.append("\n".join(["Performance counts for 0-th infer request", *lines]))
+    return "\n\n".join(blocks) + "\n"
+
+
+def summary(profile: ProfileData) -> str:
+    """Return what matters most of a profile in at most 13 lines, the answer first."""
+    low, high = profile.latency.ci95_us
+    partition = profile.partition
+    lines = [
+        f"{one_line(profile.graph.name, 60)} takes {number(profile.latency.median_us)} µs"
+        f"{'' if profile.generation is None else ' a further token'} on "
+        f"{one_line(profile.label, 60)}; {_outputs_verdict(profile)}.",
+        f"Latency:    median {number(profile.latency.median_us)} µs, 95 % [{number(low)}, "
+        f"{number(high)}], p90 {number(profile.latency.p90_us)} µs, "
+        f"{count_of(len(profile.latency), 'inference')}",
+        f"Placement:  {', '.join(_placed_on(profile))}"
+        + ("" if profile.executor == HETERO else f"; {profile.executor} executor"),
+        f"Partition:  {count_of(partition.n_subgraphs, 'subgraph')}, "
+        f"{count_of(len(partition.boundaries), 'boundary')}, "
+        f"{boundary_size(partition, bytes_text(partition.boundary_bytes))} "
+        f"({'observed' if partition.observed else 'predicted'})",
+        *_longest(profile),
+    ]
+    if profile.generation is not None:
+        lines[1:2] = _generated(profile.generation)
+    if profile.agreement:
+        lines.append(f"Outputs:    {_worst_output(profile)}")
+    if profile.counters:
+        precision = executed_precisions(profile.counters)
+        n = len(transitions(profile))
+        lines.append(
+            f"Precision:  {tally(precision.values()) or 'not in the counters'}"
+            f"{f'; it changes between {n} pairs of ops' if n else ''}"
+        )
+    lines.append(
+        f"Start:      compile {number(profile.compile_ms)} ms, first inference "
+        f"{number(profile.first_inference_ms)} ms"
+    )
+    for row in profile.throughput:
+        exclusive = {True: ", exclusive", False: ", not exclusive", None: ""}[row.exclusive]
+        low, high = row.between.ci95_us
+        lines.append(
+            f"In flight:  {row.n_requests} requests, {row.executor}{exclusive}: "
+            f"{number(row.between.median_us)} µs a result, 95 % [{number(low)}, {number(high)}], "
+            f"{number(1e6 / row.between.median_us)} a second; latency of one "
+            f"{number(row.latency.median_us)} µs"
+        )
+    if profile.interrupted:
+        lines.append("The measurement was interrupted; the numbers are of what was measured.")
+    return "\n".join(lines)
+
+
+def _generated(generation: Generation) -> list[str]:
+    scenario = generation.scenario
+    first, further, rate = (
+        f"{number(median)}{unit}, 95 % [{number(low)}, {number(high)}]"
+        for median, unit, (low, high) in (
+            (generation.ttft_ms, " ms", generation.ttft_ci95_ms),
+            (generation.tpot_ms, " ms", generation.tpot_ci95_ms),
+            (generation.tokens_per_s, "", generation.tokens_per_s_ci95),
+        )
+    )
+    sequences = f" of {scenario.batch} sequences" if scenario.batch > 1 else ""
+    return [
+        f"First token: {first}, after a prompt of {scenario.prompt_tokens} tokens{sequences}",
+        f"Further:    {further} a token, {count_of(len(generation.ttft), 'generation')} of "
+        f"{scenario.new_tokens} tokens",
+        f"Tokens/s:   {rate}",
+    ]
+
+
+def _placed_on(profile: ProfileData) -> Iterator[str]:
+    emulated = dict(profile.environment.emulated)
+    for device, n_ops in profile.affinity.counts().items():
+        base = f" (emulated on {emulated[device]})" if device in emulated else ""
+        yield f"{count_of(n_ops, 'op')} on {device}{base}"
+
+
+def _outputs_verdict(profile: ProfileData) -> str:
+    verdicts = [agreement.verdict for agreement in profile.agreement]
+    if not verdicts:
+        return "its outputs were not compared"
+    wrong = sum(verdict not in ("equal", "rounding") for verdict in verdicts)
+    if wrong:
+        return f"{wrong} of {count_of(len(verdicts), 'output')} wrong"
+    return "outputs within rounding" if "rounding" in verdicts else "outputs equal to the reference"
+
+
+def _worst_output(profile: ProfileData) -> str:
+    worst = max(profile.agreement, key=lambda a: (_VERDICTS.index(a.verdict), a.relative_error))
+    compared = f"{count_of(len(profile.agreement), 'output')} compared with the f32 reference"
+    return (
+        f"{compared}; worst {one_line(worst.output, 40)}: {worst.verdict} "
+        f"(relative error {worst.relative_error:.2g}, in {worst.precision})"
+    )
+
+
+def _longest(profile: ProfileData) -> Iterator[str]:
+    """Name the ops that take longest and the boundaries with the most bytes."""
+    slow = sorted(profile.counters, key=lambda c: -c.real_time_us)[:_MOST_NAMED]
+    named = [
+        f"{one_line(c.op or c.node_name, 40)} ({c.node_type}, {c.device}) {number(c.real_time_us)}"
+        for c in slow
+        if c.real_time_us
+    ]
+    if named:
+        yield f"Slowest:    {'; '.join(named)} µs"
+    devices = [s.device for s in profile.partition.subgraphs]
+    large = sorted(profile.partition.boundaries, key=lambda b: -(b.n_bytes or 0))[:_MOST_NAMED]
+    crossings = [
+        f"{one_line(b.tensor, 40)} {devices[b.source]} → "
+        f"{', '.join(dict.fromkeys(devices[t] for t in b.targets))} {bytes_text(b.n_bytes)}"
+        for b in large
+    ]
+    if crossings:
+        yield f"Boundaries: {'; '.join(crossings)}"
+
+
+def _subgraphs(profile: ProfileData) -> str:
+    rows = [["SUBGRAPH", "DEVICE", "OPS", "FROM … TO"]]
+    subgraphs = profile.partition.subgraphs
+    for subgraph in subgraphs[:_MOST_ROWS]:
+        ops = subgraph.ops or ("",)
+        span = ops[0] if len(ops) == 1 else f"{ops[0]} … {ops[-1]}"
+        rows.append([str(subgraph.index), subgraph.device, str(len(subgraph.ops)), span])
+    lines = [columns(rows), *_more(len(subgraphs))]
+    if profile.as_predicted is False:
+        lines.append("The runtime compiled other subgraphs than these, which are predicted.")
+    return "\n".join(lines)
+
+
+def _boundaries(profile: ProfileData) -> str:
+    rows = [["BOUNDARY", "FROM", "TO", "BYTES"]]
+    devices = [s.device for s in profile.partition.subgraphs]
+    boundaries = sorted(profile.partition.boundaries, key=lambda b: -(b.n_bytes or 0))
+    for boundary in boundaries[:_MOST_ROWS]:
+        targets = ", ".join(f"{target} {devices[target]}" for target in boundary.targets)
+        size = "" if boundary.n_bytes is None else f"{boundary.n_bytes:,}"
+        source = f"{boundary.source} {devices[boundary.source]}"
+        rows.append([one_line(boundary.tensor, 60), source, targets, size])
+    return "\n".join([columns(rows), *_more(len(boundaries))])
+
+
+def _more(n_rows: int) -> list[str]:
+    return [f"… {n_rows - _MOST_ROWS:,} more"] if n_rows > _MOST_ROWS else []
+
+
+def counter_lines(counters: Sequence[Counter], *, hetero: bool) -> list[str]:
+    """Return a line a counter and the totals; ``hetero`` puts the subgraph before each name."""
+    lines = []
+    for counter in counters:
+        prefix = f"subgraph{counter.subgraph}: " if hetero else ""
+        lines.append(
+            f"{_cell(prefix + counter.node_name)} {counter.status:<14}"
+            f"layerType: {_cell(counter.node_type, 20)} "
+            f"execType: {_cell(counter.exec_type)} "
+            f"realTime (ms): {counter.real_time_us / 1e3:<10.3f} "
+            f"cpuTime (ms): {counter.cpu_time_us / 1e3:<10.3f}"
+        )
+    real_ms = sum(c.real_time_us for c in counters) / 1e3
+    cpu_ms = sum(c.cpu_time_us for c in counters) / 1e3
+    return [
+        *lines,
+        f"Total time:     {real_ms:.3f} milliseconds",
+        f"Total CPU time: {cpu_ms:.3f} milliseconds",
+    ]
+
+
+def _cell(value: str, width: int = _WIDTH) -> str:
+    return one_line(value, width).ljust(width)

@@ -1,0 +1,185 @@
+"""The result of a profile: its data, with tables, text, trace and files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import fields
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hetero_lab.arguments import checked
+from hetero_lab.errors import HeteroLabError, MeasurementError, StoredFileError, shorten
+from hetero_lab.experiments.results.profile.data import ProfileData
+from hetero_lab.experiments.results.profile.report import summary, text
+from hetero_lab.experiments.results.profile.storage import from_json, to_json
+from hetero_lab.experiments.results.profile.tables import build_tables
+from hetero_lab.experiments.results.profile.trace import write_trace
+from hetero_lab.result import Result
+from hetero_lab.tables import (
+    SCHEMA_VERSION,
+    Tables,
+    read_json,
+    write_json,
+    write_tables,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FILE_NAME = "profile.json"
+
+
+class Profile(Result, ProfileData):
+    """What was measured of one placement.
+
+    Attributes
+    ----------
+    latency
+        Steady-state wall-clock latency, compiled without counters.
+    partition
+        Subgraphs and boundaries as observed on the runtime.
+    as_predicted
+        Whether that is the predicted partition; ``None`` if it could not be observed.
+    counters
+        OpenVINO's counters of a second compile, joined to ops; empty with ``counters=False``.
+    agreement
+        Each output against the single-device f32 reference; empty with ``reference=False``.
+    first_inference_ms, compile_ms, peak_rss_bytes
+        First inference after compiling, the compile call, peak memory of the process meanwhile.
+    interrupted
+        Whether the measurement was cut short by Ctrl-C; what is there is sound.
+    executor
+        What ran it: ``hetero`` or ``parallel``.
+    spans
+        When each subgraph ran in the last turn, with as many requests in flight as were asked
+        for; only of the parallel executor, HETERO does not tell.
+    throughput
+        Times between results with several requests in flight, if that was asked for.
+    chosen
+        What the runtime chose: devices, streams, requests in flight.
+    generation
+        Of a language model: time to the first token and per further token, and the tokens. The
+        latency is then the time per further token.
+    """
+
+    @cached_property
+    def tables(self) -> Tables:
+        """DataFrames: summary, latency, subgraphs, counters, boundaries, placement, agreement.
+
+        With counters also transitions, with measured spans also timeline and idle, with requests
+        in flight also throughput, of a language model also generation.
+        """
+        return build_tables(self)
+
+    @property
+    def precision_transitions(self) -> pd.DataFrame:
+        """The pairs of ops between which the executed precision changes.
+
+        ``producer``, ``consumer``, device and precision of both, ``where`` (at a ``boundary`` of
+        subgraphs or ``inside`` one), ``handed_over_as`` (the type that crosses the boundary) and
+        ``n_bytes``.
+
+        Raises
+        ------
+        MeasurementError
+            The profile has no counters, which tell the precision.
+        """
+        if not self.counters:
+            raise MeasurementError(
+                "This profile has no counters, so it does not tell in which precision ops were "
+                "executed. Measure with counters=True on a device that has them."
+            )
+        return self.tables["transitions"]
+
+    @checked
+    def report(self, *, tables: bool = True, counters: bool = True) -> str:
+        """Return the summary, the subgraphs and boundaries, and the counters, as text.
+
+        The counters have the form of the ``-pc`` output of OpenVINO's samples.
+        """
+        return text(self, tables=tables, counters=counters)
+
+    @checked
+    def export(self, directory: str | os.PathLike[str], format: str = "csv") -> None:
+        """Write every table as CSV or Parquet, and profile.json for ``read_profile``.
+
+        Raises
+        ------
+        ArgumentError
+            Another format.
+        OutputPathError
+            The directory cannot be made or written.
+        """
+        tables = {name: frame.copy() for name, frame in self.tables.items()}
+        for table in tables.values():
+            table.insert(0, "schema_version", SCHEMA_VERSION)
+        target = write_tables(directory, tables, format)
+        write_json(target / FILE_NAME, to_json(self))
+
+    @checked
+    def to_trace(self, file: str | os.PathLike[str]) -> None:
+        """Write a timeline as Trace Event JSON for Perfetto.
+
+        It is made of the measured spans, or reconstructed from the counters if there are none.
+
+        Raises
+        ------
+        MeasurementError
+            The profile has neither.
+        OutputPathError
+            The file cannot be written.
+        """
+        write_trace(self, file)
+
+    def __repr__(self) -> str:
+        return summary(self)
+
+    def _shown(self) -> dict[str, pd.DataFrame]:
+        subgraphs = self.tables["subgraphs"].drop(columns=["ops"])
+        return {"Subgraphs": subgraphs.dropna(axis="columns", how="all")}
+
+
+def read_profile(directory: str | os.PathLike[str]) -> Profile:
+    """Read a profile that :meth:`Profile.export` wrote; no device is needed.
+
+    Raises
+    ------
+    StoredFileError
+        The directory holds no profile, or a broken one.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> model = hl.load("digits_inception")
+    >>> import tempfile
+    >>> measured = hl.profile(model, "CPU", iterations=20, progress=False)
+    >>> with tempfile.TemporaryDirectory() as scratch:
+    ...     directory = measured.export(f"{scratch}/results")
+    ...     hl.read_profile(f"{scratch}/results").latency == measured.latency
+    True
+    """
+    path = Path(directory) / FILE_NAME
+    return profile_from(read_json(path, kind="profile"), path)
+
+
+def profile_from(data: Mapping[str, Any], path: str | os.PathLike[str]) -> Profile:
+    """Build a profile from plain data; ``path`` is for the message if that fails.
+
+    Raises
+    ------
+    StoredFileError
+        The data is not a whole profile.
+    """
+    try:
+        read = from_json(data)
+        result = Profile(**{field.name: getattr(read, field.name) for field in fields(read)})
+        result._repr_html_()  # what cannot be shown is not whole either
+        return result
+    except Exception as error:
+        if isinstance(error, HeteroLabError):
+            raise
+        raise StoredFileError(
+            f"{shorten(os.fspath(path))} is not a whole profile: {type(error).__name__}: {error}"
+        ) from error

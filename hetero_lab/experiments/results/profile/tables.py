@@ -1,0 +1,417 @@
+"""The tables of a Profile: one tidy DataFrame each, units in the column names."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter as Tally
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from hetero_lab.experiments.results.profile.data import ProfileData
+from hetero_lab.runtime.counters import Counter, executed_ops_us
+from hetero_lab.runtime.generation import Generation
+from hetero_lab.runtime.timeline import Span, critical_path, idle_times, sources
+from hetero_lab.statistics import Estimate
+from hetero_lab.tables import Tables
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# What a device may choose among; i32 or boolean is what the model says.
+_CHOSEN = frozenset(["f64", "f32", "f16", "bf16", "i8", "u8"])
+TRANSITION_COLUMNS = [
+    "producer", "consumer", "from_device", "from_precision", "to_device", "to_precision", "where",
+    "handed_over_as", "n_bytes", "from_subgraph", "to_subgraph",
+]  # fmt: skip
+
+
+def build_tables(profile: ProfileData) -> Tables:
+    """Return all tables of a profile by name; the last four where they were measured."""
+    emulated = dict(profile.environment.emulated)
+    tables = Tables(
+        {
+            "summary": _frame([summary_row(profile)], SUMMARY_COLUMNS),
+            "latency": _latency(profile),
+            "subgraphs": _frame(_subgraphs(profile)),
+            "counters": _frame(counter_rows(profile.counters, emulated), COUNTER_COLUMNS),
+            "boundaries": _frame(_boundaries(profile), _BOUNDARY_COLUMNS),
+            "placement": _frame(_placement(profile)),
+            "agreement": _frame([asdict(a) for a in profile.agreement], _AGREEMENT_COLUMNS),
+        }
+    )
+    if profile.counters:
+        tables["transitions"] = _frame(transitions(profile), TRANSITION_COLUMNS)
+    if profile.spans:
+        tables["timeline"] = _frame(timeline(profile))
+        tables["idle"] = _frame(idle(profile))
+    if profile.throughput:
+        tables["throughput"] = _frame(_throughput(profile))
+    if profile.generation is not None:
+        tables["generation"] = _frame([_generation(profile.generation)])
+    return tables
+
+
+def _generation(generation: Generation) -> dict[str, Any]:
+    tokens = " | ".join(" ".join(map(str, sequence)) for sequence in generation.tokens)
+    columns = generation_columns(generation, generation.tpot.estimate)
+    return {**asdict(generation.scenario), **columns, "token_ids": tokens}
+
+
+def generation_columns(generation: Generation, further: Estimate) -> dict[str, float]:
+    """Return the times of a generation, with that per further token as it is estimated."""
+    ttft_low, ttft_high = generation.ttft_ci95_ms
+    n_per_us = 1e6 * generation.scenario.batch
+    return {
+        "ttft_ms": generation.ttft_ms,
+        "ttft_ci95_low_ms": ttft_low,
+        "ttft_ci95_high_ms": ttft_high,
+        "tpot_ms": further.us / 1e3,
+        "tpot_ci95_low_ms": further.low_us / 1e3,
+        "tpot_ci95_high_ms": further.high_us / 1e3,
+        "tokens_per_s": n_per_us / further.us,
+        "tokens_per_s_ci95_low": n_per_us / further.high_us,
+        # Of a few generations on a busy machine, the interval of the time may begin at 0.
+        "tokens_per_s_ci95_high": n_per_us / further.low_us if further.low_us else math.inf,
+    }
+
+
+def headline(profile: ProfileData) -> pd.DataFrame:
+    """Return the few numbers of the summary that people look at first."""
+    columns = [
+        "median_us", "ci95_low_us", "ci95_high_us", "p90_us", "n_subgraphs", "boundary_bytes",
+        "compile_ms", "first_inference_ms", "verdict",
+    ]  # fmt: skip
+    return _frame([summary_row(profile)], columns)
+
+
+SUMMARY_COLUMNS = [
+    "label", "model", "status", "executor", "devices", "emulated", "n_ops", "n_subgraphs",
+    "n_boundaries", "boundary_bytes", "median_us", "p90_us", "p99_us", "mad_us", "ci95_low_us",
+    "ci95_high_us", "n_samples", "first_inference_ms", "compile_ms", "peak_rss_bytes",
+    "execution_devices", "n_streams", "optimal_requests", "from_cache", "ops_us", "reorders_us",
+    "rest_us", "counters_exceed_latency", "partition", "as_predicted", "verdict",
+    "max_relative_error", "openvino_version", "host", "measured_at", "model_fingerprint",
+]  # fmt: skip
+COUNTER_COLUMNS = [
+    "subgraph", "device", "emulated", "kind", "op", "fused_ops", "tensor", "node_name",
+    "node_type", "exec_type", "precision", "status", "real_time_us", "cpu_time_us",
+]  # fmt: skip
+_BOUNDARY_COLUMNS = [
+    "tensor", "shape", "element_type", "n_bytes", "source", "source_device", "targets",
+    "target_devices", "reorder_us",
+]  # fmt: skip
+_AGREEMENT_COLUMNS = [
+    "output", "max_abs_difference", "max_relative_difference", "relative_error", "cosine",
+    "argmax_agreement", "precision", "tolerance", "verdict",
+]  # fmt: skip
+
+
+def _frame(rows: list[dict[str, Any]], columns: list[str] | None = None) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame(rows, columns=columns)
+
+
+def summary_row(profile: ProfileData) -> dict[str, Any]:
+    """Return the summary of a profile, with the keys of ``SUMMARY_COLUMNS``."""
+    latency, partition, environment = profile.latency, profile.partition, profile.environment
+    low, high = latency.ci95_us
+    return {
+        "label": profile.label,
+        "model": profile.graph.name,
+        "status": "interrupted" if profile.interrupted else "ok",
+        "executor": profile.executor,
+        "devices": ",".join(profile.affinity.devices),
+        "emulated": ",".join(name for name, _ in environment.emulated),
+        "n_ops": len(profile.affinity.ops),
+        "n_subgraphs": partition.n_subgraphs,
+        "n_boundaries": len(partition.boundaries),
+        "boundary_bytes": partition.boundary_bytes,
+        "median_us": latency.median_us,
+        "p90_us": latency.p90_us,
+        "p99_us": latency.p99_us,
+        "mad_us": latency.mad_us,
+        "ci95_low_us": low,
+        "ci95_high_us": high,
+        "n_samples": len(latency),
+        "first_inference_ms": profile.first_inference_ms,
+        "compile_ms": profile.compile_ms,
+        "peak_rss_bytes": profile.peak_rss_bytes,
+        "execution_devices": ",".join(profile.chosen.devices),
+        "n_streams": profile.chosen.n_streams,
+        "optimal_requests": profile.chosen.n_requests,
+        "from_cache": profile.chosen.from_cache,
+        **time_parts(profile.counters, latency.median_us),
+        "partition": "observed" if partition.observed else "predicted",
+        "as_predicted": profile.as_predicted,
+        "verdict": _worst_verdict(profile),
+        "max_relative_error": max((a.relative_error for a in profile.agreement), default=None),
+        "openvino_version": environment.openvino_version,
+        "host": environment.host,
+        "measured_at": environment.measured_at,
+        "model_fingerprint": profile.model_fingerprint,
+    }
+
+
+def time_parts(counters: Sequence[Counter], latency_us: float) -> dict[str, Any]:
+    """Divide a latency among ops, reorders, and the rest that counters do not see."""
+    if not counters:
+        return dict.fromkeys(["ops_us", "reorders_us", "rest_us", "counters_exceed_latency"])
+    ops_us = _total(c for c in counters if c.kind in ("op", "other"))
+    reorders_us = _total(c for c in counters if c.kind == "reorder")
+    rest_us = latency_us - ops_us - reorders_us
+    return {
+        "ops_us": ops_us,
+        "reorders_us": reorders_us,
+        # Counters of a second compile may add up to more than the wall time: overlap or noise.
+        "rest_us": max(0.0, rest_us),
+        "counters_exceed_latency": rest_us < 0,
+    }
+
+
+def _worst_verdict(profile: ProfileData) -> str:
+    order = ["equal", "rounding", "different", "not a number"]
+    return max((a.verdict for a in profile.agreement), key=order.index, default="not compared")
+
+
+def _latency(profile: ProfileData) -> pd.DataFrame:
+    return _frame(
+        [
+            {"label": profile.label, "turn": number, "index": index, "latency_us": sample}
+            for number, turn in enumerate(profile.latency.turns)
+            for index, sample in enumerate(turn)
+        ]
+    )
+
+
+def _subgraphs(profile: ProfileData) -> list[dict[str, Any]]:
+    emulated = dict(profile.environment.emulated)
+    boundaries = profile.partition.boundaries
+    precision = executed_precisions(profile.counters)
+    rows = []
+    for subgraph in profile.partition.subgraphs:
+        own = [c for c in profile.counters if c.subgraph == subgraph.index]
+        incoming = [b for b in boundaries if subgraph.index in b.targets]
+        outgoing = [b for b in boundaries if b.source == subgraph.index]
+        counted = bool(profile.counters)
+        rows.append(
+            {
+                "subgraph": subgraph.index,
+                "device": subgraph.device,
+                "emulated": subgraph.device in emulated,
+                "n_ops": len(subgraph.ops),
+                "n_executed": sum(c.status == "EXECUTED" for c in own) if counted else None,
+                "ops_us": _total(c for c in own if c.kind in ("op", "other")) if counted else None,
+                "reorders_us": _total(c for c in own if c.kind == "reorder") if counted else None,
+                "n_inputs": len(incoming),
+                "input_bytes": sum(b.n_bytes or 0 for b in incoming),
+                "n_outputs": len(outgoing),
+                "output_bytes": sum(b.n_bytes or 0 for b in outgoing),
+                "precisions": tally(precision.get(o, "") for o in subgraph.ops),
+                "ops": "\n".join(subgraph.ops),
+            }
+        )
+    return rows
+
+
+def counter_rows(counters: Iterable[Counter], emulated: Container[str]) -> list[dict[str, Any]]:
+    """Return a row a counter, with the keys of ``COUNTER_COLUMNS``."""
+    return [
+        {
+            **asdict(counter),
+            "fused_ops": "\n".join(counter.fused_ops),
+            "emulated": counter.device in emulated,
+        }
+        for counter in counters
+    ]
+
+
+def _boundaries(profile: ProfileData) -> list[dict[str, Any]]:
+    graph, partition = profile.graph, profile.partition
+    device = [s.device for s in partition.subgraphs]
+    rows = []
+    for boundary in partition.boundaries:
+        index = graph.index_of.get(boundary.op)
+        tensor = graph.ops[index].outputs[boundary.port] if index is not None else None
+        touching = {boundary.source, *boundary.targets}
+        reorders = [
+            c
+            for c in profile.counters
+            if c.kind == "reorder" and c.tensor == boundary.tensor and c.subgraph in touching
+        ]
+        rows.append(
+            {
+                "tensor": boundary.tensor,
+                "shape": "x".join(map(str, tensor.shape)) if tensor and tensor.shape else "",
+                "element_type": tensor.element_type if tensor else "",
+                "n_bytes": boundary.n_bytes,
+                "source": boundary.source,
+                "source_device": device[boundary.source],
+                "targets": " ".join(map(str, boundary.targets)),
+                "target_devices": " ".join(dict.fromkeys(device[t] for t in boundary.targets)),
+                "reorder_us": _total(reorders) if profile.counters else None,
+            }
+        )
+    return rows
+
+
+def _placement(profile: ProfileData) -> list[dict[str, Any]]:
+    graph = profile.graph
+    where = profile.partition.subgraph_of
+    times = executed_ops_us(profile.counters)
+    group_of = {
+        op: counter.op
+        for counter in profile.counters
+        for op in (counter.op, *counter.fused_ops)
+        if counter.kind == "op"
+    }
+    precision = executed_precisions(profile.counters)
+    emulated = dict(profile.environment.emulated)
+    rows = []
+    for name in profile.affinity.ops:
+        op = graph.ops[graph.index_of[name]]
+        leader = group_of.get(name, "")
+        shape = op.outputs[0].shape if op.outputs else None
+        rows.append(
+            {
+                "op": name,
+                "op_type": op.type,
+                "device": profile.affinity[name],
+                "emulated": profile.affinity[name] in emulated,
+                "subgraph": where.get(name),
+                "shape": "x".join(map(str, shape)) if shape else "",
+                "output_bytes": sum(t.n_bytes or 0 for t in op.outputs),
+                "fused_with": leader if leader != name else "",
+                "precision": precision.get(name, ""),
+                # None where the counters do not tell, 0 where the time is in the group's leader.
+                "time_us": times.get(name) if profile.counters else None,
+            }
+        )
+    return rows
+
+
+def _throughput(profile: ProfileData) -> list[dict[str, Any]]:
+    rows = []
+    for measured in profile.throughput:
+        low, high = measured.between.ci95_us
+        rows.append(
+            {
+                "executor": measured.executor,
+                "n_requests": measured.n_requests,
+                "exclusive": measured.exclusive,
+                "time_per_result_us": measured.between.median_us,
+                "ci95_low_us": low,
+                "ci95_high_us": high,
+                "per_second": 1e6 / measured.between.median_us,
+                "latency_us": measured.latency.median_us,
+            }
+        )
+    return rows
+
+
+def _total(counters: Iterable[Counter]) -> float:
+    return float(sum(c.real_time_us for c in counters))
+
+
+def executed_precisions(counters: Sequence[Counter]) -> dict[str, str]:
+    """Return op → precision of the node that ran it; ops of which no counter tells are left out."""
+    found = {}
+    for counter in counters:
+        if counter.kind == "op" and counter.precision:
+            for op in (counter.op, *counter.fused_ops):
+                found.setdefault(op, counter.precision)
+    return found
+
+
+def tally(precisions: Iterable[str]) -> str:
+    """Say how many ops ran in which precision, the most frequent first: ``"9 bf16, 2 f32"``."""
+    counted = Tally(precisions)
+    return ", ".join(f"{n} {name}" for name, n in counted.most_common() if name)
+
+
+def transitions(profile: ProfileData) -> list[dict[str, Any]]:
+    """Return one row a pair of ops between which the precision changes, in the model's order.
+
+    With the keys of ``TRANSITION_COLUMNS``. ``where`` is ``boundary`` (between subgraphs) or
+    ``inside`` one. What crosses a boundary does so in the model's own type: two bf16 devices hand
+    over f32, so that such a pair is in the table too. ``n_bytes`` are those of the tensors in the
+    model's type; a tensor that several ops read is in the row of each.
+    """
+    graph, home = profile.graph, profile.partition.subgraph_of
+    precision = executed_precisions(profile.counters)
+    node = {op: c.op for c in profile.counters if c.kind == "op" for op in (c.op, *c.fused_ops)}
+    rows = []
+    for consumer in profile.affinity.ops:
+        ports: dict[int, set[int]] = {}
+        for index, port in graph.ops[graph.index_of[consumer]].inputs:
+            ports.setdefault(index, set()).add(port)
+        for index, used in ports.items():
+            producer = graph.ops[index].name
+            tensors = [graph.ops[index].outputs[port] for port in sorted(used)]
+            tensors = [t for t in tensors if t.element_type in _CHOSEN]
+            ends = precision.get(producer), precision.get(consumer)
+            if not tensors or not set(ends) <= _CHOSEN:
+                continue
+            crosses = home.get(producer) != home.get(consumer)
+            if not crosses and node[producer] == node[consumer]:
+                continue
+            handed_over = tensors[0].element_type if crosses else ""
+            if ends[0] == ends[1] and handed_over in ("", ends[0]):
+                continue
+            sizes = [t.n_bytes for t in tensors]
+            rows.append(
+                {
+                    "producer": producer,
+                    "consumer": consumer,
+                    "from_device": profile.affinity[producer],
+                    "from_precision": ends[0],
+                    "to_device": profile.affinity[consumer],
+                    "to_precision": ends[1],
+                    "where": "boundary" if crosses else "inside",
+                    "handed_over_as": handed_over,
+                    "n_bytes": None if None in sizes else sum(size or 0 for size in sizes),
+                    "from_subgraph": home.get(producer),
+                    "to_subgraph": home.get(consumer),
+                }
+            )
+    return rows
+
+
+def critical_spans(profile: ProfileData) -> frozenset[Span]:
+    """Return the spans that determined the end of their own request."""
+    waits = sources(profile.partition, profile.graph)
+    requests = {span.request for span in profile.spans}
+    return frozenset(s for r in requests for s in critical_path(profile.spans, r, waits))
+
+
+def timeline(profile: ProfileData) -> list[dict[str, Any]]:
+    """Return a row a span, times since the first start; ``request`` counts from 0."""
+    critical = critical_spans(profile)
+    first_s = min(span.start_s for span in profile.spans)
+    number = {r: i for i, r in enumerate(sorted({span.request for span in profile.spans}))}
+    return [
+        {
+            "request": number[span.request],
+            "subgraph": span.subgraph,
+            "device": span.device,
+            "start_us": (span.start_s - first_s) * 1e6,
+            "end_us": (span.end_s - first_s) * 1e6,
+            "critical": span in critical,
+        }
+        for span in sorted(profile.spans, key=lambda s: (s.start_s, s.end_s, s.subgraph))
+    ]
+
+
+def idle(profile: ProfileData) -> list[dict[str, Any]]:
+    """Return a row a device: busy and idle while a request was in flight, and the idle share."""
+    devices = dict.fromkeys(subgraph.device for subgraph in profile.partition.subgraphs)
+    return [
+        {
+            "device": found.device,
+            "busy_us": found.busy_us,
+            "idle_us": found.idle_us,
+            "share": found.share,
+        }
+        for found in idle_times(profile.spans, devices)
+    ]

@@ -1,0 +1,1 @@
+"""The result of a sweep: rows, tables, reading a store."""

@@ -1,0 +1,147 @@
+"""Sweep: what was measured of many placements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from hetero_lab.errors import ArgumentError, did_you_mean, names_at_hand, shorten
+from hetero_lab.experiments.measure.environment import Environment, noise_of, noise_sentence
+from hetero_lab.experiments.results.profile.result import Profile
+from hetero_lab.experiments.results.sweep import tables as sweep_tables
+from hetero_lab.experiments.results.sweep.row import Ranking, Row, rank
+from hetero_lab.result import Result
+from hetero_lab.statistics import Noise
+from hetero_lab.tables import Tables
+from hetero_lab.terminal import count_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Sweep(Result):
+    """Many placements, measured in turn.
+
+    Attributes
+    ----------
+    rows
+        One per label, in the order in which they were asked for, baselines last.
+    reference
+        Label of the placement that ratios are to.
+    notes
+        What may have disturbed the measurement.
+    interrupted
+        Whether Ctrl-C cut it short; what is there is sound.
+    """
+
+    rows: tuple[Row, ...]
+    reference: str
+    environment: Environment
+    notes: tuple[str, ...]
+    interrupted: bool = False
+
+    @cached_property
+    def tables(self) -> Tables:
+        """DataFrames: summary, ranking, samples, subgraphs, counters, boundaries, placements…"""
+        return sweep_tables.build(self.rows, self.ranked, self.reference, self.notes)
+
+    @cached_property
+    def ranked(self) -> Ranking:
+        """The distinct measured rows from fast to slow, with their groups."""
+        return rank(self.rows)
+
+    @property
+    def summary(self) -> pd.DataFrame:
+        """One row a label: status, structure, latency with intervals, ratio to the reference.
+
+        ``median_us`` is what the reference takes times ``ratio``, and ``ci95_low_us`` and
+        ``ci95_high_us`` are its interval, so that latency, ratio and rank agree. ``p90_us``,
+        ``p99_us`` and ``mad_us`` are on the same scale. ``raw_median_us`` and the other raw
+        columns are of the row's own turns alone; on a machine that drifts they differ, because
+        placements are measured in groups, one after the other. ``compile_spread`` is by how much
+        two compiles of the placement differ, ``noise_measured`` whether that was measured.
+        """
+        return self.tables["summary"]
+
+    @property
+    def ranking(self) -> pd.DataFrame:
+        """The measured rows from fast to slow; equal ``group``: cannot be told apart."""
+        return self.tables["ranking"]
+
+    @property
+    def smallest_difference(self) -> float:
+        """The relative difference that this run could have shown between two placements."""
+        return self.ranked.smallest_difference
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts that measured rows, in order."""
+        return tuple(
+            dict.fromkeys(row.profile.environment.host for row in self.rows if row.profile)
+        )
+
+    @property
+    def noise(self) -> Mapping[str, Noise]:
+        """How much two compiles of one placement differ on each device, measured or assumed."""
+        return {name: noise_of(self.environment, [name]) for name, _ in self.environment.devices}
+
+    def name_of(self, row: Row) -> str:
+        """Return what a row is called where its host is not told beside it."""
+        return f"{row.label} @ {row.host}" if row.host and len(self.hosts) > 1 else row.label
+
+    def profile(self, label: str, host: str = "") -> Profile:
+        """Return what was measured of one row as a Profile: graph, counters, samples.
+
+        Of a label that several hosts measured it is that of ``host``, by default of the first.
+        Its latency is the median of the row's own turns, which the summary calls
+        ``raw_median_us``: that of another row, from other minutes, may not be comparable.
+
+        Raises
+        ------
+        ArgumentError
+            No row has that label, or it has no measurement.
+        """
+        own = [row for row in self.rows if row.label == label and host in ("", row.host)]
+        for row in own:
+            if row.profile is not None:
+                return row.profile
+        for row in own:
+            raise ArgumentError(f"{shorten(label)} was not measured: {row.status}.")
+        labels = list(dict.fromkeys(row.label for row in self.rows))
+        raise ArgumentError(
+            f"No row is called {shorten(str(label))}.{did_you_mean(str(label), labels)} "
+            f"Rows: {names_at_hand(labels, 20)}."
+        )
+
+    def report(self) -> str:
+        """Return the whole ranking, what went wrong and every note, as text."""
+        return sweep_tables.text(self.tables, self._heading, self._remarks, most=None)
+
+    def __repr__(self) -> str:
+        return sweep_tables.text(self.tables, self._heading, self._remarks).rstrip()
+
+    def _sentences(self) -> list[str]:
+        return [self._heading, *self._remarks]
+
+    def _shown(self) -> dict[str, pd.DataFrame]:
+        return sweep_tables.shown(self.tables)
+
+    @property
+    def _heading(self) -> str:
+        distinct = sum(not row.same_as for row in self.rows)
+        sentences = f"{count_of(distinct, 'placement')}, ratios to {shorten(self.reference)}"
+        return f"{sentences} (below 1 is faster)"
+
+    @property
+    def _remarks(self) -> list[str]:
+        """What has to be known to read the ranking."""
+        if not self.ranked.rows:
+            return list(self.notes)
+        return [
+            sweep_tables.could_be_seen(self.ranked),
+            *self.notes,
+            noise_sentence(self.environment),
+        ]

@@ -1,0 +1,129 @@
+"""Rows of a sweep, and which of them are faster than which."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from hetero_lab.experiments.accuracy.evaluate import Evaluation
+from hetero_lab.experiments.results.profile.result import Profile
+from hetero_lab.runtime.runners import HETERO
+from hetero_lab.statistics import Estimate, Latency, Series, centred, rank_groups
+
+INTERRUPTED, BUDGET_ENDED = "not measured: interrupted", "not measured: time budget used up"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row: a label, what it stands for, and what was measured of it.
+
+    Attributes
+    ----------
+    profile
+        ``None`` where nothing was measured. Its latency is that of its own turns.
+    same_as
+        The row that was measured in its place because it is the same placement.
+    series
+        Its turns beside those of the reference.
+    reference_latency
+        What the reference took on the same host in the whole run; ``None`` if it was not measured.
+    run
+        The run that it is of, where runs are shown together whose rows cannot be ranked together.
+    host
+        The host of a fleet that measured it.
+    evaluation
+        Its accuracy, in a sweep with data.
+    needs_s
+        How long all that the budget did not allow is expected to take; 0 for what was measured.
+    """
+
+    label: str
+    key: str
+    variant: str
+    requests: int
+    baseline: bool
+    status: str
+    detail: str
+    same_as: str
+    profile: Profile | None
+    series: Series
+    sustained_us: tuple[float, ...]
+    executor: str = HETERO
+    reference_latency: Latency | None = None
+    run: str = ""
+    host: str = ""
+    evaluation: Evaluation | None = None
+    needs_s: float = 0.0
+
+    @property
+    def was_left_out(self) -> bool:
+        """Whether Ctrl-C or the end of the budget came before it was measured."""
+        return self.status in (INTERRUPTED, BUDGET_ENDED)
+
+    @cached_property
+    def latency(self) -> Estimate | None:
+        """The latency that ranks follow: what the reference takes times the paired ratio to it.
+
+        The median of a row's own turns says as much about the minute in which they ran as about
+        the placement; the ratio to turns of the reference beside them does not. The interval is
+        that of the ratio. Of the reference it is that of its level, which all rows share. Without
+        a common round with the reference it is the median of the row's own turns.
+        """
+        if self.profile is None:
+            return None
+        own = self.profile.latency.estimate
+        if self.series.ratio is None or self.reference_latency is None:
+            return own
+        level_us = self.reference_latency.median_us
+        if self.series.ours == self.series.reference:
+            scale = level_us / own.us
+            return Estimate(level_us, scale * own.low_us, scale * own.high_us)
+        ratio, low, high, _ = self.series.ratio
+        return Estimate(level_us * ratio, level_us * low, level_us * high)
+
+    @property
+    def levels_us(self) -> list[float]:
+        """The levels of its turns, on the scale of its latency."""
+        levels = list(self.series.ours.values())
+        return centred(levels, self.latency.us) if self.latency and levels else []
+
+    @property
+    def measured_on(self) -> str | None:
+        """The host that measured it, as it is called in tables."""
+        return self.profile.environment.host if self.profile else self.host or None
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The distinct measured rows from fast to slow, host by host.
+
+    Rows of two hosts are never ranked against each other, so ``ranks`` and ``groups`` begin at 1
+    on each. ``smallest_difference`` is the relative difference that could have been shown.
+    """
+
+    rows: tuple[Row, ...]
+    ranks: tuple[int, ...]
+    groups: tuple[int, ...]
+    smallest_difference: float
+
+
+def rank(rows: Sequence[Row]) -> Ranking:
+    """Rank rows by their latency, and group those that cannot be told apart."""
+    apart: dict[tuple[str | None, str], list[Row]] = {}
+    for row in rows:
+        if row.latency is not None and not row.same_as and row.series.ours:
+            apart.setdefault((row.measured_on, row.run), []).append(row)
+    ranked: list[tuple[Row, int, int]] = []
+    could_be_seen: list[float] = []
+    for of_host in apart.values():
+        of_host.sort(key=lambda row: row.latency.us if row.latency else 0.0)
+        groups, smallest = rank_groups([row.series for row in of_host])
+        ranked += zip(of_host, range(1, len(of_host) + 1), groups, strict=True)
+        could_be_seen.append(smallest)
+    return Ranking(
+        tuple(row for row, _, _ in ranked),
+        tuple(number for _, number, _ in ranked),
+        tuple(group for _, _, group in ranked),
+        max(could_be_seen, default=float("inf")),
+    )

@@ -1,0 +1,298 @@
+"""The tables of a Sweep, its text and its HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hetero_lab.errors import names_at_hand, shorten
+from hetero_lab.experiments.results.answers import summary_columns
+from hetero_lab.experiments.results.profile import tables as profile_tables
+from hetero_lab.experiments.results.sweep.row import Ranking, Row
+from hetero_lab.tables import TEXT_COLUMNS, Tables, number
+from hetero_lab.terminal import columns, count_of, one_line
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_MOST_ROWS = 5  # of a text that begins with the answer
+_OF_EACH = ["subgraphs", "counters", "boundaries", "placement", "agreement", "transitions"]
+
+
+def build(rows: Sequence[Row], ranking: Ranking, reference: str, notes: Sequence[str]) -> Tables:
+    """Return all tables of a sweep by name; ``reference`` is the label that ratios are to."""
+    import pandas as pd
+
+    measured = [(row, row.profile) for row in rows if row.profile is not None]
+    evaluated = any(row.evaluation is not None for row in rows)
+    generates = any(profile.generation is not None for _, profile in measured)
+    summary = [_summary(row, reference, evaluated=evaluated, generates=generates) for row in rows]
+    tables = Tables(
+        {
+            "summary": _frame(summary),
+            "ranking": _ranking(rows, summary, ranking),
+            "samples": pd.DataFrame(
+                [
+                    {
+                        "label": row.label,
+                        "host": row.measured_on,
+                        "turn": turn,
+                        "index": index,
+                        "latency_us": sample,
+                    }
+                    for row, profile in measured
+                    for turn, samples in enumerate(profile.latency.turns)
+                    for index, sample in enumerate(samples)
+                ],
+                columns=["label", "host", "turn", "index", "latency_us"],
+            ),
+        }
+    )
+    for of_each in _OF_EACH:
+        frames = []
+        for row, profile in measured:
+            if of_each not in profile.tables:  # without counters there are no transitions
+                continue
+            frame = profile.tables[of_each].copy()
+            frame.insert(0, "label", row.label)
+            frame.insert(1, "host", row.measured_on)
+            if len(frame):
+                frames.append(frame)
+        key = "placements" if of_each == "placement" else of_each
+        tables[key] = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+    tables["notes"] = pd.DataFrame({"finding": list(notes)}, dtype="str")
+    return tables
+
+
+def text(
+    tables: Tables, heading: str, remarks: Sequence[str], most: int | None = _MOST_ROWS
+) -> str:
+    """Return the verdict, the ranking and what went wrong as text for a terminal.
+
+    ``most`` rows, failures and remarks are shown; ``None`` shows them all.
+    """
+    ranking = tables["ranking"]
+    failed = _failed(tables)
+    names = failed["label"]
+    if "host" in failed:
+        hosts = [f" @ {host}" if isinstance(host, str) else "" for host in failed["host"]]
+        names = [name + host for name, host in zip(names, hosts, strict=True)]
+    failures = [
+        one_line(f"{name}: {status}{': ' + detail if detail else ''}", 300)
+        for name, status, detail in zip(names, failed["status"], failed["detail"], strict=True)
+    ]
+    lines = [*_verdict(tables), heading]
+    if len(ranking):
+        lines.append(columns(_ranked_rows(tables, most)))
+        lines += _more(len(ranking), most, "placement")
+    few = None if most is None else most // 2
+    for listed, noun in ((failures, "failure"), (list(remarks), "note")):
+        lines += [*listed[:few], *_more(len(listed), few, noun)]
+    return "\n".join(lines) + "\n"
+
+
+def _verdict(tables: Tables) -> list[str]:
+    """Say which placement is fastest, and which cannot be told apart from it."""
+    ranking = tables["ranking"]
+    if not len(ranking) or ranking["host"].nunique() > 1:
+        return []
+    best = ranking.iloc[0]
+    verdict = f"Fastest: {shorten(best['label'], 60)}, {number(best['median_us'])} µs"
+    references = tables["summary"].loc[tables["summary"]["reference"], "label"]
+    is_reference = best["label"] in set(references)
+    if best["ratio"] == best["ratio"] and not is_reference:
+        low, high = number(best["ratio_ci95_low"]), number(best["ratio_ci95_high"])
+        verdict += f", {number(best['ratio'])} × the reference's time (95 % [{low}, {high}])"
+    alike = list(ranking.loc[ranking["group"] == best["group"], "label"])[1:]
+    if alike:
+        verdict += f"; cannot be told apart from {names_at_hand(alike, 2)}"
+    return [f"{verdict}."]
+
+
+def _ranked_rows(tables: Tables, most: int | None) -> list[list[str]]:
+    ranking = tables["ranking"]
+    optional = {"emulated": "EMULATED", "accuracy": "ACCURACY", "accuracy_drop": "DROP"}
+    extra = [
+        name for name in optional if name in ranking and any(v and v == v for v in ranking[name])
+    ]
+    hosts = _host_column(tables)
+    heading = ["RANK", "GROUP", "PLACEMENT", "SUBGRAPHS", "MEDIAN µs", "RATIO  [95 %]"]
+    rows = [[*(name.upper() for name in hosts), *heading, *(optional[name] for name in extra)]]
+    for row in ranking.head(most if most is not None else len(ranking)).to_dict("records"):
+        ratio = number(row["ratio"])
+        if row["ratio_ci95_low"] != row["ratio_ci95_high"]:
+            low, high = number(row["ratio_ci95_low"]), number(row["ratio_ci95_high"])
+            ratio += f"  [{low}, {high}]"
+        cells = [str(row["rank"]), str(row["group"]), one_line(row["label"], 60)]
+        cells += [str(row["n_subgraphs"]), number(row["median_us"]), ratio]
+        shares = [str(row[name]) if name == "emulated" else _percent(row[name]) for name in extra]
+        rows.append([*(str(row[name]) for name in hosts), *cells, *shares])
+    return rows
+
+
+def _percent(share: float) -> str:
+    return "" if share != share else f"{share:.2%}"
+
+
+def _more(n: int, most: int | None, noun: str) -> list[str]:
+    return [f"… {count_of(n - most, f'more {noun}')}"] if most is not None and n > most else []
+
+
+def shown(tables: Tables) -> dict[str, pd.DataFrame]:
+    """Return the ranking and the failures, each under its title."""
+    ranking, failed = tables["ranking"], _failed(tables)
+    main = ranking.loc[:, _shown(tables)] if len(ranking) else tables["summary"]
+    return {"": main, **({"Failures": failed} if len(failed) else {})}
+
+
+_SHOWN = [
+    "rank", "group", "label", "n_subgraphs", "median_us", "ratio", "ratio_ci95_low",
+    "ratio_ci95_high", "emulated",
+]  # fmt: skip
+
+
+def _shown(tables: Tables) -> list[str]:
+    names = [*_host_column(tables), *_SHOWN, "accuracy", "accuracy_drop"]
+    return [name for name in names if name in tables["ranking"]]
+
+
+def _failed(tables: Tables) -> pd.DataFrame:
+    summary, columns = tables["summary"], [*_host_column(tables), "label", "status", "detail"]
+    if not len(summary):
+        return summary.reindex(columns=columns)
+    return summary.loc[summary["status"] != "ok", columns]
+
+
+def _host_column(tables: Tables) -> list[str]:
+    summary = tables["summary"]
+    return ["host"] if len(summary) and summary["host"].nunique() > 1 else []
+
+
+def could_be_seen(ranking: Ranking) -> str:
+    """Say which differences a run could have shown."""
+    if not np.isfinite(ranking.smallest_difference):
+        return "Too few turns to tell placements apart; give it more time with budget_s=."
+    return (
+        "Placements of one group cannot be told apart; the smallest difference that this run "
+        f"could have shown is {ranking.smallest_difference:.1%}."
+    )
+
+
+# The latency columns of a profile that a sweep puts on the scale of its reference.
+_RAW = ["median_us", "p90_us", "ci95_low_us", "ci95_high_us"]
+
+
+def _measured(row: Row) -> dict[str, Any]:
+    """Return what a profile says, its latency on the scale of the reference."""
+    if row.profile is None or row.latency is None:
+        return {}
+    own = profile_tables.summary_row(row.profile)
+    raw = {f"raw_{name}": own[name] for name in _RAW}
+    scale = row.latency.us / own["median_us"]
+    scaled = {name: scale * own[name] for name in ("p90_us", "p99_us", "mad_us")}
+    return {
+        **own,
+        **scaled,
+        **raw,
+        "median_us": row.latency.us,
+        "ci95_low_us": row.latency.low_us,
+        "ci95_high_us": row.latency.high_us,
+        **profile_tables.time_parts(row.profile.counters, row.latency.us),
+        "compile_spread": row.series.spread,
+        "noise_measured": row.series.noise.is_measured,
+    }
+
+
+def _summary(row: Row, reference: str, *, evaluated: bool, generates: bool) -> dict[str, Any]:
+    own = {**_measured(row), "label": row.label, "status": row.status}
+    ratio, low, high, _ = row.series.ratio if row.profile and row.series.ratio else [None] * 4
+    median = own.get("median_us")
+    settled = row.sustained_us[-len(row.sustained_us) // 3 :]
+    columns = {
+        **dict.fromkeys(profile_tables.SUMMARY_COLUMNS),
+        **own,
+        "detail": row.detail,
+        "variant": row.variant,
+        "weight_bytes": row.profile.graph.weight_bytes if row.profile is not None else None,
+        "executor": row.executor,
+        "requests": row.requests,
+        "throughput_per_s": 1e6 / median if median else None,
+        "ratio": ratio,
+        "ratio_ci95_low": low,
+        "ratio_ci95_high": high,
+        "n_turns": len(row.series.ours),
+        "sustained_us": float(np.median(settled)) if settled else None,
+        "same_as": row.same_as,
+        "baseline": row.baseline,
+        "reference": row.label == reference,
+        "host": row.measured_on,
+        "hetero_lab_version": row.profile.environment.hetero_lab_version if row.profile else None,
+    }
+    last = [*(f"raw_{name}" for name in _RAW), "compile_spread", "noise_measured"]
+    columns |= {name: own.get(name) for name in last}
+    if evaluated:
+        columns |= summary_columns(row.evaluation)
+    if generates:
+        columns |= dict.fromkeys(_GENERATED)
+        if row.profile and row.profile.generation and row.latency:
+            columns |= profile_tables.generation_columns(row.profile.generation, row.latency)
+    first = [
+        "label", "status", "n_subgraphs", "boundary_bytes", "median_us", "p90_us", "ci95_low_us",
+        "ci95_high_us", "ratio", "ratio_ci95_low", "ratio_ci95_high",
+    ]  # fmt: skip
+    return {
+        name: columns[name]
+        for name in [*first, *(c for c in columns if c not in [*first, *last]), *last]
+    }
+
+
+def _ranking(
+    rows: Sequence[Row], summary: Sequence[dict[str, Any]], ranking: Ranking
+) -> pd.DataFrame:
+    summaries = {id(row): own for row, own in zip(rows, summary, strict=True)}
+    is_labelled = any(row.evaluation is not None and row.evaluation.is_labelled for row in rows)
+    generates = any("tpot_ms" in own for own in summary)
+    columns = [
+        *_RANKED,
+        *(_ACCURACY if is_labelled else []),
+        *(_GENERATED if generates else []),
+    ]
+    labels: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        labels.setdefault((row.same_as or row.label, row.host), []).append(row.label)
+    shown = [
+        {
+            "rank": number,
+            "group": group,
+            **{name: summaries[id(row)][name] for name in columns},
+            "labels": "\n".join(labels[row.label, row.host]),
+        }
+        for row, number, group in zip(ranking.rows, ranking.ranks, ranking.groups, strict=True)
+    ]
+    return _frame(shown, columns=["rank", "group", *columns, "labels"])
+
+
+def _frame(rows: list[dict[str, Any]], columns: list[str] | None = None) -> pd.DataFrame:
+    """Return rows as a table; a number that no row has is a hole of the same type as one."""
+    import pandas as pd
+
+    frame = pd.DataFrame(rows, columns=columns)
+    holes = [c for c in frame if len(frame) and c not in TEXT_COLUMNS and frame[c].isna().all()]
+    return frame.astype(dict.fromkeys(holes, float))
+
+
+_ACCURACY = [
+    "accuracy", "accuracy_ci95_low", "accuracy_ci95_high", "accuracy_drop",
+    "accuracy_drop_ci95_low", "accuracy_drop_ci95_high",
+]  # fmt: skip
+_GENERATED = [
+    "ttft_ms", "ttft_ci95_low_ms", "ttft_ci95_high_ms", "tpot_ms", "tpot_ci95_low_ms",
+    "tpot_ci95_high_ms", "tokens_per_s", "tokens_per_s_ci95_low", "tokens_per_s_ci95_high",
+]  # fmt: skip
+_RANKED = [
+    "label", "variant", "executor", "requests", "n_subgraphs", "boundary_bytes", "median_us",
+    "ci95_low_us", "ci95_high_us", "ratio", "ratio_ci95_low", "ratio_ci95_high", "baseline",
+    "emulated", "host",
+]  # fmt: skip

@@ -1,1 +1,0 @@
-"""Search: calibrate, optimize, recover accuracy, explain."""

@@ -1,1 +1,0 @@
-"""Sweep: many placements, measured in turns and ranked."""

@@ -1,0 +1,145 @@
+"""Worker processes forked from a server, real ones, and what happens where that is not safe."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import psutil
+import pytest
+
+from hetero_lab.experiments.measure.workers.launch import ForkedProcess, ForkServer, launch
+from hetero_lab.experiments.measure.workers.process import WorkerError, WorkerProcess
+from hetero_lab.experiments.measure.workers.requests import Release, SetUp
+from hetero_lab.model.read import prepare, save
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux only")
+
+
+@pytest.fixture(scope="module")
+def set_up(tmp_path_factory):
+    from small_models import chain
+
+    path = tmp_path_factory.mktemp("model") / "model.xml"
+    save(prepare(chain("a", "b")).model, path)
+    return SetUp(models={"m": str(path)})
+
+
+def server_of(worker: WorkerProcess) -> psutil.Process:
+    parent = psutil.Process(worker.pid).parent()
+    assert parent is not None
+    return parent
+
+
+def test_workers_are_forked_from_one_server_that_has_one_thread(set_up):
+    workers = [WorkerProcess(set_up) for _ in range(2)]
+    try:
+        server = server_of(workers[0])
+        assert server == server_of(workers[1])
+        assert server.ppid() == os.getpid()
+        assert server.num_threads() == 1
+        # Neither holds an end of the other's pipes, else it would not see its caller end.
+        first, second = (
+            {os.readlink(f"/proc/{w.pid}/fd/{n}") for n in os.listdir(f"/proc/{w.pid}/fd")}
+            for w in workers
+        )
+        pipes = {name for name in first & second if name.startswith(("pipe", "socket"))}
+        assert pipes == set()
+    finally:
+        for worker in workers:
+            worker.close()
+    assert server.children() == []
+
+
+def test_a_signal_that_ends_a_forked_worker_is_told(set_up):
+    worker = WorkerProcess(set_up)
+    os.kill(worker.pid, signal.SIGSEGV)
+    with pytest.raises(WorkerError, match=r"crashed \(signal 11\)"):
+        worker.ask(Release(key="none"), timeout_s=10)
+
+
+def test_a_worker_has_the_environment_of_now(set_up, monkeypatch):
+    before = WorkerProcess(set_up)
+    monkeypatch.setenv("ASKED_FOR_LATER", "1")
+    after = WorkerProcess(set_up)
+    try:
+        assert "ASKED_FOR_LATER" not in psutil.Process(before.pid).environ()
+        assert psutil.Process(after.pid).environ()["ASKED_FOR_LATER"] == "1"
+        assert before.ask(Release(key="none"), timeout_s=10) is None  # it goes on
+    finally:
+        before.close()
+        after.close()
+
+
+def test_where_a_thread_runs_nothing_is_forked(set_up, monkeypatch, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import threading, time\n"
+        "threading.Thread(target=time.sleep, args=(3600,), daemon=True).start()\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    server = ForkServer()
+    with open(tmp_path / "errors", "wb") as errors:
+        assert server.fork(errors, 60) is None
+    server.close()
+    monkeypatch.setattr("hetero_lab.experiments.measure.workers.launch.FORK_SERVER", server)
+    worker = WorkerProcess(set_up)
+    try:
+        assert not isinstance(worker._process, ForkedProcess)
+        assert psutil.Process(worker.pid).ppid() == os.getpid()
+        assert worker.ask(Release(key="none"), timeout_s=10) is None
+    finally:
+        worker.close()
+
+
+def test_a_server_that_was_killed_is_started_again(set_up):
+    worker = WorkerProcess(set_up)
+    server = server_of(worker)
+    server.kill()
+    server.wait()
+    assert worker.ask(Release(key="none"), timeout_s=10) is None
+    other = WorkerProcess(set_up)
+    try:
+        assert isinstance(other._process, ForkedProcess)
+    finally:
+        other.close()
+        worker.close()
+    with contextlib.suppress(psutil.NoSuchProcess):  # nobody may be there to reap it
+        assert psutil.Process(worker.pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_the_server_ends_with_its_caller(tmp_path):
+    script = """
+        import sys, time
+        from hetero_lab.experiments.measure.workers.launch import launch
+        worker = launch(None, open(sys.argv[1], "wb"), 60)
+        print(worker.pid, flush=True)
+        time.sleep(3600)
+    """
+    caller = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script), str(tmp_path / "errors")],
+        stdout=subprocess.PIPE,
+    )
+    assert caller.stdout is not None
+    worker = psutil.Process(int(caller.stdout.readline()))
+    server = worker.parent()
+    assert server is not None
+    assert server.ppid() == caller.pid
+    caller.kill()
+    caller.wait()
+    caller.stdout.close()
+    _, alive = psutil.wait_procs([worker, server], timeout=20)
+    assert alive == []
+
+
+def test_a_command_is_started_as_it_is(tmp_path):
+    with open(tmp_path / "errors", "wb") as errors:
+        started = launch([sys.executable, "-c", "raise SystemExit(3)"], errors, 10)
+        assert started.wait(20) == 3
+        assert not isinstance(started, ForkedProcess)
+        for stream in (started.stdin, started.stdout):
+            assert stream is not None
+            stream.close()

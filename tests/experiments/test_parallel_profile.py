@@ -1,0 +1,563 @@
+"""Profiles and sweeps of the parallel executor, on the real runtime."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+
+import numpy as np
+import openvino as ov
+import pandas as pd
+import pytest
+from counting_core import CountingCore, core_with_acc, in_f32
+from openvino import opset13 as op
+from small_models import convolutions, dynamic_inside, odd_ends, stateful
+
+import hetero_lab as hl
+from hetero_lab.backend.bound import bind
+from hetero_lab.cli import main as cli
+from hetero_lab.errors import AffinityError, ArgumentError, HeteroLabWarning, StoredFileError
+from hetero_lab.experiments.measure.trial import trial_of
+from hetero_lab.experiments.measure.workers.bench import Bench
+from hetero_lab.experiments.measure.workers.requests import RunTurn
+from hetero_lab.experiments.profile import measure as profiling
+from hetero_lab.placement.placement import resolve
+from hetero_lab.runtime.runners import Execution
+from hetero_lab.tables import read_csv
+
+QUICK = {"iterations": 20, "warmup": 0, "progress": False}
+SWEEP = {"turns": 2, "budget_s": None, "progress": False}
+TIMELINE = ["request", "subgraph", "device", "start_us", "end_us", "critical"]
+THROUGHPUT = [
+    "executor", "n_requests", "exclusive", "time_per_result_us", "ci95_low_us", "ci95_high_us",
+    "per_second", "latency_us",
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left():
+    yield
+    assert threads() == []
+
+
+def threads() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name.startswith("hetero_lab ")]
+
+
+def branches(size: int = 32) -> ov.Model:
+    """Build a relu, two convolutions of it (left and right) and their sum."""
+    x = op.parameter([1, 8, size, size], np.float32, name="x")
+    top = op.relu(x, name="top")
+    weights = np.random.default_rng(0).normal(size=(2, 8, 8, 3, 3)).astype(np.float32)
+    left, right = (
+        op.convolution(top, op.constant(w, name=f"{name}_w"), *[[1, 1]] * 4, name=name)
+        for w, name in zip(weights, ("left", "right"), strict=True)
+    )
+    return ov.Model([op.result(op.add(left, right, name="join"), name="out")], [x], "branches")
+
+
+def branchy(core, size: int = 32) -> tuple:
+    """Two branches, each a convolution, on two devices."""
+    model = branches(size)
+    cpu = hl.Affinity.uniform(model, "CPU", core=core)
+    return model, in_f32(cpu.fix(ops={"left": "ACC"}, core=core), "branches")
+
+
+@pytest.fixture(scope="module")
+def measured(core) -> hl.types.Profile:
+    hl.emulate("ACC", properties={"INFERENCE_PRECISION_HINT": "f32"}, core=core)
+    return hl.profile(
+        "digits_inception", in_f32(inception(core), "mine"), executor="parallel", core=core, **QUICK
+    )
+
+
+def inception(core) -> hl.Affinity:
+    model = hl.load("digits_inception")
+    return hl.Affinity.uniform(model, "CPU", core=core).fix(patterns={"^mixed2": "ACC"}, core=core)
+
+
+@pytest.fixture(scope="module")
+def in_flight(core) -> hl.types.Profile:
+    return hl.profile(
+        "digits_inception",
+        in_f32(inception(core), "mine"),
+        executor="parallel",
+        requests=3,
+        core=core,
+        **QUICK,
+    )
+
+
+# -- profile: one request at a time ------------------------------------------------------------
+
+
+def test_the_usual_tables_and_a_measured_timeline(measured):
+    assert measured.executor == "parallel"
+    assert measured.as_predicted
+    assert measured.partition.observed
+    assert [a.verdict for a in measured.agreement] == ["equal", "equal"]
+    assert [len(turn) for turn in measured.latency.turns] == [10, 10]
+    assert measured.tables["summary"]["executor"].tolist() == ["parallel"]
+    assert "throughput" not in measured.tables
+    assert "; parallel executor" in measured.report()
+    frame = measured.tables["timeline"]
+    assert list(frame) == TIMELINE
+    n_subgraphs = measured.partition.n_subgraphs
+    assert n_subgraphs > 2
+    assert len(frame) == 10 * n_subgraphs  # of the last turn
+    assert frame["request"].unique().tolist() == list(range(10))
+    assert frame["start_us"].iloc[0] == 0
+    assert (frame["end_us"] > frame["start_us"]).all()
+    devices = [s.device for s in measured.partition.subgraphs]
+    assert frame["device"].tolist() == [devices[i] for i in frame["subgraph"]]
+
+
+def test_the_timeline_keeps_to_the_data(measured):
+    """A subgraph starts after all that it reads, and a device runs one at a time."""
+    frame = measured.tables["timeline"]
+    for _, one in frame.groupby("request"):
+        at = one.set_index("subgraph")
+        for boundary in measured.partition.boundaries:
+            if measured.graph.ops[measured.graph.index_of[boundary.op]].type != "Parameter":
+                for target in boundary.targets:
+                    assert at.loc[target, "start_us"] >= at.loc[boundary.source, "end_us"]
+    for _, lane in frame.groupby("device"):
+        ordered = lane.sort_values("start_us")
+        assert (ordered["start_us"].to_numpy()[1:] >= ordered["end_us"].to_numpy()[:-1]).all()
+
+
+def test_the_critical_path_leads_from_first_to_last(measured):
+    for _, one in measured.tables["timeline"].groupby("request"):
+        path = one[one["critical"]]
+        assert path["start_us"].min() == one["start_us"].min()
+        assert path["end_us"].max() == one["end_us"].max()
+        ordered = path.sort_values("start_us")
+        assert (ordered["start_us"].to_numpy()[1:] >= ordered["end_us"].to_numpy()[:-1]).all()
+
+
+def test_idle_times_add_up(measured):
+    frame, idle = measured.tables["timeline"], measured.tables["idle"].set_index("device")
+    assert list(idle) == ["busy_us", "idle_us", "share"]
+    assert set(idle.index) == {"CPU", "ACC"}
+    requests = frame.groupby("request")
+    whole = float((requests["end_us"].max() - requests["start_us"].min()).sum())
+    for device, row in idle.iterrows():
+        mine = frame[frame["device"] == device]
+        assert row["busy_us"] == pytest.approx((mine["end_us"] - mine["start_us"]).sum())
+        assert row["busy_us"] + row["idle_us"] == pytest.approx(whole)
+        assert row["share"] == pytest.approx(row["idle_us"] / whole)
+
+
+def test_counters_belong_to_the_subgraphs_that_ran(core):
+    model = convolutions()
+    placement = in_f32(
+        hl.Affinity.uniform(model, "CPU", core=core).fix(ops={"softmax": "ACC"}, core=core), "mine"
+    )
+    ours = hl.profile(model, placement, executor="parallel", core=core, **QUICK)
+    theirs = hl.profile(model, placement, core=core, **QUICK)
+    assert ours.tables["subgraphs"]["n_executed"].gt(0).all()
+
+    def told(profile):
+        return sorted(
+            (c.device, c.kind, c.op, c.tensor) for c in profile.counters if c.status == "EXECUTED"
+        )
+
+    assert told(ours) == told(theirs)
+    assert [b.tensor for b in ours.partition.boundaries] == ["relu1", "softmax"]
+    assert {a.precision for a in ours.agreement} == {"f32"}
+
+
+def test_branches_are_split_where_there_is_enough_to_do(core):
+    options = {"executor": "parallel", "counters": False, "core": core, **QUICK}
+    whole = hl.profile(*branchy(core), **options)
+    split = hl.profile(*branchy(core, size=64), **options)
+    assert whole.partition.n_subgraphs == 3
+    assert split.partition.n_subgraphs == 4
+    assert len(split.tables["timeline"]) == 4 * 10
+    assert [a.verdict for a in split.agreement] == ["equal"]
+
+
+def test_a_plain_device_is_one_subgraph(core):
+    profile = hl.profile("digits_inception", "CPU", executor="parallel", core=core, **QUICK)
+    assert profile.partition.n_subgraphs == 1
+    assert profile.counters
+    assert profile.tables["timeline"]["critical"].all()
+    assert profile.tables["idle"]["share"].tolist() == pytest.approx([0], abs=1e-9)
+
+
+def test_odd_inputs_and_outputs_and_sizes_that_are_not_known(core):
+    for model in (odd_ends(), dynamic_inside()):
+        profile = hl.profile(model, "CPU", executor="parallel", counters=False, core=core, **QUICK)
+        assert {a.verdict for a in profile.agreement} == {"equal"}
+
+
+def test_states_are_kept_with_one_request(core):
+    model = stateful()
+    profile = hl.profile(
+        model, "CPU", executor="parallel", core=core, counters=False, reference=False, **QUICK
+    )
+    assert len(profile.latency) == 20
+
+
+# -- profile: several in flight ----------------------------------------------------------------
+
+
+def test_throughput_stands_beside_that_of_hetero(in_flight):
+    frame = in_flight.tables["throughput"]
+    assert list(frame) == THROUGHPUT
+    assert frame["executor"].tolist() == ["hetero", "hetero", "parallel"]
+    assert frame["exclusive"].tolist() == [True, False, False]
+    assert frame["n_requests"].tolist() == [3, 3, 3]
+    assert (frame["latency_us"] > 0).all()
+    for row, measured in zip(frame.itertuples(), in_flight.throughput, strict=True):
+        assert row.ci95_low_us <= row.time_per_result_us <= row.ci95_high_us
+        assert row.per_second == pytest.approx(1e6 / row.time_per_result_us)
+        # Two rounds of 20 iterations: a turn each, 10 samples a turn.
+        assert [len(turn) for turn in measured.between.turns] == [10, 10]
+        assert [len(turn) for turn in measured.latency.turns] == [10, 10]
+    report = in_flight.report()
+    assert report.count("In flight:  3 requests, hetero") == 2
+    assert "3 requests, parallel, not exclusive" in report
+    # The latency is still that of one request at a time; the outputs are of the last in flight.
+    assert len(in_flight.latency) == 20
+    assert [a.verdict for a in in_flight.agreement] == ["equal", "equal"]
+
+
+def test_its_timeline_has_the_requests_in_flight(in_flight):
+    frame = in_flight.tables["timeline"]
+    assert frame["request"].nunique() == (10 + 1) * 3
+    spans = frame.groupby("request").agg({"start_us": "min", "end_us": "max"})
+    marks = [(t, 1) for t in spans["start_us"]] + [(t, -1) for t in spans["end_us"]]
+    n, most = 0, 0
+    for _, step in sorted(marks):
+        n += step
+        most = max(most, n)
+    assert 2 <= most <= 3
+    # Each request has a chain that ends with it.
+    for _, one in frame.groupby("request"):
+        assert one.loc[one["end_us"].idxmax(), "critical"]
+
+
+def test_hetero_alone_has_its_two_rows_and_no_timeline(core):
+    model, placement = branchy(core)
+    profile = hl.profile(model, placement, requests=2, core=core, **QUICK)
+    assert profile.tables["throughput"]["executor"].tolist() == ["hetero", "hetero"]
+    assert profile.tables["throughput"]["exclusive"].tolist() == [True, False]
+    assert "timeline" not in profile.tables
+
+
+def test_both_are_really_compiled_with_and_without_exclusive_requests(own_core: CountingCore):
+    model, placement = branchy(own_core)
+    hl.profile(
+        model, placement, requests=2, core=own_core, counters=False, reference=False, **QUICK
+    )
+    asked = [config["DEVICE_PROPERTIES"] for config in own_core.configs]
+    values = [[d.get("EXCLUSIVE_ASYNC_REQUESTS") for d in of.values()] for of in asked]
+    assert values == [[None, None], [True, True], [False, False]]
+
+
+def test_a_budget_holds_for_both_parts(core):
+    model, placement = branchy(core)
+    profile = hl.profile(
+        model, placement, executor="parallel", requests=2, budget_s=0.4, core=core,
+        counters=False, reference=False, progress=False,
+    )  # fmt: skip
+    assert profile.throughput
+    assert len(profile.throughput[0].between.turns) >= 1
+
+
+def test_interrupted_in_flight_keeps_the_latency(core, monkeypatch):
+    def interrupted(*_, **__):
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(profiling, "measure_throughput", interrupted)
+    model, placement = branchy(core)
+    with (
+        pytest.warns(HeteroLabWarning, match="Interrupted after the timing"),
+        pytest.raises(KeyboardInterrupt, match="returns the Profile of what was done"),
+    ):
+        hl.profile(model, placement, executor="parallel", requests=2, core=core, **QUICK)
+    profile = hl.last_interrupted()
+    assert profile.interrupted
+    assert len(profile.latency) == 20
+    assert profile.tables["timeline"]["request"].nunique() == 10
+    assert profile.throughput == ()
+
+
+# -- what can be known before anything runs ----------------------------------------------------
+
+
+BAD = {
+    "an unknown executor": (
+        lambda core: branchy(core),
+        {"executor": "paralel"},
+        ArgumentError,
+        "There is no executor 'paralel'. Did you mean 'parallel'? Executors: hetero, parallel.",
+    ),
+    "no executor": (
+        lambda core: branchy(core),
+        {"executor": None},
+        ArgumentError,
+        "There is no executor 'None'",
+    ),
+    "no request": (
+        lambda core: branchy(core), {"requests": 0}, ArgumentError, "at least 1, not 0",
+    ),
+    "half a request": (
+        lambda core: branchy(core), {"requests": 1.5}, ArgumentError, "not 1.5",
+    ),
+    "states in several requests": (
+        lambda core: (stateful(), "CPU"),
+        {"requests": 2},
+        ArgumentError,
+        "Use requests=1",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_named_and_nothing_is_compiled(own_core: CountingCore, name, isolate):
+    make, options, kind, says = BAD[name]
+    model, placement = make(own_core)
+    with pytest.raises(kind) as caught:
+        hl.profile(
+            model, placement,
+            **{"executor": "parallel", **options, "isolate": isolate, "core": own_core, **QUICK},
+        )  # fmt: skip
+    assert says in str(caught.value)
+    assert own_core.n_compiled == 0
+
+
+def test_a_state_that_a_file_tears(own_core: CountingCore, tmp_path):
+    model = hl.load(stateful())
+    frame = hl.Affinity.uniform(model, "CPU", core=own_core).to_frame()
+    frame["leader"] = frame["node"]
+    frame.loc[frame["node"] == "middle", "device"] = "ACC"
+    frame.to_csv(tmp_path / "torn.csv", index=False)
+    torn = hl.Affinity.from_csv(tmp_path / "torn.csv")
+    with pytest.raises(AffinityError, match="would be torn into 3 subgraphs"):
+        hl.profile(model, torn, executor="parallel", core=own_core, **QUICK)
+    with pytest.raises(AffinityError, match="would be torn into 3 subgraphs"):
+        hl.sweep(model, [torn], grid={"executor": ["parallel"]}, core=own_core, **SWEEP)
+    assert own_core.n_compiled == 0
+
+
+@pytest.mark.parametrize(
+    ("grid", "says"),
+    [
+        ({"executor": ["hetero", "both"]}, "There is no executor 'both'"),
+        ({"executor": []}, "The dimension executor needs a list of values"),
+        ({"executor": [None]}, "There is no executor 'None'"),
+        ({"executor": ["parallel"], "requests": [0]}, "at least 1"),
+    ],
+)
+def test_bad_dimensions_of_a_sweep(own_core: CountingCore, grid, says):
+    model, placement = branchy(own_core)
+    with pytest.raises(ArgumentError) as caught:
+        hl.sweep(model, [placement], grid=grid, **SWEEP, core=own_core)
+    assert says in str(caught.value)
+    assert own_core.n_compiled == 0
+
+
+def test_a_sweep_refuses_what_the_executor_cannot_run(own_core: CountingCore):
+    with pytest.raises(ArgumentError, match="requests=1"):
+        hl.sweep(
+            stateful(),
+            ["CPU"],
+            core=own_core,
+            grid={"executor": ["hetero", "parallel"], "requests": [1, 2]},
+        )
+    assert own_core.n_compiled == 0
+
+
+# -- stored ------------------------------------------------------------------------------------
+
+
+def test_a_stored_profile_reads_back_with_its_timeline(in_flight, tmp_path):
+    in_flight.export(tmp_path)
+    again = hl.read_profile(tmp_path)
+    assert again.spans == in_flight.spans
+    assert again.throughput == in_flight.throughput
+    assert again.executor == "parallel"
+    assert again.report() == in_flight.report()
+    for name in ("timeline", "idle", "throughput"):
+        pd.testing.assert_frame_equal(again.tables[name], in_flight.tables[name])
+        csv = read_csv(tmp_path / f"{name}.csv").drop(columns="schema_version")
+        pd.testing.assert_frame_equal(csv, in_flight.tables[name], check_dtype=False)
+
+
+def test_a_profile_stored_before_there_were_executors_is_one_of_hetero(measured, tmp_path):
+    measured.export(tmp_path)
+    path = tmp_path / "profile.json"
+    data = json.loads(path.read_text())
+    for name in ("executor", "spans", "throughput"):
+        del data[name]
+    path.write_text(json.dumps(data))
+    old = hl.read_profile(tmp_path)
+    assert (old.executor, old.spans, old.throughput) == ("hetero", (), ())
+    assert "timeline" not in old.tables
+
+
+def test_a_span_of_no_subgraph_is_a_broken_profile(measured, tmp_path):
+    measured.export(tmp_path)
+    path = tmp_path / "profile.json"
+    data = json.loads(path.read_text())
+    data["spans"][0][1] = 999
+    path.write_text(json.dumps(data))
+    with pytest.raises(StoredFileError, match="is not a whole profile"):
+        hl.read_profile(tmp_path)
+
+
+def test_in_a_process_of_its_own(core):
+    model, placement = branchy(core)
+    profile = hl.profile(
+        model, placement, executor="parallel", requests=2, isolate=True, core=core, **QUICK
+    )
+    assert profile.executor == "parallel"
+    assert len(profile.tables["timeline"]) == profile.partition.n_subgraphs * (10 + 1) * 2
+    assert profile.tables["throughput"]["executor"].tolist() == ["hetero", "hetero", "parallel"]
+    assert [a.verdict for a in profile.agreement] == ["equal"]
+
+
+# -- trace -------------------------------------------------------------------------------------
+
+
+def test_the_trace_is_made_of_the_measured_spans(measured, tmp_path):
+    measured.to_trace(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    (process,) = [e for e in events if e["ph"] == "M" and e["name"] == "process_name"]
+    assert process["args"]["name"] == "mine (measured)"
+    slices = [e for e in events if e["ph"] == "X"]
+    frame = measured.tables["timeline"]
+    assert [e["ts"] for e in slices] == frame["start_us"].tolist()
+    assert [e["args"]["critical"] for e in slices] == frame["critical"].tolist()
+    arrows = [e for e in events if e["ph"] == "s"]
+    assert len(arrows) == measured.partition.n_crossings * 10
+    assert len({e["id"] for e in arrows}) == len(arrows)
+    assert {e["id"] for e in arrows} == {e["id"] for e in events if e["ph"] == "f"}
+
+
+# -- sweep -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    core = core_with_acc()
+    model, placement = branchy(core)
+    store = tmp_path_factory.mktemp("store")
+    executors = {"executor": ["hetero", "parallel"]}
+    options = {"grid": {**executors, "requests": [1, 2]}, "core": core, **SWEEP}
+    sweep = hl.sweep(model, [placement], store=store, **options)
+    here = hl.sweep(model, [placement], isolate=False, **{**options, "grid": executors})
+    return sweep, store, here, options
+
+
+LABELS = ["branches", "branches · 2 requests", "branches · parallel"]
+
+
+def test_both_executors_have_rows(swept):
+    sweep, _, local, _ = swept
+    frame = sweep.summary.set_index("label")
+    expected = [*LABELS, "branches · parallel · 2 requests", "ACC", "CPU"]
+    assert sorted(frame.index) == sorted(expected)
+    assert (
+        frame.loc[expected, "executor"].tolist()
+        == ["hetero"] * 2 + ["parallel"] * 2 + ["hetero"] * 2
+    )
+    assert frame.loc[expected, "requests"].tolist() == [1, 2, 1, 2, 1, 1]
+    assert set(frame["status"]) == {"ok"}
+    assert set(frame["verdict"]) == {"equal"}
+    assert set(frame["same_as"]) == {""}
+    ranking = sweep.ranking.set_index("label")
+    assert ranking.loc["branches · parallel", "executor"] == "parallel"
+    frame = local.summary.set_index("label")
+    assert frame["status"].tolist() == ["ok"] * 4
+    assert frame.loc[["branches", "branches · parallel"], "executor"].tolist() == [
+        "hetero", "parallel",
+    ]  # fmt: skip
+    assert frame.loc["branches · parallel", "n_subgraphs"] == frame.loc["branches", "n_subgraphs"]
+
+
+def test_a_parallel_row_has_a_measured_timeline(swept):
+    for sweep in (swept[0], swept[2]):
+        profile = sweep.profile("branches · parallel")
+        assert profile.executor == "parallel"
+        assert len(profile.spans) == profile.partition.n_subgraphs
+        assert profile.counters
+        assert hl.views.timeline(profile).layout.title.text.endswith(", measured")
+        assert sweep.profile("branches").spans == ()
+        assert "where_time_goes" in hl.views.gallery(sweep)
+        assert "timeline" in hl.views.gallery(profile)
+
+
+def test_a_stored_sweep_knows_its_executors(swept):
+    sweep, store, _, _ = swept
+    again = hl.read_sweep(store)
+    for name, table in sweep.tables.items():
+        pd.testing.assert_frame_equal(again.tables[name], table)
+    assert again.profile("branches · parallel") == sweep.profile("branches · parallel")
+
+
+def test_the_same_call_measures_nothing_again(swept):
+    _, store, _, options = swept
+    core = options["core"]
+    model, placement = branchy(core)
+    before = (store / "records.jsonl").read_text()
+    hl.sweep(model, [placement], store=store, **options)
+    assert (store / "records.jsonl").read_text() == before
+
+
+def test_a_bench_ends_the_threads_of_what_it_lets_go(core):
+    model, placement = branchy(core)
+    bench = Bench({"m": bind(model, core)})
+    placed = resolve(bind(model, core), placement)
+    trial = trial_of(placed, "l", "m", Execution("parallel", 2))
+    bench.compile(trial)
+    assert len(threads()) == 3  # one more than devices
+    assert bench.compile(trial, compare=True).agreement[0]["verdict"] == "equal"
+    assert len(threads()) == 3  # the first one was let go
+    assert len(bench.turn(RunTurn(key=trial.key, discarded=2, timed=10)).samples_us) == 10
+    bench.release(trial.key)
+    assert threads() == []
+
+
+# -- command line ------------------------------------------------------------------------------
+
+
+def test_the_command_line_profiles_with_an_executor(tmp_path, capsys):
+    line = "profile digits_inception -d CPU --executor parallel --requests 2 -n 10 -w 0 --export"
+    assert cli.main([*line.split(), str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out
+    assert "; parallel executor" in said
+    assert "In flight:  2 requests, parallel" in said
+    stored = hl.read_profile(tmp_path / "out")
+    assert len(stored.throughput) == 3
+    assert read_csv(tmp_path / "out" / "timeline.csv")["request"].nunique() == 22
+
+
+def test_the_command_line_sweeps_over_executors(tmp_path):
+    line = "sweep digits_inception -d CPU --executor hetero,parallel --turns 2 -q --no-isolate"
+    assert cli.main([*line.split(), "--csv", str(tmp_path / "s.csv")]) == 0
+    frame = read_csv(tmp_path / "s.csv").set_index("label")
+    assert frame["executor"].to_dict() == {
+        "HETERO:CPU": "hetero",
+        "HETERO:CPU · parallel": "parallel",
+        "CPU": "hetero",
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("profile digits_inception -d CPU --executor fast", "There is no executor 'fast'"),
+        ("sweep digits_inception -d CPU --executor hetero,fast", "There is no executor 'fast'"),
+        ("profile digits_inception -d CPU --requests 0", "at least 1"),
+    ],
+)
+def test_bad_options_are_one_line_and_code_2(line, says, capsys):
+    assert cli.main(line.split()) == 2
+    said = capsys.readouterr().err.strip()
+    assert "\n" not in said
+    assert says in said

@@ -1,0 +1,311 @@
+"""Pipelines: models that run at the same time, within the memory of the devices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import openvino as ov
+import pytest
+from small_models import chain
+from views.hand_made import small_profile
+from widgets.hand_sweeps import measured_row, small_sweep
+
+import hetero_lab as hl
+from hetero_lab.backend.bound import bind
+from hetero_lab.backend.core import shared_core
+from hetero_lab.errors import ArgumentError, MeasurementError, PlanError
+from hetero_lab.experiments import pipeline
+from hetero_lab.experiments.advise.advice import Advice, Judged
+from hetero_lab.experiments.pipeline import PipelineAdvice
+from hetero_lab.runtime.inputs import generate_inputs
+from hetero_lab.runtime.throughput import run_side_by_side_turn
+from hetero_lab.runtime.timing import Stopwatch
+from hetero_lab.statistics import ASSUMED_NOISE, Noise
+
+
+@pytest.fixture(scope="module")
+def advice():
+    hl.emulate("PIPEACC")
+    models = {"det": "digits_inception", "rec": chain("r", "s")}
+    options = {"budget_s": 8, "isolate": False, "progress": False}
+    return hl.advise(models, ["PIPEACC", "CPU"], **options)
+
+
+@pytest.mark.slow
+def test_each_model_is_advised_alone_and_all_are_measured_together(advice):
+    assert set(advice.best) == set(advice.advices) == {"det", "rec"}
+    table = advice.summary
+    assert list(table["judgement"]).count("best") == 1
+    assert table["ratio"][0] == 1.0
+    first = advice.combinations[0]
+    assert {n: c.row.label for n, c in first.chosen.items()} == {
+        name: alone.chosen.row.label for name, alone in advice.advices.items()
+    }
+    assert table["n_turns"][0] >= 3
+    for combination in advice.combinations:
+        for turn in combination.turns_us:
+            assert turn.keys() == {"det", "rec"}
+            assert min(turn.values()) > 0
+    assert advice.verdict.startswith("Deploy det: ")
+    assert "all at work at once" in advice.verdict
+
+
+class GivenLevels(pipeline.PipelineRace):
+    """A race whose turns take what is given, one list a combination, the first the reference."""
+
+    def __init__(self, *levels_us: list[float]):
+        super().__init__([pipeline.Combination({}) for _ in levels_us], "latency", 0, ov.Core())
+        self.levels_us = [iter(levels) for levels in levels_us]
+
+    def _turn(self, index: int) -> None:
+        combination = self.combinations[index]
+        turns = (*combination.turns_us, {"det": next(self.levels_us[index])})
+        self.combinations[index] = replace(combination, turns_us=turns)
+
+    def n_turns(self) -> list[int]:
+        return [len(combination.turns_us) for combination in self.combinations]
+
+
+def wavering(level_us: float) -> list[float]:
+    return [level_us * (1.0 + 0.001 * (n % 3)) for n in range(30)]
+
+
+def test_what_was_dropped_while_the_machine_was_faster_is_not_the_best():
+    fast, slow = wavering(10_000.0), wavering(12_500.0)
+    race = GivenLevels(
+        [2.0 * level for level in (*fast[:3], *slow[3:])],
+        [*fast[:3], *slow[3:]],
+        [1.1 * level for level in fast],
+        [1.001 * level for level in (*fast[:3], *slow[3:])],  # else the race would be over
+    )
+    race.run(Stopwatch.start(None))
+    assert race.n_turns() == [30, 30, 3, 30]
+    assert [c.judgement for c in race.judged()] == ["slower", "best", "slower", "as fast"]
+
+
+def test_the_reference_is_the_best_unless_another_is_more_than_one_percent_faster():
+    for share, judgements in ((0.995, ["best", "as fast"]), (0.9, ["slower", "best"])):
+        race = GivenLevels(wavering(10_000.0), wavering(share * 10_000.0))
+        race.run(Stopwatch.start(None))
+        assert [c.judgement for c in race.judged()] == judgements
+
+
+def test_a_race_ends_when_the_reference_is_left_or_one_other_that_is_known_well():
+    reference, slower, faster = (wavering(level) for level in (10_000.0, 20_000.0, 8_000.0))
+    race = GivenLevels(reference, slower)
+    race.run(Stopwatch.start(None))
+    assert race.n_turns() == [3, 3]
+    race = GivenLevels(reference, slower, faster)
+    race.run(Stopwatch.start(None))
+    n_reference, n_slower, n_faster = race.n_turns()
+    assert n_slower == 3 < n_reference == n_faster < 30
+
+
+def test_without_a_budget_left_the_reference_is_measured_nevertheless():
+    race = GivenLevels(wavering(10.0), wavering(9.0))
+    race.run(Stopwatch(1e-9, 0.0))
+    assert race.n_turns() == [3, 0]
+    assert [c.judgement for c in race.judged()] == ["best", "not measured"]
+
+
+def test_latency_is_the_sum_and_throughput_the_slowest():
+    turns = ({"a": 3.0, "b": 5.0}, {"a": 4.0, "b": 2.0})
+    combination = pipeline.Combination({}, turns)
+    assert combination.levels_us("latency") == [8.0, 6.0]
+    assert combination.levels_us("throughput") == [5.0, 4.0]
+
+
+def by_hand(core: ov.Core | None = None, /, **us_of: float) -> Advice:
+    """Make an advice of one model on each of some devices alone, the first one best."""
+    hl.emulate("PIPEMEM")
+    model = bind("digits_inception", core or shared_core())
+    candidates = tuple(
+        Judged(
+            row=measured_row(device, small_profile(), us / 100.0),
+            placement=hl.Placement(
+                hl.Affinity.uniform(model.model, device, core=core), direct=True
+            ),
+            bound=model,
+            stage="final",
+            judgement="slower" if number else "best",
+        )
+        for number, (device, us) in enumerate(us_of.items())
+    )
+    return Advice(candidates[0].placement, "", candidates, (), "hetero", small_sweep())
+
+
+def test_what_is_deployed_is_compiled_by_the_core_that_it_was_measured_with(tmp_path):
+    core = ov.Core()
+    hl.emulate("ONLYTHERE", core=core)
+    directory = by_hand(core, ONLYTHERE=300.0).deploy(tmp_path / "deployed")
+    assert (directory / "run.py").is_file()
+
+
+def measured(combination: pipeline.Combination, **turn_us: float) -> pipeline.Combination:
+    return replace(combination, turns_us=(turn_us,) * 3)
+
+
+def sentences(combinations, objective="latency", left_out=None) -> str:
+    race = pipeline.PipelineRace(list(combinations), objective, 0, ov.Core())
+    judged = race.judged()
+    best = next((c for c in judged if c.judgement == "best"), judged[0])
+    return "\n".join(pipeline.pipeline_verdict(judged, best, left_out or {}, race))
+
+
+def test_memory_is_that_of_all_models_together_and_the_first_that_fits_is_said_to_be_that():
+    advices = dict.fromkeys("ab", by_hand(CPU=10.0, PIPEMEM=30.0))
+    each = advices["a"].chosen.bound.graph.weight_bytes
+    # Each fits a device alone, the two together do not fit one.
+    limit: dict[str, int | str] = {"CPU": each, "PIPEMEM": each}
+    found, left_out = pipeline.possible_combinations(advices, "latency", limit)
+    assert [c.label for c in found] == ["a: CPU, b: PIPEMEM", "a: PIPEMEM, b: CPU"]
+    assert list(left_out) == ["a: CPU, b: CPU", "a: PIPEMEM, b: PIPEMEM"]
+    pool: dict[Any, int] = {("PIPEMEM", "CPU"): 2 * each - 1}
+    with pytest.raises(PlanError, match="CPU and PIPEMEM would hold .* more than the limit of"):
+        pipeline.possible_combinations(advices, "latency", pool)
+    first, second = found
+    said = sentences([measured(first, a=10.0, b=30.0), second], left_out=left_out)
+    assert "That is also the first that keeps to memory_limit=." in said
+    assert "best for each" not in said
+    said = sentences([measured(first, a=10.0, b=30.0), measured(second, a=1.0, b=3.0)])
+    assert "That is 0.100 of the time" in said
+    assert "of the first that keeps to memory_limit= (a: CPU, b: PIPEMEM)." in said
+    assert f"{first.label} is the first that keeps to memory_limit=." in sentences(found)
+    (free, *_), _ = pipeline.possible_combinations(advices, "latency", {})
+    said = sentences([measured(free, a=20.0, b=20.0)])
+    assert "That is also what is best for each model alone." in said
+    with pytest.raises(PlanError, match="No combination keeps to memory_limit="):
+        pipeline.possible_combinations(advices, "latency", {"CPU": each - 1, "PIPEMEM": each - 1})
+
+
+def pipeline_advice(objective: str, **advices: Advice) -> PipelineAdvice:
+    first, *others = pipeline.possible_combinations(advices, objective, {})[0]
+    combinations = (measured(first, **dict.fromkeys(advices, 20.0)), *others)
+    best = {name: candidate.placement for name, candidate in first.chosen.items()}
+    return PipelineAdvice(best, "", advices, combinations, (), objective, ASSUMED_NOISE)
+
+
+def test_what_compiles_differ_by_decides_between_combinations():
+    advices = dict.fromkeys("ab", by_hand(CPU=10_000.0, PIPEMEM=10_000.0))
+    first, second, *_ = pipeline.possible_combinations(advices, "latency", {})[0]
+    slow, quick = measured(first, a=10_300.0, b=10_300.0), measured(second, a=1e4, b=1e4)
+    race = pipeline.PipelineRace([quick, slow], "latency", 0, ov.Core())
+    assert [c.judgement for c in race.judged()] == ["best", "slower"]
+    race.noise = Noise(0.05, 0.0, 12)
+    assert [c.judgement for c in race.judged()] == ["best", "as fast"]
+
+
+def test_what_was_not_measured_is_missing_in_the_summary():
+    table = pipeline_advice("latency", det=by_hand(CPU=10.0, PIPEMEM=30.0)).summary
+    assert list(table["n_turns"]) == [3, 0]
+    missing = ["det_together_us", "median_us", "ratio", "ratio_ci95_low", "ratio_ci95_high"]
+    assert list(table[missing].notna().all(axis=1)) == [True, False]
+    assert list(table[missing].isna().all(axis=1)) == [False, True]
+    assert list(table["det_alone_us"].round(2)) == [10.25, 30.75]
+
+
+def test_a_time_with_several_requests_in_flight_is_not_set_beside_that_of_one():
+    alone = by_hand(CPU=10.0)
+    (candidate,) = alone.candidates
+    in_flight = replace(candidate, row=replace(candidate.row, requests=4))
+    made = pipeline_advice("throughput", det=replace(alone, candidates=(in_flight,)))
+    assert "det_alone_us" not in made.summary
+    said = sentences(made.combinations, "throughput")
+    assert "one request of each model at a time" in said
+    assert "Beside the others: det 20 µs." in said
+
+
+def together(advices, watch: Stopwatch) -> PipelineAdvice:
+    options: dict[str, Any] = {"objective": "latency", "memory_limit": {}, "progress": False}
+    return pipeline.advise_together(advices, watch=watch, seed=0, core=shared_core(), **options)
+
+
+def test_after_ctrl_c_in_the_last_model_nothing_is_measured_together():
+    alone = by_hand(CPU=10.0, PIPEMEM=30.0)
+    advices = {"det": alone, "rec": replace(alone, interrupted=True)}
+    made = together(advices, Stopwatch.start(None))
+    assert made.interrupted
+    assert not any(c.turns_us for c in made.combinations)
+    assert made.best == dict.fromkeys(advices, alone.best)
+    says, ends = made.verdict.splitlines()
+    assert says.endswith("det: CPU, rec: CPU is what is best for each model alone.")
+    assert ends.startswith("Ctrl-C ended it")
+
+
+def test_the_models_together_get_what_is_left_of_the_budget():
+    advices = {"det": by_hand(CPU=10.0, PIPEMEM=30.0)}
+    made = together(advices, Stopwatch(budget_s=1e-9, started=0.0))
+    assert [len(c.turns_us) for c in made.combinations] == [3, 0]
+    assert made.best == {"det": advices["det"].best}
+    assert not made.interrupted
+
+
+def test_a_model_of_which_nothing_usable_was_measured_is_named():
+    alone = by_hand(CPU=10.0)
+    unusable = replace(alone, verdict="Nothing usable was measured.", candidates=())
+    with pytest.raises(MeasurementError, match="measured of rec alone. Nothing usable was"):
+        together({"det": alone, "rec": unusable}, Stopwatch.start(None))
+
+
+def test_without_a_measurement_there_is_nothing_to_deploy(tmp_path):
+    made = pipeline_advice("latency", det=by_hand(CPU=10.0))
+    unmeasured = replace(made, combinations=(replace(made.combinations[0], turns_us=()),))
+    with pytest.raises(MeasurementError, match="Nothing was measured together"):
+        unmeasured.deploy(tmp_path / "deploy")
+    assert not (tmp_path / "deploy").exists()
+
+
+@pytest.mark.slow
+def test_deploy_writes_each_model_with_its_contract(advice, tmp_path):
+    target = advice.deploy(tmp_path / "deploy")
+    assert sorted(path.name for path in target.iterdir()) == ["det", "rec"]
+    assert hl.verify(target / "rec", turns=3, slower=1e6).ok
+
+
+@pytest.mark.slow
+def test_the_page(advice, tmp_path):
+    hl.views.page(advice, tmp_path / "page.html")
+    assert "What to deploy: det, rec together" in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.slow
+def test_what_is_slower_beyond_the_intervals_is_said_so(advice):
+    first, *_ = advice.combinations
+    turns = [{"det": 10.0 + 0.01 * n, "rec": 1.0} for n in range(8)]
+    slow = [{"det": 20.0 + 0.01 * n, "rec": 1.0} for n in range(8)]
+    race = pipeline.PipelineRace([], "latency", 0, ov.Core())
+    race.combinations = [
+        replace(first, turns_us=tuple(slow)),
+        replace(first, turns_us=tuple(turns)),
+        replace(first, turns_us=()),
+    ]
+    assert [c.judgement for c in race.judged()] == ["slower", "best", "not measured"]
+
+
+def test_a_turn_side_by_side_measures_every_model_while_all_run():
+    requests = []
+    for name in ("digits_inception", "digits_inception"):
+        compiled = hl.compile(name, "CPU")
+        requests.append(compiled.new_request(generate_inputs(compiled.placed.bound)))
+    samples = run_side_by_side_turn(requests, timed=5)
+    assert all(len(mine) >= 5 for mine in samples)
+
+
+@pytest.mark.parametrize(
+    ("models", "changes", "says"),
+    [
+        ({}, {}, "needs a model"),
+        ({"../x": "digits_inception"}, {}, "is no name of a model"),
+        ({"ratio": "digits_inception"}, {}, "'ratio' is no name of a model of this pipeline"),
+        (
+            dict.fromkeys(("a", "a_alone_us"), "digits_inception"),
+            {},
+            "'a_alone_us' is no name of a model of this pipeline",
+        ),
+        ({"a": "digits_inception"}, {"data": []}, "data= is for one model"),
+    ],
+)
+def test_what_cannot_be_asked(models, changes, says):
+    with pytest.raises(ArgumentError, match=says):
+        hl.advise(models, ["CPU"], progress=False, **changes)

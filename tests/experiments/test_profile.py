@@ -1,0 +1,551 @@
+from __future__ import annotations
+
+import csv
+import os
+import re
+import signal
+import sys
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import pytest
+from counting_core import F32, CountingCore, core_with_acc, in_f32
+from openvino import opset13 as op
+from random_models import random_affinity, random_model
+from small_models import (
+    NASTY_NAMES,
+    chain,
+    compressed,
+    convolutions,
+    diamond,
+    dynamic,
+    embedding,
+    odd_ends,
+    stateful,
+    two_parts,
+)
+
+import hetero_lab as hl
+from hetero_lab.backend.core import shared_core
+from hetero_lab.backend.devices import precisions
+from hetero_lab.errors import (
+    AffinityError,
+    ArgumentError,
+    DeviceError,
+    HeteroLabWarning,
+    InferenceError,
+    InputError,
+    ModelError,
+    OutputPathError,
+    PropertyError,
+)
+from hetero_lab.experiments.profile import measure
+from hetero_lab.experiments.results.profile import tables
+from hetero_lab.model.read import prepare
+from hetero_lab.runtime import timing
+from hetero_lab.tables import read_csv
+
+QUICK = {"iterations": 20, "warmup": 0, "progress": False}
+TABLES = [
+    "summary", "latency", "subgraphs", "counters", "boundaries", "placement", "agreement",
+    "transitions",
+]  # fmt: skip
+
+
+def profile(model, placement, core, **more) -> hl.types.Profile:
+    return hl.profile(model, placement, core=core, **{**QUICK, **more})
+
+
+def split_of(model, core, **elsewhere) -> hl.Placement:
+    return in_f32(
+        hl.Affinity.uniform(model, "CPU", core=core).fix(ops=elsewhere, core=core), "mine"
+    )
+
+
+@pytest.fixture(scope="module")
+def measured(core) -> hl.types.Profile:
+    model = convolutions()
+    return profile(model, split_of(model, core, softmax="ACC"), core, iterations=25)
+
+
+# -- what a profile says -----------------------------------------------------------------------
+
+
+def test_the_whole_picture(measured):
+    assert measured.label == "mine"
+    assert measured.as_predicted
+    assert measured.partition.observed
+    assert [s.device for s in measured.partition.subgraphs] == ["CPU", "ACC", "CPU"]
+    assert [len(turn) for turn in measured.latency.turns] == [10, 15]
+    low, high = measured.latency.ci95_us
+    assert low <= measured.latency.median_us <= high
+    assert measured.compile_ms > 0
+    assert measured.first_inference_ms > 0
+    assert measured.peak_rss_bytes > 10_000_000
+    assert not measured.interrupted
+    assert [a.verdict for a in measured.agreement] == ["equal"]
+    answer = repr(measured).splitlines()
+    assert answer[0].startswith("convolutions takes ")
+    assert answer[0].endswith(" µs on mine; outputs equal to the reference.")
+    assert len(answer) <= 15
+    assert dict(measured.environment.emulated) == {"ACC": "CPU"}
+    assert measured.environment.openvino_version == ov.get_version()
+
+
+def test_tables(measured):
+    tables = measured.tables
+    assert list(tables) == TABLES
+    summary = tables["summary"].iloc[0]
+    assert len(tables["summary"]) == 1
+    assert summary["label"] == "mine"
+    assert summary["status"] == "ok"
+    assert summary["verdict"] == "equal"
+    assert summary["emulated"] == "ACC"
+    assert (summary["n_ops"], summary["n_subgraphs"], summary["n_boundaries"]) == (7, 3, 2)
+    assert summary["boundary_bytes"] == 2 * 8 * 32 * 32 * 4
+    assert summary["median_us"] == measured.latency.median_us
+    assert summary["n_samples"] == 25
+    assert summary["rest_us"] >= 0
+    assert tables["latency"]["latency_us"].tolist() == measured.latency.samples_us.tolist()
+    assert tables["latency"]["turn"].tolist() == [0] * 10 + [1] * 15
+    subgraphs = tables["subgraphs"]
+    assert subgraphs["device"].tolist() == ["CPU", "ACC", "CPU"]
+    assert subgraphs["emulated"].tolist() == [False, True, False]
+    assert subgraphs["n_ops"].tolist() == [3, 1, 3]
+    assert subgraphs["ops"].tolist()[0].split("\n") == ["conv1", "bias1", "relu1"]
+    counted = sum(row.real_time_us for row in measured.counters if row.kind in ("op", "other"))
+    assert subgraphs["ops_us"].sum() == pytest.approx(counted)
+    boundaries = tables["boundaries"]
+    assert boundaries["tensor"].tolist() == ["relu1", "softmax"]
+    assert boundaries["n_bytes"].tolist() == [32768, 32768]
+    assert boundaries["shape"].tolist() == ["1x8x32x32"] * 2
+    assert boundaries["source_device"].tolist() == ["CPU", "ACC"]
+    placement = tables["placement"].set_index("op")
+    assert placement["device"].to_dict()["softmax"] == "ACC"
+    assert placement.loc["bias1", "fused_with"] == "conv1"
+    assert placement.loc["bias1", "time_us"] == 0
+    assert placement.loc["conv1", "time_us"] > 0
+    assert placement.loc["conv1", "precision"] == "f32"
+    assert len(tables["counters"]) == len(measured.counters)
+    for name, frame in tables.items():
+        for column in frame.columns:
+            is_time = re.search(r"(time|latency|median|compile|inference)(?!.*_(us|ms)$)", column)
+            assert not is_time or column in ("first_inference_ms", "counters_exceed_latency"), (
+                f"{name}.{column} has no unit"
+            )
+
+
+def test_the_report_has_the_form_of_the_samples(measured):
+    lines = measured.report().splitlines()
+    assert lines[2] == "Placement:  6 ops on CPU, 1 op on ACC (emulated on CPU)"
+    assert lines[3] == "Partition:  3 subgraphs, 2 boundaries, 65.5 KB (observed)"
+    assert lines[4].startswith("Slowest:    ")
+    assert lines[5].startswith("Boundaries: relu1 CPU → ACC 32.8 KB; softmax ACC → CPU 32.8 KB")
+    start = lines.index("Performance counts for 0-th infer request")
+    rows = lines[start + 1 : -2]
+    assert len(rows) == len(measured.counters)
+    form = re.compile(
+        r"^subgraph\d+: .{1,30} +(EXECUTED|NOT_RUN) +layerType: \S+ +execType: \S+ +"
+        r"realTime \(ms\): [\d.]+ +cpuTime \(ms\): [\d.]+ *$"
+    )
+    for row in rows:
+        assert form.match(row), row
+    total = sum(row.real_time_us for row in measured.counters) / 1e3
+    assert lines[-2] == f"Total time:     {total:.3f} milliseconds"
+    assert lines[-1].startswith("Total CPU time: ")
+
+
+def test_a_single_device_needs_no_hetero(core):
+    result = profile(convolutions(), "CPU", core)
+    assert result.partition.n_subgraphs == 1
+    assert result.tables["boundaries"].empty
+    assert "subgraph0:" not in result.report()
+    assert result.label == "CPU"
+
+
+def test_counters_and_reference_can_be_left_out(own_core):
+    model = convolutions(8)
+    before = own_core.n_compiled
+    result = profile(model, "HETERO:ACC,CPU", own_core, counters=False, reference=False)
+    assert own_core.n_compiled - before == 1
+    assert result.counters == ()
+    assert result.agreement == ()
+    summary = result.tables["summary"].iloc[0]
+    assert summary["verdict"] == "not compared"
+    # A hole is a hole, not a zero.
+    for column in ("ops_us", "reorders_us", "rest_us", "max_relative_error"):
+        assert summary[column] is None or np.isnan(summary[column])
+    assert result.tables["placement"]["time_us"].isna().all()
+    assert result.tables["subgraphs"]["ops_us"].isna().all()
+    assert result.tables["counters"].empty
+    assert len(result.tables["counters"].columns) > 5
+    assert "Performance counts" not in result.report()
+
+
+def test_the_latency_is_measured_without_counters(own_core):
+    # One compile to time, one to count, one for the reference.
+    profile(convolutions(9), "HETERO:ACC,CPU", own_core)
+    assert [config.get("PERF_COUNT", False) for config in own_core.configs] == [False, True, False]
+
+
+def test_a_model_too_quick_to_count_has_no_counters_and_a_warning(core):
+    for _ in range(5):  # on a busy machine even a relu may take a microsecond
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always", HeteroLabWarning)
+            result = profile(chain("r"), "CPU", core)
+        if result.counters == ():
+            break
+    assert any("returned no counters" in str(warning.message) for warning in said)
+    assert result.counters == ()
+    assert result.tables["summary"]["ops_us"].isna().all()
+
+
+def test_shared_weights_are_read_right_both_ways_round(core):
+    # The CPU plugin computes wrongly with one decompressed weight that two matmuls use, one of
+    # them transposed. Prepared, each has its own, and is right on one device as well.
+    x = op.parameter([1, 16], np.float32, name="x")
+    values = np.random.default_rng(0).random((16, 16)).astype(np.float16)
+    wide = op.convert(op.constant(values, name="w"), "f32", name="wide")
+    plain = op.matmul(x, wide, False, False, name="plain")
+    turned = op.matmul(op.relu(x, name="relu"), wide, False, True, name="turned")
+    outputs = [op.result(plain, name="p"), op.result(turned, name="t")]
+    model = ov.Model(outputs, [x], "both_ways_round")
+    result = profile(model, split_of(model, core, plain="ACC"), core, counters=False)
+    assert [a.verdict for a in result.agreement] == ["equal", "equal"]
+    compiled = hl.compile(model, in_f32(hl.Affinity.uniform(model, "CPU", core=core)), core=core)
+    given = np.random.default_rng(1).random((1, 16), np.float32)
+    found = compiled([given])
+    np.testing.assert_allclose(found["p"], given @ values.astype(np.float32), rtol=1e-5)
+    np.testing.assert_allclose(found["t"], given @ values.T.astype(np.float32), rtol=1e-5)
+
+
+def test_a_difference_that_is_no_rounding_is_said_aloud(core):
+    result = profile(convolutions(), "ACC", core, counters=False)
+    (agreement,) = result.agreement
+    wrong = replace(agreement, verdict="different", relative_error=0.5)
+    (problem,) = measure._problems(replace(result, agreement=(wrong,)))
+    assert f"Output {agreement.output!r} differs" in problem
+    assert "by 0.5 (relative), more than f32 explains" in problem
+    assert "hetero_lab.find_wrong(model, placement) finds the ops to blame." in problem
+
+
+def test_precision_of_the_device_tells_rounding_from_wrongness():
+    low = precisions("CPU", core=shared_core())[0]
+    core = core_with_acc(properties={"INFERENCE_PRECISION_HINT": low})
+    result = profile(convolutions(), "ACC", core)
+    assert result.agreement[0].verdict in ("equal", "rounding")
+    executed = {row.precision for row in result.counters if row.kind == "op"}
+    assert result.agreement[0].precision in executed | {"f32"}
+
+
+@pytest.mark.parametrize("seed", [0, 1, 7, 9, 86])
+def test_random_graphs_are_profiled(core, seed):
+    prepared = prepare(random_model(seed))
+    affinity = random_affinity(prepared.graph, ["ACC", "CPU"], seed)
+    result = profile(prepared, in_f32(affinity), core, reference=True, counters=False)
+    assert result.as_predicted
+    assert {a.verdict for a in result.agreement} == {"equal"}
+    assert result.affinity == affinity
+    ops = "\n".join(filter(None, result.tables["subgraphs"]["ops"])).split("\n")
+    assert sorted(ops) == sorted(result.tables["placement"]["op"])
+
+
+@pytest.mark.parametrize(
+    "model", [odd_ends(), stateful(), embedding(), compressed(ov.Type.i8), two_parts()],
+    ids=lambda model: model.get_friendly_name(),
+)  # fmt: skip
+def test_odd_models_are_profiled(core, model):
+    automatic = in_f32(hl.Affinity.automatic(model, "HETERO:ACC,CPU", core=core))
+    # A stateful model has another state after the timing than the reference after one inference.
+    reference = model.get_friendly_name() != "stateful"
+    result = profile(model, automatic, core, counters=False, reference=reference)
+    assert {a.verdict for a in result.agreement} <= {"equal"}
+    assert result._repr_html_()
+
+
+# -- how it is asked for -----------------------------------------------------------------------
+
+
+def test_inputs_in_every_form(core, tmp_path):
+    x = np.linspace(-1, 1, 8, dtype=np.float32).reshape(1, 8)
+    np.savez(tmp_path / "in.npz", x=x)
+    for inputs in (
+        x,
+        [x],
+        {"x": x},
+        lambda: {"x": x},
+        tmp_path / "in.npz",
+        str(tmp_path / "in.npz"),
+    ):
+        result = profile(diamond(), "CPU", core, inputs=inputs, counters=False)
+        assert result.agreement[0].verdict in ("equal", "rounding")
+
+
+def test_a_budget_instead_of_a_number(core):
+    result = profile(
+        diamond(), "CPU", core, iterations=None, budget_s=1e-6, counters=False, reference=False
+    )
+    assert [len(turn) for turn in result.latency.turns] == [10]
+
+
+def test_a_hundred_iterations_unless_told(core):
+    result = hl.profile(diamond(), "CPU", warmup=0, counters=False, progress=False, core=core)
+    assert len(result.latency) == 100
+
+
+def test_every_form_of_a_model(core, tmp_path):
+    model = diamond()
+    ov.save_model(model, tmp_path / "m.xml", compress_to_fp16=False)
+    found = {
+        profile(source, "CPU", core, counters=False, reference=False).model_fingerprint
+        for source in (
+            model,
+            hl.load(model),
+            prepare(model),
+            tmp_path / "m.xml",
+            str(tmp_path / "m.xml"),
+        )
+    }
+    assert len(found) == 1
+
+
+def test_an_interrupt_keeps_what_is_there(core, monkeypatch):
+    turns, run_turn = [], timing.run_turn
+
+    def interrupted_turn(*arguments, **options):
+        turns.append(run_turn(*arguments, **options))
+        if len(turns) == 4:
+            signal.raise_signal(signal.SIGINT)
+        return turns[-1]
+
+    monkeypatch.setattr(timing, "run_turn", interrupted_turn)
+    said = r"Interrupted after \d+ inferences; they are kept"
+    with pytest.warns(HeteroLabWarning, match=said), pytest.raises(KeyboardInterrupt):
+        profile(diamond(), "CPU", core, iterations=10**9, counters=False)
+    result = hl.last_interrupted()
+    assert result.interrupted
+    assert len(result.latency) >= 10
+    assert result.tables["summary"]["status"].tolist() == ["interrupted"]
+    assert "was interrupted" in result.report()
+    assert result.agreement[0].verdict in ("equal", "rounding")
+
+
+# -- bad input ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def narrow() -> CountingCore:
+    return core_with_acc(unsupported={"Sigmoid"})
+
+
+MODEL = hl.load(diamond())
+GOOD = np.ones((1, 8), np.float32)
+
+
+def call(**changed):
+    def run(core):
+        arguments = {"model": MODEL, "placement": "HETERO:ACC,CPU", "progress": False, **changed}
+        for key, value in arguments.items():
+            if key == "placement" and callable(value):
+                arguments[key] = value(core)
+        return hl.profile(**arguments, core=core)
+
+    return run
+
+
+def with_properties(properties):
+    return lambda core: hl.Placement(
+        hl.Affinity.uniform(MODEL, "CPU", core=core), device_properties=properties
+    )
+
+
+BAD = {
+    "unknown device": (call(placement="XPU"), DeviceError, ["'XPU'", "ACC, CPU", "emulate()"]),
+    "wrong case": (call(placement="cpu"), DeviceError, ["'cpu'", "Did you mean 'CPU'"]),
+    "wrong case of HETERO": (call(placement="hetero:CPU"), DeviceError, ["'hetero:CPU'"]),
+    "bare HETERO": (call(placement="HETERO"), DeviceError, ["names no device", "'HETERO:GPU,CPU'"]),
+    "empty priorities": (call(placement="HETERO:"), DeviceError, ["'HETERO:' names no device"]),
+    "empty place": (call(placement="HETERO:ACC,"), DeviceError, ["empty place", "in order"]),
+    "device twice": (call(placement="HETERO:CPU,CPU"), DeviceError, ["names 'CPU' twice"]),
+    "no HETERO": (call(placement="ACC,CPU"), DeviceError, ["'HETERO:ACC,CPU'"]),
+    "unsupported op": (
+        call(placement="ACC"), DeviceError, ["ACC does not support", "'left (Sigmoid)'", "fix("],
+    ),
+    "unknown property": (
+        call(placement=with_properties({"CPU": {"INFERENCE_PRECISION": "f32"}})),
+        PropertyError, ["'INFERENCE_PRECISION'", "CPU", "'INFERENCE_PRECISION_HINT'"],
+    ),
+    "value of the wrong type": (
+        call(placement=with_properties({"CPU": {"INFERENCE_NUM_THREADS": "two"}})),
+        PropertyError, ["'two'", "INFERENCE_NUM_THREADS of CPU"],
+    ),
+    "properties of an absent device": (
+        call(placement=with_properties({"GPU": F32})), DeviceError, ["'GPU'", "ACC, CPU"],
+    ),
+    "fix that matches no op": (
+        call(placement=lambda core: hl.Affinity.uniform(MODEL, "CPU", core=core).fix(
+            patterns={"^block": "ACC"}, core=core)),
+        AffinityError, ["'^block'", "matches no op", "'left'"],
+    ),
+    "affinity of another model": (
+        call(placement=lambda core: hl.Affinity.uniform(chain("r"), "CPU", core=core)),
+        AffinityError, ["another model", "'r'", "Affinity.automatic("],
+    ),
+    "no placement": (call(placement=5), ArgumentError, ["not int", "'HETERO:GPU,CPU'"]),
+    "dynamic shape": (
+        call(model=dynamic(-1, -1)), ModelError, ["dynamic inputs", "'x ", 'shapes={"x": ['],
+    ),
+    "missing file": (call(model="missing.xml"), ModelError, ["'missing.xml' does not exist"]),
+    "corrupt file": (call(model=__file__), ModelError, [os.path.basename(__file__), ".onnx"]),
+    "no model": (call(model=5), ModelError, ["not int", "openvino.Model"]),
+    "input of the wrong shape": (
+        call(inputs=[GOOD[0]]), InputError, ["'x'", "[1, 8]", "[8]"],
+    ),
+    "input of the wrong type": (
+        call(inputs=[GOOD.astype(float)]), InputError, ["'x'", "float64", "astype('float32')"],
+    ),
+    "input of the wrong name": (call(inputs={"z": GOOD}), InputError, ["'z'", "'x'"]),
+    "too many inputs": (call(inputs=[GOOD, GOOD]), InputError, ["has 1 inputs ('x')", "2 were"]),
+    "inputs of another kind": (call(inputs=5), InputError, ["not int", ".npz"]),
+    "missing inputs file": (call(inputs="gone.npz"), InputError, ["'gone.npz'"]),
+    "no iterations": (call(iterations=0), ArgumentError, ["iterations=", "at least 1", "0"]),
+    "negative iterations": (call(iterations=-5), ArgumentError, ["iterations=", "-5"]),
+    "iterations of text": (call(iterations="10"), ArgumentError, ["iterations=", "'10'"]),
+    "iterations true": (call(iterations=True), ArgumentError, ["iterations=", "True"]),
+    "half an iteration": (call(iterations=1.5), ArgumentError, ["iterations=", "1.5"]),
+    "negative warm-up": (call(warmup=-1), ArgumentError, ["warmup=", "at least 0"]),
+    "no budget": (call(budget_s=0), ArgumentError, ["more than 0 seconds"]),
+    "budget of text": (call(budget_s="1"), ArgumentError, ["more than 0 seconds", "'1'"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_named_and_nothing_is_compiled(narrow, name):
+    run, kind, says = BAD[name]
+    before = narrow.n_compiled
+    with pytest.raises(kind) as caught:
+        run(narrow)
+    for part in says:
+        assert part in str(caught.value), str(caught.value)
+    assert isinstance(caught.value, ValueError)
+    assert narrow.n_compiled == before
+
+
+def test_bare_hetero_with_priorities_of_the_core(own_core):
+    own_core.set_property("HETERO", {"MULTI_DEVICE_PRIORITIES": "ACC,CPU"})
+    result = profile(convolutions(8), "HETERO", own_core)
+    assert result.label == "HETERO:ACC,CPU"
+    assert {s.device for s in result.partition.subgraphs} == {"ACC"}
+
+
+# -- files -------------------------------------------------------------------------------------
+
+
+def test_the_summary_as_csv(measured, tmp_path):
+    measured.to_csv(tmp_path / "one.csv")
+    (row,) = read_csv(tmp_path / "one.csv").to_dict("records")
+    expected = measured.tables["summary"].iloc[0]
+    assert list(row) == list(expected.index)
+    for column in ("label", "median_us", "n_subgraphs", "boundary_bytes", "verdict"):
+        assert row[column] == expected[column]
+
+
+def test_no_value_of_a_summary_is_left_out_of_its_table(measured):
+    assert set(tables.summary_row(measured)) == set(tables.SUMMARY_COLUMNS)
+
+
+def test_places_that_cannot_be_written(measured, tmp_path):
+    (tmp_path / "file").write_text("old")
+    places = [tmp_path / "file" / "below"]
+    if sys.platform == "linux":
+        places.append(Path("/proc/hetero_lab_test"))
+    for place in places:
+        with pytest.raises(OutputPathError) as caught:
+            measured.export(place)
+        assert place.name in str(caught.value)
+        with pytest.raises(OutputPathError):
+            measured.to_csv(place / "t.csv")
+    with pytest.raises(OutputPathError, match="cannot be made"):
+        measured.export(tmp_path / "file")
+    with pytest.raises(OutputPathError, match="is a directory; name a file"):
+        measured.to_csv(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert (tmp_path / "file").read_text() == "old"
+
+
+# -- any name ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def nasty(core) -> hl.types.Profile:
+    model = chain(*NASTY_NAMES, size=100_000)
+    model.set_friendly_name('<script>alert("m")</script>\n=1+1')
+    model.outputs[0].set_names({"<b>out</b>\n"})
+    elsewhere = dict.fromkeys(NASTY_NAMES[::2], "ACC")
+    affinity = hl.Affinity.uniform(model, "CPU", core=core).fix(ops=elsewhere, core=core)
+    return profile(model, in_f32(affinity, '=label<script>"\r\n'), core, iterations=10)
+
+
+def test_any_name_is_in_every_table(nasty):
+    tables = nasty.tables
+    names = list(NASTY_NAMES)
+    assert tables["placement"]["op"].tolist() == names
+    # Each op is a subgraph of its own; a name with a newline is the only one in its cell.
+    assert tables["subgraphs"]["ops"].tolist() == names
+    assert tables["boundaries"]["tensor"].tolist() == names[:-1]
+    counted = tables["counters"]
+    assert counted[counted["kind"] == "op"]["op"].tolist() == names
+    assert tables["summary"]["label"].tolist() == ['=label<script>"\r\n']
+    assert tables["agreement"]["output"].tolist() == ["<b>out</b>\n"]
+    assert tables["agreement"]["verdict"].tolist() == ["equal"]
+
+
+def test_any_name_comes_back_from_files(nasty, tmp_path):
+    nasty.export(tmp_path)
+    for name, frame in nasty.tables.items():
+        back = read_csv(tmp_path / f"{name}.csv")
+        assert back.pop("schema_version").tolist() == [1] * len(frame)
+        for column in frame.columns:
+            ours, theirs = frame[column], back[column]
+            if ours.dtype.kind in "fiu" or column in ("max_relative_error",):
+                np.testing.assert_array_equal(ours.astype(float), theirs.astype(float))
+            elif column != "as_predicted":
+                assert theirs.astype(str).tolist() == ours.astype(str).tolist(), column
+        with open(tmp_path / f"{name}.csv", encoding="utf-8", newline="") as file:
+            cells = [cell for row in csv.reader(file) for cell in row]
+        assert not [cell for cell in cells if cell.startswith(("=", "+", "@", "\t", "\r"))]
+    back = hl.read_profile(tmp_path)
+    assert back.affinity == nasty.affinity
+    assert back.graph == nasty.graph
+    assert back.report() == nasty.report()
+
+
+def test_any_name_is_harmless_in_the_report(nasty):
+    report = nasty.report()
+    assert all(c.isprintable() or c == "\n" for c in report)
+    lines = report.splitlines()
+    start = lines.index("Performance counts for 0-th infer request")
+    assert len(lines) - start - 3 == len(nasty.counters)
+    assert max(map(len, lines)) < 600
+
+
+def test_any_name_is_escaped_in_html(nasty):
+    for page in (nasty._repr_html_(), nasty.partition._repr_html_(), nasty.affinity._repr_html_()):
+        assert "<script" not in page
+        assert "<b>out" not in page
+    assert "&lt;script&gt;" in nasty._repr_html_()
+    assert len(nasty.partition._repr_html_()) < 40_000
+    assert all(line.isprintable() for line in repr(nasty).split("\n"))
+    assert len(repr(nasty).split("\n")) <= 15
+
+
+@pytest.mark.parametrize("executor", ["hetero", "parallel"])
+def test_what_the_runtime_cannot_run_is_said_of_the_placement(executor):
+    x = ov.opset13.parameter([1, 8], np.float32, name="x")
+    bits = ov.opset13.convert(ov.opset13.relu(x, name="r"), "u1")
+    model = ov.Model([ov.opset13.result(bits, name="out")], [x], "bits")
+    with pytest.raises(InferenceError, match=r"The runtime failed while it ran .*Output tensor"):
+        hl.profile(model, "CPU", executor=executor, iterations=10, progress=False)

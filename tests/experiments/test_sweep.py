@@ -1,0 +1,789 @@
+"""Sweeps on the real runtime, in real workers that really fail."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import pandas as pd
+import psutil
+import pytest
+from openvino import opset13 as op
+
+import hetero_lab as hl
+from hetero_lab import clock
+from hetero_lab.backend.bound import bind
+from hetero_lab.backend.core import shared_core
+from hetero_lab.errors import (
+    AffinityError,
+    ArgumentError,
+    DeviceError,
+    HeteroLabWarning,
+    PropertyError,
+    StoredFileError,
+    StoreError,
+)
+from hetero_lab.experiments.measure.options import Conditions, RunOptions
+from hetero_lab.experiments.measure.records import Turn
+from hetero_lab.experiments.measure.store import read_store
+from hetero_lab.experiments.measure.trial import expand
+from hetero_lab.experiments.measure.variants import by_name
+from hetero_lab.experiments.results.sweep.reading import sweep_from
+from hetero_lab.experiments.session import LocalBench, Session
+from hetero_lab.runtime.timing import Stopwatch
+from hetero_lab.statistics import ASSUMED_NOISE
+from hetero_lab.tables import number, read_csv
+
+ROOT = Path(__file__).parents[2]
+FAULTY = Path(__file__).parent / "measure" / "workers" / "faulty_worker.py"
+F32 = {"ACC": {"INFERENCE_PRECISION_HINT": "f32"}, "CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
+QUICK = {"turns": 2, "budget_s": None, "progress": False}
+
+
+@pytest.fixture(scope="module")
+def model():
+    hl.emulate("ACC", unsupported={"Concat", "MaxPool"})
+    return hl.load("digits_inception")
+
+
+@pytest.fixture(scope="module")
+def placements(model):
+    auto = hl.Affinity.automatic(model, "HETERO:ACC,CPU")
+    fixed = auto.fix(patterns={"^mixed": "CPU"})
+    return [hl.Placement(auto, "auto", F32), hl.Placement(fixed, "fixed", F32)]
+
+
+@pytest.fixture(scope="module")
+def swept(model, placements, tmp_path_factory):
+    store = tmp_path_factory.mktemp("store")
+    return hl.sweep(model, placements, store=store, **QUICK), store
+
+
+def key_of(sweep, label):
+    return next(row.key for row in sweep.rows if row.label == label)
+
+
+def test_every_label_has_a_row_and_the_baseline_is_there(swept):
+    sweep, _ = swept
+    assert list(sweep.summary["label"]) == ["auto", "fixed", "CPU"]
+    assert list(sweep.summary["status"]) == ["ok"] * 3
+    assert list(sweep.summary["baseline"]) == [False, False, True]
+    assert list(sweep.summary["verdict"]) == ["equal"] * 3
+    assert sweep.summary["ratio"].iloc[0] == 1.0
+    # The ratio is that of the paired turns.
+    logs = list(sweep.rows[2].series.log_ratios.values())
+    assert min(logs) <= math.log(sweep.summary["ratio"].iloc[2]) <= max(logs)
+
+
+def test_a_device_that_was_not_compiled_for_may_begin_a_group_of_its_own(model):
+    hl.emulate("APART")
+    bound = bind(model, shared_core())
+    cpu = hl.Affinity.uniform(model, "CPU")
+    one = hl.Placement(cpu, "one thread", {"CPU": {"INFERENCE_NUM_THREADS": 1}}, direct=True)
+    asked = ["CPU", one, "AUTO:APART,CPU", "APART"]
+    groups = []
+    for apart in (False, True):
+        with Session(by_name(bound), Conditions(isolate=False)) as session:
+            trials = expand(session.models, asked, baselines=False)
+            options = RunOptions(turns=2, counters=False, reference=False, apart=apart)
+            made = session.measure(trials, options, Stopwatch.start(None))
+        groups.append([{group for group, _ in row.series.ours} for row in made.rows])
+    together, parted = groups
+    assert together == [{0}, {0}, {0}, {0}]
+    # AUTO may choose APART, which is then not new any more.
+    assert parted == [{0, 1}, {0}, {1}, {1}]
+
+
+def test_rows_have_the_partition_that_was_compiled(swept, model, placements):
+    sweep, _ = swept
+    for placement in placements:
+        predicted = hl.partition(model, placement)
+        observed = sweep.profile(placement.label).partition
+        assert observed.observed
+        assert observed.n_subgraphs == predicted.n_subgraphs
+        assert observed.boundary_bytes == predicted.boundary_bytes
+
+
+def test_a_stored_sweep_reads_back_as_the_same(swept):
+    sweep, store = swept
+    again = hl.read_sweep(store)
+    for name, table in sweep.tables.items():
+        pd.testing.assert_frame_equal(again.tables[name], table)
+    assert again.profile("fixed") == sweep.profile("fixed")
+
+
+def test_csv_and_parquet_read_back(swept, tmp_path):
+    sweep, _ = swept
+    sweep.to_csv(tmp_path / "sweep.csv")
+    csv = read_csv(tmp_path / "sweep.csv")
+    assert list(csv["label"]) == list(sweep.summary["label"])
+    assert list(csv["median_us"]) == pytest.approx(list(sweep.summary["median_us"]))
+    sweep.export(tmp_path / "csv")
+    sweep.export(tmp_path / "parquet", format="parquet")
+    for name, table in sweep.tables.items():
+        assert len(pd.read_parquet(tmp_path / "parquet" / f"{name}.parquet")) == len(table)
+        if len(table):
+            assert len(read_csv(tmp_path / "csv" / f"{name}.csv")) == len(table)
+    with pytest.raises(ArgumentError, match="'csv' or 'parquet'"):
+        sweep.export(tmp_path, format="xlsx")
+
+
+def test_orders_that_lead_to_one_affinity_are_measured_once(model):
+    hl.emulate("TWIN")
+    options = {"counters": False, "isolate": False, **QUICK}
+    sweep = hl.sweep(model, hl.priority_orders(["CPU", "TWIN"]), **options)
+    # All ops are on the first device, so the orders differ; three orders of one device do not.
+    again = hl.sweep(model, ["HETERO:CPU,TWIN", "HETERO:CPU", "HETERO:CPU,ACC"], **options)
+    assert set(sweep.summary["same_as"]) == {""}
+    same = dict(zip(again.summary["label"], again.summary["same_as"], strict=True))
+    assert same["HETERO:CPU"] == "HETERO:CPU,TWIN"
+    assert same["HETERO:CPU,ACC"] == "HETERO:CPU,TWIN"
+    assert again.ranking["labels"].str.contains("HETERO:CPU\n|HETERO:CPU$").any()
+    medians = again.summary.set_index("label")["median_us"]
+    assert medians["HETERO:CPU"] == medians["HETERO:CPU,TWIN"]
+
+
+def test_without_dedupe_each_entry_is_measured_by_itself(model, placements):
+    twice = [placements[1], placements[1]]
+    sweep = hl.sweep(model, twice, dedupe=False, counters=False, isolate=False, **QUICK)
+    assert list(sweep.summary["label"][:2]) == ["fixed", "fixed #2"]
+    assert sweep.rows[0].profile.latency != sweep.rows[1].profile.latency
+
+
+@pytest.mark.slow
+def test_grid_models_and_requests_are_crossed(model):
+    sweep = hl.sweep(
+        {"a": model, "b": model},
+        ["HETERO:CPU"],
+        grid={"CPU.INFERENCE_PRECISION_HINT": ["f32"], "*.NUM_STREAMS": [1, 2], "requests": [1, 2]},
+        counters=False,
+        **QUICK,
+    )
+    asked = sweep.summary[~sweep.summary["baseline"]]
+    assert len(asked) == 2 * 2 * 2
+    assert set(asked["requests"]) == {1, 2}
+    assert set(asked["variant"]) == {"a", "b"}
+    assert (asked["status"] == "ok").all()
+
+
+def test_in_this_process_it_gives_the_same_rows(swept, model, placements):
+    sweep = hl.sweep(model, placements, isolate=False, **QUICK)
+    columns = [
+        "label",
+        "status",
+        "n_subgraphs",
+        "boundary_bytes",
+        "verdict",
+        "baseline",
+        "emulated",
+    ]
+    pd.testing.assert_frame_equal(sweep.summary[columns], swept[0].summary[columns])
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "extra"),
+    [
+        ("signal", "crashed (signal 11)", {}),
+        # Long enough for a turn of the others on any machine.
+        pytest.param("hang", "timed out after 15 s", {"timeout_s": 15.0}, marks=pytest.mark.slow),
+        pytest.param("memory", "out of memory", {"memory_limit": 3 << 30}, marks=pytest.mark.slow),
+    ],
+)
+def test_a_failing_worker_costs_one_row(
+    model, placements, swept, monkeypatch, fault, status, extra
+):
+    monkeypatch.setenv("FAULT", fault)
+    monkeypatch.setenv("FAULT_KEY", key_of(swept[0], "fixed"))
+    sweep = hl.sweep(
+        model,
+        placements,
+        counters=False,
+        workers=hl.Workers(command=[sys.executable, str(FAULTY)], **extra),
+        **QUICK,
+    )
+    statuses = dict(zip(sweep.summary["label"], sweep.summary["status"], strict=True))
+    assert statuses == {"auto": "ok", "fixed": status, "CPU": "ok"}
+    assert "fixed: " + status in str(sweep)
+    assert status in sweep._repr_html_()
+    with pytest.raises(ArgumentError, match="was not measured"):
+        sweep.profile("fixed")
+
+
+def test_a_crash_that_does_not_repeat_is_overcome(model, placements, swept, monkeypatch, tmp_path):
+    monkeypatch.setenv("FAULT", "signal once")
+    monkeypatch.setenv("FAULT_MARK", str(tmp_path / "crashed"))
+    monkeypatch.setenv("FAULT_KEY", key_of(swept[0], "fixed"))
+    summary = faulty(model, placements).summary
+    assert (tmp_path / "crashed").exists()
+    assert list(summary["status"]) == ["ok"] * 2
+
+
+def test_a_child_that_a_crashed_worker_left_holds_up_nobody(
+    model, placements, swept, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("FAULT", "orphan")
+    monkeypatch.setenv("FAULT_MARK", str(tmp_path / "children"))
+    monkeypatch.setenv("FAULT_KEY", key_of(swept[0], "fixed"))
+    try:
+        summary = faulty(model, placements, hl.Workers(timeout_s=3600.0)).summary
+    finally:
+        children = [int(line) for line in (tmp_path / "children").read_text().split()]
+        alive = [child for child in children if psutil.pid_exists(child)]
+        for child in alive:
+            os.kill(child, signal.SIGKILL)
+    assert list(summary["status"]) == ["ok", "crashed (signal 11)"]
+    assert alive == children  # so they held the output all the time
+
+
+@pytest.mark.slow
+def test_what_a_hung_worker_started_ends_with_it(model, placements, swept, monkeypatch, tmp_path):
+    monkeypatch.setenv("FAULT", "family")
+    monkeypatch.setenv("FAULT_MARK", str(tmp_path / "children"))
+    monkeypatch.setenv("FAULT_KEY", key_of(swept[0], "fixed"))
+    summary = faulty(model, placements, hl.Workers(timeout_s=15.0)).summary
+    assert list(summary["status"]) == ["ok", "timed out after 15 s"]
+    (child,) = map(int, (tmp_path / "children").read_text().split())
+    until = time.monotonic() + 60
+    while psutil.pid_exists(child) and psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def test_workers_tell_nobody_that_they_import_the_runtime(model, monkeypatch, tmp_path):
+    said = tmp_path / "said"
+    spy = tmp_path / "sitecustomize.py"
+    spy.write_text(
+        "import sys\n"
+        "from openvino_telemetry.utils.sender import TelemetrySender\n"
+        "def send(self, backend, message):\n"
+        f"    open({str(said)!r}, 'a').write(sys.argv[0] + '\\n')\n"
+        "TelemetrySender.send = send\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))  # where nobody has declined
+    subprocess.run([sys.executable, "-c", "import openvino"], check=True)
+    assert said.read_text().strip() == "-c"  # else this test would see nothing
+    assert list(hl.sweep(model, ["CPU"], counters=False, **QUICK).summary["status"]) == ["ok"]
+    hl.hetero_dumps(model, "HETERO:ACC,CPU")
+    assert said.read_text().strip() == "-c"
+
+
+def faulty(model, placements, workers=None, **options):
+    workers = replace(workers or hl.Workers(), command=[sys.executable, str(FAULTY)])
+    return hl.sweep(
+        model, placements, baselines=False, counters=False, workers=workers, **{**QUICK, **options}
+    )
+
+
+@pytest.mark.slow
+def test_a_reference_that_fails_in_a_later_group_does_not_hold_up_the_rest(
+    model, placements, swept, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("FAULT", "signal later")
+    monkeypatch.setenv("FAULT_MARK", str(tmp_path / "turns"))
+    monkeypatch.setenv("FAULT_AFTER", "2")
+    monkeypatch.setenv("FAULT_KEY", key_of(swept[0], "auto"))
+    third = hl.Placement(hl.Affinity.uniform(model, "CPU"), "third", F32)
+    summary = faulty(model, [*placements, third], hl.Workers(group=2)).summary
+    assert list(summary["status"]) == ["crashed (signal 11)", "ok", "ok"]
+    assert list(summary["n_turns"]) == [2, 2, 2]
+
+
+@pytest.mark.slow
+def test_a_compile_that_does_not_end_costs_one_row(model, placements, swept, monkeypatch):
+    monkeypatch.setenv("FAULT", "endless")
+    monkeypatch.setenv("FAULT_KEY", key_of(swept[0], "auto"))  # the reference itself
+    summary = faulty(model, placements, hl.Workers(compile_timeout_s=15.0)).summary
+    assert list(summary["status"]) == ["timed out after 15 s", "ok"]
+    assert list(summary["n_turns"]) == [0, 2]
+    assert summary["detail"][0] == "Compile"
+
+
+def test_a_device_that_disappears_in_between_costs_one_row(
+    model, placements, swept, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("FAULT", "gone")
+    monkeypatch.setenv("FAULT_AFTER", "3")
+    monkeypatch.setenv("FAULT_KEY", key_of(swept[0], "fixed"))
+    store = tmp_path / "store"
+    summary = faulty(model, placements, turns=5, store=store).summary
+    assert list(summary["status"]) == ["ok", "failed"]
+    assert "CL_INVALID_COMMAND_QUEUE" in summary["detail"][1]
+    assert list(summary["n_turns"]) == [5, 3]  # those before are kept
+    assert list(hl.read_sweep(store).summary["n_turns"]) == [5, 3]
+
+
+@pytest.mark.slow
+def test_a_worker_that_falls_silent_costs_one_row(model, placements, swept, monkeypatch):
+    monkeypatch.setenv("FAULT", "silence")
+    monkeypatch.setenv("FAULT_KEY", key_of(swept[0], "fixed"))
+    summary = faulty(model, placements).summary
+    assert list(summary["status"]) == ["ok", "crashed (no more answers)"]
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [(["/nowhere/python"], "cannot be started"), (["/bin/echo", "hello"], "'hello', which is no")],
+)
+def test_what_is_no_worker_says_so_in_the_row(model, command, says):
+    sweep = hl.sweep(model, ["CPU"], counters=False, workers=hl.Workers(command=command), **QUICK)
+    assert list(sweep.summary["status"]) == ["failed"]
+    assert says in sweep.summary["detail"].iloc[0]
+
+
+def test_the_last_idle_bench_is_given_to_one_thread_only(model, placements):
+    class Contested(list):
+        """Somebody else always takes the last one just before."""
+
+        def pop(self, *_):
+            self.clear()
+            return super().pop()
+
+    from hetero_lab.experiments.measure.rounds import SweepRun
+
+    fresh = LocalBench({}, {})
+    run = SweepRun(
+        trials=[], reference="a", records=[], append=print, options=RunOptions(),
+        workers=hl.Workers(), start=lambda: fresh, noise=lambda devices: ASSUMED_NOISE,
+        watch=Stopwatch.start(None), progress=False,
+    )  # fmt: skip
+    run._idle = Contested([object()])
+    assert run._bench("a") is fresh
+
+
+def test_a_measured_process_has_compiled_nothing_else(model, placements, monkeypatch):
+    from hetero_lab.experiments.measure.workers.process import WorkerProcess
+    from hetero_lab.experiments.measure.workers.requests import Compile, Expect
+
+    for slow in ("_SLOW_COMPILE_S", "_SLOW_START_S"):  # on a busy machine anything may be
+        monkeypatch.setattr(f"hetero_lab.experiments.measure.rounds.{slow}", math.inf)
+    asked: dict[type, list[int]] = {Compile: [], Expect: []}
+    ask = WorkerProcess.ask
+
+    def ask_noted(self, request, *, timeout_s):
+        if type(request) in asked:
+            asked[type(request)].append(self.pid)
+        return ask(self, request, timeout_s=timeout_s)
+
+    monkeypatch.setattr(WorkerProcess, "ask", ask_noted)
+    sweep = hl.sweep(model, placements, workers=hl.Workers(group=2), counters=False, **QUICK)
+    assert set(sweep.summary["status"]) == {"ok"}
+    assert len(asked[Expect]) == 1
+    assert len(asked[Compile]) == len(sweep.rows) > 2
+    assert len({*asked[Compile], *asked[Expect]}) == len(asked[Compile]) + 1
+
+
+@pytest.fixture
+def two_at_once(monkeypatch):
+    """Every compile counts as slow, and two run at once on however many cores."""
+    monkeypatch.setattr("hetero_lab.experiments.measure.rounds._SLOW_COMPILE_S", 0.0)
+    monkeypatch.setattr("hetero_lab.experiments.session.compiles_at_once", lambda: 2)
+
+
+def test_slow_compiles_of_a_group_run_at_once(model, tmp_path, monkeypatch, two_at_once):
+    from hetero_lab.experiments.measure.workers.process import WorkerProcess
+    from hetero_lab.experiments.measure.workers.requests import Compile, CompileCounted
+
+    # Each waits for the other one: a compile that comes alone breaks the barrier.
+    both, asked = threading.Barrier(2, timeout=60), []
+    ask = WorkerProcess.ask
+
+    def ask_together(self, request, *, timeout_s):
+        asked.append(type(request))
+        if isinstance(request, Compile) and request.trial.label.startswith("split"):
+            both.wait()
+        return ask(self, request, timeout_s=timeout_s)
+
+    monkeypatch.setattr(WorkerProcess, "ask", ask_together)
+    sweep = hl.sweep(model, ["CPU", *_splits(model)], baselines=False, store=tmp_path, **QUICK)
+    assert list(sweep.summary["status"]) == ["ok"] * 3
+    assert asked.count(CompileCounted) == 2  # of three: the third has nobody beside it
+    assert set(sweep.tables["counters"]["label"]) == {"CPU", "split 0", "split 1"}
+
+
+def _splits(model) -> list[hl.Placement]:
+    ops = hl.Affinity.uniform(model, "CPU").ops
+    auto = hl.Affinity.automatic(model, "HETERO:ACC,CPU")
+    fixed = [auto.fix(ops=dict.fromkeys(ops[:n], "CPU")) for n in (3, 9)]
+    return [hl.Placement(affinity, f"split {n}", F32) for n, affinity in enumerate(fixed)]
+
+
+@pytest.mark.slow
+def test_ctrl_c_does_not_wait_for_compiles_at_once(model, tmp_path, monkeypatch, two_at_once):
+    from hetero_lab.experiments.measure.workers.process import WorkerProcess
+    from hetero_lab.experiments.measure.workers.requests import Compile
+
+    stopped, ask = [], WorkerProcess.ask
+
+    def ask_stopped(self, request, *, timeout_s):
+        if isinstance(request, Compile) and request.trial.label.startswith("split"):
+            os.kill(self.pid, signal.SIGSTOP)  # it will never answer
+            stopped.append(self.pid)
+            if len(stopped) == 2:
+                threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        return ask(self, request, timeout_s=timeout_s)
+
+    monkeypatch.setattr(WorkerProcess, "ask", ask_stopped)
+    placements = ["CPU", *_splits(model)]
+    with pytest.warns(hl.HeteroLabWarning, match="Interrupted"), pytest.raises(KeyboardInterrupt):
+        hl.sweep(model, placements, baselines=False, store=tmp_path, **QUICK)
+    assert len(stopped) == 2
+    monkeypatch.setattr(WorkerProcess, "ask", ask)
+    again = hl.sweep(model, placements, baselines=False, store=tmp_path, **QUICK)
+    assert list(again.summary["status"]) == ["ok"] * 3  # nothing was called a failure
+
+
+def test_what_fails_beside_others_is_tried_by_itself(model, tmp_path, monkeypatch, two_at_once):
+    from hetero_lab.experiments.measure.workers.process import WorkerError, WorkerProcess
+    from hetero_lab.experiments.measure.workers.requests import Compile
+
+    asked, ask = [], WorkerProcess.ask
+
+    def ask_short_of_memory(self, request, *, timeout_s):
+        if isinstance(request, Compile) and request.trial.label.startswith("split"):
+            asked.append(request.trial.label)
+            if asked.count("split 1") == 1 and request.trial.label == "split 1":
+                self.kill()
+                raise WorkerError("out of memory", "both together", died=True)
+        return ask(self, request, timeout_s=timeout_s)
+
+    monkeypatch.setattr(WorkerProcess, "ask", ask_short_of_memory)
+    sweep = hl.sweep(model, ["CPU", *_splits(model)], baselines=False, store=tmp_path, **QUICK)
+    assert list(sweep.summary["status"]) == ["ok"] * 3
+    assert sorted(asked) == ["split 0", "split 1", "split 1"]
+
+
+def test_what_is_asked_for_later_is_measured_too(model, tmp_path):
+    options = {"store": tmp_path, "isolate": False, **QUICK}
+    hl.sweep(model, ["CPU"], counters=False, **options)
+    sweep = hl.sweep(model, ["CPU"], sustained_s=0.2, **options)
+    assert sweep.summary["sustained_us"].iloc[0] > 0
+    assert len(sweep.tables["counters"]) > 0
+
+
+@pytest.mark.slow
+def test_holding_is_not_paid_by_the_budget(model, placements, monkeypatch):
+    seconds = itertools.count(step=0.02)  # a clock that goes on when it is looked at
+    monkeypatch.setattr(clock, "now_ns", lambda: int(next(seconds) * 1e9))
+    sweep = hl.sweep(
+        model, [*placements, "CPU"], workers=hl.Workers(group=2), turns=2, budget_s=100.0,
+        sustained_s=60.0, counters=False, isolate=False, baselines=False, progress=False,
+    )  # fmt: skip
+    assert list(sweep.summary["status"]) == ["ok"] * 3
+
+
+def test_turns_of_two_runs_are_not_paired(model, placements, tmp_path):
+    runs = [tmp_path / name / "run" for name in ("before", "after")]
+    twice = [placements[0], hl.Placement(placements[0].affinity, "again", F32)]
+    for run in runs:
+        hl.sweep(model, twice, store=run, counters=False, isolate=False, **QUICK)
+    both = hl.read_sweep(runs)
+    assert both.summary["label"].is_unique
+    first = {row.label: row for row in both.rows}
+    one, other = (first[f"{run}/CPU"].series for run in runs)
+    assert not set(one.ours) & set(other.ours)
+    assert set(one.ours) <= set(one.reference)
+    assert first[f"{runs[0]}/again"].same_as == f"{runs[0]}/auto"
+    assert both.ranking["labels"].str.contains("again").sum() == 2
+    assert both.smallest_difference > 0.0
+    apart = tmp_path / "apart"
+    hl.sweep(model, ["CPU"], store=apart, counters=False, isolate=False, **QUICK)
+    assert not any("different references" in note for note in both.notes)
+    notes = hl.read_sweep([runs[0], apart]).notes
+    assert any("different references" in note and "'auto'" in note for note in notes)
+
+
+def test_without_the_turns_of_the_reference_there_are_no_ratios(swept):
+    header, records = read_store(swept[1])
+    turns = [r for r in records if isinstance(r, Turn) and r.entry == header.reference]
+    assert turns
+    sweep = sweep_from(header, [r for r in records if r not in turns])
+    for table in (sweep.summary, sweep.ranking):
+        assert table["ratio"].dtype == float
+        assert table["ratio"].isna().all()
+    assert "fixed" in str(sweep)
+    assert "fixed" in sweep._repr_html_()
+
+
+def test_turns_without_a_header_are_not_taken_over(swept, model, placements, tmp_path):
+    _, store = swept
+    (tmp_path / "records.jsonl").write_bytes((store / "records.jsonl").read_bytes())
+    with pytest.raises(StoreError, match=r"no sweep\.json"):
+        hl.sweep(model, placements, store=tmp_path, **QUICK)
+
+
+@pytest.mark.slow
+def test_the_peak_of_memory_leaves_the_reference_out(model):
+    weights = np.ones((2048, 2048), np.float32)
+    x = op.parameter([1, 2048], np.float32, name="x")
+    y: Any = x
+    for layer in range(6):
+        y = op.matmul(y, op.constant(weights + layer), False, False, name=f"m{layer}")
+    big = ov.Model([y], [x], "big")
+    peaks = [
+        hl.sweep(big, ["CPU"], counters=False, reference=reference, **QUICK)
+        .summary["peak_rss_bytes"]
+        .iloc[0]
+        for reference in (True, False)
+    ]
+    assert abs(peaks[0] - peaks[1]) < 2 * weights.nbytes
+
+
+def test_a_finished_sweep_is_not_measured_again(swept, model, placements):
+    _, store = swept
+    before = (store / "records.jsonl").read_bytes()
+    hl.sweep(model, placements, store=store, **QUICK)
+    assert (store / "records.jsonl").read_bytes() == before
+
+
+@pytest.mark.slow
+def test_more_turns_are_added_to_what_is_there(model, placements, tmp_path):
+    hl.sweep(model, placements, store=tmp_path, counters=False, **QUICK)
+    size = len((tmp_path / "records.jsonl").read_bytes())
+    sweep = hl.sweep(
+        model, placements, store=tmp_path, counters=False, turns=4, budget_s=None, progress=False
+    )
+    assert len((tmp_path / "records.jsonl").read_bytes()) > size
+    assert (sweep.summary["n_turns"] >= 4).all()
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, {root!r})
+import hetero_lab as hl
+hl.emulate("ACC", unsupported={{"Concat", "MaxPool"}})
+model = hl.load("digits_inception")
+auto = hl.Affinity.automatic(model, "HETERO:ACC,CPU")
+f32 = {f32!r}
+placements = [
+    hl.Placement(auto, "auto", f32),
+    hl.Placement(auto.fix(patterns={{"^mixed": "CPU"}}), "fixed", f32),
+]
+hl.sweep(model, placements, store={store!r}, turns={turns}, budget_s=None, progress=False)
+"""
+
+
+def run_script(store, turns=2):
+    text = SCRIPT.format(root=str(ROOT), f32=F32, store=str(store), turns=turns)
+    return subprocess.Popen([sys.executable, "-c", textwrap.dedent(text)], stderr=subprocess.PIPE)
+
+
+TIMES = ["n_turns", "n_samples", "measured_at", "first_inference_ms", "compile_ms", "sustained_us"]
+STEADY = ["label", "status", "n_subgraphs", "boundary_bytes", "devices", "emulated", "n_ops",
+          "n_boundaries", "partition", "as_predicted", "verdict", "max_relative_error", "variant",
+          "requests", "same_as", "baseline", "reference"]  # fmt: skip
+
+
+def killed_at_random(swept, model, placements, store, kills, seed):
+    """Kill sweep or worker at random moments until one run ends by itself; then check the rows."""
+    rng = random.Random(seed)
+    for _ in range(kills):
+        process = run_script(store)
+        time.sleep(rng.uniform(0.3, 4.0))
+        children = psutil.Process(process.pid).children() if process.poll() is None else []
+        target = rng.choice([process.pid, *[c.pid for c in children]])
+        if psutil.pid_exists(target):
+            os.kill(target, signal.SIGKILL)
+        if target != process.pid:
+            time.sleep(0.5)
+            process.kill()
+        process.wait()
+    sweep = hl.sweep(model, placements, store=store, **QUICK)
+    pd.testing.assert_frame_equal(sweep.summary[STEADY], swept[0].summary[STEADY])
+    assert (sweep.summary["n_turns"] >= 2).all()
+    pd.testing.assert_frame_equal(hl.read_sweep(store).summary, sweep.summary)
+
+
+def test_killed_and_resumed_every_row_is_there_once(swept, model, placements, tmp_path):
+    killed_at_random(swept, model, placements, tmp_path, kills=1, seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_killed_at_thirty_moments(swept, model, placements, tmp_path):
+    for block in range(6):
+        killed_at_random(swept, model, placements, tmp_path / str(block), kills=5, seed=block + 10)
+
+
+def test_a_worker_ends_with_its_caller(tmp_path):
+    process = run_script(tmp_path, turns=10_000)
+    deadline = time.time() + 60
+    children = []
+    while not children and time.time() < deadline:
+        time.sleep(0.2)
+        children = psutil.Process(process.pid).children()
+    process.kill()
+    process.wait()
+    gone, alive = psutil.wait_procs(children, timeout=10)
+    assert gone
+    assert not alive
+
+
+@pytest.mark.slow
+def test_a_script_without_a_main_guard_works(tmp_path):
+    # The script above has none.
+    process = run_script(tmp_path)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors.decode()
+    assert len(hl.read_sweep(tmp_path).ranking) == 3
+
+
+def test_a_torn_last_line_is_dropped_and_a_broken_one_is_named(swept, tmp_path):
+    _, store = swept
+    lines = (store / "records.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "sweep.json").write_bytes((store / "sweep.json").read_bytes())
+    (tmp_path / "records.jsonl").write_bytes(b"".join(lines) + lines[0][:20])
+    assert len(hl.read_sweep(tmp_path).ranking) == 3
+    edited = next(i for i, line in enumerate(lines) if b'"turn"' in line)
+    changed = lines[edited].replace(b'"round": 0', b'"round": 7')
+    assert changed != lines[edited]
+    (tmp_path / "records.jsonl").write_bytes(
+        b"".join([*lines[:edited], changed, *lines[edited + 1 :]])
+    )
+    with pytest.warns(HeteroLabWarning, match=f"line {edited + 1}"):
+        assert len(hl.read_sweep(tmp_path).summary) == 3
+
+
+def test_another_model_version_or_reference_is_refused(swept, model, placements, tmp_path):
+    _, store = swept
+    for name in ("sweep.json", "records.jsonl"):
+        (tmp_path / name).write_bytes((store / name).read_bytes())
+    with pytest.raises(StoreError, match="another model"):
+        hl.sweep({"other": model}, placements, store=tmp_path, **QUICK)
+    with pytest.raises(StoreError, match="other reference"):
+        hl.sweep(model, placements[::-1], store=tmp_path, **QUICK)
+    header = json.loads((tmp_path / "sweep.json").read_text())
+    header["environments"][-1]["openvino_version"] = "2019.1"
+    (tmp_path / "sweep.json").write_text(json.dumps(header))
+    with pytest.raises(StoreError, match=r"another OpenVINO version: 2019\.1"):
+        hl.sweep(model, placements, store=tmp_path, **QUICK)
+    header["schema_version"] = 99
+    (tmp_path / "sweep.json").write_text(json.dumps(header))
+    with pytest.raises(StoredFileError, match="schema version 99"):
+        hl.sweep(model, placements, store=tmp_path, **QUICK)
+    (tmp_path / "sweep.json").write_text("{")
+    with pytest.raises(StoredFileError, match="cannot be read"):
+        hl.read_sweep(tmp_path)
+    with pytest.raises(StoredFileError):
+        hl.read_sweep(tmp_path / "nowhere")
+
+
+def test_a_second_process_is_refused(model, placements, tmp_path):
+    process = run_script(tmp_path, turns=10_000)
+    deadline = time.time() + 60
+    while not (tmp_path / "records.jsonl").exists() and time.time() < deadline:
+        time.sleep(0.1)
+    with pytest.raises(StoreError, match="Another process"):
+        hl.sweep(model, placements, store=tmp_path, **QUICK)
+    process.kill()
+    process.wait()
+    # The lock died with its owner.
+    again = hl.sweep(model, placements, store=tmp_path, isolate=False, **QUICK)
+    assert len(again.ranking) == 3
+
+
+def test_a_budget_too_small_is_said_in_the_rows(model, placements):
+    sweep = hl.sweep(model, placements, budget_s=0.3, counters=False, progress=False)
+    assert "time budget used up" in set(sweep.summary["status"]).pop()
+
+
+def test_sustained_turns_are_reported(model):
+    sweep = hl.sweep(model, ["CPU"], sustained_s=0.3, counters=False, **QUICK)
+    assert sweep.summary["sustained_us"].iloc[0] > 0
+
+
+def test_comparison_of_a_sweep_with_itself_shows_no_difference(swept):
+    sweep, _ = swept
+    comparison = hl.compare(sweep, sweep)
+    assert list(comparison.table["ratio"]) == pytest.approx([1.0, 1.0, 1.0])
+    assert set(comparison.table["finding"]) == {"no difference seen"}
+    with pytest.raises(ArgumentError, match="is a Sweep"):
+        hl.compare(sweep, "b")
+
+
+@pytest.mark.slow
+def test_blobs_are_kept_and_used(model, placements, tmp_path):
+    hl.sweep(model, placements, cache_dir=tmp_path, counters=False, **QUICK)
+    blobs = [p for p in tmp_path.rglob("*") if p.is_file()]
+    assert blobs
+    sweep = hl.sweep(model, placements, cache_dir=tmp_path, counters=False, **QUICK)
+    assert list(sweep.summary["verdict"]) == ["equal"] * 3
+
+
+@pytest.mark.slow
+def test_the_model_cache_is_a_row(model, placements, tmp_path):
+    for cache_dir in (None, tmp_path):  # a temporary directory, and one that is kept
+        grid = {"model_cache": [False, True]}
+        options = {"grid": grid, "cache_dir": cache_dir, **QUICK}
+        sweep = hl.sweep(model, placements, baselines=False, counters=False, **options)
+        rows = sweep.summary.set_index("label")
+        cached = [label for label in rows.index if label.endswith(" · model cache")]
+        assert len(cached) == len(rows) / 2 == len(placements)
+        assert rows["from_cache"].to_dict() == {label: label in cached for label in rows.index}
+        assert set(rows["verdict"]) == {"equal"}
+        for label in cached:
+            loads = f"{number(rows['compile_ms'][label])} ms; compiling takes"
+            assert any(loads in note for note in sweep.notes)
+    places = [path for path in tmp_path.iterdir() if any(path.iterdir())]
+    assert len(places) == len(placements)  # a directory each, and none for what is not cached
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        ({"placements": []}, ArgumentError, "no placement to sweep"),
+        ({"placements": 3}, ArgumentError, "is a list"),
+        ({"placements": ["HETERO:FOO,CPU"]}, DeviceError, "'FOO' is not a device"),
+        ({"placements": ["CPU"], "grid": {"speed": [1]}}, ArgumentError, "no dimension"),
+        ({"placements": ["CPU"], "grid": {"CPU.NUM_STREAMS": []}}, ArgumentError, "list of values"),
+        ({"placements": ["CPU"], "grid": {"CPU.SPEED": [1]}}, PropertyError, "'SPEED'"),
+        ({"placements": ["CPU"], "grid": {"ACC.NUM_STREAMS": [1]}}, PropertyError, "does not use"),
+        ({"placements": ["CPU"], "grid": {"requests": [0]}}, ArgumentError, "at least 1"),
+        ({"placements": ["CPU"], "grid": {"model_cache": []}}, ArgumentError, "list of values"),
+        ({"placements": ["CPU"], "grid": {"model_cache": [3]}}, ArgumentError, "True and False"),
+        ({"placements": ["CPU"], "grid": {"CPU.CACHE_DIR": ["x"]}}, PropertyError, "model_cache"),
+        ({"placements": ["CPU"], "turns": 1}, ArgumentError, "at least 2"),
+        ({"placements": ["CPU"], "precision": 0}, ArgumentError, "above 0"),
+        ({"placements": ["CPU"], "budget_s": -1}, ArgumentError, "more than 0"),
+        ({"model": {}, "placements": ["CPU"]}, ArgumentError, "no model to sweep"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_runs(model, tmp_path, arguments, kind, message):
+    arguments = {"model": model, **arguments}
+    with pytest.raises(kind, match=message):
+        hl.sweep(arguments.pop("model"), arguments.pop("placements"), store=tmp_path / "s",
+                 progress=False, **arguments)  # fmt: skip
+    assert not (tmp_path / "s").exists()
+
+
+def test_an_affinity_of_another_model_is_refused(model):
+    x = op.parameter([1, 2], np.float32, name="x")
+    other = ov.Model([op.relu(x, name="r")], [x], "other")
+    with pytest.raises(AffinityError, match="another model"):
+        hl.sweep(model, [hl.Affinity.uniform(other, "CPU")], progress=False)
+
+
+def test_placements_by_label(model):
+    found = hl.Affinity.uniform(model, "CPU")
+    options = {"isolate": False, "counters": False, "baselines": False, **QUICK}
+    sweep = hl.sweep(model, {"automatic": "HETERO:ACC,CPU", "fixed": found}, **options)
+    assert [(row.label, row.status) for row in sweep.rows] == [("automatic", "ok"), ("fixed", "ok")]
+    with pytest.raises(ArgumentError, match="maps labels to placements..*'3' is not a label"):
+        hl.sweep(model, {3: found}, **options)
+    with pytest.raises(ArgumentError, match="'mine' has to be a hetero_lab.Placement.*not int"):
+        hl.sweep(model, {"mine": 3}, **options)
