@@ -10,8 +10,8 @@ import pytest
 import hetero_lab as hl
 from hetero_lab.cli import main as cli
 from hetero_lab.errors import ArgumentError, DeviceError, HeteroLabWarning
-from hetero_lab.experiments.measure import noise as noises
 from hetero_lab.experiments.deployment.check_run import ObservedRun
+from hetero_lab.experiments.measure import noise as noises
 from hetero_lab.experiments.measure.environment import current_environment, noise_of, noise_sentence
 from hetero_lab.experiments.measure.noise import keep_noise, known_noise
 from hetero_lab.experiments.measure.options import RunOptions
