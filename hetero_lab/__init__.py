@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from hetero_lab.experiments.measure.workers.set_up import Workers as Workers
     from hetero_lab.experiments.measure_noise import measure_noise as measure_noise
     from hetero_lab.experiments.optimize import optimize as optimize
-    from hetero_lab.experiments.profile.profile import profile as profile
+    from hetero_lab.experiments.profile import profile as profile
     from hetero_lab.experiments.recover import recover_accuracy as recover_accuracy
     from hetero_lab.experiments.results.profile.result import read_profile as read_profile
     from hetero_lab.experiments.results.sweep.reading import read_sweep as read_sweep

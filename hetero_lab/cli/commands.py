@@ -93,7 +93,7 @@ def plan(given: Namespace) -> Planned:
 def apply(given: Namespace) -> Any:
     """Run a stored affinity or a frozen placement, compare its outputs, time it."""
     from hetero_lab.backend.bound import bind
-    from hetero_lab.experiments.profile.frozen import profile_frozen
+    from hetero_lab.experiments.deployment.frozen_profile import profile_frozen
 
     if not os.path.exists(given.stored):
         raise ArgumentError(

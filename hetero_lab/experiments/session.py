@@ -260,6 +260,7 @@ class LocalBench:
     """The same questions as to a worker process, without the protection of one."""
 
     start_s = 0.0
+    warnings: tuple[str, ...] = ()  # of the last answer
 
     def __init__(
         self,
@@ -273,14 +274,16 @@ class LocalBench:
     def ask(self, request: Request[Answer], *, timeout_s: float) -> Answer:
         """Do it here; ``timeout_s`` cannot be kept without a process of its own."""
         del timeout_s
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
             try:
                 return answer(self._bench, cast("AnyRequest", request))
             except MemoryError as error:
                 raise WorkerError("out of memory", str(error), died=False) from error
             except Exception as error:
                 raise WorkerError("failed", f"{error}", died=False) from error
+            finally:
+                self.warnings = tuple(str(warning.message) for warning in caught)
 
     def close(self) -> None:
         """Let go of all compiled placements."""

@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,31 @@ from hetero_lab.runtime.compiled import CompiledPlacement
 from hetero_lab.runtime.parallel import ParallelExecutor
 from hetero_lab.runtime.tensors import to_tensor
 from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN
+from hetero_lab.statistics import Latency
 
 Outputs = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """What one executor did with several requests in flight, and with one at a time.
+
+    Attributes
+    ----------
+    exclusive
+        Whether ``EXCLUSIVE_ASYNC_REQUESTS`` held on every device; ``None`` where no device
+        knows it.
+    between
+        Times from one result to the next, a turn each round.
+    latency
+        One request at a time, in the same rounds.
+    """
+
+    executor: str
+    n_requests: int
+    exclusive: bool | None
+    between: Latency
+    latency: Latency
 
 
 def run_queue_turn(

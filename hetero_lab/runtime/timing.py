@@ -7,6 +7,7 @@ that is visited for one inference at a time finds cold caches and looks up to 40
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -106,21 +107,14 @@ def warm_up(run: Run, inferences: int | None = None, at_most_s: float = _MAX_WAR
     return done
 
 
-def turns(
-    run: Run, iterations: int | None, budget_s: float | None = None
-) -> Iterator[tuple[float, ...]]:
-    """Yield turns until the number of timed inferences or the time budget is reached."""
-    watch = Stopwatch.start(budget_s)
-    left = iterations if iterations is not None else -1
+def turn_lengths(inferences: int | None) -> Iterator[int]:
+    """Yield how many inferences each turn times, without end if their number is not given."""
+    left = math.inf if inferences is None else inferences
     while left:
-        size = TIMED_PER_TURN if left < 0 else min(left, TIMED_PER_TURN)
         # A small rest joins the last turn, so that no turn is shorter than it must be.
-        if 0 < left < 2 * TIMED_PER_TURN:
-            size = left
-        yield run_turn(run, timed=size)
-        left -= size if left > 0 else 0
-        if watch.is_over:
-            return
+        size = int(left) if left < 2 * TIMED_PER_TURN else TIMED_PER_TURN
+        yield size
+        left -= size
 
 
 def latency_of(samples: list[tuple[float, ...]]) -> Latency:

@@ -3,7 +3,7 @@
 import pytest
 
 from hetero_lab.cli import main as cli
-from hetero_lab.experiments.profile import measure as profiling
+from hetero_lab.experiments.measure.workers import bench
 
 ROWS = [
     ("", "COMMAND"),
@@ -72,7 +72,7 @@ PLAN = "plan MODEL --emulate BADACC:unsupported=Softmax -d BADACC,CPU"
 
 @pytest.mark.parametrize(("line", "fact"), ROWS)
 def test_error_is_one_line_and_exit_code_2(capsys, monkeypatch, line, fact):
-    monkeypatch.setattr(profiling, "open_runner", pytest.fail)
+    monkeypatch.setattr(bench, "open_runner", pytest.fail)
     words = line.replace("PLAN", PLAN).replace("MODEL", "digits_inception").split()
     assert cli.main(words) == 2
     out, err = capsys.readouterr()

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 import hetero_lab as hl
-from hetero_lab.experiments.profile import measure as profiling
+from hetero_lab.experiments import profile as profiling
+from hetero_lab.experiments.measure.records import Turn
+from hetero_lab.experiments.measure.workers import bench
 
 SETUP = """
 import hetero_lab as hl
@@ -72,7 +74,7 @@ def test_quiet_and_variable(run, shell):
     result, out, err = run(f"%hetero_profile model -d CPU -q -v kept {FEW}")
     assert result.success
     assert out == err == ""
-    assert isinstance(shell.user_ns["kept"], profiling.Profile)
+    assert isinstance(shell.user_ns["kept"], hl.types.Profile)
 
 
 @pytest.mark.parametrize("form", ["variable", "file"])
@@ -124,7 +126,7 @@ def test_properties_shape_input_and_files(run, shell, tmp_path):
     ],
 )
 def test_error_is_one_paragraph_without_traceback(run, shell, line, fact, monkeypatch):
-    monkeypatch.setattr(profiling, "open_runner", pytest.fail)  # nothing may be run
+    monkeypatch.setattr(bench, "open_runner", pytest.fail)  # nothing may be run
     result, out, err = run(f"%hetero_profile {line}")
     assert not result.success
     assert err.startswith("UsageError: ")
@@ -134,7 +136,7 @@ def test_error_is_one_paragraph_without_traceback(run, shell, line, fact, monkey
 
 
 def test_export_to_a_file_is_refused_before_anything_is_run(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(profiling, "open_runner", pytest.fail)
+    monkeypatch.setattr(bench, "open_runner", pytest.fail)
     (tmp_path / "file").write_text("")
     for target in ("file", "file/below"):
         result, _, err = run(f"%hetero_profile model -d CPU --export {tmp_path}/{target}")
@@ -150,11 +152,11 @@ def test_help(run):
 
 
 def test_interrupted_run_keeps_what_it_has(run, shell, monkeypatch):
-    def one_turn(run, iterations, budget_s=None):
-        yield (1.0, 2.0, 3.0)
+    def one_turn(*_):
+        yield Turn(entry="key", group=0, round=0, samples_us=(1.0, 2.0, 3.0))
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(profiling, "turns", one_turn)
+    monkeypatch.setattr(profiling, "_turns", one_turn)
     result, out, err = run("%hetero_profile model -d CPU -v kept\nwent_on = True")
     assert isinstance(result.error_in_exec, KeyboardInterrupt)
     assert "went_on" not in shell.user_ns
@@ -165,12 +167,12 @@ def test_interrupted_run_keeps_what_it_has(run, shell, monkeypatch):
     assert "Note: Interrupted after 3 inferences" in err
 
 
-@pytest.mark.parametrize("stage", ["_measure_counters", "compare_run"])
+@pytest.mark.parametrize("stage", ["read_counted", "compare_run"])
 def test_interrupted_after_the_timing_keeps_the_latency(run, shell, monkeypatch, stage):
     def interrupted(*_, **__):
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(profiling, stage, interrupted)
+    monkeypatch.setattr(bench, stage, interrupted)
     result, _, err = run("%hetero_profile model -d CPU -v kept -n 10 -w 0")
     assert isinstance(result.error_in_exec, KeyboardInterrupt)
     assert shell.user_ns["kept"].interrupted

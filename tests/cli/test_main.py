@@ -12,7 +12,7 @@ import pytest
 import hetero_lab as hl
 from hetero_lab.cli import main as cli
 from hetero_lab.cli.demo import recorded_advice
-from hetero_lab.experiments.profile import measure as profiling
+from hetero_lab.experiments.measure.workers import bench
 
 EMULATE = "CLIACC:unsupported=Softmax,Sigmoid"
 FEW = ["-n", "10", "-w", "0", "--no-counters"]
@@ -73,7 +73,7 @@ def test_samples_are_listed(capsys):
 
 
 def test_interrupted_before_the_first_turn(capsys, monkeypatch):
-    monkeypatch.setattr(profiling, "open_runner", lambda *_, **__: signal.raise_signal(2))
+    monkeypatch.setattr(bench, "open_runner", lambda *_, **__: signal.raise_signal(2))
     assert cli.main(["profile", "digits_inception", "-d", "CPU"]) == 130
     assert capsys.readouterr().err == "hetero-lab: Interrupted.\n"
 
@@ -81,9 +81,9 @@ def test_interrupted_before_the_first_turn(capsys, monkeypatch):
 INTERRUPTED = """
 import os, signal, sys
 from hetero_lab.cli import main
-from hetero_lab.runtime import timing
+from hetero_lab.runtime import runners
 
-turns, run_turn = [], timing.run_turn
+turns, run_turn = [], runners.run_turn
 
 
 def fourth_turn(*arguments, **options):
@@ -93,7 +93,7 @@ def fourth_turn(*arguments, **options):
     return turns[-1]
 
 
-timing.run_turn = fourth_turn
+runners.run_turn = fourth_turn
 sys.exit(main.main(sys.argv[1:]))
 """
 

@@ -18,10 +18,10 @@ import hetero_lab as hl
 from hetero_lab.backend.bound import bind
 from hetero_lab.cli import main as cli
 from hetero_lab.errors import AffinityError, ArgumentError, HeteroLabWarning, StoredFileError
+from hetero_lab.experiments import profile as profiling
 from hetero_lab.experiments.measure.trial import trial_of
 from hetero_lab.experiments.measure.workers.bench import Bench
 from hetero_lab.experiments.measure.workers.requests import RunTurn
-from hetero_lab.experiments.profile import measure as profiling
 from hetero_lab.placement.placement import resolve
 from hetero_lab.runtime.runners import Execution
 from hetero_lab.tables import read_csv
@@ -271,7 +271,7 @@ def test_interrupted_in_flight_keeps_the_latency(core, monkeypatch):
     def interrupted(*_, **__):
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(profiling, "measure_throughput", interrupted)
+    monkeypatch.setattr(profiling, "_throughput", interrupted)
     model, placement = branchy(core)
     with (
         pytest.warns(HeteroLabWarning, match="Interrupted after the timing"),

@@ -42,10 +42,10 @@ from hetero_lab.errors import (
     OutputPathError,
     PropertyError,
 )
-from hetero_lab.experiments.profile import measure
+from hetero_lab.experiments import profile as profiling
 from hetero_lab.experiments.results.profile import tables
 from hetero_lab.model.read import prepare
-from hetero_lab.runtime import timing
+from hetero_lab.runtime import runners
 from hetero_lab.tables import read_csv
 
 QUICK = {"iterations": 20, "warmup": 0, "progress": False}
@@ -226,7 +226,7 @@ def test_a_difference_that_is_no_rounding_is_said_aloud(core):
     result = profile(convolutions(), "ACC", core, counters=False)
     (agreement,) = result.agreement
     wrong = replace(agreement, verdict="different", relative_error=0.5)
-    (problem,) = measure._problems(replace(result, agreement=(wrong,)))
+    (problem,) = profiling._problems(replace(result, agreement=(wrong,)))
     assert f"Output {agreement.output!r} differs" in problem
     assert "by 0.5 (relative), more than f32 explains" in problem
     assert "hetero_lab.find_wrong(model, placement) finds the ops to blame." in problem
@@ -313,7 +313,7 @@ def test_every_form_of_a_model(core, tmp_path):
 
 
 def test_an_interrupt_keeps_what_is_there(core, monkeypatch):
-    turns, run_turn = [], timing.run_turn
+    turns, run_turn = [], runners.run_turn
 
     def interrupted_turn(*arguments, **options):
         turns.append(run_turn(*arguments, **options))
@@ -321,7 +321,7 @@ def test_an_interrupt_keeps_what_is_there(core, monkeypatch):
             signal.raise_signal(signal.SIGINT)
         return turns[-1]
 
-    monkeypatch.setattr(timing, "run_turn", interrupted_turn)
+    monkeypatch.setattr(runners, "run_turn", interrupted_turn)
     said = r"Interrupted after \d+ inferences; they are kept"
     with pytest.warns(HeteroLabWarning, match=said), pytest.raises(KeyboardInterrupt):
         profile(diamond(), "CPU", core, iterations=10**9, counters=False)

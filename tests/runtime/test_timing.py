@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 
 import pytest
 from hypothesis import given, strategies as st
@@ -15,7 +16,7 @@ from hetero_lab.runtime.timing import (
     latency_of,
     run_turn,
     time_once,
-    turns,
+    turn_lengths,
     warm_up,
 )
 
@@ -63,11 +64,9 @@ def test_garbage_waits_until_a_turn_is_over():
 
 @given(st.integers(1, 500))
 def test_turns_hold_exactly_what_was_asked_for(iterations):
-    run = Counted()
-    sizes = [len(turn) for turn in turns(run, iterations)]
+    sizes = list(turn_lengths(iterations))
     assert sum(sizes) == iterations
     assert all(min(iterations, 10) <= size < 20 for size in sizes)
-    assert run.n == iterations + DISCARDED_PER_TURN * len(sizes)
 
 
 @pytest.mark.parametrize(
@@ -75,18 +74,11 @@ def test_turns_hold_exactly_what_was_asked_for(iterations):
     [(1, [1]), (9, [9]), (10, [10]), (19, [19]), (20, [10, 10]), (25, [10, 15]), (30, [10] * 3)],
 )
 def test_a_small_rest_joins_the_last_turn(iterations, sizes):
-    assert [len(turn) for turn in turns(Counted(), iterations)] == sizes
+    assert list(turn_lengths(iterations)) == sizes
 
 
-def test_a_used_up_budget_still_gets_one_whole_turn():
-    assert [len(turn) for turn in turns(Counted(), None, 1e-9)] == [10]
-    assert [len(turn) for turn in turns(Counted(), 100, 1e-9)] == [10]
-
-
-def test_a_budget_that_is_not_used_up_ends_nothing():
-    assert sum(len(turn) for turn in turns(Counted(), 40, 1e9)) == 40
-    endless = turns(Counted(), None, 1e9)
-    assert [len(next(endless)) for _ in range(5)] == [10] * 5
+def test_without_a_number_there_are_turns_without_end():
+    assert list(itertools.islice(turn_lengths(None), 500)) == [10] * 500
 
 
 def test_warm_up_runs_as_often_as_told_or_until_it_is_steady():

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hetero_lab.experiments.profile.profile import Profile
+from hetero_lab.experiments.results.profile.result import Profile
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.tables import make_directory, write_json
 

@@ -86,6 +86,10 @@ class _Stoppable:
         self._control = control
         self.start_s = bench.start_s
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return self._bench.warnings
+
     def ask(self, request: Request[Answer], *, timeout_s: float) -> Answer:
         self._control._check()
         try:

@@ -6,8 +6,8 @@ import contextlib
 import datetime
 import os
 import platform
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +46,14 @@ class Environment:
     hetero_lab_version: str = ""
     noise: tuple[tuple[str, Noise], ...] = ()
 
+    def of(self, devices: Collection[str]) -> Environment:
+        """Return the same without what is said of other devices."""
+        return replace(
+            self,
+            devices=tuple(named for named in self.devices if named[0] in devices),
+            emulated=tuple(named for named in self.emulated if named[0] in devices),
+        )
+
 
 def current_environment(devices: Iterable[str], core: ov.Core) -> Environment:
     """Describe this machine and the devices used."""
@@ -66,18 +74,6 @@ def current_environment(devices: Iterable[str], core: ov.Core) -> Environment:
         noise=tuple(
             (name, noise) for name in used if (noise := known_noise(name, core)) is not None
         ),
-    )
-
-
-def environment_from_json(data: Mapping[str, Any]) -> Environment:
-    """Build an environment from plain data."""
-    return Environment(
-        **{
-            **data,
-            "devices": tuple(map(tuple, data["devices"])),
-            "emulated": tuple(map(tuple, data["emulated"])),
-            "noise": tuple((name, Noise(**noise)) for name, noise in data.get("noise", ())),
-        }
     )
 
 

@@ -6,7 +6,8 @@ The fields are those of the files: ``sweep.json`` holds the header with its tria
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any, TypeAlias
 
 import msgspec
@@ -19,10 +20,12 @@ from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import BoundPlacement, Placement
 from hetero_lab.runtime.chosen import Chosen
 from hetero_lab.runtime.counters import Counter
+from hetero_lab.runtime.reference import Agreement
 from hetero_lab.runtime.runners import HETERO, Execution
 from hetero_lab.tables import SCHEMA_VERSION
 
 Json: TypeAlias = "dict[str, Any]"
+StoredSpan: TypeAlias = tuple[int, int, float, float]  # request, subgraph, start and end in s
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=str.lower):
@@ -47,7 +50,7 @@ class Compiled(OfEntry, frozen=True, kw_only=True, omit_defaults=True):
     as_predicted: bool | None
     agreement: tuple[Json, ...]
     peak_rss_bytes: int
-    spans: tuple[tuple[int, int, float, float], ...] = ()  # as spans_to_json gives them
+    spans: tuple[StoredSpan, ...] = ()
     chosen: Chosen = Chosen()
     tokens: tuple[tuple[int, ...], ...] = ()
 
@@ -142,6 +145,11 @@ class Call(Record, frozen=True, kw_only=True, omit_defaults=True):
 AnyRecord: TypeAlias = (
     Compiled | Turn | Counters | Sustained | Failed | Finished | Accuracy | State | Host | Call
 )
+
+
+def agreement_to_json(agreement: Iterable[Agreement]) -> list[Json]:
+    """Return agreements as plain data; JSON knows no NaN, so it becomes null."""
+    return [{k: (None if v != v else v) for k, v in asdict(a).items()} for a in agreement]
 
 
 class StoredModel(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from small_language_models import decoder
 import hetero_lab as hl
 from hetero_lab.backend.bound import bind
 from hetero_lab.errors import InputError, OutputPathError
-from hetero_lab.experiments.profile.frozen import profile_frozen
+from hetero_lab.experiments.deployment.frozen_profile import profile_frozen
 from hetero_lab.model.language import language_model, tokenizer_files
 from hetero_lab.model.read import prepare
 from hetero_lab.runtime.frozen_placement import write_frozen

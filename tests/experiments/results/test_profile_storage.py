@@ -112,7 +112,6 @@ BREAKS = {
     "text for numbers": lambda data: data.__setitem__("turns_us", [["many"]]),
     "no turns at all": lambda data: data.__setitem__("turns_us", None),
     "too few devices": lambda data: data["affinity"].pop(),
-    "an unknown field": lambda data: data["counters"][0].__setitem__("colour", "red"),
     "a counter without its name": lambda data: data["counters"][0].pop("node_name"),
     "another environment": lambda data: data["environment"].pop("host"),
     "a list": lambda data: data.__setitem__("environment", []),

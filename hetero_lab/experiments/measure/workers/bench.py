@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +18,27 @@ from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.emulation import EmulatedDevice, register
 from hetero_lab.clock import now
-from hetero_lab.errors import MeasurementError, OutputPathError
-from hetero_lab.experiments.measure.records import Compiled, Counters, Sustained, Trial, Turn
+from hetero_lab.errors import MeasurementError, OutputPathError, warn
+from hetero_lab.experiments.measure.records import (
+    Compiled,
+    Counters,
+    Json,
+    StoredSpan,
+    Sustained,
+    Trial,
+    Turn,
+    agreement_to_json,
+)
 from hetero_lab.experiments.measure.workers.requests import MeasureMemory, RunTurn, SetUp
-from hetero_lab.experiments.profile.measure import ProfileOptions, measure_profile
-from hetero_lab.experiments.results.profile.storage import agreement_to_json, to_json
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import partition_to_json
 from hetero_lab.placement.placement import BoundPlacement, Placement
 from hetero_lab.runtime import peak_memory
+from hetero_lab.runtime.compiled import inference_errors
+from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.generation import TOKEN_IDS
 from hetero_lab.runtime.inputs import given_or_generated
 from hetero_lab.runtime.private_memory import bytes_by_part, bytes_of_process
-from hetero_lab.runtime.reference import Agreement
 from hetero_lab.runtime.runners import (
     Execution,
     Runner,
@@ -43,7 +51,6 @@ from hetero_lab.runtime.runners import (
 from hetero_lab.runtime.timing import (
     DISCARDED_PER_TURN,
     TIMED_PER_TURN,
-    Stopwatch,
     run_turn,
     time_once,
     warm_up,
@@ -53,6 +60,7 @@ from hetero_lab.tables import whole_file
 WARM_UP_S = 0.3
 LEAST_WARM_UP = 30  # inferences before turns can be told to be alike
 _SHOWN = 4  # inferences after which a timeline is that of a warm model
+_PER_TURN = DISCARDED_PER_TURN + TIMED_PER_TURN
 
 
 @dataclass(frozen=True)
@@ -122,11 +130,12 @@ class Bench:
             open_runner(**opened_as).close()  # what it leaves in the cache is loaded below
             peak_memory.reset_peak()
         runner = open_runner(**opened_as)
-        first_us = time_once(runner.infer)
+        with inference_errors(trial.label):
+            first_us = time_once(runner.infer)
         chosen = runner.chosen()
         self._compiled[trial.key] = _Opened(runner, execution, first_us / 1e6)
         peak_bytes = peak_memory.peak_bytes()  # not that of the reference and the counters
-        agreement = self._agreement(trial, runner) if compare else ()
+        agreement = self.compare(trial) if compare else ()
         if runner.spans(1):
             run_turn(runner.infer, timed=_SHOWN)
         return Compiled(
@@ -135,9 +144,9 @@ class Bench:
             first_inference_ms=first_us / 1e3,
             partition=partition_to_json(runner.partition),
             as_predicted=runner.as_predicted,
-            agreement=tuple(agreement_to_json(agreement)),
+            agreement=agreement,
             peak_rss_bytes=peak_bytes,
-            spans=tuple((s.request, s.subgraph, s.start_s, s.end_s) for s in runner.spans(1)),
+            spans=self.spans(trial.key, 1),
             chosen=chosen,
             tokens=() if trial.scenario is None else _tokens(runner),
         )
@@ -147,14 +156,24 @@ class Bench:
         if self._directory:
             self._expected(trial)
 
-    def warm_up(self, key: str, at_most_s: float = WARM_UP_S) -> float:
-        """Run until stable, or for as long as that may take; return what an inference takes."""
+    def warm_up(
+        self, key: str, at_most_s: float = WARM_UP_S, inferences: int | None = None
+    ) -> float:
+        """Run until stable, or for as long as that may take; return what an inference takes.
+
+        With ``inferences`` run that many times, which are generations of a language model.
+        """
         compiled = self._compiled[key]
         if compiled.execution.scenario is not None:
-            return time_once(compiled.runner.turn) / 1e6 / (DISCARDED_PER_TURN + TIMED_PER_TURN)
+            for _ in range(1 if inferences is None else inferences):
+                took_us = time_once(compiled.runner.turn)
+                compiled = replace(compiled, first_s=took_us / 1e6 / _PER_TURN)
+            return compiled.first_s
         most = int(at_most_s / compiled.first_s)
         began = now()
-        if most < LEAST_WARM_UP:  # turns would be too long to stop in time
+        if inferences is not None:
+            done = warm_up(compiled.runner.infer, inferences=inferences)
+        elif most < LEAST_WARM_UP:  # turns would be too long to stop in time
             done = warm_up(compiled.runner.infer, inferences=most)
         else:
             done = warm_up(compiled.runner.infer, at_most_s=at_most_s)
@@ -169,7 +188,7 @@ class Bench:
         compiled = self._compiled[asked.key]
         samples_us, first_us = (
             (compiled.runner.queue_turn(), None)
-            if compiled.execution.requests > 1
+            if compiled.execution.requests > 1 and not asked.alone
             else compiled.runner.turn(timed=asked.timed, discarded=asked.discarded)
         )
         return Turn(
@@ -198,14 +217,25 @@ class Bench:
         try:
             counted = self._counted.pop(trial.key, None) or open_counted(**self._opened_as(trial))
             return Counters(entry=trial.key, rows=read_counted(counted))
-        except MeasurementError:
+        except MeasurementError as error:
+            warn(str(error))
             return Counters(entry=trial.key, rows=())
 
-    def profile(self, trial: Trial, options: ProfileOptions) -> dict[str, Any]:
-        """Make a whole Profile of a placement; return it as plain data."""
-        watch = Stopwatch.start(options.budget_s)
-        arrays = self._arrays(trial.variant)
-        return to_json(measure_profile(self._placed(trial), arrays, options, watch, progress=False))
+    def compare(self, trial: Trial, rows: Sequence[Counter] = ()) -> tuple[Json, ...]:
+        """Compare the last outputs with the reference.
+
+        Benches that share a directory have it computed once for all.
+        """
+        runner, arrays = self._compiled[trial.key].runner, self._arrays(trial.variant)
+        expected = None
+        if self._directory:
+            expected = _kept_outputs(self._kept(trial), runner.outputs()) or self._expected(trial)
+        return tuple(agreement_to_json(compare_run(runner, arrays, rows, trial.scenario, expected)))
+
+    def spans(self, key: str, requests: int) -> tuple[StoredSpan, ...]:
+        """Return when the subgraphs of the last requests ran; empty where it is not known."""
+        spans = self._compiled[key].runner.spans(requests)
+        return tuple((s.request, s.subgraph, s.start_s, s.end_s) for s in spans)
 
     def memory(self, asked: MeasureMemory) -> dict[str, tuple[int, int]]:
         """Measure what the parts of a language model take on a device, or what the process does."""
@@ -241,14 +271,6 @@ class Bench:
             "execution": trial.execution,
             "compile_properties": {"CACHE_DIR": blobs} if blobs else {},
         }
-
-    def _agreement(self, trial: Trial, runner: Runner) -> tuple[Agreement, ...]:
-        """Compare with the reference, which one bench computes for all that share a directory."""
-        arrays = self._arrays(trial.variant)
-        expected = None
-        if self._directory:
-            expected = _kept_outputs(self._kept(trial), runner.outputs()) or self._expected(trial)
-        return compare_run(runner, arrays, (), trial.scenario, expected)
 
     def _expected(self, trial: Trial) -> dict[str, np.ndarray]:
         expected = expected_outputs(

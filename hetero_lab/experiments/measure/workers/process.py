@@ -43,9 +43,13 @@ class WorkerError(HeteroLabError):
 
 
 class AnyBench(Protocol):
-    """A bench, in this process or in one of its own; ``start_s`` is what starting another takes."""
+    """A bench, in this process or in one of its own.
+
+    ``start_s`` is what starting another takes, ``warnings`` the texts of those of the last answer.
+    """
 
     start_s: float
+    warnings: tuple[str, ...]
 
     def ask(self, request: Request[Answer], *, timeout_s: float) -> Answer: ...
 

@@ -6,9 +6,17 @@ from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from hetero_lab.experiments.measure.records import Compiled, Counters, Sustained, Trial, Turn
-from hetero_lab.experiments.profile.measure import ProfileOptions
+from hetero_lab.experiments.measure.records import (
+    Compiled,
+    Counters,
+    Json,
+    StoredSpan,
+    Sustained,
+    Trial,
+    Turn,
+)
 from hetero_lab.model.language import Scenario
+from hetero_lab.runtime.counters import Counter
 
 Answer = TypeVar("Answer")
 
@@ -58,15 +66,19 @@ class Expect(Request[None], frozen=True, kw_only=True):
 
 
 class WarmUp(Request[float], frozen=True, kw_only=True):
-    """Infer until it is stable; the answer is how many seconds an inference takes."""
+    """Infer until it is stable, or so many times; the answer is the seconds an inference takes."""
 
     answer = float
     key: str
     at_most_s: float
+    inferences: int | None = None
 
 
 class RunTurn(Request[Turn], frozen=True, kw_only=True):
-    """Run one turn of a compiled trial; ``group`` and ``round`` are those of its record."""
+    """Run one turn of a compiled trial; ``group`` and ``round`` are those of its record.
+
+    With ``alone``, one request at a time, however many the trial has in flight.
+    """
 
     answer = Turn
     key: str
@@ -74,6 +86,7 @@ class RunTurn(Request[Turn], frozen=True, kw_only=True):
     round: int = 0
     discarded: int
     timed: int
+    alone: bool = False
 
 
 class Hold(Request[Sustained], frozen=True, kw_only=True):
@@ -98,12 +111,20 @@ class ReadCounters(Request[Counters], frozen=True, kw_only=True):
     trial: Trial
 
 
-class MeasureProfile(Request[dict[str, Any]], frozen=True, kw_only=True):
-    """Profile a placement; the answer is the profile as files store it."""
+class Compare(Request[tuple[Json, ...]], frozen=True, kw_only=True):
+    """Compare the last outputs of a compiled trial with a reference; ``rows`` are its counters."""
 
-    answer = dict[str, Any]
+    answer = tuple[dict[str, Any], ...]
     trial: Trial
-    options: ProfileOptions
+    rows: tuple[Counter, ...] = ()
+
+
+class ReadSpans(Request[tuple[StoredSpan, ...]], frozen=True, kw_only=True):
+    """Tell when the subgraphs of the last ``requests`` inferences ran, where that is known."""
+
+    answer = tuple[StoredSpan, ...]
+    key: str
+    requests: int
 
 
 class MeasureMemory(Request[dict[str, tuple[int, int]]], frozen=True, kw_only=True):
@@ -153,7 +174,8 @@ AnyRequest: TypeAlias = (
     | Hold
     | CompileCounted
     | ReadCounters
-    | MeasureProfile
+    | Compare
+    | ReadSpans
     | MeasureMemory
     | Release
     | InferFile

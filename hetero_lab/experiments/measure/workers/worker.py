@@ -23,14 +23,15 @@ from hetero_lab.experiments.measure.workers.bench import Bench
 from hetero_lab.experiments.measure.workers.requests import (
     MEMORY,
     AnyRequest,
+    Compare,
     Compile,
     CompileCounted,
     Expect,
     Hold,
     InferFile,
     MeasureMemory,
-    MeasureProfile,
     ReadCounters,
+    ReadSpans,
     Release,
     Reply,
     RunTurn,
@@ -47,8 +48,8 @@ def answer(bench: Bench, request: AnyRequest) -> Any:
             return bench.compile(trial, compare=compare)
         case Expect(trial=trial):
             return bench.expect(trial)
-        case WarmUp(key=key, at_most_s=at_most_s):
-            return bench.warm_up(key, at_most_s)
+        case WarmUp(key=key, at_most_s=at_most_s, inferences=inferences):
+            return bench.warm_up(key, at_most_s, inferences)
         case RunTurn():
             return bench.turn(request)
         case Hold(key=key, seconds=seconds):
@@ -57,8 +58,10 @@ def answer(bench: Bench, request: AnyRequest) -> Any:
             return bench.compile_counted(trial)
         case ReadCounters(trial=trial):
             return bench.counters(trial)
-        case MeasureProfile(trial=trial, options=options):
-            return bench.profile(trial, options)
+        case Compare(trial=trial, rows=rows):
+            return bench.compare(trial, rows)
+        case ReadSpans(key=key, requests=n):
+            return bench.spans(key, n)
         case MeasureMemory():
             return bench.memory(request)
         case Release(key=key):

@@ -3,20 +3,37 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab.arguments import checked
 from hetero_lab.errors import HeteroLabError, MeasurementError, StoredFileError, shorten
-from hetero_lab.experiments.results.profile.data import ProfileData
+from hetero_lab.experiments.measure.environment import Environment
+from hetero_lab.experiments.measure.records import Compiled, Trial, Turn
 from hetero_lab.experiments.results.profile.report import summary, text
-from hetero_lab.experiments.results.profile.storage import from_json, to_json
+from hetero_lab.experiments.results.profile.storage import (
+    agreement_from_json,
+    fields_from_json,
+    spans_from_json,
+    to_json,
+)
 from hetero_lab.experiments.results.profile.tables import build_tables
 from hetero_lab.experiments.results.profile.trace import write_trace
+from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.placement.affinity import Affinity
+from hetero_lab.placement.partition import Partition, partition_from_json
 from hetero_lab.result import Result
+from hetero_lab.runtime.chosen import Chosen
+from hetero_lab.runtime.counters import Counter
+from hetero_lab.runtime.generation import Generation
+from hetero_lab.runtime.reference import Agreement
+from hetero_lab.runtime.runners import HETERO
+from hetero_lab.runtime.throughput import Throughput
+from hetero_lab.runtime.timeline import Span
+from hetero_lab.statistics import Latency
 from hetero_lab.tables import (
     SCHEMA_VERSION,
     Tables,
@@ -31,7 +48,8 @@ if TYPE_CHECKING:
 FILE_NAME = "profile.json"
 
 
-class Profile(Result, ProfileData):
+@dataclass(frozen=True)
+class Profile(Result):
     """What was measured of one placement.
 
     Attributes
@@ -63,6 +81,26 @@ class Profile(Result, ProfileData):
         Of a language model: time to the first token and per further token, and the tokens. The
         latency is then the time per further token.
     """
+
+    label: str
+    model_fingerprint: str
+    graph: OpGraph
+    affinity: Affinity
+    latency: Latency
+    partition: Partition
+    as_predicted: bool | None
+    counters: tuple[Counter, ...]
+    agreement: tuple[Agreement, ...]
+    compile_ms: float
+    first_inference_ms: float
+    peak_rss_bytes: int
+    environment: Environment
+    interrupted: bool = False
+    executor: str = HETERO
+    spans: tuple[Span, ...] = ()
+    throughput: tuple[Throughput, ...] = ()
+    chosen: Chosen = field(default_factory=Chosen)
+    generation: Generation | None = None
 
     @cached_property
     def tables(self) -> Tables:
@@ -141,6 +179,59 @@ class Profile(Result, ProfileData):
         return {"Subgraphs": subgraphs.dropna(axis="columns", how="all")}
 
 
+def profile_of(
+    trial: Trial,
+    compiled: Compiled,
+    turns: Sequence[Turn],
+    *,
+    graph: OpGraph,
+    fingerprint: str,
+    environment: Environment,
+    **more: Any,
+) -> Profile:
+    """Build a profile from the records of a trial.
+
+    Parameters
+    ----------
+    compiled, turns
+        What a bench answered; the times of a language model are per further token.
+    environment
+        Of the machine that measured; it may name more devices than those of the trial.
+    more
+        Other fields, ``counters`` for instance.
+    """
+    partition = partition_from_json(compiled.partition)
+    latency = Latency(tuple(turn.samples_us for turn in turns))
+    generation = None
+    if trial.scenario is not None:
+        first_us = tuple((turn.first_us,) for turn in turns if turn.first_us is not None)
+        generation = Generation(trial.scenario, Latency(first_us), latency, compiled.tokens)
+    devices = dict(zip((op.name for op in graph), trial.affinity, strict=True))
+    fields: dict[str, Any] = {
+        "agreement": agreement_from_json(compiled.agreement),
+        "spans": spans_from_json(compiled.spans, partition),
+        "counters": (),
+        **more,
+    }
+    return Profile(
+        label=trial.label,
+        model_fingerprint=fingerprint,
+        graph=graph,
+        affinity=Affinity.from_graph(graph, devices),
+        latency=latency,
+        partition=partition,
+        as_predicted=compiled.as_predicted,
+        compile_ms=compiled.compile_ms,
+        first_inference_ms=compiled.first_inference_ms,
+        peak_rss_bytes=compiled.peak_rss_bytes,
+        executor=trial.executor,
+        chosen=compiled.chosen,
+        generation=generation,
+        environment=environment.of(trial.devices),
+        **fields,
+    )
+
+
 def read_profile(directory: str | os.PathLike[str]) -> Profile:
     """Read a profile that :meth:`Profile.export` wrote; no device is needed.
 
@@ -173,8 +264,7 @@ def profile_from(data: Mapping[str, Any], path: str | os.PathLike[str]) -> Profi
         The data is not a whole profile.
     """
     try:
-        read = from_json(data)
-        result = Profile(**{field.name: getattr(read, field.name) for field in fields(read)})
+        result = Profile(**fields_from_json(data))
         result._repr_html_()  # what cannot be shown is not whole either
         return result
     except Exception as error:

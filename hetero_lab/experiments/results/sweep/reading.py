@@ -31,17 +31,10 @@ from hetero_lab.experiments.measure.records import (
 from hetero_lab.experiments.measure.store import read_store
 from hetero_lab.experiments.measure.trial import FROM_CACHE
 from hetero_lab.experiments.results.answers import evaluation_from, nan_notes, problem_from
-from hetero_lab.experiments.results.profile.result import Profile
-from hetero_lab.experiments.results.profile.storage import (
-    agreement_from_json,
-    spans_from_json,
-)
+from hetero_lab.experiments.results.profile.result import profile_of
 from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.experiments.results.sweep.row import BUDGET_ENDED, INTERRUPTED, Row
 from hetero_lab.model.opgraph import OpGraph, graph_from_json
-from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.partition import partition_from_json
-from hetero_lab.runtime.generation import Generation
 from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN
 from hetero_lab.statistics import Latency, Series, turn_level
 from hetero_lab.tables import number
@@ -241,31 +234,14 @@ def _row(
         if call is not None:
             detail, needs_s = _what_is_left(call), call.needs_s
     else:
-        devices = dict(zip((op.name for op in graph), entry.affinity, strict=True))
-        names = set(entry.devices)
-        partition = partition_from_json(compiled.partition)
-        profile = Profile(
-            label=entry.label,
-            model_fingerprint=fingerprint,
+        profile = profile_of(
+            entry,
+            compiled,
+            turns,
             graph=graph,
-            affinity=Affinity.from_graph(graph, devices),
-            latency=_latency(turns),
-            partition=partition,
-            as_predicted=compiled.as_predicted,
+            fingerprint=fingerprint,
+            environment=environment,
             counters=counted.rows if counted else (),
-            agreement=agreement_from_json(compiled.agreement),
-            compile_ms=compiled.compile_ms,
-            first_inference_ms=compiled.first_inference_ms,
-            peak_rss_bytes=compiled.peak_rss_bytes,
-            executor=entry.executor,
-            chosen=compiled.chosen,
-            spans=spans_from_json(compiled.spans, partition),
-            generation=_generation(entry, turns, compiled),
-            environment=replace(
-                environment,
-                devices=tuple(d for d in environment.devices if d[0] in names),
-                emulated=tuple(d for d in environment.emulated if d[0] in names),
-            ),
         )
     return Row(
         label=entry.label,
@@ -285,14 +261,6 @@ def _row(
         sustained_us=tuple(v for r in sustained[-1:] for v in r.medians_us),
         executor=entry.executor,
     )
-
-
-def _generation(entry: Trial, turns: Sequence[Turn], compiled: Compiled) -> Generation | None:
-    if entry.scenario is None:
-        return None
-    first_us = [turn.first_us for turn in turns if turn.first_us is not None]
-    ttft = Latency(tuple((value,) for value in first_us))
-    return Generation(entry.scenario, ttft, _latency(turns), compiled.tokens)
 
 
 def _latency(turns: Sequence[Turn]) -> Latency:

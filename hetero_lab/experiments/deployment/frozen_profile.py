@@ -23,7 +23,7 @@ from hetero_lab.runtime.compiled import CompiledPlacement
 from hetero_lab.runtime.frozen_placement import PLACEMENT_FILE, FrozenPlacement, read_frozen
 from hetero_lab.runtime.inputs import Inputs, given_or_generated
 from hetero_lab.runtime.reference import compare_with_reference, executed_precision
-from hetero_lab.runtime.timing import latency_of, time_once, turns, warm_up
+from hetero_lab.runtime.timing import latency_of, run_turn, time_once, turn_lengths, warm_up
 
 _FILES = (PLACEMENT_FILE, "model.xml", "model.bin")
 
@@ -73,7 +73,7 @@ def profile_frozen(
     infer = partial(request.infer, share_outputs=True)  # as every other profile is timed
     first_ms = time_once(infer) / 1e3
     warm_up(infer)
-    samples = list(turns(infer, iterations, None))
+    samples = [run_turn(infer, timed=n) for n in turn_lengths(iterations)]
     peak_bytes = peak_memory.peak_bytes()
     agreement = compare_with_reference(
         bound, arrays, whole.read_outputs(request), executed_precision((), whole)

@@ -1,1 +1,0 @@
-"""Profile: one placement of one model, measured."""
