@@ -40,10 +40,6 @@ if TYPE_CHECKING:
     from hetero_lab.experiments.faults.refusals import find_refused as find_refused
     from hetero_lab.experiments.faults.wrong import read_wrong as read_wrong
     from hetero_lab.experiments.interop.dot_dumps import hetero_dumps as hetero_dumps
-    from hetero_lab.experiments.measure.trial import (
-        block_cuts as block_cuts,
-        priority_orders as priority_orders,
-    )
     from hetero_lab.experiments.measure.workers.set_up import Workers as Workers
     from hetero_lab.experiments.measure_noise import measure_noise as measure_noise
     from hetero_lab.experiments.optimize import optimize as optimize
@@ -59,8 +55,14 @@ if TYPE_CHECKING:
     from hetero_lab.model.read import load as load
     from hetero_lab.placement.affinity import Affinity as Affinity
     from hetero_lab.placement.partition import partition as partition
-    from hetero_lab.placement.placement import Placement as Placement
-    from hetero_lab.placement.priorities import Priorities as Priorities
+    from hetero_lab.placement.placement import (
+        Placement as Placement,
+        block_cuts as block_cuts,
+    )
+    from hetero_lab.placement.priorities import (
+        Priorities as Priorities,
+        priority_orders as priority_orders,
+    )
     from hetero_lab.planning.block_fit import fit_blocks as fit_blocks
     from hetero_lab.planning.cost_model import CostModel as CostModel
     from hetero_lab.planning.guessing import guess_costs as guess_costs

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from hetero_lab.experiments.faults.wrong import Wrong as Wrong
     from hetero_lab.experiments.interop.benchmark_app import BenchmarkReport as BenchmarkReport
     from hetero_lab.experiments.interop.dot_dumps import HeteroDumps as HeteroDumps
-    from hetero_lab.experiments.measure.control import SweepControl as SweepControl
     from hetero_lab.experiments.optimize import Optimized as Optimized
     from hetero_lab.experiments.pipeline import PipelineAdvice as PipelineAdvice
     from hetero_lab.experiments.recover import Recovered as Recovered
     from hetero_lab.experiments.results.profile.result import Profile as Profile
     from hetero_lab.experiments.results.sweep.result import Sweep as Sweep
+    from hetero_lab.experiments.session import SweepControl as SweepControl
     from hetero_lab.model.opgraph import OpGraph as OpGraph
     from hetero_lab.model.static_phases import StaticPhases as StaticPhases
     from hetero_lab.placement.partition import (

@@ -25,10 +25,9 @@ from hetero_lab.errors import (
     warn,
 )
 from hetero_lab.experiments.measure.environment import current_environment
-from hetero_lab.experiments.measure.options import Conditions
 from hetero_lab.experiments.observer import Observer, isolated_nodes, search_session
 from hetero_lab.experiments.progress import SearchProgress
-from hetero_lab.experiments.session import Session
+from hetero_lab.experiments.session import Conditions, Session
 from hetero_lab.model.language import Scenario, check_scenario
 from hetero_lab.model.opgraph import CONSTANT, OpGraph
 from hetero_lab.model.read import Source

@@ -13,12 +13,12 @@ from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import check_device
 from hetero_lab.errors import ArgumentError, MeasurementError
+from hetero_lab.experiments.measure.budget import RunOptions
 from hetero_lab.experiments.measure.noise import keep_noise
-from hetero_lab.experiments.measure.options import Conditions, RunOptions
 from hetero_lab.experiments.measure.trial import expand
 from hetero_lab.experiments.measure.workers.set_up import Workers
 from hetero_lab.experiments.results.sweep.result import Sweep
-from hetero_lab.experiments.session import Session
+from hetero_lab.experiments.session import Conditions, Session
 from hetero_lab.model.read import load
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.statistics import Noise, compile_noise

@@ -12,10 +12,9 @@ from scipy.optimize import nnls
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import MeasurementError, PlanError, names_at_hand
-from hetero_lab.experiments.measure.options import Conditions
 from hetero_lab.experiments.measure.workers.process import WorkerError
 from hetero_lab.experiments.measure.workers.requests import MeasureMemory
-from hetero_lab.experiments.session import Session
+from hetero_lab.experiments.session import Conditions, Session
 from hetero_lab.model.blocks import block_range, find_blocks
 from hetero_lab.model.read import Source
 from hetero_lab.planning.cost_model import CostModel, expect_costs

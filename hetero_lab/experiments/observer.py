@@ -12,13 +12,12 @@ import numpy as np
 
 from hetero_lab.backend.bound import BoundModel
 from hetero_lab.errors import MeasurementError
-from hetero_lab.experiments.measure.options import Conditions, RunOptions
-from hetero_lab.experiments.measure.trial import expand
-from hetero_lab.experiments.measure.variants import by_name
+from hetero_lab.experiments.measure.budget import RunOptions
+from hetero_lab.experiments.measure.trial import by_name, expand
 from hetero_lab.experiments.progress import SearchProgress
 from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.experiments.results.sweep.row import Row
-from hetero_lab.experiments.session import Session
+from hetero_lab.experiments.session import Conditions, Session
 from hetero_lab.model.language import Scenario
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity

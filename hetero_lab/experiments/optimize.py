@@ -17,13 +17,13 @@ from hetero_lab.experiments.calibrate import (
     check_device_properties,
     check_devices,
 )
-from hetero_lab.experiments.measure.options import Conditions
 from hetero_lab.experiments.observer import search_session
 from hetero_lab.experiments.progress import SearchProgress
 from hetero_lab.experiments.proof import prove
 from hetero_lab.experiments.results.evidence import decide
 from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.experiments.results.sweep.row import Row
+from hetero_lab.experiments.session import Conditions
 from hetero_lab.interrupts import set_aside
 from hetero_lab.model.language import Scenario, check_scenario
 from hetero_lab.model.read import Source

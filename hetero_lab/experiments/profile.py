@@ -19,7 +19,6 @@ from hetero_lab.backend.bound import bind
 from hetero_lab.backend.properties import check_properties
 from hetero_lab.errors import ArgumentError, MeasurementError, PropertyError, shorten, warn
 from hetero_lab.experiments.measure.environment import current_environment
-from hetero_lab.experiments.measure.options import Conditions
 from hetero_lab.experiments.measure.records import Compiled, Trial, Turn
 from hetero_lab.experiments.measure.trial import trial_of
 from hetero_lab.experiments.measure.workers.process import WorkerError
@@ -33,7 +32,7 @@ from hetero_lab.experiments.measure.workers.requests import (
     WarmUp,
 )
 from hetero_lab.experiments.results.profile.result import Profile, profile_of
-from hetero_lab.experiments.session import Session
+from hetero_lab.experiments.session import Conditions, Session
 from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.model.language import Scenario
 from hetero_lab.model.read import Source

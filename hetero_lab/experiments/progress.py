@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hetero_lab import progress
-from hetero_lab.experiments.measure.control import SweepControl
 from hetero_lab.experiments.measure.records import AnyRecord, Compiled, Counters, Finished, Turn
+from hetero_lab.experiments.session import SweepControl
 from hetero_lab.runtime.timing import Stopwatch
 
 _DOING = {Compiled: "compile", Turn: "measure", Counters: "read counters"}

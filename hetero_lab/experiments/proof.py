@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
-from hetero_lab.experiments.measure.control import SweepControl
-from hetero_lab.experiments.measure.options import RunOptions
+from hetero_lab.experiments.measure.budget import RunOptions
 from hetero_lab.experiments.measure.trial import expand
 from hetero_lab.experiments.results.sweep.result import Sweep
-from hetero_lab.experiments.session import Session
+from hetero_lab.experiments.session import Session, SweepControl
 from hetero_lab.model.language import Scenario
 from hetero_lab.placement.placement import Placement
 from hetero_lab.runtime.timing import Stopwatch

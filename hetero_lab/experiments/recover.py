@@ -29,8 +29,7 @@ from hetero_lab.experiments.accuracy.evaluate import (
     read_data,
 )
 from hetero_lab.experiments.calibrate import Calibration, check_device_properties
-from hetero_lab.experiments.measure.options import Conditions
-from hetero_lab.experiments.measure.variants import by_name
+from hetero_lab.experiments.measure.trial import by_name
 from hetero_lab.experiments.observer import search_session
 from hetero_lab.experiments.progress import SearchProgress
 from hetero_lab.experiments.proof import prove
@@ -45,7 +44,7 @@ from hetero_lab.experiments.sensitivity import (
     promising_sets,
     sensitivity_rows,
 )
-from hetero_lab.experiments.session import Session
+from hetero_lab.experiments.session import Conditions, Session
 from hetero_lab.interrupts import set_aside
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity

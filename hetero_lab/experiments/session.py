@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -22,9 +24,8 @@ from hetero_lab.backend.bound import BoundModel
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import ArgumentError, warn
 from hetero_lab.experiments.accuracy.evaluate import ReadData
-from hetero_lab.experiments.measure.control import StoppedError, SweepControl
+from hetero_lab.experiments.measure.budget import RunOptions
 from hetero_lab.experiments.measure.environment import current_environment, noise_of
-from hetero_lab.experiments.measure.options import Conditions, RunOptions
 from hetero_lab.experiments.measure.records import AnyRecord, Header, StoredModel, Trial
 from hetero_lab.experiments.measure.rounds import SweepRun
 from hetero_lab.experiments.measure.store import Store
@@ -32,19 +33,31 @@ from hetero_lab.experiments.measure.workers.bench import Bench
 from hetero_lab.experiments.measure.workers.launch import FORK_SERVER, compiles_at_once
 from hetero_lab.experiments.measure.workers.process import AnyBench, WorkerError, WorkerProcess
 from hetero_lab.experiments.measure.workers.requests import Answer, AnyRequest, Request, SetUp
-from hetero_lab.experiments.measure.workers.set_up import write_set_up
+from hetero_lab.experiments.measure.workers.set_up import Workers, write_set_up
 from hetero_lab.experiments.measure.workers.worker import answer
 from hetero_lab.experiments.results.answers import SweepData
 from hetero_lab.experiments.results.sweep.reading import sweep_from
 from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.model.language import Scenario
 from hetero_lab.model.opgraph import graph_to_json
+from hetero_lab.runtime.inputs import Inputs
 from hetero_lab.runtime.runners import inputs_for
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.tables import make_directory, scratch_directory
 
 if TYPE_CHECKING:
     from hetero_lab.experiments.measure.fleet.cluster import Cluster
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Under what placements are measured; the fields are as the arguments of a sweep."""
+
+    inputs: Inputs | None = None
+    seed: int = 0
+    cache_dir: str | os.PathLike[str] | None = None
+    isolate: bool = True
+    workers: Workers = field(default_factory=Workers)
 
 
 class Session:
@@ -254,6 +267,73 @@ class _OpenSweep(Protocol):
     def measure(self) -> None: ...
 
     def close(self) -> None: ...
+
+
+class StoppedError(Exception):
+    """The sweep was stopped through its control."""
+
+
+class SweepControl:
+    """Tells how far a sweep is, and stops it from another thread.
+
+    Parameters
+    ----------
+    on_record
+        Called in the sweep's thread with each record as it is appended, one of the types of
+        :mod:`hetero_lab.experiments.measure.records`.
+    """
+
+    def __init__(self, on_record: Callable[[AnyRecord], object] | None = None):
+        self._on_record = on_record
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        self._benches: list[AnyBench] = []
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether :meth:`stop` was called."""
+        return self._stopped.is_set()
+
+    def stop(self) -> None:
+        """End the sweep: its workers are killed, and it returns what it has."""
+        self._stopped.set()
+        with self._lock:
+            benches, self._benches = self._benches, []
+        for bench in benches:
+            kill = getattr(bench, "kill", None)  # a bench of this process cannot be killed
+            if kill is not None:
+                # The sweep's own thread may be ending it just now.
+                with contextlib.suppress(OSError, ValueError):
+                    kill()
+
+    def watched(self, append: Callable[[AnyRecord], object]) -> Callable[[AnyRecord], object]:
+        """Return ``append``, told about and refused once the sweep is stopped."""
+
+        def tell(record: AnyRecord) -> None:
+            self._check()
+            append(record)
+            if self._on_record is not None:
+                self._on_record(record)
+
+        return tell
+
+    def stoppable(self, start: Callable[[], AnyBench]) -> Callable[[], AnyBench]:
+        """Return ``start`` such that the bench it starts can be stopped."""
+
+        def start_stoppable() -> AnyBench:
+            self._check()
+            bench = start()
+            with self._lock:
+                self._benches.append(bench)
+            if self.is_stopped:  # while it started
+                self.stop()
+            return bench
+
+        return start_stoppable
+
+    def _check(self) -> None:
+        if self.is_stopped:
+            raise StoppedError("The sweep was stopped.")
 
 
 class LocalBench:

@@ -10,13 +10,11 @@ from hetero_lab.arguments import moved
 from hetero_lab.backend.core import shared_core
 from hetero_lab.errors import ArgumentError
 from hetero_lab.experiments.accuracy.evaluate import read_data
-from hetero_lab.experiments.measure.control import SweepControl
-from hetero_lab.experiments.measure.options import Conditions, RunOptions
-from hetero_lab.experiments.measure.trial import Placements, expand
-from hetero_lab.experiments.measure.variants import Variant, bind_variants
+from hetero_lab.experiments.measure.budget import RunOptions
+from hetero_lab.experiments.measure.trial import Placements, Variant, bind_variants, expand
 from hetero_lab.experiments.measure.workers.set_up import Workers
 from hetero_lab.experiments.results.sweep.result import Sweep
-from hetero_lab.experiments.session import Session
+from hetero_lab.experiments.session import Conditions, Session, SweepControl
 from hetero_lab.model.language import Scenario
 from hetero_lab.model.read import Source
 from hetero_lab.runtime.inputs import Inputs

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -18,8 +19,10 @@ from hetero_lab.backend.devices import (
 from hetero_lab.backend.emulation import emulated_devices, plain
 from hetero_lab.backend.properties import check_by_device, check_properties, merged_properties
 from hetero_lab.backend.virtual import VirtualDevice, parse_virtual, virtual_device
-from hetero_lab.errors import ArgumentError, DeviceError
+from hetero_lab.errors import AffinityError, ArgumentError, DeviceError, shorten
+from hetero_lab.model.blocks import block_range, find_blocks
 from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.model.read import Source, prepare
 from hetero_lab.placement.affinity import Affinity, first_able, greedy
 from hetero_lab.placement.priorities import Priorities
 
@@ -307,3 +310,66 @@ def greedy_elsewhere(graph: OpGraph, order: Sequence[str], known: Knowledge) -> 
     """Put each op on the first device of an order that a cost model says supports it."""
     constant = {graph.ops[index].name for index in graph.constant_side}
     return first_able(graph, {device: known.supports(device) | constant for device in order})
+
+
+def block_cuts(
+    model: Source,
+    devices: Sequence[str],
+    after: Iterable[int] | None = None,
+    *,
+    core: ov.Core | None = None,
+) -> list[Placement]:
+    """Return the placements that cut a model between two of its blocks, for a sweep.
+
+    Parameters
+    ----------
+    model
+        Anything that :func:`hetero_lab.load` takes; it has repeated layers (see
+        :func:`hetero_lab.blocks`).
+    devices
+        Two devices or more. Each pair takes a model in either order.
+    after
+        The blocks after which to cut; by default all but the last.
+
+    Returns
+    -------
+    list of Placement
+        For each cut and each order of two devices one, labelled ``"0-14 GPU, 15-29 CPU"``.
+
+    Raises
+    ------
+    AffinityError
+        The model has no repeated layers, or no block follows one of ``after``.
+    DeviceError
+        Fewer than two devices, one twice, or one that is not here.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> acc = hl.emulate("ACC")
+    >>> [cut.label for cut in hl.block_cuts("digits_inception", ["ACC", "CPU"])]
+    ['0 ACC, 1 CPU', '0 CPU, 1 ACC']
+    """
+    graph = prepare(model).graph
+    every = Priorities.parse(devices, core).devices
+    if len(every) < 2:
+        raise DeviceError("A cut has a device on either side: give two devices or more.")
+    found = find_blocks(graph)
+    n_blocks = found.n_blocks
+    if not n_blocks:
+        raise AffinityError(f"{shorten(graph.name)} has no repeated layers to cut between.")
+    cuts = list(range(n_blocks - 1)) if after is None else list(dict.fromkeys(after))
+    for cut in cuts:
+        if not 0 <= cut < n_blocks - 1:
+            raise AffinityError(
+                f"There is no cut after block {cut}: the model has {n_blocks} blocks, and the last "
+                f"cut is after block {n_blocks - 2}."
+            )
+    placements = []
+    for cut, (first, second) in itertools.product(cuts, itertools.permutations(every, 2)):
+        above, below = block_range(0, cut), block_range(cut + 1, n_blocks - 1)
+        sides = (first if block <= cut else second for block in found.of_op)
+        by_name = dict(zip((op.name for op in graph.ops), sides, strict=True))
+        affinity = Affinity.from_graph(graph, by_name)
+        placements.append(Placement(affinity, f"{above} {first}, {below} {second}"))
+    return placements

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -74,3 +75,22 @@ def _core_priorities(core: ov.Core) -> str:
     except Exception:  # the property is absent until it is set
         return ""
     return value if isinstance(value, str) else ",".join(value)
+
+
+def priority_orders(devices: Sequence[str], *, core: ov.Core | None = None) -> list[Priorities]:
+    """Return every order of the devices: ``HETERO:A,B``, ``HETERO:B,A``, …
+
+    Raises
+    ------
+    DeviceError
+        No device, one twice, or one that is not here.
+
+    Examples
+    --------
+    >>> import hetero_lab as hl
+    >>> acc = hl.emulate("ACC")
+    >>> [str(order) for order in hl.priority_orders(["ACC", "CPU"])]
+    ['HETERO:ACC,CPU', 'HETERO:CPU,ACC']
+    """
+    every = Priorities.parse(devices, core).devices
+    return [Priorities(order) for order in itertools.permutations(every)]

@@ -29,12 +29,11 @@ from scipy import stats
 import hetero_lab as hl
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.clock import now
-from hetero_lab.experiments.measure.options import Conditions
 from hetero_lab.experiments.measure.trial import expand
 from hetero_lab.experiments.measure.workers.bench import WARM_UP_S
 from hetero_lab.experiments.measure.workers.process import AnyBench
 from hetero_lab.experiments.measure.workers.requests import Compile, RunTurn, WarmUp
-from hetero_lab.experiments.session import LocalBench, Session
+from hetero_lab.experiments.session import Conditions, LocalBench, Session
 from hetero_lab.placement.placement import resolve
 from hetero_lab.runtime.frozen_placement import write_program
 from hetero_lab.runtime.inputs import given_or_generated

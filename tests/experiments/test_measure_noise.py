@@ -12,9 +12,9 @@ from hetero_lab.cli import main as cli
 from hetero_lab.errors import ArgumentError, DeviceError, HeteroLabWarning
 from hetero_lab.experiments.deployment.check_run import ObservedRun
 from hetero_lab.experiments.measure import noise as noises
+from hetero_lab.experiments.measure.budget import RunOptions
 from hetero_lab.experiments.measure.environment import current_environment, noise_of, noise_sentence
 from hetero_lab.experiments.measure.noise import keep_noise, known_noise
-from hetero_lab.experiments.measure.options import RunOptions
 from hetero_lab.experiments.measure.records import Trial, Turn
 from hetero_lab.experiments.measure.rounds import SweepRun
 from hetero_lab.experiments.measure.workers.set_up import Workers

@@ -37,13 +37,12 @@ from hetero_lab.errors import (
     StoredFileError,
     StoreError,
 )
-from hetero_lab.experiments.measure.options import Conditions, RunOptions
+from hetero_lab.experiments.measure.budget import RunOptions
 from hetero_lab.experiments.measure.records import Turn
 from hetero_lab.experiments.measure.store import read_store
-from hetero_lab.experiments.measure.trial import expand
-from hetero_lab.experiments.measure.variants import by_name
+from hetero_lab.experiments.measure.trial import by_name, expand
 from hetero_lab.experiments.results.sweep.reading import sweep_from
-from hetero_lab.experiments.session import LocalBench, Session
+from hetero_lab.experiments.session import Conditions, LocalBench, Session
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.statistics import ASSUMED_NOISE
 from hetero_lab.tables import number, read_csv

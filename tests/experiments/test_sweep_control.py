@@ -7,8 +7,8 @@ from small_models import chain
 
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError
-from hetero_lab.experiments.measure.control import SweepControl
 from hetero_lab.experiments.measure.records import Compiled, Finished, Turn
+from hetero_lab.experiments.session import SweepControl
 
 OPTIONS = {"isolate": False, "counters": False, "reference": False, "progress": False}
 

@@ -10,7 +10,7 @@ from small_models import convolutions
 
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError, InputError, ModelError, QuantizationError
-from hetero_lab.experiments.measure.variants import bind_variants
+from hetero_lab.experiments.measure.trial import bind_variants
 
 quick = partial(hl.sweep, turns=2, budget_s=None, isolate=False, progress=False)
 

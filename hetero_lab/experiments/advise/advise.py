@@ -41,9 +41,8 @@ from hetero_lab.experiments.advise.kept import (
 )
 from hetero_lab.experiments.advise.lost_accuracy import LostAccuracy, is_exact, labelled_data
 from hetero_lab.experiments.calibrate import check_device_properties
-from hetero_lab.experiments.measure.options import Conditions, RunOptions
-from hetero_lab.experiments.measure.trial import expand
-from hetero_lab.experiments.measure.variants import by_name
+from hetero_lab.experiments.measure.budget import RunOptions
+from hetero_lab.experiments.measure.trial import by_name, expand
 from hetero_lab.experiments.optimize import OPTIMIZED, Optimized, optimize_bound
 from hetero_lab.experiments.pipeline import (
     PipelineAdvice,
@@ -54,7 +53,7 @@ from hetero_lab.experiments.progress import SearchProgress
 from hetero_lab.experiments.results.evidence import ALIKE, BEST
 from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.experiments.results.sweep.row import Row
-from hetero_lab.experiments.session import Session
+from hetero_lab.experiments.session import Conditions, Session
 from hetero_lab.interrupts import set_aside, what_was_set_aside
 from hetero_lab.model.language import refuse_language_model
 from hetero_lab.model.read import Source, prepare

@@ -14,13 +14,12 @@ from hetero_lab.backend.devices import device_names, precisions, supported_ops
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.backend.properties import merged_properties
 from hetero_lab.errors import DeviceError, HeteroLabError, names_at_hand
-from hetero_lab.experiments.measure.trial import priority_orders
 from hetero_lab.lint.lint import able_ops
 from hetero_lab.lint.remedies import follow_remedies
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement, resolve
-from hetero_lab.placement.priorities import Priorities
+from hetero_lab.placement.priorities import Priorities, priority_orders
 from hetero_lab.planning.memory import (
     MemoryLimit,
     MemoryTable,

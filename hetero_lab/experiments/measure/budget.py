@@ -1,7 +1,8 @@
-"""What a time budget allows, estimated from the first compile and the first inference.
+"""How long to measure, and what a time budget allows.
 
-Every placement gets its least turns before any gets more. Where the time is too short for that,
-turns are fewer, then shorter; what is left out then are placements.
+The estimate rests on the first compile and the first inference. Every placement gets its least
+turns before any gets more. Where time is too short for that, turns are fewer, then shorter; after
+that, placements are left out.
 """
 
 from __future__ import annotations
@@ -10,11 +11,51 @@ import bisect
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
+from hetero_lab.errors import ArgumentError
+from hetero_lab.experiments.measure.workers.set_up import positive
 from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN
 
 _WARM_UP_INFERENCES = 30  # before two turns in a row can agree
 _ENOUGH = 0.75  # of the placements that a sparser plan covers
+
+
+LEAST_TURNS = 8
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How long to measure, and what besides turns; the fields are as the arguments of a sweep.
+
+    With ``apart``, the first placement on a device that nothing was compiled for yet begins a new
+    group: its compile may take all the time that is left, and what is there is measured before.
+
+    Raises
+    ------
+    ArgumentError
+        A number that is too small, or none.
+    """
+
+    precision: float = 0.02
+    turns: int | None = None
+    sustained_s: float | None = None
+    counters: bool = True
+    reference: bool = True
+    apart: bool = False
+
+    def __post_init__(self) -> None:
+        positive("precision", self.precision)
+        if self.sustained_s is not None:
+            positive("sustained_s", self.sustained_s)
+        turns: Any = self.turns
+        if turns is not None and (type(turns) is not int or turns < 2):
+            raise ArgumentError(f"turns= is a whole number of at least 2, not {turns!r}.")
+
+    @property
+    def target(self) -> int:
+        """How many turns each placement is to have at least."""
+        return self.turns or LEAST_TURNS
 
 
 @dataclass(frozen=True)

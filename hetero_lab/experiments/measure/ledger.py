@@ -6,11 +6,11 @@ two hosts are never mixed: a row belongs to one host, and so does the reference 
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable
 
 from hetero_lab.experiments.measure.environment import Environment
-from hetero_lab.experiments.measure.records import AnyRecord, Finished, Header, Host, OfEntry, Turn
+from hetero_lab.experiments.measure.records import AnyRecord, Finished, Host, OfEntry, Turn
 from hetero_lab.statistics import turn_level
 
 At = tuple[int, int]  # group and round
@@ -50,42 +50,6 @@ class Ledger:
         """Return how many turns of an entry have one of the reference beside them."""
         beside = self.levels_us(reference, host)
         return sum(at in beside for at in self.levels_us(key, host))
-
-
-_HERE = ""  # the host of a record that names none
-
-
-def hosts_of_entry(
-    header: Header, key: str, records: Sequence[AnyRecord], hosts: Iterable[str]
-) -> list[str]:
-    """Return the hosts of which an entry has a row.
-
-    Parameters
-    ----------
-    header
-        What is measured. With ``every_host`` each host has a row of each entry; otherwise the
-        reference has one on each host that measured it and any other entry one in all.
-    key, records
-        The entry, and its records in order.
-    hosts
-        All hosts that took part.
-    """
-    if not header.fleet:
-        return [_HERE]
-    if header.every_host:
-        return list(hosts) or [_HERE]
-    turns = Counter(r.host for r in records if isinstance(r, Turn))
-    if key == header.reference:
-        return [host for host in hosts if turns[host]] or _last(records)
-    finished = [r.host for r in records if isinstance(r, Finished)]
-    if finished:
-        return [finished[-1]]
-    # What a worker left half done when it died counts for less than what was said last of it.
-    return [max(turns, key=lambda host: turns[host])] if turns else _last(records)
-
-
-def _last(records: Sequence[AnyRecord]) -> list[str]:
-    return [records[-1].host] if records else [_HERE]
 
 
 def is_done(key: str, host: str, ledger: Ledger, reference: str, turns: int | None) -> bool:

@@ -29,13 +29,13 @@ from hetero_lab.experiments.measure.budget import (
     FULL,
     LEAST,
     Durations,
+    RunOptions,
     TurnLength,
     TurnPlan,
     affordable,
 )
 from hetero_lab.experiments.measure.environment import OtherWork, machine_state
 from hetero_lab.experiments.measure.ledger import Ledger
-from hetero_lab.experiments.measure.options import RunOptions
 from hetero_lab.experiments.measure.records import (
     AnyRecord,
     Call,

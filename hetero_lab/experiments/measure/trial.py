@@ -8,28 +8,27 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from hetero_lab.backend.bound import BoundModel
+from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.devices import check_device, device_names, supported_ops
 from hetero_lab.backend.properties import merged_properties
 from hetero_lab.backend.virtual import KINDS, virtual_device
 from hetero_lab.errors import (
-    AffinityError,
     ArgumentError,
-    DeviceError,
+    HeteroLabError,
+    ModelError,
     PropertyError,
     names_at_hand,
     shorten,
 )
 from hetero_lab.experiments.measure.records import Trial
-from hetero_lab.model.blocks import block_range, find_blocks
 from hetero_lab.model.language import Scenario
-from hetero_lab.model.read import Source, prepare
+from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import (
     BoundPlacement,
@@ -46,89 +45,8 @@ if TYPE_CHECKING:
 
 
 FROM_CACHE = "model cache"
+Variant: TypeAlias = "Source | Callable[[], Source]"
 Placements: TypeAlias = "Iterable[PlacementLike] | Mapping[str, PlacementLike]"
-
-
-def priority_orders(devices: Sequence[str], *, core: ov.Core | None = None) -> list[Priorities]:
-    """Return every order of the devices: ``HETERO:A,B``, ``HETERO:B,A``, …
-
-    Raises
-    ------
-    DeviceError
-        No device, one twice, or one that is not here.
-
-    Examples
-    --------
-    >>> import hetero_lab as hl
-    >>> acc = hl.emulate("ACC")
-    >>> [str(order) for order in hl.priority_orders(["ACC", "CPU"])]
-    ['HETERO:ACC,CPU', 'HETERO:CPU,ACC']
-    """
-    every = Priorities.parse(devices, core).devices
-    return [Priorities(order) for order in itertools.permutations(every)]
-
-
-def block_cuts(
-    model: Source,
-    devices: Sequence[str],
-    after: Iterable[int] | None = None,
-    *,
-    core: ov.Core | None = None,
-) -> list[Placement]:
-    """Return the placements that cut a model between two of its blocks, for a sweep.
-
-    Parameters
-    ----------
-    model
-        Anything that :func:`hetero_lab.load` takes; it has repeated layers (see
-        :func:`hetero_lab.blocks`).
-    devices
-        Two devices or more. Each pair takes a model in either order.
-    after
-        The blocks after which to cut; by default all but the last.
-
-    Returns
-    -------
-    list of Placement
-        For each cut and each order of two devices one, labelled ``"0-14 GPU, 15-29 CPU"``.
-
-    Raises
-    ------
-    AffinityError
-        The model has no repeated layers, or no block follows one of ``after``.
-    DeviceError
-        Fewer than two devices, one twice, or one that is not here.
-
-    Examples
-    --------
-    >>> import hetero_lab as hl
-    >>> acc = hl.emulate("ACC")
-    >>> [cut.label for cut in hl.block_cuts("digits_inception", ["ACC", "CPU"])]
-    ['0 ACC, 1 CPU', '0 CPU, 1 ACC']
-    """
-    graph = prepare(model).graph
-    every = Priorities.parse(devices, core).devices
-    if len(every) < 2:
-        raise DeviceError("A cut has a device on either side: give two devices or more.")
-    found = find_blocks(graph)
-    n_blocks = found.n_blocks
-    if not n_blocks:
-        raise AffinityError(f"{shorten(graph.name)} has no repeated layers to cut between.")
-    cuts = list(range(n_blocks - 1)) if after is None else list(dict.fromkeys(after))
-    for cut in cuts:
-        if not 0 <= cut < n_blocks - 1:
-            raise AffinityError(
-                f"There is no cut after block {cut}: the model has {n_blocks} blocks, and the last "
-                f"cut is after block {n_blocks - 2}."
-            )
-    placements = []
-    for cut, (first, second) in itertools.product(cuts, itertools.permutations(every, 2)):
-        above, below = block_range(0, cut), block_range(cut + 1, n_blocks - 1)
-        sides = (first if block <= cut else second for block in found.of_op)
-        by_name = dict(zip((op.name for op in graph.ops), sides, strict=True))
-        affinity = Affinity.from_graph(graph, by_name)
-        placements.append(Placement(affinity, f"{above} {first}, {below} {second}"))
-    return placements
 
 
 _DIMENSIONS: dict[str, tuple[Any, ...]] = {
@@ -202,6 +120,58 @@ def expand(
             msgspec.structs.replace(t, key=f"{t.key}-{number}") for number, t in enumerate(trials)
         ]
     return trials
+
+
+def bind_variants(
+    model: Source | Mapping[str, Variant], core: ov.Core
+) -> tuple[dict[str, BoundModel], dict[str, str]]:
+    """Return the bound model of each variant, and why some could not be made.
+
+    A variant that could not be made is there with the model of another one, so that its rows
+    can be named.
+
+    Raises
+    ------
+    ArgumentError
+        There is none, or an argument of one is wrong.
+    HeteroLabError
+        None of them could be made.
+    """
+    if not isinstance(model, Mapping):
+        return by_name(bind(model, core)), {}
+    if not model:
+        raise ArgumentError("There is no model to sweep: the mapping of variants is empty.")
+    made: dict[str, BoundModel] = {}
+    failures: dict[str, Exception] = {}
+    for name, variant in model.items():
+        if not callable(variant):
+            made[str(name)] = bind(variant, core)
+            continue
+        try:
+            made[str(name)] = bind(variant(), core)
+        except ArgumentError as error:
+            raise type(error)(f"The variant {shorten(str(name))}: {error}") from error
+        except Exception as error:  # a recipe of the user's own may call NNCF itself
+            failures[str(name)] = error
+    if not made:
+        name, error = next(iter(failures.items()))
+        if isinstance(error, HeteroLabError):
+            raise error
+        raise ModelError(f"The variant {shorten(name)} cannot be made: {_said(error)}") from error
+    stand_in = next(iter(made.values()))
+    bound = {str(name): made.get(str(name), stand_in) for name in model}
+    return bound, {name: _said(error) for name, error in failures.items()}
+
+
+def by_name(bound: BoundModel) -> dict[str, BoundModel]:
+    """Return a model that is the only variant."""
+    return {bound.graph.name or "model": bound}
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, HeteroLabError):
+        return str(error)
+    return f"{type(error).__name__}: {shorten(str(error), 500)}"
 
 
 def _by_label(placements: Any) -> list[tuple[str, Any]]:

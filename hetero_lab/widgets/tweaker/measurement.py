@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_lab.backend.bound import BoundModel
 from hetero_lab.errors import MeasurementError
-from hetero_lab.experiments.measure.control import SweepControl
-from hetero_lab.experiments.measure.options import Conditions, RunOptions
+from hetero_lab.experiments.measure.budget import RunOptions
 from hetero_lab.experiments.measure.records import AnyRecord, Compiled, Turn
-from hetero_lab.experiments.measure.trial import expand
-from hetero_lab.experiments.measure.variants import by_name
+from hetero_lab.experiments.measure.trial import by_name, expand
 from hetero_lab.experiments.measure.workers.set_up import Workers
-from hetero_lab.experiments.session import Session
+from hetero_lab.experiments.session import Conditions, Session, SweepControl
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement
 from hetero_lab.runtime.timing import Stopwatch

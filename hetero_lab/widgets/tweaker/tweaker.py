@@ -16,7 +16,7 @@ from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import AffinityError, ArgumentError, HeteroLabError, names_at_hand
 from hetero_lab.experiments.deployment.freeze import freeze_placed
 from hetero_lab.experiments.faults.wrong import Wrong
-from hetero_lab.experiments.measure.control import SweepControl
+from hetero_lab.experiments.session import SweepControl
 from hetero_lab.lint.context import Finding
 from hetero_lab.lint.lint import able_ops, to_frame
 from hetero_lab.model.read import Source, attributes_of

@@ -23,8 +23,8 @@ from filelock import FileLock, Timeout
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import check_device
 from hetero_lab.errors import DeviceError, HeteroLabError, OutputPathError
+from hetero_lab.experiments.measure.budget import RunOptions
 from hetero_lab.experiments.measure.environment import current_environment, noise_of
-from hetero_lab.experiments.measure.options import RunOptions
 from hetero_lab.experiments.measure.records import AnyRecord, Trial
 from hetero_lab.experiments.measure.rounds import SweepRun
 from hetero_lab.experiments.measure.workers.process import WorkerProcess

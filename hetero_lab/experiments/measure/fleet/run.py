@@ -17,6 +17,7 @@ from tqdm.auto import tqdm
 
 from hetero_lab.clock import now
 from hetero_lab.errors import MeasurementError, OutputPathError, StoreError, warn
+from hetero_lab.experiments.measure.budget import RunOptions
 from hetero_lab.experiments.measure.environment import Environment
 from hetero_lab.experiments.measure.fleet.host import Assignment, set_up_files
 from hetero_lab.experiments.measure.fleet.work_queue import MOST_LOSSES, PATIENCE_S, Item, WorkQueue
@@ -28,7 +29,6 @@ from hetero_lab.experiments.measure.fleet.workers import (
     why_not,
 )
 from hetero_lab.experiments.measure.ledger import Ledger, is_done
-from hetero_lab.experiments.measure.options import RunOptions
 from hetero_lab.experiments.measure.records import (
     AnyRecord,
     Failed,

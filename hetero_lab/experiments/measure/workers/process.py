@@ -115,7 +115,8 @@ class WorkerProcess:
             an error.
         """
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # it has ended; what it said before is read below
+        # It has ended or was killed; what it said before is read below.
+        with contextlib.suppress(OSError, ValueError):
             self._process.stdin.write(json.dumps(msgspec.to_builtins(request)) + "\n")
             self._process.stdin.flush()
         until = now() + timeout_s

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
+from hetero_lab.experiments.results.profile.data import ProfileData
 from hetero_lab.experiments.results.profile.tables import executed_precisions, tally, transitions
 from hetero_lab.placement.partition import boundary_size
 from hetero_lab.runtime.counters import Counter
@@ -13,16 +13,13 @@ from hetero_lab.runtime.runners import HETERO
 from hetero_lab.tables import bytes_text, number
 from hetero_lab.terminal import columns, count_of, one_line
 
-if TYPE_CHECKING:
-    from hetero_lab.experiments.results.profile.result import Profile
-
 _WIDTH = 30
 _MOST_ROWS = 20
 _MOST_NAMED = 3
 _VERDICTS = ("equal", "rounding", "different", "not a number")
 
 
-def text(profile: Profile, *, tables: bool = True, counters: bool = True) -> str:
+def text(profile: ProfileData, *, tables: bool = True, counters: bool = True) -> str:
     """Return the summary, then the subgraphs and boundaries, then the counters, as text.
 
     In the lines of counters names are cut to 30 characters as in OpenVINO's samples.
@@ -36,7 +33,7 @@ def text(profile: Profile, *, tables: bool = True, counters: bool = True) -> str
     return "\n\n".join(blocks) + "\n"
 
 
-def summary(profile: Profile) -> str:
+def summary(profile: ProfileData) -> str:
     """Return what matters most of a profile in at most 13 lines, the answer first."""
     low, high = profile.latency.ci95_us
     partition = profile.partition
@@ -103,14 +100,14 @@ def _generated(generation: Generation) -> list[str]:
     ]
 
 
-def _placed_on(profile: Profile) -> Iterator[str]:
+def _placed_on(profile: ProfileData) -> Iterator[str]:
     emulated = dict(profile.environment.emulated)
     for device, n_ops in profile.affinity.counts().items():
         base = f" (emulated on {emulated[device]})" if device in emulated else ""
         yield f"{count_of(n_ops, 'op')} on {device}{base}"
 
 
-def _outputs_verdict(profile: Profile) -> str:
+def _outputs_verdict(profile: ProfileData) -> str:
     verdicts = [agreement.verdict for agreement in profile.agreement]
     if not verdicts:
         return "its outputs were not compared"
@@ -120,7 +117,7 @@ def _outputs_verdict(profile: Profile) -> str:
     return "outputs within rounding" if "rounding" in verdicts else "outputs equal to the reference"
 
 
-def _worst_output(profile: Profile) -> str:
+def _worst_output(profile: ProfileData) -> str:
     worst = max(profile.agreement, key=lambda a: (_VERDICTS.index(a.verdict), a.relative_error))
     compared = f"{count_of(len(profile.agreement), 'output')} compared with the f32 reference"
     return (
@@ -129,7 +126,7 @@ def _worst_output(profile: Profile) -> str:
     )
 
 
-def _longest(profile: Profile) -> Iterator[str]:
+def _longest(profile: ProfileData) -> Iterator[str]:
     """Name the ops that take longest and the boundaries with the most bytes."""
     slow = sorted(profile.counters, key=lambda c: -c.real_time_us)[:_MOST_NAMED]
     named = [
@@ -150,7 +147,7 @@ def _longest(profile: Profile) -> Iterator[str]:
         yield f"Boundaries: {'; '.join(crossings)}"
 
 
-def _subgraphs(profile: Profile) -> str:
+def _subgraphs(profile: ProfileData) -> str:
     rows = [["SUBGRAPH", "DEVICE", "OPS", "FROM … TO"]]
     subgraphs = profile.partition.subgraphs
     for subgraph in subgraphs[:_MOST_ROWS]:
@@ -163,7 +160,7 @@ def _subgraphs(profile: Profile) -> str:
     return "\n".join(lines)
 
 
-def _boundaries(profile: Profile) -> str:
+def _boundaries(profile: ProfileData) -> str:
     rows = [["BOUNDARY", "FROM", "TO", "BYTES"]]
     devices = [s.device for s in profile.partition.subgraphs]
     boundaries = sorted(profile.partition.boundaries, key=lambda b: -(b.n_bytes or 0))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from hetero_lab.arguments import checked
 from hetero_lab.errors import HeteroLabError, MeasurementError, StoredFileError, shorten
 from hetero_lab.experiments.measure.environment import Environment
 from hetero_lab.experiments.measure.records import Compiled, Trial, Turn
+from hetero_lab.experiments.results.profile.data import ProfileData
 from hetero_lab.experiments.results.profile.report import summary, text
 from hetero_lab.experiments.results.profile.storage import (
     agreement_from_json,
@@ -24,15 +24,9 @@ from hetero_lab.experiments.results.profile.tables import build_tables
 from hetero_lab.experiments.results.profile.trace import write_trace
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.partition import Partition, partition_from_json
+from hetero_lab.placement.partition import partition_from_json
 from hetero_lab.result import Result
-from hetero_lab.runtime.chosen import Chosen
-from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.generation import Generation
-from hetero_lab.runtime.reference import Agreement
-from hetero_lab.runtime.runners import HETERO
-from hetero_lab.runtime.throughput import Throughput
-from hetero_lab.runtime.timeline import Span
 from hetero_lab.statistics import Latency
 from hetero_lab.tables import (
     SCHEMA_VERSION,
@@ -48,8 +42,7 @@ if TYPE_CHECKING:
 FILE_NAME = "profile.json"
 
 
-@dataclass(frozen=True)
-class Profile(Result):
+class Profile(Result, ProfileData):
     """What was measured of one placement.
 
     Attributes
@@ -81,26 +74,6 @@ class Profile(Result):
         Of a language model: time to the first token and per further token, and the tokens. The
         latency is then the time per further token.
     """
-
-    label: str
-    model_fingerprint: str
-    graph: OpGraph
-    affinity: Affinity
-    latency: Latency
-    partition: Partition
-    as_predicted: bool | None
-    counters: tuple[Counter, ...]
-    agreement: tuple[Agreement, ...]
-    compile_ms: float
-    first_inference_ms: float
-    peak_rss_bytes: int
-    environment: Environment
-    interrupted: bool = False
-    executor: str = HETERO
-    spans: tuple[Span, ...] = ()
-    throughput: tuple[Throughput, ...] = ()
-    chosen: Chosen = field(default_factory=Chosen)
-    generation: Generation | None = None
 
     @cached_property
     def tables(self) -> Tables:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from hetero_lab.experiments.measure.environment import Environment
 from hetero_lab.experiments.measure.records import agreement_to_json
+from hetero_lab.experiments.results.profile.data import ProfileData
 from hetero_lab.model.language import Scenario
 from hetero_lab.model.opgraph import graph_from_json, graph_to_json
 from hetero_lab.placement.affinity import Affinity
@@ -23,9 +24,6 @@ from hetero_lab.runtime.throughput import Throughput
 from hetero_lab.runtime.timeline import Span
 from hetero_lab.statistics import Latency
 from hetero_lab.tables import SCHEMA_VERSION
-
-if TYPE_CHECKING:
-    from hetero_lab.experiments.results.profile.result import Profile
 
 # Stored as they are: the type of each, by its name.
 _PLAIN: dict[str, Any] = {
@@ -43,7 +41,7 @@ _ADDED_LATER: dict[str, Any] = {"executor": str, "chosen": Chosen}
 _TURNS = tuple[tuple[float, ...], ...]
 
 
-def to_json(profile: Profile) -> dict[str, Any]:
+def to_json(profile: ProfileData) -> dict[str, Any]:
     """Return a profile as plain data."""
     plain = {name: getattr(profile, name) for name in (*_PLAIN, *_ADDED_LATER)}
     return {

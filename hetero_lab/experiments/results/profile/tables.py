@@ -8,6 +8,7 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from hetero_lab.experiments.results.profile.data import ProfileData
 from hetero_lab.runtime.counters import Counter, executed_ops_us
 from hetero_lab.runtime.generation import Generation
 from hetero_lab.runtime.timeline import Span, critical_path, idle_times, sources
@@ -17,8 +18,6 @@ from hetero_lab.tables import Tables
 if TYPE_CHECKING:
     import pandas as pd
 
-    from hetero_lab.experiments.results.profile.result import Profile
-
 # What a device may choose among; i32 or boolean is what the model says.
 _CHOSEN = frozenset(["f64", "f32", "f16", "bf16", "i8", "u8"])
 TRANSITION_COLUMNS = [
@@ -27,7 +26,7 @@ TRANSITION_COLUMNS = [
 ]  # fmt: skip
 
 
-def build_tables(profile: Profile) -> Tables:
+def build_tables(profile: ProfileData) -> Tables:
     """Return all tables of a profile by name; the last four where they were measured."""
     emulated = dict(profile.environment.emulated)
     tables = Tables(
@@ -77,7 +76,7 @@ def generation_columns(generation: Generation, further: Estimate) -> dict[str, f
     }
 
 
-def headline(profile: Profile) -> pd.DataFrame:
+def headline(profile: ProfileData) -> pd.DataFrame:
     """Return the few numbers of the summary that people look at first."""
     columns = [
         "median_us", "ci95_low_us", "ci95_high_us", "p90_us", "n_subgraphs", "boundary_bytes",
@@ -114,7 +113,7 @@ def _frame(rows: list[dict[str, Any]], columns: list[str] | None = None) -> pd.D
     return pd.DataFrame(rows, columns=columns)
 
 
-def summary_row(profile: Profile) -> dict[str, Any]:
+def summary_row(profile: ProfileData) -> dict[str, Any]:
     """Return the summary of a profile, with the keys of ``SUMMARY_COLUMNS``."""
     latency, partition, environment = profile.latency, profile.partition, profile.environment
     low, high = latency.ci95_us
@@ -171,12 +170,12 @@ def time_parts(counters: Sequence[Counter], latency_us: float) -> dict[str, Any]
     }
 
 
-def _worst_verdict(profile: Profile) -> str:
+def _worst_verdict(profile: ProfileData) -> str:
     order = ["equal", "rounding", "different", "not a number"]
     return max((a.verdict for a in profile.agreement), key=order.index, default="not compared")
 
 
-def _latency(profile: Profile) -> pd.DataFrame:
+def _latency(profile: ProfileData) -> pd.DataFrame:
     return _frame(
         [
             {"label": profile.label, "turn": number, "index": index, "latency_us": sample}
@@ -186,7 +185,7 @@ def _latency(profile: Profile) -> pd.DataFrame:
     )
 
 
-def _subgraphs(profile: Profile) -> list[dict[str, Any]]:
+def _subgraphs(profile: ProfileData) -> list[dict[str, Any]]:
     emulated = dict(profile.environment.emulated)
     boundaries = profile.partition.boundaries
     precision = executed_precisions(profile.counters)
@@ -228,7 +227,7 @@ def counter_rows(counters: Iterable[Counter], emulated: Container[str]) -> list[
     ]
 
 
-def _boundaries(profile: Profile) -> list[dict[str, Any]]:
+def _boundaries(profile: ProfileData) -> list[dict[str, Any]]:
     graph, partition = profile.graph, profile.partition
     device = [s.device for s in partition.subgraphs]
     rows = []
@@ -257,7 +256,7 @@ def _boundaries(profile: Profile) -> list[dict[str, Any]]:
     return rows
 
 
-def _placement(profile: Profile) -> list[dict[str, Any]]:
+def _placement(profile: ProfileData) -> list[dict[str, Any]]:
     graph = profile.graph
     where = profile.partition.subgraph_of
     times = executed_ops_us(profile.counters)
@@ -292,7 +291,7 @@ def _placement(profile: Profile) -> list[dict[str, Any]]:
     return rows
 
 
-def _throughput(profile: Profile) -> list[dict[str, Any]]:
+def _throughput(profile: ProfileData) -> list[dict[str, Any]]:
     rows = []
     for measured in profile.throughput:
         low, high = measured.between.ci95_us
@@ -331,7 +330,7 @@ def tally(precisions: Iterable[str]) -> str:
     return ", ".join(f"{n} {name}" for name, n in counted.most_common() if name)
 
 
-def transitions(profile: Profile) -> list[dict[str, Any]]:
+def transitions(profile: ProfileData) -> list[dict[str, Any]]:
     """Return one row a pair of ops between which the precision changes, in the model's order.
 
     With the keys of ``TRANSITION_COLUMNS``. ``where`` is ``boundary`` (between subgraphs) or
@@ -379,14 +378,14 @@ def transitions(profile: Profile) -> list[dict[str, Any]]:
     return rows
 
 
-def critical_spans(profile: Profile) -> frozenset[Span]:
+def critical_spans(profile: ProfileData) -> frozenset[Span]:
     """Return the spans that determined the end of their own request."""
     waits = sources(profile.partition, profile.graph)
     requests = {span.request for span in profile.spans}
     return frozenset(s for r in requests for s in critical_path(profile.spans, r, waits))
 
 
-def timeline(profile: Profile) -> list[dict[str, Any]]:
+def timeline(profile: ProfileData) -> list[dict[str, Any]]:
     """Return a row a span, times since the first start; ``request`` counts from 0."""
     critical = critical_spans(profile)
     first_s = min(span.start_s for span in profile.spans)
@@ -404,7 +403,7 @@ def timeline(profile: Profile) -> list[dict[str, Any]]:
     ]
 
 
-def idle(profile: Profile) -> list[dict[str, Any]]:
+def idle(profile: ProfileData) -> list[dict[str, Any]]:
     """Return a row a device: busy and idle while a request was in flight, and the idle share."""
     devices = dict.fromkeys(subgraph.device for subgraph in profile.partition.subgraphs)
     return [

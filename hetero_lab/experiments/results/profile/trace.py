@@ -10,14 +10,12 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hetero_lab.errors import MeasurementError
+from hetero_lab.experiments.results.profile.data import ProfileData
 from hetero_lab.experiments.results.profile.tables import timeline
 from hetero_lab.tables import write_json
-
-if TYPE_CHECKING:
-    from hetero_lab.experiments.results.profile.result import Profile
 
 # Counters end at a microsecond. A subgraph without length would lie inside of its neighbour, and
 # the arrows at it would begin and end there. Perfetto cuts off what is below a nanosecond: only
@@ -26,7 +24,7 @@ _LEAST_US = 1 / 128
 _EXACT = 1024
 
 
-def write_trace(profile: Profile, file: str | os.PathLike[str]) -> None:
+def write_trace(profile: ProfileData, file: str | os.PathLike[str]) -> None:
     """Write the trace: one lane a device, a slice a subgraph with its nodes, arrows at boundaries.
 
     Raises
@@ -39,7 +37,7 @@ def write_trace(profile: Profile, file: str | os.PathLike[str]) -> None:
     write_json(file, {"traceEvents": events(profile), "displayTimeUnit": "ms"})
 
 
-def events(profile: Profile) -> list[dict[str, Any]]:
+def events(profile: ProfileData) -> list[dict[str, Any]]:
     """Return the trace events; times in µs."""
     lanes = {device: index + 1 for index, device in enumerate(profile.affinity.devices)}
     if profile.spans:
@@ -51,7 +49,7 @@ def events(profile: Profile) -> list[dict[str, Any]]:
     return _named(profile, lanes, "reconstructed from counters") + _reconstructed(profile, lanes)
 
 
-def _named(profile: Profile, lanes: dict[str, int], how: str) -> list[dict[str, Any]]:
+def _named(profile: ProfileData, lanes: dict[str, int], how: str) -> list[dict[str, Any]]:
     emulated = dict(profile.environment.emulated)
     made: list[dict[str, Any]] = [
         {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": f"{profile.label} ({how})"}}
@@ -64,7 +62,7 @@ def _named(profile: Profile, lanes: dict[str, int], how: str) -> list[dict[str, 
     return made
 
 
-def _measured(profile: Profile, lanes: dict[str, int]) -> list[dict[str, Any]]:
+def _measured(profile: ProfileData, lanes: dict[str, int]) -> list[dict[str, Any]]:
     """Return a slice a run of a subgraph, and the arrows of each request."""
     made: list[dict[str, Any]] = []
     of_request: dict[int, dict[int, tuple[float, float]]] = {}
@@ -93,7 +91,7 @@ def _measured(profile: Profile, lanes: dict[str, int]) -> list[dict[str, Any]]:
     return made
 
 
-def _reconstructed(profile: Profile, lanes: dict[str, int]) -> list[dict[str, Any]]:
+def _reconstructed(profile: ProfileData, lanes: dict[str, int]) -> list[dict[str, Any]]:
     made: list[dict[str, Any]] = []
     spans: dict[int, tuple[float, float]] = {}
     at = 0.0
@@ -142,7 +140,7 @@ def _reconstructed(profile: Profile, lanes: dict[str, int]) -> list[dict[str, An
 
 
 def _arrows(
-    profile: Profile,
+    profile: ProfileData,
     lanes: dict[str, int],
     spans: dict[int, tuple[float, float]],
     number: Iterator[int],

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,6 @@ import numpy as np
 
 from hetero_lab.errors import ArgumentError, StoredFileError, names_at_hand, shorten
 from hetero_lab.experiments.measure.environment import Environment, noise_of
-from hetero_lab.experiments.measure.ledger import hosts_of_entry
 from hetero_lab.experiments.measure.records import (
     Accuracy,
     AnyRecord,
@@ -20,6 +20,7 @@ from hetero_lab.experiments.measure.records import (
     Compiled,
     Counters,
     Failed,
+    Finished,
     Header,
     Host,
     OfEntry,
@@ -174,7 +175,7 @@ def _build(header: Header, records: Sequence[AnyRecord], interrupted: bool) -> S
             continue
         same_as = first_label.setdefault(entry.key, entry.label)
         every = by_entry.get(entry.key, [])
-        for host in hosts_of_entry(header, entry.key, every, hosts):
+        for host in _hosts_of(header, entry.key, every, hosts):
             made = _row(
                 entry,
                 [r for r in every if r.host == host and not isinstance(r, Accuracy)],
@@ -203,6 +204,42 @@ def _build(header: Header, records: Sequence[AnyRecord], interrupted: bool) -> S
         notes=(*nan_notes(rows), *_wrong_notes(rows), *_all_notes(records, rows)),
         interrupted=interrupted,
     )
+
+
+_HERE = ""  # the host of a record that names none
+
+
+def _hosts_of(
+    header: Header, key: str, records: Sequence[AnyRecord], hosts: Iterable[str]
+) -> list[str]:
+    """Return the hosts of which an entry has a row.
+
+    Parameters
+    ----------
+    header
+        What is measured. With ``every_host`` each host has a row of each entry; otherwise the
+        reference has one on each host that measured it and any other entry one in all.
+    key, records
+        The entry, and its records in order.
+    hosts
+        All hosts that took part.
+    """
+    if not header.fleet:
+        return [_HERE]
+    if header.every_host:
+        return list(hosts) or [_HERE]
+    turns = Counter(r.host for r in records if isinstance(r, Turn))
+    if key == header.reference:
+        return [host for host in hosts if turns[host]] or _last(records)
+    finished = [r.host for r in records if isinstance(r, Finished)]
+    if finished:
+        return [finished[-1]]
+    # What a worker left half done when it died counts for less than what was said last of it.
+    return [max(turns, key=lambda host: turns[host])] if turns else _last(records)
+
+
+def _last(records: Sequence[AnyRecord]) -> list[str]:
+    return [records[-1].host] if records else [_HERE]
 
 
 def _row(

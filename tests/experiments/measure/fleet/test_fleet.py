@@ -23,10 +23,10 @@ from rack import REPO, Rack, can_make_hosts
 import hetero_lab as hl
 from hetero_lab.backend.core import shared_core
 from hetero_lab.errors import ArgumentError, HeteroLabWarning, MeasurementError, StoreError
+from hetero_lab.experiments.measure.budget import RunOptions
 from hetero_lab.experiments.measure.environment import current_environment
 from hetero_lab.experiments.measure.fleet.cluster import cluster_of
 from hetero_lab.experiments.measure.fleet.run import FleetRun
-from hetero_lab.experiments.measure.options import RunOptions
 from hetero_lab.experiments.measure.records import Failed, Finished, Header, Trial, Turn
 from hetero_lab.experiments.measure.store import read_store
 from hetero_lab.experiments.measure.workers.requests import SetUp
