@@ -193,42 +193,58 @@ def test_in_this_process_it_gives_the_same_rows(swept, model, placements):
     pd.testing.assert_frame_equal(sweep.summary[columns], swept[0].summary[columns])
 
 
-@pytest.mark.parametrize(
-    ("fault", "status", "extra"),
-    [
-        ("signal", "crashed (signal 11)", {}),
-        # Long enough for a turn of the others on any machine.
-        pytest.param("hang", "timed out after 15 s", {"timeout_s": 15.0}, marks=pytest.mark.slow),
-        pytest.param("memory", "out of memory", {"memory_limit": 3 << 30}, marks=pytest.mark.slow),
-    ],
-)
-def test_a_failing_worker_costs_one_row(
-    model, placements, swept, monkeypatch, fault, status, extra
-):
-    monkeypatch.setenv("FAULT", fault)
-    monkeypatch.setenv("FAULT_KEY", key_of(swept[0], "fixed"))
-    sweep = hl.sweep(
-        model,
-        placements,
-        counters=False,
-        workers=hl.Workers(command=[sys.executable, str(FAULTY)], **extra),
-        **QUICK,
+def faulty(model, placements, workers=None, **options):
+    workers = replace(workers or hl.Workers(), command=[sys.executable, str(FAULTY)])
+    return hl.sweep(
+        model, placements, baselines=False, counters=False, workers=workers, **{**QUICK, **options}
     )
-    statuses = dict(zip(sweep.summary["label"], sweep.summary["status"], strict=True))
-    assert statuses == {"auto": "ok", "fixed": status, "CPU": "ok"}
-    assert "fixed: " + status in str(sweep)
-    assert status in sweep._repr_html_()
-    with pytest.raises(ArgumentError, match="was not measured"):
-        sweep.profile("fixed")
 
 
-def test_a_crash_that_does_not_repeat_is_overcome(model, placements, swept, monkeypatch, tmp_path):
-    monkeypatch.setenv("FAULT", "signal once")
-    monkeypatch.setenv("FAULT_MARK", str(tmp_path / "crashed"))
-    monkeypatch.setenv("FAULT_KEY", key_of(swept[0], "fixed"))
-    summary = faulty(model, placements).summary
-    assert (tmp_path / "crashed").exists()
-    assert list(summary["status"]) == ["ok"] * 2
+# The fault and the placement that it hits; the limits of workers; the statuses, and the turns.
+# Where a worker hangs, the limit is long enough for a turn of the others on any machine.
+FAULTS = {
+    "signal": ("signal", "fixed", {}, ["ok", "crashed (signal 11)"], [2, 0]),
+    "once": ("signal once", "fixed", {}, ["ok", "ok"], [2, 2]),
+    "hang": ("hang", "fixed", {"timeout_s": 15.0}, ["ok", "timed out after 15 s"], [2, 0]),
+    "memory": ("memory", "fixed", {"memory_limit": 3 << 30}, ["ok", "out of memory"], [2, 0]),
+    "silence": ("silence", "fixed", {}, ["ok", "crashed (no more answers)"], [2, 0]),
+    "endless compile of the reference": (
+        "endless", "auto", {"compile_timeout_s": 15.0}, ["timed out after 15 s", "ok"], [0, 2],
+    ),
+    "gone": ("gone", "fixed", {}, ["ok", "failed"], [5, 3]),  # the turns before are kept
+    "reference in a later group": (
+        "signal later", "auto", {"group": 2}, ["crashed (signal 11)", "ok", "ok"], [2, 2, 2],
+    ),
+}  # fmt: skip
+_QUICK_FAULTS = ("signal", "once", "gone")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n in _QUICK_FAULTS else pytest.mark.slow) for n in FAULTS]
+)
+def test_a_fault_costs_one_row(model, placements, swept, monkeypatch, tmp_path, name):
+    fault, label, limits, statuses, turns = FAULTS[name]
+    monkeypatch.setenv("FAULT", fault)
+    monkeypatch.setenv("FAULT_KEY", key_of(swept[0], label))
+    monkeypatch.setenv("FAULT_MARK", str(tmp_path / "mark"))
+    monkeypatch.setenv("FAULT_AFTER", "3" if fault == "gone" else "2")
+    third = hl.Placement(hl.Affinity.uniform(model, "CPU"), "third", F32)
+    asked = [*placements, third][: len(statuses)]
+    store = tmp_path / "store"
+    sweep = faulty(model, asked, hl.Workers(**limits), turns=max(turns), store=store)
+    assert list(sweep.summary["status"]) == statuses
+    assert list(sweep.summary["n_turns"]) == turns
+    assert list(hl.read_sweep(store).summary["n_turns"]) == turns
+    for row in sweep.rows:
+        if row.status != "ok":
+            assert f"{row.label}: {row.status}" in str(sweep)
+            assert row.status in sweep._repr_html_()
+        if not row.series.ours:
+            with pytest.raises(ArgumentError, match="was not measured"):
+                sweep.profile(row.label)
+    said = {"gone": "CL_INVALID_COMMAND_QUEUE", "endless": "Compile"}.get(fault, "")
+    assert said in "".join(sweep.summary["detail"])
+    assert (tmp_path / "mark").exists() == (fault in ("signal once", "signal later"))
 
 
 def test_a_child_that_a_crashed_worker_left_holds_up_nobody(
@@ -280,59 +296,6 @@ def test_workers_tell_nobody_that_they_import_the_runtime(model, monkeypatch, tm
     assert list(hl.sweep(model, ["CPU"], counters=False, **QUICK).summary["status"]) == ["ok"]
     hl.hetero_dumps(model, "HETERO:ACC,CPU")
     assert said.read_text().strip() == "-c"
-
-
-def faulty(model, placements, workers=None, **options):
-    workers = replace(workers or hl.Workers(), command=[sys.executable, str(FAULTY)])
-    return hl.sweep(
-        model, placements, baselines=False, counters=False, workers=workers, **{**QUICK, **options}
-    )
-
-
-@pytest.mark.slow
-def test_a_reference_that_fails_in_a_later_group_does_not_hold_up_the_rest(
-    model, placements, swept, monkeypatch, tmp_path
-):
-    monkeypatch.setenv("FAULT", "signal later")
-    monkeypatch.setenv("FAULT_MARK", str(tmp_path / "turns"))
-    monkeypatch.setenv("FAULT_AFTER", "2")
-    monkeypatch.setenv("FAULT_KEY", key_of(swept[0], "auto"))
-    third = hl.Placement(hl.Affinity.uniform(model, "CPU"), "third", F32)
-    summary = faulty(model, [*placements, third], hl.Workers(group=2)).summary
-    assert list(summary["status"]) == ["crashed (signal 11)", "ok", "ok"]
-    assert list(summary["n_turns"]) == [2, 2, 2]
-
-
-@pytest.mark.slow
-def test_a_compile_that_does_not_end_costs_one_row(model, placements, swept, monkeypatch):
-    monkeypatch.setenv("FAULT", "endless")
-    monkeypatch.setenv("FAULT_KEY", key_of(swept[0], "auto"))  # the reference itself
-    summary = faulty(model, placements, hl.Workers(compile_timeout_s=15.0)).summary
-    assert list(summary["status"]) == ["timed out after 15 s", "ok"]
-    assert list(summary["n_turns"]) == [0, 2]
-    assert summary["detail"][0] == "Compile"
-
-
-def test_a_device_that_disappears_in_between_costs_one_row(
-    model, placements, swept, monkeypatch, tmp_path
-):
-    monkeypatch.setenv("FAULT", "gone")
-    monkeypatch.setenv("FAULT_AFTER", "3")
-    monkeypatch.setenv("FAULT_KEY", key_of(swept[0], "fixed"))
-    store = tmp_path / "store"
-    summary = faulty(model, placements, turns=5, store=store).summary
-    assert list(summary["status"]) == ["ok", "failed"]
-    assert "CL_INVALID_COMMAND_QUEUE" in summary["detail"][1]
-    assert list(summary["n_turns"]) == [5, 3]  # those before are kept
-    assert list(hl.read_sweep(store).summary["n_turns"]) == [5, 3]
-
-
-@pytest.mark.slow
-def test_a_worker_that_falls_silent_costs_one_row(model, placements, swept, monkeypatch):
-    monkeypatch.setenv("FAULT", "silence")
-    monkeypatch.setenv("FAULT_KEY", key_of(swept[0], "fixed"))
-    summary = faulty(model, placements).summary
-    assert list(summary["status"]) == ["ok", "crashed (no more answers)"]
 
 
 @pytest.mark.parametrize(
