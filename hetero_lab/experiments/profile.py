@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
+from hetero_lab.arguments import moved
 from hetero_lab.backend.bound import bind
 from hetero_lab.backend.properties import check_properties
 from hetero_lab.errors import ArgumentError, MeasurementError, PropertyError, shorten, warn
@@ -31,6 +32,7 @@ from hetero_lab.experiments.measure.workers.requests import (
     RunTurn,
     WarmUp,
 )
+from hetero_lab.experiments.measure.workers.set_up import Workers
 from hetero_lab.experiments.results.profile.result import Profile, profile_of
 from hetero_lab.experiments.session import Conditions, Session
 from hetero_lab.interrupts import UntilInterrupted
@@ -57,6 +59,7 @@ _MODEL = "model"  # the only variant
 Ask: TypeAlias = "Callable[[Request[Any]], Any]"
 
 
+@moved({"timeout_s": "workers.compile_timeout_s"})
 def profile(
     model: Source,
     placement: PlacementLike,
@@ -72,7 +75,7 @@ def profile(
     counters: bool = True,
     reference: bool = True,
     isolate: bool = False,
-    timeout_s: float = 600.0,
+    workers: Workers | None = None,
     progress: bool = True,
     core: ov.Core | None = None,
 ) -> Profile:
@@ -108,9 +111,9 @@ def profile(
     counters, reference
         Whether to compile a second time for the counters, and to compare the outputs with a
         single-device f32 reference.
-    isolate, timeout_s
-        Whether to do it in a process of its own, ended after ``timeout_s``; worth it for new
-        drivers, whose crash would take the notebook with it.
+    isolate, workers
+        Whether to measure in a process of its own, and its limits. Worth it for new drivers, whose
+        crash would take the notebook with it.
     progress
         Show a bar if it takes more than two seconds.
 
@@ -150,11 +153,11 @@ def profile(
     timing, after = UntilInterrupted(lambda: turns), UntilInterrupted()
     rows: tuple[Counter, ...] = ()
     throughput: tuple[Throughput, ...] = ()
-    conditions = Conditions(inputs=inputs, seed=seed, isolate=isolate)
+    conditions = Conditions(inputs, seed, isolate=isolate, workers=workers or Workers())
     with (
         Session({_MODEL: placed.bound}, conditions, scenario=scenario) as session,
         Progress(f"compile {placed.label}", show=progress, total=n_steps, unit="steps") as bar,
-        _bench(session, placed.label, timeout_s if isolate else None) as ask,
+        _bench(session, placed.label) as ask,
     ):
         compiled: Compiled = ask(Compile(trial=trial))
         _next(bar, "time")
@@ -202,23 +205,18 @@ def profile(
 
 
 @contextlib.contextmanager
-def _bench(session: Session, label: str, timeout_s: float | None) -> Generator[Ask, None, None]:
+def _bench(session: Session, label: str) -> Generator[Ask, None, None]:
     """Open a bench; yields a function that asks it and passes its warnings on.
-
-    With ``timeout_s`` it is a process of its own, in which a driver's crash or hang costs no
-    notebook.
 
     Raises
     ------
     MeasurementError
         Of a process of its own: it crashed, hung, ran out of memory or could not compile.
     """
-    limit = Stopwatch.start(timeout_s)
+    conditions = session.conditions
 
     def ask(request: Request[Any]) -> Any:
-        if limit.is_over:
-            raise WorkerError(f"timed out after {timeout_s:g} s", died=False)
-        answer = bench.ask(request, timeout_s=limit.left_s)
+        answer = bench.ask(request, timeout_s=conditions.workers.limit_s(request))
         for text in bench.warnings:
             warn(text)
         return answer
@@ -228,12 +226,10 @@ def _bench(session: Session, label: str, timeout_s: float | None) -> Generator[A
             yield ask
     except WorkerError as error:
         cause = error.__cause__
-        if timeout_s is None and cause is not None:  # what went wrong here, in this process
+        if not conditions.isolate and cause is not None:  # the error of this process itself
             raise cause from cause.__cause__
-        late = error.status.startswith("timed out")
-        said = f"timed out after {timeout_s:g} s" if late else str(error)
         raise MeasurementError(
-            f"The placement {shorten(label)} could not be profiled in a process of its own: {said}"
+            f"The placement {shorten(label)} could not be profiled in a process of its own: {error}"
         ) from error
 
 

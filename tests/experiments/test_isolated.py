@@ -1,10 +1,15 @@
 """Profiles made in a process of their own."""
 
+import sys
+from pathlib import Path
+
 import pytest
 from small_models import convolutions
 
 import hetero_lab as hl
 from hetero_lab.errors import MeasurementError
+
+FAULTY = Path(__file__).parent / "measure" / "workers" / "faulty_worker.py"
 
 
 def test_an_isolated_profile_is_like_one_made_here():
@@ -24,8 +29,11 @@ def test_an_isolated_profile_is_like_one_made_here():
     assert set(there.tables["placement"]["op"]) == set(here.tables["placement"]["op"])
 
 
-def test_a_hang_is_an_error_that_says_so():
+def test_a_hang_is_an_error_that_says_so(monkeypatch):
+    monkeypatch.setenv("FAULT", "hang")
+    monkeypatch.setenv("FAULT_KEY", "every")
+    limits = hl.Workers(command=[sys.executable, str(FAULTY)], timeout_s=1.0)
     with pytest.raises(MeasurementError, match="timed out after 1 s"):
         hl.profile(
-            "digits_inception", "CPU", isolate=True, budget_s=30, timeout_s=1, progress=False
+            "digits_inception", "CPU", isolate=True, workers=limits, budget_s=30, progress=False
         )

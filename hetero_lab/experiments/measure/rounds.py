@@ -554,13 +554,13 @@ class SweepRun:
         return answers
 
     def _ask(self, key: str, request: Request[Answer]) -> Answer:
-        return self._bench(key).ask(request, timeout_s=self._timeout_s(request))
+        return self._bench(key).ask(request, timeout_s=self._workers.limit_s(request))
 
     def _guarded(
         self, alive: list[str] | None, key: str, request: Request[Answer]
     ) -> Answer | None:
         """Ask the bench about one entry; a failure costs that entry and no other."""
-        timeout_s = self._timeout_s(request)
+        timeout_s = self._workers.limit_s(request)
         for attempt in range(_ATTEMPTS):
             try:
                 bench = self._bench(key)
@@ -579,11 +579,6 @@ class SweepRun:
                         alive.remove(key)
                     return None
         return None
-
-    def _timeout_s(self, request: Request[Any]) -> float:
-        if isinstance(request, Compile | CompileCounted | ReadCounters):
-            return self._workers.compile_timeout_s
-        return self._workers.timeout_s + (request.seconds if isinstance(request, Hold) else 0.0)
 
     def _bench(self, key: str) -> AnyBench:
         if key not in self._benches:

@@ -12,7 +12,15 @@ import numpy as np
 from hetero_lab.backend.bound import BoundModel
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import ArgumentError
-from hetero_lab.experiments.measure.workers.requests import SetUp
+from hetero_lab.experiments.measure.workers.requests import (
+    Compare,
+    Compile,
+    CompileCounted,
+    Hold,
+    ReadCounters,
+    Request,
+    SetUp,
+)
 from hetero_lab.model.read import save
 from hetero_lab.planning.memory import parse_bytes
 
@@ -77,6 +85,12 @@ class Workers:
     def memory_limit_bytes(self) -> int | None:
         """The limit in bytes."""
         return None if self.memory_limit is None else int(parse_bytes(self.memory_limit))
+
+    def limit_s(self, request: Request[Any]) -> float:
+        """Return how long the answer to a request may take."""
+        if isinstance(request, Compile | CompileCounted | ReadCounters | Compare):
+            return self.compile_timeout_s
+        return self.timeout_s + (request.seconds if isinstance(request, Hold) else 0.0)
 
 
 def positive(name: str, value: Any) -> float:
