@@ -1,15 +1,19 @@
-"""The views and tables of each kind of result.
+"""Everything that is shown of a result: its figures in a gallery, and all of it on a page.
 
-To give another kind of result a place in galleries and pages, add an entry to ``KINDS``. Views
-of other packages follow those of their kind.
+To give another kind of result a place in galleries and pages, add it to ``Result`` and register a
+function with :func:`contents_of`. Views of other packages follow those of their kind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import html
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import singledispatch
 from types import UnionType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 import pandas as pd
 
@@ -32,6 +36,7 @@ from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.difference import Difference
 from hetero_lab.planning.language_plans import BlockCurve
 from hetero_lab.planning.list_scheduling import SchedulePlan
+from hetero_lab.tables import check_writable, html_table, write_text
 from hetero_lab.terminal import count_of
 from hetero_lab.views.accuracy import accuracy_front, errors_along_model, sensitivity
 from hetero_lab.views.block_curves import block_curve
@@ -40,7 +45,7 @@ from hetero_lab.views.op_types import op_types_by_device, time_by_op_type
 from hetero_lab.views.predictions import difference, predicted_measured
 from hetero_lab.views.subgraph_lanes import schedule, timeline
 from hetero_lab.views.sweeps import hosts, latency_ranking, placement_latency
-from hetero_lab.views.text import NOT_IN_TURN
+from hetero_lab.views.text import NOT_IN_TURN, squeeze
 from hetero_lab.views.times import latency_samples, time_by_subgraph, where_time_goes
 
 if TYPE_CHECKING:
@@ -64,52 +69,266 @@ Result: TypeAlias = (
     | Across
     | pd.DataFrame
 )
-
-
-def _always(_: Any) -> bool:
-    return True
-
-
-def _itself(result: Any) -> Any:
-    return result
+_HEADLINE = ""  # the title of the table that stands above the figures
 
 
 @dataclass(frozen=True)
-class View:
-    """A figure of a result, or of a part of it, for those to which it applies."""
+class Contents:
+    """What a page shows of one result.
 
-    name: str
-    figure: Callable[[Any], go.Figure]
-    applies: Callable[[Any], bool] = _always
-    part: Callable[[Any], Any] = _itself
+    ``tables`` are by title, folded up below the figures unless the title is ``_HEADLINE``.
+    ``figures`` maps each view to what it draws. ``None`` in either stands for what does not apply.
+    """
 
-    def draw(self, result: Any) -> go.Figure:
-        """Draw the figure."""
-        return self.figure(self.part(result))
-
-
-@dataclass(frozen=True)
-class Listing:
-    """A table of a result; ``is_detail`` if a page shows it only when asked."""
-
-    title: str
-    frame: Callable[[Any], pd.DataFrame]
-    is_detail: bool = True
-    applies: Callable[[Any], bool] = _always
+    heading: str
+    notes: Sequence[str]
+    tables: Mapping[str, pd.DataFrame | None]
+    figures: Mapping[Callable[..., go.Figure], Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Kind:
-    """What is shown of one kind of result, and of ``several`` of them side by side."""
+@singledispatch
+def contents_of(result: Any) -> Contents:
+    """Return what is shown of a result.
 
-    takes: type
-    heading: Callable[[Any], str]
-    notes: Callable[[Any], Sequence[str]]
-    views: tuple[View, ...]
-    listings: tuple[Listing, ...]
-    several_views: tuple[View, ...] = ()
-    several_listings: tuple[Listing, ...] = ()
-    several_note: str = ""
+    Raises
+    ------
+    ArgumentError
+        There are no views of it.
+    """
+    known = ", ".join(kind.__name__ for kind in get_args(Result))
+    raise ArgumentError(f"There are views of {known}, not of {type(result).__name__}.")
+
+
+@contents_of.register
+def _(profile: Profile) -> Contents:
+    tables, partition, emulated = profile.tables, profile.partition, profile.environment.emulated
+    counted = profile if profile.counters else None
+    split = counted if partition.n_subgraphs > 1 else None
+    transitions = tables["transitions"] if counted else None
+    notes = _emulation_notes(emulated)
+    if profile.interrupted:
+        notes.append("The measurement was interrupted; what is here is sound.")
+    if not partition.observed:
+        notes.append("The subgraphs are predicted: what was compiled could not be observed.")
+    return Contents(
+        f"{profile.graph.name} on {profile.label}",
+        notes,
+        {
+            _HEADLINE: headline(profile),
+            "Subgraphs": tables["subgraphs"].drop(columns="ops"),
+            "Boundaries": tables["boundaries"] if partition.boundaries else None,
+            "Precision transitions": None if transitions is None or transitions.empty
+            else transitions,
+            "Throughput": tables.get("throughput"),
+            "Idle devices": tables.get("idle"),
+            "Slowest nodes": slowest_nodes(profile) if counted else None,
+            "Agreement": tables["agreement"] if profile.agreement else None,
+        },
+        {
+            placement_graph: profile,
+            latency_samples: profile,
+            time_by_subgraph: split,
+            time_by_op_type: counted,
+            timeline: profile if profile.spans else split,
+        },
+    )  # fmt: skip
+
+
+@contents_of.register
+def _(sweep: Sweep) -> Contents:
+    profiles = [row.profile for row in sweep.rows if row.profile is not None]
+    measured = sweep if profiles else None
+    return Contents(
+        f"Sweep of {sum(not row.same_as for row in sweep.rows)} placements",
+        _sweep_notes(sweep),
+        {_HEADLINE: _ranking(sweep) if profiles else None, "Summary": sweep.summary},
+        {
+            latency_ranking: measured,
+            placement_latency: measured,
+            where_time_goes: sweep if any(profile.counters for profile in profiles) else None,
+            hosts: sweep if len(sweep.hosts) > 1 else None,
+            accuracy_front: _labelled(sweep),
+        },
+    )
+
+
+@contents_of.register
+def _(advice: Advice) -> Contents:
+    sweep = advice.sweep
+    judged = ["label", "judgement", "why", "stage", "median_us", "ratio", "execution_devices"]
+    return Contents(
+        f"What to deploy: {advice.best.label}",
+        advice.verdict.splitlines(),
+        {_HEADLINE: advice.summary.loc[:, judged], "Summary": advice.summary},
+        {
+            latency_ranking: sweep if any(row.profile for row in sweep.rows) else None,
+            placement_graph: next(
+                (c.row.profile for c in advice.candidates if c.judgement == BEST), None
+            ),
+            accuracy_front: _labelled(sweep),
+        },
+    )
+
+
+@contents_of.register
+def _(advice: PipelineAdvice) -> Contents:
+    heading = f"What to deploy: {', '.join(advice.best)} together"
+    return Contents(heading, advice.verdict.splitlines(), {_HEADLINE: advice.summary})
+
+
+@contents_of.register
+def _(best: Optimized) -> Contents:
+    profiles = [row.profile for row in best.sweep.rows if row.profile is not None]
+    return Contents(
+        f"The best placement of {best.costs.graph.name}",
+        [best.verdict, *best.notes, *_sweep_notes(best.sweep)],
+        {_HEADLINE: _ranking(best.sweep), "Tried on the way": best.history},
+        {
+            latency_ranking: best.sweep,
+            placement_graph: next((p for p in profiles if p.affinity == best.affinity), None),
+            predicted_measured: best.costs,
+        },
+    )
+
+
+@contents_of.register
+def _(wrong: Wrong) -> Contents:
+    return Contents(
+        "What is wrong" if wrong.kind != "none" else "Nothing is wrong",
+        repr(wrong).splitlines(),
+        {_HEADLINE: wrong.culprits},
+        {errors_along_model: wrong if wrong.op_errors else None},
+    )
+
+
+@contents_of.register
+def _(costs: CostModel) -> Contents:
+    notes = [*costs.notes]
+    if not costs.validation_rows:
+        notes.append(
+            "Not validated: no placement was kept out of the fit. Calibrate with more time."
+        )
+    return Contents(
+        f"Costs of {costs.graph.name} on {', '.join(costs.devices)}",
+        notes,
+        {"Validation": costs.validation, "Units": costs.to_frame()},
+        {op_types_by_device: costs, predicted_measured: costs},
+    )
+
+
+@contents_of.register
+def _(curve: BlockCurve) -> Contents:
+    return Contents(
+        f"What each further layer on {curve.device} buys",
+        [repr(curve), *_emulation_notes(curve.emulated.items())],
+        {_HEADLINE: curve.to_frame()},
+        {block_curve: curve},
+    )
+
+
+@contents_of.register
+def _(plan: SchedulePlan) -> Contents:
+    return Contents(
+        "A plan for the parallel executor",
+        _emulation_notes(plan.emulated.items()),
+        {_HEADLINE: plan.to_frame(), "Schedule": plan.schedule.to_frame()},
+        {schedule: plan},
+    )
+
+
+@contents_of.register
+def _(found: Difference) -> Contents:
+    return Contents(
+        f"From {found.before.label} to {found.after.label}",
+        [*repr(found).splitlines(), *_emulation_notes(found.emulated.items())],
+        {
+            _HEADLINE: found.summary,
+            "Ops that move": found.ops,
+            "Boundaries": found.boundaries,
+            "Subgraphs": found.subgraphs,
+            "Parts of the prediction": None if found.predicted_parts is None else found.parts,
+        },
+        {difference: found},
+    )
+
+
+@contents_of.register
+def _(found: Evaluation) -> Contents:
+    heading = f"Accuracy of {found.label}" if found.is_labelled else found.label
+    return Contents(heading, [repr(found)], {_HEADLINE: found.summary, "Examples": found.examples})
+
+
+@contents_of.register
+def _(found: Recovered) -> Contents:
+    tried = any(tried.only_fast is not None for tried in found.tried)
+    return Contents(
+        f"{found.costs.graph.name}: accuracy and latency",
+        [found.verdict, *_sweep_notes(found.sweep)],
+        {
+            _HEADLINE: found.summary,
+            "Front": found.front,
+            "Sensitivity": found.sensitivity,
+            "Tried on calibration examples": found.trials,
+        },
+        {accuracy_front: found, sensitivity: found if tried else None},
+    )
+
+
+@contents_of.register
+def _(found: Classification) -> Contents:
+    notes = _emulation_notes(found.emulated)
+    return Contents(f"{found.image} on {found.placement}", notes, {_HEADLINE: found.table})
+
+
+@contents_of.register
+def _(found: Verification) -> Contents:
+    heading = "The contract is kept" if found.ok else "The contract is broken"
+    return Contents(heading, [found.verdict, *found.changes], {_HEADLINE: found.summary})
+
+
+@contents_of.register
+def _(found: Across) -> Contents:
+    heading = f"The contract with {len(found.releases)} releases"
+    return Contents(heading, str(found).splitlines(), {_HEADLINE: found.summary})
+
+
+@contents_of.register
+def _(frame: pd.DataFrame) -> Contents:
+    heading = frame.attrs.get("title") or count_of(len(frame), "row")
+    return Contents(heading, frame.attrs.get("notes", ()), {_HEADLINE: frame})
+
+
+def slowest_nodes(profile: Profile) -> pd.DataFrame:
+    """Return the counters of the nodes that ran, the slowest first."""
+    frame = profile.tables["counters"]
+    columns = [
+        "subgraph", "device", "kind", "op", "node_name", "node_type", "exec_type", "precision",
+        "real_time_us",
+    ]  # fmt: skip
+    frame = frame.loc[frame["status"] == "EXECUTED", columns]
+    return frame.sort_values("real_time_us", ascending=False, kind="stable")
+
+
+def _labelled(sweep: Sweep) -> Sweep | None:
+    """Return a sweep if the accuracy of some row is known."""
+    known = (row.evaluation is not None and row.evaluation.is_labelled for row in sweep.rows)
+    return sweep if any(known) else None
+
+
+def _ranking(sweep: Sweep) -> pd.DataFrame:
+    return sweep.ranking.drop(columns=["labels", "variant"], errors="ignore")
+
+
+def _sweep_notes(sweep: Sweep) -> list[str]:
+    return [*_emulation_notes(sweep.environment.emulated), *sweep.notes]
+
+
+def _emulation_notes(emulated: Iterable[tuple[str, str]]) -> list[str]:
+    return [
+        f"{name} is emulated on {base}: structure and numbers are real, its times say nothing "
+        "about a real device."
+        for name, base in emulated
+    ]
 
 
 def gallery(result: Result) -> dict[str, go.Figure]:
@@ -118,7 +337,7 @@ def gallery(result: Result) -> dict[str, go.Figure]:
     Raises
     ------
     ArgumentError
-        Something that has no views.
+        There are no views of it.
 
     Examples
     --------
@@ -133,9 +352,9 @@ def gallery(result: Result) -> dict[str, go.Figure]:
 
 def drawn(result: Any) -> Iterator[tuple[str, go.Figure]]:
     """Draw every view that applies to a result, last those of other packages."""
-    for view in kind_of(result).views:
-        if view.applies(result):
-            yield view.name, view.draw(result)
+    for view, subject in contents_of(result).figures.items():
+        if subject is not None:
+            yield view.__name__, view(subject)
     for name, extension in views.extensions().items():
         figure = extension.attempt(lambda view: view(result) if _takes(view, result) else None)
         if figure is not None:
@@ -148,325 +367,129 @@ def _takes(view: Callable[..., Any], result: Any) -> bool:
     return isinstance(kind, type | UnionType) and isinstance(result, kind)
 
 
-def kind_of(result: Any) -> Kind:
-    """Return what is shown of a result.
+_CONFIG = {"responsive": True, "displaylogo": False, "showSendToCloud": False}
+_STYLE = """
+:root { color-scheme: light dark; --paper: #ffffff; --ink: #1d2129; --faint: #5c6470;
+  --rule: #8884; --note: #f4f5f7; }
+@media (prefers-color-scheme: dark) {
+  :root { --paper: #14171c; --ink: #e4e7ec; --faint: #a3abb8; --note: #1e232b; } }
+body { font: 16px/1.5 system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial,
+  sans-serif; margin: 0 auto; max-width: 1280px; padding: 2rem 1.5rem 4rem;
+  background: var(--paper); color: var(--ink); }
+h1 { font-size: 1.75rem; line-height: 1.2; margin: 0 0 1.5rem; }
+h2 { font-size: 1.25rem; line-height: 1.3; margin: 0 0 .75rem; }
+h1, h2 { overflow-wrap: anywhere; }
+section { border-top: 1px solid var(--rule); padding: 1.75rem 0 1rem; }
+p.note { background: var(--note); border-radius: 6px; padding: .5rem .8rem; margin: .5rem 0;
+  font-size: .9rem; color: var(--faint); }
+.figure, .table { overflow-x: auto; margin: .75rem 0; }
+table { border-collapse: collapse; font-size: .82rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .25rem .7rem .25rem 0; border-bottom: 1px solid var(--rule); text-align: left;
+  vertical-align: top; }
+th { font-weight: 600; color: var(--faint); white-space: nowrap; }
+td { max-width: 26rem; overflow-wrap: break-word; }
+details { margin: .4rem 0; } summary { cursor: pointer; color: var(--faint); }
+.js-plotly-plot :is(.gtitle, .legendtext, .xtitle, .ytitle, .x2title, .y2title,
+  .xtick text, .ytick text, .x2tick text, .y2tick text,
+  .textpoint text, .annotation-text, .heatmap-label text, .bartext-outside) {
+  fill: var(--ink) !important; }
+.js-plotly-plot .gtitle-subtitle { fill: var(--faint) !important; }
+"""
+
+
+def page(
+    results: Result | Iterable[Result],
+    file: str | os.PathLike[str],
+    title: str = "hetero_lab",
+    notes: Sequence[str] = (),
+) -> None:
+    """Write the figures and tables of some results to one self-contained HTML file.
+
+    Several profiles are compared at the top of the page.
+
+    Parameters
+    ----------
+    results
+        What a call returned: a Profile, a Sweep, a Verification, a table; or several. The
+        ``attrs`` of a table may have its ``title`` and ``notes``.
+    file
+        The file; it needs no network and no other file.
+    title
+        Its heading.
+    notes
+        Sentences that the page begins with, before those of the results.
 
     Raises
     ------
     ArgumentError
-        Something that has no views.
+        No result, or something that has no views.
+    OutputPathError
+        The file cannot be written.
     """
-    for kind in KINDS:
-        if isinstance(result, kind.takes):
-            return kind
-    known = ", ".join(kind.takes.__name__ for kind in KINDS)
-    raise ArgumentError(f"There are views of {known}, not of {type(result).__name__}.")
+    one: Any = results
+    several = [one] if isinstance(one, Result) or not isinstance(one, Iterable) else list(one)
+    if not several:
+        raise ArgumentError("Give at least one result to make a page of.")
+    check_writable(file)
+    contents = [contents_of(result) for result in several]
+    profiles = [result for result in several if isinstance(result, Profile)]
+    embed = _embedder()
+    parts = [*_notes(notes)]
+    if len(profiles) > 1:
+        parts += _section(_side_by_side(profiles), [latency_samples(profiles)], embed)
+    for result, about in zip(several, contents, strict=True):
+        parts += _section(about, (figure for _, figure in drawn(result)), embed)
+    name = html.escape(squeeze(title, 200))
+    write_text(
+        file,
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{name}</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<style>{_STYLE}</style></head>\n<body><h1>{name}</h1>\n{''.join(parts)}</body></html>\n",
+    )
 
 
-def _has_counters(profile: Profile) -> bool:
-    return bool(profile.counters)
+def _embedder() -> Callable[[go.Figure], str]:
+    """Return a function from figures to HTML; the first one brings plotly.js along for all."""
+    numbers = itertools.count(1)
+
+    def embed(figure: go.Figure) -> str:
+        number = next(numbers)
+        drawn = figure.to_html(
+            full_html=False,
+            include_plotlyjs=number == 1,
+            config=_CONFIG,
+            div_id=f"figure-{number}",
+        )
+        return f'<div class="figure" tabindex="0">{drawn}</div>\n'  # it may scroll: by keys, too
+
+    return embed
 
 
-def _has_transitions(profile: Profile) -> bool:
-    return bool(profile.counters) and len(profile.tables["transitions"]) > 0
-
-
-def _is_split(profile: Profile) -> bool:
-    return bool(profile.counters) and profile.partition.n_subgraphs > 1
-
-
-def _has_timeline(profile: Profile) -> bool:
-    return bool(profile.spans) or _is_split(profile)
-
-
-def _any_counters(sweep: Sweep) -> bool:
-    return any(row.profile is not None and row.profile.counters for row in sweep.rows)
-
-
-def _any_measured(sweep: Sweep) -> bool:
-    return any(row.profile is not None for row in sweep.rows)
-
-
-def _has_accuracy(sweep: Sweep) -> bool:
-    return any(row.evaluation is not None and row.evaluation.is_labelled for row in sweep.rows)
-
-
-def _any_tried(found: Recovered) -> bool:
-    return any(tried.only_fast is not None for tried in found.tried)
-
-
-def _several_hosts(sweep: Sweep) -> bool:
-    return len(sweep.hosts) > 1
-
-
-def _profile_notes(profile: Profile) -> list[str]:
-    notes = _emulation_notes(profile.environment.emulated)
-    if profile.interrupted:
-        notes.append("The measurement was interrupted; what is here is sound.")
-    if not profile.partition.observed:
-        notes.append("The subgraphs are predicted: what was compiled could not be observed.")
-    return notes
-
-
-def _sweep_notes(sweep: Sweep) -> list[str]:
-    return [*_emulation_notes(sweep.environment.emulated), *sweep.notes]
-
-
-def _costs_notes(costs: CostModel) -> list[str]:
-    if costs.validation_rows:
-        return list(costs.notes)
-    return [
-        *costs.notes,
-        "Not validated: no placement was kept out of the fit. Calibrate with more time.",
-    ]
-
-
-def _difference_notes(difference: Difference) -> list[str]:
-    return [*repr(difference).splitlines(), *_emulation_notes(list(difference.emulated.items()))]
-
-
-def _emulation_notes(emulated: Sequence[tuple[str, str]]) -> list[str]:
-    return [
-        f"{name} is emulated on {base}: structure and numbers are real, its times say nothing "
-        "about a real device."
-        for name, base in emulated
-    ]
-
-
-def _slowest(profile: Profile) -> pd.DataFrame:
-    frame = profile.tables["counters"]
-    frame = frame.loc[frame["status"] == "EXECUTED"]
-    columns = [
-        "subgraph", "device", "kind", "op", "node_name", "node_type", "exec_type", "precision",
-        "real_time_us",
-    ]  # fmt: skip
-    return frame.sort_values("real_time_us", ascending=False, kind="stable").loc[:, columns]
-
-
-def _final(advice: Advice) -> Sweep:
-    return advice.sweep
-
-
-def _advised(advice: Advice) -> Profile | None:
-    """Return the profile of what is advised, if anything was measured."""
-    return next((c.row.profile for c in advice.candidates if c.judgement == BEST), None)
-
-
-def _judged(advice: Advice) -> pd.DataFrame:
-    columns = ["label", "judgement", "why", "stage", "median_us", "ratio", "execution_devices"]
-    return advice.summary.loc[:, columns]
-
-
-def _best(best: Optimized) -> Profile | None:
-    """Return the profile of the placement that was chosen."""
-    for row in best.sweep.rows:
-        if row.profile is not None and row.profile.affinity == best.affinity:
-            return row.profile
-    return None
-
-
-def _ranking(sweep: Sweep) -> pd.DataFrame:
-    return sweep.ranking.drop(columns=["labels", "variant"], errors="ignore")
-
-
-def _table(name: str) -> Callable[[Any], pd.DataFrame]:
-    return lambda result: result.tables[name]
-
-
-def _rows(profiles: Sequence[Profile]) -> pd.DataFrame:
-    import pandas as pd
-
+def _side_by_side(profiles: Sequence[Profile]) -> Contents:
     frame = pd.concat([headline(profile) for profile in profiles], ignore_index=True)
     frame.insert(0, "label", [profile.label for profile in profiles])
-    return frame
+    return Contents("Side by side", [f"These were {NOT_IN_TURN}."], {_HEADLINE: frame})
 
 
-KINDS = (
-    Kind(
-        takes=Profile,
-        heading=lambda profile: f"{profile.graph.name} on {profile.label}",
-        notes=_profile_notes,
-        views=(
-            View("placement_graph", placement_graph),
-            View("latency_samples", latency_samples),
-            View("time_by_subgraph", time_by_subgraph, _is_split),
-            View("time_by_op_type", time_by_op_type, _has_counters),
-            View("timeline", timeline, _has_timeline),
-        ),
-        listings=(
-            Listing("Summary", headline, is_detail=False),
-            Listing("Subgraphs", lambda profile: profile.tables["subgraphs"].drop(columns="ops")),
-            Listing("Boundaries", _table("boundaries"), applies=lambda p: p.partition.boundaries),
-            Listing("Precision transitions", _table("transitions"), applies=_has_transitions),
-            Listing("Throughput", _table("throughput"), applies=lambda p: bool(p.throughput)),
-            Listing("Idle devices", _table("idle"), applies=lambda p: bool(p.spans)),
-            Listing("Slowest nodes", _slowest, applies=_has_counters),
-            Listing("Agreement", _table("agreement"), applies=lambda p: bool(p.agreement)),
-        ),
-        several_views=(View("latency_samples", latency_samples),),
-        several_listings=(Listing("Summary", _rows, is_detail=False),),
-        several_note=f"These were {NOT_IN_TURN}.",
-    ),
-    Kind(
-        takes=Sweep,
-        heading=lambda sweep: f"Sweep of {sum(not row.same_as for row in sweep.rows)} placements",
-        notes=_sweep_notes,
-        views=(
-            View("latency_ranking", latency_ranking, _any_measured),
-            View("placement_latency", placement_latency, _any_measured),
-            View("where_time_goes", where_time_goes, _any_counters),
-            View("hosts", hosts, _several_hosts),
-            View("accuracy_front", accuracy_front, _has_accuracy),
-        ),
-        listings=(
-            Listing("Ranking", _ranking, is_detail=False, applies=_any_measured),
-            Listing("Summary", _table("summary")),
-        ),
-    ),
-    Kind(
-        takes=Advice,
-        heading=lambda advice: f"What to deploy: {advice.best.label}",
-        notes=lambda advice: advice.verdict.splitlines(),
-        views=(
-            View("latency_ranking", latency_ranking, lambda a: _any_measured(a.sweep), _final),
-            View("placement_graph", placement_graph, lambda a: bool(_advised(a)), _advised),
-            View("accuracy_front", accuracy_front, lambda a: _has_accuracy(a.sweep), _final),
-        ),
-        listings=(
-            Listing("Candidates", _judged, is_detail=False),
-            Listing("Summary", lambda advice: advice.summary),
-        ),
-    ),
-    Kind(
-        takes=PipelineAdvice,
-        heading=lambda advice: f"What to deploy: {', '.join(advice.best)} together",
-        notes=lambda advice: advice.verdict.splitlines(),
-        views=(),
-        listings=(Listing("Combinations", lambda advice: advice.summary, is_detail=False),),
-    ),
-    Kind(
-        takes=Optimized,
-        heading=lambda best: f"The best placement of {best.costs.graph.name}",
-        notes=lambda best: [best.verdict, *best.notes, *_sweep_notes(best.sweep)],
-        views=(
-            View("latency_ranking", latency_ranking, part=lambda best: best.sweep),
-            View("placement_graph", placement_graph, lambda best: bool(_best(best)), part=_best),
-            View("predicted_measured", predicted_measured, part=lambda best: best.costs),
-        ),
-        listings=(
-            Listing("Ranking", lambda best: _ranking(best.sweep), is_detail=False),
-            Listing("Tried on the way", lambda best: best.history),
-        ),
-    ),
-    Kind(
-        takes=Wrong,
-        heading=lambda wrong: "What is wrong" if wrong.kind != "none" else "Nothing is wrong",
-        notes=lambda wrong: repr(wrong).splitlines(),
-        views=(View("errors_along_model", errors_along_model, lambda w: bool(w.op_errors)),),
-        listings=(Listing("Culprits", lambda wrong: wrong.culprits, is_detail=False),),
-    ),
-    Kind(
-        takes=CostModel,
-        heading=lambda costs: f"Costs of {costs.graph.name} on {', '.join(costs.devices)}",
-        notes=_costs_notes,
-        views=(
-            View("op_types_by_device", op_types_by_device),
-            View("predicted_measured", predicted_measured),
-        ),
-        listings=(
-            Listing("Validation", lambda costs: costs.validation),
-            Listing("Units", lambda costs: costs.to_frame()),
-        ),
-    ),
-    Kind(
-        takes=BlockCurve,
-        heading=lambda curve: f"What each further layer on {curve.device} buys",
-        notes=lambda curve: [repr(curve), *_emulation_notes(list(curve.emulated.items()))],
-        views=(View("block_curve", block_curve),),
-        listings=(Listing("Layers", lambda curve: curve.to_frame(), is_detail=False),),
-    ),
-    Kind(
-        takes=SchedulePlan,
-        heading=lambda _: "A plan for the parallel executor",
-        notes=lambda plan: _emulation_notes(list(plan.emulated.items())),
-        views=(View("schedule", schedule),),
-        listings=(
-            Listing("Against the baselines", lambda plan: plan.to_frame(), is_detail=False),
-            Listing("Schedule", lambda plan: plan.schedule.to_frame()),
-        ),
-    ),
-    Kind(
-        takes=Difference,
-        heading=lambda found: f"From {found.before.label} to {found.after.label}",
-        notes=_difference_notes,
-        views=(View("difference", difference),),
-        listings=(
-            Listing("Summary", lambda found: found.summary, is_detail=False),
-            Listing("Ops that move", lambda found: found.ops),
-            Listing("Boundaries", lambda found: found.boundaries),
-            Listing("Subgraphs", lambda found: found.subgraphs),
-            Listing(
-                "Parts of the prediction",
-                lambda found: found.parts,
-                applies=lambda found: found.predicted_parts is not None,
-            ),
-        ),
-    ),
-    Kind(
-        takes=Evaluation,
-        heading=lambda found: f"Accuracy of {found.label}" if found.is_labelled else found.label,
-        notes=lambda found: [repr(found)],
-        views=(),
-        listings=(
-            Listing("Summary", lambda found: found.summary, is_detail=False),
-            Listing("Examples", lambda found: found.examples),
-        ),
-    ),
-    Kind(
-        takes=Recovered,
-        heading=lambda found: f"{found.costs.graph.name}: accuracy and latency",
-        notes=lambda found: [
-            found.verdict,
-            *_emulation_notes(found.sweep.environment.emulated),
-            *found.sweep.notes,
-        ],
-        views=(
-            View("accuracy_front", accuracy_front),
-            View("sensitivity", sensitivity, _any_tried),
-        ),
-        listings=(
-            Listing("Summary", lambda found: found.summary, is_detail=False),
-            Listing("Front", lambda found: found.front),
-            Listing("Sensitivity", lambda found: found.sensitivity),
-            Listing("Tried on calibration examples", lambda found: found.trials),
-        ),
-    ),
-    Kind(
-        takes=Classification,
-        heading=lambda found: f"{found.image} on {found.placement}",
-        notes=lambda found: _emulation_notes(found.emulated),
-        views=(),
-        listings=(Listing("Classes", lambda found: found.table, is_detail=False),),
-    ),
-    Kind(
-        takes=Verification,
-        heading=lambda found: "The contract is kept" if found.ok else "The contract is broken",
-        notes=lambda found: [found.verdict, *found.changes],
-        views=(),
-        listings=(Listing("Parts", lambda found: found.summary, is_detail=False),),
-    ),
-    Kind(
-        takes=Across,
-        heading=lambda found: f"The contract with {len(found.releases)} releases",
-        notes=lambda found: str(found).splitlines(),
-        views=(),
-        listings=(Listing("Parts", lambda found: found.summary, is_detail=False),),
-    ),
-    Kind(
-        takes=pd.DataFrame,
-        heading=lambda frame: frame.attrs.get("title") or count_of(len(frame), "row"),
-        notes=lambda frame: frame.attrs.get("notes", ()),
-        views=(),
-        listings=(Listing("Rows", _itself, is_detail=False),),
-    ),
-)
+def _section(
+    contents: Contents, figures: Iterable[go.Figure], embed: Callable[[go.Figure], str]
+) -> Iterator[str]:
+    """Give heading and notes, the headline, the figures, then the other tables folded up."""
+    tables = {title: frame for title, frame in contents.tables.items() if frame is not None}
+    yield f"<section><h2>{html.escape(squeeze(contents.heading, 200))}</h2>\n"
+    yield from _notes(contents.notes)
+    if _HEADLINE in tables:
+        yield _table(tables.pop(_HEADLINE))
+    yield from map(embed, figures)
+    for title, frame in tables.items():
+        yield f"<details><summary>{html.escape(title)}</summary>{_table(frame)}</details>\n"
+    yield "</section>\n"
+
+
+def _notes(sentences: Iterable[str]) -> Iterator[str]:
+    for sentence in filter(str.strip, sentences):
+        yield f'<p class="note">{html.escape(squeeze(sentence, 500))}</p>\n'
+
+
+def _table(frame: pd.DataFrame) -> str:
+    return f'<div class="table" tabindex="0">{html_table(frame)}</div>\n'
