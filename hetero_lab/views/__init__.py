@@ -14,7 +14,6 @@ if TYPE_CHECKING:
         errors_along_model as errors_along_model,
         sensitivity as sensitivity,
     )
-    from hetero_lab.views.block_curves import block_curve as block_curve
     from hetero_lab.views.graph.drawing import (
         placement_graph as placement_graph,
         placement_graph_of as placement_graph_of,
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
         time_by_op_type as time_by_op_type,
     )
     from hetero_lab.views.predictions import (
+        block_curve as block_curve,
         difference as difference,
         predicted_measured as predicted_measured,
     )

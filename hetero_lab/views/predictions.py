@@ -1,4 +1,4 @@
-"""Predictions: beside what was measured, and the predicted difference of two placements."""
+"""Predictions: beside measurements, of the difference of two placements, of more layers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from hetero_lab.planning.difference import (
     change,
     part_name,
 )
-from hetero_lab.views.text import plain, time_text
+from hetero_lab.planning.language_plans import BlockCurve
+from hetero_lab.terminal import count_of
 from hetero_lab.views.theme import (
     BOUNDARY,
     GRID,
@@ -33,7 +34,10 @@ from hetero_lab.views.theme import (
     DeviceStyle,
     base_layout,
     device_styles,
+    error_bars,
+    plain,
     row_axis,
+    time_text,
 )
 
 # Not a colour that stands for a device: a placement uses several.
@@ -41,44 +45,17 @@ _POINT = "#b0413e"
 _BAND = 0.05
 
 
-@dataclass(frozen=True)
-class ValidationPoints:
-    """The points and the range of both axes; times in µs."""
-
-    labels: tuple[str, ...]
-    predicted_us: tuple[float, ...]
-    measured_us: tuple[float, ...]
-    low_us: float
-    high_us: float
-
-
-def validation_points(costs: CostModel) -> ValidationPoints:
-    """Return the validation placements of a cost model; none if it was not validated."""
-    rows = costs.validation_rows
-    predicted = tuple(row.predicted_us for row in rows)
-    measured = tuple(row.measured_us for row in rows)
-    least, most = (
-        min((*predicted, *measured), default=0.0),
-        max((*predicted, *measured), default=1.0),
-    )
-    room = 0.08 * (most - least) or 0.08 * most or 1.0
-    return ValidationPoints(
-        labels=tuple(row.label for row in rows),
-        predicted_us=predicted,
-        measured_us=measured,
-        low_us=max(0.0, least - room),
-        high_us=most + room,
-    )
-
-
 def predicted_measured(costs: CostModel) -> go.Figure:
-    """Draw predicted over measured latency of the placements that the fit has not seen.
+    """Draw predicted over measured latency of the placements that were kept out of the fit.
 
-    Points on the diagonal are predicted exactly; above it the prediction is too high. Of a cost
-    model that was not validated the figure has no points and says so.
+    Points on the diagonal are predicted exactly; above it the prediction is too high. The figure
+    of a cost model that was not validated has no points and says so.
     """
-    found = validation_points(costs)
-    ends = [found.low_us, found.high_us]
+    rows = costs.validation_rows
+    times = [us for row in rows for us in (row.predicted_us, row.measured_us)]
+    least, most = min(times, default=0.0), max(times, default=1.0)
+    room = 0.08 * (most - least) or 0.08 * most or 1.0
+    ends = [max(0.0, least - room), most + room]
     figure = go.Figure()
     figure.add_scatter(
         x=ends, y=ends, mode="lines", name="predicted = measured", hoverinfo="skip",
@@ -91,57 +68,51 @@ def predicted_measured(costs: CostModel) -> go.Figure:
         hoverinfo="skip",
     )  # fmt: skip
     figure.add_scatter(
-        x=found.measured_us,
-        y=found.predicted_us,
+        x=[row.measured_us for row in rows],
+        y=[row.predicted_us for row in rows],
         mode="markers",
         name="placement",
         showlegend=False,
         marker={"size": 10, "color": _POINT, "line": {"width": 1, "color": BOUNDARY}},
         hovertext=[
-            f"<b>{plain(label, 200)}</b><br>measured {time_text(measured)}<br>"
-            f"predicted {time_text(predicted)} ({predicted / measured - 1:+.1%})"
-            for label, predicted, measured in zip(
-                found.labels, found.predicted_us, found.measured_us, strict=True
-            )
+            f"<b>{plain(row.label, 200)}</b><br>measured {time_text(row.measured_us)}<br>"
+            f"predicted {time_text(row.predicted_us)} ({row.error:+.1%})"
+            for row in rows
         ],
         hoverinfo="text",
     )
-    n = len(found.labels)
     figure.update_layout(
-        **base_layout(
-            f"Predicted, measured: {_errors(costs) if n else 'not validated'}",
+        base_layout(
+            f"Predicted, measured: {_errors(costs) if rows else 'not validated'}",
             f"{plain(costs.graph.name, 60)} on {plain(', '.join(costs.devices), 60)} · "
-            f"{n} placement{'s' * (n != 1)} that the fit has not seen",
+            f"{count_of(len(rows), 'placement')} that the fit has not seen",
+            660,
+            (80, 30, 100, 60),
         ),
         width=700,
-        height=660,
-        margin={"l": 80, "r": 30, "t": 100, "b": 60},
     )
-    if not n:
+    if not rows:
         figure.add_annotation(
             text="Not validated: calibrate with a larger budget_s", showarrow=False,
             x=0.5, y=0.5, xref="paper", yref="paper",
         )  # fmt: skip
     axis = {"gridcolor": GRID, "zeroline": False, "range": ends, "ticklabelstandoff": 4}
-    figure.update_xaxes(**axis, title="measured latency (µs)")
-    figure.update_yaxes(**axis, title="predicted latency (µs)", automargin=True)
+    figure.update_xaxes(axis, title="measured latency (µs)")
+    figure.update_yaxes(axis, title="predicted latency (µs)", automargin=True)
     return figure
 
 
 def _errors(costs: CostModel) -> str:
     mape = f"MAPE {costs.mape:.1%}"
     try:
-        return f"{mape}, R² {_minus(costs.r2)}"
+        r2 = f"{costs.r2:.3f}".replace("-", "−")
     except PlanError:  # all took the same time
         return mape
-
-
-def _minus(value: float) -> str:
-    return f"{value:.3f}".replace("-", "−")
+    return f"{mape}, R² {r2}"
 
 
 _ROW_PX = 30
-_MOST_TYPES = 12
+_MOST_TYPES, _OTHERS = 12, "other types"
 _FEW_OPS = 5
 _MOST_NAMED = 8  # parts and ops that a hover names
 _GREYS = {LOST_FUSION: LINE, SPREAD: "#d3d8e0", "predicted": "#6f7783", "measured": "#aeb4be"}
@@ -164,17 +135,8 @@ class WaterfallStep:
     interval_us: tuple[float, float] | None = None
 
 
-@dataclass(frozen=True)
-class MovedType:
-    """Ops of one type that move to one device."""
-
-    op_type: str
-    device: str
-    ops: tuple[str, ...]
-
-
 def steps(difference: Difference) -> list[WaterfallStep]:
-    """Return the waterfall from before to after, then the predicted and the measured difference."""
+    """Return the waterfall from before to after, then the whole difference."""
     found: list[WaterfallStep] = []
     grouped: dict[tuple[str, str, str], list[Part]] = {}
     for part in difference.predicted_parts or ():
@@ -184,17 +146,13 @@ def steps(difference: Difference) -> list[WaterfallStep]:
     for key in sorted(grouped, key=lambda key: (KINDS.index(key[0]), *key[1:])):
         parts = grouped[key]
         ns = sum(part.difference_ns for part in parts)
-        details = tuple(
-            f"{part_name(part)}: {change(part.difference_ns / 1000.0)}"
-            for part in parts[:_MOST_NAMED]
-        )
-        more = (f"… {len(parts) - _MOST_NAMED} more",) if len(parts) > _MOST_NAMED else ()
+        details = _first([f"{part_name(p)}: {change(p.difference_ns / 1e3)}" for p in parts])
         found.append(
-            WaterfallStep(key[0], _label(*key), key[2], at_ns / 1000.0, ns / 1000.0, details + more)
+            WaterfallStep(key[0], _label(*key), key[2], at_ns / 1e3, ns / 1e3, tuple(details))
         )
         at_ns += ns
     if difference.predicted_parts is not None:
-        found.append(WaterfallStep("predicted", "predicted difference", "", 0.0, at_ns / 1000.0))
+        found.append(WaterfallStep("predicted", "predicted difference", "", 0.0, at_ns / 1e3))
     if difference.measurement is not None:
         timed = difference.measurement
         interval = (timed.low_us, timed.high_us) if math.isfinite(timed.high_us) else None
@@ -206,19 +164,16 @@ def steps(difference: Difference) -> list[WaterfallStep]:
     return found
 
 
-def moved_types(difference: Difference) -> list[MovedType]:
-    """Return the ops that move by type and target, the most frequent types first."""
-    counts = Counter(op.op_type for op in difference.moved)
-    shown = {op_type for op_type, _ in counts.most_common(_MOST_TYPES)}
+def moved_types(difference: Difference) -> dict[tuple[str, str], list[str]]:
+    """Return the ops that move by type and target device, the most frequent types first."""
+    shown = [t for t, _ in Counter(op.op_type for op in difference.moved).most_common(_MOST_TYPES)]
     grouped: dict[tuple[str, str], list[str]] = {}
     for op in difference.moved:
-        op_type = op.op_type if op.op_type in shown else "other types"
+        op_type = op.op_type if op.op_type in shown else _OTHERS
         grouped.setdefault((op_type, op.after), []).append(op.op)
-    totals = Counter(
-        op.op_type if op.op_type in shown else "other types" for op in difference.moved
-    )
-    order = sorted(grouped, key=lambda key: (key[0] not in shown, -totals[key[0]], *key))
-    return [MovedType(*key, tuple(grouped[key])) for key in order]
+    totals = Counter(op_type for (op_type, _), ops in grouped.items() for _ in ops)
+    order = sorted(grouped, key=lambda key: (key[0] == _OTHERS, -totals[key[0]], *key))
+    return {key: grouped[key] for key in order}
 
 
 def difference(difference: Difference) -> go.Figure:
@@ -228,7 +183,7 @@ def difference(difference: Difference) -> go.Figure:
     the device that does the work: the one where the ops go, or that receives the tensor.
     """
     found, moved = steps(difference), moved_types(difference)
-    types = list(dict.fromkeys(row.op_type for row in moved))
+    types = list(dict.fromkeys(op_type for op_type, _ in moved))
     devices = dict.fromkeys(
         [*difference.before.affinity.devices, *difference.after.affinity.devices]
     )
@@ -244,19 +199,19 @@ def difference(difference: Difference) -> go.Figure:
         _draw_moved(figure, moved, types, styles, row=len(sizes))
     for style in styles.values():  # the legend: a device in each figure, whether it has a bar
         figure.add_bar(x=[None], y=[None], name=style.label, marker=style.bar())
-    n, of = len(difference.moved), len(difference.before.affinity.ops)
+    before, after = difference.before, difference.after
     figure.update_layout(
-        **base_layout(
-            f"From {plain(difference.before.label, 40)} to {plain(difference.after.label, 40)}",
-            f"{n} of {of} ops move · {difference.before.partition.n_subgraphs} → "
-            f"{difference.after.partition.n_subgraphs} subgraphs · "
-            f"{difference.before.partition.boundary_bytes:,} → "
-            f"{difference.after.partition.boundary_bytes:,} boundary bytes · hatched: emulated",
+        base_layout(
+            f"From {plain(before.label, 40)} to {plain(after.label, 40)}",
+            f"{len(difference.moved)} of {len(before.affinity.ops)} ops move · "
+            f"{before.partition.n_subgraphs} → {after.partition.n_subgraphs} subgraphs · "
+            f"{before.partition.boundary_bytes:,} → {after.partition.boundary_bytes:,} boundary "
+            "bytes · hatched: emulated",
+            height,
+            (20, 110, 110, 50),
         ),
         barmode="stack",
         bargap=0.3,
-        height=height,
-        margin={"l": 20, "r": 110, "t": 110, "b": 50},
         showlegend=True,
     )
     return figure
@@ -269,15 +224,11 @@ def _draw_steps(
     for place, step in enumerate(found):
         style = styles.get(step.device)
         marker = style.bar(_OPACITY[step.kind]) if style else {"color": _GREYS[step.kind]}
-        error = {}
+        error, text = {}, ""
         if step.interval_us is not None:
-            error = {
-                "type": "data", "symmetric": False, "color": TEXT, "thickness": 1.5,
-                "array": [step.interval_us[1] - step.difference_us],
-                "arrayminus": [step.difference_us - step.interval_us[0]],
-            }  # fmt: skip
-        interval = step.interval_us
-        text = f" [{change(interval[0])}, {change(interval[1])}]" if interval else ""
+            low, high = step.interval_us
+            error = error_bars([(step.difference_us, low, high)], color=TEXT, thickness=1.5)
+            text = f" [{change(low)}, {change(high)}]"
         figure.add_bar(
             **where, orientation="h", y=[place], x=[step.difference_us], base=[step.start_us],
             marker=marker, showlegend=False, error_x=error, hoverinfo="text",
@@ -286,8 +237,10 @@ def _draw_steps(
                 + "".join(f"<br>{plain(line, 160)}" for line in step.details)
             ],
         )  # fmt: skip
-    ends = [_extent(step) for step in found]
-    low, high = min(0.0, *(end[0] for end in ends)), max(0.0, *(end[1] for end in ends))
+    ends = [0.0]
+    for step in found:
+        ends += [step.start_us, step.start_us + step.difference_us, *(step.interval_us or ())]
+    low, high = min(ends), max(ends)
     room = 0.04 * (high - low) or 1.0
     # In a column of their own, where no bar can be.
     figure.add_scatter(
@@ -305,24 +258,22 @@ def _draw_steps(
 
 def _draw_moved(
     figure: go.Figure,
-    moved: list[MovedType],
+    moved: dict[tuple[str, str], list[str]],
     types: list[str],
     styles: dict[str, DeviceStyle],
     row: int,
 ) -> None:
     where: Any = {"row": row, "col": 1}
-    for kind in moved:
-        named = [plain(op, 80) for op in kind.ops[:_MOST_NAMED]]
-        named += [f"… {len(kind.ops) - _MOST_NAMED} more"] if len(kind.ops) > _MOST_NAMED else []
+    for (op_type, device), ops in moved.items():
+        style, named = styles[device], _first([plain(op, 80) for op in ops])
         figure.add_bar(
-            **where, orientation="h", y=[types.index(kind.op_type)], x=[len(kind.ops)],
-            marker=styles[kind.device].bar(), showlegend=False, hoverinfo="text",
+            **where, orientation="h", y=[types.index(op_type)], x=[len(ops)], marker=style.bar(),
+            showlegend=False, hoverinfo="text",
             hovertext=[
-                f"<b>{len(kind.ops)} {plain(kind.op_type)}</b> to {styles[kind.device].label}<br>"
-                + "<br>".join(named)
+                f"<b>{len(ops)} {plain(op_type)}</b> to {style.label}<br>" + "<br>".join(named)
             ],
         )  # fmt: skip
-    most = max((len(kind.ops) for kind in moved), default=0)
+    most = max(map(len, moved.values()), default=0)
     figure.update_xaxes(
         **where, title="number of ops that move, in the colour of the device they go to",
         gridcolor=GRID, rangemode="tozero", zeroline=False, tickformat=",d",
@@ -332,12 +283,71 @@ def _draw_moved(
     figure.update_yaxes(row_axis(names), **where)
 
 
-def _extent(step: WaterfallStep) -> tuple[float, float]:
-    places = [step.start_us, step.start_us + step.difference_us, *(step.interval_us or ())]
-    return min(places), max(places)
+def _first(lines: list[str]) -> list[str]:
+    """Return the first lines, and how many more there are."""
+    more = len(lines) - _MOST_NAMED
+    return [*lines[:_MOST_NAMED], *([f"… {more} more"] if more > 0 else [])]
 
 
 def _label(kind: str, before: str, after: str) -> str:
     if kind == SUBGRAPHS:
         return f"subgraphs on {after}"
     return f"{kind} {before} → {after}" if after else kind
+
+
+def block_curve(curve: BlockCurve) -> go.Figure:
+    """Draw tokens per second, and the time to the first token, against the memory of a device.
+
+    Each point is the fastest predicted placement with one more layer on the device than the point
+    before. Where the curve is flat, another layer gains nothing; where it is steep, memory is worth
+    its price. Hovering over a point shows its layers and what the last of them gained.
+    """
+    frame = curve.to_frame()
+    devices = [held.device for held in curve.points[0].memory]
+    style = device_styles(devices, curve.emulated)[curve.device]
+    figure = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.08)
+    hovers = [
+        f"<b>{row.blocks} layers on {style.label}</b>, {row.memory_mib:.1f} MiB<br>"
+        f"{row.tokens_per_s:.1f} tokens/s ({row.tpot_ms:.2f} ms each), first after "
+        f"{row.ttft_ms:.1f} ms"
+        + (f"<br>{row.gain_tokens_per_s:+.2f} tokens/s by the last layer" if at else "")
+        for at, row in enumerate(frame.itertuples())
+    ]
+    for number, column in enumerate(("tokens_per_s", "ttft_ms"), start=1):
+        figure.add_scatter(
+            x=frame["memory_mib"].tolist(),
+            y=frame[column].tolist(),
+            mode="lines+markers",
+            line={"color": style.colour, "width": 2, "dash": style.dash},
+            marker={"color": style.colour, "size": 7, "line": {"width": 0}},
+            hovertext=hovers,
+            hoverinfo="text",
+            showlegend=False,
+            row=number,
+            col=1,
+        )
+    anchors = {len(frame) - 1: "right", len(frame) // 2: "center", 0: "left"}
+    for at, anchor in sorted(anchors.items()):
+        row = frame.iloc[at]
+        figure.add_annotation(
+            x=row["memory_mib"], y=row["tokens_per_s"], text=f"{row['blocks']:.0f} layers",
+            xanchor=anchor, yshift=14, showarrow=False, row=1, col=1,
+        )  # fmt: skip
+    scenario = curve.scenario
+    figure.update_layout(
+        base_layout(
+            f"What each further layer on {plain(curve.device, 30)} buys",
+            f"predicted, the fastest placement of each size · {scenario.prompt_tokens} tokens of "
+            f"prompt, {scenario.new_tokens} new ones · memory: weights, key-value cache, "
+            f"boundary tensors · {style.label}",
+            520,
+            (70, 30, 110, 60),
+        )
+    )
+    figure.update_xaxes(title=f"MiB on {plain(curve.device, 30)}", gridcolor=GRID, row=2, col=1)
+    most = frame["memory_mib"].max()
+    figure.update_xaxes(gridcolor=GRID, range=[-0.02 * most, 1.03 * most], zeroline=False)
+    figure.update_yaxes(gridcolor=GRID, rangemode="tozero")
+    figure.update_yaxes(title="tokens per second", row=1, col=1)
+    figure.update_yaxes(title="first token, ms", row=2, col=1)
+    return figure

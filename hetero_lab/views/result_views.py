@@ -39,13 +39,12 @@ from hetero_lab.planning.list_scheduling import SchedulePlan
 from hetero_lab.tables import check_writable, html_table, write_text
 from hetero_lab.terminal import count_of
 from hetero_lab.views.accuracy import accuracy_front, errors_along_model, sensitivity
-from hetero_lab.views.block_curves import block_curve
 from hetero_lab.views.graph.drawing import placement_graph
 from hetero_lab.views.op_types import op_types_by_device, time_by_op_type
-from hetero_lab.views.predictions import difference, predicted_measured
+from hetero_lab.views.predictions import block_curve, difference, predicted_measured
 from hetero_lab.views.subgraph_lanes import schedule, timeline
 from hetero_lab.views.sweeps import hosts, latency_ranking, placement_latency
-from hetero_lab.views.text import NOT_IN_TURN, squeeze
+from hetero_lab.views.theme import NOT_IN_TURN, squeeze
 from hetero_lab.views.times import latency_samples, time_by_subgraph, where_time_goes
 
 if TYPE_CHECKING:

@@ -12,8 +12,15 @@ from hetero_lab.experiments.results.profile.result import Profile
 from hetero_lab.experiments.results.profile.tables import critical_spans
 from hetero_lab.planning.list_scheduling import SchedulePlan
 from hetero_lab.runtime.timeline import typical_request
-from hetero_lab.views.text import plain
-from hetero_lab.views.theme import GRID, TEXT, DeviceStyle, base_layout, device_styles, ink_on
+from hetero_lab.views.theme import (
+    GRID,
+    TEXT,
+    DeviceStyle,
+    base_layout,
+    device_styles,
+    ink_on,
+    plain,
+)
 
 _HALF_LANE = 0.33
 _FADED = 0.4
@@ -23,8 +30,8 @@ _FADED = 0.4
 class Bar:
     """One run of a subgraph on its device's lane; times in µs from the start of the request.
 
-    ``critical`` is ``None`` where nothing was measured; ``request`` counts from that which is
-    shown, the others ran beside it.
+    ``request`` is 0 for the request that is shown; others ran beside it. ``critical`` is ``None``
+    where nothing was measured.
     """
 
     subgraph: int
@@ -37,9 +44,9 @@ class Bar:
 
 
 def bars(profile: Profile) -> list[Bar]:
-    """Return the measured runs of one request, that of median duration, and what ran beside it.
+    """Return the measured runs of the request of median duration, and of those beside it.
 
-    Without measured spans: the subgraphs one after another, as HETERO runs them.
+    Without measured spans, the subgraphs follow each other, as HETERO runs them.
 
     Raises
     ------
@@ -83,10 +90,10 @@ def _measured(profile: Profile) -> list[Bar]:
 def timeline(profile: Profile) -> go.Figure:
     """Draw the subgraphs over time, one lane per device.
 
-    Measured runs are drawn as they were; a line goes along the critical path, the chain that
-    determined the end of the request since it last waited for another one, and what is not on it
-    is faded. Counters have no start
-    times: without measured spans the bars are put one after another in execution order.
+    Measured runs are drawn as they were. A line follows the critical path: the chain that
+    determined the end of the request since it last waited for another one. Other runs are faded.
+    Counters have no start times, so without measured spans the bars follow each other in
+    execution order.
 
     Raises
     ------
@@ -126,7 +133,7 @@ def schedule(plan: SchedulePlan) -> go.Figure:
 def lanes(
     found: list[Bar], styles: Mapping[str, DeviceStyle], *, title: str, subtitle: str, axis: str
 ) -> go.Figure:
-    """Draw runs of subgraphs, one lane per device; what is known not to be critical is faded."""
+    """Draw runs of subgraphs, one lane per device; runs known not to be critical are faded."""
     devices = list(styles)
     figure = go.Figure()
     for device, style in styles.items():
@@ -145,7 +152,7 @@ def lanes(
                 "pattern": {"shape": style.pattern, "solidity": 0.2, "fillmode": "overlay"},
                 "line": {"width": 1, "color": "rgba(255, 255, 255, 0.8)"},
             },
-            text=[_name(bar) for bar in own],
+            text=["" if bar.request else str(bar.subgraph) for bar in own],
             textposition="inside",
             # What is faded lets the page through, which may be light or dark.
             insidetextfont={"color": [TEXT if b.critical is False else ink_on(style.colour)
@@ -156,13 +163,18 @@ def lanes(
         )  # fmt: skip
     path = [bar for bar in found if bar.critical]
     if path:
-        _add_critical_path(figure, path, devices)
+        figure.add_scatter(
+            x=[us for bar in path for us in (bar.start_us, bar.start_us + bar.duration_us)],
+            y=[devices.index(bar.device) + _HALF_LANE for bar in path for _ in range(2)],
+            mode="lines",
+            line={"width": 3, "color": TEXT},
+            name="critical path",
+            hoverinfo="skip",
+        )
     figure.update_layout(
-        **base_layout(title, subtitle),
+        base_layout(title, subtitle, 170 + 60 * len(devices), (20, 30, 100, 50)),
         barmode="overlay",
         uniformtext={"minsize": 10, "mode": "hide"},
-        height=170 + 60 * len(devices),
-        margin={"l": 20, "r": 30, "t": 100, "b": 50},
         bargap=1 - 2 * _HALF_LANE,
     )
     figure.update_xaxes(title=axis, gridcolor=GRID, rangemode="normal" if path else "tozero")
@@ -173,35 +185,12 @@ def lanes(
     return figure
 
 
-def _add_critical_path(figure: go.Figure, path: list[Bar], devices: list[str]) -> None:
-    x: list[float] = []
-    y: list[float] = []
-    for bar in path:
-        lane = devices.index(bar.device) + _HALF_LANE
-        x += [bar.start_us, bar.start_us + bar.duration_us]
-        y += [lane, lane]
-    figure.add_scatter(
-        x=x,
-        y=y,
-        mode="lines",
-        line={"width": 3, "color": TEXT},
-        name="critical path",
-        hoverinfo="skip",
-    )
-
-
 def _subtitle(profile: Profile, found: list[Bar]) -> str:
     if not profile.spans:
         return "reconstructed from counters: order is real, start times are not measured"
-    others = len({bar.request for bar in found}) - 1
-    beside = {0: "", 1: ", and 1 other that was in flight"}
-    return "the request of median duration" + beside.get(
-        others, f", and {others} others that were in flight"
-    )
-
-
-def _name(bar: Bar) -> str:
-    return f"{bar.subgraph}" if not bar.request else ""
+    n = len({bar.request for bar in found}) - 1
+    others = "1 other that was" if n == 1 else f"{n} others that were"
+    return "the request of median duration" + (f", and {others} in flight" if n else "")
 
 
 def _hover(bar: Bar, style: DeviceStyle) -> str:

@@ -16,7 +16,6 @@ from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.experiments.results.sweep.row import Row
 from hetero_lab.statistics import Estimate
 from hetero_lab.terminal import count_of
-from hetero_lab.views.text import plain
 from hetero_lab.views.theme import (
     CLEAR,
     GRID,
@@ -28,6 +27,7 @@ from hetero_lab.views.theme import (
     latency_bars,
     latency_end_us,
     latency_text,
+    plain,
 )
 
 
@@ -35,8 +35,8 @@ from hetero_lab.views.theme import (
 class Measured:
     """One measured placement, as the figures of a sweep show it.
 
-    ``label`` tells hosts apart where the figure does not. ``group`` is that of the ranking on its
-    host, 0 outside a ranking; ``emulated`` are the emulated devices in use.
+    ``label`` tells hosts apart where the figure does not. ``group`` is the group in the ranking of
+    its host, 0 outside a ranking.
     """
 
     row: Row
@@ -122,36 +122,33 @@ def placement_latency(sweep: Sweep, x: str = "subgraphs") -> go.Figure:
     for device in devices:
         # A placement has the colour of the device that does most of it.
         own = [
-            i
-            for i, p in enumerate(found)
-            if max(p.shares, key=lambda name: p.shares[name]) == device
+            (value, p)
+            for value, p in zip(values, found, strict=True)
+            if max(p.shares, key=p.shares.__getitem__) == device
         ]
+        style = styles[device]
         figure.add_scatter(
-            x=[values[i] for i in own],
-            y=[found[i].latency.us for i in own],
+            x=[value for value, _ in own],
+            y=[p.latency.us for _, p in own],
             mode="markers",
-            name=f"mostly {styles[device].label}",
+            name=f"mostly {style.label}",
             marker={
                 "size": 12,
-                "color": styles[device].colour,
-                "symbol": "circle-open-dot" if styles[device].emulated else "circle",
+                "color": style.colour,
+                "symbol": "circle-open-dot" if style.emulated else "circle",
                 "line": {"width": 2},
             },
-            error_y=latency_bars([found[i].latency for i in own]),
+            error_y=latency_bars([p.latency for _, p in own]),
             hovertext=[
-                f"<b>{plain(sweep.name_of(found[i].row), 200)}</b><br>"
-                f"{latency_text(found[i].latency)}<br>"
-                f"{count_of(found[i].n_subgraphs, 'subgraph')}, "
-                f"{found[i].boundary_bytes:,} boundary bytes<br>"
-                + ", ".join(f"{plain(d, 30)} {share:.0%}" for d, share in found[i].shares.items())
-                for i in own
+                f"<b>{plain(sweep.name_of(p.row), 200)}</b><br>{latency_text(p.latency)}<br>"
+                f"{count_of(p.n_subgraphs, 'subgraph')}, {p.boundary_bytes:,} boundary bytes<br>"
+                + ", ".join(f"{plain(d, 30)} {share:.0%}" for d, share in p.shares.items())
+                for _, p in own
             ],
             hoverinfo="text",
         )
     figure.update_layout(
-        **base_layout("Placement against latency"),
-        height=460,
-        margin={"l": 70, "r": 30, "t": 80, "b": 60},
+        base_layout("Placement against latency", height=460, margins=(70, 30, 80, 60))
     )
     figure.update_xaxes(
         title=title, gridcolor=GRID, zeroline=False,
@@ -176,8 +173,8 @@ _SPREAD = 0.56  # of a row, over which the hosts of one placement are spread
 def hosts(sweep: Sweep) -> go.Figure:
     """Draw latency and ratio of each placement, one symbol per host.
 
-    Latencies compare the hosts; ratios, each to the reference on its own host, tell whether what
-    is best on one is best on the other. Rows of two hosts were not measured beside each other.
+    Latencies compare the hosts. Ratios, each to the reference on its own host, tell whether the
+    best placement on one host is the best on another. Rows of two hosts were not measured in turn.
 
     Raises
     ------
@@ -194,44 +191,35 @@ def hosts(sweep: Sweep) -> go.Figure:
     for number, host in enumerate(names):
         own = [row for row in rows if row.host == host]
         offset = _SPREAD * ((number + 0.5) / len(names) - 0.5)
-        places = [labels.index(row.label) + offset for row in own]
         marker = {
             "symbol": _SYMBOLS[number % len(_SYMBOLS)], "size": 9, "color": TEXT,
             "line": {"width": 1.5, "color": TEXT},
         }  # fmt: skip
-        figure.add_scatter(
-            col=1, row=1, mode="markers", marker=marker,
-            name=plain(host, 40), legendgroup=str(number),
-            x=[row.latency.us for row in own],
-            y=places,
-            error_x=latency_bars([row.latency for row in own], **_WHISKERS),
-            hovertext=[_host_hover(row) for row in own],
-            hoverinfo="text",
-        )  # fmt: skip
-        paired = [
-            (place, found, found.row.series.ratio[:3])
-            for place, found in zip(places, own, strict=True)
-            if found.row.series.ratio is not None
+        latencies = [
+            (row, (row.latency.us, row.latency.low_us, row.latency.high_us)) for row in own
         ]
-        figure.add_scatter(
-            col=2, row=1, mode="markers", marker=marker,
-            name=plain(host, 40), legendgroup=str(number), showlegend=False,
-            x=[ratio[0] for _, _, ratio in paired],
-            y=[place for place, _, _ in paired],
-            error_x=error_bars([ratio for _, _, ratio in paired], **_WHISKERS),
-            hovertext=[_host_hover(row) for _, row, _ in paired],
-            hoverinfo="text",
-        )  # fmt: skip
+        ratios = [(row, row.row.series.ratio[:3]) for row in own if row.row.series.ratio]
+        for col, drawn in enumerate((latencies, ratios), start=1):
+            figure.add_scatter(
+                col=col, row=1, mode="markers", marker=marker,
+                name=plain(host, 40), legendgroup=str(number),
+                showlegend=None if col == 1 else False,
+                x=[triple[0] for _, triple in drawn],
+                y=[labels.index(row.label) + offset for row, _ in drawn],
+                error_x=error_bars([triple for _, triple in drawn], **_WHISKERS),
+                hovertext=[_host_hover(row) for row, _ in drawn],
+                hoverinfo="text",
+            )  # fmt: skip
     right: Any = 2  # a number; plotly's annotation says text
     figure.add_vline(x=1, col=right, line={"color": LINE, "width": 1, "dash": "dot"})
     figure.update_layout(
-        **base_layout(
-            f"{len(names)} host{'s' if len(names) != 1 else ''}",
+        base_layout(
+            count_of(len(names), "host"),
             "bars: 95 % intervals · left of 1: faster than the reference there"
             + (" · * with an emulated device" if emulated else ""),
-        ),
-        height=190 + _HOST_ROW_PX * len(labels) * max(2, len(names)),
-        margin={"l": 20, "r": 30, "t": 110, "b": 60},
+            190 + _HOST_ROW_PX * len(labels) * max(2, len(names)),
+            (20, 30, 110, 60),
+        )
     )
     figure.update_xaxes(gridcolor=GRID, zeroline=False)
     figure.update_xaxes(
@@ -258,7 +246,7 @@ def _host_hover(row: Measured) -> str:
     )
 
 
-# Two alternating shades: what matters is where one group ends and the next begins. Greys, because
+# Two alternating shades show where one group ends and the next begins. They are greys, because
 # colours stand for devices.
 _SHADES = ("#6f7783", "#aeb4be")
 _ROW_PX = 34
@@ -267,8 +255,8 @@ _ROW_PX = 34
 def latency_ranking(sweep: Sweep) -> go.Figure:
     """Draw the ranking: bars of latency with 95 % intervals, fastest on top.
 
-    Bars of one group cannot be told apart by this run; shades alternate from group to group.
-    Several hosts follow each other.
+    This run cannot tell the bars of one group apart; shades alternate from group to group. Several
+    hosts follow each other.
     """
     rows = ranked_rows(sweep)
     groups = list(dict.fromkeys((r.host, r.group) for r in rows))
@@ -301,10 +289,7 @@ def latency_ranking(sweep: Sweep) -> go.Figure:
         x=[min(r.latency.high_us, end_us) for r in rows],
         y=list(range(len(rows))),
         mode="text",
-        text=[
-            f"   group {r.group} · {r.n_subgraphs} subgraph{'s' if r.n_subgraphs != 1 else ''}"
-            for r in rows
-        ],
+        text=[f"   group {r.group} · {count_of(r.n_subgraphs, 'subgraph')}" for r in rows],
         textposition="middle right",
         textfont={"color": TEXT, "size": 11},
         cliponaxis=False,
@@ -318,9 +303,12 @@ def latency_ranking(sweep: Sweep) -> go.Figure:
     marks += ["⌂ one device alone"] if any(r.row.baseline for r in rows) else []
     marks += ["hatched: emulated"] if any(r.emulated for r in rows) else []
     figure.update_layout(
-        **base_layout("Latency ranking", " · ".join(marks)),
-        height=130 + _ROW_PX * max(1, len(rows)),
-        margin={"l": 20, "r": 130, "t": 80, "b": 50},
+        base_layout(
+            "Latency ranking",
+            " · ".join(marks),
+            130 + _ROW_PX * max(1, len(rows)),
+            (20, 130, 80, 50),
+        ),
         bargap=0.3,
         showlegend=False,
     )

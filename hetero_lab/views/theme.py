@@ -1,11 +1,13 @@
-"""What all figures share: colours of devices, fonts, error bars and the layout to start from.
+"""Everything that figures share: text, colours of devices, error bars, the layout to start from.
 
-The colours are those of Okabe and Ito (2008), which colour-blind people can tell apart. They,
-and the grey of the text, are readable on white and on the dark background of Jupyter.
+Names from a model are shown as they are, never as markup. The colours are those of Okabe and Ito
+(2008), which colour-blind people can tell apart. They, and the grey of the text, are readable on
+white and on the dark background of Jupyter.
 """
 
 from __future__ import annotations
 
+import html
 import math
 import textwrap
 import zlib
@@ -14,7 +16,47 @@ from dataclasses import dataclass
 from typing import Any
 
 from hetero_lab.statistics import Estimate
-from hetero_lab.views.text import plain, time_text
+
+# Under what sets profiles side by side: their intervals say nothing about the time between them.
+NOT_IN_TURN = "not measured in turn: compare placements with hetero_lab.sweep()"
+
+
+def plain(text: str, most: int = 80) -> str:
+    """Return a name as text that plotly shows literally: one line, at most ``most`` characters.
+
+    Plotly renders a subset of HTML and, with MathJax around, what is between dollar signs.
+    """
+    return escape(squeeze(text, most))
+
+
+def escape(text: str) -> str:
+    """Escape markup for plotly, which knows no entity for quotes."""
+    return html.escape(text, quote=False).replace("$", "&#36;")
+
+
+def squeeze(text: str, most: int) -> str:
+    """Put a text on one line, without characters that do not print; cut it in the middle."""
+    # The ends of a name tell more than its middle, and very long ones are not worth a full pass.
+    if len(text) > 4 * most:
+        text = text[: 2 * most] + text[-2 * most :]
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    if len(line) <= most:
+        return line
+    head = (most - 1) // 2
+    return f"{line[:head]}…{line[len(line) - (most - 1 - head) :]}"
+
+
+def time_text(time_us: float) -> str:
+    """Write a time in microseconds with three significant digits.
+
+    Counters are whole microseconds: 0 is a time that is too short for them.
+    """
+    if time_us == 0:
+        return "≈ 0 µs"
+    if time_us >= 99.5:
+        return f"{time_us:,.0f} µs"
+    return f"{time_us:.3g} µs"
+
 
 _WIDEST = 2.0  # times the largest value: an interval of a few turns would squeeze all the rest
 
@@ -168,8 +210,21 @@ _LINE = 115  # characters of a subtitle that fit a narrow page
 _NO_BUTTONS = ["sendChartToCloud", "sendDataToCloud", "select2d", "lasso2d"]
 
 
-def base_layout(title: str, subtitle: str = "") -> dict[str, Any]:
-    """Return the layout that every figure starts from; both titles are safe to show already."""
+def base_layout(
+    title: str,
+    subtitle: str = "",
+    height: float | None = None,
+    margins: tuple[float, float, float, float] | None = None,
+) -> dict[str, Any]:
+    """Return the layout that every figure starts from.
+
+    Parameters
+    ----------
+    title, subtitle
+        Both are safe to show already.
+    height, margins
+        In pixels; the margins are left, right, top and bottom.
+    """
     heading: dict[str, Any] = {
         "text": title, "font": {"size": 16, "color": TEXT}, "x": 0, "xref": "container",
         "xanchor": "left", "y": 1, "yref": "container", "yanchor": "top",
@@ -178,7 +233,13 @@ def base_layout(title: str, subtitle: str = "") -> dict[str, Any]:
     if subtitle:
         lines = "<br>".join(textwrap.wrap(subtitle, _LINE))
         heading["subtitle"] = {"text": lines, "font": {"size": 11, "color": TEXT}}
+    size: dict[str, Any] = {}
+    if height is not None:
+        size["height"] = height
+    if margins is not None:
+        size["margin"] = dict(zip("lrtb", margins, strict=True))
     return {
+        **size,
         "template": "none",
         "paper_bgcolor": CLEAR,
         "plot_bgcolor": CLEAR,

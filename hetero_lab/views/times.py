@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -12,48 +13,37 @@ from hetero_lab.errors import ArgumentError, MeasurementError
 from hetero_lab.experiments.results.profile.result import Profile
 from hetero_lab.experiments.results.profile.tables import time_parts
 from hetero_lab.experiments.results.sweep.result import Sweep
-from hetero_lab.views.text import NOT_IN_TURN, escape, plain, time_text
-from hetero_lab.views.theme import BOUNDARY, GRID, TEXT, base_layout, device_styles, row_axis
+from hetero_lab.runtime.counters import Counter
+from hetero_lab.terminal import count_of
+from hetero_lab.views.theme import (
+    BOUNDARY,
+    GRID,
+    NOT_IN_TURN,
+    TEXT,
+    base_layout,
+    device_styles,
+    escape,
+    plain,
+    row_axis,
+    time_text,
+)
 
 _MOST_ROWS = 40  # more subgraphs than this stand side by side, without names
 _SUBGRAPH_PX = 24
-_SUBGRAPH_PARTS = (("ops_us", "ops", 1.0), ("reorders_us", "reorders", 0.4))
+_SUBGRAPH_PARTS = (("ops", 1.0), ("reorders", 0.4))
 
 
-@dataclass(frozen=True)
-class SubgraphTime:
-    """The counters of one subgraph, in µs."""
-
-    subgraph: int
-    device: str
-    n_ops: int
-    ops_us: float
-    reorders_us: float
-
-
-def subgraph_times(profile: Profile) -> list[SubgraphTime]:
-    """Return the times of each subgraph in execution order.
+def counters_of(profile: Profile) -> tuple[Counter, ...]:
+    """Return the counters of a profile.
 
     Raises
     ------
     MeasurementError
-        The profile has no counters.
+        It has none.
     """
     if not profile.counters:
         raise MeasurementError("This profile has no counters. Profile with counters=True.")
-    found = []
-    for subgraph in profile.partition.subgraphs:
-        own = [c for c in profile.counters if c.subgraph == subgraph.index]
-        found.append(
-            SubgraphTime(
-                subgraph.index,
-                subgraph.device,
-                len(subgraph.ops),
-                float(sum(c.real_time_us for c in own if c.kind in ("op", "other"))),
-                float(sum(c.real_time_us for c in own if c.kind == "reorder")),
-            )
-        )
-    return found
+    return profile.counters
 
 
 def time_by_subgraph(profile: Profile) -> go.Figure:
@@ -64,14 +54,15 @@ def time_by_subgraph(profile: Profile) -> go.Figure:
     MeasurementError
         The profile has no counters.
     """
-    found = subgraph_times(profile)
-    styles = device_styles([row.device for row in found], dict(profile.environment.emulated))
+    counters_of(profile)
+    found = profile.tables["subgraphs"].to_dict("records")
+    styles = device_styles([row["device"] for row in found], dict(profile.environment.emulated))
     rows = len(found) <= _MOST_ROWS
     figure = go.Figure()
     for device, style in styles.items():
-        own = [row for row in found if row.device == device]
-        for key, part, opacity in _SUBGRAPH_PARTS:
-            places, values = [row.subgraph for row in own], [getattr(row, key) for row in own]
+        own = [row for row in found if row["device"] == device]
+        for part, opacity in _SUBGRAPH_PARTS:
+            places, values = [row["subgraph"] for row in own], [row[f"{part}_us"] for row in own]
             if not any(values) and part == "reorders":
                 continue
             figure.add_bar(
@@ -80,31 +71,31 @@ def time_by_subgraph(profile: Profile) -> go.Figure:
                 name=f"{style.label}: {part}",
                 marker=style.bar(opacity),
                 hovertext=[
-                    f"<b>subgraph {row.subgraph}</b> on {style.label}<br>"
-                    f"{part} take {time_text(value)}<br>{row.n_ops} op{'s' * (row.n_ops != 1)}"
+                    f"<b>subgraph {row['subgraph']}</b> on {style.label}<br>"
+                    f"{part} take {time_text(value)}<br>{count_of(row['n_ops'], 'op')}"
                     for row, value in zip(own, values, strict=True)
                 ],
                 hoverinfo="text",
             )  # fmt: skip
     figure.update_layout(
-        **base_layout(
+        base_layout(
             f"Time by subgraph of {plain(profile.label, 60)}",
             "by the counters of a compile of their own · hatched: emulated",
+            160 + _SUBGRAPH_PX * len(found) if rows else 420,
+            (20, 20, 100, 50),
         ),
         barmode="stack",
         bargap=0.25,
-        height=160 + _SUBGRAPH_PX * len(found) if rows else 420,
-        margin={"l": 20, "r": 20, "t": 100, "b": 50},
         showlegend=True,
         legend_traceorder="normal",
     )
     along = {"title": "time (µs)", "gridcolor": GRID, "rangemode": "tozero", "zeroline": False}
     if rows:
-        figure.update_xaxes(**along)
-        names = [f"{row.subgraph} · {plain(row.device, 20)}" for row in found]
+        figure.update_xaxes(along)
+        names = [f"{row['subgraph']} · {plain(row['device'], 20)}" for row in found]
         figure.update_yaxes(row_axis(names))
     else:
-        figure.update_yaxes(**along, automargin=True)
+        figure.update_yaxes(along, automargin=True)
         figure.update_xaxes(
             title="subgraph, in execution order", showgrid=False, zeroline=False, automargin=True
         )
@@ -116,56 +107,27 @@ _FAR = 6.0  # samples farther than this many quartile ranges above the third qua
 _SAMPLES_PX, _BARS_SHARE = 118, 0.62  # height of a row, and how much of it the bars may take
 
 
-@dataclass(frozen=True)
-class SampleRow:
-    """The samples of one profile: how many fall into each bin, and how many lie beyond the last."""
+def histograms(profiles: Sequence[Profile]) -> tuple[list[float], list[list[int]]]:
+    """Count samples by bins that suit all profiles.
 
-    label: str
-    devices: tuple[str, ...]
-    median_us: float
-    ci95_us: tuple[float, float]
-    p90_us: float
-    n_samples: int
-    counts: tuple[int, ...]
-    n_beyond: int
-
-
-@dataclass(frozen=True)
-class Samples:
-    """Rows over the same bins, which lie between ``edges_us``."""
-
-    edges_us: tuple[float, ...]
-    rows: tuple[SampleRow, ...]
-    emulated: dict[str, str]
-
-
-def samples_of(profiles: Sequence[Profile]) -> Samples:
-    """Count samples by bins that suit all profiles; a few far outliers would hide the rest."""
+    Returns
+    -------
+    list of float
+        The edges of the bins in µs. A few far outliers lie beyond them, since they would hide the
+        rest.
+    list of list of int
+        For each profile the number of samples in each bin.
+    """
     low = min(float(profile.latency.samples_us.min()) for profile in profiles)
     high = max(_end(profile.latency.samples_us) for profile in profiles)
     width = _round_width(max((high - low) / _BINS, low * 1e-3, 1e-3))
-    first = int(_places(np.array([low]), width)[0])
-    last = int(_places(np.array([high]), width)[0]) + 1
-    edges = [k * width for k in range(first, last + 1)]
-    rows = []
+    first, last = (int(place) for place in _places(np.array([low, high]), width))
+    edges = [k * width for k in range(first, last + 2)]
+    counts = []
     for profile in profiles:
-        samples = profile.latency.samples_us
-        places = _places(samples, width) - first
-        inside = places[places < len(edges) - 1]
-        rows.append(
-            SampleRow(
-                label=profile.label,
-                devices=profile.affinity.devices,
-                median_us=profile.latency.median_us,
-                ci95_us=profile.latency.ci95_us,
-                p90_us=profile.latency.p90_us,
-                n_samples=len(samples),
-                counts=tuple(int(n) for n in np.bincount(inside, minlength=len(edges) - 1)),
-                n_beyond=len(samples) - len(inside),
-            )
-        )
-    emulated = {name: base for p in profiles for name, base in p.environment.emulated}
-    return Samples(tuple(edges), tuple(rows), emulated)
+        places = _places(profile.latency.samples_us, width) - first
+        counts.append(np.bincount(places, minlength=len(edges) - 1)[: len(edges) - 1].tolist())
+    return edges, counts
 
 
 def _places(samples: np.ndarray, width: float) -> np.ndarray:
@@ -204,23 +166,28 @@ def latency_samples(profiles: Profile | Iterable[Profile]) -> go.Figure:
     chosen = [profiles] if isinstance(profiles, Profile) else list(profiles)
     if not chosen:
         raise ArgumentError("Give at least one profile to draw the latency samples of.")
-    data = samples_of(chosen)
-    styles = device_styles([d for row in data.rows for d in row.devices], data.emulated)
-    low, high = data.edges_us[0], data.edges_us[-1]
+    edges, counted = histograms(chosen)
+    styles = device_styles(
+        [device for profile in chosen for device in profile.affinity.devices],
+        {name: base for profile in chosen for name, base in profile.environment.emulated},
+    )
+    low, high = edges[0], edges[-1]
     margin = 0.02 * (high - low)
-    middles = [(a + b) / 2 for a, b in zip(data.edges_us, data.edges_us[1:], strict=False)]
-    tallest = max(max(row.counts) / row.n_samples for row in data.rows)
+    bins = list(pairwise(edges))
+    tallest = max(max(n) / len(p.latency) for p, n in zip(chosen, counted, strict=True))
     figure = go.Figure()
-    for place, row in enumerate(data.rows):
-        base = -float(place)
+    for place, (profile, counts) in enumerate(zip(chosen, counted, strict=True)):
+        base, latency = -float(place), profile.latency
+        n_samples = len(latency)
         figure.add_bar(
-            x=middles, y=[_BARS_SHARE * n / row.n_samples / tallest for n in row.counts],
-            base=base, width=data.edges_us[1] - data.edges_us[0],
+            x=[(a + b) / 2 for a, b in bins],
+            y=[_BARS_SHARE * n / n_samples / tallest for n in counts],
+            base=base, width=edges[1] - edges[0],
             marker={"color": BOUNDARY, "line": {"width": 0}}, hoverinfo="text",
             hovertext=[
-                f"<b>{plain(row.label)}</b><br>{n} of {row.n_samples} samples<br>"
+                f"<b>{plain(profile.label)}</b><br>{n} of {n_samples} samples<br>"
                 f"from {a:,.6g} to {b:,.6g} µs"
-                for n, a, b in zip(row.counts, data.edges_us, data.edges_us[1:], strict=False)
+                for n, (a, b) in zip(counts, bins, strict=True)
             ],
         )  # fmt: skip
         figure.add_shape(
@@ -228,33 +195,33 @@ def latency_samples(profiles: Profile | Iterable[Profile]) -> go.Figure:
             line={"width": 1, "color": GRID},
         )  # fmt: skip
         figure.add_shape(
-            type="rect", x0=row.ci95_us[0], x1=row.ci95_us[1], y0=base, y1=base + 0.68,
+            type="rect", x0=latency.ci95_us[0], x1=latency.ci95_us[1], y0=base, y1=base + 0.68,
             fillcolor=TEXT, opacity=0.3, line={"width": 0},
         )  # fmt: skip
         figure.add_shape(
-            type="line", x0=row.median_us, x1=row.median_us, y0=base, y1=base + 0.68,
+            type="line", x0=latency.median_us, x1=latency.median_us, y0=base, y1=base + 0.68,
             line={"width": 2, "color": TEXT},
         )  # fmt: skip
         squares = " ".join(
             f'<span style="color:{styles[d].colour}">■</span> {styles[d].label}'
-            for d in row.devices
+            for d in profile.affinity.devices
         )
         for text, height in (
-            (f"<b>{plain(row.label, 60)}</b>   {squares}", 0.9),
-            (escape(_numbers(row)), 0.76),
+            (f"<b>{plain(profile.label, 60)}</b>   {squares}", 0.9),
+            (escape(_numbers(profile, n_samples - sum(counts))), 0.76),
         ):
             figure.add_annotation(
                 text=text, xref="paper", x=0, xanchor="left", y=base + height, yanchor="middle",
                 showarrow=False,
             )  # fmt: skip
     figure.update_layout(
-        **base_layout(
+        base_layout(
             "Latency samples",
             "line: median · band: its 95 % interval in this run · height: share of samples"
-            + (f" · {NOT_IN_TURN}" if len(data.rows) > 1 else ""),
+            + (f" · {NOT_IN_TURN}" if len(chosen) > 1 else ""),
+            _SAMPLES_PX * len(chosen) + 134,
+            (16, 16, 84, 50),
         ),
-        height=_SAMPLES_PX * len(data.rows) + 134,
-        margin={"l": 16, "r": 16, "t": 84, "b": 50},
         bargap=0,
         showlegend=False,
     )
@@ -262,14 +229,16 @@ def latency_samples(profiles: Profile | Iterable[Profile]) -> go.Figure:
         title="latency (µs)", range=[low - margin, high + margin], gridcolor=GRID, zeroline=False,
         showline=False,
     )  # fmt: skip
-    figure.update_yaxes(visible=False, range=[0.96 - len(data.rows), 1.0], fixedrange=True)
+    figure.update_yaxes(visible=False, range=[0.96 - len(chosen), 1.0], fixedrange=True)
     return figure
 
 
-def _numbers(row: SampleRow) -> str:
-    low, high = (time_text(v).removesuffix(" µs") for v in row.ci95_us)
-    text = f"median {time_text(row.median_us)} [{low}, {high}] · p90 {time_text(row.p90_us)}"
-    return text + (f" · {row.n_beyond} beyond the right edge" if row.n_beyond else "")
+def _numbers(profile: Profile, n_beyond: int) -> str:
+    latency = profile.latency
+    low, high = (time_text(v).removesuffix(" µs") for v in latency.ci95_us)
+    text = f"median {time_text(latency.median_us)} [{low}, {high}]"
+    text += f" · p90 {time_text(latency.p90_us)}"
+    return text + (f" · {n_beyond} beyond the right edge" if n_beyond else "")
 
 
 # Not colours that stand for devices.
@@ -278,43 +247,21 @@ _LATENCY_PARTS = (
     ("reorders", "reorders (layout, precision)", "#b0413e"),
     ("rest", "rest (boundaries, runtime)", "#c3c7ce"),
 )
+_EXCEEDS = "<br>the counters add up to more than the latency"
 
 
-@dataclass(frozen=True)
-class TimeSplit:
-    """One latency in parts, in µs; ``exceeds`` where the counters add up to more than it."""
-
-    label: str
-    latency_us: float
-    ops_us: float
-    reorders_us: float
-    rest_us: float
-    exceeds: bool
-
-
-def splits(results: Sweep | Profile | Sequence[Profile]) -> list[TimeSplit]:
-    """Return the parts of each profile that has counters."""
+def splits(results: Sweep | Profile | Sequence[Profile]) -> list[tuple[str, float, dict[str, Any]]]:
+    """Return label, latency in µs and its parts of each profile that has counters."""
     if isinstance(results, Sweep):
         named = [
-            (results.name_of(row), row.profile, row.latency.us)
+            (results.name_of(row), row.latency.us, row.profile.counters)
             for row in results.rows
             if row.profile and row.latency and not row.same_as
         ]
     else:
-        profiles = [results] if isinstance(results, Profile) else list(results)
-        named = [(profile.label, profile, profile.latency.median_us) for profile in profiles]
-    found = []
-    for label, profile, latency_us in named:
-        if profile.counters:
-            parts = time_parts(profile.counters, latency_us)
-            exceeds = parts.pop("counters_exceed_latency")
-            found.append(TimeSplit(label, latency_us, **parts, exceeds=exceeds))
-    return found
-
-
-def _subtitle(results: Sweep | Profile | Sequence[Profile]) -> str:
-    apart = not isinstance(results, Sweep | Profile) and len(results) > 1
-    return "counters of a compile of their own" + (f" · {NOT_IN_TURN}" if apart else "")
+        profiles = [results] if isinstance(results, Profile) else results
+        named = [(p.label, p.latency.median_us, p.counters) for p in profiles]
+    return [(label, us, time_parts(counters, us)) for label, us, counters in named if counters]
 
 
 def where_time_goes(results: Sweep | Profile | Sequence[Profile]) -> go.Figure:
@@ -328,39 +275,41 @@ def where_time_goes(results: Sweep | Profile | Sequence[Profile]) -> go.Figure:
     places = list(range(len(found)))
     figure = go.Figure()
     for key, name, colour in _LATENCY_PARTS:
-        values = [getattr(split, f"{key}_us") for split in found]
         figure.add_bar(
             orientation="h",
             y=places,
-            x=values,
+            x=[parts[f"{key}_us"] for _, _, parts in found],
             name=name,
             marker={"color": colour},
             hovertext=[
-                f"<b>{plain(split.label, 200)}</b><br>{name}: {value:,.1f} µs of "
-                f"{split.latency_us:,.1f} µs"
-                + ("<br>the counters add up to more than the latency" if split.exceeds else "")
-                for split, value in zip(found, values, strict=True)
+                f"<b>{plain(label, 200)}</b><br>{name}: {parts[f'{key}_us']:,.1f} µs of "
+                f"{us:,.1f} µs{_EXCEEDS * parts['counters_exceed_latency']}"
+                for label, us, parts in found
             ],
             hoverinfo="text",
         )
     figure.add_scatter(
-        x=[split.latency_us for split in found],
+        x=[us for _, us, _ in found],
         y=places,
         mode="markers",
         name="wall-clock latency",
         marker={"symbol": "line-ns", "size": 22, "line": {"width": 3, "color": TEXT}},
         hoverinfo="skip",
     )
+    apart = not isinstance(results, Sweep | Profile) and len(results) > 1
     figure.update_layout(
-        **base_layout("Where the latency goes", _subtitle(results)),
+        base_layout(
+            "Where the latency goes",
+            "counters of a compile of their own" + (f" · {NOT_IN_TURN}" if apart else ""),
+            150 + 36 * max(1, len(found)),
+            (20, 30, 100, 50),
+        ),
         barmode="stack",
-        height=150 + 36 * max(1, len(found)),
-        margin={"l": 20, "r": 30, "t": 100, "b": 50},
         bargap=0.35,
     )
     figure.update_xaxes(title="time (µs)", gridcolor=GRID, rangemode="tozero")
     figure.update_yaxes(
-        tickvals=places, ticktext=[plain(split.label, 48) for split in found],
+        tickvals=places, ticktext=[plain(label, 48) for label, _, _ in found],
         autorange="reversed", automargin=True, showgrid=False, zeroline=False,
     )  # fmt: skip
     return figure

@@ -26,16 +26,12 @@ def summary(rows: list[tuple[float, float, float]]) -> Any:
 
 
 def on_front(rows: list[tuple[float, float, float]]) -> set[str]:
-    return {p.label for p in front_points(summary(rows)) if p.is_on_front}
+    return {p["label"] for p in front_points(summary(rows)) if p["is_on_front"]}
 
 
 def test_a_smaller_one_is_on_the_front_though_it_is_slower_and_less_right():
-    fast, small, right, beaten = (
-        (1.0, 0.9, 100.0),
-        (3.0, 0.8, 25.0),
-        (2.0, 1.0, 100.0),
-        (3, 0.9, 100),
-    )
+    fast, small = (1.0, 0.9, 100.0), (3.0, 0.8, 25.0)
+    right, beaten = (2.0, 1.0, 100.0), (3.0, 0.9, 100.0)
     assert on_front([fast, small, right, beaten]) == {"0", "1", "2"}
     assert on_front([fast, fast]) == {"0", "1"}  # neither beats the other
 

@@ -16,7 +16,7 @@ from views.hand_made import NASTY, small_profile
 
 import hetero_lab as hl
 from hetero_lab.samples.catalogue import datasets_dir
-from hetero_lab.views.text import squeeze
+from hetero_lab.views.theme import squeeze
 
 pytestmark = pytest.mark.browser
 

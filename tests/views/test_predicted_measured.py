@@ -8,7 +8,6 @@ from planning.test_difference import chain_costs
 
 import hetero_lab as hl
 from hetero_lab.planning.cost_model import CostModel, ValidationRow
-from hetero_lab.views.predictions import validation_points
 
 
 def validated(*rows: tuple[str, float, float]) -> CostModel:
@@ -18,13 +17,6 @@ def validated(*rows: tuple[str, float, float]) -> CostModel:
 
 
 COSTS = validated(("<b>1</b>", 110.0, 100.0), ("2", 190.0, 200.0), ("3", 300.0, 300.0))
-
-
-def test_points_and_ends():
-    found = validation_points(COSTS)
-    assert found.measured_us == (100.0, 200.0, 300.0)
-    assert found.predicted_us == (110.0, 190.0, 300.0)
-    assert (found.low_us, found.high_us) == (84.0, 316.0)
 
 
 def test_the_figure_says_how_good_it_is():
@@ -37,7 +29,7 @@ def test_the_figure_says_how_good_it_is():
     assert "&lt;b&gt;1&lt;/b&gt;" in points.hovertext[0]
     assert "(+10.0%)" in points.hovertext[0]
     diagonal = figure.data[0]
-    assert list(diagonal.x) == list(diagonal.y)
+    assert list(diagonal.x) == list(diagonal.y) == [84.0, 316.0]
     assert "(µs)" in figure.layout.xaxis.title.text
 
 

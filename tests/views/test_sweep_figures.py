@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from views.hand_made import small_profile
-from widgets.hand_sweeps import ALONE, SLOW, SPLIT, measured_row, small_sweep
+from widgets.hand_sweeps import ALONE, SLOW, SPLIT, small_sweep
 
 from hetero_lab.statistics import Series
 from hetero_lab.views.sweeps import (
@@ -16,7 +15,6 @@ from hetero_lab.views.sweeps import (
     placement_latency,
     ranked_rows,
 )
-from hetero_lab.views.times import splits
 
 # The reference's median times 1, 1.5 and 2; medians of their own turns are 102.5, 153 and 203.5.
 LATENCIES = [102.5, 153.75, 205.0]
@@ -70,14 +68,3 @@ def test_points_of_structure_and_latency():
         "mostly ACC (emulated on CPU)": ([0.75, 0.75], [102.5, 205.0]),
         "mostly CPU": ([0.0], [153.75]),
     }
-
-
-def test_where_three_latencies_go():
-    sweep = small_sweep()
-    fast = measured_row("fast", small_profile(), 0.1)  # 10.25 µs
-    found = splits(replace(sweep, rows=(*sweep.rows, fast)))
-    # Row CPU has no counters; those of the others are 10 + 5 + 3 of ops, 2 + 1 of reorders.
-    assert [(s.label, s.ops_us, s.reorders_us, s.exceeds) for s in found] == [
-        (SPLIT, 18.0, 3.0, False), (SLOW, 18.0, 3.0, False), ("fast", 18.0, 3.0, True),
-    ]  # fmt: skip
-    assert [s.rest_us for s in found] == pytest.approx([81.5, 184.0, 0.0])

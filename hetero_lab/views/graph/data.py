@@ -23,7 +23,7 @@ from hetero_lab.placement.partition import (
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.runtime.counters import Counter, executed_ops_us
 from hetero_lab.tables import bytes_text
-from hetero_lab.views.text import squeeze, time_text
+from hetero_lab.views.theme import squeeze, time_text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -25,7 +25,6 @@ from hetero_lab.views.graph.data import (
 from hetero_lab.views.graph.folding import AUTO, Fold, Shown
 from hetero_lab.views.graph.layout import CROWDED, DENSE, ROOMY, TITLE_CHARACTER, Spacing, lay_out
 from hetero_lab.views.graph.rows import FramePiece, Page, Point, break_into_rows
-from hetero_lab.views.text import escape, plain
 from hetero_lab.views.theme import (
     BOUNDARY,
     CAUSE,
@@ -35,6 +34,8 @@ from hetero_lab.views.theme import (
     DeviceStyle,
     base_layout,
     device_styles,
+    escape,
+    plain,
 )
 
 WIDTH = 780  # a row may be a sixth longer, and fits a page of the site still

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from hetero_lab.errors import ArgumentError, did_you_mean, names_at_hand, shorten
 from hetero_lab.views.graph.contraction import bundled, contracted, run_name, runs_of
 from hetero_lab.views.graph.data import GraphBox, GraphData, GraphNode
-from hetero_lab.views.text import squeeze
+from hetero_lab.views.theme import squeeze
 
 
 def find_ops(data: GraphData, part: str) -> tuple[int, ...]:

@@ -8,8 +8,7 @@ from hetero_lab.model.opgraph import Tensor
 from hetero_lab.tables import bytes_text
 from hetero_lab.terminal import count_of
 from hetero_lab.views.graph.data import GraphBox, GraphData, GraphEdge, GraphNode
-from hetero_lab.views.text import plain, squeeze, time_text
-from hetero_lab.views.theme import device_label
+from hetero_lab.views.theme import device_label, plain, squeeze, time_text
 
 BIG = 160  # a graph of more ops than this has labels beside slow nodes only
 EXIT_LABEL_LIMIT = 60  # more boundaries than this have no bytes beside them

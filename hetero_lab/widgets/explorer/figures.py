@@ -16,8 +16,7 @@ from hetero_lab.experiments.results.profile.result import Profile
 from hetero_lab.views.graph.data import GraphData, data_of_profile
 from hetero_lab.views.graph.drawing import draw
 from hetero_lab.views.graph.folding import FOLDS, Shown
-from hetero_lab.views.text import plain
-from hetero_lab.views.theme import GRID, TEXT, base_layout, device_styles, spare_colours
+from hetero_lab.views.theme import GRID, TEXT, base_layout, device_styles, plain, spare_colours
 from hetero_lab.widgets.explorer.state import MOSTLY, NO_GROUP, ExplorerState, title_of
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ from hetero_lab.views.graph.data import GraphData, GraphNode, graph_data
 from hetero_lab.views.graph.labels import is_big, node_labels
 from hetero_lab.views.graph.layout import DENSE, ROOMY, Strip, lay_out
 from hetero_lab.views.graph.rows import Page, break_into_rows
-from hetero_lab.views.text import squeeze
-from hetero_lab.views.theme import device_styles
+from hetero_lab.views.theme import device_styles, squeeze
 
 if TYPE_CHECKING:
     from hetero_lab.planning.cost_model import CostModel

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import ipywidgets
 
 from hetero_lab.placement.partition import Partition
-from hetero_lab.views.text import squeeze
+from hetero_lab.views.theme import squeeze
 
 EXPORTS = ("affinity, JSON", "affinity, CSV", "frozen directory", "history, CSV")
 ABOVE, PANEL, FILES = "above", "panel", "files"  # where a message is shown

@@ -16,7 +16,7 @@ from hetero_lab.lint.lint import FoundSet
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import displacements
 from hetero_lab.tables import bytes_text
-from hetero_lab.views.text import squeeze
+from hetero_lab.views.theme import squeeze
 from hetero_lab.widgets.tweaker.background import Later
 from hetero_lab.widgets.tweaker.board_picture import BoardPicture
 from hetero_lab.widgets.tweaker.controls import Controls
