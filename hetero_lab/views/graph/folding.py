@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import heapq
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TypeAlias
 
 from hetero_lab.errors import ArgumentError, did_you_mean, names_at_hand, shorten
-from hetero_lab.views.graph.contraction import bundled, contracted, run_name, runs_of
-from hetero_lab.views.graph.data import GraphBox, GraphData, GraphNode
-from hetero_lab.views.theme import squeeze
+from hetero_lab.terminal import count_of
+from hetero_lab.views.graph.data import GraphBox, GraphData, GraphEdge, GraphNode
+from hetero_lab.views.theme import SEVERAL, squeeze
 
 
 def find_ops(data: GraphData, part: str) -> tuple[int, ...]:
@@ -39,7 +41,7 @@ def neighbourhood(data: GraphData, op: str, hops: int) -> GraphData:
     Raises
     ------
     ArgumentError
-        No such op is drawn, or ``hops`` is no number from 0.
+        No such op is drawn, or ``hops`` is not a number from 0.
     """
     if not isinstance(hops, int) or hops < 0:
         raise ArgumentError(f"hops= is a whole number from 0, not {shorten(str(hops))}.")
@@ -69,8 +71,7 @@ def neighbourhood(data: GraphData, op: str, hops: int) -> GraphData:
         if members:
             boxes.append(replace(box, nodes=members, n_unseen=len(box.nodes) - len(members)))
     n_ops = sum(node.n_ops for node in nodes)
-    hop = f"{hops} hop{'s' if hops != 1 else ''}"
-    note = f"{n_ops} of {data.n_ops:,} ops: around {squeeze(op, 60)}, {hop}"
+    note = f"{n_ops} of {data.n_ops:,} ops: around {squeeze(op, 60)}, {count_of(hops, 'hop')}"
     return replace(
         data,
         nodes=nodes,
@@ -96,16 +97,6 @@ def by_fusion(nodes: Sequence[GraphNode]) -> dict[int, str]:
     }
 
 
-def by_block(nodes: Sequence[GraphNode]) -> dict[int, str]:
-    """Put the ops of each repeated layer together."""
-    return {node.index: node.block for node in nodes if node.block}
-
-
-def by_subgraph(nodes: Sequence[GraphNode]) -> dict[int, str]:
-    """Put all ops of a subgraph together."""
-    return {node.index: f"subgraph {node.subgraph}" for node in nodes}
-
-
 def by_place(nodes: Sequence[GraphNode], most: int) -> dict[int, str]:
     """Put neighbours in the topological order together, about ``most`` runs of equal length."""
     groups: dict[int, str] = {}
@@ -127,76 +118,46 @@ def scopes_of(name: str) -> tuple[str, ...]:
     return tuple(name[:end] for end in ends[:_LONGEST_PATH])
 
 
-@dataclass
-class _Scope:
-    """A scope while the tree is cut: what is directly in it."""
-
-    members: list[int]
-    inner: dict[str, _Scope]
-
-    @property
-    def n_parts(self) -> int:
-        return len(self.members) + len(self.inner)
-
-    def everything(self) -> list[int]:
-        """Return all nodes in it, at any depth."""
-        found: list[int] = []
-        queue: list[_Scope] = [self]
-        while queue:
-            scope = queue.pop()
-            found += scope.members
-            queue += scope.inner.values()
-        return found
-
-
 def by_scope(nodes: Sequence[GraphNode], most: int, opened: Collection[str] = ()) -> dict[int, str]:
     """Put ops of one name scope together.
 
     The scopes with most ops are opened first, those of equal size together, as long as there
-    are not more than ``most`` groups; ``opened`` names scopes, and ops whose scopes, are opened
-    in any case.
+    are at most ``most`` groups. ``opened`` names scopes that are opened in any case, and ops whose
+    scopes are.
     """
-    root = _Scope([], {})
-    wanted = set(opened)
-    sizes: dict[str, int] = {}
-    for node in nodes:
-        at, path = root, scopes_of(node.name)
-        if node.name in opened:
-            wanted.update(path)
-        for scope in path:
-            sizes[scope] = sizes.get(scope, 0) + 1
-            at = at.inner.setdefault(scope, _Scope([], {}))
-        at.members.append(node.index)
-    for name in list(wanted):
-        wanted.update(scopes_of(name))
-    closed: list[tuple[bool, int, str, _Scope]] = []
+    paths = {node.index: scopes_of(node.name) for node in nodes}
+    sizes = Counter(scope for path in paths.values() for scope in path)
+    inner: dict[str, dict[str, None]] = {}  # scope → the scopes directly in it; "" is the root
+    for path in paths.values():
+        for around, scope in pairwise(("", *path)):
+            inner.setdefault(around, {})[scope] = None
+    # What is drawn of an open scope: the scopes in it, and the ops directly in it.
+    n_parts = Counter(path[-1] if path else "" for path in paths.values())
+    n_parts.update({scope: len(scopes) for scope, scopes in inner.items()})
+    named = {*opened, *(s for n in nodes if n.name in opened for s in paths[n.index])}
+    wanted = named | {outer for name in named for outer in scopes_of(name)}
+    closed: list[tuple[bool, int, str]] = []
 
-    def close(scope: _Scope) -> None:
-        for name, inner in scope.inner.items():
-            heapq.heappush(closed, (name not in wanted, -sizes[name], name, inner))
+    def close(scopes: Iterable[str]) -> None:
+        for scope in scopes:
+            heapq.heappush(closed, (scope not in wanted, -sizes[scope], scope))
 
-    close(root)
-    n_parts = root.n_parts
-    kept: dict[str, _Scope] = {}
+    close(inner.get("", ()))
+    total, kept = n_parts[""], set[str]()
     while closed:
         alike = [heapq.heappop(closed)]
         while closed and closed[0][:2] == alike[0][:2]:
             alike.append(heapq.heappop(closed))
-        more = sum(scope.n_parts - 1 for _, _, _, scope in alike)
+        scopes = [scope for _, _, scope in alike]
+        more = sum(n_parts[scope] - 1 for scope in scopes)
         may_stay = alike[0][0]
         # A scope that is all there is of the one around it says more than that one.
-        if may_stay and more and n_parts + more > most:
-            kept.update((name, scope) for _, _, name, scope in alike)
+        if may_stay and more and total + more > most:
+            kept.update(scopes)
             continue
-        n_parts += more
-        for _, _, _, scope in alike:
-            close(scope)
-    return {index: name for name, scope in kept.items() for index in scope.everything()}
-
-
-def by_mapping(nodes: Sequence[GraphNode], groups: Mapping[str, str]) -> dict[int, str]:
-    """Put ops together as the caller says: op → name of its group."""
-    return {node.index: str(groups[node.name]) for node in nodes if node.name in groups}
+        total += more
+        close(name for scope in scopes for name in inner.get(scope, ()))
+    return {index: scope for index, path in paths.items() for scope in path if scope in kept}
 
 
 AUTO, FUSION, BLOCK, SCOPE, SUBGRAPH, NONE = (
@@ -211,15 +172,9 @@ _FEW = 12  # what was found in so many groups is unfolded
 Fold: TypeAlias = "str | Mapping[str, str]"
 
 
-@dataclass(frozen=True)
-class Grain:
-    """About how many runs of subgraphs, and of ops, a graph without scopes is folded into."""
-
-    n_runs: int
-    n_places: int
-
-
-FINE, COARSE = Grain(80, 150), Grain(30, 40)  # coarse where wires lead from all to all
+# About how many runs of subgraphs, and of ops, a graph without scopes is folded into: the second
+# where wires lead from all to all.
+_FINE, _COARSE = (80, 150), (30, 40)
 
 
 @dataclass(frozen=True)
@@ -267,27 +222,26 @@ class Shown:
             data = neighbourhood(data, self.around, self.hops)
         found = find_ops(data, self.find) if self.find else ()
         if found:
-            how_many = f"{len(found)} op{'s' * (len(found) != 1)}"
-            note = f"{how_many} with {squeeze(self.find, 30)!r} in the name"
+            note = f"{count_of(len(found), 'op')} with {squeeze(self.find, 30)!r} in the name"
             data = replace(data, marked=frozenset(found), notes=(*data.notes, note))
-        fine = self._drawn(data, (), (), FINE)
+        fine = self._drawn(data, (), (), _FINE)
         if not (fine.is_tangled or self.unfold or found):
             return fine
-        return self._drawn(data, self.unfold, found, COARSE if fine.is_tangled else FINE)
+        return self._drawn(data, self.unfold, found, _COARSE if fine.is_tangled else _FINE)
 
     def _drawn(
-        self, data: GraphData, unfold: Collection[str], found: Iterable[int], grain: Grain
+        self, data: GraphData, unfold: Collection[str], found: Iterable[int], grain: tuple[int, int]
     ) -> GraphData:
         """Fold all but what is to be unfolded, and what was found if it is in few groups."""
         if self.fold == NONE:
             return data
-        runs = {run_name(run): run for run in self._runs(data, grain)}
+        runs = {run_name(run): run for run in self._runs(data, grain[0])}
         bundles = {i: name for name, run in runs.items() for box in run for i in box.nodes}
         opened = {name for i, name in bundles.items() if data.node_of[i].name in unfold}
         opened |= (set(unfold) & set(runs)) | _of_few(bundles, found)
         bundles = {index: name for index, name in bundles.items() if name not in opened}
         loose = [node for node in _foldable(data) if node.index not in bundles]
-        groups = _fold(loose, self.fold, unfold, grain)
+        groups = _fold(loose, self.fold, unfold, grain[1])
         opened = _opened(data, groups, set(unfold) - set(runs), self.fold)
         opened |= _of_few(groups, found)
         groups = {index: name for index, name in groups.items() if name not in opened}
@@ -295,11 +249,14 @@ class Shown:
         data = bundled(data, [run for name, run in runs.items() if name in closed])
         return contracted(data, {**groups, **bundles, **_ports(data)})
 
-    def _runs(self, data: GraphData, grain: Grain) -> list[tuple[GraphBox, ...]]:
+    def _runs(self, data: GraphData, most: int) -> list[tuple[GraphBox, ...]]:
         """Return the runs of subgraphs that are drawn as one, where there are too many."""
-        if not isinstance(self.fold, str) or len(data.boxes) <= MOST_BOXES:
+        boxes = data.boxes
+        if not isinstance(self.fold, str) or len(boxes) <= MOST_BOXES:
             return []
-        return [run for run in runs_of(data.boxes, grain.n_runs) if len(run) > 1]
+        length = max(1, -(-len(boxes) // most))
+        runs = (boxes[i : i + length] for i in range(0, len(boxes), length))
+        return [run for run in runs if len(run) > 1]
 
 
 def _of_few(groups: Mapping[int, str], found: Iterable[int]) -> set[str]:
@@ -329,29 +286,30 @@ def _ports(data: GraphData) -> dict[int, str]:
 
 
 def _fold(
-    nodes: Sequence[GraphNode], fold: Fold, unfold: Collection[str], grain: Grain
+    nodes: Sequence[GraphNode], fold: Fold, unfold: Collection[str], n_places: int
 ) -> dict[int, str]:
     """Return the group of each op that is in one."""
     if not isinstance(fold, str):
-        return by_mapping(nodes, fold)
-    if fold == FUSION:
-        return by_fusion(nodes)
+        return {node.index: str(fold[node.name]) for node in nodes if node.name in fold}
+    blocks = {node.index: node.block for node in nodes if node.block}
     if fold == BLOCK:
-        return by_block(nodes)
+        return blocks
+    if fold == SUBGRAPH:
+        return {node.index: f"subgraph {node.subgraph}" for node in nodes}
     if fold == SCOPE:
         return by_scope(nodes, min(MOST, max(2, len(nodes) // 4)), unfold)
-    if fold == SUBGRAPH:
-        return by_subgraph(nodes)
+    groups = by_fusion(nodes)
+    if fold == FUSION:
+        return groups
     if len(nodes) <= MOST:
         return {}
-    groups = by_fusion(nodes)
     if _n_left(nodes, groups) <= MOST:
         return groups
-    scopes, blocks = by_scope(nodes, MOST, unfold), by_block(nodes)
+    scopes = by_scope(nodes, MOST, unfold)
     for groups, most in ((scopes, MOST), (blocks, MOST), (scopes, 2 * MOST)):
         if _FEW <= _n_left(nodes, groups) <= most:
             return groups
-    return by_place(nodes, grain.n_places)
+    return by_place(nodes, n_places)
 
 
 def _n_left(nodes: Sequence[GraphNode], groups: Mapping[int, str]) -> int:
@@ -389,3 +347,211 @@ def _in_scope(data: GraphData, name: str, fold: Fold) -> list[GraphNode]:
         return []
     inside = (node for node in data.nodes if node.name.startswith(name))
     return [node for node in inside if name in scopes_of(node.name)]
+
+
+def run_name(run: Sequence[GraphBox]) -> str:
+    """Name a run of subgraphs."""
+    return f"subgraphs {run[0].index} to {run[-1].index}"
+
+
+def bundled(data: GraphData, runs: Collection[Sequence[GraphBox]]) -> GraphData:
+    """Draw each run of subgraphs as one box, without the boundaries inside it.
+
+    Subgraphs come in execution order, so no wire leaves a run and comes back.
+    """
+    home = {index: run[0].index for run in runs for box in run for index in box.nodes}
+    boxes: list[GraphBox] = []
+    run_of = {box.index: run for run in runs for box in run}
+    for box in data.boxes:
+        run = run_of.get(box.index)
+        if run is None:
+            boxes.append(box)
+        elif box is run[0]:
+            devices = dict.fromkeys(each.device for each in run)
+            boxes.append(
+                GraphBox(
+                    index=box.index,
+                    device=box.device if len(devices) == 1 else SEVERAL,
+                    nodes=tuple(index for each in run for index in each.nodes),
+                    n_unseen=sum(each.n_unseen for each in run),
+                    n_subgraphs=len(run),
+                )
+            )
+    nodes = tuple(replace(n, subgraph=home[n.index]) if n.index in home else n for n in data.nodes)
+    edges = tuple(
+        replace(e, is_boundary=False)
+        if e.is_boundary and e.source in home and home[e.source] == home.get(e.target)
+        else e
+        for e in data.edges
+    )
+    return replace(data, nodes=nodes, edges=edges, boxes=tuple(boxes))
+
+
+def contracted(data: GraphData, groups: Mapping[int, str]) -> GraphData:
+    """Draw each group as one node in every subgraph that it is in.
+
+    A group is split where the graph would become cyclic. Nodes are renumbered in an order in
+    which sources come before targets.
+    """
+    parts = _parts(data, groups)
+    if all(len(members) == 1 for members in parts):
+        return data
+    order = _topological(data, parts)
+    number = {index: n for n, part in enumerate(order) for index in parts[part]}
+    nodes = tuple(
+        _group([data.node_of[i] for i in parts[part]], groups, n) for n, part in enumerate(order)
+    )
+    sizes = [node.n_ops for node in nodes if node.kind == "group"]
+    into = count_of(len(sizes), "group")
+    notes = [f"{sum(sizes):,} of {data.n_ops:,} ops are folded into {into}"] if sizes else []
+    return replace(
+        data,
+        nodes=nodes,
+        edges=_merged(data, number),
+        boxes=tuple(
+            replace(box, nodes=tuple(sorted({number[index] for index in box.nodes})))
+            for box in data.boxes
+        ),
+        marked=frozenset(number[index] for index in data.marked),
+        notes=(*data.notes, *notes),
+        whole_us=data.total_us if data.is_timed else None,
+    )
+
+
+def _parts(data: GraphData, groups: Mapping[int, str]) -> list[list[int]]:
+    """Divide the nodes into those that become one.
+
+    An op joins the last part of its group unless it reads something that comes after that part:
+    the part would then be both before and after that, so the op begins a new one.
+    """
+    sources: dict[int, list[int]] = {}
+    for edge in data.edges:
+        sources.setdefault(edge.target, []).append(edge.source)
+    parts: list[list[int]] = []
+    part_of: dict[int, int] = {}
+    before: list[int] = []  # of each part, the parts before it in its own subgraph, as bits
+    after: list[int] = []
+    subgraph_of: list[int] = []
+    open_part: dict[tuple[int, str], int] = {}
+    boxed = [data.node_of[index] for box in data.boxes for index in box.nodes]
+    inside = {node.index for node in boxed}
+    loose = [node for node in data.nodes if node.index not in inside]
+    for node in [*loose, *boxed]:
+        key = (node.subgraph, groups.get(node.index, ""))
+        reads = {part_of[s] for s in sources.get(node.index, ()) if s in part_of}
+        # There is no circle through another subgraph: the order of subgraphs has none.
+        reads = {part for part in reads if subgraph_of[part] == node.subgraph}
+        part = open_part.get(key) if node.index in groups else None
+        if part is not None and any(before[r] >> part & 1 for r in reads if r != part):
+            part = None
+        if part is None:
+            part = len(parts)
+            parts.append([])
+            before.append(0)
+            after.append(0)
+            subgraph_of.append(node.subgraph)
+            if node.index in groups:
+                open_part[key] = part
+        parts[part].append(node.index)
+        part_of[node.index] = part
+        new = 0
+        for r in reads - {part}:
+            new |= before[r] | 1 << r
+        new &= ~before[part]
+        if new:
+            later = after[part] | 1 << part
+            for p in _bits(later):
+                before[p] |= new
+            for p in _bits(new):
+                after[p] |= later
+    return parts
+
+
+def _bits(number: int) -> Iterable[int]:
+    while number:
+        low = number & -number
+        yield low.bit_length() - 1
+        number ^= low
+
+
+def _topological(data: GraphData, parts: Sequence[Sequence[int]]) -> list[int]:
+    """Order parts so that sources come first, else by their first op."""
+    part_of = {index: part for part, members in enumerate(parts) for index in members}
+    targets: dict[int, set[int]] = {}
+    waits = [0] * len(parts)
+    for edge in data.edges:
+        a, b = part_of[edge.source], part_of[edge.target]
+        if a != b and b not in targets.setdefault(a, set()):
+            targets[a].add(b)
+            waits[b] += 1
+    ready = [(min(parts[p]), p) for p in range(len(parts)) if not waits[p]]
+    heapq.heapify(ready)
+    order = []
+    while ready:
+        _, part = heapq.heappop(ready)
+        order.append(part)
+        for target in targets.get(part, ()):
+            waits[target] -= 1
+            if not waits[target]:
+                heapq.heappush(ready, (min(parts[target]), target))
+    return order
+
+
+def _group(members: Sequence[GraphNode], groups: Mapping[int, str], index: int) -> GraphNode:
+    first = members[0]
+    if len(members) == 1:
+        return replace(first, index=index)
+    if all(node.is_port for node in members):
+        return replace(first, index=index, name=groups[first.index], tensors=())
+    known = [node.time_us for node in members if node.time_us is not None]
+    ops = [node for node in members if not node.is_port]
+    types = Counter(node.type for node in ops)
+    devices = Counter(node.device for node in ops)
+    precisions = dict.fromkeys(node.precision for node in members if node.precision)
+    displaced = [node.displaced for node in ops if node.displaced]
+    return GraphNode(
+        index=index,
+        kind="group",
+        name=groups[first.index],
+        type=types.most_common(1)[0][0],
+        device=ops[0].device if len(devices) == 1 else SEVERAL,
+        subgraph=first.subgraph,
+        tensors=(),
+        time_us=float(sum(known)) if known else None,
+        precision=", ".join(precisions),
+        ops=tuple(node.name for node in ops),
+        types=tuple(types.most_common()),
+        devices=tuple(devices.most_common()),
+        n_unseen=sum(node.n_unseen for node in members),
+        # A cause hides no less for being folded.
+        displaced=max(displaced, key=lambda found: found.is_cause, default=None),
+    )
+
+
+def _merged(data: GraphData, number: Mapping[int, int]) -> tuple[GraphEdge, ...]:
+    """Join the wires between two nodes; a tensor that several ops read counts once."""
+    grouped: dict[tuple[int, int], list[GraphEdge]] = {}
+    for edge in data.edges:
+        pair = (number[edge.source], number[edge.target])
+        if pair[0] != pair[1]:
+            grouped.setdefault(pair, []).append(edge)
+    merged = []
+    for (source, target), edges in grouped.items():
+        tensors: dict[tuple[int, str], int | None] = {}
+        reorders: dict[int, float] = {}
+        for edge in edges:
+            sized = zip(edge.tensors, edge.sizes, strict=True)
+            tensors.update(((edge.source, name), size) for name, size in sized)
+            if edge.reorder_us is not None:
+                reorders[edge.source] = max(edge.reorder_us, reorders.get(edge.source, 0.0))
+        merged.append(
+            GraphEdge(
+                source=source,
+                target=target,
+                tensors=tuple(name for _, name in tensors),
+                sizes=tuple(tensors.values()),
+                is_boundary=any(edge.is_boundary for edge in edges),
+                reorder_us=sum(reorders.values()) if reorders else None,
+            )
+        )
+    return tuple(merged)
