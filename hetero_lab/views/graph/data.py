@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hetero_lab.errors import ArgumentError, names_at_hand
 from hetero_lab.experiments.results.profile.result import Profile
@@ -23,6 +23,7 @@ from hetero_lab.placement.partition import (
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.runtime.counters import Counter, executed_ops_us
 from hetero_lab.tables import bytes_text
+from hetero_lab.terminal import count_of
 from hetero_lab.views.theme import squeeze, time_text
 
 if TYPE_CHECKING:
@@ -167,17 +168,6 @@ class GraphData:
         return float(sum(known)) if known and not box.n_unseen else None
 
 
-@dataclass(frozen=True)
-class MeasuredTimes:
-    """What counters tell about ops: empty for a placement that was only predicted."""
-
-    times_us: Mapping[str, float] = field(default_factory=dict)
-    precisions: Mapping[str, str] = field(default_factory=dict)
-    leaders: Mapping[str, str] = field(default_factory=dict)
-    fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    reorders: tuple[Counter, ...] | None = None
-
-
 def data_of_profile(profile: Profile, support: Support | None = None) -> GraphData:
     """Build the data from what was measured."""
     median = time_text(profile.latency.median_us)
@@ -187,7 +177,7 @@ def data_of_profile(profile: Profile, support: Support | None = None) -> GraphDa
         profile.affinity,
         profile.partition,
         emulated=dict(profile.environment.emulated),
-        measured=measured_of(profile.counters),
+        counters=profile.counters,
         title=f"{what}: {median}, {structure(profile.partition)}",
         support=support,
     )
@@ -218,30 +208,11 @@ def supported_ops(support: Support) -> dict[str, frozenset[str]]:
 
 def structure(partition: Partition) -> str:
     """Describe a partition in words."""
-    n, crossing = partition.n_subgraphs, len(partition.boundaries)
-    subgraphs = f"{n} subgraph{'s' if n != 1 else ''}"
-    if not crossing:
+    subgraphs = count_of(partition.n_subgraphs, "subgraph")
+    if not partition.boundaries:
         return subgraphs
-    boundaries = f"{crossing} boundar{'ies' if crossing != 1 else 'y'}"
     size = boundary_size(partition, bytes_text(partition.boundary_bytes))
-    return f"{subgraphs}, {boundaries} of {size}"
-
-
-def measured_of(counters: tuple[Counter, ...]) -> MeasuredTimes:
-    """Sort counters by op."""
-    if not counters:
-        return MeasuredTimes()
-    leading = [c for c in counters if c.kind == "op"]
-    fused: dict[str, tuple[str, ...]] = {}
-    for counter in leading:
-        fused[counter.op] = fused.get(counter.op, ()) + counter.fused_ops
-    return MeasuredTimes(
-        times_us=executed_ops_us(counters),
-        precisions={c.op: c.precision for c in leading},
-        leaders={op: leader for leader, ops in fused.items() for op in ops},
-        fused=fused,
-        reorders=tuple(c for c in counters if c.kind == "reorder"),
-    )
+    return f"{subgraphs}, {count_of(len(partition.boundaries), 'boundary')} of {size}"
 
 
 def graph_data(
@@ -250,11 +221,14 @@ def graph_data(
     partition: Partition,
     *,
     emulated: Mapping[str, str] | None = None,
-    measured: MeasuredTimes | None = None,
+    counters: Sequence[Counter] = (),
+    times_us: Mapping[str, float] | None = None,
     title: str = "",
     support: Support | None = None,
 ) -> GraphData:
     """Build the data of any placement; constants and what is computed from them are left out.
+
+    The ops' times are those of the counters or, without counters, ``times_us``.
 
     Raises
     ------
@@ -262,7 +236,6 @@ def graph_data(
         The partition is of another model, or ``support`` is something else.
     """
     affinity.check_model(graph)
-    measured = measured or MeasuredTimes()
     named = [op for s in partition.subgraphs for op in s.ops]
     named += [boundary.op for boundary in partition.boundaries]
     strange = [name for name in named if name not in graph.index_of]
@@ -274,10 +247,12 @@ def graph_data(
     where = {op: subgraph for subgraph in partition.subgraphs for op in members[subgraph.index]}
     displaced = {} if support is None else displacements(partition, supported_ops(support))
     how = "observed" if partition.observed else "predicted"
+    facts = _facts(counters, times_us or {})
     nodes = tuple(
         replace(
-            _node(op, graph, affinity, where.get(op.index), measured),
+            _node(op, graph, affinity, where.get(op.index)),
             displaced=displaced.get(op.name),
+            **facts.get(op.name, {}),
         )
         for op in graph
         if op.index in where or op.index not in graph.constant_side
@@ -285,10 +260,28 @@ def graph_data(
     return GraphData(
         title=title or f"{squeeze(graph.name, 50)}: {structure(partition)} ({how})",
         nodes=nodes,
-        edges=_edges(graph, {node.index: node for node in nodes}, partition, measured),
+        edges=_edges(graph, {node.index: node for node in nodes}, partition, counters),
         boxes=tuple(GraphBox(s.index, s.device, members[s.index]) for s in partition.subgraphs),
         emulated=dict(emulated or {}),
     )
+
+
+def _facts(counters: Sequence[Counter], times_us: Mapping[str, float]) -> dict[str, dict[str, Any]]:
+    """Return what is known of each op, as fields of its node."""
+    leading = [counter for counter in counters if counter.kind == "op"]
+    if counters:
+        times_us = executed_ops_us(counters)
+    facts: dict[str, dict[str, Any]] = {op: {"time_us": us} for op, us in times_us.items()}
+    for counter in leading:
+        own = facts.setdefault(counter.op, {})
+        own["precision"] = counter.precision
+        own["fused"] = own.get("fused", ()) + counter.fused_ops
+    precisions = {counter.op: counter.precision for counter in leading}
+    for counter in leading:
+        for op in counter.fused_ops:
+            inside = {"leader": counter.op, "precision": precisions[counter.op]}
+            facts[op] = facts.get(op, {}) | inside
+    return facts
 
 
 def _members(graph: OpGraph, partition: Partition) -> dict[int, tuple[int, ...]]:
@@ -312,9 +305,7 @@ def _members(graph: OpGraph, partition: Partition) -> dict[int, tuple[int, ...]]
     return {index: tuple(sorted(ops)) for index, ops in members.items()}
 
 
-def _node(
-    op: Op, graph: OpGraph, affinity: Affinity, subgraph: Subgraph | None, measured: MeasuredTimes
-) -> GraphNode:
+def _node(op: Op, graph: OpGraph, affinity: Affinity, subgraph: Subgraph | None) -> GraphNode:
     block = find_blocks(graph).numbered(op.index)
     kind = {PARAMETER: "input", RESULT: "output"}.get(op.type, "op")
     tensors = op.outputs
@@ -324,7 +315,6 @@ def _node(
         tensors = (graph.ops[producer].outputs[port],)
     if kind != "op":
         name = tensors[0].name or op.name
-    leader = measured.leaders.get(op.name, "")
     return GraphNode(
         index=op.index,
         kind=kind,
@@ -333,22 +323,20 @@ def _node(
         device=subgraph.device if subgraph else affinity[op.name],
         subgraph=subgraph.index if subgraph else NO_SUBGRAPH,
         tensors=tensors,
-        time_us=measured.times_us.get(op.name),
-        precision=measured.precisions.get(leader or op.name, ""),
-        leader=leader,
-        fused=measured.fused.get(op.name, ()),
         block="" if block is None or kind != "op" else f"block {block}",
     )
 
 
 def _edges(
-    graph: OpGraph, drawn: Mapping[int, GraphNode], partition: Partition, measured: MeasuredTimes
+    graph: OpGraph,
+    drawn: Mapping[int, GraphNode],
+    partition: Partition,
+    counters: Sequence[Counter],
 ) -> tuple[GraphEdge, ...]:
     boundaries = {(b.op, b.port): b for b in partition.boundaries}
-    reorders: dict[str, list[Counter]] | None = None
-    if measured.reorders is not None:
-        reorders = {}
-        for counter in measured.reorders:
+    reorders: dict[str, list[Counter]] = {}
+    for counter in counters:
+        if counter.kind == "reorder":
             reorders.setdefault(counter.tensor, []).append(counter)
     edges = []
     for node in drawn.values():
@@ -356,24 +344,22 @@ def _edges(
         for producer, port in graph.ops[node.index].inputs:
             if producer in drawn:
                 by_producer.setdefault(producer, set()).add(port)
-        for producer, ports in by_producer.items():
-            source = drawn[producer]
-            crosses = source.subgraph != node.subgraph and NO_SUBGRAPH not in (
-                source.subgraph,
-                node.subgraph,
-            )
-            found = [boundaries.get((graph.ops[producer].name, port)) for port in sorted(ports)]
+        for producer, read in by_producer.items():
+            op, ports, ends = graph.ops[producer], sorted(read), (drawn[producer], node)
+            found = [boundaries.get((op.name, port)) for port in ports]
+            homes = {end.subgraph for end in ends}
+            crosses = len(homes) > 1 and NO_SUBGRAPH not in homes
             edges.append(
                 GraphEdge(
                     source=producer,
                     target=node.index,
                     tensors=tuple(
-                        b.tensor if b else _tensor_name(graph.ops[producer], port)
-                        for b, port in zip(found, sorted(ports), strict=True)
+                        b.tensor if b else _tensor_name(op, port)
+                        for b, port in zip(found, ports, strict=True)
                     ),
-                    sizes=tuple(graph.ops[producer].outputs[p].n_bytes for p in sorted(ports)),
+                    sizes=tuple(op.outputs[port].n_bytes for port in ports),
                     is_boundary=crosses,
-                    reorder_us=_reorder_us(found, reorders) if crosses else None,
+                    reorder_us=_reorder_us(found, reorders) if crosses and counters else None,
                 )
             )
     return tuple(edges)
@@ -384,15 +370,12 @@ def _tensor_name(op: Op, port: int) -> str:
 
 
 def _reorder_us(
-    found: list[Boundary | None], reorders: Mapping[str, list[Counter]] | None
-) -> float | None:
-    if reorders is None:
-        return None
+    found: Sequence[Boundary | None], reorders: Mapping[str, Sequence[Counter]]
+) -> float:
     return float(
         sum(
             counter.real_time_us
-            for boundary in found
-            if boundary is not None
+            for boundary in filter(None, found)
             for counter in reorders.get(boundary.tensor, ())
             if counter.subgraph in (boundary.source, *boundary.targets)
         )

@@ -17,14 +17,23 @@ from hetero_lab.views.graph.data import (
     GraphData,
     GraphEdge,
     GraphNode,
-    MeasuredTimes,
     Support,
     data_of_profile,
     graph_data,
 )
 from hetero_lab.views.graph.folding import AUTO, Fold, Shown
-from hetero_lab.views.graph.layout import CROWDED, DENSE, ROOMY, TITLE_CHARACTER, Spacing, lay_out
-from hetero_lab.views.graph.rows import FramePiece, Page, Point, break_into_rows
+from hetero_lab.views.graph.layout import (
+    CROWDED,
+    DENSE,
+    ROOMY,
+    TITLE_CHARACTER,
+    Frame,
+    Page,
+    Point,
+    Spacing,
+    break_into_rows,
+    lay_out,
+)
 from hetero_lab.views.theme import (
     BOUNDARY,
     CAUSE,
@@ -73,13 +82,13 @@ def placement_graph(
     width
         About how wide a row may be, in pixels.
     fold, unfold, around, hops, find
-        What of a big graph is drawn: see :class:`hetero_lab.views.graph.folding.Shown`. Several
-        hundred ops are folded into groups; ``unfold`` opens some, ``around`` shows what is near
-        to an op, ``find`` marks the ops that have a text in their name.
+        The part of a big graph to draw: see :class:`hetero_lab.views.graph.folding.Shown`. Several
+        hundred ops are folded into groups; ``unfold`` opens some, ``around`` shows the
+        neighbourhood of an op, ``find`` marks the ops that have a text in their name.
     support
-        What :func:`hetero_lab.support` says of the devices, the preferred one first, or a cost
-        model. Ops that a preferred device cannot run are then ringed as causes, and those that it
-        could run, but that are elsewhere with a cause in their subgraph, as consequences.
+        The result of :func:`hetero_lab.support`, the preferred device first, or a cost model. Ops
+        that a preferred device cannot run are then ringed as causes. Ops that it could run, but
+        that are elsewhere because of a cause in their subgraph, are ringed as consequences.
 
     Returns
     -------
@@ -88,8 +97,7 @@ def placement_graph(
     Raises
     ------
     ArgumentError
-        There is no such way to fold, no such op or group, nothing is found, or ``support`` is
-        something else.
+        An unknown way to fold, op or group, nothing is found, or ``support`` is something else.
 
     Examples
     --------
@@ -126,7 +134,7 @@ def placement_graph_of(
     Parameters
     ----------
     graph, affinity, partition
-        A model's graph, the device of every node of it, and the subgraphs that this makes.
+        A model's graph, the device of each of its nodes, and the resulting subgraphs.
     emulated
         Emulated device → the device that really runs it.
     times_us
@@ -134,7 +142,7 @@ def placement_graph_of(
     title, width
         Title of the figure, and about how wide a row may be in pixels.
     fold, unfold, around, hops, find, support
-        What of a big graph is drawn, and what is ringed, as in :func:`placement_graph`.
+        The part to draw, and the ops to ring, as in :func:`placement_graph`.
 
     Raises
     ------
@@ -146,7 +154,7 @@ def placement_graph_of(
         affinity,
         partition,
         emulated=emulated,
-        measured=MeasuredTimes(times_us=dict(times_us or {})),
+        times_us=times_us,
         title=title,
         support=support,
     )
@@ -173,14 +181,14 @@ def draw(data: GraphData, width: int = WIDTH) -> go.Figure:
     figure = go.Figure(layout=_layout(data, page, width))
     for style in styles.values():
         _draw_boxes(figure, data, page, style)
-    _draw_inner_edges(figure, data, page)
+    inner = [edge for edge in data.edges if not edge.is_boundary]
+    _draw_lines(figure, _routes(inner, page), {"width": 1, "color": LINE})
     _draw_boundaries(figure, data, page)
     for style in styles.values():
         _draw_ops(figure, data, page, style, radii, labels)
     _draw_precisions(figure, data, page, radii)
     _draw_ports(figure, data, page, labels)
-    _draw_displaced(figure, data, page, radii)
-    _draw_marks(figure, data, page, radii)
+    _draw_rings(figure, data, page, radii)
     _draw_titles(figure, data, page, titles)
     _write(figure, [(page.exits[op], text) for op, text in exits.items() if op in page.exits])
     _make_room_for_legend(figure)
@@ -226,14 +234,16 @@ def _layout(data: GraphData, page: Page, width: int) -> go.Layout:
         hints.append("width of a boundary: its bytes")
     if page.n_rows > 1:
         hints.append("the flow continues in the next row")
-    axis = {"visible": False}
     return go.Layout(
-        **base_layout(plain(data.title, 105), " · ".join(hints)),
+        **base_layout(
+            plain(data.title, 105),
+            " · ".join(hints),
+            int(page.height) + _TOP + _MARGIN,
+            (_MARGIN, _MARGIN, _TOP, _MARGIN),
+        ),
         width=int(span) + 2 * (_EDGE + _MARGIN),  # squeezed, labels would lie on each other
-        height=int(page.height) + _TOP + _MARGIN,
-        margin={"l": _MARGIN, "r": _MARGIN, "t": _TOP, "b": _MARGIN},
-        xaxis={**axis, "range": [-_EDGE, span + _EDGE]},
-        yaxis={**axis, "range": [page.height + 2, -2]},
+        xaxis={"visible": False, "range": [-_EDGE, span + _EDGE]},
+        yaxis={"visible": False, "range": [page.height + 2, -2]},
         hovermode="closest",
         dragmode="pan",
     )
@@ -241,7 +251,7 @@ def _layout(data: GraphData, page: Page, width: int) -> go.Layout:
 
 def _draw_boxes(figure: go.Figure, data: GraphData, page: Page, style: DeviceStyle) -> None:
     devices = {box.index: box.device for box in data.boxes}
-    own = [piece for piece in page.frames if devices[piece.frame.index] == style.device]
+    own = [piece for piece in page.frames if devices[piece.index] == style.device]
     _draw_lines(
         figure, [_corners(piece) for piece in own], {"width": 0}, legendgroup=style.device,
         fill="toself", fillcolor=style.faded(0.11),
@@ -252,27 +262,21 @@ def _draw_boxes(figure: go.Figure, data: GraphData, page: Page, style: DeviceSty
     )  # fmt: skip
 
 
-def _corners(piece: FramePiece) -> list[Point]:
-    f = piece.frame
+def _corners(f: Frame) -> list[Point]:
     return [(f.left, f.top), (f.right, f.top), (f.right, f.bottom), (f.left, f.bottom),
             (f.left, f.top)]  # fmt: skip
 
 
-def _outline(piece: FramePiece) -> list[list[Point]]:
+def _outline(f: Frame) -> list[list[Point]]:
     """Return the border of a subgraph, without the sides on which it continues."""
-    top_left, top_right, bottom_right, bottom_left, _ = _corners(piece)
-    if piece.opens_left and piece.opens_right:
+    top_left, top_right, bottom_right, bottom_left, _ = _corners(f)
+    if f.opens_left and f.opens_right:
         return [[top_left, top_right], [bottom_left, bottom_right]]
-    if piece.opens_left:
+    if f.opens_left:
         return [[top_left, top_right, bottom_right, bottom_left]]
-    if piece.opens_right:
+    if f.opens_right:
         return [[top_right, top_left, bottom_left, bottom_right]]
-    return [_corners(piece)]
-
-
-def _draw_inner_edges(figure: go.Figure, data: GraphData, page: Page) -> None:
-    inner = [edge for edge in data.edges if not edge.is_boundary]
-    _draw_lines(figure, _routes(inner, page), {"width": 1, "color": LINE})
+    return [_corners(f)]
 
 
 def _draw_boundaries(figure: go.Figure, data: GraphData, page: Page) -> None:
@@ -290,13 +294,12 @@ def _draw_boundaries(figure: go.Figure, data: GraphData, page: Page) -> None:
         name=f"boundary (the largest: {bytes_text(largest)})", legendgroup="boundary",
         legendrank=1001,
     )  # fmt: skip
-    nodes = {node.index: node for node in data.nodes}
     spots = [(edge, _spot(page.routes.get((edge.source, edge.target), ()))) for edge in boundaries]
     known = [(edge, spot) for edge, spot in spots if spot]
     figure.add_scatter(
         x=[spot[0] for _, spot in known], y=[spot[1] for _, spot in known], mode="markers",
         marker={"size": 14, "color": BOUNDARY, "opacity": 0}, hoverinfo="text",
-        hovertext=[graph_words.boundary_hover(edge, nodes, data) for edge, _ in known],
+        hovertext=[graph_words.boundary_hover(edge, data) for edge, _ in known],
         showlegend=False, legendgroup="boundary",
     )  # fmt: skip
 
@@ -344,18 +347,12 @@ def _draw_precisions(
 ) -> None:
     for precision, symbol in _MARKS.items():
         # What is fused runs as its leader does; a folded group may have several precisions.
-        own = [n for n in data.nodes if not n.leader and precision in n.precision.split(", ")]
-        if own:
-            figure.add_scatter(
-                x=[page.spots[n.index][0] for n in own], y=[page.spots[n.index][1] for n in own],
-                mode="markers", name=f"computes in {precision}", hoverinfo="skip",
-                legendrank=1003,
-                marker={
-                    "size": [max(_SMALLEST_MARK, _MARK * radii[n.index]) for n in own],
-                    "symbol": symbol, "color": "#ffffff", "opacity": 1,
-                    "line": {"width": 0.8, "color": TEXT},
-                },
-            )  # fmt: skip
+        own = [n.index for n in data.nodes if not n.leader and precision in n.precision.split(", ")]
+        _mark(
+            figure, page, own, f"computes in {precision}", 1003,
+            size=[max(_SMALLEST_MARK, _MARK * radii[i]) for i in own], symbol=symbol,
+            color="#ffffff", opacity=1, line={"width": 0.8, "color": TEXT},
+        )  # fmt: skip
 
 
 def _draw_ports(figure: go.Figure, data: GraphData, page: Page, labels: Mapping[int, str]) -> None:
@@ -368,35 +365,32 @@ def _draw_ports(figure: go.Figure, data: GraphData, page: Page, labels: Mapping[
     )  # fmt: skip
 
 
-def _draw_displaced(
-    figure: go.Figure, data: GraphData, page: Page, radii: Mapping[int, float]
-) -> None:
-    for is_cause, name, symbol, colour in (
-        (True, "cause: not supported where preferred", "circle-open", CAUSE),
-        (False, "consequence: goes along with it", "diamond-open", CONSEQUENCE),
+def _draw_rings(figure: go.Figure, data: GraphData, page: Page, radii: Mapping[int, float]) -> None:
+    """Ring the causes and consequences of displacement, and the ops that were searched for."""
+    for is_cause, name, symbol, colour, room in (
+        (True, "cause: not supported where preferred", "circle-open", CAUSE, 6),
+        (False, "consequence: goes along with it", "diamond-open", CONSEQUENCE, 8),
     ):
         own = [n.index for n in data.nodes if n.displaced and n.displaced.is_cause == is_cause]
-        if own:
-            figure.add_scatter(
-                x=[page.spots[i][0] for i in own], y=[page.spots[i][1] for i in own],
-                mode="markers", name=name, hoverinfo="skip", legendrank=1005,
-                marker={
-                    "size": [2 * radii[i] + (6 if is_cause else 8) for i in own],
-                    "symbol": symbol, "color": colour, "line": {"width": 2},
-                },
-            )  # fmt: skip
-
-
-def _draw_marks(figure: go.Figure, data: GraphData, page: Page, radii: Mapping[int, float]) -> None:
+        _mark(
+            figure, page, own, name, 1005, size=[2 * radii[i] + room for i in own],
+            symbol=symbol, color=colour, line={"width": 2},
+        )  # fmt: skip
     marked = sorted(data.marked)
-    if marked:
+    _mark(
+        figure, page, marked, "searched for", 1004, size=[2 * radii[i] + 9 for i in marked],
+        symbol="circle-open", color=TEXT, line={"width": 2.5},
+    )  # fmt: skip
+
+
+def _mark(
+    figure: go.Figure, page: Page, own: Sequence[int], name: str, rank: int, **marker: Any
+) -> None:
+    """Put a mark on some nodes, if there are any."""
+    if own:
         figure.add_scatter(
-            x=[page.spots[i][0] for i in marked], y=[page.spots[i][1] for i in marked],
-            mode="markers", name="searched for", hoverinfo="skip", legendrank=1004,
-            marker={
-                "size": [2 * radii[i] + 9 for i in marked], "symbol": "circle-open",
-                "color": TEXT, "line": {"width": 2.5},
-            },
+            x=[page.spots[i][0] for i in own], y=[page.spots[i][1] for i in own], mode="markers",
+            name=name, hoverinfo="skip", legendrank=rank, marker=marker,
         )  # fmt: skip
 
 
@@ -425,13 +419,12 @@ def _draw_titles(
 ) -> None:
     boxes = {box.index: box for box in data.boxes}
     places, texts, hover = [], [], []
-    for piece in page.frames:
-        f = piece.frame
+    for f in page.frames:
         room = (f.right - f.left) / TITLE_CHARACTER - 1
         options = [*titles[f.index], str(f.index)]
-        if piece.opens_left:
+        if f.opens_left:
             options = [f"{options[0]} (continued)", *options]
-        places.append((f.left + 4 + 8 * piece.opens_left, f.top + 9))
+        places.append((f.left + 4 + 8 * f.opens_left, f.top + 9))
         texts.append(escape(next((o for o in options if len(o) <= room), options[-1])))
         hover.append(graph_words.box_hover(boxes[f.index], data))
     figure.add_scatter(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 from hetero_lab.model.opgraph import Tensor
 from hetero_lab.tables import bytes_text
@@ -23,7 +23,7 @@ def is_big(data: GraphData) -> bool:
 
 
 def node_labels(data: GraphData) -> dict[int, str]:
-    """Return what is written beside nodes, in lines."""
+    """Return the labels beside nodes, in lines."""
     labels = {}
     big = is_big(data)
     for node in data.nodes:
@@ -47,7 +47,7 @@ def _group_label(node: GraphNode, slow: bool) -> list[str]:
 
 
 def exit_labels(data: GraphData) -> dict[int, str]:
-    """Return the bytes of what leaves a subgraph, by the op that makes it."""
+    """Return the bytes of the tensors that leave a subgraph, by the op that makes them."""
     sizes: dict[int, dict[str, int | None]] = {}
     for edge in data.edges:
         if edge.is_boundary:
@@ -70,7 +70,7 @@ def box_titles(data: GraphData) -> dict[int, tuple[str, ...]]:
         device = squeeze(box.device, 24)
         took = data.box_us(box)
         if box.n_unseen:
-            device += f", {box.n_unseen} more op{'s' * (box.n_unseen != 1)}"
+            device += f", {count_of(box.n_unseen, 'more op')}"
         options = [f"subgraph {box.index} · {device}", f"{box.index} · {device}"]
         if box.n_subgraphs > 1:
             options = [count_of(box.n_subgraphs, "subgraph"), str(box.index)]
@@ -88,12 +88,12 @@ def box_hover(box: GraphBox, data: GraphData) -> str:
         lines = [f"<b>{box.n_subgraphs} subgraphs</b> from subgraph {box.index} on"]
     else:
         lines = [f"<b>subgraph {box.index}</b> on {device_label(box.device, data.emulated)}"]
-    lines.append(f"{n_ops} op{'s' if n_ops != 1 else ''}" if n_ops else "it only copies")
+    lines.append(count_of(n_ops, "op") if n_ops else "it only copies")
     if box.n_unseen:
         lines.append(f"and {box.n_unseen} that are not shown")
     took = data.box_us(box)
     if took is not None:
-        lines.append(f"its ops take {time_text(took)}{_share(took, data)}")
+        lines.append(f"its ops take {_took(took, data)}")
     return "<br>".join(lines)
 
 
@@ -102,11 +102,10 @@ def group_hover(node: GraphNode, data: GraphData) -> str:
     devices = ", ".join(
         f"{n} on {device_label(device, data.emulated)}" for device, n in node.devices[:_MOST]
     )
-    types = ", ".join(f"{plain(name, 30)} × {n}" for name, n in node.types[:_MOST])
-    more = f" and {len(node.types) - _MOST} more types" if len(node.types) > _MOST else ""
-    lines = [f"<b>{plain(node.name)}</b>", f"{node.n_ops} ops folded: {devices}", types + more]
+    types = _first([f"{plain(name, 30)} × {n}" for name, n in node.types], " types")
+    lines = [f"<b>{plain(node.name)}</b>", f"{node.n_ops} ops folded: {devices}", types]
     if node.time_us is not None:
-        lines.append(f"{time_text(node.time_us)}{_share(node.time_us, data)}")
+        lines.append(_took(node.time_us, data))
     if node.precision:
         lines.append(f"runs in {plain(node.precision)}")
     return "<br>".join([*lines, *_unseen(node)])
@@ -125,7 +124,7 @@ def op_hover(node: GraphNode, data: GraphData) -> str:
     if node.leader:
         lines.append(f"runs inside {plain(node.leader, 60)}, which has its time")
     elif node.time_us is not None:
-        lines.append(f"{time_text(node.time_us)}{_share(node.time_us, data)}")
+        lines.append(_took(node.time_us, data))
     elif data.is_timed:
         lines.append("the counters do not tell its time")
     if node.precision:
@@ -133,9 +132,7 @@ def op_hover(node: GraphNode, data: GraphData) -> str:
     if node.displaced:
         lines.append(plain(str(node.displaced)))
     if node.fused:
-        names = ", ".join(plain(name, 40) for name in node.fused[:_MOST])
-        more = f" and {len(node.fused) - _MOST} more" if len(node.fused) > _MOST else ""
-        lines.append(f"inside it run {names}{more}")
+        lines.append(f"inside it run {_first([plain(name, 40) for name in node.fused])}")
     return "<br>".join([*lines, *_unseen(node)])
 
 
@@ -149,12 +146,11 @@ def port_hover(node: GraphNode) -> str:
     return "<br>".join(lines)
 
 
-def boundary_hover(edge: GraphEdge, nodes: Mapping[int, GraphNode], data: GraphData) -> str:
-    """Describe what crosses from one subgraph into another."""
-    source, target = nodes[edge.source], nodes[edge.target]
-    more = f" and {len(edge.tensors) - _MOST} more" if len(edge.tensors) > _MOST else ""
+def boundary_hover(edge: GraphEdge, data: GraphData) -> str:
+    """Describe the tensors that cross from one subgraph into another."""
+    source, target = data.node_of[edge.source], data.node_of[edge.target]
     lines = [
-        f"<b>boundary</b> {', '.join(plain(name, 60) for name in edge.tensors[:_MOST])}{more}",
+        f"<b>boundary</b> {_first([plain(name, 60) for name in edge.tensors])}",
         bytes_text(edge.n_bytes),
         f"from subgraph {source.subgraph} on {device_label(source.device, data.emulated)}",
         f"to subgraph {target.subgraph} on {device_label(target.device, data.emulated)}",
@@ -165,16 +161,22 @@ def boundary_hover(edge: GraphEdge, nodes: Mapping[int, GraphNode], data: GraphD
     return "<br>".join(lines)
 
 
-def _share(time_us: float, data: GraphData) -> str:
-    return f", {time_us / data.total_us:.1%} of all ops" if data.total_us else ""
+def _first(names: Sequence[str], what: str = "") -> str:
+    """List the first names, and say how many more there are."""
+    more = f" and {len(names) - _MOST} more{what}" if len(names) > _MOST else ""
+    return ", ".join(names[:_MOST]) + more
+
+
+def _took(time_us: float, data: GraphData) -> str:
+    share = f", {time_us / data.total_us:.1%} of all ops" if data.total_us else ""
+    return f"{time_text(time_us)}{share}"
 
 
 def _tensors(tensors: tuple[Tensor, ...]) -> list[str]:
     lines = []
     for tensor in tensors[:_MOST]:
-        shape = "shape not known"
-        if tensor.shape is not None:
-            shape = "×".join(map(str, tensor.shape)) or "scalar"
+        known = None if tensor.shape is None else "×".join(map(str, tensor.shape)) or "scalar"
+        shape = known or "shape not known"
         lines.append(f"{shape} {plain(tensor.element_type, 20)}, {bytes_text(tensor.n_bytes)}")
     if len(tensors) > _MOST:
         lines.append(f"and {len(tensors) - _MOST} more outputs")

@@ -18,8 +18,7 @@ from hetero_lab.placement.partition import Partition, one_subgraph, predict
 from hetero_lab.tables import bytes_text
 from hetero_lab.views.graph.data import GraphData, GraphNode, graph_data
 from hetero_lab.views.graph.labels import is_big, node_labels
-from hetero_lab.views.graph.layout import DENSE, ROOMY, Strip, lay_out
-from hetero_lab.views.graph.rows import Page, break_into_rows
+from hetero_lab.views.graph.layout import DENSE, ROOMY, Page, Strip, break_into_rows, lay_out
 from hetero_lab.views.theme import device_styles, squeeze
 
 if TYPE_CHECKING:

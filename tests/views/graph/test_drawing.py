@@ -72,9 +72,8 @@ def test_hover_tells_what_is_known_of_an_op():
 
 def test_hover_tells_what_crosses():
     data = data_of_profile(small_profile())
-    nodes = {node.index: node for node in data.nodes}
     edge = next(edge for edge in data.edges if (edge.source, edge.target) == (4, 5))
-    assert graph_words.boundary_hover(edge, nodes, data).split("<br>") == [
+    assert graph_words.boundary_hover(edge, data).split("<br>") == [
         "<b>boundary</b> softmax",
         "32 B",
         "from subgraph 1 on CPU",

@@ -11,7 +11,6 @@ from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Boundary, Partition, Subgraph, Wiring, predict
 from hetero_lab.views.graph.data import (
     NO_SUBGRAPH,
-    MeasuredTimes,
     data_of_profile,
     graph_data,
     structure,
@@ -93,9 +92,7 @@ def test_a_prediction_is_called_one():
     graph = small_graph()
     devices = {op.name: "CPU" if op.type == "Softmax" else "ACC" for op in graph}
     affinity = Affinity.from_graph(graph, devices)
-    data = graph_data(
-        graph, affinity, predict(graph, affinity), measured=MeasuredTimes(times_us={"softmax": 7.0})
-    )
+    data = graph_data(graph, affinity, predict(graph, affinity), times_us={"softmax": 7.0})
     assert data.title == "small: 3 subgraphs, 2 boundaries of 64 B (predicted)"
     assert [n.time_us for n in data.nodes if n.name == "softmax"] == [7.0]
     assert [e.is_boundary for e in data.edges] == [False, False, True, True, True, False]

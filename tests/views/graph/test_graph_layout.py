@@ -9,8 +9,15 @@ from views.hand_made import small_profile
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.partition import predict
 from hetero_lab.views.graph.data import GraphData, data_of_profile, graph_data
-from hetero_lab.views.graph.layout import DENSE, ROOMY, Strip, extent_of, lay_out
-from hetero_lab.views.graph.rows import break_into_rows, choose_cuts
+from hetero_lab.views.graph.layout import (
+    DENSE,
+    ROOMY,
+    Strip,
+    break_into_rows,
+    choose_cuts,
+    extent_of,
+    lay_out,
+)
 
 RADIUS = 6.0
 
@@ -106,19 +113,19 @@ def test_rows_hold_everything_once(seed, width):
         assert pieces
         assert pieces[0][0] == page.spots[pair[0]]
         assert pieces[-1][-1] == page.spots[pair[1]]
-    rows = sorted((p.frame.top, p.frame.bottom) for p in page.frames)
+    rows = sorted((f.top, f.bottom) for f in page.frames)
     assert all(bottom <= page.height + 1e-6 for _, bottom in rows)
     if width > 10_000:
         assert page.n_rows == 1
-        assert not any(p.opens_left or p.opens_right for p in page.frames)
+        assert not any(f.opens_left or f.opens_right for f in page.frames)
 
 
 def test_frames_that_go_on_are_open_on_that_side():
     strip = strip_of(data_of_profile(small_profile()))
     page = break_into_rows(strip, 120.0)
     assert page.n_rows > 1
-    for index in {piece.frame.index for piece in page.frames}:
-        mine = [piece for piece in page.frames if piece.frame.index == index]
+    for index in {piece.index for piece in page.frames}:
+        mine = [piece for piece in page.frames if piece.index == index]
         assert [piece.opens_left for piece in mine] == [False] + [True] * (len(mine) - 1)
         assert [piece.opens_right for piece in mine] == [True] * (len(mine) - 1) + [False]
 

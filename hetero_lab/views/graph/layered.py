@@ -1,23 +1,25 @@
-"""Positions across the flow in a layered layout of vertices that have a size.
+"""Layered layout of an acyclic graph whose vertices have a size (Sugiyama et al. 1981).
 
-The order within each rank is improved by sweeps in which each rank is sorted by where its
-neighbours are. Then each rank is moved as near to its neighbours as its order allows, by
-isotonic regression (Barlow et al. 1972), again and again: that is balanced, but no line is quite
-straight. A linear program straightens lines without branches with as little movement as possible
-(after Gansner et al. 1993, "A technique for drawing directed graphs", section 4).
+Vertices are ranked and ordered within each rank. Sweeps that sort each rank by the positions of its
+neighbours improve the order. Then each rank is moved as near to its neighbours as its order allows,
+by isotonic regression (Barlow et al. 1972), again and again: the result is balanced, but no line is
+quite straight. A linear program straightens lines without branches with as little movement as
+possible (after Gansner et al. 1993, "A technique for drawing directed graphs", section 4).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
-from hetero_lab.views.graph.layers import Layers
-
+_MOST_SLOTS_TO_TRANSPOSE = 3000  # the transposing pass of fast-sugiyama is quadratic
 _SORTING_SWEEPS = 12
 _MOVING_SWEEPS = 12
 _NUMBERED_IS_NICER = 0.97  # the numbers' order wins if its wires are hardly longer
@@ -26,6 +28,135 @@ _SIDE_BY_SIDE = 0.2  # share of the gap that two passing wires keep
 _LINE, _BRANCH = 8.0, 1.0  # how much a link of a line without branches weighs, and another one
 # What it costs to bend a line and to move a place in straightening; wires that pass are softer.
 _BEND, _BEND_PASSING, _STAY, _STAY_PASSING = 60.0, 3.0, 1.0, 0.1
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Vertices by rank, in order across the flow.
+
+    Ids from ``n_vertices`` up are passing points: places in a rank that a long wire runs
+    through. ``passing`` lists them for each wire that has some.
+    """
+
+    ranks: tuple[tuple[int, ...], ...]
+    passing: Mapping[tuple[int, int], tuple[int, ...]]
+    n_vertices: int
+    n_ids: int
+
+    @cached_property
+    def rank_of(self) -> dict[int, int]:
+        """The rank of each vertex and passing point."""
+        return {vertex: r for r, rank in enumerate(self.ranks) for vertex in rank}
+
+    def chain(self, source: int, target: int) -> tuple[int, ...]:
+        """Return the vertices and passing points of a wire, both ends included."""
+        return (source, *self.passing.get((source, target), ()), target)
+
+
+def find_layers(n: int, edges: Iterable[tuple[int, int]]) -> Layers:
+    """Rank the vertices ``0 … n-1`` of an acyclic graph and order each rank.
+
+    Parameters
+    ----------
+    n
+        Number of vertices.
+    edges
+        Pairs (source, target) with source < target; others do not count.
+    """
+    clean = sorted({(a, b) for a, b in edges if a < b})
+    parts: list[list[list[int]]] = []
+    passing: dict[tuple[int, int], tuple[int, ...]] = {}
+    n_ids = n
+    for members, links in _parts(n, clean):
+        if not links:
+            parts.append([members])
+            continue
+        rows, wires, more = _layers_of_part(members, links, n_ids)
+        n_ids += more
+        parts.append(_upright(rows, n))
+        passing.update(_passing(wires, n))
+    parts.sort(key=lambda part: (-len(part), part[0]))
+    depth = max(map(len, parts), default=0)
+    ranks = tuple(
+        tuple(vertex for part in parts if rank < len(part) for vertex in part[rank])
+        for rank in range(depth)
+    )
+    return Layers(ranks, passing, n, n_ids)
+
+
+def _parts(
+    n: int, edges: Sequence[tuple[int, int]]
+) -> list[tuple[list[int], list[tuple[int, int]]]]:
+    """Return the vertices and edges of each connected part of the graph."""
+    ends = np.array(edges, dtype=int).reshape(-1, 2).T
+    joined = coo_array((np.ones(len(edges)), (ends[0], ends[1])), shape=(n, n))
+    part_of = connected_components(joined, directed=False)[1].tolist()
+    parts: dict[int, tuple[list[int], list[tuple[int, int]]]] = {p: ([], []) for p in part_of}
+    for vertex in range(n):
+        parts[part_of[vertex]][0].append(vertex)
+    for edge in edges:
+        parts[part_of[edge[0]]][1].append(edge)
+    return list(parts.values())
+
+
+def _layers_of_part(
+    members: Sequence[int], edges: Sequence[tuple[int, int]], first_id: int
+) -> tuple[list[list[int]], list[tuple[int, int]], int]:
+    """Return ranks, links and number of passing points of a connected graph."""
+    from fast_sugiyama import from_edges
+
+    # It numbers passing points from the number of vertices on. In a graph of several parts, or
+    # with gaps in the numbers, they would be mixed up with vertices.
+    dense = {vertex: i for i, vertex in enumerate(members)}
+    ((positions, _, _, links),) = from_edges(
+        [(dense[a], dense[b]) for a, b in edges],
+        dummy_vertices=True,
+        check_layout=False,
+        transpose=_n_slots(dense, edges) <= _MOST_SLOTS_TO_TRANSPOSE,
+    )
+    rows: dict[float, list[tuple[float, int]]] = {}
+    for key, (x, y) in positions:
+        rows.setdefault(round(-y, 3), []).append((x, int(key)))
+    # Passing points are renumbered by position: the numbers of fast-sugiyama differ each time.
+    names = dict(enumerate(members))
+    ranks: list[list[int]] = []
+    for y in sorted(rows):
+        ranks.append([])
+        for _, vertex in sorted(rows[y]):
+            names.setdefault(vertex, first_id + len(names) - len(members))
+            ranks[-1].append(names[vertex])
+    wires = sorted((names[int(a)], names[int(b)]) for a, b in links or ())
+    return ranks, wires, len(names) - len(members)
+
+
+def _n_slots(dense: Mapping[int, int], edges: Sequence[tuple[int, int]]) -> int:
+    """Count how many ranks the wires run over."""
+    depth = [0] * len(dense)
+    for a, b in edges:  # sorted by source, and sources come before targets
+        depth[dense[b]] = max(depth[dense[b]], depth[dense[a]] + 1)
+    return sum(depth[dense[b]] - depth[dense[a]] for a, b in edges)
+
+
+def _upright(ranks: list[list[int]], n: int) -> list[list[int]]:
+    """Mirror a part if more of its vertices are in falling than in rising order."""
+    rising = sum(
+        1 if a < b else -1
+        for rank in ranks
+        for a, b in pairwise([vertex for vertex in rank if vertex < n])
+    )
+    return ranks if rising >= 0 else [rank[::-1] for rank in ranks]
+
+
+def _passing(links: Sequence[tuple[int, int]], n: int) -> dict[tuple[int, int], tuple[int, ...]]:
+    following = {a: b for a, b in links if a >= n}
+    found = {}
+    for a, b in links:
+        if a < n <= b:
+            chain = [b]
+            while following[chain[-1]] >= n:
+                chain.append(following[chain[-1]])
+            found[a, following[chain[-1]]] = tuple(chain)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +182,6 @@ class Link:
     weight: float
 
 
-@dataclass(frozen=True)
-class Coordinates:
-    """The order within each rank, and the middle across the flow of everything."""
-
-    layers: Layers
-    middle: Sequence[float]
-
-
 def assign_coordinates(
     layers: Layers,
     breadth: Sequence[float],
@@ -66,8 +189,8 @@ def assign_coordinates(
     gap: float,
     lane: float,
     ignored: Collection[int] = (),
-) -> Coordinates:
-    """Find the order within each rank and the positions across the flow.
+) -> tuple[Layers, list[float]]:
+    """Return the layers in a better order, and the middle of everything across the flow.
 
     Parameters
     ----------
@@ -76,7 +199,7 @@ def assign_coordinates(
     gap, lane
         Free space beside vertices, and how much a passing wire takes.
     ignored
-        Vertices that nothing has to be near to.
+        Vertices that nothing needs to be near.
     """
     work = _CoordinateAssignment(layers, breadth, find_links(layers, wires, ignored), gap, lane)
     work.pack()
@@ -89,7 +212,7 @@ def assign_coordinates(
             work.pull_straight(wires)
     else:
         work.sweep(forward=True)
-    return Coordinates(replace(layers, ranks=tuple(map(tuple, work.ranks))), work.middle)
+    return replace(layers, ranks=tuple(map(tuple, work.ranks))), work.middle
 
 
 def find_links(layers: Layers, wires: Sequence[Wire], ignored: Collection[int]) -> list[Link]:
@@ -221,7 +344,6 @@ class _CoordinateAssignment:
     def straighten(self) -> None:
         """Make lines without branches straight, and move everything as little as possible."""
         from scipy.optimize import linprog
-        from scipy.sparse import coo_array
 
         n = len(self.middle)
         lines = [link for link in self.links if link.weight == _LINE]

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from hetero_lab.views.graph import layered
+from hetero_lab.views.graph.layered import Wire, assign_coordinates, find_layers, isotonic
+
+
+def random_edges(seed: int) -> tuple[int, list[tuple[int, int]]]:
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(1, 40))
+    pairs = rng.integers(0, n, size=(int(rng.integers(0, 2 * n)), 2))
+    return n, [(int(min(pair)), int(max(pair))) for pair in pairs]
+
+
+def test_a_diamond_with_a_short_cut():
+    layers = find_layers(4, [(0, 1), (0, 2), (1, 3), (2, 3), (0, 3)])
+    assert layers.ranks[0] == (0,)
+    assert layers.ranks[2] == (3,)
+    (passing,) = layers.passing[0, 3]
+    assert sorted(layers.ranks[1]) == [1, 2, passing]
+    assert layers.chain(0, 3) == (0, passing, 3)
+    assert layers.chain(0, 1) == (0, 1)
+
+
+def test_no_edges_no_vertices():
+    assert find_layers(0, []).ranks == ()
+    assert find_layers(3, []).ranks == ((0, 1, 2),)
+
+
+def test_repeated_edges_loops_and_backward_edges_do_not_count():
+    assert find_layers(2, [(0, 1), (0, 1), (1, 1), (1, 0)]).ranks == ((0,), (1,))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_every_wire_goes_from_rank_to_rank(seed):
+    n, edges = random_edges(seed)
+    layers = find_layers(n, edges)
+    placed = [vertex for rank in layers.ranks for vertex in rank]
+    assert sorted(placed) == list(range(layers.n_ids))
+    rank_of = {vertex: r for r, rank in enumerate(layers.ranks) for vertex in rank}
+    for a, b in edges:
+        if a != b:
+            ranks = [rank_of[vertex] for vertex in layers.chain(a, b)]
+            assert ranks == list(range(rank_of[a], rank_of[b] + 1))
+
+
+def spread_randomly(seed: int):
+    n, edges = random_edges(seed)
+    rng = np.random.default_rng(seed)
+    breadth = [float(b) for b in rng.integers(5, 60, size=n)]
+    wires = [Wire(a, b) for a, b in set(edges) if a != b]
+    return *assign_coordinates(find_layers(n, edges), breadth, wires, gap=6.0, lane=4.0), breadth
+
+
+@pytest.mark.parametrize("most_straightened", [0, 10_000])
+@pytest.mark.parametrize("seed", range(25))
+def test_nothing_overlaps_and_all_stays(seed, most_straightened, monkeypatch):
+    monkeypatch.setattr(layered, "MOST_IDS_TO_STRAIGHTEN", most_straightened)
+    layers, middle, breadth = spread_randomly(seed)
+    size = [*breadth, *[4.0] * (layers.n_ids - len(breadth))]
+    for rank in layers.ranks:
+        for a, b in itertools.pairwise(rank):
+            free = middle[b] - middle[a] - (size[a] + size[b]) / 2
+            assert free >= 0.2 * 6.0 - 1e-6
+    placed = [vertex for rank in layers.ranks for vertex in rank]
+    assert sorted(placed) == list(range(layers.n_ids))
+
+
+def test_a_chain_is_straight_where_its_wires_touch():
+    wires = [Wire(0, 1, 5.0, -3.0), Wire(1, 2, -3.0, 0.0)]
+    layers = find_layers(3, [(0, 1), (1, 2)])
+    _, middle = assign_coordinates(layers, [30.0, 10.0, 20.0], wires, 6.0, 4.0)
+    assert middle[0] + 5.0 == pytest.approx(middle[1] - 3.0)
+    assert middle[1] - 3.0 == pytest.approx(middle[2])
+
+
+def test_two_branches_of_different_sizes_are_both_straight():
+    # 0 → (1 → 3 → 5), (2 → 4 → 6) → 7, with one big vertex in each branch.
+    edges = [(0, 1), (1, 3), (3, 5), (0, 2), (2, 4), (4, 6), (5, 7), (6, 7)]
+    breadth = [10.0, 10.0, 10.0, 50.0, 10.0, 10.0, 40.0, 10.0]
+    _, m = assign_coordinates(find_layers(8, edges), breadth, [Wire(*e) for e in edges], 6.0, 4.0)
+    assert m[1] == pytest.approx(m[3]) == pytest.approx(m[5])
+    assert m[2] == pytest.approx(m[4]) == pytest.approx(m[6])
+    assert min(m[1], m[2]) <= m[0] <= max(m[1], m[2])
+
+
+def test_the_order_follows_where_wires_leave():
+    # Vertex 0 has two exits; 1 hangs on the lower one, 2 on the upper one.
+    wires = [Wire(0, 1, source_offset=20.0), Wire(0, 2, source_offset=-20.0)]
+    _, middle = assign_coordinates(
+        find_layers(3, [(0, 1), (0, 2)]), [60.0, 10.0, 10.0], wires, 6.0, 4.0
+    )
+    assert middle[2] < middle[1]
+    assert middle[1] - middle[0] == pytest.approx(20.0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_isotonic_regression_against_the_minimax_formula(seed):
+    rng = np.random.default_rng(seed)
+    values, weights = rng.normal(size=7), rng.uniform(0.1, 2, size=7)
+
+    def mean(a: int, b: int) -> float:
+        return float(np.average(values[a : b + 1], weights=weights[a : b + 1]))
+
+    expected = [max(min(mean(a, b) for b in range(i, 7)) for a in range(i + 1)) for i in range(7)]
+    assert isotonic(values, weights) == pytest.approx(expected)
