@@ -12,6 +12,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+import numpy as np
+
 from hetero_lab.views.graph.data import GraphBox, GraphData
 from hetero_lab.views.graph.layered import Layers, Wire, assign_coordinates, find_layers
 
@@ -488,7 +490,7 @@ def choose_cuts(strip: Strip, first: float, last: float, width: float) -> list[f
         if abs(a[1] - b[1]) > 1
     ]
     wires = [(points[0][0], points[-1][0]) for points in strip.routes.values()]
-    cost = [0.0] * (n + 1)
+    cost = np.zeros(n + 1)
     for spans, each in (
         (wires, _WIRE),
         (turns, _TURN),
@@ -497,22 +499,19 @@ def choose_cuts(strip: Strip, first: float, last: float, width: float) -> list[f
         ([(max(f.left, f.right - _NEAR), f.right) for f in strip.frames], _BORDER),
         ([solid[:2] for solid in strip.solids], _SOLID),
     ):
-        for i, count in enumerate(_count(spans, first, n)):
-            cost[i] += each * count
+        cost += each * _count(spans, first, n)
     cost[n] = 0.0
     full = max(1, int(width / _STEP))
-    best = [0.0] * (n + 1)
-    came_from = [0] * (n + 1)
+    best, came_from = np.zeros(n + 1), [0] * (n + 1)
     for place in range(1, n + 1):
-        options = []
-        for earlier in range(max(0, place - int(_LONGEST * full)), place):
-            slack = 1 - (place - earlier) / full
-            if slack > 0 and place == n:
-                slack *= 0.15  # the last row may be short
-            poor = (_SLACK if slack > 0 else _EXCESS) * slack**2
-            options.append((best[earlier] + _ROW + poor, earlier))
-        least, came_from[place] = min(options)
-        best[place] = least + cost[place]
+        earlier = np.arange(max(0, place - int(_LONGEST * full)), place)
+        slack = 1 - (place - earlier) / full
+        if place == n:
+            slack = np.where(slack > 0, 0.15 * slack, slack)  # the last row may be short
+        poor = np.where(slack > 0, _SLACK, _EXCESS) * slack**2
+        total = best[earlier] + _ROW + poor
+        came_from[place] = int(earlier[total.argmin()])
+        best[place] = total.min() + cost[place]
     cuts, place = [], came_from[n]
     while place:
         cuts.append(first + place * _STEP)
@@ -520,20 +519,16 @@ def choose_cuts(strip: Strip, first: float, last: float, width: float) -> list[f
     return cuts[::-1]
 
 
-def _count(spans: Sequence[Point], first: float, n: int) -> list[int]:
+def _count(spans: Sequence[Point], first: float, n: int) -> np.ndarray:
     """Count at each step how many spans it is inside of."""
-    change = [0] * (n + 2)
+    change = np.zeros(n + 2, dtype=int)
     for left, right in spans:
         a = max(0, int((left - first) / _STEP) + 1)
         b = min(n + 1, int(-(-(right - first) // _STEP)))
         if a < b:
             change[a] += 1
             change[b] -= 1
-    total, counts = 0, []
-    for step in change[: n + 1]:
-        total += step
-        counts.append(total)
-    return counts
+    return change[: n + 1].cumsum()
 
 
 def _curve(points: Sequence[Point]) -> tuple[Point, ...]:
