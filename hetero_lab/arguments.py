@@ -54,7 +54,6 @@ _KNOWN_INSIDE = {
 _WAYS = {
     "Core": "openvino.Core() is one; leave it out to share one",
     "CostModel": "hetero_lab.calibrate(model, devices) returns one",
-    "Costs": "hetero_lab.calibrate(model, devices) returns one",
     "Dataset": "hetero_lab.dataset('digits') returns one",
     "Difference": "hetero_lab.explain(model, before, after) returns one",
     "Profile": "hetero_lab.profile(model, placement) returns one",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hetero_lab as hl
-from hetero_lab.lint.causes import summary_lines
+from hetero_lab.lint.remedies import summary_lines
 from hetero_lab.tables import number
 from hetero_lab.terminal import columns, count_of, one_line
 

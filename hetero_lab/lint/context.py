@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.cluster.hierarchy import DisjointSet
@@ -15,24 +15,12 @@ from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, Subgraph, predict
 
+if TYPE_CHECKING:
+    from hetero_lab.planning.cost_model import CostModel
+
 INFO, WARNING, ERROR = "info", "warning", "error"
 WRONG_NUMBERS = "wrong-numbers"  # the rule for the result of a search for wrong ops
 _NAMED = 3  # ops in a sentence
-
-
-class Costs(Protocol):
-    """The part of :class:`hetero_lab.planning.cost_model.CostModel` that lint uses."""
-
-    @property
-    def devices(self) -> tuple[str, ...]: ...
-    @property
-    def units(self) -> Sequence[Any]: ...
-    @property
-    def lost_fusion(self) -> Sequence[Any]: ...
-    def check_graph(self, graph: OpGraph) -> None: ...
-    def supports(self, device: str) -> frozenset[str]: ...
-    def predictor(self, affinity: Affinity) -> Any: ...
-    def explain(self, affinity: Affinity) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -61,34 +49,36 @@ class Draft:
 
     Parameters
     ----------
-    rule, severity, finding
-        As in :class:`Finding`.
     nodes
         Indices of the ops, sorted.
+    finding
+        The sentence that says what was found.
     options
         Remedies to try, the likeliest first.
+    weight
+        The bytes (with costs: µs) that it affects: the heaviest is tried first.
+    rule, severity
+        As in :class:`Finding`. An empty rule stands for the name under which the rule is listed.
     gone
         Whether the finding is gone, given the subgraph of every node after a remedy; None if
         every option removes it, whatever else happens.
     slack
         The largest change that a remedy may make to the sum of subgraphs and crossings; None if
         that does not matter. With costs the prediction decides instead.
-    weight
-        The bytes (with costs: µs) that it affects: the heaviest is tried first.
     must_save
         Whether it is only a finding if its remedy lowers the prediction.
     stuck
         The advice if no remedy is known.
     """
 
-    rule: str
-    severity: str
     nodes: tuple[int, ...]
     finding: str
     options: tuple[dict[str, str], ...]
-    gone: Callable[[np.ndarray], bool] | None
-    slack: int | None
     weight: float
+    rule: str = ""
+    severity: str = WARNING
+    gone: Callable[[np.ndarray], bool] | None = None
+    slack: int | None = None
     must_save: bool = False
     stuck: str = ""
 
@@ -111,7 +101,7 @@ class LintContext:
     graph: OpGraph
     affinity: Affinity
     able: Mapping[str, frozenset[str]]
-    costs: Costs | None = None
+    costs: CostModel | None = None
 
     @cached_property
     def explained(self) -> Any:
@@ -183,6 +173,12 @@ class LintContext:
             for op in (share.first, share.second):
                 total[where[index_of[op]]] += share.us
         return tuple(total)
+
+    def weight(self, subgraphs: Iterable[int], n_bytes: int) -> float:
+        """Return the overhead of subgraphs in µs; without costs, the bytes that they exchange."""
+        if self.costs is None:
+            return float(n_bytes)
+        return sum(self.overhead_us[subgraph] for subgraph in set(subgraphs))
 
     @cached_property
     def op_us(self) -> Mapping[str, tuple[float | None, ...]]:

@@ -2,63 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.devices import supported_ops
 from hetero_lab.errors import ArgumentError, names_at_hand
-from hetero_lab.lint.context import ERROR, WRONG_NUMBERS, Costs, Finding
+from hetero_lab.lint.context import ERROR, WRONG_NUMBERS, Finding
 from hetero_lab.lint.remedies import find_problems
 from hetero_lab.lint.rules import SLOW_DEVICE
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, partition_of, predict
-from hetero_lab.placement.placement import Placement, PlacementLike, affinity_elsewhere, resolve
+from hetero_lab.placement.placement import PlacementLike, affinity_elsewhere, resolve
 
 if TYPE_CHECKING:
     import openvino as ov
     import pandas as pd
 
-
-class FoundSet(Protocol):
-    """Ops that are wrong together on a device; ``damage`` is the error of the outputs.
-
-    ``minimal`` if none of them can be left out; ``refusal`` is the device's message if it does not
-    run them.
-    """
-
-    @property
-    def device(self) -> str: ...
-    @property
-    def ops(self) -> tuple[str, ...]: ...
-    @property
-    def damage(self) -> float: ...
-    @property
-    def minimal(self) -> bool: ...
-    @property
-    def refusal(self) -> str: ...
-
-
-class WrongSets(Protocol):
-    """The part of the result of :func:`hetero_lab.find_wrong` that lint uses."""
-
-    @property
-    def sets(self) -> Sequence[FoundSet]: ...
-    @property
-    def given(self) -> Placement: ...
-    @property
-    def fix(self) -> Mapping[str, str]: ...
-    @property
-    def trusted(self) -> str: ...
+    from hetero_lab.experiments.faults.wrong import Wrong, WrongSet
+    from hetero_lab.planning.cost_model import CostModel
 
 
 def lint(
     model: Source,
     placement: PlacementLike,
-    costs: Costs | None = None,
+    costs: CostModel | None = None,
     *,
-    wrong: WrongSets | None = None,
+    wrong: Wrong | None = None,
     core: ov.Core | None = None,
 ) -> pd.DataFrame:
     """Look for awkward topologies in a placement and for their remedies.
@@ -176,17 +147,7 @@ def to_frame(found: list[Finding], *, priced: bool) -> pd.DataFrame:
     import pandas as pd
 
     rows = [
-        {
-            "rule": f.rule,
-            "severity": f.severity,
-            "ops": list(f.ops),
-            "finding": f.finding,
-            "advice": f.advice,
-            "remedy": dict(f.remedy),
-            "cause": f.cause,
-            "n_ops": len(f.ops),
-            "cost_us": f.cost_us,
-        }
+        {**vars(f), "ops": list(f.ops), "remedy": dict(f.remedy), "n_ops": len(f.ops)}
         for f in found
     ]
     columns = ["rule", "severity", "ops", "finding", "advice", "remedy", "cause", "n_ops"]
@@ -195,7 +156,7 @@ def to_frame(found: list[Finding], *, priced: bool) -> pd.DataFrame:
     return frame.astype({**texts, "n_ops": "int64", **({"cost_us": float} if priced else {})})
 
 
-def wrong_sets(wrong: WrongSets, partition: Partition) -> tuple[FoundSet, ...]:
+def wrong_sets(wrong: Wrong, partition: Partition) -> tuple[WrongSet, ...]:
     """Return the sets that are still as they were found: in one subgraph on their device."""
     subgraphs = [(subgraph.device, frozenset(subgraph.ops)) for subgraph in partition.subgraphs]
     return tuple(
@@ -206,7 +167,7 @@ def wrong_sets(wrong: WrongSets, partition: Partition) -> tuple[FoundSet, ...]:
 
 
 def wrong_findings(
-    wrong: WrongSets, sets: Sequence[FoundSet], affinity: Affinity, costs: Costs | None = None
+    wrong: Wrong, sets: Sequence[WrongSet], affinity: Affinity, costs: CostModel | None = None
 ) -> list[Finding]:
     """Return a finding for each set; its remedy is the move by which the search mended it."""
     findings = []

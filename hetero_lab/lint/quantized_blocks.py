@@ -15,12 +15,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hetero_lab.lint.context import WARNING, Draft, LintContext, together
+from hetero_lab.lint.context import Draft, LintContext, together
 from hetero_lab.lint.rules import HEAVY, fusion_pairs
 from hetero_lab.model.opgraph import CONSTANT, OpGraph
 from hetero_lab.terminal import count_of
 
-CUT_QUANTIZATION = "cut-quantization"
 FAKE_QUANTIZE = "FakeQuantize"
 
 _SMALL = re.compile(r"^([iu][1-8]|nf4|f8\w*|f4\w*)$")
@@ -158,7 +157,8 @@ def cut_quantization(context: LintContext) -> Iterator[Draft]:
     if not cut:
         return
     groups = {index: group for group in fusion_pairs(context.graph).values() for index in group}
-    loses = _other_blocks_lost(blocks, np.array(home))
+    pairs = [(i, block.op) for block in blocks for i in block.above if home[i] == home[block.op]]
+    whole_now = np.array(pairs, dtype=int).reshape(-1, 2)
     for (away, subgraph), ops in cut.items():
         device = context.partition.subgraphs[subgraph].device
         others = tuple(dict.fromkeys(context.device_of[index] for index in away))
@@ -174,8 +174,6 @@ def cut_quantization(context: LintContext) -> Iterator[Draft]:
             for some in (ops, sharing)
         )
         yield Draft(
-            rule=CUT_QUANTIZATION,
-            severity=WARNING,
             nodes=tuple(sorted((*away, *ops))),
             finding=(
                 f"{count_of(len(ops), 'op')} of {device} ({context.named(ops)}) would run in int8, "
@@ -187,25 +185,12 @@ def cut_quantization(context: LintContext) -> Iterator[Draft]:
                 *context.moves(whole, others),
                 *context.moves((*away, *every), [device]),
             ),
-            gone=_mended(together((*away, *ops)), loses),
-            slack=None,
-            weight=sum(context.overhead_us[s] for s in {home[i] for i in (*away, *ops)})
-            if context.costs
-            else float(n_bytes),
+            gone=_mended((*away, *ops), whole_now),
+            weight=context.weight((home[i] for i in (*away, *ops)), n_bytes),
         )
 
 
-def _other_blocks_lost(blocks: Sequence[Block], home: np.ndarray) -> Callable[[np.ndarray], bool]:
-    """Return a test whether a remedy cuts blocks that are whole now."""
-    pairs = np.array([(index, block.op) for block in blocks for index in block.above])
-    kept = pairs[home[pairs[:, 0]] == home[pairs[:, 1]]]
-    return lambda ids: bool((ids[kept[:, 0]] != ids[kept[:, 1]]).any())
-
-
-def _mended(
-    whole: Callable[[np.ndarray], bool], loses: Callable[[np.ndarray], bool]
-) -> Callable[[np.ndarray], bool]:
-    return lambda ids: whole(ids) and not loses(ids)
-
-
-QUANTIZATION_RULES = (cut_quantization,)
+def _mended(nodes: Sequence[int], whole_now: np.ndarray) -> Callable[[np.ndarray], bool]:
+    """Return a test whether ops are together and no block that is whole now is cut."""
+    is_joined, (above, ops) = together(nodes), whole_now.T
+    return lambda ids: is_joined(ids) and not (ids[above] != ids[ops]).any()

@@ -1,27 +1,40 @@
-"""Apply the rules and try the remedies: which findings go away, and how much time is saved."""
+"""Apply the rules, try the remedies, and group the findings by cause."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hetero_lab.errors import names_at_hand, shorten
 from hetero_lab.extensions import LINT_RULES, found
 from hetero_lab.lint import quantized_blocks, rules
-from hetero_lab.lint.causes import with_causes
-from hetero_lab.lint.context import ERROR, INFO, WRONG_NUMBERS, Costs, Draft, Finding, LintContext
+from hetero_lab.lint.context import ERROR, INFO, WRONG_NUMBERS, Draft, Finding, LintContext
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.subgraph_collector import SubgraphCollector
 from hetero_lab.placement.topology import topology
+from hetero_lab.terminal import count_of
 
-RULES = (*rules.TOPOLOGY_RULES, *quantized_blocks.QUANTIZATION_RULES, *rules.COST_RULES)
-_NAMES = frozenset({
-    rules.TORN_STATE, rules.CYCLE, rules.CUT_FUSION, rules.PING_PONG, rules.TINY, rules.COPY_ONLY,
-    rules.SLOW_DEVICE, rules.DEAR_BOUNDARY, quantized_blocks.CUT_QUANTIZATION, WRONG_NUMBERS,
-})  # fmt: skip
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from hetero_lab.planning.cost_model import CostModel
+
+RULES: dict[str, Callable[[LintContext], Iterable[Draft]]] = {
+    "torn-state": rules.torn_state,
+    "cycle": rules.cycles,
+    "cut-fusion": rules.cut_fusions,
+    "tiny-subgraph": rules.small_subgraphs,  # and PING_PONG
+    "copy-only": rules.copy_only,
+    "cut-quantization": quantized_blocks.cut_quantization,
+    rules.SLOW_DEVICE: rules.slow_devices,  # only with costs, as the next one
+    "dear-boundary": rules.expensive_boundaries,
+}
+_NAMES = frozenset({*RULES, rules.PING_PONG, WRONG_NUMBERS})
 
 _RANK = {ERROR: 0, "warning": 1, INFO: 2}
 _NODES_TRIED = 15_000  # nodes times remedies: a trial takes 1 to 4 µs a node
@@ -91,7 +104,7 @@ def find_problems(
     graph: OpGraph,
     affinity: Affinity,
     able: Mapping[str, frozenset[str]],
-    costs: Costs | None = None,
+    costs: CostModel | None = None,
 ) -> list[Finding]:
     """Apply every rule to a placement.
 
@@ -118,7 +131,12 @@ def find_problems(
     if costs:
         costs.check_graph(graph)
     context = LintContext(graph, affinity, able, costs)
-    drafts = [*(draft for rule in RULES for draft in rule(context)), *_extra_drafts(context)]
+    drafts = [
+        draft if draft.rule else replace(draft, rule=name)
+        for name, rule in RULES.items()
+        for draft in rule(context)
+    ]
+    drafts += _extra_drafts(context)
     certain = {draft.nodes for draft in drafts if not draft.must_save}
     drafts = [draft for draft in drafts if not (draft.must_save and draft.nodes in certain)]
     trials = Trials(context, most_remedies(len(graph)) + 1)
@@ -227,3 +245,73 @@ def _advice(remedy: Mapping[str, str], now: Outcome, after: Outcome | None) -> s
         f"{move}, {how}: subgraphs {now.n_subgraphs} → {after.n_subgraphs}, "
         f"boundaries {now.n_crossings} → {after.n_crossings}."
     )
+
+
+CHOICE = "a choice: a neighbour's device can run these ops"
+_MOST_TYPES = 4
+
+
+def with_causes(context: LintContext, findings: Sequence[Finding]) -> list[Finding]:
+    """Return findings with their causes.
+
+    A cause names the devices that cannot run ops of the finding, or ops next to them on another
+    device. Findings with the same such devices share a cause, whatever the types of their ops.
+    """
+    refused = [_refused(context, finding.ops) for finding in findings]
+    types: dict[str, Counter[str]] = {}
+    for each in refused:
+        for device, op_type in each:
+            types.setdefault(device, Counter())[op_type] += 1
+    lacking = {device: f"{device} cannot run {_listed(found)}" for device, found in types.items()}
+    causes = ["; ".join(lacking[d] for d in sorted({d for d, _ in each})) for each in refused]
+    return [replace(f, cause=c or CHOICE) for f, c in zip(findings, causes, strict=True)]
+
+
+def _refused(context: LintContext, ops: Sequence[str]) -> set[tuple[str, str]]:
+    """Return the devices on the other side and the op types that they do not support."""
+    graph, affinity = context.graph, context.affinity
+    found = set()
+    for name in ops:
+        index = graph.index_of[name]
+        neighbours = [producer for producer, _ in graph.ops[index].inputs]
+        neighbours += [use.index for use in graph.consumers[index]]
+        for other in neighbours:
+            if context.device_of[index] == context.device_of[other]:
+                continue
+            for here, there in ((index, other), (other, index)):
+                op, device = graph.ops[here], affinity[graph.ops[there].name]
+                able = context.able.get(device)
+                if able is not None and context.is_placeable[here] and op.name not in able:
+                    found.add((device, op.type))
+    return found
+
+
+def _listed(op_types: Counter[str]) -> str:
+    more = f" and {len(op_types) - _MOST_TYPES} more" if len(op_types) > _MOST_TYPES else ""
+    return ", ".join(op_type for op_type, _ in op_types.most_common(_MOST_TYPES)) + more
+
+
+def summary_lines(findings: pd.DataFrame, most: int = 4) -> list[str]:
+    """Summarise the result of :func:`hetero_lab.lint`, one line for each of the first causes."""
+    if not len(findings):
+        return ["No findings."]
+    lines = []
+    groups = list(findings.groupby("cause", sort=False))
+    for cause, group in groups[:most]:
+        rules = ", ".join(f"{n} {rule}" for rule, n in group["rule"].value_counts().items())
+        line = f"{count_of(len(group), 'finding')} ({rules}): {cause}."
+        worth = group.loc[group["severity"] != "info"]
+        if "cost_us" in group:
+            worth = worth.loc[worth["cost_us"] > 0]
+        worth = worth.loc[[bool(remedy) for remedy in worth["remedy"]]]
+        if len(worth):
+            best = worth.iloc[0]
+            saving = f", predicted to save {best['cost_us']:,.0f} µs" if "cost_us" in best else ""
+            ops, device = list(best["remedy"]), next(iter(best["remedy"].values()))
+            line += f" Best remedy: {names_at_hand(ops, 2)} to {device}{saving}."
+        else:
+            line += " No remedy is worth it."
+        lines.append(line)
+    if len(groups) > most:
+        lines.append(f"… {count_of(len(groups) - most, 'more cause')}.")
+    return lines

@@ -12,20 +12,14 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import numpy as np
+from scipy.cluster.hierarchy import DisjointSet
 
-from hetero_lab.lint.context import (
-    ERROR,
-    INFO,
-    WARNING,
-    Draft,
-    LintContext,
-    together,
-)
+from hetero_lab.lint.context import ERROR, INFO, WARNING, Draft, LintContext, together
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.topology import connected, strong_components, topology
 from hetero_lab.terminal import count_of
 
-SLOW_DEVICE, DEAR_BOUNDARY = "slow-device", "dear-boundary"
+SLOW_DEVICE = "slow-device"
 SLOWER = 2.0  # times as slow as on the best device
 SHARE = 0.01  # of the predicted latency that the better device would save
 
@@ -46,17 +40,14 @@ def slow_devices(context: LintContext) -> Iterator[Draft]:
         nodes = tuple(sorted(index_of[op] for op in share.ops))
         homes = {context.partition.home[index] for index in nodes}
         whole = sorted({index for home in homes for index in context.members[home]} | set(nodes))
+        # Every option ends the finding: no device is faster than the best one.
         yield Draft(
-            rule=SLOW_DEVICE,
-            severity=WARNING,
             nodes=nodes,
             finding=(
                 f"{count_of(len(nodes), 'op')} ({context.named(nodes)}): {share.us:.1f} µs on "
                 f"{share.device}, {share.us - saved:.1f} µs on {best}."
             ),
             options=(*context.moves(nodes, [best]), *context.moves(whole, [best])),
-            gone=None,  # on the best device, no other is faster
-            slack=None,
             weight=saved,
         )
 
@@ -83,8 +74,6 @@ def expensive_boundaries(context: LintContext) -> Iterator[Draft]:
             continue
         options.sort(key=lambda option: -option[0])
         yield Draft(
-            rule=DEAR_BOUNDARY,
-            severity=WARNING,
             nodes=nodes,
             finding=(
                 f"A subgraph of {subgraph.device} with {count_of(len(nodes), 'op')} "
@@ -94,18 +83,12 @@ def expensive_boundaries(context: LintContext) -> Iterator[Draft]:
             ),
             options=tuple(remedy for _, remedy in options),
             gone=context.merged(nodes),
-            slack=None,
             weight=options[0][0],
             must_save=True,
         )  # fmt: skip
 
 
-COST_RULES = (slow_devices, expensive_boundaries)
-
-
-TORN_STATE, CYCLE, CUT_FUSION = "torn-state", "cycle", "cut-fusion"
-PING_PONG, TINY, COPY_ONLY = "ping-pong", "tiny-subgraph", "copy-only"
-
+PING_PONG = "ping-pong"
 # Nearly every device runs these as one node: a heavy op, then biases, then an activation.
 _CONVOLUTIONS = ("Convolution", "GroupConvolution")
 HEAVY = frozenset([*_CONVOLUTIONS, *(f"{kind}BackpropData" for kind in _CONVOLUTIONS), "MatMul"])
@@ -133,7 +116,6 @@ def torn_state(context: LintContext) -> Iterator[Draft]:
             between = _between(context, path)
             options = (*context.moves(between, devices), *context.moves(path, others))
         yield Draft(
-            rule=TORN_STATE,
             severity=ERROR,
             nodes=path,
             finding=(
@@ -142,7 +124,6 @@ def torn_state(context: LintContext) -> Iterator[Draft]:
             ),
             options=options,
             gone=together(path),
-            slack=None,
             weight=np.inf,
             stuck="No single move brings it together: put all of it, and the ops between its "
             "ends, on one device that supports them.",
@@ -222,9 +203,8 @@ def cycles(context: LintContext) -> Iterator[Draft]:
                 for i in between
                 if any(use.index in placeable for use in context.graph.consumers[i])
             )
+            # Every option ends the finding: the ops and the other part become one component.
             yield Draft(
-                rule=CYCLE,
-                severity=WARNING,
                 nodes=between,
                 finding=(
                     f"On a way from {device} back to {device}: "
@@ -235,9 +215,8 @@ def cycles(context: LintContext) -> Iterator[Draft]:
                     f"({context.named(split_ops)}): {len(homes[part])} subgraphs instead of 1."
                 ),
                 options=tuple(o for _, o in sorted(options, key=lambda pair: pair[0]) if o),
-                gone=None,  # after the move, the ops and the other part are one component
                 slack=-1,
-                weight=_overhead(context, between) if context.costs else float(n_bytes),
+                weight=context.weight((context.partition.home[i] for i in between), n_bytes),
             )
 
 
@@ -252,10 +231,6 @@ def _ways_back(part: int, fed_by: dict[int, dict[int, None]]) -> dict[int, int]:
                 following[other] = here
                 queue.append(other)
     return following
-
-
-def _overhead(context: LintContext, nodes: tuple[int, ...]) -> float:
-    return sum(context.overhead_us[s] for s in {context.partition.home[i] for i in nodes})
 
 
 def fusion_pairs(graph: OpGraph) -> dict[tuple[int, int], tuple[int, ...]]:
@@ -311,8 +286,6 @@ def cut_fusions(context: LintContext) -> Iterator[Draft]:
             price = f"{weight:,.0f} bytes cross in between"
         how = "are on" if devices[0] != devices[1] else "are in two subgraphs of"
         yield Draft(
-            rule=CUT_FUSION,
-            severity=WARNING,
             nodes=tuple(sorted((first, second))),
             finding=(
                 f"{context.named([first, second])} ({context.graph.ops[first].type}, "
@@ -332,15 +305,13 @@ def cut_fusions(context: LintContext) -> Iterator[Draft]:
 def _priced_groups(context: LintContext) -> dict[int, tuple[int, ...]]:
     """Return, for each op in a term of lost fusion, all ops that such terms connect."""
     assert context.costs is not None
-    group: dict[int, list[int]] = {}
+    index_of, groups = context.graph.index_of, DisjointSet()
     for term in context.costs.lost_fusion:
-        a, b = (context.graph.index_of[name] for name in (term.first, term.second))
-        first, second = group.setdefault(a, [a]), group.setdefault(b, [b])
-        if first is not second:
-            first += second
-            for index in second:
-                group[index] = first
-    return {index: tuple(sorted(nodes)) for index, nodes in group.items()}
+        first, second = index_of[term.first], index_of[term.second]
+        groups.add(first)
+        groups.add(second)
+        groups.merge(first, second)
+    return {index: tuple(sorted(groups.subset(index))) for index in groups}
 
 
 def small_subgraphs(context: LintContext) -> Iterator[Draft]:
@@ -358,10 +329,8 @@ def small_subgraphs(context: LintContext) -> Iterator[Draft]:
             ops_us = context.explained.subgraphs[subgraph.index].ops_us
             few = ops_us < own_us
             price = f"; its ops take {ops_us:.1f} µs, to have it apart costs {own_us:.1f} µs"
-            weight = own_us
         else:
             few, price = cheap and len(nodes) <= FEW, ""
-            weight = float(link.n_bytes)
         there_and_back = (
             len(devices) == 1
             and all(subgraphs[other].device in devices for other in around)
@@ -383,14 +352,13 @@ def small_subgraphs(context: LintContext) -> Iterator[Draft]:
         else:
             continue
         yield Draft(
-            rule=PING_PONG if there_and_back else TINY,
-            severity=WARNING,
+            rule=PING_PONG if there_and_back else "",
             nodes=nodes,
             finding=text,
             options=context.moves(nodes, _nearest(context, subgraph.index)),
             gone=context.merged(nodes),
             slack=-1,
-            weight=weight,
+            weight=context.weight([subgraph.index], link.n_bytes),
         )
 
 
@@ -412,7 +380,6 @@ def copy_only(context: LintContext) -> Iterator[Draft]:
         user_devices = list(dict.fromkeys(context.device_of[i] for i in users))
         kind = "constant" if constant else "input"
         yield Draft(
-            rule=COPY_ONLY,
             severity=WARNING if users else INFO,
             nodes=copied,
             finding=(
@@ -422,8 +389,7 @@ def copy_only(context: LintContext) -> Iterator[Draft]:
             ),
             options=context.moves(users, [*user_devices, subgraph.device]) if users else (),
             gone=_has_op(context, copied[0]),
-            slack=None,
-            weight=context.overhead_us[subgraph.index] if context.costs else float(link.n_bytes),
+            weight=context.weight([subgraph.index], link.n_bytes),
             stuck="" if users else "It is part of the model: no placement avoids the copy.",
         )
 
@@ -441,6 +407,3 @@ def _placed_users(graph: OpGraph, nodes: tuple[int, ...]) -> tuple[int, ...]:
 
 def _has_op(context: LintContext, node: int) -> Callable[[np.ndarray], bool]:
     return lambda ids: bool((ids[context.is_placeable] == ids[node]).any())
-
-
-TOPOLOGY_RULES = (torn_state, cycles, cut_fusions, small_subgraphs, copy_only)

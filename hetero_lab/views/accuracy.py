@@ -124,7 +124,7 @@ _SMALLEST, _LARGEST = 8.0, 18.0  # diameters of markers
 _MOST_SIZES = 6  # more different sizes than this have one colour
 
 
-def front_points(result: Recovered | Sweep) -> list[dict[str, Any]]:
+def front_points(result: Recovered | Sweep) -> list[dict[Any, Any]]:
     """Return the rows of the summary that have a latency and an accuracy, fast to slow.
 
     ``is_on_front`` says of each whether no other one is as good in latency, accuracy and bytes of
@@ -146,8 +146,7 @@ def front_points(result: Recovered | Sweep) -> list[dict[str, Any]]:
     frame = frame.sort_values(["median_us", "accuracy"], ascending=[True, False], kind="stable")
     costs = frame[["median_us", "accuracy", "weight_bytes"]].to_numpy(float) * (1.0, -1.0, 1.0)
     beaten = [bool(((costs <= own).all(1) & (costs < own).any(1)).any()) for own in costs]
-    rows: list[dict[str, Any]] = frame.assign(is_on_front=~np.array(beaten)).to_dict("records")
-    return rows
+    return frame.assign(is_on_front=~np.array(beaten)).to_dict("records")
 
 
 def accuracy_front(result: Recovered | Sweep) -> go.Figure:
@@ -206,7 +205,7 @@ def accuracy_front(result: Recovered | Sweep) -> go.Figure:
     return figure
 
 
-def _markers(points: list[dict[str, Any]], name: str, largest: float, colour: str) -> dict:
+def _markers(points: list[dict[Any, Any]], name: str, largest: float, colour: str) -> dict:
     style = {"thickness": 0.8, "width": 3, "color": colour}
     shares = [(p["weight_bytes"] / largest) ** 0.5 for p in points]
     is_on_front = [p["is_on_front"] for p in points]
@@ -232,15 +231,15 @@ def _markers(points: list[dict[str, Any]], name: str, largest: float, colour: st
     }
 
 
-def _latency(point: dict[str, Any]) -> Estimate:
+def _latency(point: dict[Any, Any]) -> Estimate:
     return Estimate(point["median_us"], point["ci95_low_us"], point["ci95_high_us"])
 
 
-def _accuracy(point: dict[str, Any]) -> tuple[float, float, float]:
+def _accuracy(point: dict[Any, Any]) -> tuple[float, float, float]:
     return point["accuracy"], point["accuracy_ci95_low"], point["accuracy_ci95_high"]
 
 
-def _front_hover(point: dict[str, Any]) -> str:
+def _front_hover(point: dict[Any, Any]) -> str:
     accuracy, low, high = _accuracy(point)
     return (
         f"<b>{plain(point['label'], 200)}</b><br>{latency_text(_latency(point))}<br>"

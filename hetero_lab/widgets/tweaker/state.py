@@ -16,8 +16,9 @@ from hetero_lab.errors import (
     names_at_hand,
     shorten,
 )
+from hetero_lab.experiments.faults.wrong import Wrong, WrongSet
 from hetero_lab.lint.context import Finding
-from hetero_lab.lint.lint import FoundSet, WrongSets, wrong_findings, wrong_sets
+from hetero_lab.lint.lint import wrong_findings, wrong_sets
 from hetero_lab.lint.remedies import find_problems
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
@@ -100,7 +101,7 @@ class TweakerState:
         automatic: Affinity,
         able: Mapping[str, frozenset[str]],
         costs: CostModel | None = None,
-        wrong: WrongSets | None = None,
+        wrong: Wrong | None = None,
     ):
         self.graph = graph
         self.able = {device: frozenset(ops) for device, ops in able.items()}
@@ -153,7 +154,7 @@ class TweakerState:
         return self._find_what_if(self.automatic)
 
     @property
-    def wrong_sets(self) -> tuple[FoundSet, ...]:
+    def wrong_sets(self) -> tuple[WrongSet, ...]:
         """The ops that compute wrong numbers in the present placement."""
         return self._wrong_sets(self.affinity)
 
@@ -405,7 +406,7 @@ class TweakerState:
         sets = self._wrong_sets(affinity)
         return [*wrong_findings(self.wrong, sets, affinity, costs), *found]
 
-    def _wrong_sets(self, affinity: Affinity) -> tuple[FoundSet, ...]:
+    def _wrong_sets(self, affinity: Affinity) -> tuple[WrongSet, ...]:
         if self.wrong is None:
             return ()
         return wrong_sets(self.wrong, self._what_if(affinity).partition)

@@ -11,8 +11,8 @@ import anywidget
 import traitlets
 
 from hetero_lab.errors import names_at_hand
+from hetero_lab.experiments.faults.wrong import WrongSet
 from hetero_lab.lint.context import Finding
-from hetero_lab.lint.lint import FoundSet
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import displacements
 from hetero_lab.tables import bytes_text
@@ -256,7 +256,7 @@ def _about_costs(costs: CostModel | None) -> str:
     return f"The latency is a guess. {costs.origin}" if costs.guessed_from else ""
 
 
-def _mark_text(found: FoundSet, op: str) -> str:
+def _mark_text(found: WrongSet, op: str) -> str:
     """Say of one op what is wrong with it."""
     others = [other for other in found.ops if other != op]
     beside = f" together with {names_at_hand(others)}" if others else ""
