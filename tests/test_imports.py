@@ -50,7 +50,7 @@ ALLOWED = {
     "openvino": (
         "model/read.py", "model/language.py", "model/static_phases.py",
         "samples/googlenet_graph.py", "samples/efficientnet_lite0.py", "backend/", "runtime/",
-        "experiments/interop/dot_dumps.py",
+        "experiments/faults/wrong.py",
     ),
     "nncf": ("runtime/quantize.py",),
     "openvino_genai": ("samples/gguf.py",),

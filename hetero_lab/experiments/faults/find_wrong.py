@@ -5,16 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hetero_lab.backend.bound import bind
-from hetero_lab.backend.emulation import emulated_devices, plugin_of
 from hetero_lab.errors import ArgumentError, DeviceError
+from hetero_lab.experiments.faults.answer import answer
 from hetero_lab.experiments.faults.expected import BudgetOverError, Expected
-from hetero_lab.experiments.faults.op_errors import op_errors
 from hetero_lab.experiments.faults.placed_runs import PlacedRuns
-from hetero_lab.experiments.faults.verdict import verdict
 from hetero_lab.experiments.faults.ways_around import Way, WaysAround
-from hetero_lab.experiments.faults.wrong import Kind, Wrong, WrongSet
-from hetero_lab.experiments.faults.wrong_sets import WrongOps, WrongSetSearch
-from hetero_lab.experiments.measure.environment import current_environment
+from hetero_lab.experiments.faults.wrong import Kind, Wrong
+from hetero_lab.experiments.faults.wrong_sets import WrongSetSearch
 from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.model.language import refuse_language_model
 from hetero_lab.model.read import Source
@@ -22,7 +19,6 @@ from hetero_lab.placement.placement import PlacementLike, resolve
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.progress import Progress
 from hetero_lab.runtime.inputs import Inputs, given_or_generated
-from hetero_lab.runtime.pieces import cut_pieces
 from hetero_lab.runtime.reference import reference_device
 from hetero_lab.runtime.timing import Stopwatch
 
@@ -156,18 +152,18 @@ class _FaultSearch:
 
     def __init__(self, expected: Expected, costs: CostModel | None):
         self.expected, self.sets = expected, WrongSetSearch(expected)
-        self.around = WaysAround(expected, self.sets.found, costs)
+        self.around = WaysAround(self.sets, costs)
 
     def run(self) -> Wrong:
-        """Search, and bring together what was found."""
+        """Search, and return what was found."""
         expected, complete = self.expected, False
-        # Before there is a reference, nothing is known that could be kept.
+        # Without a reference nothing is known yet, so Ctrl-C has nothing to keep.
         with UntilInterrupted(lambda: expected.reference) as search:
             try:
                 outputs = expected.run_given()
                 if expected.compare(outputs):
                     unchanged = Way(expected.given, expected.before, right=True)
-                    return self._result("none", unchanged)
+                    return answer(self.around, "none", unchanged)
                 expected.look_inside(outputs)
                 self.sets.take_whole(outputs)
                 self._search()
@@ -176,7 +172,8 @@ class _FaultSearch:
                 pass
         if not complete:
             self.sets.keep_unshrunk()
-        return self._answer(complete=complete, interrupted=search.interrupted)
+        kind, way = self._kind(complete)
+        return answer(self.around, kind, way, complete=complete, interrupted=search.interrupted)
 
     def _search(self) -> None:
         placement, found = self.expected.given, self.sets.found
@@ -184,7 +181,7 @@ class _FaultSearch:
             n_known = len(found)
             self.sets.find_in(placement)
             if len(found) == n_known or (self.expected.random and self.expected.right):
-                break  # without an output to compare, no way around could be judged
+                break  # without an output to compare, no way around can be judged
             way = self.around.way_out()
             if way.right:
                 break
@@ -195,75 +192,15 @@ class _FaultSearch:
         if len(found) > n_known and self.around.way is not None:
             self.around.way_out()
 
-    def _answer(self, *, complete: bool, interrupted: bool) -> Wrong:
-        """Return the result as far as it is known, with the best way around."""
+    def _kind(self, complete: bool) -> tuple[Kind, Way]:
+        """Return the kind of fault, as far as it is known, and the best way around it."""
         expected, found = self.expected, self.sets.found
         judged = not expected.random or (complete and not self.sets.unrun())
-        kind: Kind = "combination"
         way = self.around.best_way()
-        if found and all(len(each.ops) == 1 for each in found):
-            kind = "op"
-        elif not found and expected.right and judged:
-            kind, way = "rounding", Way(expected.given, expected.before, expected.proven)
-        elif not found and not complete and expected.right is not False:
-            kind = "not known"
-        return self._result(kind, way, complete=complete, interrupted=interrupted)
-
-    def _result(
-        self, kind: Kind, way: Way, *, complete: bool = True, interrupted: bool = False
-    ) -> Wrong:
-        expected, runs = self.expected, self.expected.runs
-        sets = tuple(map(self._cut_out, self.sets.found))
-        errors = ()
-        if kind != "none":
-            errors, interrupted = op_errors(expected, self.sets, interrupted=interrupted)
-        devices = dict.fromkeys([*expected.given.affinity.devices, runs.trusted])
-        return Wrong(
-            kind=kind,
-            verdict=verdict(
-                kind,
-                way,
-                expected,
-                self.sets,
-                self.around,
-                complete=complete,
-                interrupted=interrupted,
-            ),
-            sets=sets,
-            op_errors=errors,
-            given=expected.given,
-            placement=way.placement,
-            proven=way.right,
-            before=expected.before,
-            after=way.after,
-            precisions=dict(expected.precisions),
-            device_properties=runs.given.properties,
-            plugins={
-                device: plugin_of(spec)
-                for device, spec in emulated_devices(runs.core).items()
-                if device in devices
-            },
-            trusted=runs.trusted,
-            complete=complete,
-            interrupted=interrupted,
-            notes=tuple(dict.fromkeys(expected.notes)),
-            n_compiles=runs.n_compiles,
-            elapsed_s=expected.watch.elapsed_s,
-            environment=current_environment(devices, runs.core),
-        )
-
-    def _cut_out(self, found: WrongOps) -> WrongSet:
-        values = self.expected.values
-        piece = cut_pieces(self.expected.runs.bound, [found.ops], values)
-        return WrongSet(
-            device=found.device,
-            ops=found.ops,
-            error=found.trial.error,
-            damage=found.trial.damage,
-            minimal=found.minimal,
-            model=piece.model,
-            inputs=tuple(values[key] for key in piece.inputs),
-            makers=tuple(op for _, (op, _) in piece.outputs),
-            untried=found.untried,
-            refusal=found.trial.refusal,
-        )
+        if found:
+            return "op" if all(len(each.ops) == 1 for each in found) else "combination", way
+        if expected.right and judged:
+            return "rounding", Way(expected.given, expected.before, expected.proven)
+        if not complete and expected.right is not False:
+            return "not known", way
+        return "combination", way

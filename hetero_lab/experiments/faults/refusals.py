@@ -11,7 +11,7 @@ from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.devices import check_device, device_names, supported_ops
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import CompileError, DeviceError, names_at_hand, shorten
-from hetero_lab.experiments.faults.minimal_set import minimal_set
+from hetero_lab.experiments.faults.wrong_sets import minimal_set
 from hetero_lab.experiments.measure.records import Trial
 from hetero_lab.experiments.measure.workers.process import LastingWorker, WorkerError
 from hetero_lab.experiments.measure.workers.requests import Compile, SetUp

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab.errors import HeteroLabError, PlanError
-from hetero_lab.experiments.faults.expected import Expected
-from hetero_lab.experiments.faults.wrong_sets import WrongOps
+from hetero_lab.experiments.faults.wrong_sets import WrongSetSearch
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import predict
@@ -39,12 +38,12 @@ class Way:
 
 
 class WaysAround:
-    """The ways around the sets that were ``found``: those that were run, and the last choice."""
+    """Ways around the sets that were found: those that were run, and the last choice."""
 
-    def __init__(self, expected: Expected, found: list[WrongOps], costs: CostModel | None):
-        self.expected, self.runs, self.graph = expected, expected.runs, expected.graph
-        self.members, self.given = expected.members, expected.given
-        self.found, self.costs = found, costs
+    def __init__(self, sets: WrongSetSearch, costs: CostModel | None):
+        self.sets, self.found, self.costs = sets, sets.found, costs
+        self.expected, self.runs, self.graph = sets.expected, sets.runs, sets.graph
+        self.members, self.given = sets.members, sets.given
         self.ways: dict[Affinity, Way] = {}
         self.way: Way | None = None
 

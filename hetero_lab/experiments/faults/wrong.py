@@ -1,4 +1,4 @@
-"""Wrong: which ops of a placement compute wrong numbers, the way around them, and its files."""
+"""The result of a search for faults: wrong ops, the way around them, and the exported files."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import math
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import numpy as np
+import openvino as ov
 
 from hetero_lab.backend.core import shared_core
 from hetero_lab.errors import HeteroLabError, StoredFileError, names_at_hand, shorten
@@ -33,30 +34,39 @@ from hetero_lab.tables import (
 )
 
 if TYPE_CHECKING:
-    import openvino as ov
     import pandas as pd
 
+# JSON has no infinity or NaN, so in these fields they are text.
+_NUMBERS = frozenset({"before", "after", "error", "damage", "isolated", "accumulated", "rounding"})
+_ENDLESS = ("inf", "-inf", "nan")
+FILE_NAME, MENDED, GIVEN = "wrong.json", "affinity.json", "given.json"
+_FAULT_FILES = (
+    "model.xml", "model.bin", "inputs.npz", "README.md", "show_fault.py", "fault.json",
+)  # fmt: skip
+_ERROR_COLUMNS = [
+    "op", "op_type", "device", "isolated_error", "accumulated_error", "rounding_error", "jumps",
+]  # fmt: skip
 
 Kind = Literal["none", "rounding", "op", "combination", "not known"]
 
 
 @dataclass(frozen=True)
 class OpError:
-    """The relative error of an op (Euclidean norm): the largest of its outputs.
+    """The relative errors of an op (Euclidean norm), the largest of its outputs.
 
     Attributes
     ----------
     isolated
-        Of the op by itself, with the inputs that it has in the reference.
+        Run by itself, with its inputs in the reference.
     accumulated
-        In the placement, with the inputs that reach it there. Every tensor is made an output for
-        that, except inside wrong combinations, where an output would undo the fusion that makes
-        them wrong.
+        Run in the placement, with the inputs that reach it there. Every tensor is made an output
+        for this, except inside wrong combinations: an output there would undo the fusion that
+        makes them wrong.
     rounding
-        An upper bound of the error that rounding in the executed precision adds up to there.
+        An upper bound of the accumulated error that rounding alone can cause.
     jumps
-        Whether the accumulated error exceeds that bound here and did not yet in the inputs of
-        the op, or the op makes an output of a wrong set.
+        Whether the accumulated error exceeds that bound here but not yet at the op's inputs, or
+        the op makes an output of a wrong set.
     """
 
     op: str
@@ -75,23 +85,21 @@ class WrongSet:
     Attributes
     ----------
     error
-        The largest relative error of a tensor that the set makes of the reference's inputs.
+        The largest relative error of a tensor that the set makes from the reference's inputs.
     damage
-        The relative error that this does to the model's outputs, the largest of them.
+        The largest relative error that this alone causes in the model's outputs.
     minimal
-        Whether it was shown that no op of it can be left out: the others were run, and were right.
+        Whether every op is needed: without any one of them, the others were run and were right.
     model
-        These ops by themselves, each with its own name.
+        These ops by themselves, under their own names.
     inputs
         Their inputs in the reference, in the order of the model's inputs.
     makers
         The op that makes each output of the model.
     untried
-        The ops without which the device refuses to run the others, so that it is not known
-        whether they are needed.
+        Ops without which the device refuses to run the others, so they may not be needed.
     refusal
-        The device's message where it refuses the set or crashes on it; empty where it computes
-        wrong numbers.
+        The device's message if it refuses the set or crashes on it, else empty.
     """
 
     device: str
@@ -106,41 +114,42 @@ class WrongSet:
     refusal: str = ""
 
 
-def doubt(minimal: bool, untried: Sequence[str]) -> str:
-    """Say why a set may hold more than is needed; nothing if it is minimal."""
-    if minimal:
+def doubt(found: WrongSet) -> str:
+    """Say why a set may hold more ops than needed; empty if it is minimal."""
+    if found.minimal:
         return ""
-    if untried:
-        return f" (the device refuses them without {names_at_hand(untried)}, so not all may matter)"
+    if found.untried:
+        names = names_at_hand(found.untried)
+        return f" (the device refuses them without {names}, so not all may matter)"
     return " (perhaps not all of them are needed)"
 
 
 @dataclass(frozen=True)
 class Wrong(Displayed):
-    """What is wrong with the numbers of a placement, and the way around it.
+    """The wrong ops of a placement, and a placement without the fault.
 
     Attributes
     ----------
     kind
-        ``"none"``: the outputs are right. ``"rounding"``: they are off by what the executed
-        precision does to this model. ``"op"``: some ops are wrong by themselves.
-        ``"combination"``: some ops are wrong only together, because the plugin fuses them; with
-        empty ``sets``, the outputs are wrong and no op is known to be to blame. ``"not known"``:
-        the search ended before it could tell whether anything is wrong.
+        ``"none"``: the outputs are right. ``"rounding"``: the executed precision explains their
+        error. ``"op"``: some ops are wrong by themselves. ``"combination"``: some ops are wrong
+        only together, because the plugin fuses them; with empty ``sets``, the outputs are wrong
+        and the ops to blame are not known. ``"not known"``: the search ended before it could
+        tell whether anything is wrong.
     verdict
-        In sentences.
+        The result in sentences.
     sets
-        The ops that are wrong, each set by itself.
+        The sets of ops that are wrong.
     op_errors
-        One for each op. Those on the trusted device in f32 were not run by themselves.
+        One for each op. Ops on the trusted device in f32 were not run by themselves.
     given
         The placement in question.
     placement
-        The cheapest placement without the fault that was found, in the end all ops on the trusted
-        device; ``proven`` and ``after`` say whether it helps. The given one where nothing
-        is known to be wrong.
+        The cheapest placement found without the fault, as a last resort all ops on the trusted
+        device; ``proven`` and ``after`` say whether it helps. The given one if nothing is known
+        to be wrong.
     proven
-        Whether ``placement`` was run and its outputs were right: all that are not random.
+        Whether ``placement`` was run and its outputs, except random ones, were right.
     before, after
         The largest relative error of an output, as placed and as mended; NaN if not compared.
     precisions
@@ -152,14 +161,13 @@ class Wrong(Displayed):
     trusted
         The device whose f32 is the reference.
     complete
-        Whether the search came to its end; otherwise ``sets`` holds those that it had found when
-        the budget ended.
+        Whether the search finished; otherwise ``sets`` holds those found until then.
     interrupted
         Whether Ctrl-C ended it.
     notes
-        Ops that could not be tested, and why, and other remarks.
+        Ops that could not be tested, with the reason, and other remarks.
     n_compiles
-        How many models were compiled, on any device.
+        The number of compiled models, on any device.
     """
 
     kind: Kind
@@ -184,7 +192,7 @@ class Wrong(Displayed):
 
     @property
     def affinity(self) -> Affinity:
-        """That of ``placement``: without the fault, if that is ``proven``."""
+        """The affinity of ``placement``: without the fault, if that is ``proven``."""
         return self.placement.affinity
 
     @property
@@ -195,58 +203,44 @@ class Wrong(Displayed):
 
     @cached_property
     def culprits(self) -> pd.DataFrame:
-        """One row an op that is wrong.
+        """One row for each wrong op.
 
         ``set`` (from 1), ``op``, ``op_type``, ``device``, ``isolated_error``,
-        ``accumulated_error``; ``set_error`` is that of the whole set with the reference's inputs,
-        ``output_error`` the error that this causes in the model's outputs.
+        ``accumulated_error``; ``set_error`` is the error of the whole set with the reference's
+        inputs, ``output_error`` the error that it causes in the model's outputs.
         """
         import pandas as pd
 
-        known = {error.op: error for error in self.op_errors}
+        known = {error.op: astuple(error)[:5] for error in self.op_errors}
         rows = [
-            (
-                index,
-                op,
-                known[op].op_type,
-                found.device,
-                known[op].isolated,
-                known[op].accumulated,
-                found.error,
-                found.damage,
-            )
-            for index, found in enumerate(self.sets, start=1)
+            (number, *known[op], found.error, found.damage)
+            for number, found in enumerate(self.sets, start=1)
             for op in found.ops
         ]
-        columns = ["set", "op", "op_type", "device", "isolated_error", "accumulated_error"]
-        return pd.DataFrame(rows, columns=[*columns, "set_error", "output_error"])
+        columns = ["set", *_ERROR_COLUMNS[:5], "set_error", "output_error"]
+        return pd.DataFrame(rows, columns=columns)
 
     @cached_property
     def errors(self) -> pd.DataFrame:
-        """One row an op in topological order, with its isolated and accumulated error.
+        """One row for each op in topological order, with its isolated and accumulated error.
 
-        Ops on the trusted device in f32 were not run by themselves. ``rounding_error`` is what
-        rounding could add up to there, at most; ``jumps`` is true where the accumulated error
-        gets beyond that, and where a wrong set adds to it.
+        Ops on the trusted device in f32 were not run by themselves. ``rounding_error`` bounds
+        the accumulated error that rounding alone can cause; ``jumps`` is true where the
+        accumulated error first exceeds it, and where a wrong set adds to it.
         """
         import pandas as pd
 
-        columns = ["op", "op_type", "device", "isolated_error", "accumulated_error"]
-        rows = [
-            (e.op, e.op_type, e.device, e.isolated, e.accumulated, e.rounding, e.jumps)
-            for e in self.op_errors
-        ]
-        return pd.DataFrame(rows, columns=[*columns, "rounding_error", "jumps"])
+        return pd.DataFrame([astuple(error) for error in self.op_errors], columns=_ERROR_COLUMNS)
 
     def export(self, directory: str | os.PathLike[str]) -> None:
-        """Write the files to report the fault with, and to go around it.
+        """Write files that report the fault and files that work around it.
 
         ``wrong.json`` is for :func:`hetero_lab.read_wrong`, ``given.json`` the affinity in
         question, ``affinity.json`` the mended one, ``devices.json`` the same as a flat mapping
-        from op to device, ``errors.csv`` and ``culprits.csv`` the tables. A directory for each
-        set of wrong ops has them as a model of their own, with the inputs that reach them and
-        ``show_fault.py``, which needs openvino and numpy only. An earlier export in the directory
-        is replaced.
+        from op to device; ``errors.csv`` and ``culprits.csv`` are the tables. A directory for
+        each set of wrong ops has a model of these ops alone, their inputs, and
+        ``show_fault.py``, which needs only openvino and numpy. An earlier export in the
+        directory is replaced.
 
         Raises
         ------
@@ -263,10 +257,8 @@ class Wrong(Displayed):
         lines = [self.verdict]
         for found in self.sets:
             how = f"relative error {found.error:.2g}, of the outputs {found.damage:.2g}"
-            least = doubt(found.minimal, found.untried)
-            lines.append(
-                f"  {found.device}: {names_at_hand(found.ops)} ({found.refusal or how}){least}"
-            )
+            names = names_at_hand(found.ops)
+            lines.append(f"  {found.device}: {names} ({found.refusal or how}){doubt(found)}")
         if self.fix:
             lines.append(f"fix(ops={self.fix!r})")
         return "\n".join([*lines, *self.notes])
@@ -303,93 +295,27 @@ def read_wrong(directory: str | os.PathLike[str]) -> Wrong:
     try:
         for part in (data, *data["sets"], *data["op_errors"]):
             part.update({k: float(v) for k, v in part.items() if k in _NUMBERS and v in _ENDLESS})
-        stored = msgspec.convert(data, _StoredWrong)
-        known = msgspec.structs.asdict(stored)
-        result = Wrong(
-            **{
-                **known,
-                "given": _placement(given, stored.given),
-                "placement": _placement(mended, stored.placement),
-                "sets": tuple(
-                    _read_set(target / f"fault_{number}", found)
-                    for number, found in enumerate(stored.sets, start=1)
-                ),
-            }
-        )
+        data["given"]["affinity"], data["mended"]["affinity"] = given, mended
+        for number, found in enumerate(data["sets"], start=1):
+            found["model"], found["inputs"] = _read_piece(target / f"fault_{number}")
+        data["kind"], data["placement"] = data["found"], data["mended"]
+        result = msgspec.convert(data, Wrong)
         # A result that cannot be shown counts as broken: better here than in a notebook.
         _ = result.errors, result.fix, str(result), result._repr_html_()
         return result
+    except HeteroLabError:
+        raise
     except Exception as error:
-        if isinstance(error, HeteroLabError):
-            raise
         raise StoredFileError(
             f"{shorten(os.fspath(target))} does not hold a whole result of find_wrong: "
             f"{type(error).__name__}: {error}"
         ) from error
 
 
-def _read_set(place: Path, stored: _StoredSet) -> WrongSet:
+def _read_piece(place: Path) -> tuple[ov.Model, list[np.ndarray]]:
     model = shared_core().read_model(place / "model.xml")
     with np.load(place / "inputs.npz") as arrays:
-        inputs = tuple(arrays[f"in{index}"] for index in range(len(model.inputs)))
-    return WrongSet(model=model, inputs=inputs, **msgspec.structs.asdict(stored))
-
-
-def _placement(affinity: Affinity, stored: _StoredPlacement) -> Placement:
-    return Placement(affinity=affinity, **msgspec.structs.asdict(stored))
-
-
-class _StoredSet(msgspec.Struct, frozen=True, kw_only=True):
-    device: str
-    ops: tuple[str, ...]
-    error: float
-    damage: float
-    minimal: bool
-    makers: tuple[str, ...]
-    # Earlier versions stored neither of these.
-    untried: tuple[str, ...] = ()
-    refusal: str = ""
-
-
-class _StoredPlacement(msgspec.Struct, frozen=True, kw_only=True):
-    label: str
-    device_properties: dict[str, dict[str, Any]]
-    direct: bool
-
-
-class _StoredWrong(
-    msgspec.Struct, frozen=True, kw_only=True, rename={"kind": "found", "placement": "mended"}
-):
-    """``wrong.json``: the fields of a Wrong, except those that have files of their own."""
-
-    kind: Kind
-    verdict: str
-    proven: bool
-    complete: bool
-    interrupted: bool
-    n_compiles: int
-    elapsed_s: float
-    trusted: str
-    before: float
-    after: float
-    given: _StoredPlacement
-    placement: _StoredPlacement
-    device_properties: dict[str, dict[str, Any]]
-    precisions: dict[str, str]
-    plugins: dict[str, tuple[str, str]]
-    notes: tuple[str, ...]
-    sets: tuple[_StoredSet, ...]
-    op_errors: tuple[OpError, ...]
-    environment: Environment
-
-
-# JSON knows neither infinity nor NaN: they are text in these fields.
-_NUMBERS = frozenset({"before", "after", "error", "damage", "isolated", "accumulated", "rounding"})
-_ENDLESS = ("inf", "-inf", "nan")
-FILE_NAME, MENDED, GIVEN = "wrong.json", "affinity.json", "given.json"
-_FAULT_FILES = (
-    "model.xml", "model.bin", "inputs.npz", "README.md", "show_fault.py", "fault.json",
-)  # fmt: skip
+        return model, [arrays[f"in{index}"] for index in range(len(model.inputs))]
 
 
 def write_wrong(wrong: Wrong, directory: str | os.PathLike[str]) -> None:
@@ -422,8 +348,12 @@ def _remove_faults(target: Path, after: int) -> None:
 
 
 def _to_json(wrong: Wrong) -> dict[str, Any]:
-    stored = msgspec.convert(wrong, _StoredWrong, from_attributes=True)
-    data = msgspec.to_builtins(stored)
+    """Return the fields of a result, except those that have files of their own."""
+    data = msgspec.to_builtins(wrong, enc_hook=lambda _: None)
+    data["found"], data["mended"] = data.pop("kind"), data.pop("placement")
+    for part in (data["given"], data["mended"], *data["sets"]):
+        for name in ("affinity", "model", "inputs"):
+            part.pop(name, None)
     for part in (data, *data["sets"], *data["op_errors"]):
         part.update({k: str(v) for k, v in part.items() if str(v) in _ENDLESS and k in _NUMBERS})
     return {"kind": "wrong", "schema_version": SCHEMA_VERSION, **data}

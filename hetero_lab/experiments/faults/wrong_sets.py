@@ -1,49 +1,42 @@
-"""The search for sets of ops that are wrong by themselves, or only together."""
+"""The search for sets of ops that are wrong by themselves, or only together.
+
+Minimal failing sets are found by bisection (QuickXplain, Junker 2004); all of them by a tree of
+hitting sets (Reiter 1987).
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 
 from hetero_lab.errors import CompileError, names_at_hand
 from hetero_lab.experiments.faults.expected import Expected, SetResult
-from hetero_lab.experiments.faults.minimal_set import hitting_sets, minimal_set
+from hetero_lab.experiments.faults.wrong import WrongSet
 from hetero_lab.placement.partition import partition_of
 from hetero_lab.placement.placement import Placement
-from hetero_lab.runtime.pieces import TensorKey
+from hetero_lab.runtime.pieces import TensorKey, cut_pieces
 
 _WINDOW = 16  # ops
 _MOST_OVERLAPS = 64  # runs that look for sets that share ops with known ones
 
 
-@dataclass(frozen=True)
-class WrongOps:
-    """Ops that are wrong together, on a device.
-
-    ``untried`` are those without which the others could not be run.
-    """
-
-    device: str
-    ops: tuple[str, ...]
-    trial: SetResult
-    minimal: bool
-    untried: tuple[str, ...] = ()
+T = TypeVar("T")
 
 
 class WrongSetSearch:
-    """The sets of ops that were run by themselves, and those of them that are wrong.
+    """Runs sets of ops by themselves and keeps those that are wrong.
 
     Attributes
     ----------
     found
-        The wrong ones.
+        The wrong sets.
     isolated
         Leader → the result of running it by itself, with the ops that move with it.
     subgraphs
-        The wrong ones: device, and leaders without those that are wrong by themselves.
+        Wrong subgraphs: device, and leaders except those that are wrong by themselves.
     """
 
     def __init__(self, expected: Expected):
@@ -51,11 +44,11 @@ class WrongSetSearch:
         self.members, self.given = expected.members, expected.given
         self.trials: dict[tuple[str, frozenset[str]], SetResult] = {}
         self.isolated: dict[str, SetResult] = {}
-        self.found: list[WrongOps] = []
+        self.found: list[WrongSet] = []
         self.subgraphs: list[tuple[str, list[str]]] = []
 
     def take_whole(self, outputs: Sequence[np.ndarray]) -> None:
-        """Take the outputs of the given placement for a run of its ops, if it is one subgraph."""
+        """Reuse the outputs of the given placement if it runs all ops as one subgraph."""
         expected, everything = self.expected, frozenset(self.expected.suspects)
         whole = partition_of(self.runs.given).n_subgraphs == 1
         if whole and not expected.refused and everything == expected.placeable:
@@ -63,19 +56,23 @@ class WrongSetSearch:
             (device,) = self.given.affinity.devices
             self.trials[device, everything] = expected.judged(everything, made)
 
+    def _with_members(self, leaders: Iterable[str]) -> frozenset[str]:
+        return frozenset(member for leader in leaders for member in self.members[leader])
+
     def trial(self, device: str, leaders: Iterable[str]) -> SetResult:
-        ops = frozenset(member for leader in leaders for member in self.members[leader])
+        """Return the result of running some ops by themselves; they are run once."""
+        ops = self._with_members(leaders)
         if (device, ops) not in self.trials:
             self._run(device, [ops])
         return self.trials[device, ops]
 
     def _run(self, device: str, sets: Sequence[frozenset[str]]) -> list[SetResult]:
-        """Run disjoint sets in one compile; in several where the device refuses them together."""
+        """Run disjoint sets in one compile, or in several if the device refuses them together."""
         self.expected.check_budget()
         try:
             made = self.runs.pieces(device, sets, self.expected.transparent.values)
         except CompileError as error:
-            self.expected.check_budget()  # it may only have been too slow for it
+            self.expected.check_budget()  # the device may only have been too slow
             if len(sets) > 1:
                 half = len(sets) // 2
                 return [*self._run(device, sets[:half]), *self._run(device, sets[half:])]
@@ -99,33 +96,58 @@ class WrongSetSearch:
 
     def unrun(self) -> set[str]:
         """Return the suspects that were not run by themselves."""
-        ran = {leader for leader, trial in self.isolated.items() if not trial.refusal}
-        return set(self.expected.suspects) - {op for leader in ran for op in self.members[leader]}
+        ran = [leader for leader, trial in self.isolated.items() if not trial.refusal]
+        return set(self.expected.suspects) - self._with_members(ran)
 
     def could_all_run(self) -> bool:
         untested = any(trial.refusal and not trial.wrong for trial in self.trials.values())
         return not untested and not self.unrun()
 
-    def _keep(self, found: WrongOps) -> None:
-        known = {(each.device, each.ops) for each in self.found}
-        if (found.device, found.ops) not in known:
-            self.found.append(found)
+    def _keep(
+        self,
+        device: str,
+        ops: Iterable[str],
+        trial: SetResult,
+        *,
+        minimal: bool,
+        untried: Collection[str] = (),
+    ) -> None:
+        """Keep a wrong set, cut out of the model, unless it is known."""
+        names = self.expected.ordered(ops)
+        if any((device, names) == (found.device, found.ops) for found in self.found):
+            return
+        values = self.expected.values
+        piece = cut_pieces(self.runs.bound, [names], values)
+        self.found.append(
+            WrongSet(
+                device=device,
+                ops=names,
+                error=trial.error,
+                damage=trial.damage,
+                minimal=minimal,
+                model=piece.model,
+                inputs=tuple(values[key] for key in piece.inputs),
+                makers=tuple(op for _, (op, _) in piece.outputs),
+                untried=self.expected.ordered(untried),
+                refusal=trial.refusal,
+            )
+        )
 
     def keep_unshrunk(self) -> None:
-        """Keep the smallest wrong sets that share no op with those that are known already.
+        """Keep the smallest wrong sets that share no op with those found before.
 
-        Only ops that were run one by one before count: that the whole is wrong is not news.
+        Only ops that were run one by one before count: a wrong whole tells nothing new.
         """
         taken = {op for found in self.found for op in found.ops}
-        alone = {op for leader in self.isolated for op in self.members[leader]}
+        alone = self._with_members(self.isolated)
         for (device, ops), trial in sorted(self.trials.items(), key=lambda known: len(known[0][1])):
             single = sum(op in self.members for op in ops) == 1
             if trial.wrong and (single or ops <= alone) and taken.isdisjoint(ops):
-                self._keep(WrongOps(device, self.expected.ordered(ops), trial, minimal=single))
+                self._keep(device, ops, trial, minimal=single)
                 taken |= ops
 
     def find_in(self, placement: Placement) -> None:
-        """Keep the sets of ops that are wrong in a placement, as far as they are not known."""
+        """Find the sets of ops that are wrong in a placement."""
         suspects = self.expected.kept_in(placement, self.expected.suspects)
         roots: dict[str, list[frozenset[str]]] = {}
         for subgraph in partition_of(self.runs.bind(placement)).subgraphs:
@@ -133,10 +155,9 @@ class WrongSetSearch:
             if ops:
                 roots.setdefault(subgraph.device, []).append(ops)
         self._run_isolated(suspects)
-        alone: set[str] = set()
-        for leader, trial in self.isolated.items():
-            if trial.wrong and leader in suspects:
-                alone.update(self.members[leader])
+        alone = self._with_members(
+            leader for leader, trial in self.isolated.items() if trial.wrong and leader in suspects
+        )
         for device, sets in roots.items():
             rests = [ops - alone for ops in sets]
             asked = [ops for ops in rests if ops and (device, ops) not in self.trials]
@@ -157,7 +178,7 @@ class WrongSetSearch:
             self.isolated.update(zip(leaders, trials, strict=True))
             for ops, trial in zip(sets, trials, strict=True):
                 if trial.wrong:
-                    self._keep(WrongOps(device, self.expected.ordered(ops), trial, minimal=True))
+                    self._keep(device, ops, trial, minimal=True)
 
     def _find_combinations(self, device: str, ops: frozenset[str]) -> None:
         """Keep minimal sets of a subgraph's ops that are wrong together."""
@@ -170,18 +191,15 @@ class WrongSetSearch:
         for part in [*self._wrong_windows(device, leaders), leaders]:
             left = [leader for leader in part if leader not in taken]
             while left and self.trial(device, left).wrong:
-                chosen = minimal_set(
-                    left, lambda some: self.trial(device, some).wrong, self._nearest
-                )
-                self._keep(self._shrunk(device, chosen))
+                chosen = self._shrink(device, left)
                 taken.update(chosen)
                 left = [leader for leader in left if leader not in chosen]
 
     def find_overlapping(self, device: str, leaders: list[str]) -> None:
-        """Keep further minimal sets, which share ops with those that are known.
+        """Keep further minimal sets, which share ops with known ones.
 
-        Reiter's tree of hitting sets (1987): a set that was missed is wrong without at least one
-        op of each known set, so all ways to leave out one op of each are run.
+        A set that was missed stays wrong when at least one op of each known set is left out, so
+        all ways to leave out one op of each are run.
         """
         known = [
             frozenset(op for op in found.ops if op in self.members)
@@ -200,51 +218,44 @@ class WrongSetSearch:
             if not left or not self.trial(device, left).wrong:
                 broken.append(out)
                 continue
-            chosen = minimal_set(left, lambda some: self.trial(device, some).wrong, self._nearest)
-            self._keep(self._shrunk(device, chosen))
-            known.append(frozenset(chosen))
+            known.append(frozenset(self._shrink(device, left)))
 
-    def _shrunk(self, device: str, chosen: Sequence[str]) -> WrongOps:
-        """Return a set that was shrunk, with the ops without which the rest could not be run."""
+    def _shrink(self, device: str, leaders: Sequence[str]) -> list[str]:
+        """Keep a minimal set of wrong ops, with those without which the rest cannot be run."""
+        chosen = minimal_set(leaders, lambda some: self.trial(device, some).wrong, self._nearest)
         rests = {
             leader: self.trial(device, [each for each in chosen if each != leader])
             for leader in chosen
             if len(chosen) > 1
         }
-        untried = [
-            member
-            for leader, rest in rests.items()
-            if rest.refusal and not rest.wrong
-            for member in self.members[leader]
-        ]
-        return WrongOps(
+        untried = [leader for leader, rest in rests.items() if rest.refusal and not rest.wrong]
+        self._keep(
             device,
-            self.expected.ordered(member for leader in chosen for member in self.members[leader]),
+            self._with_members(chosen),
             self.trial(device, chosen),
             minimal=not untried and not any(rest.wrong for rest in rests.values()),
-            untried=self.expected.ordered(untried),
+            untried=self._with_members(untried),
         )
+        return chosen
 
     def _wrong_windows(self, device: str, leaders: list[str]) -> list[list[str]]:
         """Return overlapping stretches of the model that are wrong, run side by side.
 
         A device fuses ops that are close together, so this mostly replaces a bisection of the
-        whole model; it also sees errors that are small beside the rounding of the whole model.
+        whole model. It also shows errors that are small beside the whole model's rounding.
         """
-        wrong = []
+        wrong: list[list[str]] = []
         for offset in (0, _WINDOW // 2):
             starts = [0, *range(offset or _WINDOW, len(leaders), _WINDOW), len(leaders)]
             windows = [leaders[a:b] for a, b in itertools.pairwise(starts)]
             if len(windows) == 1:
                 break
-            sets = [frozenset(m for leader in w for m in self.members[leader]) for w in windows]
-            for window, trial in zip(windows, self._run(device, sets), strict=True):
-                if trial.wrong:
-                    wrong.append(window)
+            trials = self._run(device, list(map(self._with_members, windows)))
+            wrong += [window for window, trial in zip(windows, trials, strict=True) if trial.wrong]
         return wrong
 
     def _nearest(self, leader: str, others: Sequence[str]) -> list[str]:
-        """Sort ops by their distance in the graph; among equals, the later ones first."""
+        """Sort ops by their distance in the graph; of equally distant ones, later ones first."""
         start = self.graph.index_of[leader]
         steps, queue = {start: 0}, [start]
         for index in queue:
@@ -257,3 +268,99 @@ class WrongSetSearch:
         where = self.graph.index_of
         far = len(self.graph)
         return sorted(others, key=lambda op: (steps.get(where[op], far), -where[op]))
+
+
+def minimal_set(
+    items: Sequence[T],
+    fails: Callable[[Sequence[T]], bool],
+    near: Callable[[T, Sequence[T]], Sequence[T]] | None = None,
+) -> list[T]:
+    """Shrink a failing list until no item of it can be left out.
+
+    Bisecting for the shortest list that fails yields each necessary item, as in QuickXplain
+    (Junker 2004), so that k items of n take about k log₂ n tests. A test of each item then shows
+    that none can be left out, which is the guarantee of delta debugging (Zeller and Hildebrandt
+    2002).
+
+    Parameters
+    ----------
+    items
+        A list that fails.
+    fails
+        Whether a part of the list, in its order, fails. It is not asked about the empty list.
+    near
+        Sorts items by how likely they are to fail together with a given one, the likeliest
+        first. By default, the closest ones before it in the list come first.
+    """
+    order = {item: place for place, item in enumerate(items)}
+    smallest = list(items)
+
+    def fails_together(chosen: Sequence[T]) -> bool:
+        nonlocal smallest
+        failed = fails(sorted(chosen, key=order.__getitem__))
+        if failed and len(chosen) < len(smallest):
+            smallest = list(chosen)
+        return failed
+
+    def shortest(needed: list[T], pool: list[T], passes: int, fails_at: int) -> int:
+        while fails_at - passes > 1:
+            middle = (passes + fails_at) // 2
+            if fails_together([*needed, *pool[:middle]]):
+                fails_at = middle
+            else:
+                passes = middle
+        return fails_at
+
+    pool = list(items)
+    last = shortest([], pool, 0, len(pool)) - 1
+    needed, pool = [pool[last]], pool[:last]
+    pool = pool[::-1] if near is None else list(near(needed[0], pool))
+    while pool and not fails_together(needed):
+        # Items that fail together are mostly close to each other, so the stretch is doubled.
+        passes, fails_at = 0, 1
+        while fails_at < len(pool) and not fails_together([*needed, *pool[:fails_at]]):
+            passes, fails_at = fails_at, 2 * fails_at
+        last = shortest(needed, pool, passes, min(fails_at, len(pool))) - 1
+        needed.append(pool[last])
+        pool = pool[:last]
+    # More items can mend a failure, so items that were needed beside others may not fail alone.
+    needed = smallest
+    at = 0
+    while at < len(needed) > 1:
+        rest = [*needed[:at], *needed[at + 1 :]]
+        # With fewer items left, one that was needed so far may no longer be.
+        needed, at = (rest, 0) if fails_together(rest) else (needed, at + 1)
+    return sorted(needed, key=order.__getitem__)
+
+
+def hitting_sets(
+    known: Sequence[frozenset[T]],
+    enough: Sequence[frozenset[T]],
+    check: Callable[[], None] = lambda: None,
+) -> Iterator[frozenset[T]]:
+    """Walk through sets that hold an item of each known set, as in Reiter's tree (1987).
+
+    The walk is depth-first, because there may be far too many sets to list.
+
+    Parameters
+    ----------
+    known
+        Sets to hit. It may grow during the walk.
+    enough
+        Hitting sets whose supersets are skipped. After each yielded set, the caller either adds
+        it here, or adds to ``known`` a set that it does not hit.
+    check
+        Called at each step; an exception that it raises ends the walk.
+    """
+    stack = [frozenset[T]()]
+    while stack:
+        check()
+        out = stack.pop()
+        if any(other <= out for other in enough):
+            continue
+        missed = next((items for items in known if items.isdisjoint(out)), None)
+        if missed is None:
+            yield out
+            stack.append(out)  # it is in enough now, or misses a new set
+        else:
+            stack += [child for item in missed if (child := out | {item}) not in stack]

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import openvino as ov
-
 from hetero_lab.backend.bound import bind
 from hetero_lab.backend.core import environment_of_a_child
 from hetero_lab.backend.emulation import emulated_devices, plugin_of
@@ -33,6 +31,7 @@ from hetero_lab.runtime.compiled import labelled_clone
 from hetero_lab.tables import scratch_directory, write_json
 
 if TYPE_CHECKING:
+    import openvino as ov
     import pandas as pd
 
 _MODEL = "model"
