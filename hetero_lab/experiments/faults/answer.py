@@ -9,7 +9,7 @@ import numpy as np
 from hetero_lab.backend.emulation import emulated_devices, plugin_of
 from hetero_lab.errors import HeteroLabError, names_at_hand
 from hetero_lab.experiments.faults.expected import SHARE, BudgetOverError, Expected, relative_to
-from hetero_lab.experiments.faults.ways_around import Way, WaysAround, n_moved
+from hetero_lab.experiments.faults.ways_around import Way, WaysAround
 from hetero_lab.experiments.faults.wrong import Kind, OpError, Wrong, WrongSet, doubt
 from hetero_lab.experiments.faults.wrong_sets import WrongSetSearch
 from hetero_lab.experiments.measure.environment import current_environment
@@ -65,16 +65,15 @@ def _op_errors(sets: WrongSetSearch, *, interrupted: bool) -> tuple[tuple[OpErro
     """
     expected = sets.expected
     arrived, rounding = dict[TensorKey, np.ndarray](), dict[TensorKey, Rounding]()
-    with UntilInterrupted() as measuring:
-        if expected.values and not (expected.refused or interrupted):
-            arrived = _arrived(sets)
-    if measuring.interrupted:
-        expected.notes.append("Ctrl-C came before the accumulated errors were measured.")
-    interrupted = interrupted or measuring.interrupted
-    with UntilInterrupted() as estimating:
+    measured = bool(expected.refused)
+    with UntilInterrupted() as until:
         if expected.values and not interrupted:
+            arrived = {} if measured else _arrived(sets)
+            measured = True
             rounding = _rounding(expected)
-    return _joined(sets, arrived, rounding), interrupted or estimating.interrupted
+    if until.interrupted and not measured:
+        expected.notes.append("Ctrl-C came before the accumulated errors were measured.")
+    return _joined(sets, arrived, rounding), interrupted or until.interrupted
 
 
 def _joined(
@@ -143,19 +142,17 @@ def _arrived(sets: WrongSetSearch) -> dict[TensorKey, np.ndarray]:
         for op, port in wanted
         if graph.ops[graph.index_of[op]].outputs[port].shape is not None
     ]
-    try:
-        expected.check_budget()
+    note = ""
+    for shown in (wanted, static) if len(static) < len(wanted) else (wanted,):
         try:
-            return expected.runs.placed(expected.given, wanted)[1]
-        except HeteroLabError:
-            if len(static) == len(wanted):
-                raise
-        expected.check_budget()
-        return expected.runs.placed(expected.given, static)[1]
-    except BudgetOverError:
-        expected.notes.append("The budget ended before the accumulated errors were measured.")
-    except HeteroLabError as error:
-        expected.notes.append(f"The accumulated errors could not be measured: {error}")
+            expected.check_budget()
+            return expected.runs.placed(expected.given, shown)[1]
+        except BudgetOverError:
+            note = "The budget ended before the accumulated errors were measured."
+            break
+        except HeteroLabError as error:
+            note = f"The accumulated errors could not be measured: {error}"
+    expected.notes.append(note)
     return {}
 
 
@@ -247,8 +244,8 @@ def _tested(sets: WrongSetSearch, complete: bool) -> str:
 def _mended(way: Way, around: WaysAround) -> list[str]:
     """Say which ops move in the way around, and whether its outputs are right."""
     expected = around.expected
-    trusted, given = expected.runs.trusted, expected.given.affinity
-    moved = n_moved(way.placement.affinity, given)
+    trusted = expected.runs.trusted
+    moved = around.n_moved(way.placement.affinity)
     outputs = f"With {_ops(moved)} moved to {trusted}, the outputs"
     if not moved:  # only its precision has changed
         outputs = f"With {trusted} in f32, the outputs"
@@ -261,7 +258,7 @@ def _mended(way: Way, around: WaysAround) -> list[str]:
         still = f"the outputs are still off by {whole.after:.2g}"
         if np.isnan(whole.after):
             still = "the placement does not run"
-        n = n_moved(whole.placement.affinity, given)
+        n = around.n_moved(whole.placement.affinity)
         sentences = [f"With {_ops(n)} moved to {trusted}, {still}."]
     if len(way.placement.affinity.devices) == 1:
         outputs = f"With all ops on {trusted}, the outputs"

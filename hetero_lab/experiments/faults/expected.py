@@ -1,4 +1,4 @@
-"""The reference of a search for faults, and how other numbers are judged by it."""
+"""The reference of a search for faults, and the comparison of other numbers with it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from hetero_lab.errors import CompileError, MeasurementError, names_at_hand
 from hetero_lab.experiments.faults.placed_runs import PlacedRuns
+from hetero_lab.model.opgraph import Op
 from hetero_lab.placement.placement import Placement
 from hetero_lab.progress import Progress
 from hetero_lab.runtime.pieces import TensorKey
@@ -18,13 +19,13 @@ from hetero_lab.runtime.reference import (
     quantised_ops,
     reference_outputs,
 )
-from hetero_lab.runtime.rounding import Rounding, distance, size
+from hetero_lab.runtime.rounding import distance, size
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.runtime.transparent import TransparentModel
 
-# The share of the tolerance from which on a set's effect on the outputs counts as its fault.
+# A set is at fault if its effect on the outputs exceeds this share of the tolerance.
 SHARE = 0.3
-_UNSEEN = 1e-7  # below f32's own rounding nothing has to be looked at
+_UNSEEN = 1e-7  # errors below the rounding of f32 are ignored
 _RANDOM_TYPES = frozenset({"RandomUniform", "Multinomial", "RandomPoisson"})
 
 
@@ -36,8 +37,8 @@ class BudgetOverError(Exception):
 class SetResult:
     """The result of running a set of ops with the reference's inputs.
 
-    ``error`` is the largest relative error of a tensor that it makes, ``damage`` that of the
-    model's outputs if nothing else were wrong. ``wrong`` if both are more than rounding.
+    ``error`` is the largest relative error of a tensor that the set makes; ``damage`` is that of
+    the model's outputs if nothing else were wrong. It is ``wrong`` if rounding explains neither.
     ``refusal`` is the device's message if it did not run the set.
     """
 
@@ -53,21 +54,21 @@ class Expected:
     Attributes
     ----------
     suspects
-        Op → the precision that it is executed in; ops that cannot be judged leave it.
+        Op → the precision that executes it; without ops that cannot be judged.
     executed
-        The same with those that left.
+        The same, with ops that cannot be judged.
     members
-        Leader → the ops that move with it, as those of a stateful path do.
+        Leader → the ops that move with it, for instance those of a stateful path.
     changing, random
-        Ops that make other numbers in each run, and those where that begins.
+        Ops whose numbers change from run to run, and those where that begins.
     refused
         The runtime's message against the given placement.
     before
-        How far its outputs are off; NaN until they are compared.
+        The largest relative error of its outputs; NaN until they are compared.
     right, proven
-        Whether rounding explains them, once that is known, and nothing else could.
+        Whether rounding explains the error, once known; and whether all outputs can be judged.
     values
-        Every tensor of the reference, once it is looked into.
+        Every tensor of the reference, after :meth:`look_inside`.
     """
 
     def __init__(self, runs: PlacedRuns, watch: Stopwatch, tolerance: float | None, bar: Progress):
@@ -78,10 +79,7 @@ class Expected:
         for node in self.given.affinity.nodes:
             if node.name in self.placeable:
                 self.members.setdefault(node.leader, []).append(node.name)
-        self.output_keys: list[TensorKey] = [
-            (self.graph.ops[producer].name, port)
-            for producer, port in (self.graph.ops[i].inputs[0] for i in self.graph.results)
-        ]
+        self.output_keys = [self._inputs_of(self.graph.ops[i])[0] for i in self.graph.results]
         self.notes: list[str] = []
         self.precisions: dict[str, str] = {}
         self.suspects: dict[str, str] = {}
@@ -95,11 +93,11 @@ class Expected:
         self.proven = False
         self.values: Mapping[TensorKey, np.ndarray] = {}
         self.reference: list[np.ndarray] = []
-        self.trusted_outputs: list[np.ndarray] = []  # as the device makes them when it fuses ops
+        self.trusted_outputs: list[np.ndarray] = []  # from a compile that may fuse ops
         self._transparent: TransparentModel | None = None
 
     def run_given(self) -> list[np.ndarray]:
-        """Run the given placement; return no outputs where the runtime refuses it."""
+        """Run the given placement; return no outputs if the runtime refuses it."""
         self.bar.note(f"{self.runs.n_compiles} compiles")
         try:
             return self.runs.placed(self.given)[0]
@@ -146,17 +144,17 @@ class Expected:
         self._check_reference()
         if not self.refused:
             self.before = self.error(outputs)
-        self.right = not self.refused and not self.is_wrong(outputs, self.given)
-        self.proven = self.right and not self.random and self.is_right(outputs, self.given)
+            self.right, all_judged = self.explained(outputs, self.given)
+            self.proven = self.right and all_judged and not self.random
 
     @property
     def transparent(self) -> TransparentModel:
-        """The reference with every tensor in sight."""
+        """The reference with every tensor visible."""
         assert self._transparent is not None
         return self._transparent
 
     def _look_through(self, fixed: Mapping[TensorKey, np.ndarray]) -> None:
-        """Get every tensor of the reference; some of them are given."""
+        """Get every tensor of the reference, with some of them fixed."""
         self._transparent = self.runs.transparent(fixed)
         self.transparent.before_run = self.check_budget
         self.values = self.transparent.values
@@ -171,17 +169,17 @@ class Expected:
 
     @property
     def narrow(self) -> str:
-        """The precisions that the suspects are executed in."""
+        """The precisions that execute the suspects."""
         return ", ".join(sorted(set(self.suspects.values())))
 
     def _thresholds(self) -> dict[TensorKey, float]:
-        """Return the relative error from which on an output is not taken for rounding at sight."""
+        """Return the relative error of each output above which it needs an explanation."""
         if self.tolerance is not None:
             return dict.fromkeys(self.output_keys, self.tolerance)
-        coarsest: dict[str, float] = {}  # of all that an op depends on
+        coarsest: dict[str, float] = {}  # of an op and all that it depends on
         for op in self.graph:
             own = TOLERANCE[self.executed.get(op.name, "f32")]
-            read = (coarsest[self.graph.ops[producer].name] for producer, _ in op.inputs)
+            read = (coarsest[maker] for maker, _ in self._inputs_of(op))
             coarsest[op.name] = max([own, *read])
         return {key: coarsest[key[0]] for key in self.output_keys}
 
@@ -194,50 +192,41 @@ class Expected:
     ) -> list[tuple[TensorKey, np.ndarray, np.ndarray, float]]:
         """Return each output that is not random: itself, its reference, and its error."""
         if not self.reference:
-            return []  # the search ended before it was made
+            return []  # the search ended before the reference was run
         return [
             (key, output, expected, relative_to(distance(output, expected), expected))
             for key, output, expected in zip(self.output_keys, outputs, self.reference, strict=True)
             if key[0] not in self.changing
         ]
 
-    def is_wrong(self, outputs: Sequence[np.ndarray], placement: Placement) -> bool:
-        """Whether some output is off by more than rounding explains."""
-        return any(
-            known is None or not known.explains(output, expected)
-            for output, expected, known in self._off(outputs, placement)
-        )
+    def explained(self, outputs: Sequence[np.ndarray], placement: Placement) -> tuple[bool, bool]:
+        """Tell whether rounding explains all errors, and whether every output can be judged.
 
-    def is_right(self, outputs: Sequence[np.ndarray], placement: Placement) -> bool:
-        """Whether rounding explains all, and no output is lost with a number out of range."""
-        return not any(
-            known is None or known.lost.any() or not known.explains(output, expected)
-            for output, expected, known in self._off(outputs, placement)
-        )
-
-    def _off(
-        self, outputs: Sequence[np.ndarray], placement: Placement
-    ) -> list[tuple[np.ndarray, np.ndarray, Rounding | None]]:
-        """Return the outputs that need an explanation, with the effect of rounding on them."""
+        An output that depends on a number out of range cannot be judged.
+        """
         off = [
             (key, output, expected)
             for key, output, expected, error in self.compared(outputs)
             if error > self.thresholds[key]
         ]
         if not off:
-            return []
+            return True, True
         seen = {key: output for key, output, _ in off if key in self.transparent.values}
         kept = self.kept_in(placement, self.executed)
         rounding = self.transparent.rounding(kept, set(seen), seen)
-        return [(output, expected, rounding.get(key)) for key, output, expected in off]
+        explained = all(
+            key in rounding and rounding[key].explains(output, expected)
+            for key, output, expected in off
+        )
+        return explained, not any(known.lost.any() for known in rounding.values())
 
     def kept_in(self, placement: Placement, ops: Mapping[str, str]) -> dict[str, str]:
-        """Return those of some ops that a placement leaves where they were."""
+        """Return the given ops that a placement leaves on their device."""
         affinity, before = placement.affinity, self.given.affinity
         return {op: p for op, p in ops.items() if affinity[op] == before[op]}
 
     def _check_numbers(self, names: Sequence[str]) -> None:
-        """Say which outputs are not numbers in the reference; raise where none has a number."""
+        """Note outputs with NaN in the reference; raise if no output has a number."""
         nan = [name for name, o in zip(names, self.reference, strict=True) if _has_nan(o)]
         if nan and not any(np.isfinite(o).any() for o in self.reference if o.dtype.kind in "fiub"):
             raise MeasurementError(
@@ -256,19 +245,20 @@ class Expected:
         self.changing |= self._with_all_after(
             key[0] for key, value in values.items() if distance(again[key], value) > 0
         )
-        # Where it begins: these change although all that they read stays the same.
+        # The change begins at ops whose inputs stay the same.
         first = {
             op.name
             for op in self.graph
             if op.name in self.changing
-            and not any(self.graph.ops[producer].name in self.changing for producer, _ in op.inputs)
+            and not any(maker in self.changing for maker, _ in self._inputs_of(op))
         }
         n = sum(key[0] in self.changing for key in self.output_keys)
         of = "its outputs" if n == len(self.output_keys) else f"{n} of its outputs"
         self.random = self._leave_out(
             first,
             f"The model is random by itself ({{}}), so {of} cannot be compared; those ops were "
-            "left out, and all others were run with the numbers that they made in the reference.",
+            "left out, and all others were run with the numbers that these ops made in the "
+            "reference.",
         )
         if first:
             self.check_budget()
@@ -276,13 +266,9 @@ class Expected:
             values = self.transparent.values
         nan = {key for key, value in values.items() if _has_nan(value)}
         self._leave_out(
-            {
-                op.name
-                for op in self.graph
-                if any((self.graph.ops[producer].name, port) in nan for producer, port in op.inputs)
-            },
-            "{} read what is not a number in the reference already, so what they make of it tells "
-            "nothing; they were left out.",
+            {op.name for op in self.graph if not nan.isdisjoint(self._inputs_of(op))},
+            "{} read NaN already in the reference, so their outputs cannot be judged; they were "
+            "left out.",
         )
         unfused = [None if key[0] in self.changing else values.get(key) for key in self.output_keys]
         apart = [
@@ -293,23 +279,26 @@ class Expected:
         if apart:
             self.notes.append(
                 f"{self.runs.trusted} itself computes other numbers for output "
-                f"{', '.join(map(str, apart))} when nothing is fused; those are the reference here."
+                f"{', '.join(map(str, apart))} when no ops are fused; they are the reference here."
             )
             self.reference = [
                 fused if plain is None else plain.astype(fused.dtype)
                 for fused, plain in zip(self.reference, unfused, strict=True)
             ]
 
+    def _inputs_of(self, op: Op) -> list[TensorKey]:
+        return [(self.graph.ops[producer].name, port) for producer, port in op.inputs]
+
     def _with_all_after(self, ops: Iterable[str]) -> frozenset[str]:
-        """Return some ops and all that depend on them."""
+        """Return some ops and all ops that depend on them."""
         after = set(ops)
         for op in self.graph:
-            if any(self.graph.ops[producer].name in after for producer, _ in op.inputs):
+            if any(maker in after for maker, _ in self._inputs_of(op)):
                 after.add(op.name)
         return frozenset(after)
 
     def _leave_out(self, ops: Collection[str], why: str) -> frozenset[str]:
-        """Take ops out of the search, with those that cannot be apart from them, and say so."""
+        """Leave ops and all that move with them out of the search, and note why."""
         leaders = {self.graph.ops[self.graph.leader[self.graph.index_of[op]]].name for op in ops}
         out = frozenset(m for leader in leaders for m in self.members.get(leader, ()))
         if out:
@@ -326,6 +315,7 @@ class Expected:
         return tuple(sorted(ops, key=self.graph.index_of.__getitem__))
 
     def judged(self, ops: frozenset[str], made: Mapping[TensorKey, np.ndarray]) -> SetResult:
+        """Judge the tensors that a set of ops makes from the reference's inputs."""
         values = self.transparent.values
         far = {key: distance(value, values[key]) for key, value in made.items() if key in values}
         error = max((relative_to(d, values[key]) for key, d in far.items()), default=0.0)
@@ -341,9 +331,9 @@ class Expected:
         return SetResult(any(unexplained), error, damage)
 
     def _damages(self, made: Mapping[TensorKey, np.ndarray]) -> dict[TensorKey, float]:
-        """Return the relative error of each output if these tensors were as they are here."""
+        """Return the relative error of each output if these tensors had these values."""
         values, offsets = self.transparent.values, {}
-        # A tensor that cannot be carried on, as one of another shape, counts as bad.
+        # A tensor that cannot be propagated, for instance one of another shape, counts as bad.
         bad = dict.fromkeys(self.output_keys, float("inf"))
         for key, value in made.items():
             if not self.transparent.takes_offset(key) or value.shape != values[key].shape:
@@ -359,16 +349,16 @@ class Expected:
         }
 
     def beyond_precision(self) -> str:
-        """Say where numbers leave the range of the executed precision, if that affects outputs."""
+        """Say where numbers leave the range of the executed precision, if outputs depend on it."""
         rounding = self.transparent.rounding(self.executed, set(self.transparent.values))
-        if not any(key in rounding and rounding[key].lost.any() for key in self.output_keys):
-            return ""
         lost = {key for key, known in rounding.items() if known.lost.any()}
-        first = []
-        for op in self.ordered({op for op, _ in lost}):
-            node = self.graph.ops[self.graph.index_of[op]]
-            if not any((self.graph.ops[i].name, port) in lost for i, port in node.inputs):
-                first.append(op)
+        if lost.isdisjoint(self.output_keys):
+            return ""
+        first = [
+            op
+            for op in self.ordered({op for op, _ in lost})
+            if lost.isdisjoint(self._inputs_of(self.graph.ops[self.graph.index_of[op]]))
+        ]
         beyond = {op for op, _ in self.transparent.beyond_range(self.executed)}
         out = [op for op in first if op in beyond]
         rounded = [op for op in first if op not in beyond]
@@ -378,16 +368,16 @@ class Expected:
             used = ", ".join(sorted({self.executed[op] for op in out if op in self.executed}))
             sentences += f" {names_at_hand(out)} {leave} the range of {used}."
         if rounded:
-            make = "makes" if len(rounded) == 1 else "make"
+            make = "turns" if len(rounded) == 1 else "turn"
             sentences += (
-                f" {names_at_hand(rounded)} {make} infinite or no number of what {self.narrow} "
-                "cannot tell apart."
+                f" {names_at_hand(rounded)} {make} numbers that {self.narrow} cannot tell apart "
+                "into infinity or NaN."
             )
-        return f"{sentences} What depends on it could not be judged."
+        return f"{sentences} Outputs that depend on it could not be judged."
 
 
 def relative_to(far: float, reference: np.ndarray) -> float:
-    """Return a distance as a share of the norm of the reference, where it has one."""
+    """Return a distance relative to the norm of the reference, unless that is zero."""
     norm = size(reference)
     return far / norm if norm else far
 
@@ -401,5 +391,5 @@ def _offset(value: np.ndarray, reference: np.ndarray) -> np.ndarray:
         return value ^ reference
     same = value == reference
     with np.errstate(invalid="ignore", over="ignore"):
-        # Equal infinities have no difference to be carried on.
+        # Equal infinities have no difference to propagate.
         return np.where(same, 0, value - reference).astype(reference.dtype)

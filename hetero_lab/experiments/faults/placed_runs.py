@@ -1,11 +1,10 @@
-"""Runs of a model and of pieces of it as a placement has them, and on a trusted device."""
+"""Runs of a model and of its pieces, on the devices of a placement and on the trusted one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,8 +30,8 @@ if TYPE_CHECKING:
 
 Hook = Callable[["ov.Model", Sequence[tuple[str, frozenset[str]]]], None]
 
-# A device counts as hung once it takes longer than this share of the budget that is left, and than
-# so many times its slowest answer so far; or, without a budget, longer than any compile should.
+# A device counts as hung once it takes longer than this share of the remaining budget and this many
+# times its slowest answer so far; without a budget, once it takes longer than any compile should.
 _SHARE_OF_BUDGET = 0.25
 _TIMES_SLOWER = 4.0
 _TIMEOUT_S = 300.0
@@ -55,15 +54,15 @@ class PlacedRuns:
         Whether the placement's devices work in a process of their own, so that the search
         survives their crash.
     worker_command
-        How that process is started.
+        The command that starts that process.
     before_compile
-        Called with each model that is about to be compiled for the placement, and with the
-        device and the ops of each subgraph in it.
+        Called with each model before it is compiled for the placement, and with the device and
+        the ops of each subgraph in it.
 
     Attributes
     ----------
     n_compiles
-        The compiles so far, on any device.
+        The number of compiles so far, on any device.
     hints
         Device → the precision that it was last asked for.
     """
@@ -84,16 +83,19 @@ class PlacedRuns:
         self.n_compiles = 0
         self.hints: dict[str, str] = {}
         self._before_compile = before_compile
-        watch = watch or Stopwatch.start(None)
-        self._worker = _Worker(self.core, watch, worker_command) if isolate else None
+        self._watch, self._slowest_s = watch or Stopwatch.start(None), 0.0
+        self._open = ExitStack()
+        self._worker: LastingWorker | None = None
+        if isolate:
+            self._worker = emulating_worker(self.core, command=worker_command)
+            self._directory = self._open.enter_context(scratch_directory())
+            self._open.callback(self._worker.kill)
 
     def __enter__(self) -> PlacedRuns:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the worker, if there is one."""
-        if self._worker is not None:
-            self._worker.close()
+        self._open.close()
 
     def bind(self, placement: Placement) -> BoundPlacement:
         """Bind another placement of the same model."""
@@ -102,12 +104,12 @@ class PlacedRuns:
     def placed(
         self, placement: Placement, shown: Collection[TensorKey] = ()
     ) -> tuple[list[np.ndarray], dict[TensorKey, np.ndarray]]:
-        """Run a placement; return the outputs, and the inner tensors that were to be shown.
+        """Run a placement; return the outputs, and the inner tensors in ``shown``.
 
         Raises
         ------
         CompileError
-            The runtime refuses the placement, or to run it.
+            The runtime refuses to compile or run it.
         """
         placed = self.bind(placement)
         partition = partition_of(placed)
@@ -116,7 +118,7 @@ class PlacedRuns:
         known = affinity = placed.affinity
         if shown:
             model, graph = with_tensors_as_outputs(model, shown)
-            # New nodes convert a tensor for NumPy, on the device that makes it.
+            # Each new node converts a tensor for NumPy, on the device that makes the tensor.
             makers = {op.name: graph.ops[op.inputs[0][0]].name for op in graph if op.inputs}
             affinity = Affinity.from_graph(
                 graph, lambda name: known[name] if name in known else known[makers[name]]
@@ -140,12 +142,12 @@ class PlacedRuns:
         pieces: Sequence[Collection[str]],
         values: Mapping[TensorKey, np.ndarray],
     ) -> list[tuple[int, TensorKey, np.ndarray]]:
-        """Run pieces on a device of the placement, side by side, with given tensors.
+        """Run pieces side by side on a device of the placement, with given input tensors.
 
         Returns
         -------
         list
-            The number of a piece, a tensor that it made, and its value.
+            The number of a piece, a tensor that it makes, and the value.
 
         Raises
         ------
@@ -159,11 +161,11 @@ class PlacedRuns:
         return [(n, key, array) for (n, key), array in zip(cut.outputs, outputs, strict=True)]
 
     def transparent(self, fixed: Mapping[TensorKey, np.ndarray] | None = None) -> TransparentModel:
-        """Return the model with every tensor in sight, some fixed, on the trusted device."""
+        """Return the model with every tensor visible, some fixed, on the trusted device."""
         self.n_compiles += 1
         properties = {"INFERENCE_PRECISION_HINT": "f32"}
         if self.trusted == "CPU":
-            # With many outputs, its snippets can tie a model into a loop, and the compile fails.
+            # With many outputs, snippets can turn a model into a cycle, and the compile fails.
             properties["SNIPPETS_MODE"] = "DISABLE"
         return TransparentModel(
             self.bound.prepared,
@@ -187,7 +189,7 @@ class PlacedRuns:
         self.n_compiles += 1
         try:
             if self._worker is not None:
-                outputs, hints = self._worker.infer(model, target, properties, arrays)
+                outputs, hints = self._ask(self._worker, model, target, properties, arrays)
             else:
                 outputs, hints = infer_once(model, target, properties, arrays, self.core)
         except (RuntimeError, WorkerError) as error:
@@ -197,26 +199,16 @@ class PlacedRuns:
         self.hints.update(hints)
         return outputs
 
-
-class _Worker:
-    """Infers in a process of its own, through files."""
-
-    def __init__(self, core: ov.Core, watch: Stopwatch, command: Sequence[str] | None):
-        self._watch, self._slowest_s = watch, 0.0
-        emulated = [spec.to_json() for spec in emulated_devices(core).values()]
-        workers = Workers(command=command)
-        self._worker = LastingWorker(SetUp(models={}, emulated=emulated), workers)
-        self._files = ExitStack()
-        self._directory: Path = self._files.enter_context(scratch_directory())
-
-    def infer(
+    def _ask(
         self,
+        worker: LastingWorker,
         model: ov.Model,
         target: str,
         properties: Mapping[str, Any],
         arrays: Sequence[np.ndarray],
     ) -> tuple[list[np.ndarray], dict[str, str]]:
-        path, inputs, outputs = (self._directory / f"{n}" for n in ("m.xml", "in.npz", "out.npz"))
+        """Infer in the worker, through files."""
+        path, inputs, outputs = (self._directory / name for name in ("m.xml", "in.npz", "out.npz"))
         save(model, path)
         named: dict[str, Any] = {f"in{index}": array for index, array in enumerate(arrays)}
         np.savez(inputs, **named)
@@ -230,11 +222,19 @@ class _Worker:
             inputs=str(inputs),
             outputs=str(outputs),
         )
-        hints = self._worker.ask(request, timeout_s=min(patience_s, left_s, _TIMEOUT_S))
+        hints = worker.ask(request, timeout_s=min(patience_s, left_s, _TIMEOUT_S))
         self._slowest_s = max(self._slowest_s, self._watch.elapsed_s - began_s)
         with np.load(outputs) as made:
             return [made[f"out{index}"] for index in range(len(made.files))], hints
 
-    def close(self) -> None:
-        self._worker.kill()
-        self._files.close()
+
+def emulating_worker(
+    core: ov.Core,
+    models: Mapping[str, str] | None = None,
+    ops: Mapping[str, tuple[str, ...]] | None = None,
+    command: Sequence[str] | None = None,
+) -> LastingWorker:
+    """Return a worker process that has a Core's emulated devices, and models from files."""
+    emulated = [spec.to_json() for spec in emulated_devices(core).values()]
+    set_up = SetUp(models=dict(models or {}), ops=dict(ops or {}), emulated=emulated)
+    return LastingWorker(set_up, Workers(command=command))

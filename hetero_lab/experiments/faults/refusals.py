@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import functools
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.devices import check_device, device_names, supported_ops
-from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import CompileError, DeviceError, names_at_hand, shorten
+from hetero_lab.experiments.faults.placed_runs import emulating_worker
 from hetero_lab.experiments.faults.wrong_sets import minimal_set
 from hetero_lab.experiments.measure.records import Trial
-from hetero_lab.experiments.measure.workers.process import LastingWorker, WorkerError
-from hetero_lab.experiments.measure.workers.requests import Compile, SetUp
+from hetero_lab.experiments.measure.workers.process import WorkerError
+from hetero_lab.experiments.measure.workers.requests import Compile
 from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.model.read import Source, save
 from hetero_lab.placement.affinity import Affinity
@@ -33,7 +34,7 @@ _MOST_REFUSALS = 20
 class Refusal:
     """Ops that a device refuses together, and its message.
 
-    ``ops`` is minimal: without any one of them the rest compiles.
+    ``ops`` is minimal: without any one of them, the rest compiles.
     """
 
     device: str
@@ -48,8 +49,8 @@ class Refusal:
 class Refusals:
     """All refusals of a placement, and the affinity without them.
 
-    ``fix`` is ready for ``affinity.fix(ops=…)``; ``affinity`` has it applied and compiles, unless
-    the search was ``interrupted``: then more may be refused.
+    ``fix`` is an argument for ``affinity.fix(ops=…)``; ``affinity`` is fixed and compiles, unless
+    the search was ``interrupted``: then more ops may be refused.
     """
 
     refusals: tuple[Refusal, ...]
@@ -76,7 +77,7 @@ def find_refused(
     progress: bool = True,
     core: ov.Core | None = None,
 ) -> Refusals:
-    """Bisect, in a worker process, which ops a device refuses to compile.
+    """Find the ops that a device refuses to compile, by bisection in a worker process.
 
     Parameters
     ----------
@@ -85,18 +86,18 @@ def find_refused(
     placement
         The placement that the runtime refuses.
     fallback
-        The device that takes the refused ops; ``None`` takes one that supports all of them,
-        CPU first.
+        The device that takes the refused ops; by default one that supports all of them, CPU
+        first.
     timeout_s
         A compile that takes longer counts as refused.
     progress
-        Show how many placements were compiled, if it takes more than two seconds.
+        Show the number of compiled placements, if the search takes more than two seconds.
 
     Returns
     -------
     Refusals
-        Empty if the placement compiles. After Ctrl-C (:func:`hetero_lab.last_interrupted`): what
-        was found until then.
+        Empty if the placement compiles. After Ctrl-C (:func:`hetero_lab.last_interrupted`): the
+        refusals found until then.
 
     Raises
     ------
@@ -125,74 +126,66 @@ def find_refused(
     found: list[Refusal] = []
     fixes: dict[str, str] = {}
     with (
-        scratch_directory() as directory,
         Progress("find refused ops", show=progress) as bar,
-        _Prober(placed, directory / "model.xml", timeout_s, bar) as prober,
+        _compiler(placed, timeout_s, bar) as refuses,
         UntilInterrupted(lambda: found) as until,
     ):
-        while (error := prober.refuses(current)) and len(found) < _MOST_REFUSALS:
-            refusal, target = _one(placed.bound, current, prober, fallback, error)
+        while (error := refuses(current)) and len(found) < _MOST_REFUSALS:
+            refusal, target = _one(placed.bound, current, refuses, fallback, error)
             found.append(refusal)
             fixes.update(dict.fromkeys(refusal.ops, target))
             current = current.fix(ops=dict.fromkeys(refusal.ops, target), core=placed.core)
     return Refusals(tuple(found), fixes, current, until.interrupted)
 
 
-class _Prober:
-    """Asks a worker whether it compiles an affinity."""
+@contextlib.contextmanager
+def _compiler(
+    placed: BoundPlacement, timeout_s: float, bar: Progress
+) -> Generator[Callable[[Affinity], str]]:
+    """Yield a function that compiles an affinity in a worker and returns the error, if any."""
+    ops = [op.name for op in placed.graph]
+    properties = {**placed.placement.device_properties, **placed.properties}
 
-    def __init__(self, placed: BoundPlacement, path: Path, timeout_s: float, progress: Progress):
-        save(placed.bound.model, path)
-        emulated = [spec.to_json() for spec in emulated_devices(placed.core).values()]
-        self._ops = tuple(op.name for op in placed.graph)
-        self._worker = LastingWorker(
-            SetUp(models={"model": str(path)}, ops={"model": self._ops}, emulated=emulated)
-        )
-        self._properties = {
-            **{d: dict(p) for d, p in placed.placement.device_properties.items()},
-            **placed.properties,
-        }
-        self._timeout_s = timeout_s
-        self._progress = progress
-        self._known: dict[Affinity, str] = {}
-
-    def __enter__(self) -> _Prober:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._worker.kill()
-
-    def refuses(self, affinity: Affinity) -> str:
-        """Return the runtime's message against an affinity, or an empty string."""
-        if affinity not in self._known:
-            self._known[affinity] = self._probe(affinity)
-            self._progress.note(f"{len(self._known)} compiles")
-        return self._known[affinity]
-
-    def _probe(self, affinity: Affinity) -> str:
+    @functools.cache
+    def refuses(affinity: Affinity) -> str:
         trial = Trial(
             key="probe",
             label="probe",
             variant="model",
-            affinity=tuple(affinity[op] for op in self._ops),
+            affinity=tuple(affinity[op] for op in ops),
             devices=tuple(affinity.devices),
-            device_properties={d: p for d, p in self._properties.items() if d in affinity.devices},
+            device_properties={
+                device: dict(own)
+                for device, own in properties.items()
+                if device in affinity.devices
+            },
         )
+        error = ""
         try:
-            self._worker.ask(Compile(trial=trial), timeout_s=self._timeout_s)
-        except WorkerError as error:
-            return str(error)
-        return ""
+            worker.ask(Compile(trial=trial), timeout_s=timeout_s)
+        except WorkerError as refusal:
+            error = str(refusal)
+        bar.note(f"{refuses.cache_info().currsize + 1} compiles")
+        return error
+
+    with scratch_directory() as directory:
+        path = directory / "model.xml"
+        save(placed.bound.model, path)
+        worker = emulating_worker(placed.core, {"model": str(path)}, {"model": tuple(ops)})
+        try:
+            yield refuses
+        finally:
+            worker.kill()
 
 
 def _one(
     bound: BoundModel,
     affinity: Affinity,
-    prober: _Prober,
+    refuses: Callable[[Affinity], str],
     fallback: str | None,
     error: str,
 ) -> tuple[Refusal, str]:
-    """Find one minimal set of ops that some device refuses."""
+    """Find one minimal set of ops that some device refuses, and the device that takes them."""
     leaders = {node.name for node in affinity.nodes if node.leader == node.name}
     for device in affinity.devices:
         ops = [op for op in affinity.ops if affinity[op] == device and op in leaders]
@@ -200,26 +193,22 @@ def _one(
         if target is None or target == device:
             continue
         background = affinity.fix(ops=dict.fromkeys(affinity.ops, target), core=bound.core)
-        if prober.refuses(background):
-            continue
 
-        def fails(
+        def probe(
             chosen: Sequence[str], background: Affinity = background, device: str = device
-        ) -> bool:
-            probe = background.fix(ops=dict.fromkeys(chosen, device), core=bound.core)
-            return bool(chosen) and bool(prober.refuses(probe))
+        ) -> str:
+            return refuses(background.fix(ops=dict.fromkeys(chosen, device), core=bound.core))
 
-        if not fails(ops):
+        if probe([]) or not probe(ops):
             continue
-        # Most refusals lie within one subgraph; that is far less to search.
+        # Most refusals lie within one subgraph, which is far less to search.
         for subgraph in predict(bound.graph, affinity).subgraphs:
             inside = [op for op in subgraph.ops if op in leaders]
-            if subgraph.device == device and fails(inside):
+            if subgraph.device == device and probe(inside):
                 ops = inside
                 break
-        minimal = minimal_set(ops, fails)
-        reason = prober.refuses(background.fix(ops=dict.fromkeys(minimal, device), core=bound.core))
-        return Refusal(device, tuple(minimal), reason), target
+        minimal = minimal_set(ops, lambda chosen: bool(probe(chosen)))
+        return Refusal(device, tuple(minimal), probe(minimal)), target
     raise CompileError(
         f"The placement is refused ({shorten(error, 300)}), and no op of it could be moved to a "
         "device that takes it. Name one with fallback=."

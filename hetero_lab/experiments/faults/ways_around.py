@@ -1,4 +1,4 @@
-"""Ways around ops that are wrong: which of them move, and the cheapest that is right."""
+"""Ways around wrong ops: which of them move, and the cheapest way that is right."""
 
 from __future__ import annotations
 
@@ -7,30 +7,26 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hetero_lab.errors import HeteroLabError, PlanError
 from hetero_lab.experiments.faults.wrong_sets import WrongSetSearch
-from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import predict
 from hetero_lab.placement.placement import Placement
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.planner import plan_graph
 
-if TYPE_CHECKING:
-    import openvino as ov
-
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}
-_MOST_WAYS_OUT = 8  # that are run
-_MOST_CHOICES = 256  # that are priced
-_MOST_WIDENED = 10  # one in so many ops may move along, where nothing is known of their times
+_MOST_WAYS_OUT = 8  # run at most
+_MOST_CHOICES = 256  # priced at most
+_MOST_WIDENED = 10  # without costs, one in so many ops may move along
 _PLAN_S = 5.0
 
 
 @dataclass(frozen=True)
 class Way:
-    """A placement around the fault: how far its outputs are off, NaN if it was not run."""
+    """A placement around the fault; ``after`` is the error of its outputs, NaN if not run."""
 
     placement: Placement
     after: float
@@ -50,7 +46,7 @@ class WaysAround:
     def way_out(self) -> Way:
         """Run the ways around the fault, the cheapest first; return the first that is right.
 
-        Where none is, return the last, in which all that is known to be wrong has moved.
+        If none is, return the last, which moves all ops known to be wrong.
         """
         for affinity in self._ways_out():
             if affinity not in self.ways:
@@ -70,11 +66,11 @@ class WaysAround:
         return Way(
             placement,
             self.expected.error(outputs),
-            right=self.expected.is_right(outputs, placement),
+            right=all(self.expected.explained(outputs, placement)),
         )
 
     def best_way(self) -> Way:
-        """Return the way around that is right, or may be; in the end, all on the trusted device."""
+        """Return a way around that is or may be right; the last resort is the trusted device."""
         if self.way is not None and self.way.right:
             return self.way
         whole = self.moves_all()
@@ -82,21 +78,16 @@ class WaysAround:
             return Way(self._mended(whole), float("nan"), right=False)
         if self.expected.right is None or (self.expected.random and self.expected.right):
             return Way(self.given, self.expected.before, right=False)  # it may be right
-        # The reference was made in this way, so it was run.
-        trusted = self.runs.trusted
-        placement = Placement(
-            Affinity.on_one(self.graph, trusted),
-            f"{self.given.label} mended",
-            {trusted: F32},
-            True,
+        # This is how the reference was made, so it was run.
+        placement = replace(
+            self._mended(Affinity.on_one(self.graph, self.runs.trusted)),
+            device_properties={self.runs.trusted: F32},
+            direct=True,
         )
         compared = self.expected.compared(self.expected.trusted_outputs)
         right = all(error <= self.expected.thresholds[key] for key, *_, error in compared)
-        return Way(
-            placement,
-            self.expected.error(self.expected.trusted_outputs),
-            right=bool(compared) and right,
-        )
+        after = self.expected.error(self.expected.trusted_outputs)
+        return Way(placement, after, right=bool(compared) and right)
 
     def _ways_out(self) -> list[Affinity]:
         """Return affinities that break up every set, the cheapest first, and one that moves all."""
@@ -114,35 +105,72 @@ class WaysAround:
         return ranked
 
     def _widened(self, affinity: Affinity) -> Affinity | None:
-        """Return a cheaper affinity in which more moves than in this one, if one is known."""
-        if self.costs is not None:
-            return self._planned(affinity, self.costs)
-        given = self.given.affinity
-        most = n_moved(affinity, given) + len(self.expected.suspects) // _MOST_WIDENED
-        return widened(self.graph, affinity, given, self.runs.trusted, most, self.runs.core)
-
-    def _planned(self, affinity: Affinity, costs: CostModel) -> Affinity | None:
-        """Return the best plan that keeps the ops that moved in ``affinity`` where they are."""
+        """Return the cheapest known affinity that moves more ops than this one."""
+        if self.costs is None:
+            return self._with_neighbours(affinity)
         given = self.given.affinity
         pins = {
             rf"\A{re.escape(op)}\Z": affinity[op] for op in given.ops if affinity[op] != given[op]
         }
         try:
-            return plan_graph(self.graph, costs, pin=pins, budget_s=_PLAN_S).affinity
+            return plan_graph(self.graph, self.costs, pin=pins, budget_s=_PLAN_S).affinity
         except PlanError:
             return None
 
+    def _with_neighbours(self, affinity: Affinity) -> Affinity:
+        """Move more ops to the trusted device as long as that lowers the price.
+
+        Each step makes the cheapest of these moves: an op beside one that has moved, or a whole
+        subgraph that is cut off from the rest.
+        """
+        most = self.n_moved(affinity) + len(self.expected.suspects) // _MOST_WIDENED
+        best, price = affinity, self._price(affinity)
+        while True:
+            beside = self._beside(best, most - self.n_moved(best))
+            wider = dict.fromkeys(self._moved(ops, best) for ops in beside)
+            prices = {each: self._price(each) for each in wider if self.n_moved(each) <= most}
+            cheapest = min(prices, key=prices.__getitem__, default=best)
+            if not prices or prices[cheapest] >= price:
+                return best
+            best, price = cheapest, prices[cheapest]
+
+    def _beside(self, affinity: Affinity, most: int) -> Iterator[tuple[str, ...]]:
+        """Yield single ops beside those that have moved, and small subgraphs elsewhere."""
+        if most < 1:
+            return
+        graph, trusted = self.graph, self.runs.trusted
+        placeable = [graph.ops[index] for index in graph.placeable]
+        free = {op.name for op in placeable if affinity[op.name] != trusted}
+        beside: dict[str, None] = {}
+        for op in placeable:
+            if affinity[op.name] != self.given.affinity[op.name]:
+                near = [producer for producer, _ in op.inputs]
+                near += [use.index for use in graph.consumers[op.index]]
+                beside.update((graph.ops[index].name, None) for index in near)
+        yield from ((name,) for name in beside if name in free)
+        for subgraph in predict(graph, affinity).subgraphs:
+            if subgraph.device != trusted and 1 < len(subgraph.ops) <= most:
+                yield subgraph.ops
+
     def _price(self, affinity: Affinity) -> tuple[float, ...]:
+        """Return the predicted latency; without costs: subgraphs, boundary bytes, moved ops."""
         if self.costs is not None:
             return (self.costs.predict_us(affinity),)
-        return price_without_costs(self.graph, affinity, self.given.affinity)
+        partition = predict(self.graph, affinity)
+        return partition.n_subgraphs, partition.boundary_bytes, self.n_moved(affinity)
+
+    def n_moved(self, affinity: Affinity) -> int:
+        """Count the ops that are on another device than in the given placement."""
+        given = self.given.affinity
+        return sum(affinity[op] != given[op] for op in given.ops)
 
     def moves_all(self) -> Affinity:
+        """Move all ops that are known to be wrong."""
         return self._moved(op for found in self.found for op in found.ops)
 
-    def _moved(self, ops: Iterable[str]) -> Affinity:
+    def _moved(self, ops: Iterable[str], affinity: Affinity | None = None) -> Affinity:
         moves = dict.fromkeys(ops, self.runs.trusted)
-        return self.given.affinity.fix(ops=moves, core=self.runs.core)
+        return (affinity or self.given.affinity).fix(ops=moves, core=self.runs.core)
 
     def _mended(self, affinity: Affinity) -> Placement:
         properties: dict[str, Mapping[str, Any]] = dict(self.given.device_properties)
@@ -155,73 +183,3 @@ class WaysAround:
             device_properties=properties,
             direct=self.given.direct and len(affinity.devices) == 1,
         )
-
-
-def n_moved(affinity: Affinity, given: Affinity) -> int:
-    """Count the ops that are elsewhere than in the given affinity."""
-    return sum(affinity[op] != given[op] for op in given.ops)
-
-
-def price_without_costs(
-    graph: OpGraph, affinity: Affinity, given: Affinity
-) -> tuple[int, int, int]:
-    """Return the number of subgraphs, the bytes at their boundaries, and the ops that moved."""
-    partition = predict(graph, affinity)
-    return partition.n_subgraphs, partition.boundary_bytes, n_moved(affinity, given)
-
-
-def widened(
-    graph: OpGraph,
-    affinity: Affinity,
-    given: Affinity,
-    target: str,
-    most_moved: int,
-    core: ov.Core,
-) -> Affinity:
-    """Move more ops to a device as long as that lowers the price.
-
-    In each step the cheapest of these moves: an op beside one that has moved, or a whole subgraph
-    that is cut off from the rest.
-
-    Parameters
-    ----------
-    affinity
-        One in which all ops that have to move have moved.
-    given
-        The affinity in question.
-    target
-        The device that ops move to.
-    most_moved
-        The ops that may move, with those that have.
-    """
-    best, price = affinity, price_without_costs(graph, affinity, given)
-    while True:
-        wider = {
-            best.fix(ops=dict.fromkeys(ops, target), core=core): None
-            for ops in _beside(graph, best, given, target, most_moved - price[2])
-        }
-        priced = [(price_without_costs(graph, each, given), each) for each in wider]
-        priced = [each for each in priced if each[0][2] <= most_moved and each[0] < price]
-        if not priced:
-            return best
-        price, best = min(priced, key=lambda each: each[0])
-
-
-def _beside(
-    graph: OpGraph, affinity: Affinity, given: Affinity, target: str, most: int
-) -> Iterator[tuple[str, ...]]:
-    """Return single ops beside those that have moved, and small subgraphs elsewhere."""
-    placeable = [graph.ops[index] for index in graph.placeable]
-    free = {op.name for op in placeable if affinity[op.name] != target}
-    beside: dict[str, None] = {}
-    for op in placeable:
-        if affinity[op.name] != given[op.name]:
-            near = [producer for producer, _ in op.inputs]
-            near += [use.index for use in graph.consumers[op.index]]
-            beside.update((graph.ops[index].name, None) for index in near)
-    if most < 1:
-        return
-    yield from ((name,) for name in beside if name in free)
-    for subgraph in predict(graph, affinity).subgraphs:
-        if subgraph.device != target and 1 < len(subgraph.ops) <= most:
-            yield subgraph.ops

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -326,8 +326,8 @@ def write_wrong(wrong: Wrong, directory: str | os.PathLike[str]) -> None:
     write_json(target / "devices.json", dict(wrong.affinity))
     write_csv(target / "errors.csv", wrong.errors)
     write_csv(target / "culprits.csv", wrong.culprits)
-    for number_, found in enumerate(wrong.sets, start=1):
-        place = make_directory(target / f"fault_{number_}")
+    for number, found in enumerate(wrong.sets, start=1):
+        place = make_directory(target / f"fault_{number}")
         with scratch_directory(place, ".hetero_lab-") as draft:
             _write_fault(draft, wrong, found)
             for file in sorted(draft.iterdir()):
@@ -363,21 +363,16 @@ def _write_fault(draft: Path, wrong: Wrong, found: WrongSet) -> None:
     save(found.model, draft / "model.xml")
     arrays: dict[str, Any] = {f"in{index}": array for index, array in enumerate(found.inputs)}
     np.savez(draft / "inputs.npz", **arrays)
-    sides = {
-        "right": {"device": wrong.trusted, "properties": {"INFERENCE_PRECISION_HINT": "f32"}},
-        "wrong": {
-            "device": found.device,
-            "properties": dict(wrong.device_properties[found.device]),
-        },
-    }
     types = {error.op: error.op_type for error in wrong.op_errors}
+    properties = dict(wrong.device_properties[found.device])
     write_json(
         draft / "fault.json",
         {
-            **sides,
+            "right": {"device": wrong.trusted, "properties": {"INFERENCE_PRECISION_HINT": "f32"}},
+            "wrong": {"device": found.device, "properties": properties},
             "ops": [f"{op} ({types[op]})" for op in found.ops],
             "outputs": list(found.makers),
-            # JSON knows no infinity; one is as bad as any error.
+            # JSON has no infinity, and an infinite error is as bad as any.
             "relative_error": min(found.error, 1.0) if math.isfinite(found.error) else 1.0,
             "refusal": found.refusal,
             "openvino_version": wrong.environment.openvino_version,
@@ -392,23 +387,23 @@ def _write_fault(draft: Path, wrong: Wrong, found: WrongSet) -> None:
     shutil.copyfile(show_fault.__file__, draft / "show_fault.py")
 
 
-def _report(wrong: Wrong, found: WrongSet, types: dict[str, str]) -> str:
-    devices = dict(wrong.environment.devices)
-    what = "refused, or the device crashes" if found.refusal else "wrong numbers"
+def _report(wrong: Wrong, found: WrongSet, types: Mapping[str, str]) -> str:
+    device, here = found.device, wrong.environment
+    full_names = dict(here.devices)
+    sorts = " + ".join(types[op] for op in found.ops[:6]) + (" + …" if len(found.ops) > 6 else "")
+    fault = "refused, or the device crashes" if found.refusal else "wrong numbers"
+    seen = f"relative error of the outputs (Euclidean norm): {found.error:.2g}"
     lines = [
-        f"# {_sorts(found.ops, types)} on {found.device}: {what}",
+        f"# {sorts} on {device}: {fault}",
         "",
-        f"`python show_fault.py` runs `model.xml` on {found.device} and on {wrong.trusted} with "
-        f"the same inputs and compares the outputs; it needs openvino and numpy. {_needed(found)}",
+        f"`python show_fault.py` runs `model.xml` on {device} and on {wrong.trusted} with the same "
+        f"inputs and compares the outputs; it needs openvino and numpy. {_needed(found)}",
         "",
-        f"- {found.device} says: {found.refusal}"
-        if found.refusal
-        else f"- relative error of the outputs (Euclidean norm): {found.error:.2g}",
-        f"- OpenVINO {wrong.environment.openvino_version}, {wrong.environment.system}, Python "
-        f"{wrong.environment.python_version}",
-        *(f"- {device}: {devices[device]}" for device in (found.device, wrong.trusted)),
-        f"- properties of {found.device}: `{dict(wrong.device_properties[found.device])}`; "
-        f"executed in {wrong.precisions[found.device]}",
+        f"- {device} says: {found.refusal}" if found.refusal else f"- {seen}",
+        f"- OpenVINO {here.openvino_version}, {here.system}, Python {here.python_version}",
+        *(f"- {name}: {full_names[name]}" for name in (device, wrong.trusted)),
+        f"- properties of {device}: `{dict(wrong.device_properties[device])}`; executed in "
+        f"{wrong.precisions[device]}",
         "",
         "| op | type |",
         "| --- | --- |",
@@ -420,14 +415,12 @@ def _report(wrong: Wrong, found: WrongSet, types: dict[str, str]) -> str:
 
 def _needed(found: WrongSet) -> str:
     """Say whether all the ops are needed, as far as that is known."""
+    unknown = "It is not known whether all of its ops are needed"
     if found.untried:
         names = ", ".join(f"`{op}`" for op in found.untried)
-        return (
-            "It is not known whether all of its ops are needed: without "
-            f"{names}, {found.device} refuses to run the others."
-        )
+        return f"{unknown}: without {names}, {found.device} refuses to run the others."
     if not found.minimal:
-        return "It is not known whether all of its ops are needed: the search ended before."
+        return f"{unknown}: the search ended before that was tested."
     if len(found.ops) == 1:
         return "The model holds the op in question."
     bad, good = ("refused", "accepted") if found.refusal else ("wrong", "right")
@@ -435,7 +428,3 @@ def _needed(found: WrongSet) -> str:
         f"The model holds the ops that are {bad} only together: without any one of them, the "
         f"others are {good}."
     )
-
-
-def _sorts(ops: Sequence[str], types: dict[str, str]) -> str:
-    return " + ".join(types[op] for op in ops[:6]) + (" + …" if len(ops) > 6 else "")

@@ -12,7 +12,7 @@ import signal
 import threading
 
 from hetero_lab.backend.core import shared_core
-from hetero_lab.experiments.measure.workers.requests import InferFile
+from hetero_lab.experiments.measure.workers.requests import Compile, InferFile
 from hetero_lab.experiments.measure.workers.worker import answer, serve
 
 
@@ -25,6 +25,12 @@ def _are_neighbours(path):
 
 
 def _answer(bench, request):
+    if isinstance(request, Compile):
+        (graph,) = (bound.graph for bound in bench._models.values())
+        homes = dict(zip((node.name for node in graph), request.trial.affinity, strict=True))
+        pair = {homes[os.environ[name]] for name in ("FAULT_READER", "FAULT_MAKER")}
+        if pair == {os.environ["FAULT_DEVICE"]}:
+            raise RuntimeError("no kernel for this")
     if not isinstance(request, InferFile):
         return answer(bench, request)
     # On CPU alone nothing is wrong, and HETERO is given a cut between them.

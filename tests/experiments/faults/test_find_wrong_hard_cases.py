@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from openvino import opset13 as op
 
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError, MeasurementError, PlanError
+from hetero_lab.experiments.faults import refusals
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
 from tests import small_models
 from tests.experiments.faults.test_find_wrong import F32, chain_case
@@ -91,7 +93,7 @@ def test_what_is_not_a_number_in_the_reference_is_said_and_the_rest_searched():
     assert list(wrong.culprits["op"]) == ["tanh"]
     assert wrong.proven
     assert any("in output 'nan'" in note for note in wrong.notes)
-    assert any(note.startswith("'abs' read what is not a number") for note in wrong.notes)
+    assert any(note.startswith("'abs' read NaN already") for note in wrong.notes)
     assert np.isnan(wrong.errors.set_index("op")["isolated_error"]["abs"])
 
 
@@ -220,3 +222,16 @@ def test_a_placement_that_does_not_run_is_torn_apart_where_it_fails(monkeypatch,
 def test_a_virtual_device_is_refused():
     with pytest.raises(ArgumentError, match="each of its devices by itself: CPU"):
         hl.find_wrong("digits_inception", "MULTI:CPU")
+
+
+def test_refused_ops_are_found_and_moved(monkeypatch):
+    for name, value in (("MAKER", "shift"), ("READER", "sigmoid"), ("DEVICE", injected.SUSPECT)):
+        monkeypatch.setenv(f"FAULT_{name}", value)
+    worker = functools.partial(refusals.emulating_worker, command=CRASHING)
+    monkeypatch.setattr(refusals, "emulating_worker", worker)
+    case = chain_case()
+    found = hl.find_refused(case.prepared.model, case.placement, progress=False)
+    assert [(each.device, each.ops) for each in found.refusals] == [("ACC", ("shift", "sigmoid"))]
+    assert "no kernel for this" in str(found)
+    assert found.fix == {"shift": "CPU", "sigmoid": "CPU"}
+    assert dict(found.affinity) == dict(case.placement.affinity.fix(ops=found.fix))

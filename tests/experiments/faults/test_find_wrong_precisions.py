@@ -78,7 +78,7 @@ def norm_of_large_values(x):
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (log_of_a_sigmoid, "'log' makes infinite or no number of what f16 cannot tell apart"),
+        (log_of_a_sigmoid, "'log' turns numbers that f16 cannot tell apart into infinity or NaN"),
         (log_of_an_exponential, "'exp' leaves the range of f16"),
         (norm_of_large_values, "'square' leaves the range of f16"),
     ],
