@@ -23,8 +23,7 @@ from hetero_lab.errors import ArgumentError
 from hetero_lab.experiments.accuracy.classify import Classification
 from hetero_lab.experiments.accuracy.evaluate import Evaluation
 from hetero_lab.experiments.advise.advice import BEST, Advice
-from hetero_lab.experiments.deployment.releases import Across
-from hetero_lab.experiments.deployment.verification import Verification
+from hetero_lab.experiments.deployment.verification import Across, Verification
 from hetero_lab.experiments.faults.wrong import Wrong
 from hetero_lab.experiments.optimize import Optimized
 from hetero_lab.experiments.pipeline import PipelineAdvice

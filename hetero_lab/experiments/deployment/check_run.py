@@ -18,8 +18,8 @@ from hetero_lab.runtime.frozen_placement import PROGRAM
 from hetero_lab.statistics import Noise, paired_ratio, turn_level
 from hetero_lab.tables import scratch_directory
 
-# One core of the machine, whichever is free, so that a busy device does not stretch the yardstick;
-# OpenVINO would pin it to a core that may be busy.
+# The yardstick runs on one free core, so that a busy device does not slow it down. OpenVINO's own
+# pinning could choose a busy core.
 REFERENCE_DEVICE = "CPU"
 REFERENCE_PROPERTIES: dict[str, Any] = {
     "INFERENCE_PRECISION_HINT": "f32",
@@ -51,11 +51,11 @@ class ObservedRun(msgspec.Struct, frozen=True, kw_only=True):
     def latency(self, noise: Noise) -> LatencyPromise | None:
         """Return the latency relative to the reference; ``None`` if it was not measured.
 
-        ``noise`` is how much two compiles differ on the devices of the two.
+        ``noise`` is how much two compiles differ on the devices of both.
         """
         if len(self.turns_us) < 2:
             return None
-        levels, reference = ([turn_level(t) for t in turns] for turns in self._both)
+        levels, reference = (list(map(turn_level, t)) for t in (self.turns_us, self.reference_us))
         ratio, low, high, _ = paired_ratio(levels, reference, noise)
         return LatencyPromise(
             reference_device=REFERENCE_DEVICE,
@@ -67,10 +67,6 @@ class ObservedRun(msgspec.Struct, frozen=True, kw_only=True):
             ratio_ci95_high=high,
         )
 
-    @property
-    def _both(self) -> tuple[list[list[float]], list[list[float]]]:
-        return self.turns_us, self.reference_us
-
 
 def observe(
     directory: str | os.PathLike[str],
@@ -79,14 +75,14 @@ def observe(
     turns: int = TURNS,
     budget_s: float = BUDGET_S,
 ) -> ObservedRun:
-    """Run a deployed directory in a process of its own and return what it does.
+    """Run a deployed directory in a process of its own, and return what was observed.
 
     Parameters
     ----------
     python
         An interpreter that has openvino and numpy.
     turns, budget_s
-        Turns of the placement and of the reference; fewer where the budget ends, at least three.
+        Turns of the placement and of the reference; fewer if the budget ends, at least three.
 
     Raises
     ------

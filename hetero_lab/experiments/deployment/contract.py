@@ -1,4 +1,4 @@
-"""The contract of a deployed directory: the facts when it was written, as data."""
+"""The contract of a deployed directory: the facts at the time it was written, as data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FILE_NAME, KIND = "contract.json", "contract"
 
 
 class LatencyPromise(msgspec.Struct, frozen=True, kw_only=True):
-    """The latency relative to a reference that runs anywhere: the same model on one device.
+    """The latency relative to a reference that runs anywhere: the same model on one core.
 
     ``ratio`` is latency over reference, with its 95 % interval; below 1 is faster.
     """
@@ -32,10 +32,13 @@ class LatencyPromise(msgspec.Struct, frozen=True, kw_only=True):
     ratio_ci95_low: float
     ratio_ci95_high: float
 
+    def __str__(self) -> str:
+        return f"{self.ratio:.3f} ({self.ratio_ci95_low:.3f} to {self.ratio_ci95_high:.3f})"
+
 
 @dataclass(frozen=True, kw_only=True)
 class AccuracyPromise:
-    """The accuracy that was measured on labelled examples, and its drop from f32."""
+    """The accuracy measured on labelled examples, and its drop from f32."""
 
     accuracy: float
     drop: float
@@ -48,15 +51,15 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     Attributes
     ----------
     files
-        SHA-256 of each file but ``placement.json``, which is compared part by part.
+        SHA-256 of each file except ``placement.json``, which is compared part by part.
     target, properties, affinity, emulated
         As in ``placement.json``.
     devices
-        Full names of the devices that it needs.
+        Device → full name, of the devices that it needs.
     execution_devices, header
-        Of the compiled model: the devices by OpenVINO, and the wiring of HETERO's submodels.
+        The compiled model's devices as OpenVINO names them, and the wiring of HETERO's submodels.
     precision
-        The lowest that was executed, which says how far outputs may be off.
+        The lowest precision that was executed, which sets the tolerance of the outputs.
     """
 
     label: str
@@ -79,7 +82,7 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def write_contract(directory: str | os.PathLike[str], contract: Contract) -> None:
-    """Write a contract with a digest of itself, so that edits by hand are noticed."""
+    """Write a contract with a digest of itself, which reveals edits by hand."""
     data = msgspec.to_builtins(contract)
     write_json(Path(directory) / FILE_NAME, {**data, "digest": _digest(data)})
 

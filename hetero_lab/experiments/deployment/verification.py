@@ -1,12 +1,12 @@
-"""Whether a deployed directory keeps its contract, part by part."""
+"""Whether a deployed directory keeps its contract, part by part and release by release."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from hetero_lab.backend.core import shared_core
 from hetero_lab.errors import names_at_hand, shorten
@@ -16,20 +16,20 @@ from hetero_lab.experiments.deployment.check_run import (
     expected_outputs,
 )
 from hetero_lab.experiments.deployment.contract import Contract, file_digest
-from hetero_lab.experiments.measure.environment import noise_here
+from hetero_lab.experiments.measure.environment import Environment, noise_here
 from hetero_lab.result import Result
 from hetero_lab.runtime.exported import parse_header
 from hetero_lab.runtime.frozen_placement import FrozenPlacement
 from hetero_lab.runtime.reference import compare
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
 OK, BROKEN, UNKNOWN = "ok", "broken", "not checked"
 
 
-@dataclass(frozen=True)
-class ContractPart:
+class ContractPart(NamedTuple):
     """One part of a contract: ``ok``, ``broken`` or ``not checked``, with the details."""
 
     name: str
@@ -44,12 +44,12 @@ class Verification(Result):
     Attributes
     ----------
     parts
-        Model, affinity, properties, devices, compile, partition, outputs and latency; and accuracy,
-        where it is promised or data was given.
+        Model, affinity, properties, devices, compile, partition, outputs and latency; and
+        accuracy, if it is promised or data was given.
     changes
         Differences from where the contract was written, whether they break it or not.
     openvino_version
-        Of the runtime that it was verified with.
+        The version of the runtime that it was verified with.
     """
 
     directory: str
@@ -72,19 +72,15 @@ class Verification(Result):
         """One row a part: ``part``, ``status``, ``detail``."""
         import pandas as pd
 
-        return pd.DataFrame(
-            [[p.name, p.status, p.detail] for p in self.parts], columns=["part", "status", "detail"]
-        )
+        return pd.DataFrame(self.parts, columns=["part", "status", "detail"])
 
     @property
     def verdict(self) -> str:
-        """In a sentence, whether the contract is kept."""
+        """A sentence that says whether the contract is kept."""
+        with_version = f"its contract with OpenVINO {self.openvino_version}"
         if self.ok:
-            return f"{self.directory} keeps its contract with OpenVINO {self.openvino_version}."
-        return (
-            f"{self.directory} breaks its contract with OpenVINO {self.openvino_version}: "
-            f"{', '.join(self.broken)}."
-        )
+            return f"{self.directory} keeps {with_version}."
+        return f"{self.directory} breaks {with_version}: {', '.join(self.broken)}."
 
     def __repr__(self) -> str:
         return f"Verification({self.verdict})"
@@ -99,6 +95,57 @@ class Verification(Result):
         return [self.verdict, *self.changes]
 
 
+@dataclass(frozen=True)
+class Across(Result):
+    """A deployed directory verified with one release after another.
+
+    Attributes
+    ----------
+    releases
+        The versions, in the order asked for.
+    verifications
+        One for each release.
+    """
+
+    releases: tuple[str, ...]
+    verifications: tuple[Verification, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every release keeps the contract."""
+        return all(proven.ok for proven in self.verifications)
+
+    @property
+    def changed_by(self) -> str | None:
+        """The first release that breaks other parts than the one before it."""
+        pairs = zip(self.releases[1:], self.verifications[1:], self.verifications, strict=False)
+        return next((name for name, now, before in pairs if now.broken != before.broken), None)
+
+    @property
+    def summary(self) -> pd.DataFrame:
+        """One row a release and part: ``release``, ``part``, ``status``, ``detail``."""
+        import pandas as pd
+
+        frames = [proven.summary for proven in self.verifications]
+        every = pd.concat(frames, keys=self.releases, names=["release", None])
+        return every.reset_index("release").reset_index(drop=True)
+
+    def __str__(self) -> str:
+        lines = []
+        for release, proven in zip(self.releases, self.verifications, strict=True):
+            lines.append(f"{release:<10} {'ok' if proven.ok else ', '.join(proven.broken)}")
+            lines += [f"    {p.name}: {p.detail}" for p in proven.parts if p.name in proven.broken]
+        changed = self.changed_by
+        same = "All releases do the same."
+        lines.append(same if changed is None else f"OpenVINO {changed} changed it.")
+        return "\n".join(lines) + "\n"
+
+    __repr__ = __str__
+
+
+Checked: TypeAlias = tuple[str, str]  # status and detail of a part
+
+
 def judged(
     directory: str | os.PathLike[str],
     contract: Contract,
@@ -106,49 +153,50 @@ def judged(
     seen: ObservedRun,
     slower: float,
 ) -> Verification:
-    """Compare what was seen of a directory with its contract, part by part."""
-    parts = [
-        _model(directory, contract),
-        _affinity(contract, frozen),
-        _properties(contract, frozen),
-        _devices(contract, seen),
-        _compile(seen),
-        _partition(contract, seen),
-        _outputs(directory, contract, seen),
-        _latency(contract, seen, slower),
-    ]
+    """Compare an observed run of a directory with its contract, part by part."""
+    checked: dict[str, Checked] = {
+        "model": _model(directory, contract),
+        "affinity": _affinity(contract, frozen),
+        "properties": _properties(contract, frozen),
+        "devices": _devices(contract, seen),
+        "compile": _compile(seen),
+        "partition": _partition(contract, seen),
+        "outputs": _outputs(directory, contract, seen),
+        "latency": _latency(contract, seen, slower),
+    }
     return Verification(
         shorten(os.fspath(directory)),
-        tuple(parts),
+        tuple(ContractPart(name, *found) for name, found in checked.items()),
         tuple(_changes(contract, seen)),
         seen.openvino_version or "unknown",
     )
 
 
-def _model(directory: str | os.PathLike[str], contract: Contract) -> ContractPart:
+def _model(directory: str | os.PathLike[str], contract: Contract) -> Checked:
     then = contract.files.items()
     other = [name for name, digest in then if file_digest(Path(directory) / name) != digest]
     if other:
-        return ContractPart("model", BROKEN, f"{' and '.join(other)} is not what was frozen")
-    return ContractPart("model", OK)
+        return BROKEN, f"{' and '.join(other)} is not what was frozen"
+    return OK, ""
 
 
-def _affinity(contract: Contract, frozen: FrozenPlacement) -> ContractPart:
+def _affinity(contract: Contract, frozen: FrozenPlacement) -> Checked:
     moved = list(_differences(contract.affinity, frozen.affinity, "nowhere"))
-    detail = f"{len(moved)} nodes moved: {names_at_hand(moved, 4)}" if moved else ""
-    return ContractPart("affinity", BROKEN if moved else OK, detail)
+    if moved:
+        return BROKEN, f"{len(moved)} nodes moved: {names_at_hand(moved, 4)}"
+    return OK, ""
 
 
-def _properties(contract: Contract, frozen: FrozenPlacement) -> ContractPart:
+def _properties(contract: Contract, frozen: FrozenPlacement) -> Checked:
     then, now = (
         dict(_flat({"target": each.target, **each.properties, **each.emulated}))
         for each in (contract, frozen)
     )
     other = "; ".join(_differences(then, now, "not set"))
-    return ContractPart("properties", BROKEN if other else OK, other)
+    return (BROKEN if other else OK), other
 
 
-def _differences(then: Mapping[str, str], now: Mapping[str, str], missing: str) -> Iterator[str]:
+def _differences(then: Mapping[str, Any], now: Mapping[str, Any], missing: str) -> Iterator[str]:
     for key in dict.fromkeys([*then, *now]):
         before, after = then.get(key, missing), now.get(key, missing)
         if before != after:
@@ -163,102 +211,94 @@ def _flat(properties: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
             yield f"{prefix}{key}", str(value)
 
 
-def _devices(contract: Contract, seen: ObservedRun) -> ContractPart:
+def _devices(contract: Contract, seen: ObservedRun) -> Checked:
     if not seen.devices:
-        return ContractPart("devices", UNKNOWN if seen.step != "devices" else BROKEN, seen.error)
+        return _not_run("devices", seen, seen.error)
     missing = [name for name in contract.devices if not _is_here(name, seen.devices)]
     if missing:
-        here = ", ".join(seen.devices)
-        return ContractPart(
-            "devices", BROKEN, f"{names_at_hand(missing)} missing; here are: {here}"
-        )
-    return ContractPart("devices", OK, ", ".join(contract.devices))
+        return BROKEN, f"{names_at_hand(missing)} missing; here are: {', '.join(seen.devices)}"
+    return OK, ", ".join(contract.devices)
 
 
 def _is_here(name: str, devices: Mapping[str, str]) -> bool:
     return any(known in (name, f"{name}.0") or f"{known}.0" == name for known in devices)
 
 
-def _compile(seen: ObservedRun) -> ContractPart:
+def _not_run(step: str, seen: ObservedRun, otherwise: str) -> Checked:
+    """Return the result of a step that was not reached, or that failed."""
+    failed = bool(seen.error) and seen.step == step
+    return (BROKEN if failed else UNKNOWN), seen.error or otherwise
+
+
+def _compile(seen: ObservedRun) -> Checked:
     if seen.error and seen.step in ("devices", "compile"):
-        return ContractPart("compile", BROKEN, seen.error)
-    return ContractPart("compile", OK)
+        return BROKEN, seen.error
+    return OK, ""
 
 
-def _partition(contract: Contract, seen: ObservedRun) -> ContractPart:
+def _partition(contract: Contract, seen: ObservedRun) -> Checked:
     if not seen.execution_devices:
-        return ContractPart("partition", UNKNOWN, "it was not compiled")
+        return UNKNOWN, "it was not compiled"
     then, now = (parse_header(text) for text in (contract.header, seen.header))
     if then is None or now is None:
-        # Compiled without HETERO, or by a release that does not tell.
+        # It was compiled without HETERO, or this release does not report the partition.
+        promised, here = (", ".join(of.execution_devices) for of in (contract, seen))
         if sorted(contract.execution_devices) != sorted(seen.execution_devices):
-            names = (", ".join(d) for d in (seen.execution_devices, contract.execution_devices))
-            return ContractPart("partition", BROKEN, "runs on {}, promised was {}".format(*names))
+            return BROKEN, f"runs on {here}, promised was {promised}"
         if then is not None:
-            return ContractPart(
-                "partition", UNKNOWN, "this OpenVINO does not report what it compiled"
-            )
-        return ContractPart("partition", OK, f"whole, on {', '.join(seen.execution_devices)}")
-    text = f"{len(now.devices)} subgraphs ({names_at_hand(now.devices, 8)})"
+            return UNKNOWN, "this OpenVINO does not report what it compiled"
+        return OK, f"whole, on {here}"
+    here, promised = (
+        f"{len(of.devices)}{noun} ({names_at_hand(of.devices, 8)})"
+        for of, noun in ((now, " subgraphs"), (then, ""))
+    )
     if now == then:
-        return ContractPart("partition", OK, text)
+        return OK, here
     if now.devices == then.devices:
-        return ContractPart("partition", BROKEN, f"{text}, wired in another way than promised")
-    promised = f"{len(then.devices)} ({names_at_hand(then.devices, 8)})"
-    return ContractPart("partition", BROKEN, f"{text}, promised were {promised}")
+        return BROKEN, f"{here}, not wired as promised"
+    return BROKEN, f"{here}, promised were {promised}"
 
 
-def _outputs(
-    directory: str | os.PathLike[str], contract: Contract, seen: ObservedRun
-) -> ContractPart:
+def _outputs(directory: str | os.PathLike[str], contract: Contract, seen: ObservedRun) -> Checked:
     if not seen.outputs:
-        broken = bool(seen.error) and seen.step == "outputs"
-        return ContractPart(
-            "outputs", BROKEN if broken else UNKNOWN, seen.error or "it was not run"
-        )
+        return _not_run("outputs", seen, "it was not run")
     expected = expected_outputs(directory)
     if [len(arrays) for arrays in expected] != [len(arrays) for arrays in seen.outputs]:
-        return ContractPart("outputs", BROKEN, "not as many outputs as promised")
-    worst, verdicts = 0.0, set()
-    for now, then in zip(seen.outputs, expected, strict=True):
-        names = [str(index) for index in range(len(then))]
-        for agreement in compare(
-            dict(zip(names, now, strict=True)),
-            dict(zip(names, then, strict=True)),
-            contract.precision,
-        ):
-            verdicts.add(agreement.verdict)
-            worst = max(worst, agreement.relative_error)
+        return BROKEN, "not as many outputs as promised"
+    agreements = [
+        agreement
+        for now, then in zip(seen.outputs, expected, strict=True)
+        for agreement in compare(_named(now), _named(then), contract.precision)
+    ]
+    worst = max(agreement.relative_error for agreement in agreements)
+    wrong = any(agreement.verdict in ("different", "not a number") for agreement in agreements)
     detail = f"relative error {worst:.1e} in {len(expected)} requests"
-    wrong = verdicts & {"different", "not a number"}
-    return ContractPart("outputs", BROKEN if wrong else OK, detail)
+    return (BROKEN if wrong else OK), detail
 
 
-def _latency(contract: Contract, seen: ObservedRun, slower: float) -> ContractPart:
+def _named(arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    return {str(index): array for index, array in enumerate(arrays)}
+
+
+def _latency(contract: Contract, seen: ObservedRun, slower: float) -> Checked:
     noise = noise_here([*contract.devices, REFERENCE_DEVICE], shared_core())
     then, now = contract.latency, seen.latency(noise)
     if then is None or now is None:
-        broken = bool(seen.error) and seen.step == "latency"
-        return ContractPart(
-            "latency", BROKEN if broken else UNKNOWN, seen.error or "it was not measured"
-        )
-    here, promised = (
-        f"{p.ratio:.3f} ({p.ratio_ci95_low:.3f} to {p.ratio_ci95_high:.3f})" for p in (now, then)
-    )
-    detail = f"{here} of the reference, promised were {promised}"
+        return _not_run("latency", seen, "it was not measured")
     worse = now.ratio > (1 + slower) * then.ratio and now.ratio_ci95_low > then.ratio_ci95_high
-    return ContractPart("latency", BROKEN if worse else OK, detail)
+    return (BROKEN if worse else OK), f"{now} of the reference, promised were {then}"
 
 
 def _changes(contract: Contract, seen: ObservedRun) -> Iterator[str]:
-    then = contract.environment
-    pairs = [
-        ("OpenVINO", then.openvino_version, seen.openvino_version),
-        ("host", then.host, seen.host),
-        ("system", then.system, seen.system),
-        ("CPUs", then.n_cpus, seen.n_cpus),
-    ]
-    pairs += [(d, full, seen.devices.get(d, full)) for d, full in contract.devices.items()]
-    for name, before, after in pairs:
-        if after and before != after:
-            yield f"{name}: {before} → {after}"
+    def facts(of: Environment | ObservedRun) -> dict[str, Any]:
+        return {
+            "OpenVINO": of.openvino_version,
+            "host": of.host,
+            "system": of.system,
+            "CPUs": of.n_cpus,
+            **dict(of.devices),
+        }
+
+    then = {**facts(contract.environment), **contract.devices}
+    now = {name: after for name, after in facts(seen).items() if after and name in then}
+    return _differences(then, {**then, **now}, "")

@@ -1,36 +1,50 @@
-"""Prove again what a deployed directory promises, here or with other releases of OpenVINO."""
+"""Prove again what a deployed directory promises, here or with other releases of OpenVINO.
+
+HETERO's own code changes between releases, so the same affinities can give another partition, or
+fail to compile.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
+from filelock import FileLock
 
 from hetero_lab.backend.bound import bind
-from hetero_lab.errors import ArgumentError, last_line, warn
+from hetero_lab.errors import ArgumentError, MeasurementError, last_line, shorten, warn
 from hetero_lab.experiments.accuracy.evaluate import ReadData, read_data
 from hetero_lab.experiments.deployment.check_run import BUDGET_S, TURNS, observe
 from hetero_lab.experiments.deployment.contract import Contract, read_contract
-from hetero_lab.experiments.deployment.releases import Across, check_releases, environment_of
 from hetero_lab.experiments.deployment.verification import (
     BROKEN,
     OK,
     UNKNOWN,
+    Across,
     ContractPart,
     Verification,
     judged,
 )
+from hetero_lab.experiments.measure.workers.set_up import positive
+from hetero_lab.fetch import cache_dir
 from hetero_lab.progress import Progress
 from hetero_lab.runtime import run_frozen
 from hetero_lab.runtime.frozen_placement import FrozenPlacement, read_frozen
 from hetero_lab.runtime.scoring import Correct, count_right
 from hetero_lab.samples.datasets import Dataset, Metric
+from hetero_lab.tables import make_directory
 
 SLOWER, MAX_DROP = 0.1, 0.01
+_VERSION = re.compile(r"[0-9]+(\.[0-9]+)*([a-z]+[0-9]+)?(\.dev[0-9]+)?")
+_READY = "ready"  # a file in an environment that is whole
+_INSTALL_S = 1800.0
 
 
 @overload
@@ -75,25 +89,25 @@ def verify(
     """Prove again, on the OpenVINO, drivers and machine here, what a deployed directory promises.
 
     The directory is compiled and run in a process of its own. Its latency is compared as the
-    ratio to the reference, the same model on one core in f32, so that another machine's speed
-    and a load that slows both alike do not count.
+    ratio to the reference, the same model on one core in f32, so that the speed of another
+    machine and a load that slows both alike do not count.
 
     Parameters
     ----------
     directory
-        What :func:`hetero_lab.freeze` or ``advice.deploy`` wrote.
+        A directory that :func:`hetero_lab.freeze` or ``advice.deploy`` wrote.
     releases
         Versions of OpenVINO that pip knows, for instance ``["2026.2", "2026.3"]``, in order: the
         directory is verified with each of them instead of the one here. They are installed into
         virtual environments, which are kept in the cache directory.
     slower
-        By which share the latency, relative to the reference, may be worse than promised; it has
-        to be so beyond the intervals of both measurements.
+        The share by which the latency, relative to the reference, may be worse than promised; it
+        counts only beyond the intervals of both measurements.
     turns, budget_s
         How long to measure, with each release.
     data, metric
-        Labelled examples to count the right answers of, as for :func:`hetero_lab.evaluate`;
-        without them a promised accuracy is not checked.
+        Labelled examples, as for :func:`hetero_lab.evaluate`; without them a promised accuracy is
+        not checked.
     max_drop
         By how much the share of right answers may be lower than promised.
     progress
@@ -108,8 +122,8 @@ def verify(
     Raises
     ------
     ArgumentError
-        A number that is not above 0, data without labels, data together with releases, or
-        text that is not a version.
+        A number that is not above 0, data without labels, data together with releases, or text
+        that is not a version.
     StoredFileError
         There is no contract, it is of a newer version, or it was edited.
     MeasurementError
@@ -125,23 +139,35 @@ def verify(
     >>> proven.ok
     True
     """
-    _check_measuring(slower, turns, budget_s)
+    for name, value in (("slower", slower), ("turns", turns), ("budget_s", budget_s)):
+        positive(name, value)
     if isinstance(max_drop, bool) or not 0 <= max_drop <= 1:
         raise ArgumentError(f"max_drop= is a share from 0 to 1, not {max_drop!r}.")
-    if releases is not None:
-        if data is not None:
-            raise ArgumentError("data= goes with the OpenVINO that is here, not with releases=.")
-        return _across(directory, releases, slower, turns, budget_s, progress)
-    labelled = None
-    if data is not None:
-        labelled = read_data(data, metric)
-        if labelled.correct is None:
-            raise ArgumentError("data= needs labels, and metric= to judge answers by them.")
+    if releases is not None and data is not None:
+        raise ArgumentError("data= goes with the OpenVINO that is here, not with releases=.")
+    versions = [] if releases is None else _checked(releases)
+    labelled = None if data is None else read_data(data, metric)
+    if labelled is not None and labelled.correct is None:
+        raise ArgumentError("data= needs labels, and metric= to judge answers by them.")
     contract, frozen = read_contract(directory), read_frozen(directory)
+
+    def proven(python: str | os.PathLike[str] = sys.executable) -> Verification:
+        seen = observe(directory, python=python, turns=turns, budget_s=budget_s)
+        return judged(directory, contract, frozen, seen, slower)
+
+    if releases is not None:
+        found = []
+        with Progress("releases", show=progress, total=len(versions), unit="releases") as bar:
+            for version in versions:
+                bar.note(f"install {version}")
+                python = environment_of(version)
+                bar.note(f"run {version}")
+                found.append(proven(python))
+                bar.advance()
+        return Across(tuple(versions), tuple(found))
     with Progress("verification", show=progress) as bar:
         bar.note("run the directory")
-        seen = observe(directory, turns=turns, budget_s=budget_s)
-        made = judged(directory, contract, frozen, seen, slower)
+        made = proven()
         if labelled is None and contract.accuracy is None:
             return made
         bar.note("count the right answers")
@@ -149,39 +175,10 @@ def verify(
     return replace(made, parts=(*made.parts, accuracy))
 
 
-def _check_measuring(slower: float, turns: int, budget_s: float) -> None:
-    """Raise ArgumentError for numbers that make no measurement."""
-    for name, value in (("slower", slower), ("turns", turns), ("budget_s", budget_s)):
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-            raise ArgumentError(f"{name}= is a number above 0, not {value!r}.")
-
-
-def _across(
-    directory: str | os.PathLike[str],
-    releases: Sequence[str],
-    slower: float,
-    turns: int,
-    budget_s: float,
-    progress: bool,
-) -> Across:
-    releases = check_releases(releases)
-    contract, frozen = read_contract(directory), read_frozen(directory)
-    found = []
-    with Progress("releases", show=progress, total=len(releases), unit="releases") as bar:
-        for release in releases:
-            bar.note(f"install {release}")
-            python = environment_of(release)
-            bar.note(f"run {release}")
-            seen = observe(directory, python=python, turns=turns, budget_s=budget_s)
-            found.append(judged(directory, contract, frozen, seen, slower))
-            bar.advance()
-    return Across(tuple(releases), tuple(found))
-
-
 def verify_across(
     directory: str | os.PathLike[str], releases: Sequence[str], **options: Any
 ) -> Across:
-    """Call :func:`verify` with ``releases=``: the name that this had before."""
+    """Call :func:`verify` with ``releases=``, under its old name."""
     warn("verify_across(directory, releases) is verify(directory, releases=releases) now.")
     return verify(directory, releases=releases, **options)
 
@@ -193,6 +190,7 @@ def _accuracy(
     data: ReadData | None,
     max_drop: float,
 ) -> ContractPart:
+    """Count the right answers of a deployed directory, and compare them with the promise."""
     then = contract.accuracy
     promised = f"{then.accuracy:.1%} of {then.n_examples} examples" if then else "nothing"
     if data is None or data.correct is None:
@@ -212,3 +210,59 @@ def _accuracy(
     broken = then is not None and here < then.accuracy - max_drop
     detail = f"{here:.1%} of {len(data.examples)} examples, promised is {promised}"
     return ContractPart("accuracy", BROKEN if broken else OK, detail)
+
+
+def _checked(releases: Sequence[str]) -> list[str]:
+    """Return versions of OpenVINO as a list; ArgumentError for anything else."""
+    if isinstance(releases, str):
+        releases = [releases]
+    wrong = [r for r in releases if not isinstance(r, str) or not _VERSION.fullmatch(r)]
+    if wrong or not releases:
+        raise ArgumentError(
+            f"releases= is a list of versions of OpenVINO, for instance ['2026.2', '2026.3'], "
+            f"not {shorten(repr(wrong or releases))}."
+        )
+    return list(releases)
+
+
+def environment_of(release: str) -> Path:
+    """Return the interpreter of an environment with a release, making it if it is missing.
+
+    Raises
+    ------
+    MeasurementError
+        pip cannot install it.
+    """
+    home = make_directory(cache_dir() / "releases") / f"openvino-{release}"
+    python = home / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    with FileLock(f"{home}.lock"):
+        if not (home / _READY).is_file():
+            _run([sys.executable, "-m", "venv", "--clear", os.fspath(home)], release)
+            install = [os.fspath(python), "-m", "pip", "install", "--disable-pip-version-check"]
+            _run([*install, f"openvino=={release}", "numpy"], release)
+            (home / _READY).touch()
+    return python
+
+
+def _run(command: Sequence[str], release: str) -> None:
+    # Constraints on the packages of this environment must not apply to those of a release.
+    environment = {name: text for name, text in os.environ.items() if name != "PIP_CONSTRAINT"}
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_INSTALL_S,
+            check=False,
+            env=environment,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise MeasurementError(f"OpenVINO {release} cannot be installed: {error}") from error
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if "ERROR" in line]
+        raise MeasurementError(
+            f"OpenVINO {release} cannot be installed: {shorten(' '.join(lines), 300)}. "
+            "pip index versions openvino lists the versions."
+        )
