@@ -15,7 +15,7 @@ import pytest
 
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError, HeteroLabWarning, MeasurementError, StoredFileError
-from hetero_lab.experiments.interop import report_files
+from hetero_lab.experiments.interop.benchmark_app import HEAD
 
 MODEL = str(Path(__file__).parents[3] / "datasets" / "digits_inception.xml")
 RUNS = [
@@ -192,7 +192,6 @@ def test_counters_of_another_model(reports, tmp_path):
 
 
 ROW = "conv;Status.EXECUTED;Convolution;jit_f32;0.010;0.010"
-HEAD = report_files.HEAD
 
 
 def test_any_name_a_model_can_have(tmp_path):
@@ -217,7 +216,11 @@ def test_any_name_a_model_can_have(tmp_path):
         ("benchmark_average_counters_report.csv", f"{HEAD}\n{ROW}\n", "half written"),
         ("benchmark_average_counters_report.csv", f"{HEAD}\n{ROW}\nco", "half written"),
         ("benchmark_average_counters_report.csv", f"{HEAD}\nTotal;;;;0.0;0.0\n", "no counters"),
-        ("benchmark_average_counters_report.csv", f"{HEAD}\n{ROW}x\n", "could not convert"),
+        (
+            "benchmark_average_counters_report.csv",
+            f"{HEAD}\n{ROW}x\nTotal;;;;0.0;0.0\n",
+            "could not convert",
+        ),
         (
             "benchmark_average_counters_report.csv",
             f"{HEAD}\n{ROW}\nTotal;;;;0.020;0.010\n\n",
