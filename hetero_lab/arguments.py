@@ -103,6 +103,13 @@ def checked(function: _F) -> _F:
     return typing.cast(_F, call)
 
 
+def check_whole(name: str, value: object, *, least: int) -> int:
+    """Return a whole number of at least ``least``; raise ArgumentError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ArgumentError(f"{name}= is a whole number of at least {least}, not {value!r}.")
+    return value
+
+
 def moved(names: Mapping[str, str]) -> Callable[[_F], _F]:
     """Return a decorator: arguments that are parts of another one now are taken, with a warning.
 

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import openvino as ov
 from openvino import opset13 as op
 from openvino.op.util import Variable, VariableInfo
+
+from hetero_lab.model.read import input_name
+from hetero_lab.model.static_phases import StaticPhases
+from hetero_lab.runtime.compiled import CompiledPlacement
+from hetero_lab.runtime.tensors import to_tensor
 
 VOCABULARY = 97
 _HEADS, _KV_HEADS, _HEAD = 4, 2, 8
@@ -138,3 +145,46 @@ def _input(name: str, shape: list[int], kind: type) -> ov.Node:
     parameter = op.parameter(ov.PartialShape(shape), kind, name=name)
     parameter.output(0).set_names({name})
     return parameter
+
+
+class StaticSession:
+    """A session on the two static models of a language model, each placed by itself.
+
+    The cache is kept here: what a step adds is written to where the next one reads it.
+    """
+
+    def __init__(self, phases: StaticPhases, prefill: CompiledPlacement, decode: CompiledPlacement):
+        self._phases = phases
+        self._ids = phases.language.inputs.index("input_ids")
+        self._types = {
+            input_name(port): port.get_element_type() for port in decode.prepared.model.inputs
+        }
+        self._requests = tuple(c.compiled_model.create_infer_request() for c in (prefill, decode))
+        self._cache: list[np.ndarray] = []
+        for number in range(len(phases.axes)):
+            port = decode.prepared.model.input(f"past.{number}")
+            tensor = to_tensor(
+                np.zeros(port.shape, port.get_element_type().to_dtype()), port.get_element_type()
+            )
+            self._requests[1].set_tensor(f"past.{number}", tensor)
+            self._cache.append(tensor.data)
+        self._past = 0
+
+    def reset(self) -> None:
+        self._past = 0
+        for cached in self._cache:
+            cached[...] = 0
+
+    def step(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        ids, past = arrays[self._ids], self._past
+        n, is_further = ids.shape[1], int(past > 0)
+        request = self._requests[is_further]
+        for name, array in self._phases.feed(ids, past).items():
+            request.set_tensor(name, to_tensor(array, self._types[name]))
+        request.infer(share_outputs=True)
+        for number, (cached, axis) in enumerate(zip(self._cache, self._phases.axes, strict=True)):
+            if past + n <= cached.shape[axis]:
+                new = np.moveaxis(request.get_output_tensor(1 + number).data, axis, 0)
+                np.moveaxis(cached, axis, 0)[past : past + n] = new[:n]
+        self._past += n
+        return request.get_output_tensor(0).data[:, :n]

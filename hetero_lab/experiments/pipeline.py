@@ -33,8 +33,7 @@ from hetero_lab.planning.objective import LATENCY
 from hetero_lab.result import Result
 from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed, inference_errors
 from hetero_lab.runtime.inputs import generate_inputs
-from hetero_lab.runtime.throughput import run_side_by_side_turn
-from hetero_lab.runtime.timing import Stopwatch
+from hetero_lab.runtime.timing import Stopwatch, run_side_by_side_turn
 from hetero_lab.statistics import Noise, Ratio, known_within, turn_level
 from hetero_lab.tables import make_directory
 
@@ -389,9 +388,9 @@ class PipelineRace:
 
     def _turn(self, index: int) -> None:
         combination = self.combinations[index]
-        requests = [self._request(c) for c in combination.chosen.values()]
+        runs = [self._request(c).infer for c in combination.chosen.values()]
         with inference_errors(combination.label):
-            samples = run_side_by_side_turn(requests)
+            samples = run_side_by_side_turn(runs)
         turn = dict(zip(combination.chosen, map(turn_level, samples), strict=True))
         turns = (*combination.turns_us, turn)
         self.combinations[index] = replace(combination, turns_us=turns)

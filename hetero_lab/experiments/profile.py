@@ -33,6 +33,7 @@ from hetero_lab.experiments.measure.workers.requests import (
     WarmUp,
 )
 from hetero_lab.experiments.measure.workers.set_up import Workers
+from hetero_lab.experiments.results.profile.data import Throughput
 from hetero_lab.experiments.results.profile.result import Profile, profile_of
 from hetero_lab.experiments.session import Conditions, Session
 from hetero_lab.interrupts import UntilInterrupted
@@ -43,7 +44,6 @@ from hetero_lab.progress import Progress
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.inputs import Inputs
 from hetero_lab.runtime.runners import HETERO, PARALLEL, Execution
-from hetero_lab.runtime.throughput import Throughput
 from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN, Stopwatch, turn_lengths
 from hetero_lab.statistics import Latency
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import openvino as ov
 
+from hetero_lab.arguments import check_whole
 from hetero_lab.errors import ArgumentError, InputError, ModelError, names_at_hand, shorten
 
 _IDS, _MASK, _POSITIONS, _BEAM = "input_ids", "attention_mask", "position_ids", "beam_idx"
@@ -54,11 +55,7 @@ class Scenario:
 
     def __post_init__(self) -> None:
         for name, least in (("prompt_tokens", 1), ("new_tokens", 2), ("batch", 1)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ArgumentError(
-                    f"{name}= is a whole number of at least {least}, not {value!r}."
-                )
+            check_whole(name, getattr(self, name), least=least)
 
     @property
     def context_tokens(self) -> int:

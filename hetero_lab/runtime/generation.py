@@ -16,11 +16,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from hetero_lab import clock
+from hetero_lab.arguments import check_whole
 from hetero_lab.backend.bound import BoundModel
-from hetero_lab.errors import ArgumentError, InputError, ModelError, names_at_hand
+from hetero_lab.errors import InputError, ModelError, names_at_hand
 from hetero_lab.model.language import LanguageModel, Scenario, directory_of, language_model
-from hetero_lab.model.read import Source, input_name, prepare
-from hetero_lab.model.static_phases import StaticPhases
+from hetero_lab.model.read import Source, prepare
 from hetero_lab.placement.placement import BoundPlacement
 from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed, inference_errors
 from hetero_lab.runtime.parallel import ParallelExecutor
@@ -138,19 +138,20 @@ class CompiledSession:
         self._model = language_model(compiled.prepared.model)
         self._label = compiled.placed.label
         self._types = [port.get_element_type() for port in compiled.compiled_model.inputs]
-        self.request = compiled.compiled_model.create_infer_request()
+        self._request = compiled.compiled_model.create_infer_request()
 
     def reset(self) -> None:
-        """Forget what was seen."""
-        self.request.reset_state()
+        self._request.reset_state()
 
     def step(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        """Infer once; return the logits, valid until the next step."""
         with inference_errors(self._label):
             for index, (array, element_type) in enumerate(zip(arrays, self._types, strict=True)):
-                self.request.set_input_tensor(index, to_tensor(array, element_type))
-            self.request.infer(share_outputs=True)
-        return self.request.get_output_tensor(self._model.logits).data
+                self._request.set_input_tensor(index, to_tensor(array, element_type))
+            self._request.infer(share_outputs=True)
+        return self._request.get_output_tensor(self._model.logits).data
+
+    def profiling_info(self) -> Sequence[object]:
+        return self._request.profiling_info
 
 
 class ExecutorSession:
@@ -161,59 +162,13 @@ class ExecutorSession:
         self._logits = executor.output_names[model.logits]
 
     def reset(self) -> None:
-        """Forget what was seen."""
         self._executor.reset_state()
 
     def step(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        """Infer once; return the logits."""
         return self._executor.submit_bound(arrays).result()[self._logits]
 
-
-class StaticSession:
-    """A session on the two static models of a language model, each placed by itself.
-
-    The cache is kept here: what a step adds is written to where the next one reads it.
-    """
-
-    def __init__(self, phases: StaticPhases, prefill: CompiledPlacement, decode: CompiledPlacement):
-        self._phases = phases
-        self._label = prefill.placed.label, decode.placed.label
-        self._ids = phases.language.inputs.index("input_ids")
-        self._types = {
-            input_name(port): port.get_element_type() for port in decode.prepared.model.inputs
-        }
-        self._requests = tuple(c.compiled_model.create_infer_request() for c in (prefill, decode))
-        self._cache: list[np.ndarray] = []
-        for number in range(len(phases.axes)):
-            port = decode.prepared.model.input(f"past.{number}")
-            tensor = to_tensor(
-                np.zeros(port.shape, port.get_element_type().to_dtype()), port.get_element_type()
-            )
-            self._requests[1].set_tensor(f"past.{number}", tensor)
-            self._cache.append(tensor.data)
-        self._past = 0
-
-    def reset(self) -> None:
-        """Forget what was seen."""
-        self._past = 0
-        for cached in self._cache:
-            cached[...] = 0
-
-    def step(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        """Infer once; return the logits of the tokens given, valid until the next step."""
-        ids, past = arrays[self._ids], self._past
-        n, is_further = ids.shape[1], int(past > 0)
-        request = self._requests[is_further]
-        with inference_errors(self._label[is_further]):
-            for name, array in self._phases.feed(ids, past).items():
-                request.set_tensor(name, to_tensor(array, self._types[name]))
-            request.infer(share_outputs=True)
-        for number, (cached, axis) in enumerate(zip(self._cache, self._phases.axes, strict=True)):
-            if past + n <= cached.shape[axis]:
-                new = np.moveaxis(request.get_output_tensor(1 + number).data, axis, 0)
-                np.moveaxis(cached, axis, 0)[past : past + n] = new[:n]
-        self._past += n
-        return request.get_output_tensor(0).data[:, :n]
+    def profiling_info(self) -> Sequence[object]:
+        return self._executor.profiling_info()
 
 
 def generate(
@@ -275,9 +230,7 @@ def given_or_random_prompt(
     """
     model = language_model(bound.model)
     if inputs is None:
-        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-            raise ArgumentError(f"seed= is a whole number of at least 0, not {seed!r}.")
-        return [model.prompt(scenario, seed)]
+        return [model.prompt(scenario, check_whole("seed", seed, least=0))]
     return [model.check_prompt(_token_ids(inputs), scenario)]
 
 

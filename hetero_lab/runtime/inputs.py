@@ -11,8 +11,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import openvino as ov
 
+from hetero_lab.arguments import check_whole
 from hetero_lab.backend.bound import BoundModel
-from hetero_lab.errors import ArgumentError, InputError, did_you_mean, names_at_hand, shorten
+from hetero_lab.errors import InputError, did_you_mean, names_at_hand, shorten
 from hetero_lab.model.read import PreparedModel, input_name
 from hetero_lab.runtime.tensors import array_type, bits_of, encode, ml_dtypes_name
 
@@ -21,24 +22,10 @@ Inputs: TypeAlias = (
 )
 
 # Ops that hand on values unchanged: an id that goes through them is still an id.
-_CARRIERS = frozenset(
-    [
-        "Convert",
-        "Reshape",
-        "Unsqueeze",
-        "Squeeze",
-        "Transpose",
-        "Concat",
-        "Split",
-        "VariadicSplit",
-        "StridedSlice",
-        "Slice",
-        "Tile",
-        "Broadcast",
-        "Gather",
-        "GatherElements",
-    ]
-)
+_CARRIERS = frozenset({
+    "Broadcast", "Concat", "Convert", "Gather", "GatherElements", "Reshape", "Slice", "Split",
+    "Squeeze", "StridedSlice", "Tile", "Transpose", "Unsqueeze", "VariadicSplit",
+})  # fmt: skip
 
 
 def generate_inputs(model: PreparedModel | BoundModel, seed: int = 0) -> dict[str, np.ndarray]:
@@ -57,8 +44,7 @@ def generate_inputs(model: PreparedModel | BoundModel, seed: int = 0) -> dict[st
     InputError
         No values can be generated for the element type of an input.
     """
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise ArgumentError(f"seed= is a whole number of at least 0, not {seed!r}.")
+    check_whole("seed", seed, least=0)
     rng = np.random.default_rng(seed)
     made: dict[str, np.ndarray] = {}
     for port in model.model.inputs:

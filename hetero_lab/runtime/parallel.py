@@ -9,12 +9,13 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import openvino as ov
 
-from hetero_lab.arguments import checked
+from hetero_lab.arguments import check_whole, checked
 from hetero_lab.backend.bound import bind
 from hetero_lab.backend.properties import check_by_device
 from hetero_lab.clock import now
@@ -41,8 +42,7 @@ def cuts(placed: BoundPlacement, *, requests: int = 1) -> Partition:
     ArgumentError
         Less than one request, or several of a model with states.
     """
-    if isinstance(requests, bool) or not isinstance(requests, int) or requests < 1:
-        raise ArgumentError(f"requests= is a whole number of at least 1, not {requests!r}.")
+    check_whole("requests", requests, least=1)
     graph = placed.graph
     if graph.stateful_paths and requests > 1:
         raise ArgumentError(
@@ -78,8 +78,10 @@ class ParallelExecutor:
 
     Attributes
     ----------
-    placement, partition
-        What is run, and how the model was cut for it.
+    placed, placement
+        The placement that is run, with and without its model and Core.
+    partition
+        How the model was cut, which is always ``as_predicted``.
     compile_ms
         Time of all compile calls.
 
@@ -144,8 +146,10 @@ class ParallelExecutor:
     ) -> None:
         """Cut the model, compile its parts and start the threads."""
         self._ports = Ports(placed.bound)
+        self.placed = placed
         self.placement: Placement = placed.placement
-        self.partition: Partition = cuts(placed, requests=requests)
+        self.as_predicted: bool | None = True
+        self.partition: Partition = replace(cuts(placed, requests=requests), observed=True)
         self.output_names: tuple[str, ...] = placed.bound.output_names
         self._submodels = cut(placed.bound, self.partition, hand_inputs_on=False)
         by_device = {d: {**own, **compile_properties} for d, own in placed.properties.items()}

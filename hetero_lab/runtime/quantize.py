@@ -19,6 +19,7 @@ import numpy as np
 import openvino as ov
 from openvino import passes
 
+from hetero_lab.arguments import check_whole
 from hetero_lab.errors import (
     ArgumentError,
     HeteroLabError,
@@ -108,7 +109,7 @@ def quantize(
     """
     preset = _choice("preset", preset, PRESETS)
     target_device = _choice("target_device", target_device, TARGETS)
-    subset_size = _positive("subset_size", subset_size)
+    check_whole("subset_size", subset_size, least=1)
     made = quantize_prepared(
         prepare(model),
         calibration,
@@ -412,10 +413,4 @@ def _choice(name: str, value: Any, known: Sequence[str]) -> str:
             f"{name}= is {' or '.join(map(repr, known))}, not {shorten(str(value))}."
             f"{did_you_mean(str(value), known)}"
         )
-    return value
-
-
-def _positive(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ArgumentError(f"{name}= is a whole number of at least 1, not {value!r}.")
     return value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import threading
 from collections import OrderedDict
@@ -20,9 +19,10 @@ from hetero_lab.errors import DeviceError, HeteroLabError
 from hetero_lab.model.opgraph import CONSTANT, OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import BoundPlacement, Placement, resolve
-from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed
+from hetero_lab.runtime.compiled import CompiledPlacement, ask, compile_placed
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.inputs import digest_of
+from hetero_lab.runtime.parallel import ParallelExecutor
 
 Verdict = Literal["equal", "rounding", "different", "not a number"]
 
@@ -196,7 +196,9 @@ def compare(
     )
 
 
-def executed_precision(rows: Sequence[Counter], compiled: CompiledPlacement) -> str:
+def executed_precision(
+    rows: Sequence[Counter], compiled: CompiledPlacement | ParallelExecutor
+) -> str:
     """Return the lowest precision that was executed, or without counters that was asked for."""
     return lowest_precision(rows, compiled.placed.graph, _asked_precisions(compiled))
 
@@ -251,19 +253,16 @@ def _lowest(precisions: Iterable[str]) -> str:
     return max(known, key=lambda precision: TOLERANCE[precision], default="f32")
 
 
-def _asked_precisions(compiled: CompiledPlacement) -> list[object]:
-    placement, model = compiled.placement, compiled.compiled_model
+def _asked_precisions(compiled: CompiledPlacement | ParallelExecutor) -> list[object]:
+    placement = compiled.placed.placement
     asked: list[object] = [
         placement.device_properties.get(device, {}).get(_HINT) for device in placement.devices
     ]
-    if None not in asked:
-        return asked
-    with contextlib.suppress(Exception):  # not every device has the property
-        return [*asked, model.get_property(_HINT)]
-    with contextlib.suppress(Exception):
+    for model in compiled.compiled_models if None in asked else ():
+        own = ask(model, _HINT)
         # A virtual device may name an emulated one by its plugin, so that names do not match.
-        by_device = model.get_property("DEVICE_PROPERTIES")
-        return [*asked, *(p.get(_HINT) for p in by_device.values())]
+        by_device = {} if own is not None else ask(model, "DEVICE_PROPERTIES") or {}
+        asked += [own, *(properties.get(_HINT) for properties in by_device.values())]
     return asked
 
 

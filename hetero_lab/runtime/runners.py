@@ -1,34 +1,45 @@
 """Runners: a compiled placement with its inputs, ready to run, whichever executor runs it.
 
 ``hetero`` is OpenVINO's own HETERO (or the plain device), ``parallel`` the lab's
-:class:`~hetero_lab.runtime.parallel.ParallelExecutor`. Whoever measures asks a runner and need
-not know which it is.
+:class:`~hetero_lab.runtime.parallel.ParallelExecutor`; each infers requests, or generates with a
+language model. Whoever measures asks a runner and need not know which it is.
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+import openvino as ov
 
+from hetero_lab import clock
+from hetero_lab.arguments import check_whole
 from hetero_lab.backend.bound import BoundModel
 from hetero_lab.errors import ArgumentError, HeteroLabWarning, did_you_mean, shorten
 from hetero_lab.model.language import Scenario, check_scenario, language_model
-from hetero_lab.placement.partition import Partition
 from hetero_lab.placement.placement import BoundPlacement
-from hetero_lab.runtime.chosen import Chosen, chosen_by, settle
-from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed, warn_of_ignored
+from hetero_lab.runtime.compiled import (
+    Chosen,
+    CompiledPlacement,
+    chosen_by,
+    compile_placed,
+    settle,
+    warn_of_ignored,
+)
 from hetero_lab.runtime.counters import Counter, read_counters
 from hetero_lab.runtime.generation import (
+    TOKEN_IDS,
     CompiledSession,
     ExecutorSession,
     Generated,
-    TokenSession,
     compare_generation,
     generate,
     generation_precision,
@@ -43,16 +54,17 @@ from hetero_lab.runtime.reference import (
     Agreement,
     compare_with_reference,
     executed_precision,
-    lowest_precision,
     reference_outputs,
 )
-from hetero_lab.runtime.throughput import run_parallel_turn, run_queue_turn
+from hetero_lab.runtime.scheduler import Outputs
+from hetero_lab.runtime.tensors import to_tensor
 from hetero_lab.runtime.timeline import Span
 from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN, run_turn
 
 HETERO, PARALLEL = "hetero", "parallel"
 EXECUTORS = (HETERO, PARALLEL)
 _COUNTER_TURNS = 3  # the counters are a running mean; a few turns settle it
+_COUNTED = {"PERF_COUNT": True}
 
 
 @dataclass(frozen=True)
@@ -72,16 +84,14 @@ class Execution:
     scenario: Scenario | None = None
 
     def __post_init__(self) -> None:
-        n = self.requests
         if self.executor not in EXECUTORS:
             name = str(self.executor)
             raise ArgumentError(
                 f"There is no executor {shorten(name)}.{did_you_mean(name, EXECUTORS)} "
                 f"Executors: {', '.join(EXECUTORS)}."
             )
-        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise ArgumentError(f"requests= is a whole number of at least 1, not {n!r}.")
-        if self.scenario is not None and n > 1:
+        check_whole("requests", self.requests, least=1)
+        if self.scenario is not None and self.requests > 1:
             raise ArgumentError(
                 "A language model has its states in its request: several in flight would mix them. "
                 "Use requests=1, and batch= of the scenario for several sequences."
@@ -98,7 +108,7 @@ class Execution:
             Several requests in flight of a model with states, a language model without a scenario,
             or one that does not fit into its context.
         ModelError
-            A scenario for what is no language model.
+            A scenario for a model that is not a language model.
         """
         check_scenario(placed.bound.model, self.scenario)
         virtual = placed.placement.virtual
@@ -118,53 +128,203 @@ class Execution:
 TurnTimes: TypeAlias = "tuple[tuple[float, ...], float | None]"
 
 
-class Runner(Protocol):
-    """A compiled placement with its inputs.
+class Runner:
+    """A compiled placement with its inputs; one that infers requests, unless a subclass says so.
 
     ``partition`` is what was compiled; ``as_predicted`` whether that was foreseen, ``None``
     where it cannot be told.
     """
 
-    placed: BoundPlacement
-    partition: Partition
-    as_predicted: bool | None
-    compile_ms: float
+    def __init__(
+        self,
+        compiled: CompiledPlacement | ParallelExecutor,
+        arrays: list[np.ndarray],
+        requests: int = 1,
+    ):
+        self._compiled = compiled
+        self._arrays = arrays
+        self._n_requests = requests
+        self.placed = compiled.placed
+        self.partition = compiled.partition
+        self.as_predicted = compiled.as_predicted
+        self.compile_ms = compiled.compile_ms
 
     def infer(self) -> object:
         """Infer once and wait for it."""
-        ...
-
-    def turn(self, timed: int = TIMED_PER_TURN, discarded: int = DISCARDED_PER_TURN) -> TurnTimes:
-        """Run one turn: so many inferences, or one generation of a language model."""
-        ...
+        raise NotImplementedError
 
     def outputs(self) -> dict[str, np.ndarray]:
         """Return copies of the outputs of the last inference."""
-        ...
+        raise NotImplementedError
 
     def queue_turn(self) -> tuple[float, ...]:
         """Keep the requests in flight; return the times per result in µs."""
-        ...
+        raise NotImplementedError
 
-    def precision(self, rows: Sequence[Counter]) -> str:
-        """Return the lowest precision that counters saw, or that was asked for."""
-        ...
+    def profiling_info(self) -> Sequence[object]:
+        """Return OpenVINO's rows of the last inference."""
+        raise NotImplementedError
+
+    def turn(self, timed: int = TIMED_PER_TURN, discarded: int = DISCARDED_PER_TURN) -> TurnTimes:
+        """Run one turn: so many inferences, or one generation of a language model."""
+        return run_turn(self.infer, timed=timed, discarded=discarded), None
 
     def counters(self) -> tuple[Counter, ...]:
         """Return the counters joined to the model; MeasurementError if there are none."""
-        ...
+        return read_counters(self.profiling_info(), self.partition, self.placed.graph)
+
+    def compare(
+        self, rows: Sequence[Counter] = (), expected: Mapping[str, np.ndarray] | None = None
+    ) -> tuple[Agreement, ...]:
+        """Compare the last outputs with one device in f32: ``expected``, if that is known.
+
+        ``rows`` are the counters, if known: they tell the precision that was executed.
+        """
+        precision = executed_precision(rows, self._compiled)
+        outputs = self.outputs()
+        return compare_with_reference(
+            self.placed.bound, self._arrays, outputs, precision, expected=expected
+        )
 
     def chosen(self) -> Chosen:
         """Return what the runtime chose, after the first inference."""
-        ...
+        if self.placed.placement.virtual:
+            settle(self._compiled.compiled_models[0], self.infer)
+        return chosen_by(self._compiled.compiled_models, self.placed.core)
 
     def spans(self, requests: int) -> tuple[Span, ...]:
-        """Return when the subgraphs of the last requests ran; empty where it is not known."""
-        ...
+        """Return when the subgraphs of the last requests ran; empty where it is not known.
+
+        HETERO does not tell when a subgraph started.
+        """
+        del requests
+        return ()
+
+    def tokens(self) -> tuple[tuple[int, ...], ...]:
+        """Return the tokens that the last turn generated, for each sequence; else nothing."""
+        return ()
 
     def close(self) -> None:
         """Let go of it."""
-        ...
+        if isinstance(self._compiled, ParallelExecutor):
+            self._compiled.close(cancel=True)
+
+
+class _HeteroRunner(Runner):
+    def __init__(self, compiled: CompiledPlacement, arrays: list[np.ndarray], requests: int):
+        super().__init__(compiled, arrays, requests)
+        self._compiled: CompiledPlacement = compiled
+        self._request = compiled.new_request(arrays)
+        # Nothing in between that would be timed too, and no copy of the outputs.
+        self.infer = partial(self._request.infer, share_outputs=True)
+
+    def outputs(self) -> dict[str, np.ndarray]:
+        return self._compiled.read_outputs(self._request)
+
+    def queue_turn(self) -> tuple[float, ...]:
+        return run_queue_turn(self._compiled, self._arrays, self._n_requests)
+
+    def profiling_info(self) -> Sequence[object]:
+        return self._request.profiling_info
+
+
+class _ParallelRunner(Runner):
+    """The time of an inference includes copies of its inputs and outputs, as every call has."""
+
+    def __init__(self, compiled: ParallelExecutor, arrays: list[np.ndarray], requests: int):
+        super().__init__(compiled, arrays, requests)
+        self._compiled: ParallelExecutor = compiled
+        self._outputs: dict[str, np.ndarray] = {}
+
+    def infer(self) -> None:
+        self._outputs = self._compiled.submit_bound(self._arrays).result()
+
+    def outputs(self) -> dict[str, np.ndarray]:
+        return dict(self._outputs)
+
+    def queue_turn(self) -> tuple[float, ...]:
+        samples, self._outputs = run_parallel_turn(self._compiled, self._arrays, self._n_requests)
+        return samples
+
+    def profiling_info(self) -> Sequence[object]:
+        return self._compiled.profiling_info()
+
+    def spans(self, requests: int) -> tuple[Span, ...]:
+        kept = self._compiled.timeline
+        first = max((span.request for span in kept), default=0) - requests + 1
+        runs: dict[int, list[Span]] = {}
+        for span in kept:
+            if span.request >= first:
+                runs.setdefault(span.request, []).append(span)
+        # A request that is kept in part only would look as if it had waited.
+        whole = (run for run in runs.values() if len(run) == self.partition.n_subgraphs)
+        return tuple(span for run in whole for span in run)
+
+
+class _GenerationRunner(Runner):
+    """A language model at work: a turn is a generation, an inference the next token of one."""
+
+    def __init__(
+        self,
+        compiled: CompiledPlacement | ParallelExecutor,
+        arrays: list[np.ndarray],
+        scenario: Scenario,
+        counters: bool,
+    ):
+        super().__init__(compiled, arrays)
+        (prompt,) = arrays
+        # Counters are running means, or of the last inference: a long prompt among the further
+        # steps would be no step's time.
+        self._prompt = prompt[:, :1] if counters else prompt
+        self._scenario = scenario
+        self._model = language_model(self.placed.bound.model)
+        self._session = (
+            CompiledSession(compiled)
+            if isinstance(compiled, CompiledPlacement)
+            else ExecutorSession(compiled, self._model)
+        )
+        self._last: Generated | None = None
+        self._steps: Iterator[object] = iter(())
+
+    def infer(self) -> None:
+        try:
+            next(self._steps)
+        except StopIteration:
+            n_new = self._scenario.new_tokens
+            self._steps = steps(self._session, self._model, self._prompt, n_new)
+            next(self._steps)
+
+    def turn(self, timed: int = 0, discarded: int = 0) -> TurnTimes:
+        del timed, discarded  # a generation has the length that the scenario says
+        self._steps = iter(())
+        n_new = self._scenario.new_tokens
+        self._last = generate(self._session, self._model, self._prompt, n_new)
+        first_us, *further_us = self._last.step_us
+        return tuple(further_us), first_us
+
+    def outputs(self) -> dict[str, np.ndarray]:
+        if self._last is None:
+            self.turn()
+        assert self._last is not None
+        return outputs_of(self._last)
+
+    def queue_turn(self) -> tuple[float, ...]:
+        raise ArgumentError("A language model has one request in flight.")
+
+    def profiling_info(self) -> Sequence[object]:
+        return self._session.profiling_info()
+
+    def compare(
+        self, rows: Sequence[Counter] = (), expected: Mapping[str, np.ndarray] | None = None
+    ) -> tuple[Agreement, ...]:
+        if expected is None:
+            expected = expected_outputs(self.placed, self._arrays, self._scenario)
+        executed = executed_precision(rows, self._compiled)
+        precision = generation_precision(self.placed, executed)
+        return compare_generation(self.outputs(), expected, precision)
+
+    def tokens(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(map(int, sequence)) for sequence in self.outputs()[TOKEN_IDS])
 
 
 def open_runner(
@@ -195,20 +355,22 @@ def open_runner(
     CompileError
         The runtime refused.
     """
+    config = {**(compile_properties or {}), **(_COUNTED if counters else {})}
+    compiled: CompiledPlacement | ParallelExecutor
+    if execution.executor == HETERO:
+        compiled = compile_placed(placed, counters=counters, compile_properties=compile_properties)
+    else:
+        requests = execution.requests
+        compiled = ParallelExecutor.of(placed, requests=requests, compile_properties=config)
     if execution.scenario is not None:
-        return _GenerationRunner(
-            placed, arrays, execution, counters, dict(compile_properties or {})
-        )
-    kind = _HeteroRunner if execution.executor == HETERO else _ParallelRunner
-    return kind(placed, arrays, execution, counters, dict(compile_properties or {}))
+        return _GenerationRunner(compiled, arrays, execution.scenario, counters)
+    if isinstance(compiled, CompiledPlacement):
+        return _HeteroRunner(compiled, arrays, execution.requests)
+    return _ParallelRunner(compiled, arrays, execution.requests)
 
 
 def measure_counters(
-    placed: BoundPlacement,
-    arrays: list[np.ndarray],
-    execution: Execution,
-    *,
-    compile_properties: Mapping[str, Any] | None = None,
+    placed: BoundPlacement, arrays: list[np.ndarray], execution: Execution
 ) -> tuple[Counter, ...]:
     """Compile a placement once more with counters, run it and read them.
 
@@ -217,9 +379,7 @@ def measure_counters(
     MeasurementError
         Its devices have no counters.
     """
-    return read_counted(
-        open_counted(placed, arrays, execution, compile_properties=compile_properties)
-    )
+    return read_counted(open_counted(placed, arrays, execution))
 
 
 def open_counted(
@@ -253,214 +413,6 @@ def read_counted(runner: Runner) -> tuple[Counter, ...]:
         return runner.counters()
 
 
-class _HeteroRunner:
-    def __init__(
-        self,
-        placed: BoundPlacement,
-        arrays: list[np.ndarray],
-        execution: Execution,
-        counters: bool,
-        compile_properties: dict[str, Any],
-    ):
-        self._compiled = compile_placed(
-            placed, counters=counters, compile_properties=compile_properties
-        )
-        self.placed = placed
-        self.partition = self._compiled.partition
-        self.as_predicted = self._compiled.as_predicted
-        self.compile_ms = self._compiled.compile_ms
-        self._arrays = arrays
-        self._n_requests = execution.requests
-        self._request = self._compiled.new_request(arrays)
-        # Nothing in between that would be timed too, and no copy of the outputs.
-        self.infer = partial(self._request.infer, share_outputs=True)
-
-    def turn(self, timed: int = TIMED_PER_TURN, discarded: int = DISCARDED_PER_TURN) -> TurnTimes:
-        return run_turn(self.infer, timed=timed, discarded=discarded), None
-
-    def outputs(self) -> dict[str, np.ndarray]:
-        return self._compiled.read_outputs(self._request)
-
-    def queue_turn(self) -> tuple[float, ...]:
-        return run_queue_turn(self._compiled, self._arrays, self._n_requests)
-
-    def precision(self, rows: Sequence[Counter]) -> str:
-        return executed_precision(rows, self._compiled)
-
-    def counters(self) -> tuple[Counter, ...]:
-        return read_counters(self._request.profiling_info, self.partition, self.placed.graph)
-
-    def chosen(self) -> Chosen:
-        if self.placed.placement.virtual:
-            settle(self._compiled.compiled_model, self.infer)
-        return chosen_by([self._compiled.compiled_model], self.placed.core)
-
-    def spans(self, requests: int) -> tuple[Span, ...]:
-        del requests  # HETERO does not tell when a subgraph started
-        return ()
-
-    def close(self) -> None:
-        pass
-
-
-class _ParallelRunner:
-    """The time of an inference includes copies of its inputs and outputs, as every call has."""
-
-    def __init__(
-        self,
-        placed: BoundPlacement,
-        arrays: list[np.ndarray],
-        execution: Execution,
-        counters: bool,
-        compile_properties: dict[str, Any],
-    ):
-        self._executor = ParallelExecutor.of(
-            placed,
-            requests=execution.requests,
-            compile_properties={**compile_properties, **({"PERF_COUNT": True} if counters else {})},
-        )
-        self.placed = placed
-        self.partition = replace(self._executor.partition, observed=True)
-        self.as_predicted: bool | None = True
-        self.compile_ms = self._executor.compile_ms
-        self._arrays = arrays
-        self._n_requests = execution.requests
-        self._outputs: dict[str, np.ndarray] = {}
-
-    def infer(self) -> None:
-        self._outputs = self._executor.submit_bound(self._arrays).result()
-
-    def turn(self, timed: int = TIMED_PER_TURN, discarded: int = DISCARDED_PER_TURN) -> TurnTimes:
-        return run_turn(self.infer, timed=timed, discarded=discarded), None
-
-    def outputs(self) -> dict[str, np.ndarray]:
-        return dict(self._outputs)
-
-    def queue_turn(self) -> tuple[float, ...]:
-        samples, self._outputs = run_parallel_turn(self._executor, self._arrays, self._n_requests)
-        return samples
-
-    def precision(self, rows: Sequence[Counter]) -> str:
-        return lowest_precision(rows, self.placed.graph, self._hints())
-
-    def counters(self) -> tuple[Counter, ...]:
-        rows = self._executor.profiling_info()
-        return read_counters(rows, self.partition, self.placed.graph)
-
-    def chosen(self) -> Chosen:
-        return chosen_by(self._executor.compiled_models, self.placed.core)
-
-    def spans(self, requests: int) -> tuple[Span, ...]:
-        kept = self._executor.timeline
-        first = max((span.request for span in kept), default=0) - requests + 1
-        n_subgraphs = self.partition.n_subgraphs
-        # A request that is kept in part only would look as if it had waited.
-        runs: dict[int, list[Span]] = {}
-        for span in kept:
-            if span.request >= first:
-                runs.setdefault(span.request, []).append(span)
-        return tuple(s for run in runs.values() if len(run) == n_subgraphs for s in run)
-
-    def close(self) -> None:
-        self._executor.close(cancel=True)
-
-    def _hints(self) -> Iterable[object]:
-        return _hints(self._executor)
-
-
-class _GenerationRunner:
-    """A language model at work: a turn is a generation, an inference the next token of one."""
-
-    def __init__(
-        self,
-        placed: BoundPlacement,
-        arrays: list[np.ndarray],
-        execution: Execution,
-        counters: bool,
-        compile_properties: dict[str, Any],
-    ):
-        assert execution.scenario is not None
-        self.placed = placed
-        (prompt,) = arrays
-        # Counters are running means, or of the last inference: a long prompt among the further
-        # steps would be no step's time.
-        self._prompt = prompt[:, :1] if counters else prompt
-        self._n_new = execution.scenario.new_tokens
-        self._model = language_model(placed.bound.model)
-        self._compiled: CompiledPlacement | None = None
-        self._executor: ParallelExecutor | None = None
-        if execution.executor == HETERO:
-            self._compiled = compile_placed(
-                placed, counters=counters, compile_properties=compile_properties
-            )
-            self.partition = self._compiled.partition
-            self.as_predicted = self._compiled.as_predicted
-            self.compile_ms = self._compiled.compile_ms
-            self._session: TokenSession = CompiledSession(self._compiled)
-        else:
-            counted = {"PERF_COUNT": True} if counters else {}
-            self._executor = ParallelExecutor.of(
-                placed, compile_properties={**compile_properties, **counted}
-            )
-            self.partition = replace(self._executor.partition, observed=True)
-            self.as_predicted = True
-            self.compile_ms = self._executor.compile_ms
-            self._session = ExecutorSession(self._executor, self._model)
-        self._last: Generated | None = None
-        self._steps: Iterator[object] = iter(())
-
-    def infer(self) -> None:
-        try:
-            next(self._steps)
-        except StopIteration:
-            self._steps = steps(self._session, self._model, self._prompt, self._n_new)
-            next(self._steps)
-
-    def turn(self, timed: int = 0, discarded: int = 0) -> TurnTimes:
-        del timed, discarded  # a generation has the length that the scenario says
-        self._steps = iter(())
-        self._last = generate(self._session, self._model, self._prompt, self._n_new)
-        first_us, *further_us = self._last.step_us
-        return tuple(further_us), first_us
-
-    def outputs(self) -> dict[str, np.ndarray]:
-        if self._last is None:
-            self.turn()
-        assert self._last is not None
-        return outputs_of(self._last)
-
-    def queue_turn(self) -> tuple[float, ...]:
-        raise ArgumentError("A language model has one request in flight.")
-
-    def precision(self, rows: Sequence[Counter]) -> str:
-        if self._compiled is not None:
-            return executed_precision(rows, self._compiled)
-        assert self._executor is not None
-        return lowest_precision(rows, self.placed.graph, _hints(self._executor))
-
-    def counters(self) -> tuple[Counter, ...]:
-        if self._executor is not None:
-            rows = self._executor.profiling_info()
-        else:
-            assert isinstance(self._session, CompiledSession)
-            rows = self._session.request.profiling_info
-        return read_counters(rows, self.partition, self.placed.graph)
-
-    def chosen(self) -> Chosen:
-        if self._executor is not None:
-            return chosen_by(self._executor.compiled_models, self.placed.core)
-        assert self._compiled is not None
-        return chosen_by([self._compiled.compiled_model], self.placed.core)
-
-    def spans(self, requests: int) -> tuple[Span, ...]:
-        del requests
-        return ()
-
-    def close(self) -> None:
-        if self._executor is not None:
-            self._executor.close(cancel=True)
-
-
 def inputs_for(
     bound: BoundModel, inputs: Inputs | None, seed: int, scenario: Scenario | None
 ) -> list[np.ndarray]:
@@ -491,25 +443,60 @@ def expected_outputs(
     return reference_generation(placed.bound, arrays[0], scenario)
 
 
-def compare_run(
-    runner: Runner,
-    arrays: Sequence[np.ndarray],
-    rows: Sequence[Counter],
-    scenario: Scenario | None,
-    expected: Mapping[str, np.ndarray] | None = None,
-) -> tuple[Agreement, ...]:
-    """Compare what a runner made with one device in f32; ``rows`` are its counters, if known."""
-    bound, precision = runner.placed.bound, runner.precision(rows)
-    if scenario is None:
-        outputs = runner.outputs()
-        return compare_with_reference(bound, arrays, outputs, precision, expected=expected)
-    if expected is None:
-        expected = expected_outputs(runner.placed, arrays, scenario)
-    precision = generation_precision(runner.placed, precision)
-    return compare_generation(runner.outputs(), expected, precision)
+# -- several requests in flight -----------------------------------------------------------------
 
 
-def _hints(executor: ParallelExecutor) -> Iterator[object]:
-    for model in executor.compiled_models:
-        with contextlib.suppress(Exception):  # not every device has the property
-            yield model.get_property("INFERENCE_PRECISION_HINT")
+def run_queue_turn(
+    compiled: CompiledPlacement, arrays: list[np.ndarray], requests: int
+) -> tuple[float, ...]:
+    """Keep ``requests`` inferences of HETERO in flight; return times per inference in µs.
+
+    A sample is the time from one result to the ``requests``-th after it, divided by
+    ``requests``; the first ``requests`` results fill the pipeline and are not counted.
+    """
+    queue = ov.AsyncInferQueue(compiled.compiled_model, requests)
+    types = [port.get_element_type() for port in compiled.compiled_model.inputs]
+
+    def run(count: int, done: Callable[[], None]) -> None:
+        queue.set_callback(lambda _request, _userdata: done())
+        for _ in range(count):
+            queue.start_async({i: to_tensor(a, types[i]) for i, a in enumerate(arrays)})
+        queue.wait_all()
+
+    return _between_results(run, requests)
+
+
+def run_parallel_turn(
+    executor: ParallelExecutor, arrays: list[np.ndarray], requests: int
+) -> tuple[tuple[float, ...], Outputs]:
+    """Do the same with an executor that has ``requests`` in flight; return the last outputs too."""
+    last: deque[Future[Outputs]] = deque(maxlen=1)
+
+    def run(count: int, done: Callable[[], None]) -> None:
+        called = threading.Semaphore(0)
+        failed: list[BaseException] = []
+
+        def finished(future: Future[Outputs]) -> None:
+            done()
+            error = None if future.cancelled() else future.exception()
+            failed.extend([error] if error is not None else [])
+            called.release()
+
+        for _ in range(count):
+            last.append(executor.submit_bound(arrays, finished))
+        # A future has its result before its callback was called.
+        for _ in range(count):
+            called.acquire()
+        if failed:
+            raise failed[0]
+
+    return _between_results(run, requests), last[0].result()
+
+
+def _between_results(
+    run: Callable[[int, Callable[[], None]], Any], requests: int
+) -> tuple[float, ...]:
+    finished: list[int] = []
+    run((TIMED_PER_TURN + 1) * requests, lambda: finished.append(clock.now_ns()))
+    marks = np.sort(np.array(finished, dtype=np.int64))[requests - 1 :: requests]
+    return tuple(float(gap) / 1e3 / requests for gap in np.diff(marks))

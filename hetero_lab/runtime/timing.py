@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +17,6 @@ import numpy as np
 from hetero_lab import clock
 from hetero_lab.clock import now
 from hetero_lab.errors import ArgumentError
-from hetero_lab.statistics import Latency
 
 DISCARDED_PER_TURN = 2
 TIMED_PER_TURN = 10
@@ -117,6 +117,56 @@ def turn_lengths(inferences: int | None) -> Iterator[int]:
         left -= size
 
 
-def latency_of(samples: list[tuple[float, ...]]) -> Latency:
-    """Bundle turns into a Latency."""
-    return Latency(tuple(samples))
+def run_side_by_side_turn(
+    runs: Sequence[Run], timed: int = TIMED_PER_TURN
+) -> list[tuple[float, ...]]:
+    """Run several models in threads of their own, each again and again.
+
+    A turn lasts until each has ``timed`` samples, so that none is measured while another one has
+    already ended; quick models have more samples.
+
+    Returns
+    -------
+    list of tuple
+        The durations of each model's inferences in µs.
+
+    Raises
+    ------
+    RuntimeError
+        What the runtime raised in one of them.
+    """
+    samples: list[list[float]] = [[] for _ in runs]
+    failed: list[BaseException] = []
+    together = threading.Barrier(len(runs))
+    ended = threading.Event()
+
+    def work(run: Run, own: list[float]) -> None:
+        try:
+            for _ in range(DISCARDED_PER_TURN):
+                run()
+            together.wait()
+            while not ended.is_set():
+                own.append(time_once(run))
+                if len(own) == timed and all(len(s) >= timed for s in samples):
+                    ended.set()
+        except threading.BrokenBarrierError:
+            pass  # another one failed
+        except BaseException as error:
+            failed.append(error)
+            together.abort()
+            ended.set()
+
+    threads = [
+        threading.Thread(target=work, args=pair, name="hetero_lab side by side", daemon=True)
+        for pair in zip(runs, samples, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        for thread in threads:
+            thread.join()
+    finally:
+        ended.set()  # Ctrl-C in the join: the threads end after the inference that they are in
+    if failed:
+        raise failed[0]
+    return [tuple(s) for s in samples]

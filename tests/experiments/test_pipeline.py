@@ -19,8 +19,7 @@ from hetero_lab.experiments import pipeline
 from hetero_lab.experiments.advise.advice import Advice, Judged
 from hetero_lab.experiments.pipeline import PipelineAdvice
 from hetero_lab.runtime.inputs import generate_inputs
-from hetero_lab.runtime.throughput import run_side_by_side_turn
-from hetero_lab.runtime.timing import Stopwatch
+from hetero_lab.runtime.timing import Stopwatch, run_side_by_side_turn
 from hetero_lab.statistics import ASSUMED_NOISE, Noise
 
 
@@ -284,11 +283,11 @@ def test_what_is_slower_beyond_the_intervals_is_said_so(advice):
 
 
 def test_a_turn_side_by_side_measures_every_model_while_all_run():
-    requests = []
+    runs = []
     for name in ("digits_inception", "digits_inception"):
         compiled = hl.compile(name, "CPU")
-        requests.append(compiled.new_request(generate_inputs(compiled.placed.bound)))
-    samples = run_side_by_side_turn(requests, timed=5)
+        runs.append(compiled.new_request(generate_inputs(compiled.placed.bound)).infer)
+    samples = run_side_by_side_turn(runs, timed=5)
     assert all(len(mine) >= 5 for mine in samples)
 
 

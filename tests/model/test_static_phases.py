@@ -9,8 +9,8 @@ from hetero_lab.errors import ArgumentError, InputError, ModelError
 from hetero_lab.model.language import language_model
 from hetero_lab.model.static_phases import static_phases
 from hetero_lab.runtime.compiled import compile
-from hetero_lab.runtime.generation import CompiledSession, StaticSession, generate
-from tests.small_language_models import decoder
+from hetero_lab.runtime.generation import CompiledSession, generate
+from tests.small_language_models import StaticSession, decoder
 
 SCENARIO = hl.Scenario(prompt_tokens=9, new_tokens=7)
 

@@ -23,12 +23,8 @@ from hetero_lab.model.language import language_model
 from hetero_lab.model.static_phases import static_phases
 from hetero_lab.placement.placement import BoundPlacement, resolve
 from hetero_lab.runtime.compiled import compile_placed
-from hetero_lab.runtime.generation import (
-    CompiledSession,
-    ExecutorSession,
-    StaticSession,
-    generate,
-)
+from hetero_lab.runtime.generation import CompiledSession, ExecutorSession, generate
+from tests.small_language_models import StaticSession
 
 # By default the CPU plugin keeps the cache in 8 bits and quantises what is multiplied with
 # weights of few bits: neither is f32.

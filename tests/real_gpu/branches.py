@@ -206,7 +206,7 @@ def throughputs(
     import hetero_lab as hl
     from hetero_lab.backend.core import shared_core
     from hetero_lab.experiments.advise.candidates import over_all
-    from hetero_lab.runtime.throughput import run_parallel_turn, run_queue_turn
+    from hetero_lab.runtime.runners import run_parallel_turn, run_queue_turn
 
     model = branches_model(*shape)
     cpu = hl.Affinity.uniform(model, "CPU")

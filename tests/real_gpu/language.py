@@ -206,7 +206,7 @@ def static(model: Any, device: str, scenario: Any) -> bool:
     """Measure the two static models; return whether the device and both splits were right."""
     from hetero_lab.backend.bound import bind
     from hetero_lab.model.static_phases import static_phases
-    from hetero_lab.runtime.generation import StaticSession
+    from tests.small_language_models import StaticSession
 
     phases = static_phases(model, scenario)
     both = [bind(phases.prefill), bind(phases.decode)]

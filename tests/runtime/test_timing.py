@@ -13,7 +13,6 @@ from hetero_lab.runtime.timing import (
     DISCARDED_PER_TURN,
     TIMED_PER_TURN,
     Stopwatch,
-    latency_of,
     run_turn,
     time_once,
     turn_lengths,
@@ -105,10 +104,7 @@ def test_a_stopwatch():
     assert not Stopwatch.start(1e9).is_over
 
 
-def test_time_once_and_latency_of():
+def test_time_once_runs_once():
     run = Counted()
     assert time_once(run) > 0
     assert run.n == 1
-    latency = latency_of([(1.0, 2.0), (3.0,)])
-    assert latency.turns == ((1.0, 2.0), (3.0,))
-    assert latency.median_us == 2.0

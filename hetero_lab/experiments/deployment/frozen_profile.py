@@ -23,7 +23,8 @@ from hetero_lab.runtime.compiled import CompiledPlacement
 from hetero_lab.runtime.frozen_placement import PLACEMENT_FILE, FrozenPlacement, read_frozen
 from hetero_lab.runtime.inputs import Inputs, given_or_generated
 from hetero_lab.runtime.reference import compare_with_reference, executed_precision
-from hetero_lab.runtime.timing import latency_of, run_turn, time_once, turn_lengths, warm_up
+from hetero_lab.runtime.timing import run_turn, time_once, turn_lengths, warm_up
+from hetero_lab.statistics import Latency
 
 _FILES = (PLACEMENT_FILE, "model.xml", "model.bin")
 
@@ -83,7 +84,7 @@ def profile_frozen(
         model_fingerprint=bound.fingerprint,
         graph=bound.graph,
         affinity=placed.affinity,
-        latency=latency_of(samples),
+        latency=Latency(tuple(samples)),
         partition=partition,
         as_predicted=as_predicted,
         counters=(),

@@ -18,7 +18,7 @@ from hetero_lab.experiments.measure.environment import Environment
 from hetero_lab.model.language import Scenario
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import BoundPlacement, Placement
-from hetero_lab.runtime.chosen import Chosen
+from hetero_lab.runtime.compiled import Chosen
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.reference import Agreement
 from hetero_lab.runtime.runners import HETERO, Execution

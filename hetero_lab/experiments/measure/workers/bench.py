@@ -36,13 +36,11 @@ from hetero_lab.placement.placement import BoundPlacement, Placement
 from hetero_lab.runtime import peak_memory
 from hetero_lab.runtime.compiled import inference_errors
 from hetero_lab.runtime.counters import Counter
-from hetero_lab.runtime.generation import TOKEN_IDS
 from hetero_lab.runtime.inputs import given_or_generated
 from hetero_lab.runtime.private_memory import bytes_by_part, bytes_of_process
 from hetero_lab.runtime.runners import (
     Execution,
     Runner,
-    compare_run,
     expected_outputs,
     open_counted,
     open_runner,
@@ -148,7 +146,7 @@ class Bench:
             peak_rss_bytes=peak_bytes,
             spans=self.spans(trial.key, 1),
             chosen=chosen,
-            tokens=() if trial.scenario is None else _tokens(runner),
+            tokens=runner.tokens(),
         )
 
     def expect(self, trial: Trial) -> None:
@@ -226,11 +224,11 @@ class Bench:
 
         Benches that share a directory have it computed once for all.
         """
-        runner, arrays = self._compiled[trial.key].runner, self._arrays(trial.variant)
+        runner = self._compiled[trial.key].runner
         expected = None
         if self._directory:
             expected = _kept_outputs(self._kept(trial), runner.outputs()) or self._expected(trial)
-        return tuple(agreement_to_json(compare_run(runner, arrays, rows, trial.scenario, expected)))
+        return tuple(agreement_to_json(runner.compare(rows, expected)))
 
     def spans(self, key: str, requests: int) -> tuple[StoredSpan, ...]:
         """Return when the subgraphs of the last requests ran; empty where it is not known."""
@@ -291,10 +289,6 @@ class Bench:
 def _read_arrays(path: str | Path) -> list[np.ndarray]:
     with np.load(path, allow_pickle=False) as file:
         return [file[key] for key in sorted(file.files)]
-
-
-def _tokens(runner: Runner) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(map(int, sequence)) for sequence in runner.outputs()[TOKEN_IDS])
 
 
 def _kept_outputs(path: Path, names: Iterable[str]) -> dict[str, np.ndarray] | None:

@@ -11,16 +11,15 @@ import msgspec
 
 from hetero_lab.experiments.measure.environment import Environment
 from hetero_lab.experiments.measure.records import agreement_to_json
-from hetero_lab.experiments.results.profile.data import ProfileData
+from hetero_lab.experiments.results.profile.data import ProfileData, Throughput
 from hetero_lab.model.language import Scenario
 from hetero_lab.model.opgraph import graph_from_json, graph_to_json
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, partition_from_json, partition_to_json
-from hetero_lab.runtime.chosen import Chosen
+from hetero_lab.runtime.compiled import Chosen
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.generation import Generation
 from hetero_lab.runtime.reference import Agreement
-from hetero_lab.runtime.throughput import Throughput
 from hetero_lab.runtime.timeline import Span
 from hetero_lab.statistics import Latency
 from hetero_lab.tables import SCHEMA_VERSION
