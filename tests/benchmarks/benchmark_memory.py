@@ -24,7 +24,7 @@ from typing import Any
 import hetero_lab as hl
 from hetero_lab.backend.bound import bind
 from hetero_lab.placement.placement import resolve
-from hetero_lab.runtime.private_memory import bytes_by_part, bytes_of_process
+from hetero_lab.runtime.memory import bytes_by_part, bytes_of_process
 
 MODEL, DEVICES = "smollm2_135m", ["ACC", "CPU"]
 F32 = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}

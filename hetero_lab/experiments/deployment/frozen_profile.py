@@ -18,7 +18,7 @@ from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, partition_of
 from hetero_lab.placement.placement import BoundPlacement, Placement
-from hetero_lab.runtime import peak_memory, run_frozen
+from hetero_lab.runtime import memory, run_frozen
 from hetero_lab.runtime.compiled import CompiledPlacement
 from hetero_lab.runtime.frozen_placement import PLACEMENT_FILE, FrozenPlacement, read_frozen
 from hetero_lab.runtime.inputs import Inputs, given_or_generated
@@ -57,7 +57,7 @@ def profile_frozen(
     frozen = _read(directory, bound)
     placed = BoundPlacement(bound, _placement(frozen, bound.graph, directory))
     arrays = given_or_generated(bound, inputs)
-    peak_memory.reset_peak()
+    memory.reset_peak()
     started = now()
     try:
         # The model is read again within this time.
@@ -75,7 +75,7 @@ def profile_frozen(
     first_ms = time_once(infer) / 1e3
     warm_up(infer)
     samples = [run_turn(infer, timed=n) for n in turn_lengths(iterations)]
-    peak_bytes = peak_memory.peak_bytes()
+    peak_bytes = memory.peak_bytes()
     agreement = compare_with_reference(
         bound, arrays, whole.read_outputs(request), executed_precision((), whole)
     )

@@ -33,11 +33,10 @@ from hetero_lab.experiments.measure.workers.requests import MeasureMemory, RunTu
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import partition_to_json
 from hetero_lab.placement.placement import BoundPlacement, Placement
-from hetero_lab.runtime import peak_memory
 from hetero_lab.runtime.compiled import inference_errors
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.inputs import given_or_generated
-from hetero_lab.runtime.private_memory import bytes_by_part, bytes_of_process
+from hetero_lab.runtime.memory import bytes_by_part, bytes_of_process, peak_bytes, reset_peak
 from hetero_lab.runtime.runners import (
     Execution,
     Runner,
@@ -120,19 +119,19 @@ class Bench:
 
     def compile(self, trial: Trial, *, compare: bool = False) -> Compiled:
         """Compile a trial, infer once, compare with the reference if asked to."""
-        peak_memory.reset_peak()
+        reset_peak()
         self.release(trial.key)
         opened_as = self._opened_as(trial)
         execution: Execution = opened_as["execution"]
         if trial.model_cache:
             open_runner(**opened_as).close()  # what it leaves in the cache is loaded below
-            peak_memory.reset_peak()
+            reset_peak()
         runner = open_runner(**opened_as)
         with inference_errors(trial.label):
             first_us = time_once(runner.infer)
         chosen = runner.chosen()
         self._compiled[trial.key] = _Opened(runner, execution, first_us / 1e6)
-        peak_bytes = peak_memory.peak_bytes()  # not that of the reference and the counters
+        peak_rss_bytes = peak_bytes()  # not that of the reference and the counters
         agreement = self.compare(trial) if compare else ()
         if runner.spans(1):
             run_turn(runner.infer, timed=_SHOWN)
@@ -143,7 +142,7 @@ class Bench:
             partition=partition_to_json(runner.partition),
             as_predicted=runner.as_predicted,
             agreement=agreement,
-            peak_rss_bytes=peak_bytes,
+            peak_rss_bytes=peak_rss_bytes,
             spans=self.spans(trial.key, 1),
             chosen=chosen,
             tokens=runner.tokens(),

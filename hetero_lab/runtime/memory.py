@@ -1,16 +1,22 @@
-"""Private memory that the submodels of a language model take in this process, on Linux."""
+"""Memory of this process, and the private part of it that the submodels of a language model take.
+
+The peak is known everywhere, as far as the operating system tells it; private memory on Linux only.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import openvino as ov
+import psutil
 
 from hetero_lab.backend.bound import BoundModel
 from hetero_lab.errors import MeasurementError
@@ -29,8 +35,37 @@ from hetero_lab.runtime.pieces import build_model
 from hetero_lab.runtime.submodels import Submodel, compile_submodels, cut
 from hetero_lab.runtime.tensors import to_tensor
 
-_STATUS = Path("/proc/self/status")
+_CLEAR, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 _PRIVATE = "RssAnon:"
+
+
+def reset_peak() -> bool:
+    """Reset the peak; ``False`` where the system cannot (it then counts from the start)."""
+    try:
+        _CLEAR.write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def peak_bytes() -> int:
+    """Return the peak resident memory of this process in bytes."""
+    told = _status_bytes("VmHWM:")
+    if told is not None:
+        return told
+    info = psutil.Process().memory_info()
+    if sys.platform == "win32":
+        return int(info.peak_wset)
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _status_bytes(key: str) -> int | None:
+    """Return a size that Linux states of this process; ``None`` elsewhere."""
+    lines = _STATUS.read_text().splitlines() if _STATUS.exists() else []
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(key)), None)
 
 
 def private_bytes() -> int:
@@ -46,14 +81,13 @@ def private_bytes() -> int:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
-    lines = _STATUS.read_text().splitlines() if _STATUS.exists() else []
-    kib = next((line.split()[1] for line in lines if line.startswith(_PRIVATE)), None)
-    if kib is None:
+    told = _status_bytes(_PRIVATE)
+    if told is None:
         raise MeasurementError(
             "Only Linux tells how much private memory a process has. Measure there, or plan with "
             "the memory that is counted."
         )
-    return int(kib) * 1024
+    return told
 
 
 def start_runtime(device: str, properties: Mapping[str, Any], core: ov.Core) -> None:
@@ -98,19 +132,14 @@ def bytes_by_part(
     check_states(bound.graph, partition)
     submodels = valid_submodels(bound, partition) or cut(bound, partition)
     start_runtime(device, properties, bound.core)
-    compiled = []
-    for submodel in submodels:
-        before = private_bytes()
-        here = (replace(submodel, device=device),)
-        (model,) = compile_submodels(here, {device: dict(properties)}, bound.core)
-        compiled.append(_MeasuredModel(submodel, model, model.create_infer_request()))
-        compiled[-1].n_bytes += private_bytes() - before
     language = language_model(bound.model)
-    chain = _Chain(language, compiled)
+    chain = _Chain(language.logits)
+    for submodel in submodels:
+        chain.compile(submodel, device, dict(properties), bound.core)
     _run(chain, language, 1, scenario.batch, 1)
-    first = _by_part(compiled)
+    first = dict(chain.n_bytes)
     _run(chain, language, scenario.prompt_tokens, scenario.batch, scenario.new_tokens)
-    return {part: (first[part], whole - first[part]) for part, whole in _by_part(compiled).items()}
+    return {part: (first[part], whole - first[part]) for part, whole in chain.n_bytes.items()}
 
 
 def bytes_of_process(placed: BoundPlacement, scenario: Scenario) -> tuple[int, int]:
@@ -131,13 +160,6 @@ def bytes_of_process(placed: BoundPlacement, scenario: Scenario) -> tuple[int, i
     return first, private_bytes() - before - first
 
 
-def _by_part(compiled: Sequence[_MeasuredModel]) -> Counter[str]:
-    n_bytes: Counter[str] = Counter()
-    for part in compiled:
-        n_bytes[part.submodel.device] += part.n_bytes
-    return n_bytes
-
-
 def _run(
     session: TokenSession, language: LanguageModel, n_prompt: int, batch: int, n_new: int
 ) -> None:
@@ -145,46 +167,50 @@ def _run(
         pass
 
 
-@dataclass
-class _MeasuredModel:
-    """A compiled submodel, and the memory that it has taken so far."""
-
-    submodel: Submodel
-    compiled: ov.CompiledModel
-    request: ov.InferRequest
-    n_bytes: int = 0
-    inputs: list[ov.Tensor] = field(default_factory=list)  # a request keeps none alive
-
-
 class _Chain:
-    """A session that runs subgraphs one after another and looks at the memory around each."""
+    """A session that runs submodels one after another and looks at the memory around each.
 
-    def __init__(self, language: LanguageModel, parts: list[_MeasuredModel]):
-        self._parts = parts
-        self._logits = language.logits
+    ``n_bytes`` is what the submodels of each part have taken so far.
+    """
+
+    def __init__(self, logits: int):
+        self.n_bytes: Counter[str] = Counter()
+        self._logits = logits
+        self._parts: list[tuple[Submodel, ov.CompiledModel, ov.InferRequest]] = []
+        self._inputs: dict[int, list[ov.Tensor]] = {}  # a request keeps none alive
+
+    def compile(
+        self, submodel: Submodel, device: str, properties: dict[str, Any], core: ov.Core
+    ) -> None:
+        """Compile the next submodel, on a device instead of for its part."""
+        with self._counted(submodel):
+            here = replace(submodel, device=device)
+            (model,) = compile_submodels((here,), {device: properties}, core)
+            self._parts.append((submodel, model, model.create_infer_request()))
 
     def reset(self) -> None:
-        """Forget what was seen."""
-        for part in self._parts:
-            part.request.reset_state()
+        for _, _, request in self._parts:
+            request.reset_state()
 
     def step(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        """Infer once; return the logits."""
         made: dict[tuple[str | int, ...], ov.Tensor] = {}
-        for part in self._parts:
-            ports = zip(part.submodel.inputs, part.compiled.inputs, strict=True)
-            part.inputs = [
+        for submodel, compiled, request in self._parts:
+            tensors = self._inputs[submodel.index] = [
                 to_tensor(arrays[int(entry[1])], port.get_element_type())
                 if entry[0] == "model"
                 else made[entry]
-                for entry, port in ports
+                for entry, port in zip(submodel.inputs, compiled.inputs, strict=True)
             ]
-            before = private_bytes()
-            with inference_errors(part.submodel.device):
-                for number, tensor in enumerate(part.inputs):
-                    part.request.set_input_tensor(number, tensor)
-                part.request.infer()
-            part.n_bytes += private_bytes() - before
-            for number, entry in enumerate(part.submodel.outputs):
-                made[entry] = part.request.get_output_tensor(number)
+            with self._counted(submodel), inference_errors(submodel.device):
+                for number, tensor in enumerate(tensors):
+                    request.set_input_tensor(number, tensor)
+                request.infer()
+            for number, entry in enumerate(submodel.outputs):
+                made[entry] = request.get_output_tensor(number)
         return made["model", self._logits].data
+
+    @contextlib.contextmanager
+    def _counted(self, submodel: Submodel) -> Iterator[None]:
+        before = private_bytes()
+        yield
+        self.n_bytes[submodel.device] += private_bytes() - before
