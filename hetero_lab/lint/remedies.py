@@ -15,7 +15,7 @@ from hetero_lab.lint import quantized_blocks, rules
 from hetero_lab.lint.context import ERROR, INFO, WRONG_NUMBERS, Draft, Finding, LintContext
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.subgraph_collector import SubgraphCollector
+from hetero_lab.placement.partition import SubgraphCollector
 from hetero_lab.placement.topology import topology
 from hetero_lab.terminal import count_of
 
@@ -90,7 +90,7 @@ def _outcome(context: LintContext, remedy: Mapping[str, str]) -> Outcome:
         number = {device: n for n, device in enumerate(context.device_names)}
         predicted_us = None
         devices = np.array([number[affinity[op.name]] for op in graph])
-        ids = SubgraphCollector.of(graph).split(devices).ids
+        _, ids = SubgraphCollector.of(graph).split(devices)
     wires = np.flatnonzero((ids[top.source] != ids[top.target]) & ~top.from_constant)
     receivers = ids[top.target[wires]]
     n_crossings = len(np.unique(top.tensor[wires] * (len(graph) + 1) + receivers))

@@ -23,7 +23,7 @@ import numpy as np
 from hetero_lab.errors import PlanError, did_you_mean, shorten
 from hetero_lab.model.opgraph import CONSTANT, OpGraph
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.subgraph_collector import SubgraphCollector
+from hetero_lab.placement.partition import SubgraphCollector
 from hetero_lab.placement.topology import topology
 from hetero_lab.tables import bytes_text
 
@@ -166,7 +166,7 @@ def placement_memory(graph: OpGraph, affinity: Affinity, devices: Sequence[str])
     """
     number = {device: at for at, device in enumerate(devices)}
     placed = np.array([number[affinity[op.name]] for op in graph], dtype=np.int64)
-    ids = SubgraphCollector.of(graph).split(placed).ids
+    _, ids = SubgraphCollector.of(graph).split(placed)
     return MemoryTable.of(graph).held_bytes(placed, ids, len(devices))
 
 

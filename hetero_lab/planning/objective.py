@@ -18,7 +18,7 @@ import numpy as np
 from hetero_lab.errors import PlanError, names_at_hand, shorten
 from hetero_lab.model.opgraph import RESULT, OpGraph
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.subgraph_collector import SubgraphCollector
+from hetero_lab.placement.partition import SubgraphCollector
 from hetero_lab.placement.topology import Topology, topology
 from hetero_lab.planning.cost_terms import CostTerms
 from hetero_lab.planning.memory import MemoryTable
@@ -225,7 +225,7 @@ class Objective:
             Number of the device of every node, shape ``[nodes]``.
         """
         top, n_devices = self.top, len(self.devices)
-        ids = SubgraphCollector.of(self.graph).split(devices).ids
+        _, ids = SubgraphCollector.of(self.graph).split(devices)
         n_ids = int(ids.max()) + 1
         device_of_id = np.zeros(n_ids, dtype=np.int64)
         device_of_id[ids] = devices

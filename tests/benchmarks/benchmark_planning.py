@@ -22,8 +22,7 @@ import numpy as np
 
 from hetero_lab.model.opgraph import Op, OpGraph, Tensor
 from hetero_lab.placement.affinity import Affinity
-from hetero_lab.placement.partition import predict
-from hetero_lab.placement.subgraph_collector import SubgraphCollector
+from hetero_lab.placement.partition import SubgraphCollector, predict
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, LostFusion, Unit
 from hetero_lab.planning.min_cut import min_cut
 from hetero_lab.planning.pairwise import Pairwise

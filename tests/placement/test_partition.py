@@ -24,12 +24,12 @@ from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import (
     Displacement,
     Partition,
+    SubgraphCollector,
     displacements,
     partition_from_json,
     partition_to_json,
     predict,
 )
-from hetero_lab.placement.subgraph_collector import SubgraphCollector
 
 DEVICES = ["ACC", "CPU"]
 
