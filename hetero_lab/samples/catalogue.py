@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,16 +25,16 @@ from hetero_lab.fetch import (
     keep,
     keep_directory,
 )
-from hetero_lab.samples import gguf, onnx_wire
+from hetero_lab.samples import made_models, onnx_wire
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _GGUF = "gguf"
-# Module and function, from bytes to bytes, that make a whole model of a fetched file.
-_MAKERS = {
-    "googlenet_graph": ("hetero_lab.samples.googlenet_graph", "with_weights"),
-    "efficientnet_lite0": ("hetero_lab.samples.efficientnet_lite0", "onnx_model"),
+# What makes a model of the bytes of a fetched file.
+_MAKERS: dict[str, Callable[[bytes], bytes]] = {
+    "googlenet_graph": made_models.googlenet,
+    "efficientnet_lite0": made_models.efficientnet_lite0,
 }
 
 
@@ -155,13 +154,13 @@ def sample_path(name: str, progress: bool = True) -> Path:
         return fetch(chosen.wheel, chosen.member, progress)
     if chosen.made_by == _GGUF:
         if not path.is_file():
-            gguf.check_installed(name)
+            made_models.check_genai(name)
             source = fetch(chosen.wheel, chosen.member, progress)
-            keep_directory(path.parent, lambda directory: gguf.convert(source, directory))
+            keep_directory(path.parent, functools.partial(made_models.convert_gguf, source))
         return path
     if not is_sound(path, chosen.made_sha256):
         source = fetch(chosen.wheel, chosen.member, progress)
-        content = _maker(chosen.made_by)(source.read_bytes())
+        content = _MAKERS[chosen.made_by](source.read_bytes())
         if hashlib.sha256(content).hexdigest() != chosen.made_sha256:
             raise SampleError(
                 f"The model {name!r} that was made is not the expected one: its SHA-256 is not "
@@ -254,7 +253,7 @@ def _model_path(chosen: Sample) -> Path:
     if chosen.wheel is None or chosen.member is None:
         return datasets_dir() / str(chosen.bundled)
     if chosen.made_by == _GGUF:
-        return cache_dir() / chosen.name / chosen.member.sha256[:12] / gguf.MODEL
+        return cache_dir() / chosen.name / chosen.member.sha256[:12] / made_models.GGUF_MODEL
     if chosen.made_by:
         # A later version may make it in another way: a file of its own for each.
         return cache_dir() / chosen.name / f"{chosen.made_sha256[:12]}.onnx"
@@ -263,8 +262,3 @@ def _model_path(chosen: Sample) -> Path:
 
 def _package(chosen: Sample) -> str:
     return f"{chosen.wheel.package}=={chosen.wheel.version}" if chosen.wheel else ""
-
-
-def _maker(made_by: str) -> Callable[[bytes], bytes]:
-    module, function = _MAKERS[made_by]
-    return getattr(importlib.import_module(module), function)

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from hetero_lab.errors import ArgumentError, HeteroLabError, SampleError
-from hetero_lab.samples import catalogue as samples, efficientnet_lite0, googlenet_graph, onnx_wire
+from hetero_lab.samples import catalogue as samples, made_models, onnx_wire
 from hetero_lab.samples.catalogue import datasets_dir
 from hetero_lab.samples.datasets import dataset_names
 
@@ -146,14 +146,14 @@ def test_googlenet_is_made_from_the_installed_onnx(light_model: bytes, empty_cac
 def test_a_made_model_that_is_not_the_known_one_is_not_kept(
     light_model: bytes, empty_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(googlenet_graph, "GAIN", 1.0)
+    monkeypatch.setattr(made_models, "GAIN", 1.0)
     with pytest.raises(SampleError, match="not the expected one"):
         samples.sample_path("googlenet_graph")
     assert not (empty_cache / "googlenet_graph").exists()
 
 
 def test_googlenet_filters_have_no_mean_and_the_size_for_relu(light_model: bytes) -> None:
-    model = googlenet_graph.with_weights(light_model)
+    model = made_models.googlenet(light_model)
     graph = onnx_wire.messages(model, 7)[0]
     assert [onnx_wire.strings(i, 1) for i in onnx_wire.messages(graph, 11)] == [["data_0"]]
     names = [onnx_wire.strings(node, 3)[0] for node in onnx_wire.messages(graph, 1)]
@@ -165,7 +165,7 @@ def test_googlenet_filters_have_no_mean_and_the_size_for_relu(light_model: bytes
             shape = [v for n, v in onnx_wire.fields(tensor) if n == 1]
             values = np.frombuffer(onnx_wire.messages(tensor, 9)[0], "<f4")
             rows = values.reshape(shape[-2] if shape[0] == 1 else shape[0], -1)
-            deviation = googlenet_graph.GAIN * np.sqrt(2 / rows.shape[1])
+            deviation = made_models.GAIN * np.sqrt(2 / rows.shape[1])
             assert np.abs(rows.mean(axis=1)).max() < 1e-6
             assert rows.std() == pytest.approx(deviation, rel=0.03)
             n_checked += 1
@@ -230,7 +230,7 @@ def test_weights_are_read_in_any_order_of_axes(monkeypatch: pytest.MonkeyPatch) 
         "transposed": np.asfortranarray(rng.normal(size=(5, 3)).astype(np.float32)),
         "scalar": np.array(2.5, np.float32),
     }
-    read = efficientnet_lite0.read_weights(legacy_pth(tensors, monkeypatch))
+    read = made_models.read_weights(legacy_pth(tensors, monkeypatch))
     assert list(read) == list(tensors)
     for name, values in tensors.items():
         np.testing.assert_array_equal(read[name], values)
@@ -247,7 +247,7 @@ def test_a_pickle_that_runs_code_is_refused(tmp_path: Path, monkeypatch) -> None
     for part in (0x1950A86A20F9469CFC6C, 1001, {"little_endian": True}, Attack()):
         pickle.dump(part, file, protocol=2)
     with pytest.raises(ValueError, match="mkdir has no place in a file of weights"):
-        efficientnet_lite0.read_weights(file.getvalue())
+        made_models.read_weights(file.getvalue())
     assert not target.exists()
     pickle.loads(pickle.dumps(Attack()))  # the attack itself does work
     assert target.exists()
@@ -257,7 +257,7 @@ def test_what_is_not_a_file_of_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     good = legacy_pth({"a": np.ones((4, 4), np.float32)}, monkeypatch)
     for broken in (b"", b"PK\x03\x04", good[:20], good[:-1], good[: len(good) // 2]):
         with pytest.raises(ValueError, match=r".+"):
-            efficientnet_lite0.read_weights(broken)
+            made_models.read_weights(broken)
 
 
 # ONNX bytes -------------------------------------------------------------------------------------
