@@ -34,6 +34,7 @@ from hetero_lab.runtime.inputs import Inputs, Ports
 from hetero_lab.runtime.submodels import Submodel, cut
 from hetero_lab.runtime.tensors import to_array, to_tensor
 
+COUNTED = {"PERF_COUNT": True}
 _SWITCH_S = 20.0  # the most that AUTO is given to get its device ready
 _EXCLUSIVE = "EXCLUSIVE_ASYNC_REQUESTS"
 _OF_SHARED_REQUESTS = ("INFERENCE_NUM_THREADS", "NUM_STREAMS")
@@ -114,10 +115,7 @@ class CompiledPlacement:
 
     def read_outputs(self, request: ov.InferRequest) -> dict[str, np.ndarray]:
         """Copy the outputs of a finished request."""
-        return {
-            name: to_array(request.get_output_tensor(index))
-            for index, name in enumerate(self.output_names)
-        }
+        return {n: to_array(request.get_output_tensor(i)) for i, n in enumerate(self.output_names)}
 
     def new_request(self, inputs: Inputs) -> ov.InferRequest:
         """Return a request of its own with the inputs set."""
@@ -242,33 +240,24 @@ def compile_placed(
     counters: bool = False,
     compile_properties: Mapping[str, Any] | None = None,
 ) -> CompiledPlacement:
-    """Do what :func:`compile` does with a placement that is already bound.
-
-    Raises
-    ------
-    AffinityError, PropertyError
-        It cannot be cut, or a device does not know a property; nothing was compiled.
-    CompileError
-        The runtime refused.
-    """
+    """Do what :func:`compile` does, with a placement that is already bound."""
     bound, core = placed.bound, placed.core
     predicted = partition_of(placed)
     check_states(placed.graph, predicted, _OWN_EXECUTOR)
     check_cuts(bound, predicted)
     target, own = placed.compile_call
-    config: dict[str, Any] = dict(compile_properties or {})
+    given = dict(compile_properties or {})
     # HETERO silently drops properties that it does not know.
-    of_devices = {key: value for key, value in config.items() if key not in OF_THE_CORE}
+    of_devices = {key: value for key, value in given.items() if key not in OF_THE_CORE}
     for device in placed.devices:
         check_properties(device, of_devices, core=core)
-    if counters:
-        config["PERF_COUNT"] = True
+    config = {**own, **given, **(COUNTED if counters else {})}
     started = now()
     try:
         compiled_from = bound.model
         if not placed.direct:
             compiled_from, predicted = labelled_clone(placed, predicted)
-        compiled = core.compile_model(compiled_from, target, {**own, **config})
+        compiled = core.compile_model(compiled_from, target, config)
     except Exception as error:
         raise CompileError(
             f"The runtime refused the placement {shorten(placed.label)} on "
@@ -389,32 +378,22 @@ def valid_submodels(bound: BoundModel, partition: Partition) -> tuple[Submodel, 
     """Cut a model of dynamic shapes; empty if it has none, or is not cut.
 
     A submodel knows less of its shapes than the whole model does: a shape that is computed in
-    another one is a tensor of unknown values to it. So it may not be valid any more.
-
-    Raises
-    ------
-    AffinityError
-        A submodel is no valid model by itself.
+    another one is a tensor of unknown values to it. AffinityError if it is not valid any more.
     """
-    if partition.n_subgraphs < 2 or not is_dynamic(bound):
+    is_dynamic = any(output.shape is None for op in bound.graph for output in op.outputs)
+    if partition.n_subgraphs < 2 or not is_dynamic:
         return ()
     submodels = cut(bound, partition)
     for submodel in submodels:
         try:
             submodel.model.validate_nodes_and_infer_types()
         except RuntimeError as error:
-            index, device = submodel.index, submodel.device
             raise AffinityError(
-                f"Subgraph {index} on {device} is no valid model by itself, because it does not "
-                f"know shapes that are computed in another one: {last_line(error)}. Keep what "
-                "computes a shape on the device of its users."
+                f"Subgraph {submodel.index} on {submodel.device} is not a valid model by itself, "
+                "because it does not know shapes that are computed in another one: "
+                f"{last_line(error)}. Keep the ops that compute a shape on the device of its users."
             ) from error
     return submodels
-
-
-def is_dynamic(bound: BoundModel) -> bool:
-    """Return whether some tensor of a model has a shape that is not known before running."""
-    return any(output.shape is None for op in bound.graph for output in op.outputs)
 
 
 def _at_first(shape: ov.PartialShape) -> ov.PartialShape:

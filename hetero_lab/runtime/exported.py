@@ -38,7 +38,7 @@ def observe(compiled: ov.CompiledModel, predicted: Partition) -> tuple[Partition
     The latter is ``None``, and the partition the predicted one, where the runtime does not tell.
     Warns where another one was compiled.
     """
-    header = read_header(compiled)
+    header = parse_header(header_text(compiled))
     if header is None:
         return predicted, None
     order = match_header(header, predicted)
@@ -51,11 +51,6 @@ def observe(compiled: ov.CompiledModel, predicted: Partition) -> tuple[Partition
         "The observed one is reported; it does not show which op is in which subgraph."
     )
     return observed, False
-
-
-def read_header(compiled: ov.CompiledModel) -> ExportHeader | None:
-    """Read the header of an exported HETERO model; ``None`` if it cannot be exported."""
-    return parse_header(header_text(compiled))
 
 
 def parse_header(text: str) -> ExportHeader | None:

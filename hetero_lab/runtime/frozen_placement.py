@@ -27,6 +27,7 @@ from hetero_lab.placement.placement import BoundPlacement
 from hetero_lab.runtime import run_frozen
 from hetero_lab.runtime.compiled import CompiledPlacement, labelled_clone
 from hetero_lab.runtime.generation import CompiledSession, generate
+from hetero_lab.runtime.pieces import affinities_of
 from hetero_lab.tables import SCHEMA_VERSION, read_json, write_json
 
 PROGRAM = Path(run_frozen.__file__)
@@ -121,10 +122,7 @@ def write_program(
     compile_on, properties = placed.compile_call
     specs = emulated_devices(placed.core)
     # Saving drops the labels from the model, so they stand in placement.json.
-    affinity = {
-        node.get_friendly_name(): node.get_rt_info()["affinity"].astype(str)
-        for node in model.get_ordered_ops()
-    }
+    affinity = affinities_of(model)
     forget_notes(model)  # the path that it was read from stays private
     save(model, target / "model.xml")
     frozen = FrozenPlacement(
@@ -132,14 +130,14 @@ def write_program(
         openvino_version=runtime_version(),
         model_fingerprint=bound.fingerprint,
         target=compile_on,
-        properties=_plain(properties),
+        properties=properties,
         inputs=[input_name(port) for port in bound.model.inputs],
         outputs=list(bound.output_names),
         emulated={d: plugin_of(specs[d]) for d in placed.devices if d in specs},
         affinity=affinity,
         generation=_generation(bound.model),
     )
-    write_json(target / PLACEMENT_FILE, msgspec.to_builtins(frozen))
+    write_json(target / PLACEMENT_FILE, msgspec.to_builtins(frozen, enc_hook=str))
     asked = ["input_ids"] if frozen.generation else frozen.inputs
     first: dict[str, Any] = dict(zip(asked, arrays, strict=True))
     np.savez(target / "inputs.npz", **first)
@@ -174,9 +172,3 @@ def _generation(model: ov.Model) -> FrozenGeneration | msgspec.UnsetType:
         logits=known.logits,
         context_tokens=known.context_tokens,
     )
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    return value if isinstance(value, bool | int | float | str) else str(value)

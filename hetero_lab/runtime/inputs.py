@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -59,30 +58,21 @@ def generate_inputs(model: PreparedModel | BoundModel, seed: int = 0) -> dict[st
         if port.get_element_type().is_real():
             made[input_name(port)] = encode(rng.random(shape), port.get_element_type())
             continue
-        if dtype == np.bool_:
-            values = rng.integers(0, 2, shape)
-        else:
-            low, high = 0, 2
+        low, high = 0, 2
+        if dtype != np.bool_:
             bound = _index_bound(port)
             if bound is not None:
                 high = max(1, min(bound, np.iinfo(dtype).max))
             elif dtype.itemsize == 1:
                 low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max) + 1
-            values = rng.integers(low, high, shape)
-        made[input_name(port)] = np.asarray(values).astype(dtype)
+        made[input_name(port)] = np.asarray(rng.integers(low, high, shape)).astype(dtype)
     return made
 
 
 def given_or_generated(
     model: PreparedModel | BoundModel, inputs: Inputs | None, seed: int = 0
 ) -> list[np.ndarray]:
-    """Return the arrays in the model's input order: those given, else those made from ``seed``.
-
-    Raises
-    ------
-    InputError
-        As for :func:`bind_inputs` and :func:`generate_inputs`.
-    """
+    """Return the arrays in the model's input order: those given, else those made from ``seed``."""
     return bind_inputs(model, generate_inputs(model, seed) if inputs is None else inputs)
 
 
@@ -112,31 +102,21 @@ def bind_inputs(model: PreparedModel | BoundModel, inputs: Inputs) -> list[np.nd
     return Ports(model).bind(inputs)
 
 
-@dataclass(frozen=True)
 class _Port:
-    name: str
-    names: frozenset[str]
-    shape: tuple[int, ...] | ov.PartialShape
-    element_type: ov.Type
-    dtype: np.dtype[Any] | None  # None if an array cannot have it
-
-    @staticmethod
-    def of(port: Any) -> _Port:
+    def __init__(self, port: Any):
         shape = port.get_partial_shape()
-        return _Port(
-            input_name(port),
-            frozenset({*port.get_names(), port.get_node().get_friendly_name()}),
-            shape if shape.is_dynamic else tuple(shape.to_shape()),
-            port.get_element_type(),
-            array_type(port.get_element_type()),
-        )
+        self.name = input_name(port)
+        self.names = {*port.get_names(), port.get_node().get_friendly_name()}
+        self.shape = shape if shape.is_dynamic else tuple(shape.to_shape())
+        self.element_type = port.get_element_type()
+        self.dtype = array_type(self.element_type)  # None if an array cannot have it
 
 
 class Ports:
     """The inputs of a model, queried once: that takes longer than many an inference."""
 
     def __init__(self, model: PreparedModel | BoundModel):
-        self._ports = [_Port.of(port) for port in model.model.inputs]
+        self._ports = [_Port(port) for port in model.model.inputs]
         self.element_types = [port.element_type for port in self._ports]
 
     def bind(self, inputs: Inputs) -> list[np.ndarray]:
@@ -189,7 +169,7 @@ def _checked(port: _Port, value: Any) -> np.ndarray:
     try:
         array = value.data if isinstance(value, ov.Tensor) else np.asarray(value)
     except ValueError as error:  # lists of unequal length
-        raise InputError(f"Input {shorten(port.name)} is no array: {error}.") from error
+        raise InputError(f"Input {shorten(port.name)} is not an array: {error}.") from error
     dtype = port.dtype if port.dtype is not None else _array_type(port.name, port.element_type)
     if array.dtype != dtype:
         array = bits_of(array, port.element_type)

@@ -27,6 +27,7 @@ from hetero_lab.errors import ArgumentError, HeteroLabWarning, did_you_mean, sho
 from hetero_lab.model.language import Scenario, check_scenario, language_model
 from hetero_lab.placement.placement import BoundPlacement
 from hetero_lab.runtime.compiled import (
+    COUNTED,
     Chosen,
     CompiledPlacement,
     chosen_by,
@@ -64,7 +65,6 @@ from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN, run_tu
 HETERO, PARALLEL = "hetero", "parallel"
 EXECUTORS = (HETERO, PARALLEL)
 _COUNTER_TURNS = 3  # the counters are a running mean; a few turns settle it
-_COUNTED = {"PERF_COUNT": True}
 
 
 @dataclass(frozen=True)
@@ -355,11 +355,11 @@ def open_runner(
     CompileError
         The runtime refused.
     """
-    config = {**(compile_properties or {}), **(_COUNTED if counters else {})}
     compiled: CompiledPlacement | ParallelExecutor
     if execution.executor == HETERO:
         compiled = compile_placed(placed, counters=counters, compile_properties=compile_properties)
     else:
+        config = {**(compile_properties or {}), **(COUNTED if counters else {})}
         requests = execution.requests
         compiled = ParallelExecutor.of(placed, requests=requests, compile_properties=config)
     if execution.scenario is not None:

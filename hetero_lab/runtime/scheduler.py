@@ -34,6 +34,7 @@ from hetero_lab import interrupts
 from hetero_lab.clock import now
 from hetero_lab.errors import ClosedError, HeteroLabError, InferenceError, last_line
 from hetero_lab.model.opgraph import PARAMETER
+from hetero_lab.runtime.compiled import ask
 from hetero_lab.runtime.submodels import Submodel
 from hetero_lab.runtime.tensors import is_plain, memory_of, to_array, to_tensor
 from hetero_lab.runtime.timeline import Span
@@ -183,36 +184,31 @@ class Slot:
     def run(self, index: int) -> None:
         """Run one subgraph whose inputs are there."""
         self._take_late_inputs(index)
-        try:
-            self.requests[index].infer(share_outputs=True)  # or each would be copied
-        except RuntimeError as error:
-            raise self._failure(index, error) from error
+        infer = self.requests[index].infer
+        self._attempt(index, lambda: infer(share_outputs=True))  # or each would be copied
 
     def start(self, index: int) -> None:
         """Start one subgraph whose inputs are there; :meth:`wait` ends it."""
         self._take_late_inputs(index)
-        try:
-            self.requests[index].start_async()
-        except RuntimeError as error:
-            raise self._failure(index, error) from error
+        self._attempt(index, self.requests[index].start_async)
 
     def wait(self, index: int) -> None:
         """Wait for a subgraph that was started."""
-        try:
-            self.requests[index].wait()
-        except RuntimeError as error:
-            raise self._failure(index, error) from error
+        self._attempt(index, self.requests[index].wait)
 
     def settle(self, index: int) -> None:
         """Wait for a subgraph if it runs, ignoring its error."""
         with contextlib.suppress(RuntimeError):
             self.requests[index].wait()
 
-    def _failure(self, index: int, error: RuntimeError) -> InferenceError:
-        return InferenceError(
-            f"The runtime failed while it ran subgraph {index} on {self._devices[index]}: "
-            f"{last_line(error)}"
-        )
+    def _attempt(self, index: int, act: Callable[[], object]) -> None:
+        try:
+            act()
+        except RuntimeError as error:
+            raise InferenceError(
+                f"The runtime failed while it ran subgraph {index} on {self._devices[index]}: "
+                f"{last_line(error)}"
+            ) from error
 
     def _take_late_inputs(self, index: int) -> None:
         for port, source, source_port in self._late[index]:
@@ -231,6 +227,9 @@ class Slot:
 
 class Scheduler:
     """Threads, priorities and requests in flight of one executor.
+
+    Its methods raise ClosedError once it was closed, and HeteroLabError where a done callback
+    would wait for its own thread.
 
     Parameters
     ----------
@@ -295,19 +294,10 @@ class Scheduler:
         return tuple(Span(*span) for span in spans)
 
     def call(self, arrays: Sequence[np.ndarray]) -> Outputs:
-        """Infer once.
-
-        Raises
-        ------
-        ClosedError
-            It was closed.
-        HeteroLabError
-            The caller is a done callback, whose thread would wait for itself.
-        """
+        """Infer once, in part in the caller's own thread."""
         self._refuse_in_callback("called")
-        with (
-            interrupts.deferred() as interrupted
-        ):  # or the run in this thread's hands would be lost
+        # Ctrl-C waits until a run has ended, or the one in this thread's hands would be lost.
+        with interrupts.deferred() as interrupted:
             job = self._put(arrays, None, share=True)
             with self._state:
                 run = self._take(job)
@@ -324,13 +314,7 @@ class Scheduler:
         return job.future.result()
 
     def submit(self, arrays: Sequence[np.ndarray], done: Done | None = None) -> Future[Outputs]:
-        """Put a request in line; ``done`` is called with its future by the thread that ends it.
-
-        Raises
-        ------
-        ClosedError
-            It was closed.
-        """
+        """Put a request in line; ``done`` is called with its future by the thread that ends it."""
         with interrupts.deferred():
             job = self._put(arrays, done)
             self._start_others()
@@ -338,15 +322,7 @@ class Scheduler:
 
     @contextlib.contextmanager
     def idle(self) -> Iterator[Slot]:
-        """Wait until nothing runs, and hold back new requests; yields the slot that ran last.
-
-        Raises
-        ------
-        ClosedError
-            It was closed.
-        HeteroLabError
-            The caller is a done callback, whose request is not over.
-        """
+        """Wait until nothing runs, and hold back new requests; yields the slot that ran last."""
         self._refuse_in_callback("asked for counters")
         with self._state:
             self._idle.wait_for(lambda: not self._running)
@@ -390,6 +366,7 @@ class Scheduler:
         with self._state:
             self._refuse_closed()
             self._running.add(job)
+            # With several requests in flight, a caller may return while runs of others last.
             self._hand_over(every=len(self._running) > 1)
             self._waiting.append(job)
             started = self._start_waiting()
@@ -430,8 +407,9 @@ class Scheduler:
     def _take(self, own: _InFlight | None = None) -> _Run | None:
         """Take the most urgent subgraph whose device rests; the state is locked.
 
-        Given a caller's own job, take one of that job, and preferably one on the host's cores:
-        for another device the thread would only wait.
+        Given a caller's own job, take one of that job: a caller that worked for others could not
+        return as soon as its own result is there. One on the host's cores comes first, since for
+        another device the thread would only wait.
         """
         able = [device for device in self._resting if self._ready[device]]
         if own is not None:
@@ -494,7 +472,11 @@ class Scheduler:
                 run = self._run(run)
 
     def _run(self, run: _Run, own: _InFlight | None = None) -> _Run | None:
-        """Run a subgraph; return the thread's next run, one of the job ``own`` if that is given."""
+        """Run a subgraph; return the thread's next run, one of the job ``own`` if that is given.
+
+        The next run is taken before anything is started on other devices, so that a chain on one
+        device goes on in this thread, whose caches are warm and which need not be woken.
+        """
         job, index = run.job, run.index
         run.finish()
         device = self._devices[index]
@@ -663,7 +645,4 @@ def _separate_cores(n: int, compiled: Sequence[ov.CompiledModel]) -> list[int | 
 
 def n_threads(compiled: ov.CompiledModel) -> int:
     """Return the number of host threads that a model runs on; 0 if it runs elsewhere."""
-    try:
-        return int(compiled.get_property("INFERENCE_NUM_THREADS"))
-    except RuntimeError:
-        return 0
+    return int(ask(compiled, "INFERENCE_NUM_THREADS") or 0)

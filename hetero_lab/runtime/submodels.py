@@ -99,13 +99,7 @@ def cut(
 def compile_submodels(
     submodels: tuple[Submodel, ...], by_device: Mapping[str, dict[str, Any]], core: ov.Core
 ) -> list[ov.CompiledModel]:
-    """Compile each submodel on its device.
-
-    Raises
-    ------
-    CompileError
-        A device refuses its submodel.
-    """
+    """Compile each submodel on its device; CompileError says which device refuses which one."""
     compiled = []
     for submodel in submodels:
         try:
@@ -175,11 +169,6 @@ def named_rows(submodel: Submodel, rows: Iterable[Any]) -> Iterator[object]:
             if name == port or name.startswith(f"{port}_") or name.endswith(f"_{port}"):
                 name = name.replace(port, numbered)
                 break
-        yield SimpleNamespace(
-            node_name=f"subgraph{submodel.index}: {name}",
-            node_type=row.node_type,
-            exec_type=row.exec_type,
-            status=row.status,
-            real_time=row.real_time,
-            cpu_time=row.cpu_time,
-        )
+        others = ("node_type", "exec_type", "status", "real_time", "cpu_time")
+        rest = {other: getattr(row, other) for other in others}
+        yield SimpleNamespace(node_name=f"subgraph{submodel.index}: {name}", **rest)

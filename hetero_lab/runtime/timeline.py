@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from hetero_lab.model.opgraph import PARAMETER, OpGraph
 from hetero_lab.placement.partition import Partition
@@ -19,21 +20,6 @@ class Span:
     device: str
     start_s: float
     end_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Idle:
-    """Busy and idle time of a device while a request was in flight."""
-
-    device: str
-    busy_us: float
-    idle_us: float
-
-    @property
-    def share(self) -> float:
-        """Share of the time in which the device was idle, 0 to 1."""
-        total_us = self.busy_us + self.idle_us
-        return self.idle_us / total_us if total_us else 0.0
 
 
 def sources(partition: Partition, graph: OpGraph) -> tuple[frozenset[int], ...]:
@@ -90,8 +76,11 @@ def critical_path(
     return tuple(reversed(chain))
 
 
-def idle_times(spans: Iterable[Span], devices: Iterable[str]) -> tuple[Idle, ...]:
-    """Return how long each device was busy and idle while at least one request was in flight."""
+def idle_times(spans: Iterable[Span], devices: Iterable[str]) -> list[dict[str, Any]]:
+    """Return a row for each device: how long it was busy and idle while requests were in flight.
+
+    ``share`` is the share of the time in which it was idle, 0 to 1.
+    """
     spans = list(spans)
     requests: dict[int, tuple[float, float]] = {}
     for span in spans:
@@ -101,25 +90,20 @@ def idle_times(spans: Iterable[Span], devices: Iterable[str]) -> tuple[Idle, ...
     for start, end in sorted(requests.values()):
         in_flight_s += max(0.0, end - max(start, until))
         until = max(until, end)
-    found = []
+    rows = []
     for device in devices:
         busy_s = sum(span.end_s - span.start_s for span in spans if span.device == device)
-        found.append(Idle(device, busy_s * 1e6, max(0.0, in_flight_s - busy_s) * 1e6))
-    return tuple(found)
+        idle_s = max(0.0, in_flight_s - busy_s)
+        share = idle_s / (busy_s + idle_s) if busy_s + idle_s else 0.0
+        times = {"busy_us": busy_s * 1e6, "idle_us": idle_s * 1e6, "share": share}
+        rows.append({"device": device, **times})
+    return rows
 
 
 def typical_request(spans: Sequence[Span]) -> int:
-    """Return the request whose time from first start to last end is the median one.
-
-    Raises
-    ------
-    ValueError
-        There is no span.
-    """
+    """Return the request whose time from first start to last end is the median one."""
     took: dict[int, list[float]] = defaultdict(list)
     for span in spans:
         took[span.request] += [span.start_s, span.end_s]
     ranked = sorted(took, key=lambda request: (max(took[request]) - min(took[request]), request))
-    if not ranked:
-        raise ValueError("no span")
     return ranked[(len(ranked) - 1) // 2]

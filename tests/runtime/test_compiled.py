@@ -35,8 +35,9 @@ from hetero_lab.model.read import output_names, prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, Subgraph, predict
 from hetero_lab.runtime.compiled import check_ports, check_states, lonely_results
-from hetero_lab.runtime.exported import ExportHeader, match_header, observe, read_header
+from hetero_lab.runtime.exported import ExportHeader, match_header, observe, parse_header
 from hetero_lab.runtime.inputs import generate_inputs
+from hetero_lab.runtime.run_frozen import header_text
 
 
 def on_cpu(model, core, **elsewhere) -> Affinity:
@@ -217,7 +218,7 @@ def test_the_header_tells_devices_ports_and_edges(core):
     model = labelled(
         diamond(), lambda node: "ACC" if node.get_friendly_name() == "right" else "CPU"
     )
-    header = read_header(core.compile_model(model, "HETERO:ACC,CPU"))
+    header = parse_header(header_text(core.compile_model(model, "HETERO:ACC,CPU")))
     assert header is not None
     assert sorted(header.devices) == ["ACC", "CPU", "CPU"]
     assert header.inputs == ((0, 0),)
@@ -225,7 +226,7 @@ def test_the_header_tells_devices_ports_and_edges(core):
     assert {(target[0], source[0]) for target, source in header.edges.items()} == {
         (1, 0), (2, 0), (2, 1),
     }  # fmt: skip
-    assert read_header(core.compile_model(chain("r"), "CPU")) is None
+    assert parse_header(header_text(core.compile_model(chain("r"), "CPU"))) is None
 
 
 def test_the_header_is_read_without_the_weights(core):
@@ -236,7 +237,7 @@ def test_the_header_is_read_without_the_weights(core):
     compiled = hl.compile(model, on_cpu(model, core, relu="ACC"), core=core).compiled_model
     tracemalloc.start()
     try:
-        header = read_header(compiled)
+        header = parse_header(header_text(compiled))
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -249,7 +250,7 @@ def test_a_header_of_another_partition_does_not_match(core):
     model = diamond()
     affinity = on_cpu(model, core, right="ACC")
     predicted = predict(prepare(model).graph, affinity)
-    header = read_header(hl.compile(model, affinity, core=core).compiled_model)
+    header = parse_header(header_text(hl.compile(model, affinity, core=core).compiled_model))
     assert match_header(header, predicted) == [0, 1, 2]
     edges, first = dict(header.edges), next(iter(header.edges))
     edges.pop(first)
@@ -266,7 +267,7 @@ def test_a_header_of_another_partition_does_not_match(core):
     assert match_header(header, predict(prepare(model).graph, on_cpu(model, core))) is None
     affinity = on_cpu(two_parts(), core, abs="ACC")
     predicted = predict(prepare(two_parts()).graph, affinity)
-    header = read_header(hl.compile(two_parts(), affinity, core=core).compiled_model)
+    header = parse_header(header_text(hl.compile(two_parts(), affinity, core=core).compiled_model))
     assert match_header(header, predicted) is not None
     swapped = ExportHeader(header.devices, header.inputs, header.outputs[::-1], header.edges)
     assert match_header(swapped, predicted) is None
@@ -344,7 +345,10 @@ def test_a_parameter_away_from_its_user_would_be_a_subgraph_that_only_copies(cor
     theirs = labelled(
         chain("r"), lambda node: "ACC" if node.get_type_name() == "Parameter" else "CPU"
     )
-    assert read_header(core.compile_model(theirs, "HETERO:ACC,CPU")).devices == ("ACC", "CPU")
+    assert parse_header(header_text(core.compile_model(theirs, "HETERO:ACC,CPU"))).devices == (
+        "ACC",
+        "CPU",
+    )
     ours = hl.compile(chain("r"), on_cpu(chain("r"), core, x="ACC"), core=core)
     assert [s.device for s in ours.partition.subgraphs] == ["CPU"]
 

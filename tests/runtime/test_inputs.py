@@ -272,7 +272,7 @@ def test_an_input_that_no_op_uses_has_to_be_given_too():
         ([X, Y.astype(int)], "array.astype('float32')"),
         ([X, Y.astype(">f4")], "element type float32"),
         ([X, [[1, 2, 3, 4]]], "Input 'y' has the element type float32"),
-        ([X, [[1, 2], [3]]], "Input 'y' is no array"),
+        ([X, [[1, 2], [3]]], "Input 'y' is not an array"),
         ([X, "text"], "Input 'y'"),
         ([X, None], "Input 'y'"),
         (5, "not int"),

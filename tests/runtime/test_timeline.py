@@ -101,19 +101,16 @@ def test_idle_is_counted_while_a_request_is_in_flight():
         Span(2, 0, "A", 12, 13),
         Span(1, 1, "B", 13, 14),
     ]
-    a, b, c = idle_times(spans, ["A", "B", "C"])
-    assert (a.busy_us, a.idle_us) == pytest.approx((4e6, 3e6))
-    assert (b.busy_us, b.idle_us) == pytest.approx((3e6, 4e6))
-    assert (c.busy_us, c.idle_us, c.share) == pytest.approx((0, 7e6, 1))
-    assert a.share == pytest.approx(3 / 7)
-    assert idle_times([], ["A"])[0].share == 0
+    rows = [tuple(row.values()) for row in idle_times(spans, ["A", "B", "C"])]
+    assert rows[0] == ("A", pytest.approx(4e6), pytest.approx(3e6), pytest.approx(3 / 7))
+    assert rows[1] == ("B", pytest.approx(3e6), pytest.approx(4e6), pytest.approx(4 / 7))
+    assert rows[2] == ("C", 0, pytest.approx(7e6), 1)
+    assert idle_times([], ["A"])[0]["share"] == 0
 
 
 def test_the_typical_request_is_that_of_median_duration():
     spans = [Span(r, 0, "A", 10 * r, 10 * r + took) for r, took in enumerate([5, 1, 2, 9])]
     assert typical_request(spans) == 2
-    with pytest.raises(ValueError, match="no span"):
-        typical_request([])
 
 
 def test_what_a_subgraph_waits_for_is_data_that_is_made():

@@ -64,7 +64,7 @@ from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.memory import MemoryLimit
 from hetero_lab.planning.objective import LATENCY, THROUGHPUT, check_objective
 from hetero_lab.runtime.inputs import Inputs, digest_of
-from hetero_lab.runtime.quantize import calibration_inputs, quantize_prepared
+from hetero_lab.runtime.quantize import calibration_inputs, quantize
 from hetero_lab.runtime.reference import reference_device
 from hetero_lab.runtime.runners import HETERO, PARALLEL
 from hetero_lab.runtime.scoring import Correct
@@ -371,7 +371,7 @@ class _Inquiry:
             asked = self.bound.prepared.fingerprint, digest_of(arrays)
             kept = kept_path(self.store, "int8", ".xml", *asked)
             if kept is None or not kept.is_file():
-                made = quantize_prepared(self.bound.prepared, examples, progress=False)
+                made = prepare(quantize(self.bound.prepared, examples, progress=False))
                 made = made if kept is None else keep_model(made, kept, self.notes)
             else:
                 made = prepare(kept)

@@ -406,12 +406,4 @@ def timeline(profile: ProfileData) -> list[dict[str, Any]]:
 def idle(profile: ProfileData) -> list[dict[str, Any]]:
     """Return a row a device: busy and idle while a request was in flight, and the idle share."""
     devices = dict.fromkeys(subgraph.device for subgraph in profile.partition.subgraphs)
-    return [
-        {
-            "device": found.device,
-            "busy_us": found.busy_us,
-            "idle_us": found.idle_us,
-            "share": found.share,
-        }
-        for found in idle_times(profile.spans, devices)
-    ]
+    return idle_times(profile.spans, devices)
