@@ -10,7 +10,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
 
 PARAMETER, CONSTANT, RESULT = "Parameter", "Constant", "Result"
 NOT_CONSTANT_SOURCES = {"RandomUniform", "Multinomial", "RandomPoisson", "ReadValue"}
@@ -22,8 +24,7 @@ _PRODUCTS = frozenset(
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Tensor:
+class Tensor(msgspec.Struct, frozen=True, array_like=True):
     """One output of an op.
 
     ``shape`` is ``None`` if a dimension is unknown. ``n_bytes`` is then ``None`` as well, and also
@@ -239,18 +240,20 @@ def graph_to_json(graph: OpGraph) -> dict[str, Any]:
     return {
         "name": graph.name,
         "ops": [
-            [
-                op.name,
-                op.type,
-                [list(wire) for wire in op.inputs],
-                [[t.shape, t.element_type, t.n_bytes, t.name] for t in op.outputs],
-                op.variable,
-            ]
+            [op.name, op.type, [*map(list, op.inputs)], [*map(_row, op.outputs)], op.variable]
             for op in graph
         ],
         "parameters": list(graph.parameters),
         "results": list(graph.results),
     }
+
+
+def _row(tensor: Tensor) -> list[Any]:
+    return [*msgspec.structs.astuple(tensor)]
+
+
+_Wires: TypeAlias = tuple[tuple[int, int], ...]
+_Rows: TypeAlias = list[tuple[str, str, _Wires, tuple[Tensor, ...], str | None]]
 
 
 def graph_from_json(data: Mapping[str, Any]) -> OpGraph:
@@ -261,22 +264,11 @@ def graph_from_json(data: Mapping[str, Any]) -> OpGraph:
     KeyError, TypeError, ValueError
         The data are not of that form, or an op reads one that does not come before it.
     """
-    ops = []
-    for index, (name, op_type, inputs, outputs, variable) in enumerate(data["ops"]):
-        wires = tuple((int(producer), int(port)) for producer, port in inputs)
-        for producer, port in wires:
+    ops: list[Op] = []
+    for index, row in enumerate(msgspec.convert(data["ops"], _Rows)):
+        for producer, port in row[2]:
             if not (0 <= producer < index and 0 <= port < len(ops[producer].outputs)):
                 raise ValueError(f"op {index} reads output {port} of op {producer}")
-        tensors = tuple(
-            Tensor(
-                None if shape is None else tuple(map(int, shape)), str(kind), n_bytes, str(label)
-            )
-            for shape, kind, n_bytes, label in outputs
-        )
-        ops.append(Op(index, str(name), str(op_type), wires, tensors, variable))
-    return OpGraph(
-        str(data["name"]),
-        tuple(ops),
-        tuple(map(int, data["parameters"])),
-        tuple(map(int, data["results"])),
-    )
+        ops.append(Op(index, *row))
+    ends = (msgspec.convert(data[key], tuple[int, ...]) for key in ("parameters", "results"))
+    return OpGraph(str(data["name"]), tuple(ops), *ends)

@@ -243,7 +243,7 @@ def graph_at_context(prepared: PreparedModel, context_tokens: int, batch: int = 
             dimension.get_length() if dimension.is_static else context_tokens if at else batch
             for at, dimension in enumerate(partial)
         )
-        return replace(tensor, shape=shape, n_bytes=-(-prod(shape) * bits // 8))
+        return Tensor(shape, tensor.element_type, -(-prod(shape) * bits // 8), tensor.name)
 
     ops = tuple(
         replace(op, outputs=tuple(sized(t, op, port) for port, t in enumerate(op.outputs)))

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import msgspec
 import numpy as np
 
 from hetero_lab.backend.bound import bind
@@ -45,8 +46,7 @@ class Subgraph:
     ops: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Boundary:
+class Boundary(msgspec.Struct, frozen=True, array_like=True):
     """A tensor that crosses from subgraph ``source`` into the subgraphs ``targets``.
 
     ``tensor`` is ``op`` with ``:port`` where the op has several outputs. ``n_bytes`` is ``None``
@@ -61,8 +61,7 @@ class Boundary:
     n_bytes: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Wiring:
+class Wiring(msgspec.Struct, frozen=True, array_like=True):
     """The inputs and outputs of a submodel, in its own order.
 
     An entry is ``("model", index)`` of the whole model's inputs or outputs, or
@@ -404,28 +403,18 @@ def partition_to_json(partition: Partition) -> dict[str, Any]:
             [b.tensor, b.op, b.port, b.source, list(b.targets), b.n_bytes]
             for b in partition.boundaries
         ],
-        "wiring": [
-            [[list(e) for e in w.inputs], [list(e) for e in w.outputs]] for w in partition.wiring
-        ],
+        "wiring": [[[*map(list, w.inputs)], [*map(list, w.outputs)]] for w in partition.wiring],
         "observed": partition.observed,
     }
 
 
 def partition_from_json(data: Mapping[str, Any]) -> Partition:
     """Build the partition that :func:`partition_to_json` wrote."""
+    subgraphs = msgspec.convert(data["subgraphs"], list[tuple[str, tuple[str, ...]]])
     return Partition(
-        tuple(
-            Subgraph(index, str(device), tuple(map(str, ops)))
-            for index, (device, ops) in enumerate(data["subgraphs"])
-        ),
-        tuple(
-            Boundary(tensor, op, int(port), int(source), tuple(map(int, targets)), n_bytes)
-            for tensor, op, port, source, targets, n_bytes in data["boundaries"]
-        ),
-        tuple(
-            Wiring(tuple(tuple(e) for e in inputs), tuple(tuple(e) for e in outputs))
-            for inputs, outputs in data["wiring"]
-        ),
+        tuple(Subgraph(index, device, ops) for index, (device, ops) in enumerate(subgraphs)),
+        msgspec.convert(data["boundaries"], tuple[Boundary, ...]),
+        msgspec.convert(data["wiring"], tuple[Wiring, ...]),
         bool(data["observed"]),
     )
 
@@ -442,8 +431,10 @@ def reordered(predicted: Partition, order: list[int]) -> Partition:
     return Partition(
         subgraphs=tuple(replace(predicted.subgraphs[old], index=i) for i, old in enumerate(order)),
         boundaries=tuple(
-            replace(
-                b, source=position[b.source], targets=tuple(sorted(position[t] for t in b.targets))
+            Boundary(
+                *(b.tensor, b.op, b.port, position[b.source]),
+                targets=tuple(sorted(position[target] for target in b.targets)),
+                n_bytes=b.n_bytes,
             )
             for b in predicted.boundaries
         ),

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
+import msgspec
 import pytest
 from views.hand_made import small_graph, small_profile, tensor
 
@@ -99,7 +98,7 @@ def test_a_prediction_is_called_one():
 
 
 def test_several_tensors_between_two_ops_are_one_edge():
-    halves = (tensor(4), replace(tensor(4), n_bytes=None))
+    halves = (tensor(4), msgspec.structs.replace(tensor(4), n_bytes=None))
     ops = (
         Op(0, "x", "Parameter", (), (tensor(8),)),
         Op(1, "split", "VariadicSplit", ((0, 0),), halves),
