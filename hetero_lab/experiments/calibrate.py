@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import heapq
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab.backend.bound import BoundModel, bind
@@ -25,9 +26,9 @@ from hetero_lab.errors import (
     warn,
 )
 from hetero_lab.experiments.measure.environment import current_environment
-from hetero_lab.experiments.observer import Observer, isolated_nodes, search_session
-from hetero_lab.experiments.progress import SearchProgress
-from hetero_lab.experiments.session import Conditions, Session
+from hetero_lab.experiments.observer import Observer, Search, isolated_nodes, searching
+from hetero_lab.experiments.session import Conditions
+from hetero_lab.interrupts import UntilInterrupted, deferred, set_aside
 from hetero_lab.model.language import Scenario, check_scenario
 from hetero_lab.model.opgraph import CONSTANT, OpGraph
 from hetero_lab.model.read import Source
@@ -150,25 +151,29 @@ def calibrate(
     bound = bind(model, core)
     check_scenario(bound.model, scenario)
     conditions = Conditions(inputs, seed, isolate=isolate)
-    with (
-        SearchProgress(watch, show=progress) as bar,
-        search_session(bound, conditions, scenario) as session,
-    ):
-        calibration = Calibration.begin(
-            bound,
-            names,
-            properties,
-            session,
-            watch,
-            bar,
-            scenario=scenario,
-        )
-        calibration.run(math.inf if budget_s is None else budget_s, validate)
-        costs = calibration.fit()
+    with searching(bound, conditions, watch, scenario=scenario, show=progress) as search:
+        costs = calibrate_bound(search, names, properties, search.budget_s, validate)
     if not costs.interrupted:
         for note in costs.notes:
             warn(note, BudgetWarning)
     return costs
+
+
+def calibrate_bound(
+    search: Search,
+    devices: Sequence[str],
+    properties: Mapping[str, Mapping[str, Any]],
+    until_s: float,
+    validate: int | None = None,
+) -> CostModel:
+    """Calibrate until the watch of a search shows ``until_s``.
+
+    After Ctrl-C the costs of what was measured until then are returned, marked ``interrupted``.
+    """
+    calibration = Calibration(search, devices, properties)
+    with UntilInterrupted(lambda: calibration.observed) as until:
+        calibration.run(until_s, validate)
+    return calibration.conclude(interrupted=until.interrupted)
 
 
 def check_devices(devices: Sequence[str] | str, core: ov.Core) -> tuple[str, ...]:
@@ -208,9 +213,11 @@ def _most_validated(n_affordable: int) -> int:
     return min(MOST_VALIDATED, round(_VALIDATED * n_affordable))
 
 
-@dataclass
 class Calibration:
     """What is measured of a model so far, and the costs that follow from it.
+
+    Nothing is measured before :meth:`run` or :meth:`run_base`. After Ctrl-C these raise
+    ``KeyboardInterrupt``, and what was measured until then is kept.
 
     Attributes
     ----------
@@ -224,83 +231,59 @@ class Calibration:
         The repeated layers of a language model, between which it is cut.
     """
 
-    observer: Observer
-    support: Mapping[str, frozenset[str]]
-    base: Mapping[str, Affinity]
-    observed: list[Observation]
-    validating: list[Observation] = field(default_factory=list)
-    prior: CostModel | None = None
-    layers: tuple[tuple[str, ...], ...] | None = None
-    validates: bool = True  # unless it was asked to validate with no placement
-
-    @classmethod
-    def begin(
-        cls,
-        bound: BoundModel,
-        names: Sequence[str],
+    def __init__(
+        self,
+        search: Search,
+        devices: Sequence[str],
         properties: Mapping[str, Mapping[str, Any]],
-        session: Session,
-        watch: Stopwatch,
-        progress: SearchProgress,
         *,
         prior: CostModel | None = None,
-        scenario: Scenario | None = None,
-    ) -> Calibration:
-        """Measure the reference."""
-        progress.begin("calibrate")
-        graph = bound.graph
-        support = _support(bound, names)
-        layers = None if scenario is None else block_units(graph)
-        if layers is None:
-            base = _base(graph, names, support)
-            reference = middling_affinity(graph, support, _single_ops(graph))
+    ):
+        graph = search.bound.graph
+        self.support = _support(search.bound, devices)
+        self.layers = None if search.scenario is None else block_units(graph)
+        if self.layers is None:
+            self.base = _base(graph, devices, self.support)
+            reference = middling_affinity(graph, self.support, _single_ops(graph))
         else:
-            support = _supporting_whole(layers, support)
-            base = _alone(graph, support)
-            reference = next(iter([*block_affinities(graph, support, layers, 1), *base.values()]))
-        observer = Observer(bound, properties, reference, watch, session, progress, scenario)
+            self.support = _supporting_whole(self.layers, self.support)
+            self.base = _alone(graph, self.support)
+            once = block_affinities(graph, self.support, self.layers, 1)
+            reference = next(iter([*once, *self.base.values()]))
         if prior is not None:
-            prior.check_support(support)
-        first = observer.observe_reference(base, counters=prior is None)
-        return cls(observer, support, base, [first], prior=prior, layers=layers)
+            prior.check_support(self.support)
+        self.search, self.prior = search, prior
+        self.observer = Observer(search, properties, reference)
+        self.observed: list[Observation] = []
+        self.validating: list[Observation] = []
+        self._validates = True  # unless no placement is to validate
 
     def run(self, until_s: float, validate: int | None = None) -> None:
-        """Measure each device by itself, then what is designed, until ``until_s`` on the watch.
-
-        Ctrl-C ends it, too: the observer is ``interrupted`` then.
-        """
-        self.validates = validate != 0
-        try:
-            self._run(until_s, validate)
-        except KeyboardInterrupt:
-            self.observer.interrupted = True
-
-    def _run(self, until_s: float, validate: int | None) -> None:
-        observer = self.observer
-        self._run_base(until_s)
-        if self.prior is None and not observer.interrupted:
-            self._add_isolated()
-            fitted, kept = self._design(observer.affordable(until_s), validate)
-            # The layers of a language model are alike: single devices tell what each op takes.
-            each = self.layers is None
-            # What validates comes in between, so that it has some of what the time allows.
-            n_pauses = max(1, len(kept) // _VALIDATED_AT_ONCE)
-            parts = _parts(fitted, n_pauses + 1), _parts(kept, n_pauses)
-            for part, between in itertools.zip_longest(*parts, fillvalue={}):
-                self._observe(part, until_s, self.observed, counters=each)
-                self._observe(between, until_s, self.validating, counters=False)
+        """Measure each device by itself, then what is designed, until ``until_s`` on the watch."""
+        self._validates = validate != 0
+        self.run_base(until_s)
+        if self.prior is not None:
+            return
+        self._add_isolated()
+        fitted, kept = self._design(self.observer.affordable(until_s), validate)
+        # The layers of a language model are alike: single devices tell what each op takes.
+        counters = self.layers is None
+        # What validates comes in between, so that it has some of what the time allows.
+        n_pauses = max(1, len(kept) // _VALIDATED_AT_ONCE)
+        parts = _parts(fitted, n_pauses + 1), _parts(kept, n_pauses)
+        for part, between in itertools.zip_longest(*parts, fillvalue={}):
+            self._observe(part, until_s, self.observed, counters=counters)
+            self._observe(between, until_s, self.validating, counters=False)
 
     def run_base(self, until_s: float) -> None:
-        """Measure each device by itself as :meth:`run` does, and nothing else."""
-        try:
-            self._run_base(until_s)
-        except KeyboardInterrupt:
-            self.observer.interrupted = True
-
-    def _run_base(self, until_s: float) -> None:
+        """Measure the reference, then each device by itself as long as there is time."""
+        counters = self.prior is None
+        if not self.observed:
+            self.search.begin("calibrate")
+            self.observer.observe_reference(self.base, self.observed, counters=counters)
         known = self.known
         queue = {label: a for label, a in self.base.items() if a not in known}
-        self._observe(queue, until_s, self.observed, counters=self.prior is None)
+        self._observe(queue, until_s, self.observed, counters=counters)
         if not queue:
             self._check_devices()
 
@@ -313,106 +296,103 @@ class Calibration:
         counters: bool,
     ) -> None:
         """Measure what is in the queue and take it out, as long as there is time."""
-        while queue and not self.observer.interrupted:
-            n_affordable = self.observer.affordable(until_s)
-            if not n_affordable:
-                return
+        while queue and (n_affordable := self.observer.affordable(until_s)):
             batch = list(queue)[: max(1, math.ceil(_AT_ONCE * n_affordable))]
             affinities = {label: queue.pop(label) for label in batch}
-            into += self.observer.observe(affinities, until_s, counters=counters)
-
-    def learn(self, more: Iterable[Observation]) -> None:
-        """Take more placements into the fit."""
-        known = self.known
-        self.observed += [seen for seen in more if seen.affinity not in known]
+            self.observer.observe(affinities, until_s, into, counters=counters)
 
     @property
     def known(self) -> set[Affinity]:
         """Placements that the fit has seen."""
         return {seen.affinity for seen in self.observed}
 
-    def fit(self) -> CostModel:
-        """Return the costs that follow from all that was observed."""
-        try:
-            return self._fit()
-        except KeyboardInterrupt:  # what was measured is worth the time to be fitted
-            self.observer.interrupted = True
-            return self._fit()
+    def conclude(self, *, interrupted: bool) -> CostModel:
+        """Return the last fit, which Ctrl-C does not disturb; set it aside if Ctrl-C came."""
+        with deferred() as came:
+            costs = self.fit(interrupted=interrupted)
+            if interrupted or came():
+                costs = dataclasses.replace(costs, interrupted=True)
+                set_aside(costs)
+        return costs
 
-    def _fit(self) -> CostModel:
+    def fit(self, *, interrupted: bool = False) -> CostModel:
+        """Return the costs that follow from all that was observed."""
         drift = self.observer.drift
         observed = [seen.slower(drift) for seen in self.observed]
         if self.prior is not None:
             return with_prefill(adjust(self.prior, observed), observed)
-        bound, names = self.observer.bound, tuple(self.support)
-        graph, scenario = bound.graph, self.observer.scenario
+        bound, scenario = self.search.bound, self.search.scenario
+        graph = bound.graph
         if scenario is not None:  # so that memory is counted at the length of the context
             graph = graph_at_context(bound.prepared, scenario.context_tokens, scenario.batch)
-        specs = emulated_devices(bound.core)
         found = fit(
             graph,
             self.support,
             observed,
             layers=self.layers,
             coarse=self._is_coarse,
-            own_memory=any(has_own_memory(device, bound.core) for device in names),
+            own_memory=any(has_own_memory(device, bound.core) for device in self.support),
         )
         if scenario is not None:
             found = with_prefill(dataclasses.replace(found, scenario=scenario), observed)
         kept = [seen.slower(drift) for seen in self.validating]
         prefill = found.prefill
         if prefill is not None:
-            firsts = first_tokens(kept)
-            prefill = dataclasses.replace(prefill, validation_rows=_validation(prefill, firsts))
+            rows = _validation(prefill, first_tokens(kept))
+            prefill = dataclasses.replace(prefill, validation_rows=rows)
+        specs = emulated_devices(bound.core)
         return dataclasses.replace(
             found,
             prefill=prefill,
             device_properties=self.observer.device_properties,
-            environment=_environment(names, bound.core),
-            emulated={device: specs[device].base for device in names if device in specs},
+            environment=_environment(list(self.support), bound.core),
+            emulated={device: specs[device].base for device in self.support if device in specs},
             fingerprint=bound.fingerprint,
-            notes=tuple(self._notes()),
-            interrupted=self.observer.interrupted,
+            notes=tuple(self._notes(interrupted=interrupted)),
             validation_rows=_validation(found, kept),
         )
+
+    @property
+    def _reached(self) -> set[str]:
+        """Devices that some observed placement uses."""
+        return {device for seen in self.observed for device in seen.affinity.devices}
 
     @property
     def _is_coarse(self) -> bool:
         base = {*self.base.values(), self.observer.reference}
         return sum(seen.affinity not in base for seen in self.observed) < _FEW
 
-    def _notes(self) -> Iterator[str]:
+    def _notes(self, *, interrupted: bool) -> Iterator[str]:
         """Say what the time did not allow."""
-        budget_s = self.observer.watch.budget_s
+        budget_s = self.search.watch.budget_s
         limit = "The time" if budget_s is None else f"The budget of {budget_s:g} s"
-        if self.observer.interrupted:
+        if interrupted:
             limit = "The time until Ctrl-C"
-        seen = {device for o in self.observed for device in o.affinity.devices}
-        for device in self.support:
-            if device not in seen and self.support[device]:
+        for device, able in self.support.items():
+            if able and device not in self._reached:
                 yield (
                     f"{limit} did not reach {device}: its ops are assumed to take as long "
                     "as on the other devices."
                 )
-        if self._is_coarse and self.layers is not None:
-            if self.validates and not self.validating:
-                yield (
-                    f"{limit} allowed {len(self.observed)} placements: nothing validates the "
-                    "predictions. A larger budget_s does."
-                )
-        elif self._is_coarse:
+        if not self._is_coarse:
+            return
+        if self.layers is None:
             yield (
                 f"{limit} allowed {len(self.observed)} placements: ops that any device "
                 "fuses are one unit, what a boundary costs is mostly assumed, and nothing "
                 "validates the predictions. A larger budget_s makes the cost model finer."
             )
+        elif self._validates and not self.validating:
+            yield (
+                f"{limit} allowed {len(self.observed)} placements: nothing validates the "
+                "predictions. A larger budget_s does."
+            )
 
     def _check_devices(self) -> None:
         """Raise MeasurementError if all placements that use some device failed."""
-        seen = {device for o in self.observed for device in o.affinity.devices}
-        failed = self.observer.failed  # which has what a search tried besides, too
+        failed = self.observer.failed  # what a search tried besides is there, too
         for label, affinity in {"reference": self.observer.reference, **self.base}.items():
-            missing = [d for d in affinity.devices if d not in seen]
+            missing = [d for d in affinity.devices if d not in self._reached]
             if label in failed and missing:
                 raise MeasurementError(
                     f"{names_at_hand(missing)} could not be measured: {shorten(label)} failed "
@@ -421,13 +401,12 @@ class Calibration:
 
     def _add_isolated(self) -> None:
         """Add the times of isolated units for devices that have no counters."""
-        counted = {node.device for o in self.observed for node in o.nodes}
-        used = {device for o in self.observed for device in o.affinity.devices}
-        nodes = [node for o in self.observed for node in o.nodes]
+        nodes = [node for seen in self.observed for node in seen.nodes]
+        without = self._reached.difference(node.device for node in nodes)
         extra = [
             node
             for device in self.support
-            if device in used and device not in counted
+            if device in without
             for node in isolated_nodes(self.observer, device, self.support, nodes)
         ]
         first = self.observed[0]
@@ -437,47 +416,44 @@ class Calibration:
         self, n_affordable: int, validate: int | None
     ) -> tuple[dict[str, Affinity], dict[str, Affinity]]:
         """Return placements to fit to and placements to validate with, by label."""
-        n_validated = _most_validated(n_affordable) if validate is None else validate
-        n_validated = max(0, min(n_validated, n_affordable - _FEW))
-        n = min(MOST_FITTED, n_affordable - n_validated)
-        is_coarse = n < _FEW
-        graph, seed = self.observer.bound.graph, self.observer.session.conditions.seed
+        graph, support, known = self.search.bound.graph, self.support, self.known
         if self.layers is not None:
-            cut = block_affinities(graph, self.support, self.layers, n_affordable + 1)
-            new = [affinity for affinity in cut if affinity not in self.known]
+            cut = block_affinities(graph, support, self.layers, n_affordable + 1)
+            new = [affinity for affinity in cut if affinity not in known]
             n_kept = _most_validated(len(new)) if validate is None else min(validate, len(new))
-            # Every other one, from the last on: what comes first is to be learnt from.
+            # Every other one, from the last on: the first ones tell the fit most.
             step = 2 if 2 * n_kept <= len(new) else 1
             kept = new[len(new) - step * n_kept :: step]
             return _labelled("designed", [a for a in new if a not in kept]), _labelled("kept", kept)
-        groups = fusion_groups(self.observed, list(self.support))
-        units = split_into_units(graph, self.support, groups, coarse=is_coarse)
-        most = self._most_switches()
-        scattered = scattered_affinities(
-            graph, self.support, n_validated + (0 if is_coarse else n // 4), seed=seed + 3
-        )
-        scattered = [affinity for affinity in scattered if affinity not in self.known]
+        n_validated = _most_validated(n_affordable) if validate is None else validate
+        n_validated = max(0, min(n_validated, n_affordable - _FEW))
+        n = min(MOST_FITTED, n_affordable - n_validated)
+        is_coarse, quarter = n < _FEW, 0 if n < _FEW else n // 4
+        groups = fusion_groups(self.observed, list(support))
+        units = split_into_units(graph, support, groups, coarse=is_coarse)
+        most, seed = self._most_switches(), self.search.conditions.seed
+        scattered = scattered_affinities(graph, support, n_validated + quarter, seed=seed + 3)
+        scattered = [affinity for affinity in scattered if affinity not in known]
         kept, divided = scattered[:n_validated], scattered[n_validated:]
         alternating, whole = [], []
         if not is_coarse:
-            alternating = alternating_affinities(graph, self.support, most_switches=most)
-            alternating = alternating[: n // 4]
+            alternating = alternating_affinities(graph, support, most_switches=most)[:quarter]
             whole = segmented_affinities(
-                graph, self.support, units, n // 4, most_switches=most, seed=seed + 1
+                graph, support, units, quarter, most_switches=most, seed=seed + 1
             )
         # The others cut through fusion groups, as planners may.
         torn = segmented_affinities(
             graph,
-            self.support,
+            support,
             units if is_coarse else _single_ops(graph),
             n - len(alternating) - len(whole) - len(divided),
             most_switches=most,
             seed=seed + 2,
         )
         new = dict.fromkeys(_mixed(_mixed(alternating, whole), _mixed(divided, torn)))
-        for affinity in (*self.known, *kept):
-            new.pop(affinity, None)
-        return _labelled("designed", new), _labelled("kept", kept)
+        taken = {*known, *kept}
+        fitted = [affinity for affinity in new if affinity not in taken]
+        return _labelled("designed", fitted), _labelled("kept", kept)
 
     def _most_switches(self) -> int:
         """Return how many subgraphs a placement may have where compiles are slow."""
@@ -518,15 +494,11 @@ def _base(
 ) -> dict[str, Affinity]:
     """Return each device alone where it can, and each device first in a greedy order."""
     base = _alone(graph, support)
+    ops = [graph.ops[index].name for index in graph.placeable]
     for device in names:
-        order = [device, *(d for d in names if d != device)]
-        base[f"{device} first"] = placed(
-            graph,
-            {
-                graph.ops[i].name: next(d for d in order if graph.ops[i].name in support[d])
-                for i in graph.placeable
-            },
-        )
+        order = [device, *names]
+        first = {op: next(d for d in order if op in support[d]) for op in ops}
+        base[f"{device} first"] = placed(graph, first)
     distinct: dict[Affinity, str] = {}
     for label, affinity in base.items():
         distinct.setdefault(affinity, label)
@@ -589,21 +561,17 @@ def _single_ops(graph: OpGraph) -> list[tuple[str, ...]]:
 
 def _mixed(first: Sequence[Affinity], second: Sequence[Affinity]) -> list[Affinity]:
     """Interleave two lists evenly, so that a budget that ends early has some of both."""
-    order = [(i / max(1, len(first)), 0, a) for i, a in enumerate(first)]
-    order += [(i / max(1, len(second)), 1, a) for i, a in enumerate(second)]
-    return [affinity for _, _, affinity in sorted(order, key=lambda item: item[:2])]
+    both = ([(i / len(every), a) for i, a in enumerate(every)] for every in (first, second))
+    return [affinity for _, affinity in heapq.merge(*both, key=itemgetter(0))]
 
 
 def _environment(names: Sequence[str], core: ov.Core) -> dict[str, str]:
     found = current_environment(names, core)
-    emulated = dict(found.emulated)
-    said = {
+    marks = {device: f" (emulated on {base})" for device, base in found.emulated}
+    return {
         "openvino_version": found.openvino_version,
         "host": found.host,
         "system": found.system,
         "measured_at": found.measured_at,
+        **{device: f"{name}{marks.get(device, '')}" for device, name in found.devices},
     }
-    for device, full_name in found.devices:
-        mark = f" (emulated on {emulated[device]})" if device in emulated else ""
-        said[device] = f"{full_name}{mark}"
-    return said

@@ -1,23 +1,27 @@
-"""Measure placements and read from each what a cost model is fitted to."""
+"""Measure placements for a search, and read from each what a cost model is fitted to."""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hetero_lab.backend.bound import BoundModel
 from hetero_lab.errors import MeasurementError
+from hetero_lab.experiments.accuracy.evaluate import ReadData
 from hetero_lab.experiments.measure.budget import RunOptions
+from hetero_lab.experiments.measure.records import AnyRecord, Compiled, Counters, Finished, Turn
 from hetero_lab.experiments.measure.trial import by_name, expand
-from hetero_lab.experiments.progress import SearchProgress
 from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.experiments.results.sweep.row import Row
-from hetero_lab.experiments.session import Conditions, Session
+from hetero_lab.experiments.session import Conditions, Session, SweepControl
 from hetero_lab.model.language import Scenario
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
@@ -25,69 +29,168 @@ from hetero_lab.placement.partition import Partition
 from hetero_lab.placement.placement import Placement, resolve
 from hetero_lab.planning.design import placed
 from hetero_lab.planning.observations import ENTERS, LEAVES, Conversion, ExecutedNode, Observation
+from hetero_lab.progress import Progress
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.inputs import given_or_generated
 from hetero_lab.runtime.parallel import ParallelExecutor
 from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN, Stopwatch
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 _ROUNDED_DOWN_US = 0.5  # on average, where a device counts whole microseconds
-_LEAST_NOISE = 0.02  # what the model's form leaves open, whatever the number of turns
-_ALIVE = 4  # compiled at once in this process; who deploys a placement has it alone
+_LEAST_NOISE = 0.02  # the error of the model's form, whatever the number of turns
+_ALIVE = 4  # compiled at once in this process; a deployed placement runs alone
 _FIRST_TURNS, _LEAST_TURNS, _MOST_TURNS = 2, 4, 12
 _ENOUGH_S = 0.3  # of turns for one placement: another placement tells more than more turns
 _ISOLATED_PARTS, _ISOLATED_RUNS, _ISOLATED_DISCARDED = 12, 12, 2
 _SAFETY = 1.2  # placements of many subgraphs take longer than the first ones
+_DOING = {Compiled: "compile", Turn: "measure", Counters: "read counters"}
 
 
-def search_session(
-    bound: BoundModel, conditions: Conditions, scenario: Scenario | None = None
-) -> Session:
-    """Return a session in which few placements are alive at once in this process."""
+@dataclass
+class Search:
+    """What the stages of one question share: a session, a budget and a line of progress."""
+
+    bound: BoundModel
+    conditions: Conditions
+    session: Session
+    progress: Progress
+    watch: Stopwatch
+    scenario: Scenario | None = None
+    step: str = ""
+    numbers: Iterator[int] = field(default_factory=partial(itertools.count, 1))
+
+    @property
+    def budget_s(self) -> float:
+        """The budget, infinite without one."""
+        return math.inf if self.watch.budget_s is None else self.watch.budget_s
+
+    def begin(self, step: str) -> None:
+        """Begin a step and show it."""
+        self.step = step
+        self.progress.step(step)
+
+    def count(self) -> None:
+        """Count a placement that was measured."""
+        self.progress.note(f"{next(self.numbers)} placements measured")
+
+    def within(self, budget_s: float) -> Search:
+        """Return the same search with a budget of its own, which begins now."""
+        return replace(self, watch=_watch(budget_s))
+
+    def measure(
+        self,
+        placements: Sequence[Placement],
+        options: RunOptions,
+        budget_s: float,
+        *,
+        least: int = 0,
+        models: Mapping[str, BoundModel] | None = None,
+        grid: Mapping[str, Sequence[Any]] | None = None,
+        store: Path | None = None,
+        data: ReadData | None = None,
+    ) -> Sweep:
+        """Measure placements in turns within a budget; the first one is the reference.
+
+        Parameters
+        ----------
+        least
+            How many of the first placements get two turns even if the budget ends before any of
+            them is measured.
+        models
+            Variants to measure instead of the model of the search.
+        options, grid, store, data
+            As for :meth:`Session.measure` and :func:`hetero_lab.sweep`.
+        """
+        with contextlib.ExitStack() as stack:
+            session = self.session
+            if models is not None:
+                session = stack.enter_context(Session(models, self.conditions))
+            given = expand(
+                session.models, placements, grid, scenario=self.scenario, baselines=False
+            )
+            measure = partial(session.measure, control=SweepControl(self._on_record), store=store)
+            made = measure(given, options, _watch(budget_s), data=data)
+            if not least or made.interrupted or any(row.profile is not None for row in made.rows):
+                return made
+            few = replace(options, turns=_FIRST_TURNS)
+            first = measure(given[:least], few, Stopwatch.start(None))
+            return replace(first, rows=(*first.rows, *made.rows[least:]))
+
+    def _on_record(self, record: AnyRecord) -> None:
+        if isinstance(record, Finished):
+            self.count()
+        elif type(record) in _DOING:
+            self.progress.step(f"{self.step}: {_DOING[type(record)]}")
+
+
+def _watch(budget_s: float) -> Stopwatch:
+    return Stopwatch.start(None if math.isinf(budget_s) else budget_s)
+
+
+@contextlib.contextmanager
+def searching(
+    bound: BoundModel,
+    conditions: Conditions,
+    watch: Stopwatch,
+    *,
+    scenario: Scenario | None = None,
+    show: bool,
+) -> Iterator[Search]:
+    """Open a search; few placements are alive at once where they run in this process."""
     if not conditions.isolate:
-        workers = replace(conditions.workers, group=_ALIVE)
-        conditions = replace(conditions, workers=workers)
-    return Session(by_name(bound), conditions, scenario=scenario)
+        conditions = replace(conditions, workers=replace(conditions.workers, group=_ALIVE))
+    with (
+        Progress("prepare", show=show, budget_s=watch.budget_s) as bar,
+        Session(by_name(bound), conditions, scenario=scenario) as session,
+    ):
+        yield Search(bound, conditions, session, bar, watch, scenario)
 
 
 @dataclass
 class Observer:
     """Measures placements of one model, always beside the same reference.
 
-    A drift of the machine between two calls is taken out by the reference: what is observed is
-    the ratio to it, times what it took at first.
+    A drift of the machine between two calls is removed through the reference: an observation is
+    the ratio to it, times the reference's first level.
 
-    Parameters
+    Attributes
     ----------
-    bound, device_properties
-        The model, and the properties of each device for every placement.
+    search, device_properties
+        Measures, with the properties of each device for every placement.
     reference
         The affinity that is measured every time.
-    watch
-        The budget of the whole call.
-    scenario
-        What a language model generates. What is observed is then the time of a further token.
+    level_us, first_us
+        The first level of the reference, and its first token if it is a language model. The time
+        that is observed is then that of a further token.
+    levels_us
+        The levels of the reference, turn by turn.
+    each_s
+        Seconds that each of the latest placements took on average, compiles included.
+    slowest_subgraph_s
+        The longest compile of a subgraph.
+    failed
+        Label of each placement that does not run, and why.
     """
 
-    bound: BoundModel
+    search: Search
     device_properties: Mapping[str, Mapping[str, Any]]
     reference: Affinity
-    watch: Stopwatch
-    session: Session
-    progress: SearchProgress
-    scenario: Scenario | None = None
     level_us: float = 0.0
-    first_us: float = 0.0  # the first token of a language model
-    levels_us: list[float] = field(default_factory=list)  # of the reference, turn by turn
-    interrupted: bool = False
-    each_s: float = 0.0  # what the latest placements took on average, compiles included
-    slowest_subgraph_s: float = 0.0  # compile time of a subgraph
-    failed: dict[str, str] = field(default_factory=dict)  # label of what does not run: why
+    first_us: float = 0.0
+    levels_us: list[float] = field(default_factory=list)
+    each_s: float = 0.0
+    slowest_subgraph_s: float = 0.0
+    failed: dict[str, str] = field(default_factory=dict)
 
     def placement(self, affinity: Affinity, label: str) -> Placement:
-        """Return what is compiled for an affinity."""
+        """Return the placement that is compiled for an affinity."""
         return Placement(affinity, label, self.device_properties)
 
-    def observe_reference(self, others: Mapping[str, Affinity], *, counters: bool) -> Observation:
+    def observe_reference(
+        self, others: Mapping[str, Affinity], into: list[Observation], *, counters: bool
+    ) -> None:
         """Measure the reference, or the first of the others if it fails, whatever the budget.
 
         Raises
@@ -96,7 +199,7 @@ class Observer:
             None of them runs.
         """
         for affinity in (self.reference, *others.values()):
-            made = self._sweep({"reference": affinity}, _FIRST_TURNS, None, counters=counters)
+            made = self._measure({"reference": affinity}, _FIRST_TURNS, math.inf, counters=counters)
             first = made.rows[0]
             if first.profile is not None:
                 self.reference = affinity
@@ -105,9 +208,11 @@ class Observer:
                 self.first_us = generation.ttft.median_us if generation else 0.0
                 # Later ones have more turns.
                 self.each_s += (self._turns - _FIRST_TURNS) * self._turn_s
-                return observation(first, self.level_us, self.first_us, first)
-            if self.interrupted:
+                into.append(self._observation(first, first))
+            if made.interrupted:
                 raise KeyboardInterrupt
+            if first.profile is not None:
+                return
         raise MeasurementError(f"No placement ran: {first.status}. {first.detail}")
 
     @property
@@ -117,95 +222,93 @@ class Observer:
 
     def affordable(self, until_s: float) -> int:
         """Return how many more placements can be observed before the watch shows ``until_s``."""
-        left_s = until_s - self.watch.elapsed_s
+        left_s = until_s - self.search.watch.elapsed_s
         return int(min(max(0.0, left_s / (_SAFETY * self.each_s)), 10_000))
 
     def observe(
-        self, affinities: Mapping[str, Affinity], until_s: float, *, counters: bool
-    ) -> list[Observation]:
-        """Measure placements; return those for which the time sufficed and that ran."""
-        left_s = until_s - self.watch.elapsed_s
+        self,
+        affinities: Mapping[str, Affinity],
+        until_s: float,
+        into: list[Observation],
+        *,
+        counters: bool,
+    ) -> None:
+        """Measure placements; add those that ran and for which there was time.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            After Ctrl-C, when what was measured until then is added.
+        """
+        left_s = until_s - self.search.watch.elapsed_s
         if left_s <= 0.0:
-            return []
-        budget_s = None if math.isinf(left_s) else left_s
+            return
         every = {"reference": self.reference, **affinities}
-        made = self._sweep(every, self._turns, budget_s, counters=counters)
-        return [
-            observation(row, self.level_us, self.first_us, made.rows[0])
+        made = self._measure(every, self._turns, left_s, counters=counters)
+        into += [
+            self._observation(row, made.rows[0])
             for row in made.rows[1:]
             if row.profile is not None and row.series.log_ratios
         ]
+        if made.interrupted:
+            raise KeyboardInterrupt
 
-    def _sweep(
+    def _measure(
         self,
         affinities: Mapping[str, Affinity],
         turns: int,
-        budget_s: float | None,
+        budget_s: float,
         *,
         counters: bool,
     ) -> Sweep:
-        began_s = self.watch.elapsed_s
-        placements = [self.placement(affinity, label) for label, affinity in affinities.items()]
-        models = self.session.models
-        made = self.session.measure(
-            expand(models, placements, scenario=self.scenario, baselines=False),
+        began_s = self.search.watch.elapsed_s
+        made = self.search.measure(
+            [self.placement(affinity, label) for label, affinity in affinities.items()],
             RunOptions(turns=turns, counters=counters, reference=False),
-            Stopwatch.start(budget_s),
-            control=self.progress.control(),
+            budget_s,
         )
-        self.interrupted |= made.interrupted
+        measured = [row.profile for row in made.rows if row.profile is not None]
         if made.rows[0].profile is not None:
             self.levels_us += made.rows[0].series.ours.values()
         self.failed |= {row.label: row.detail for row in made.rows if row.detail}
-        for row in made.rows:
-            if row.profile is not None and row.profile.partition.n_subgraphs > 1:
-                each_s = row.profile.compile_ms / 1e3 / row.profile.partition.n_subgraphs
+        for profile in measured:
+            n_subgraphs = profile.partition.n_subgraphs
+            if n_subgraphs > 1:
+                each_s = profile.compile_ms / 1e3 / n_subgraphs
                 self.slowest_subgraph_s = max(self.slowest_subgraph_s, each_s)
-        n_measured = sum(row.profile is not None for row in made.rows)
-        self.each_s = (self.watch.elapsed_s - began_s) / max(1, n_measured)
+        self.each_s = (self.search.watch.elapsed_s - began_s) / max(1, len(measured))
         return made
+
+    def _observation(self, row: Row, reference: Row) -> Observation:
+        """Read a measured row of a sweep that has this row of the reference."""
+        profile = row.profile
+        assert profile is not None
+        ratios = np.array(list(row.series.log_ratios.values()) or [0.0])
+        middle = float(np.median(ratios))
+        scatter = 1.48 * float(np.median(np.abs(ratios - middle))) / math.sqrt(len(ratios))
+        own, others = profile.generation, reference.profile and reference.profile.generation
+        first_us = None
+        if own and others:
+            first_us = self.first_us * own.ttft.median_us / others.ttft.median_us
+        return Observation(
+            row.label,
+            profile.affinity,
+            self.level_us * math.exp(middle),
+            *nodes_and_conversions(profile.counters, profile.partition, profile.graph),
+            noise=math.hypot(_LEAST_NOISE, scatter),
+            first_us=first_us,
+        )
 
     @property
     def _turn_s(self) -> float:
-        if self.scenario is not None:
-            return (self.first_us + (self.scenario.new_tokens - 1) * self.level_us) / 1e6
+        scenario = self.search.scenario
+        if scenario is not None:
+            return (self.first_us + (scenario.new_tokens - 1) * self.level_us) / 1e6
         return (DISCARDED_PER_TURN + TIMED_PER_TURN) * self.level_us / 1e6
 
     @property
     def _turns(self) -> int:
         return int(np.clip(_ENOUGH_S / self._turn_s, _LEAST_TURNS, _MOST_TURNS))
-
-
-def observation(
-    row: Row, level_us: float, first_level_us: float = 0.0, reference: Row | None = None
-) -> Observation:
-    """Read a measured row of a sweep whose reference takes ``level_us``.
-
-    Of a language model, ``first_level_us`` is what the first token of the reference took at first,
-    and ``reference`` its row in the same sweep.
-    """
-    profile = row.profile
-    assert profile is not None
-    ratios = np.array(list(row.series.log_ratios.values()) or [0.0])
-    middle = float(np.median(ratios))
-    scatter = 1.48 * float(np.median(np.abs(ratios - middle))) / math.sqrt(len(ratios))
-    nodes, conversions = nodes_and_conversions(profile.counters, profile.partition, profile.graph)
-    return Observation(
-        row.label,
-        profile.affinity,
-        level_us * math.exp(middle),
-        nodes,
-        conversions,
-        noise=math.hypot(_LEAST_NOISE, scatter),
-        first_us=_first_us(row, first_level_us, reference),
-    )
-
-
-def _first_us(row: Row, level_us: float, reference: Row | None) -> float | None:
-    both = [r.profile.generation for r in (row, reference) if r is not None and r.profile]
-    if len(both) < 2 or both[0] is None or both[1] is None:
-        return None
-    return level_us * both[0].ttft.median_us / both[1].ttft.median_us
 
 
 def nodes_and_conversions(
@@ -247,7 +350,7 @@ def nodes_and_conversions(
 
 
 def _neighbour(counter: Counter, partition: Partition, graph: OpGraph) -> str:
-    """Return the op of the same subgraph that an inner conversion stands beside."""
+    """Return the op beside an inner conversion, in the same subgraph."""
     if counter.op:
         return counter.op
     inside = partition.subgraphs[counter.subgraph].ops
@@ -271,11 +374,11 @@ def isolated_nodes(
 ) -> tuple[ExecutedNode, ...]:
     """Return a node for each op that a device without counters supports, from timed subgraphs.
 
-    The model is divided into at most 12 parts; every other part runs on the device, then the
-    rest, so that two compiles show all of them apart. The time of a subgraph is divided among
-    its ops as another device's counters divide theirs, or by the bytes that they make.
+    The model is divided into at most 12 parts. Every other part runs on the device, then the
+    others, so that two compiles time each part alone. The time of a subgraph is divided among
+    its ops as another device's counters divide theirs, or by the bytes of their outputs.
     """
-    bound, conditions = observer.bound, observer.session.conditions
+    bound, conditions = observer.search.bound, observer.search.conditions
     weights = _weights(bound.graph, known)
     arrays = given_or_generated(bound, conditions.inputs, conditions.seed)
     found: list[ExecutedNode] = []
@@ -301,19 +404,14 @@ def isolated_nodes(
 
 
 def _weights(graph: OpGraph, known: Sequence[ExecutedNode]) -> dict[str, float]:
+    placeable = [graph.ops[index] for index in graph.placeable]
     counted: defaultdict[str, list[float]] = defaultdict(list)
     for node in known:
         counted[node.ops[0]].append(node.us)
-    if counted:
-        # Ops inside another's node weigh next to nothing, but not nothing.
-        return {
-            graph.ops[i].name: float(np.median(counted.get(graph.ops[i].name, [1e-3])))
-            for i in graph.placeable
-        }
-    return {
-        graph.ops[i].name: 1.0 + sum(t.n_bytes or 0 for t in graph.ops[i].outputs)
-        for i in graph.placeable
-    }
+    if not counted:
+        return {op.name: 1.0 + sum(t.n_bytes or 0 for t in op.outputs) for op in placeable}
+    # Ops inside another's node weigh next to nothing, but not nothing.
+    return {op.name: float(np.median(counted.get(op.name, [1e-3]))) for op in placeable}
 
 
 def _halves(graph: OpGraph, device: str, support: Mapping[str, frozenset[str]]) -> list[Affinity]:

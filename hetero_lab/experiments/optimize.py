@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hetero_lab.backend.bound import BoundModel, bind
+from hetero_lab.backend.bound import bind
 from hetero_lab.backend.core import shared_core
 from hetero_lab.errors import MeasurementError, PlanError, names_at_hand
 from hetero_lab.experiments.calibrate import (
@@ -17,14 +17,13 @@ from hetero_lab.experiments.calibrate import (
     check_device_properties,
     check_devices,
 )
-from hetero_lab.experiments.observer import search_session
-from hetero_lab.experiments.progress import SearchProgress
-from hetero_lab.experiments.proof import prove
+from hetero_lab.experiments.measure.budget import RunOptions
+from hetero_lab.experiments.observer import Search, searching
 from hetero_lab.experiments.results.evidence import decide
 from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.experiments.results.sweep.row import Row
 from hetero_lab.experiments.session import Conditions
-from hetero_lab.interrupts import set_aside
+from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.model.language import Scenario, check_scenario
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
@@ -50,8 +49,7 @@ if TYPE_CHECKING:
 OPTIMIZED = "optimized"
 
 
-@dataclass(frozen=True)
-class Proposal:
+class Proposal(NamedTuple):
     """A placement that was planned and measured on the way; latencies in µs."""
 
     round: int
@@ -115,10 +113,7 @@ class Optimized(Result):
         """One row a planned placement that was measured on the way."""
         import pandas as pd
 
-        columns = ["round", "label", "predicted_us", "measured_us", "n_subgraphs"]
-        return pd.DataFrame(
-            [[getattr(t, c) for c in columns] for t in self.trials], columns=columns
-        )
+        return pd.DataFrame(self.trials, columns=Proposal._fields)
 
     def __repr__(self) -> str:
         counts = self.placement.affinity.counts().items()
@@ -141,6 +136,7 @@ _STRIDE = 6  # every so many cuts first, then those between
 _APART = 12  # part of the ops by which such cuts differ
 _SLOW = 1.25  # times a single device's predicted latency is too slow for such a cut
 _IN_FLIGHT = 4
+_PRECISION = 0.01  # of the proof
 
 
 def optimize(
@@ -246,38 +242,32 @@ def optimize(
         )
     if costs is not None:
         costs.check_graph(bound.graph)
-    return optimize_bound(
-        bound,
-        names,
-        properties,
-        Conditions(inputs, seed, isolate=isolate),
-        watch,
-        store=store,
-        objective=objective,
-        memory_limit=memory_limit,
-        pin=pin,
-        costs=costs,
-        scenario=scenario,
-        progress=progress,
-    )
+    conditions = Conditions(inputs, seed, isolate=isolate)
+    with searching(bound, conditions, watch, scenario=scenario, show=progress) as search:
+        return optimize_bound(
+            search,
+            names,
+            properties,
+            objective=objective,
+            memory_limit=memory_limit,
+            pin=pin,
+            costs=costs,
+            store=None if store is None else Path(store),
+        )
 
 
 def optimize_bound(
-    bound: BoundModel,
+    search: Search,
     devices: tuple[str, ...],
     properties: Mapping[str, Mapping[str, Any]],
-    conditions: Conditions,
-    watch: Stopwatch,
     *,
     objective: str,
     memory_limit: MemoryLimit | None = None,
     pin: Mapping[str, str] | None = None,
     costs: CostModel | None = None,
-    scenario: Scenario | None = None,
-    store: str | os.PathLike[str] | None = None,
-    progress: bool = False,
+    store: Path | None = None,
 ) -> Optimized:
-    """Search for a placement of a bound model, and prove it; what is proven is stored.
+    """Search for a placement of a bound model, and prove it; the proof is stored.
 
     Raises
     ------
@@ -285,37 +275,24 @@ def optimize_bound(
         The costs hold for other devices, properties or another scenario, or a limit cannot be kept.
     MeasurementError
         No baseline runs.
+    KeyboardInterrupt
+        After Ctrl-C before the proof; the costs that were learnt are set aside.
     """
     if costs is not None:
         costs.check_conditions(devices, properties)
-        costs.check_scenario(scenario)
-    check_constraints(bound.graph, devices, memory_limit, pin)
+        costs.check_scenario(search.scenario)
+    check_constraints(search.bound.graph, devices, memory_limit, pin)
     by_device = {device: dict(given) for device, given in properties.items()}
     if objective == THROUGHPUT:
         for device in devices:  # a split forbids requests to overlap unless told otherwise
             by_device.setdefault(device, {}).setdefault("EXCLUSIVE_ASYNC_REQUESTS", False)
-    with (
-        SearchProgress(watch, show=progress) as bar,
-        search_session(bound, conditions, scenario) as session,
-    ):
-        calibration = Calibration.begin(
-            bound,
-            devices,
-            by_device,
-            session,
-            watch,
-            bar,
-            prior=costs,
-            scenario=scenario,
-        )
-        try:
-            search = _Optimization(calibration, watch, bar, objective, memory_limit, pin)
-            search.run()
-            return _prove(search, store)
-        except KeyboardInterrupt:
-            calibration.observer.interrupted = True
-            set_aside(calibration.fit())
-            raise
+    calibration = Calibration(search, devices, by_device, prior=costs)
+    with UntilInterrupted(lambda: calibration.observed):
+        optimization = _Optimization(calibration, objective, memory_limit, pin)
+        optimization.run()
+        return optimization.prove(store)
+    calibration.conclude(interrupted=True)
+    raise KeyboardInterrupt
 
 
 @dataclass
@@ -323,93 +300,85 @@ class _Optimization:
     """Rounds of planning and measuring; keeps what was learnt and tried."""
 
     calibration: Calibration
-    watch: Stopwatch
-    progress: SearchProgress
     objective: str
     memory_limit: MemoryLimit | None
     pin: Mapping[str, str] | None
     trials: list[Proposal] = field(default_factory=list)
-    planned: dict[Affinity, Observation] = field(default_factory=dict)
+    planned: list[Observation] = field(default_factory=list)
 
     def run(self) -> None:
-        """Learn, then plan and measure until no gain is seen or the time for it is over."""
-        observer = self.calibration.observer
-        if self.calibration.layers is None:
+        """Learn, then plan and measure until nothing improves or the time for it is over."""
+        calibration, observer = self.calibration, self.calibration.observer
+        learning_s = _LEARNING * self._search.budget_s
+        if calibration.layers is None:
             # Two large subgraphs are compiled soon, also where a small budget allows little else.
-            self.calibration.run_base(_LEARNING * self._budget_s)
+            calibration.run_base(learning_s)
             self._plan()
             self._measure(0, self._cuts(observer.affordable(self._until_s)))
-        self.calibration.run(_LEARNING * self._budget_s)
-        if observer.interrupted:
-            raise KeyboardInterrupt
+        calibration.run(learning_s)
         self._plan()
         idle = 0
         for number in range(1, ROUNDS + 1):
             if idle >= _IDLE_ROUNDS:
                 return
-            proposals = self._proposals(number, observer.affordable(self._until_s))
-            if not proposals:
-                return
-            before_us = min(seen.measured_us for seen in self.calibration.observed)
-            found = self._measure(number, proposals)
+            before_us = min(seen.measured_us for seen in calibration.observed)
+            found = self._measure(number, self._proposals(observer.affordable(self._until_s)))
             if not found:
                 return
             self._plan()
             gained = min(seen.measured_us for seen in found) < _WORTH * before_us
             idle = 0 if gained else idle + 1
 
-    def _measure(self, number: int, proposals: Mapping[str, Affinity]) -> list[Observation]:
-        """Measure what is proposed in a round and learn from it; return what the time allowed."""
-        if not proposals:
+    def _measure(self, number: int, affinities: Sequence[Affinity]) -> list[Observation]:
+        """Measure and learn from the proposals of a round; return what the time allowed."""
+        if not affinities:
             return []
-        observer = self.calibration.observer
-        self.progress.begin(f"round {number}" if number else "cuts")
+        calibration, observer = self.calibration, self.calibration.observer
+        self._search.begin(f"round {number}" if number else "cuts")
+        named = f"plan {number}." if number else "cut "
+        proposals = {f"{named}{n}": affinity for n, affinity in enumerate(affinities, start=1)}
         predicted = {label: self.costs.predictor(a) for label, a in proposals.items()}
-        counters = self.calibration.prior is None  # which the fit reads, and not the adjusting
-        found = observer.observe(proposals, self._until_s, counters=counters)
-        self.calibration.learn(found)
-        if observer.interrupted:
-            raise KeyboardInterrupt
-        for seen in found:
-            self.planned[seen.affinity] = seen
-            guess = predicted[seen.label]
-            self.trials.append(
-                Proposal(
-                    number,
-                    seen.label,
-                    guess.predicted_us,
-                    seen.measured_us * observer.drift,
-                    guess.n_subgraphs,
-                )
+        n_known = len(calibration.observed)
+        observer.observe(
+            proposals,
+            self._until_s,
+            calibration.observed,
+            counters=calibration.prior is None,  # the fit reads them, the adjusting does not
+        )
+        found = calibration.observed[n_known:]
+        self.planned += found
+        self.trials += [
+            Proposal(
+                number,
+                seen.label,
+                predicted[seen.label].predicted_us,
+                seen.measured_us * observer.drift,
+                predicted[seen.label].n_subgraphs,
             )
+            for seen in found
+        ]
         return found
 
-    def candidates(self) -> list[Affinity]:
-        """Return the placements that measured best, and the plan if nothing was measured."""
-        ordered = sorted(self.planned.values(), key=lambda seen: seen.measured_us)
-        return [seen.affinity for seen in ordered[:_CANDIDATES]] or [self.plan.affinity]
-
     @property
-    def _budget_s(self) -> float:
-        return math.inf if self.watch.budget_s is None else self.watch.budget_s
+    def _search(self) -> Search:
+        return self.calibration.search
 
     @property
     def _until_s(self) -> float:
-        """When the search ends: after it come a plan and what compiles its placements anew."""
+        """When rounds end: a plan follows, and a proof that compiles its placements anew."""
         each_s = self.calibration.observer.each_s
         if self.calibration.prior is None:
             each_s /= 2.0  # the proof compiles each once, without counters
         proof_s = (len(self.plan.baselines) + _CANDIDATES) * each_s
-        return min(_SEARCHING * self._budget_s, self._budget_s - proof_s - self.planning_s)
+        budget_s = self._search.budget_s
+        return min(_SEARCHING * budget_s, budget_s - proof_s - self.planning_s)
 
     def _plan(self) -> None:
         """Fit the costs to what was observed, and plan with them."""
-        began_s = self.watch.elapsed_s
+        began_s = self._search.watch.elapsed_s
         self.costs = self.calibration.fit()
-        if self.calibration.observer.interrupted:
-            raise KeyboardInterrupt
         self.plan = self._planned(self.costs)
-        self.planning_s = self.watch.elapsed_s - began_s
+        self.planning_s = self._search.watch.elapsed_s - began_s
 
     def _planned(self, costs: CostModel) -> Plan:
         return plan_graph(
@@ -423,9 +392,12 @@ class _Optimization:
 
     @property
     def _planning_budget_s(self) -> float:
-        return min(_PLAN_S, _PLANNED * self._budget_s)
+        return min(_PLAN_S, _PLANNED * self._search.budget_s)
 
-    def _cuts(self, most: int) -> dict[str, Affinity]:
+    def _keeps_limits(self, affinity: Affinity) -> bool:
+        return keeps_limits(self.costs, affinity, memory_limit=self.memory_limit, pin=self.pin)
+
+    def _cuts(self, most: int) -> list[Affinity]:
         """Return up to ``most`` ways to cut the model once that are predicted to be the fastest.
 
         They are well apart, and none is predicted to be much slower than a single device.
@@ -433,14 +405,14 @@ class _Optimization:
         graph, support = self.costs.graph, self.calibration.support
         cuts = lone_cuts(graph, _MOST_CUTS) if most else []
         spread = [before for start in range(_STRIDE) for before in cuts[start::_STRIDE]]
-        until_s = self.watch.elapsed_s + self._planning_budget_s
+        watch = self._search.watch
+        until_s = watch.elapsed_s + self._planning_budget_s
         tried: list[tuple[float, tuple[str, str], int, Affinity]] = []
         for before, pair in itertools.product(spread, itertools.permutations(support, 2)):
-            if self.watch.elapsed_s > until_s:  # a prediction of a large graph is slow
+            if watch.elapsed_s > until_s:  # a prediction of a large graph is slow
                 break
             affinity = cut_at(graph, support, before, pair)
             tried.append((self.costs.predict_us(affinity), pair, len(before), affinity))
-        limits = {"memory_limit": self.memory_limit, "pin": self.pin}
         apart = len(graph.placeable) / _APART
         slow_us = _SLOW * min(baseline.predicted_us for baseline in self.plan.baselines)
         known = self.calibration.known
@@ -449,108 +421,99 @@ class _Optimization:
             if len(found) == min(most, _CUTS) or predicted_us > slow_us:
                 break
             near = any(p == pair and abs(n - n_ops) < apart for p, n, _ in found)
-            if (
-                not near
-                and affinity not in known
-                and len(affinity.devices) > 1
-                and keeps_limits(self.costs, affinity, **limits)
-            ):
+            is_new = affinity not in known and len(affinity.devices) > 1
+            if not near and is_new and self._keeps_limits(affinity):
                 found.append((pair, n_ops, affinity))
-        return {f"cut {n}": affinity for n, (*_, affinity) in enumerate(found, start=1)}
+        return [affinity for *_, affinity in found]
 
-    def _proposals(self, number: int, most: int) -> dict[str, Affinity]:
+    def _proposals(self, most: int) -> list[Affinity]:
         """Return up to ``most`` placements that were not measured before."""
+        plans = (
+            self._planned(self.costs.with_boundaries_scaled(scale)) if scale != 1.0 else self.plan
+            for scale in _SCALES[:most]
+        )
         known = self.calibration.known
-        found: dict[Affinity, str] = {}
-        for scale in _SCALES[:most]:
-            plan = self.plan
-            if scale != 1.0:
-                plan = self._planned(self.costs.with_boundaries_scaled(scale))
-            if plan.affinity not in known and len(plan.affinity.devices) > 1:
-                found.setdefault(plan.affinity, f"plan {number}.{len(found) + 1}")
-        return {label: affinity for affinity, label in found.items()}
+        distinct = dict.fromkeys(plan.affinity for plan in plans)
+        return [a for a in distinct if a not in known and len(a.devices) > 1]
 
-
-def _prove(search: _Optimization, store: str | os.PathLike[str] | None) -> Optimized:
-    """Measure the best few beside the baselines and decide."""
-    search.progress.begin("prove")
-    observer, watch = search.calibration.observer, search.watch
-    baselines = {
-        GREEDY if len(b.affinity.devices) > 1 or b.label == GREEDY else b.label: b.affinity
-        for b in search.plan.baselines
-    }
-    placements = {
-        # A single device is compiled directly, without HETERO in between.
-        label: replace(observer.placement(affinity, label), direct=label != GREEDY)
-        for label, affinity in baselines.items()
-    }
-    for number, affinity in enumerate(search.candidates(), start=1):
-        if affinity not in baselines.values():
-            placements[f"candidate {number}"] = observer.placement(affinity, f"candidate {number}")
-    left_s = None
-    if watch.budget_s is not None:
-        left_s = max((1.0 - _SEARCHING) * watch.budget_s, watch.budget_s - watch.elapsed_s)
+    def prove(self, store: Path | None) -> Optimized:
+        """Measure the best few beside the baselines and decide."""
+        search, observer = self._search, self.calibration.observer
+        search.begin("prove")
+        baselines = {
+            GREEDY if len(b.affinity.devices) > 1 or b.label == GREEDY else b.label: b.affinity
+            for b in self.plan.baselines
+        }
+        placements = {
+            # A single device is compiled directly, without HETERO in between.
+            label: replace(observer.placement(affinity, label), direct=label != GREEDY)
+            for label, affinity in baselines.items()
+        }
+        best = sorted(self.planned, key=lambda seen: seen.measured_us)[:_CANDIDATES]
+        candidates = [seen.affinity for seen in best] or [self.plan.affinity]
+        for number, affinity in enumerate(candidates, start=1):
+            if affinity not in baselines.values():
+                label = f"candidate {number}"
+                placements[label] = observer.placement(affinity, label)
         # A baseline that is not measured could be the best: where compiles are slow, all have time.
-        left_s = max(left_s, len(baselines) * observer.each_s)
-    made = prove(
-        observer.session,
-        placements,
-        least=1,
-        budget_s=left_s,
-        requests=1 if search.objective == LATENCY else _IN_FLIGHT,
-        store=store,
-        control=search.progress.control(),
-        scenario=observer.scenario,
-    )
-    rows = dict(zip(placements, made.rows, strict=True))
-    measured = {label: row for label, row in rows.items() if row.profile is not None}
-    if not any(label in baselines for label in measured):
-        if made.interrupted:
-            raise KeyboardInterrupt
-        first = next(iter(rows.values()))
-        raise MeasurementError(f"No baseline was measured: {first.status}. {first.detail}")
-    limits = {"memory_limit": search.memory_limit, "pin": search.pin}
-    allowed = [
-        label
-        for label in rows
-        if label not in baselines or keeps_limits(search.costs, baselines[label], **limits)
-    ]
-    if observer.scenario is not None:
-        allowed = [label for label in allowed if _is_right(rows[label])]
-        if not allowed:
-            raise MeasurementError(
-                "No placement that keeps to the limits was measured and has the tokens of one "
-                "device in f32. Give more budget_s, or see hetero_lab.sweep(…, scenario=…)."
-            )
-    decision = decide(rows, [label for label in allowed if label in baselines], allowed)
-    chosen = decision.label
-    shown = [replace(rows[chosen], label=OPTIMIZED)]
-    shown += [replace(row, label=label) for label, row in rows.items() if label in baselines]
-    return Optimized(
-        placement=replace(placements[chosen], label=OPTIMIZED),
-        objective=search.objective,
-        verdict=decision.verdict,
-        improved=decision.improved,
-        costs=search.costs,
-        plan=search.plan,
-        sweep=replace(made, rows=tuple(shown), reference=GREEDY),
-        trials=tuple(search.trials),
-        notes=(*search.costs.notes, *_notes(search, rows, made.interrupted)),
-        interrupted=made.interrupted,
-    )
+        needed_s = len(baselines) * observer.each_s
+        left_s = max((1.0 - _SEARCHING) * search.budget_s, search.watch.left_s, needed_s)
+        made = search.measure(
+            list(placements.values()),
+            RunOptions(precision=_PRECISION, counters=False),
+            left_s,
+            least=1,
+            grid={"requests": [1 if self.objective == LATENCY else _IN_FLIGHT]},
+            store=store,
+        )
+        rows = dict(zip(placements, made.rows, strict=True))
+        if not any(rows[label].profile is not None for label in baselines):
+            if made.interrupted:
+                raise KeyboardInterrupt
+            first = made.rows[0]
+            raise MeasurementError(f"No baseline was measured: {first.status}. {first.detail}")
+        allowed = [
+            label
+            for label in rows
+            if label not in baselines or self._keeps_limits(baselines[label])
+        ]
+        if search.scenario is not None:
+            allowed = [label for label in allowed if _is_right(rows[label])]
+            if not allowed:
+                raise MeasurementError(
+                    "No placement that keeps to the limits was measured and has the tokens of one "
+                    "device in f32. Give more budget_s, or see hetero_lab.sweep(…, scenario=…)."
+                )
+        decision = decide(rows, [label for label in allowed if label in baselines], allowed)
+        shown = {OPTIMIZED: rows[decision.label], **{label: rows[label] for label in baselines}}
+        return Optimized(
+            placement=replace(placements[decision.label], label=OPTIMIZED),
+            objective=self.objective,
+            verdict=decision.verdict,
+            improved=decision.improved,
+            costs=self.costs,
+            plan=self.plan,
+            sweep=replace(
+                made,
+                rows=tuple(replace(row, label=label) for label, row in shown.items()),
+                reference=GREEDY,
+            ),
+            trials=tuple(self.trials),
+            notes=(*self.costs.notes, *self._notes(rows, made.interrupted)),
+            interrupted=made.interrupted,
+        )
+
+    def _notes(self, rows: Mapping[str, Row], interrupted: bool) -> Iterator[str]:
+        """Say what the budget or Ctrl-C did not allow."""
+        if not self.planned:
+            yield "The budget ended before a planned placement was measured and learnt from."
+        missing = [label for label, row in rows.items() if row.was_left_out]
+        if missing:
+            end = "It was interrupted" if interrupted else "The budget ended"
+            yield f"{end} before {names_at_hand(missing)} was measured in the proof."
 
 
 def _is_right(row: Row) -> bool:
     """Return whether a row was measured and differs by no more than rounding."""
     wrong: tuple[Verdict, ...] = ("different", "not a number")
     return row.profile is not None and all(a.verdict not in wrong for a in row.profile.agreement)
-
-
-def _notes(search: _Optimization, rows: Mapping[str, Row], interrupted: bool) -> Iterator[str]:
-    """Say what the budget or Ctrl-C did not allow."""
-    if not search.planned:
-        yield "The budget ended before a planned placement was measured and learnt from."
-    missing = [label for label, row in rows.items() if row.was_left_out]
-    if missing:
-        end = "It was interrupted" if interrupted else "The budget ended"
-        yield f"{end} before {names_at_hand(missing)} was measured in the proof."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -25,11 +25,12 @@ from hetero_lab.experiments.advise.advice import UNMEASURED, Advice, Judged
 from hetero_lab.experiments.advise.candidates import held_bytes
 from hetero_lab.experiments.deployment.freeze import freeze_placed
 from hetero_lab.experiments.measure.environment import noise_here
-from hetero_lab.experiments.progress import SearchProgress
 from hetero_lab.experiments.results.evidence import ALIKE, BEST, SLOWER, judged, ratio
+from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.placement.placement import Placement, resolve
 from hetero_lab.planning.memory import MemoryLimit, excess_text, memory_pools
 from hetero_lab.planning.objective import LATENCY
+from hetero_lab.progress import Progress
 from hetero_lab.result import Result
 from hetero_lab.runtime.compiled import CompiledPlacement, compile_placed, inference_errors
 from hetero_lab.runtime.inputs import generate_inputs
@@ -240,26 +241,30 @@ def advise_together(
         No combination runs, or nothing usable was measured of a model alone.
     """
     combinations, left_out = possible_combinations(advices, objective, memory_limit)
-    race = PipelineRace(list(combinations), objective, seed, core)
-    race.interrupted = any(advice.interrupted for advice in advices.values())
-    if not race.interrupted:
-        with SearchProgress(watch, show=progress) as bar:
-            bar.begin("together")
-            try:
-                race.run(watch)
-            except KeyboardInterrupt:
-                race.interrupted = True
+    used = {d for one in combinations for c in one.chosen.values() for d in c.placement.devices}
+    race = PipelineRace(combinations, objective, noise_here(used, core), side_by_side(seed))
+    interrupted = any(advice.interrupted for advice in advices.values())
+    if not interrupted:
+        with (
+            Progress("together", show=progress, budget_s=watch.budget_s),
+            UntilInterrupted() as until,
+        ):
+            race.run(watch)
+        interrupted = until.interrupted
     measured = race.judged()
     best = next((c for c in measured if c.judgement == BEST), measured[0])
+    sentences = pipeline_verdict(measured, best, left_out, race)
+    if interrupted:
+        sentences.append("Ctrl-C ended it early: this is what was known by then.")
     return PipelineAdvice(
         best={name: c.placement for name, c in best.chosen.items()},
-        verdict="\n".join(pipeline_verdict(measured, best, left_out, race)),
+        verdict="\n".join(sentences),
         advices=dict(advices),
         combinations=tuple(measured),
         left_out=tuple(left_out.items()),
         objective=objective,
         noise=race.noise,
-        interrupted=race.interrupted,
+        interrupted=interrupted,
     )
 
 
@@ -319,46 +324,45 @@ def _expected_us(combination: Combination, objective: str) -> float:
 
 
 class PipelineRace:
-    """Measures combinations in turns; those that are slower beyond the intervals drop out."""
+    """Measures combinations in turns; those that are slower beyond the intervals drop out.
 
-    def __init__(self, given: list[Combination], objective: str, seed: int, core: ov.Core):
-        self.combinations = given
-        self.objective = objective
-        chosen = [c.placement for combination in given for c in combination.chosen.values()]
-        self.noise = noise_here({d for placement in chosen for d in placement.devices}, core)
-        self.interrupted = False
+    ``turn`` returns the latency of each model of a combination in µs, while all of them run.
+    """
+
+    def __init__(
+        self,
+        combinations: list[Combination],
+        objective: str,
+        noise: Noise,
+        turn: Callable[[Combination], Mapping[str, float]],
+    ):
+        self.combinations, self.objective, self.noise = combinations, objective, noise
+        self.turn = turn
         self.failed: dict[int, str] = {}
         self.dropped: set[int] = set()
-        self._seed = seed
-        self._core = core
-        self._compiled: dict[int, tuple[CompiledPlacement, ov.InferRequest]] = {}
 
     def run(self, watch: Stopwatch) -> None:
-        """Measure until the last one beside the reference is known to 3 %, or the budget is over.
+        """Measure until the last one beside the reference is known well, or the budget is over.
 
         At least the reference is measured, in three turns.
         """
-        running = list(range(len(self.combinations)))
-        for number in range(_MOST_TURNS):
-            for index in running[:]:
-                if watch.is_over and (number >= _LEAST_TURNS or index > 0):
-                    continue
-                try:
-                    self._turn(index)
-                except HeteroLabError as error:
-                    self.failed[index] = str(error)
-                    running.remove(index)
-            if not running:
-                raise MeasurementError(
-                    f"No combination runs. {self.combinations[0].label}: {self.failed[0]}"
-                )
-            if number + 1 >= _LEAST_TURNS:
-                if watch.is_over:
-                    return
-                running = self._left(running)
-                others = [index for index in running if index > 0]
-                if len(running) == 1 or (len(others) == 1 and self._is_precise(others[0])):
-                    return
+        for number in range(1, _MOST_TURNS + 1):
+            for index in self._racing:
+                if not watch.is_over or (number <= _LEAST_TURNS and index == 0):
+                    self._measure(index)
+            racing = self._racing
+            if not racing:
+                label = self.combinations[0].label
+                raise MeasurementError(f"No combination runs. {label}: {self.failed[0]}")
+            if number < _LEAST_TURNS:
+                continue
+            if watch.is_over:
+                return
+            best = min(racing, key=self._median)
+            self.dropped |= {i for i in racing if i > 0 and self._is_slower(i, best)}
+            others = [index for index in self._racing if index > 0]
+            if len(self._racing) == 1 or (len(others) == 1 and self._is_precise(others[0])):
+                return
 
     def judged(self) -> list[Combination]:
         """Return the combinations, each with what became of it.
@@ -366,49 +370,31 @@ class PipelineRace:
         The best is one of those that were not dropped, by the turns that they share: one that
         was dropped early may have been measured while the machine was faster.
         """
-        racing = [
-            index
-            for index, combination in enumerate(self.combinations)
-            if combination.turns_us and index not in self.failed and index not in self.dropped
-        ]
-        if not racing:
-            return self.combinations
-        shared = min(len(self.combinations[index].turns_us) for index in racing)
+        racing = [index for index in self._racing if self.combinations[index].turns_us]
+        shared = min((len(self.combinations[index].turns_us) for index in racing), default=0)
         us = {index: self._median(index, shared) for index in racing}
         found = judged(us, self._is_slower, preferred=[0])
+        found |= dict.fromkeys(self.dropped, SLOWER)
         return [
-            replace(combination, judgement=self._judgement(index, found))
+            replace(combination, judgement=found.get(index, UNMEASURED))
             for index, combination in enumerate(self.combinations)
         ]
 
-    def _judgement(self, index: int, racing: Mapping[int, str]) -> str:
-        if index in self.failed or not self.combinations[index].turns_us:
-            return UNMEASURED
-        return racing.get(index, SLOWER)
+    @property
+    def _racing(self) -> list[int]:
+        return [
+            index
+            for index in range(len(self.combinations))
+            if index not in self.failed and index not in self.dropped
+        ]
 
-    def _turn(self, index: int) -> None:
+    def _measure(self, index: int) -> None:
         combination = self.combinations[index]
-        runs = [self._request(c).infer for c in combination.chosen.values()]
-        with inference_errors(combination.label):
-            samples = run_side_by_side_turn(runs)
-        turn = dict(zip(combination.chosen, map(turn_level, samples), strict=True))
-        turns = (*combination.turns_us, turn)
-        self.combinations[index] = replace(combination, turns_us=turns)
-
-    def _request(self, candidate: Judged) -> ov.InferRequest:
-        """Return a request of a candidate, compiled when it is first needed."""
-        if id(candidate) not in self._compiled:
-            bound = candidate.bound
-            compiled = compile_placed(resolve(bound, candidate.placement))
-            request = compiled.new_request(generate_inputs(bound, self._seed))
-            self._compiled[id(candidate)] = compiled, request
-        return self._compiled[id(candidate)][1]
-
-    def _left(self, running: Sequence[int]) -> list[int]:
-        """Drop what is slower than the best beyond the interval, but never the reference."""
-        best = min(running, key=self._median)
-        self.dropped |= {i for i in running if i > 0 and self._is_slower(i, best)}
-        return [i for i in running if i not in self.dropped]
+        try:
+            turns = (*combination.turns_us, self.turn(combination))
+            self.combinations[index] = replace(combination, turns_us=turns)
+        except HeteroLabError as error:
+            self.failed[index] = str(error)
 
     def _is_precise(self, index: int) -> bool:
         """Whether more turns would tell nothing more about its ratio to the reference."""
@@ -422,6 +408,26 @@ class PipelineRace:
 
     def _median(self, index: int, n_turns: int | None = None) -> float:
         return float(np.median(self.combinations[index].levels_us(self.objective)[:n_turns]))
+
+
+def side_by_side(seed: int) -> Callable[[Combination], dict[str, float]]:
+    """Return what measures a turn of a combination; each candidate is compiled once."""
+    requests: dict[int, tuple[CompiledPlacement, ov.InferRequest]] = {}
+
+    def request(candidate: Judged) -> ov.InferRequest:
+        if id(candidate) not in requests:
+            compiled = compile_placed(resolve(candidate.bound, candidate.placement))
+            inputs = generate_inputs(candidate.bound, seed)
+            requests[id(candidate)] = compiled, compiled.new_request(inputs)
+        return requests[id(candidate)][1]
+
+    def turn(combination: Combination) -> dict[str, float]:
+        together = [request(candidate).infer for candidate in combination.chosen.values()]
+        with inference_errors(combination.label):
+            samples = run_side_by_side_turn(together)
+        return dict(zip(combination.chosen, map(turn_level, samples), strict=True))
+
+    return turn
 
 
 def _alone_us(candidate: Judged) -> float | None:
@@ -449,8 +455,6 @@ def pipeline_verdict(
         label, why = next(iter(left_out.items()))
         more = f" (and {len(left_out) - 1} more)" if len(left_out) > 1 else ""
         sentences.append(f"Left out: {label}{more}, because {why}.")
-    if race.interrupted:
-        sentences.append("Ctrl-C ended it early: this is what was known by then.")
     return sentences
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero_lab.backend.bound import BoundModel, bind
+from hetero_lab.backend.bound import bind
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import check_device, supported_ops
 from hetero_lab.errors import (
@@ -24,27 +24,15 @@ from hetero_lab.errors import (
 )
 from hetero_lab.experiments.accuracy.evaluate import (
     Evaluation,
+    ReadData,
     accuracy_columns,
-    evaluate_placed,
     read_data,
 )
-from hetero_lab.experiments.calibrate import Calibration, check_device_properties
-from hetero_lab.experiments.measure.trial import by_name
-from hetero_lab.experiments.observer import search_session
-from hetero_lab.experiments.progress import SearchProgress
-from hetero_lab.experiments.proof import prove
+from hetero_lab.experiments.calibrate import calibrate_bound, check_device_properties
+from hetero_lab.experiments.measure.budget import RunOptions
+from hetero_lab.experiments.observer import Search, searching
 from hetero_lab.experiments.results.sweep.result import Sweep
-from hetero_lab.experiments.results.sweep.row import Row
-from hetero_lab.experiments.sensitivity import (
-    Chunk,
-    Tried,
-    chunks_of,
-    expected_error,
-    measure_sensitivity,
-    promising_sets,
-    sensitivity_rows,
-)
-from hetero_lab.experiments.session import Conditions, Session
+from hetero_lab.experiments.session import Conditions
 from hetero_lab.interrupts import set_aside
 from hetero_lab.model.read import Source
 from hetero_lab.placement.affinity import Affinity
@@ -64,6 +52,33 @@ if TYPE_CHECKING:
 
 
 ALL_FAST, ALL_ACCURATE = "all fast", "all accurate"
+
+
+@dataclass(frozen=True)
+class ModelPart:
+    """Planning units that follow each other in topological order and are tried together.
+
+    Attributes
+    ----------
+    accurate_us, fast_us
+        The time of its ops on each device by the cost model; NaN where the fast device does not
+        support one of them.
+    only_fast, only_accurate
+        The answers to the calibration examples with this part alone on one device and all others
+        on the other; ``None`` where there was no time for it, or the runtime refused it.
+    """
+
+    index: int
+    ops: tuple[str, ...]
+    accurate_us: float
+    fast_us: float
+    only_fast: Evaluation | None = None
+    only_accurate: Evaluation | None = None
+
+    @property
+    def lost(self) -> float:
+        """The relative error of the outputs that this part alone causes on the fast device."""
+        return float("nan") if self.only_fast is None else self.only_fast.relative_error
 
 
 @dataclass(frozen=True)
@@ -94,17 +109,18 @@ class Recovered(Result):
     max_drop
         The share of right answers that was allowed to be lost.
     finalists
-        What was measured and verified on held-out examples; all fast and all accurate included.
+        The candidates that were measured and verified on held-out examples; all fast and all
+        accurate included.
     candidates
         All that was tried on the calibration part.
     tried
-        The sensitivity of each chunk.
+        The sensitivity of each part of the model.
     sweep
         The latencies.
     costs
         The cost model that candidates were planned with.
     notes
-        What the budget did not allow.
+        Limits of the result, where the budget was too short.
     """
 
     _TABLES = ("summary", "sensitivity", "front", "trials")
@@ -117,7 +133,7 @@ class Recovered(Result):
     max_drop: float
     finalists: tuple[Candidate, ...]
     candidates: tuple[Candidate, ...]
-    tried: tuple[Tried, ...]
+    tried: tuple[ModelPart, ...]
     sweep: Sweep
     costs: CostModel
     notes: tuple[str, ...] = ()
@@ -158,9 +174,26 @@ class Recovered(Result):
         """One row a part in topological order: error and accuracy with it alone on a device."""
         import pandas as pd
 
-        fast = next(c.calibration for c in self.finalists if c.label == ALL_FAST)
-        reference = {"error": fast.relative_error, "accuracy": fast.accuracy}
-        return pd.DataFrame(sensitivity_rows(self.tried, reference))
+        all_fast = next(c.calibration for c in self.finalists if c.label == ALL_FAST)
+        rows = [
+            {
+                "part": part.index + 1,
+                "first_op": part.ops[0],
+                "last_op": part.ops[-1],
+                "n_ops": len(part.ops),
+                "accurate_us": part.accurate_us,
+                "fast_us": part.fast_us,
+                "error_only_fast": part.only_fast and part.only_fast.relative_error,
+                "accuracy_only_fast": part.only_fast and part.only_fast.accuracy,
+                "agreement_only_fast": part.only_fast and part.only_fast.top1_agreement,
+                "error_only_accurate": part.only_accurate and part.only_accurate.relative_error,
+                "accuracy_only_accurate": part.only_accurate and part.only_accurate.accuracy,
+                "error_all_fast": all_fast.relative_error,
+                "accuracy_all_fast": all_fast.accuracy,
+            }
+            for part in self.tried
+        ]
+        return pd.DataFrame(rows)
 
     @cached_property
     def front(self) -> pd.DataFrame:
@@ -205,7 +238,7 @@ class Recovered(Result):
 
 _CALIBRATED = 0.25  # share of the budget
 _SENSED, _TRIED = 0.3, 0.55  # shares of what is left then, after which these end
-MOST_CHUNKS = 16
+MOST_PARTS = 16
 _FINALISTS = 5
 _MOST_EXAMPLES = 200  # of the calibration part
 _PLAN_S = 2.0
@@ -289,62 +322,64 @@ def recover_accuracy(
     watch = Stopwatch.start(budget_s)
     core = core or shared_core()
     properties = check_device_properties(device_properties, (fast, accurate), core)
-    return recover_bound(
-        bind(model, core),
-        fast,
-        accurate,
-        data,
-        properties,
-        watch,
-        max_drop=max_drop,
-        costs=costs,
-        isolate=isolate,
-        progress=progress,
-    )
+    check_recovery(fast, accurate, data, max_drop, core)
+    conditions = Conditions(data.calibration[0][0], isolate=isolate)
+    with searching(bind(model, core), conditions, watch, show=progress) as search:
+        return recover_bound(
+            search, fast, accurate, data, properties, max_drop=max_drop, costs=costs
+        )
 
 
 def recover_bound(
-    bound: BoundModel,
+    search: Search,
     fast: str,
     accurate: str,
     data: Dataset,
     device_properties: Mapping[str, Mapping[str, Any]],
-    watch: Stopwatch,
     *,
     max_drop: float,
     costs: CostModel | None = None,
-    isolate: bool = True,
-    progress: bool = True,
 ) -> Recovered:
-    """Do what :func:`recover_accuracy` does with a bound model and checked properties."""
-    _check(fast, accurate, data, max_drop, bound.core)
-    names = (fast, accurate)
+    """Recover the accuracy of a bound model; the arguments are checked already.
+
+    Raises
+    ------
+    DeviceError, PlanError, MeasurementError
+        As for :func:`recover_accuracy`.
+    KeyboardInterrupt
+        After Ctrl-C; the costs that were learnt are set aside.
+    """
+    bound, names = search.bound, (fast, accurate)
     properties = {device: dict(own) for device, own in device_properties.items()}
     properties.setdefault(accurate, {}).setdefault("INFERENCE_PRECISION_HINT", "f32")
-    _check_supported(bound, accurate)
+    able = supported_ops(bound, accurate)
+    missing = [op for i in bound.graph.placeable if (op := bound.graph.ops[i].name) not in able]
+    if missing:
+        raise DeviceError(
+            f"{accurate} does not support {names_at_hand(missing)}, so it cannot stand for the "
+            "accuracy of the whole model. Name a device as accurate= that supports it all."
+        )
     if costs is not None:
         expect_costs(costs).check_graph(bound.graph)
         costs.check_devices(names)
-    with SearchProgress(watch, show=progress) as bar:
-        if costs is None:
-            conditions = Conditions(data.calibration[0][0], isolate=False)
-            with search_session(bound, conditions) as session:
-                calibration = Calibration.begin(bound, names, properties, session, watch, bar)
-                calibration.run(_CALIBRATED * _budget_s(watch))
-                costs = calibration.fit()
-            set_aside(costs)
-            if costs.interrupted:
-                raise KeyboardInterrupt
-        search = _Recovery(bound, fast, accurate, data, properties, costs, watch, bar, max_drop)
-        search.run()
-        return _prove(search, isolate=isolate)
+    else:
+        costs = calibrate_bound(search, names, properties, _CALIBRATED * search.budget_s)
+        set_aside(costs)
+        if costs.interrupted:
+            raise KeyboardInterrupt
+    recovery = _Recovery(search, fast, accurate, data, properties, costs, max_drop)
+    recovery.run()
+    return recovery.prove()
 
 
-def _budget_s(watch: Stopwatch) -> float:
-    return math.inf if watch.budget_s is None else watch.budget_s
+def check_recovery(fast: str, accurate: str, data: Any, max_drop: Any, core: ov.Core) -> None:
+    """Raise for devices, data or a share with which no accuracy can be recovered.
 
-
-def _check(fast: str, accurate: str, data: Any, max_drop: Any, core: ov.Core) -> None:
+    Raises
+    ------
+    ArgumentError, DeviceError
+        As for :func:`recover_accuracy`.
+    """
     for device in (fast, accurate):
         check_device(device, core)
     if fast == accurate:
@@ -372,15 +407,12 @@ def _check(fast: str, accurate: str, data: Any, max_drop: Any, core: ov.Core) ->
             )
 
 
-def _check_supported(bound: BoundModel, accurate: str) -> None:
-    able = supported_ops(bound, accurate)
-    placeable = [bound.graph.ops[i].name for i in bound.graph.placeable]
-    missing = [op for op in placeable if op not in able]
-    if missing:
-        raise DeviceError(
-            f"{accurate} does not support {names_at_hand(missing)}, so it cannot stand for the "
-            "accuracy of the whole model. Name a device as accurate= that supports it all."
-        )
+def evaluated(placement: Placement, data: ReadData, reference: Reference) -> Evaluation:
+    """Return the answers of a placement to examples, beside the reference in f32."""
+    examples, correct, metric, output = data
+    run = compile_placed(resolve(reference.bound, placement))
+    answers = judge(run, reference, examples, correct=correct, output=output)
+    return Evaluation(placement.label, metric, tuple(answers))
 
 
 class _Recovery:
@@ -388,80 +420,72 @@ class _Recovery:
 
     def __init__(
         self,
-        bound: BoundModel,
+        search: Search,
         fast: str,
         accurate: str,
         data: Dataset,
         properties: Mapping[str, Mapping[str, Any]],
         costs: CostModel,
-        watch: Stopwatch,
-        progress: SearchProgress,
         max_drop: float,
     ):
-        self.bound, self.fast, self.accurate = bound, fast, accurate
-        self.data, self.properties, self.costs = data, properties, costs
-        self.watch, self.progress = watch, progress
-        self.max_drop = max_drop
-        self.began_s = watch.elapsed_s
-        self.examples = list(data.calibration[:_MOST_EXAMPLES])
-        self.reference = Reference(bound)
-        self.able = supported_ops(bound, fast)
-        self.whole = Affinity.on_one(bound.graph, accurate)
-        self.chunks: tuple[Chunk, ...] = chunks_of(costs, fast, accurate, MOST_CHUNKS)
-        self.tried: tuple[Tried, ...] = ()
+        self.search, self.fast, self.accurate = search, fast, accurate
+        self.properties, self.costs, self.max_drop = properties, costs, max_drop
+        self.held_out = read_data(data)
+        self.calibration = self.held_out._replace(examples=data.calibration[:_MOST_EXAMPLES])
+        self.reference = Reference(search.bound)
+        self.began_s = search.watch.elapsed_s
+        self.able = supported_ops(search.bound, fast)
+        self.whole = Affinity.on_one(search.bound.graph, accurate)
+        self.parts = parts_of(costs, fast, accurate, MOST_PARTS)
         self.candidates: list[Candidate] = []
         self.is_cut_short = False
         self._known: dict[Affinity, Candidate] = {}
 
     def run(self) -> None:
-        """Measure the sensitivity of each chunk, then try what it suggests."""
-        self.progress.begin("sensitivity")
-        everything = frozenset(range(len(self.chunks)))
+        """Measure the sensitivity of each part, then try the sets that it suggests."""
+        self.search.begin("sensitivity")
+        everything = frozenset(range(len(self.parts)))
         self.all_fast = self._try(ALL_FAST, self.affinity(frozenset()))
         self.all_accurate = self._try(ALL_ACCURATE, self.affinity(everything))
-
-        def try_on_accurate(name: str, chosen: frozenset[int]) -> Evaluation:
-            tried = self._try(name, self.affinity(chosen))
-            self.candidates.append(tried)
-            return tried.calibration
-
-        self.tried = measure_sensitivity(
-            self.chunks, try_on_accurate, lambda: self._has_time(_SENSED)
-        )
-        self.progress.begin("candidates")
+        # In low precision the error of an op depends on its neighbours (a tensor handed on in
+        # bf16, a fusion), so that neither way alone tells it; the second one is worth less.
+        wanted = [("only_accurate", "part {} accurate", i, frozenset({i})) for i in everything]
+        wanted += [
+            ("only_fast", "all but part {} accurate", i, everything - {i}) for i in everything
+        ]
+        for way, name, index, on_accurate in wanted:
+            if not self._has_time(_SENSED):
+                break
+            label = name.format(index + 1)
+            with contextlib.suppress(HeteroLabError):  # a refused cut says nothing about the part
+                tried = self._try(label, self.affinity(on_accurate))
+                self.candidates.append(tried)
+                self.parts[index] = replace(self.parts[index], **{way: tried.calibration})
+        self.search.begin("candidates")
         for name, affinity in self._proposals():
             if not self._has_time(_TRIED):
                 self.is_cut_short = True
                 break
-            try:
+            with contextlib.suppress(HeteroLabError):  # a cut that the runtime refuses
                 self.candidates.append(self._try(name, affinity))
-            except HeteroLabError:  # a cut that the runtime refuses is no candidate
-                continue
 
     def affinity(self, on_accurate: frozenset[int]) -> Affinity:
-        """Return the placement with these chunks on the accurate device, the others not."""
-        return self.whole.fix(
-            ops={
-                op: self.fast
-                for chunk in self.chunks
-                if chunk.index not in on_accurate
-                for op in chunk.ops
-                if op in self.able
-            },
-            core=self.bound.core,
-        )
-
-    def placement(self, affinity: Affinity, label: str) -> Placement:
-        """Return a placement with the properties of its devices."""
-        own = {d: p for d, p in self.properties.items() if d in affinity.devices}
-        return Placement(affinity, label, own, direct=len(affinity.devices) == 1)
+        """Return the placement with these parts on the accurate device, the others not."""
+        on_fast = {
+            op: self.fast
+            for part in self.parts
+            if part.index not in on_accurate
+            for op in part.ops
+            if op in self.able
+        }
+        return self.whole.fix(ops=on_fast, core=self.search.bound.core)
 
     def finalists(self) -> list[Candidate]:
         """Return the fastest as predicted that keep the accuracy, and the most exact of the rest.
 
-        The other places go to those whose outputs are nearest to f32 among what is clearly
-        faster than the accurate device: calibration examples are few, and an output error tells
-        more than the answers that happened to change.
+        The other places go to those whose outputs are nearest to f32 among the candidates that
+        are faster than the accurate device: calibration examples are few, and an output error
+        tells more than the answers that happened to change.
         """
         taken = {self.all_fast.placement.affinity, self.all_accurate.placement.affinity}
         distinct = {c.placement.affinity: c for c in self.candidates}
@@ -487,129 +511,169 @@ class _Recovery:
     def _proposals(self) -> list[tuple[str, Affinity]]:
         """Return placements that are worth a try, the best guess first."""
         found: dict[Affinity, tuple[float, str]] = {}
+        all_accurate_us = self.all_accurate.predicted_us
         error = self.all_fast.calibration.relative_error or 1.0
-        for name, chosen in promising_sets(self.tried).items():
-            left = expected_error(self.tried, chosen, error) / error
+        for name, chosen in promising_sets(self.parts).items():
+            left = expected_error(self.parts, chosen, error) / error
             for label, affinity in self._ways(name, chosen):
-                predicted = self.costs.predict_us(affinity)
-                if predicted < self.all_accurate.predicted_us and affinity not in self._known:
-                    # Both count: what is left of the error, and of the way to all accurate.
-                    saved = predicted / self.all_accurate.predicted_us
-                    found.setdefault(affinity, (saved + left, label))
+                predicted_us = self.costs.predict_us(affinity)
+                if predicted_us < all_accurate_us and affinity not in self._known:
+                    # Both count: the error that is left, and the time as a share of all accurate.
+                    found.setdefault(affinity, (predicted_us / all_accurate_us + left, label))
         order = sorted(found, key=lambda affinity: found[affinity][0])
         return [(found[affinity][1], affinity) for affinity in order]
 
     def _ways(self, name: str, chosen: frozenset[int]) -> list[tuple[str, Affinity]]:
-        plain = self.affinity(chosen)
-        pins = {
-            rf"\A(?:{'|'.join(re.escape(op) for op in self.chunks[i].ops)})\Z": self.accurate
-            for i in sorted(chosen)
-        }
-        if not self._has_time(_TRIED):
-            return [(name, plain)]
-        try:
-            plan = plan_graph(self.bound.graph, self.costs, pin=pins, budget_s=_PLAN_S)
-        except PlanError:
-            return [(name, plain)]
-        return [(name, plain), (f"{name}, planned", plan.affinity)]
+        """Return a set of parts on the accurate device, the others as they are and as planned."""
+        ways = [(name, self.affinity(chosen))]
+        if self._has_time(_TRIED):
+            pins = {
+                rf"\A(?:{'|'.join(re.escape(op) for op in self.parts[i].ops)})\Z": self.accurate
+                for i in sorted(chosen)
+            }
+            with contextlib.suppress(PlanError):
+                graph = self.search.bound.graph
+                plan = plan_graph(graph, self.costs, pin=pins, budget_s=_PLAN_S)
+                ways.append((f"{name}, planned", plan.affinity))
+        return ways
 
     def _try(self, label: str, affinity: Affinity) -> Candidate:
         if affinity not in self._known:
-            self._known[affinity] = Candidate(
-                label,
-                self.placement(affinity, label),
-                self.costs.predict_us(affinity),
-                self._judged(label, affinity),
-            )
-            self.progress.measured()
+            own = {d: p for d, p in self.properties.items() if d in affinity.devices}
+            placement = Placement(affinity, label, own, direct=len(affinity.devices) == 1)
+            answers = evaluated(placement, self.calibration, self.reference)
+            predicted_us = self.costs.predict_us(affinity)
+            self._known[affinity] = Candidate(label, placement, predicted_us, answers)
+            self.search.count()
         return self._known[affinity]
 
-    def _judged(self, label: str, affinity: Affinity) -> Evaluation:
-        run = compile_placed(resolve(self.bound, self.placement(affinity, label)))
-        answers = judge(
-            run,
-            self.reference,
-            self.examples,
-            correct=self.data.metric.correct,
-            output=self.data.output,
-        )
-        return Evaluation(label, self.data.metric.name, tuple(answers))
-
     def _has_time(self, share: float) -> bool:
-        """Tell whether less than a share of what was left when the search began is used."""
-        left_s = _budget_s(self.watch) - self.began_s
-        return self.watch.elapsed_s < self.began_s + share * max(0.0, left_s)
+        """Tell whether less than a share of the time that was left at the beginning is used."""
+        left_s = max(0.0, self.search.budget_s - self.began_s)
+        return self.search.watch.elapsed_s < self.began_s + share * left_s
 
-
-def _prove(search: _Recovery, *, isolate: bool) -> Recovered:
-    """Measure the finalists beside both devices alone, and verify them on held-out examples."""
-    search.progress.begin("prove")
-    finalists = [search.all_accurate, search.all_fast, *search.finalists()]
-    left_s = None
-    if search.watch.budget_s is not None:
-        left_s = max(1.0, search.watch.budget_s - search.watch.elapsed_s)
-    conditions = Conditions(search.examples[0][0], isolate=isolate)
-    with Session(by_name(search.bound), conditions) as session:
-        made = prove(
-            session,
-            {c.label: c.placement for c in finalists},
+    def prove(self) -> Recovered:
+        """Measure the finalists beside both devices alone, and verify them on held-out examples."""
+        search = self.search
+        search.begin("prove")
+        finalists = [self.all_accurate, self.all_fast, *self.finalists()]
+        made = search.measure(
+            [candidate.placement for candidate in finalists],
+            RunOptions(precision=_PRECISION, counters=False, reference=False),
+            max(1.0, search.watch.left_s),
             least=2,
-            budget_s=left_s,
-            precision=_PRECISION,
-            reference=False,
-            control=search.progress.control(),
         )
-    if made.interrupted:
-        raise KeyboardInterrupt
-    rows = {row.label: row for row in made.rows}
-    if rows[ALL_ACCURATE].detail:
-        raise MeasurementError(f"{search.accurate} failed: {rows[ALL_ACCURATE].detail}")
-    search.progress.begin("verify")
-    verified = tuple(replace(c, held_out=_verified(search, c)) for c in finalists)
-    known = made.summary.dropna(subset="ratio")
-    ratios = dict(zip(known["label"], known["ratio"], strict=True))
-    chosen, refused = choose(verified, ratios, search.max_drop)
-    return Recovered(
-        placement=replace(chosen.placement, label="recovered"),
-        fast=search.fast,
-        accurate=search.accurate,
-        verdict=verdict(chosen, refused, made, search.max_drop),
-        chosen=chosen.label,
-        max_drop=search.max_drop,
-        finalists=verified,
-        candidates=(search.all_fast, search.all_accurate, *search.candidates),
-        tried=search.tried,
-        sweep=made,
-        costs=search.costs,
-        notes=(*search.costs.notes, *_notes(search, rows)),
-    )
-
-
-def _verified(search: _Recovery, candidate: Candidate) -> Evaluation:
-    found = evaluate_placed(
-        resolve(search.bound, candidate.placement),
-        read_data(search.data),
-        reference=search.bound,
-        progress=False,
-    )
-    if found.interrupted:
-        raise KeyboardInterrupt
-    return found
-
-
-def _notes(search: _Recovery, rows: Mapping[str, Row]) -> Iterator[str]:
-    """Say what the budget did not allow."""
-    unseen = sum(t.only_fast is None or t.only_accurate is None for t in search.tried)
-    if unseen:
-        yield (
-            f"The sensitivity of {unseen} of {len(search.tried)} parts is not fully known: time "
-            "ended or the runtime refused a cut."
+        if made.interrupted:
+            raise KeyboardInterrupt
+        if made.rows[0].detail:
+            raise MeasurementError(f"{self.accurate} failed: {made.rows[0].detail}")
+        search.begin("verify")
+        verified = tuple(
+            replace(c, held_out=evaluated(c.placement, self.held_out, self.reference))
+            for c in finalists
         )
-    if search.is_cut_short:
-        yield "The budget ended before all promising placements were tried."
-    missing = [label for label, row in rows.items() if row.was_left_out]
-    if missing:
-        yield f"The budget ended before {names_at_hand(missing)} was measured."
+        known = made.summary.dropna(subset="ratio")
+        ratios = dict(zip(known["label"], known["ratio"], strict=True))
+        chosen, refused = choose(verified, ratios, self.max_drop)
+        return Recovered(
+            placement=replace(chosen.placement, label="recovered"),
+            fast=self.fast,
+            accurate=self.accurate,
+            verdict=verdict(chosen, refused, made, self.max_drop),
+            chosen=chosen.label,
+            max_drop=self.max_drop,
+            finalists=verified,
+            candidates=(self.all_fast, self.all_accurate, *self.candidates),
+            tried=tuple(self.parts),
+            sweep=made,
+            costs=self.costs,
+            notes=(*self.costs.notes, *self._notes(made)),
+        )
+
+    def _notes(self, made: Sweep) -> Iterator[str]:
+        """Say what the budget did not allow."""
+        unseen = sum(p.only_fast is None or p.only_accurate is None for p in self.parts)
+        if unseen:
+            yield (
+                f"The sensitivity of {unseen} of {len(self.parts)} parts is not fully known: time "
+                "ended or the runtime refused a cut."
+            )
+        if self.is_cut_short:
+            yield "The budget ended before all promising placements were tried."
+        missing = [row.label for row in made.rows if row.was_left_out]
+        if missing:
+            yield f"The budget ended before {names_at_hand(missing)} was measured."
+
+
+def parts_of(costs: CostModel, fast: str, accurate: str, most: int) -> list[ModelPart]:
+    """Cut the planning units, in topological order, into parts of about equal weight.
+
+    The weight of a unit is half its share of the time on the accurate device and half its share
+    of the number of ops: a long tail of cheap ops is not one part, nor is a big op many.
+    """
+    graph, number = costs.graph, {device: n for n, device in enumerate(costs.devices)}
+    units = sorted(costs.units, key=lambda unit: graph.index_of[unit.ops[0]])
+    accurate_us = np.array([unit.time_us[number[accurate]] or 0.0 for unit in units])
+    fast_us = np.array([unit.time_us[number[fast]] for unit in units], dtype=float)
+    counts = np.array([float(len(unit.ops)) for unit in units])
+    weight = 0.5 * accurate_us / (accurate_us.sum() or 1.0) + 0.5 * counts / counts.sum()
+    # The middle of a unit tells its part, so that a heavy one is not put behind its own end.
+    middle = np.cumsum(weight) - weight / 2
+    part_of = np.minimum((middle * most).astype(int), most - 1)
+    return [
+        ModelPart(
+            index=index,
+            ops=tuple(op for i in own for op in units[i].ops),
+            accurate_us=float(accurate_us[own].sum()),
+            fast_us=float(fast_us[own].sum()),
+        )
+        for index, own in enumerate(np.flatnonzero(part_of == p) for p in np.unique(part_of))
+    ]
+
+
+def promising_sets(parts: Sequence[ModelPart]) -> dict[str, frozenset[int]]:
+    """Return sets of parts that are worth trying on the accurate device, by name.
+
+    These are parts that follow each other (the first ones and the last ones need a single cut),
+    and more and more of the parts that matter most, by themselves and for the time they cost.
+    """
+    n = len(parts)
+    loss = {p.index: 0.0 if np.isnan(p.lost) else p.lost for p in parts}
+    left = {p.index: p.only_accurate.relative_error if p.only_accurate else 0.0 for p in parts}
+    # A part that is as good as free, or not known on the fast device, has the least price.
+    price_us = {p.index: float(np.fmax(p.accurate_us - p.fast_us, 0.1)) for p in parts}
+    orders = {
+        "lose most": sorted(loss, key=lambda index: -loss[index]),
+        "lose most a µs": sorted(loss, key=lambda index: -loss[index] / price_us[index]),
+        "mend most": sorted(left, key=lambda index: left[index]),
+    }
+    sets: dict[frozenset[int], str] = {}
+    for size in range(1, n):
+        for start in range(n - size + 1):
+            last = start + size
+            name = f"part {last}" if size == 1 else f"parts {start + 1} to {last}"
+            sets.setdefault(frozenset(range(start, last)), f"{name} accurate")
+        for name, order in orders.items():
+            sets.setdefault(frozenset(order[:size]), f"{size} parts that {name}")
+    return {name: chosen for chosen, name in sets.items()}
+
+
+def expected_error(
+    parts: Sequence[ModelPart], on_accurate: frozenset[int], all_fast: float
+) -> float:
+    """Return a guess at the relative error of a set, from the errors of its parts alone.
+
+    It is at most that of its best part alone on the accurate device, and at least the root of
+    the sum of squares of the errors that the other parts cause, as if these were independent.
+    """
+    alone = [
+        p.only_accurate.relative_error
+        for p in parts
+        if p.index in on_accurate and p.only_accurate is not None
+    ]
+    others = [p.lost for p in parts if p.index not in on_accurate and not np.isnan(p.lost)]
+    floor = float(np.sqrt(np.sum(np.square(others)))) if others else 0.0
+    return max(floor, min([all_fast, *(error for error in alone if not np.isnan(error))]))
 
 
 def choose(

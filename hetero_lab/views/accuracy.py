@@ -13,9 +13,8 @@ import plotly.graph_objects as go
 from hetero_lab.errors import ArgumentError
 from hetero_lab.experiments.accuracy.evaluate import Evaluation
 from hetero_lab.experiments.faults.wrong import OpError, Wrong
-from hetero_lab.experiments.recover import Recovered
+from hetero_lab.experiments.recover import ModelPart, Recovered
 from hetero_lab.experiments.results.sweep.result import Sweep
-from hetero_lab.experiments.sensitivity import Tried
 from hetero_lab.statistics import Estimate
 from hetero_lab.tables import bytes_text
 from hetero_lab.views.theme import (
@@ -55,7 +54,7 @@ def sensitivity(recovered: Recovered) -> go.Figure:
         drawn = [(tried, found) for tried, found in pairs if found is not None]
         errors += [found.relative_error for _, found in drawn]
         figure.add_bar(
-            x=[tried.chunk.index + 1 for tried, _ in drawn],
+            x=[tried.index + 1 for tried, _ in drawn],
             y=[found.relative_error for _, found in drawn],
             name=f"alone on {styles[device].label}",
             marker={"color": styles[device].colour, "pattern": {"shape": styles[device].pattern}},
@@ -68,9 +67,9 @@ def sensitivity(recovered: Recovered) -> go.Figure:
         line={"color": LINE, "width": 1.5, "dash": "dot"}, hoverinfo="skip",
     )  # fmt: skip
     for tried in recovered.tried:
-        devices = Counter(recovered.affinity[op] for op in tried.chunk.ops)
+        devices = Counter(recovered.affinity[op] for op in tried.ops)
         if devices.most_common(1)[0][0] == accurate:
-            _shade(figure, tried.chunk.index + 1)
+            _shade(figure, tried.index + 1)
     figure.update_layout(
         base_layout(
             "Where the precision is lost",
@@ -93,7 +92,7 @@ def _shade(figure: go.Figure, place: int) -> None:
 
 def _untried(recovered: Recovered) -> str:
     """Name the parts that have no bar, since they are not parts without an error."""
-    missing = [t.chunk.index + 1 for t in recovered.tried if not (t.only_fast or t.only_accurate)]
+    missing = [t.index + 1 for t in recovered.tried if not (t.only_fast or t.only_accurate)]
     which = f"part{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
     return f" · {which} not tried in the budget" if missing else ""
 
@@ -107,14 +106,13 @@ def _log_axis(errors: list[float]) -> dict[str, Any]:
     return {"type": "log", "range": [low, high], "dtick": 1, "exponentformat": "power"}
 
 
-def _part_hover(tried: Tried, found: Evaluation, device: str) -> str:
-    chunk = tried.chunk
+def _part_hover(part: ModelPart, found: Evaluation, device: str) -> str:
     lines = [
-        f"<b>part {chunk.index + 1}, {len(chunk.ops)} ops, alone on {plain(device, 30)}</b>",
-        f"{plain(chunk.ops[0], 60)} … {plain(chunk.ops[-1], 60)}",
+        f"<b>part {part.index + 1}, {len(part.ops)} ops, alone on {plain(device, 30)}</b>",
+        f"{plain(part.ops[0], 60)} … {plain(part.ops[-1], 60)}",
         f"relative error {found.relative_error:.3g}, accuracy {found.accuracy:.1%}",
-        f"{time_text(chunk.accurate_us)} on the accurate device"
-        + (f", {time_text(chunk.fast_us)} on the fast one" if chunk.fast_us >= 0 else ""),
+        f"{time_text(part.accurate_us)} on the accurate device"
+        + (f", {time_text(part.fast_us)} on the fast one" if part.fast_us >= 0 else ""),
     ]
     return "<br>".join(lines)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import warnings
+from typing import Any
 
 import pytest
 from small_models import convolutions
@@ -22,6 +22,7 @@ from hetero_lab.experiments import (
     optimize as optimizing,
 )
 
+QUICK: dict[str, Any] = {"isolate": False, "progress": False}
 F32 = {"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
 
 
@@ -131,16 +132,14 @@ def test_optimize_tries_to_cut_the_model_once(costs, digits, monkeypatch):
     hl.emulate("ACC", unsupported={"Softmax"})
     asked = []
 
-    def observe(self, affinities, until_s, *, counters):
+    def observe(self, affinities, until_s, into, *, counters):
         asked.append(affinities)
         if any(label.startswith("cut") for label in affinities):
-            self.interrupted = True
-        return []
+            raise KeyboardInterrupt
 
     monkeypatch.setattr(observing.Observer, "observe", observe)
-    options = {"costs": costs, "budget_s": None, "isolate": False, "progress": False}
     with pytest.raises(KeyboardInterrupt):
-        hl.optimize(digits, ["ACC", "CPU"], **options)
+        hl.optimize(digits, ["ACC", "CPU"], costs=costs, budget_s=None, **QUICK)
     cuts = {label: a for label, a in asked[-1].items() if label.startswith("cut")}
     assert cuts
     assert cuts == asked[-1]
@@ -173,72 +172,65 @@ def test_optimize_goes_on_from_stored_costs(costs, digits, tmp_path):
         hl.optimize(digits, ["ACC", "CPU"], costs=costs, progress=False)
 
 
+@pytest.mark.filterwarnings("ignore::hetero_lab.errors.BudgetWarning")
 def test_some_validate_before_half_is_fitted_to(digits, monkeypatch):
     """The time of a slow model may end there."""
-    observed: list[str] = []
-    observe = observing.Observer.observe
-
-    def noted(self, affinities, until_s, *, counters):
-        observed.extend(affinities)
-        return observe(self, affinities, until_s, counters=counters)
-
-    monkeypatch.setattr(observing.Observer, "observe", noted)
+    asked: list[str] = []
+    monkeypatch.setattr(
+        observing.Observer, "observe", lambda self, these, *_, **options: asked.extend(these)
+    )
     monkeypatch.setattr(calibrating, "MOST_FITTED", 12)
     hl.emulate("ACC", unsupported={"Softmax"})
     hl.calibrate(digits, ["ACC", "CPU"], budget_s=None, validate=8, progress=False)
-    designed = [label for label in observed if label.startswith(("designed", "kept"))]
+    designed = [label for label in asked if label.startswith(("designed", "kept"))]
     half = sum(label.startswith("designed") for label in designed) / 2
     first = next(n for n, label in enumerate(designed) if label.startswith("kept"))
     assert first < half
     assert designed[-1].startswith("designed")
 
 
-@pytest.mark.parametrize("moment", ["while costs are fitted", "before the first turn of a plan"])
+@pytest.mark.filterwarnings("ignore:Interrupted")
+@pytest.mark.parametrize("moment", ["while costs are fitted", "in the turns of a plan"])
 def test_an_interrupted_search_is_not_proven(costs, digits, monkeypatch, moment):
     hl.emulate("ACC", unsupported={"Softmax"})
-    fit, observe = calibrating.Calibration._fit, observing.Observer.observe
-    fitted = []
+    split = hl.Affinity.uniform(digits, "ACC").fix(types={"Relu": "CPU", "Softmax": "CPU"})
+    monkeypatch.setattr(optimizing._Optimization, "_proposals", lambda *_: [split])
+    adjust, pressed = calibrating.adjust, []
 
-    def interrupted_fit(self):
-        fitted.append(self)
-        if len(fitted) == 1:
+    def press(when: bool) -> None:
+        if when and not pressed:
+            pressed.append(True)
             signal.raise_signal(signal.SIGINT)
-        return fit(self)
 
-    def interrupted_observe(self, affinities, until_s, *, counters):
-        if "plan" not in affinities:
-            return observe(self, affinities, until_s, counters=counters)
-        with contextlib.suppress(KeyboardInterrupt):  # as a sweep does, and says so
-            signal.raise_signal(signal.SIGINT)
-        self.interrupted = True
-        return []
+    def interrupted_fit(*given):
+        press(moment == "while costs are fitted")
+        return adjust(*given)
 
-    if moment == "while costs are fitted":
-        monkeypatch.setattr(calibrating.Calibration, "_fit", interrupted_fit)
-    else:
-        split = hl.Affinity.uniform(digits, "ACC").fix(types={"Relu": "CPU", "Softmax": "CPU"})
-        monkeypatch.setattr(optimizing._Optimization, "_proposals", lambda *_: {"plan": split})
-        monkeypatch.setattr(observing.Observer, "observe", interrupted_observe)
-    options = {"costs": costs, "budget_s": None, "isolate": False, "progress": False}
+    def interrupted_turns(self, record):
+        press(moment == "in the turns of a plan" and self.step.startswith("round"))
+
+    monkeypatch.setattr(calibrating, "adjust", interrupted_fit)
+    monkeypatch.setattr(observing.Search, "_on_record", interrupted_turns)
     with pytest.raises(KeyboardInterrupt):
-        hl.optimize(digits, ["ACC", "CPU"], **options)
-    assert isinstance(hl.last_interrupted(), hl.CostModel)
+        hl.optimize(digits, ["ACC", "CPU"], costs=costs, budget_s=None, **QUICK)
+    kept = hl.last_interrupted()
+    assert isinstance(kept, hl.CostModel)
+    assert kept.interrupted
 
 
 @pytest.mark.slow
 def test_a_search_goes_on_where_a_cut_was_not_measured(digits, few_placements, monkeypatch):
     observe = observing.Observer.observe
 
-    def no_cuts(self, affinities, until_s, *, counters):
+    def no_cuts(self, affinities, *given, **options):
         if any(label.startswith("cut") for label in affinities):
             self.failed |= dict.fromkeys(affinities, "time budget used up")
-            return []
-        return observe(self, affinities, until_s, counters=counters)
+        else:
+            observe(self, affinities, *given, **options)
 
     hl.emulate("ACC", unsupported={"Softmax"})
     monkeypatch.setattr(observing.Observer, "observe", no_cuts)
-    options = {"device_properties": F32, "budget_s": None, "isolate": False, "progress": False}
-    best = hl.optimize(digits, ["ACC", "CPU"], **options)
+    best = hl.optimize(digits, ["ACC", "CPU"], device_properties=F32, budget_s=None, **QUICK)
     assert best.costs.validation_rows
 
 

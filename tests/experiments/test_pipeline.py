@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from hetero_lab.backend.core import shared_core
 from hetero_lab.errors import ArgumentError, MeasurementError, PlanError
 from hetero_lab.experiments import pipeline
 from hetero_lab.experiments.advise.advice import Advice, Judged
-from hetero_lab.experiments.pipeline import PipelineAdvice
+from hetero_lab.experiments.pipeline import Combination, PipelineAdvice, PipelineRace
 from hetero_lab.runtime.inputs import generate_inputs
 from hetero_lab.runtime.timing import Stopwatch, run_side_by_side_turn
 from hetero_lab.statistics import ASSUMED_NOISE, Noise
@@ -50,20 +51,23 @@ def test_each_model_is_advised_alone_and_all_are_measured_together(advice):
     assert "all at work at once" in advice.verdict
 
 
-class GivenLevels(pipeline.PipelineRace):
-    """A race whose turns take what is given, one list a combination, the first the reference."""
+def race_of(*levels_us: Sequence[float]) -> PipelineRace:
+    """Return a race whose turns take what is given, one list a combination, the reference first."""
+    levels = {f"model{n}": iter(found) for n, found in enumerate(levels_us)}
+    combinations: list[Any] = [Combination({name: None}) for name in levels]  # type: ignore
 
-    def __init__(self, *levels_us: list[float]):
-        super().__init__([pipeline.Combination({}) for _ in levels_us], "latency", 0, ov.Core())
-        self.levels_us = [iter(levels) for levels in levels_us]
+    def turn(combination: Combination) -> dict[str, float]:
+        (name,) = combination.chosen
+        return {name: next(levels[name])}
 
-    def _turn(self, index: int) -> None:
-        combination = self.combinations[index]
-        turns = (*combination.turns_us, {"det": next(self.levels_us[index])})
-        self.combinations[index] = replace(combination, turns_us=turns)
+    return PipelineRace(combinations, "latency", ASSUMED_NOISE, turn)
 
-    def n_turns(self) -> list[int]:
-        return [len(combination.turns_us) for combination in self.combinations]
+
+def run(race: PipelineRace, watch: Stopwatch | None = None) -> tuple[list[int], list[str]]:
+    """Return how many turns each combination had, and what became of it."""
+    race.run(watch or Stopwatch.start(None))
+    judgements = [combination.judgement for combination in race.judged()]
+    return [len(combination.turns_us) for combination in race.combinations], judgements
 
 
 def wavering(level_us: float) -> list[float]:
@@ -72,45 +76,49 @@ def wavering(level_us: float) -> list[float]:
 
 def test_what_was_dropped_while_the_machine_was_faster_is_not_the_best():
     fast, slow = wavering(10_000.0), wavering(12_500.0)
-    race = GivenLevels(
+    race = race_of(
         [2.0 * level for level in (*fast[:3], *slow[3:])],
         [*fast[:3], *slow[3:]],
         [1.1 * level for level in fast],
         [1.001 * level for level in (*fast[:3], *slow[3:])],  # else the race would be over
     )
-    race.run(Stopwatch.start(None))
-    assert race.n_turns() == [30, 30, 3, 30]
-    assert [c.judgement for c in race.judged()] == ["slower", "best", "slower", "as fast"]
+    assert run(race) == ([30, 30, 3, 30], ["slower", "best", "slower", "as fast"])
 
 
 def test_the_reference_is_the_best_unless_another_is_more_than_one_percent_faster():
     for share, judgements in ((0.995, ["best", "as fast"]), (0.9, ["slower", "best"])):
-        race = GivenLevels(wavering(10_000.0), wavering(share * 10_000.0))
-        race.run(Stopwatch.start(None))
-        assert [c.judgement for c in race.judged()] == judgements
+        assert run(race_of(wavering(10_000.0), wavering(share * 10_000.0)))[1] == judgements
 
 
 def test_a_race_ends_when_the_reference_is_left_or_one_other_that_is_known_well():
     reference, slower, faster = (wavering(level) for level in (10_000.0, 20_000.0, 8_000.0))
-    race = GivenLevels(reference, slower)
-    race.run(Stopwatch.start(None))
-    assert race.n_turns() == [3, 3]
-    race = GivenLevels(reference, slower, faster)
-    race.run(Stopwatch.start(None))
-    n_reference, n_slower, n_faster = race.n_turns()
+    assert run(race_of(reference, slower))[0] == [3, 3]
+    n_reference, n_slower, n_faster = run(race_of(reference, slower, faster))[0]
     assert n_slower == 3 < n_reference == n_faster < 30
 
 
 def test_without_a_budget_left_the_reference_is_measured_nevertheless():
-    race = GivenLevels(wavering(10.0), wavering(9.0))
-    race.run(Stopwatch(1e-9, 0.0))
-    assert race.n_turns() == [3, 0]
-    assert [c.judgement for c in race.judged()] == ["best", "not measured"]
+    race = race_of(wavering(10.0), wavering(9.0))
+    assert run(race, Stopwatch(1e-9, 0.0)) == ([3, 0], ["best", "not measured"])
+
+
+def test_a_combination_that_fails_leaves_the_race():
+    race = race_of(wavering(10.0), wavering(9.0))
+    turn = race.turn
+
+    def failing(combination: Combination) -> Mapping[str, float]:
+        if "model1" in combination.chosen and len(combination.turns_us) == 2:
+            raise MeasurementError("out of memory")
+        return turn(combination)
+
+    race.turn = failing
+    assert run(race) == ([3, 2], ["best", "not measured"])
+    assert race.failed == {1: "out of memory"}
 
 
 def test_latency_is_the_sum_and_throughput_the_slowest():
     turns = ({"a": 3.0, "b": 5.0}, {"a": 4.0, "b": 2.0})
-    combination = pipeline.Combination({}, turns)
+    combination = Combination({}, turns)
     assert combination.levels_us("latency") == [8.0, 6.0]
     assert combination.levels_us("throughput") == [5.0, 4.0]
 
@@ -141,12 +149,16 @@ def test_what_is_deployed_is_compiled_by_the_core_that_it_was_measured_with(tmp_
     assert (directory / "run.py").is_file()
 
 
-def measured(combination: pipeline.Combination, **turn_us: float) -> pipeline.Combination:
+def measured(combination: Combination, **turn_us: float) -> Combination:
     return replace(combination, turns_us=(turn_us,) * 3)
 
 
+def still(combinations: Sequence[Combination], objective: str = "latency") -> PipelineRace:
+    return PipelineRace(list(combinations), objective, ASSUMED_NOISE, lambda _: {})
+
+
 def sentences(combinations, objective="latency", left_out=None) -> str:
-    race = pipeline.PipelineRace(list(combinations), objective, 0, ov.Core())
+    race = still(combinations, objective)
     judged = race.judged()
     best = next((c for c in judged if c.judgement == "best"), judged[0])
     return "\n".join(pipeline.pipeline_verdict(judged, best, left_out or {}, race))
@@ -189,7 +201,7 @@ def test_what_compiles_differ_by_decides_between_combinations():
     advices = dict.fromkeys("ab", by_hand(CPU=10_000.0, PIPEMEM=10_000.0))
     first, second, *_ = pipeline.possible_combinations(advices, "latency", {})[0]
     slow, quick = measured(first, a=10_300.0, b=10_300.0), measured(second, a=1e4, b=1e4)
-    race = pipeline.PipelineRace([quick, slow], "latency", 0, ov.Core())
+    race = still([quick, slow])
     assert [c.judgement for c in race.judged()] == ["best", "slower"]
     race.noise = Noise(0.05, 0.0, 12)
     assert [c.judgement for c in race.judged()] == ["best", "as fast"]
@@ -266,20 +278,6 @@ def test_deploy_writes_each_model_with_its_contract(advice, tmp_path):
 def test_the_page(advice, tmp_path):
     hl.views.page(advice, tmp_path / "page.html")
     assert "What to deploy: det, rec together" in (tmp_path / "page.html").read_text()
-
-
-@pytest.mark.slow
-def test_what_is_slower_beyond_the_intervals_is_said_so(advice):
-    first, *_ = advice.combinations
-    turns = [{"det": 10.0 + 0.01 * n, "rec": 1.0} for n in range(8)]
-    slow = [{"det": 20.0 + 0.01 * n, "rec": 1.0} for n in range(8)]
-    race = pipeline.PipelineRace([], "latency", 0, ov.Core())
-    race.combinations = [
-        replace(first, turns_us=tuple(slow)),
-        replace(first, turns_us=tuple(turns)),
-        replace(first, turns_us=()),
-    ]
-    assert [c.judgement for c in race.judged()] == ["slower", "best", "not measured"]
 
 
 def test_a_turn_side_by_side_measures_every_model_while_all_run():

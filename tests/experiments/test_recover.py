@@ -15,8 +15,15 @@ from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import precisions
 from hetero_lab.errors import ArgumentError, DeviceError
 from hetero_lab.experiments import calibrate, recover
-from hetero_lab.experiments.recover import ALL_ACCURATE, ALL_FAST, choose, verdict
-from hetero_lab.experiments.sensitivity import Chunk, Tried, expected_error, promising_sets
+from hetero_lab.experiments.recover import (
+    ALL_ACCURATE,
+    ALL_FAST,
+    ModelPart,
+    choose,
+    expected_error,
+    promising_sets,
+    verdict,
+)
 from hetero_lab.samples.datasets import dataset_names
 
 BF16 = {"INFERENCE_PRECISION_HINT": "bf16"}
@@ -39,7 +46,7 @@ def found(digits):
     with pytest.MonkeyPatch.context() as patch:  # few placements, however long they take
         patch.setattr(calibrate, "MOST_FITTED", 6)
         patch.setattr(calibrate, "MOST_VALIDATED", 0)
-        patch.setattr(recover, "MOST_CHUNKS", 4)
+        patch.setattr(recover, "MOST_PARTS", 4)
         return hl.recover_accuracy(
             *(digits[0], "ACC", "CPU", digits[1]),
             budget_s=3600,
@@ -67,8 +74,8 @@ def test_both_devices_are_in_the_summary_and_one_row_is_chosen(found):
 
 
 @pytest.mark.slow
-def test_chunks_are_the_model_in_order(found, digits):
-    ops = [op for tried in found.tried for op in tried.chunk.ops]
+def test_parts_are_the_model_in_order(found, digits):
+    ops = [op for tried in found.tried for op in tried.ops]
     assert sorted(ops) == sorted(found.affinity.ops)
     assert len(set(ops)) == len(ops)
     table = found.sensitivity
@@ -112,13 +119,9 @@ def test_what_is_chosen_runs(found, digits):
     assert list(compiled(digits[1].evaluation[0][0])) == ["digit", "parity"]
 
 
-def tried(index: int, only_fast: float, only_accurate: float) -> Tried:
-    class Fake:
-        def __init__(self, error: float):
-            self.relative_error = error
-
-    chunk = Chunk(index, (f"op{index}",), 10.0, 5.0)
-    return Tried(chunk, Fake(only_fast), Fake(only_accurate))  # type: ignore[arg-type]
+def tried(index: int, only_fast: float, only_accurate: float) -> ModelPart:
+    fast, accurate = (SimpleNamespace(relative_error=e) for e in (only_fast, only_accurate))
+    return ModelPart(index, (f"op{index}",), 10.0, 5.0, fast, accurate)  # type: ignore[arg-type]
 
 
 def test_sets_begin_with_what_matters_most():

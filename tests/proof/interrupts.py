@@ -81,7 +81,7 @@ def recovering_advice() -> Callable[[], Any]:
     from hetero_lab.samples.datasets import Examples, Metric
 
     # A recovery of a few seconds.
-    advise._RECOVER_LEAST_S, recover.MOST_CHUNKS = 0.0, 4
+    advise._RECOVER_LEAST_S, recover.MOST_PARTS = 0.0, 4
     calibrate.MOST_FITTED, calibrate.MOST_VALIDATED = 6, 0
     hl.emulate("BF16", properties={"INFERENCE_PRECISION_HINT": "bf16"}, faster_by="precision")
     model, digits = hl.load("digits_inception"), hl.dataset("digits")

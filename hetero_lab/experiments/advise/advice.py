@@ -179,16 +179,10 @@ def judge(
     stage: str,
     max_drop: float,
 ) -> list[Judged]:
-    """Say what becomes of each row.
+    """Return the candidates, the simplest first, each with what became of its row.
 
-    Parameters
-    ----------
-    rows, models, placements
-        By label, the simplest first: what was measured, of which model, and of which placement.
-    stage
-        ``race`` or ``final``.
-    max_drop
-        The share of right answers that may be lost to f32.
+    ``rows``, ``models`` and ``placements`` are by label; ``max_drop`` is the share of right answers
+    that may be lost to f32.
     """
     rows = {label: replace(row, label=label) for label, row in rows.items()}
     reasons = {label: _unusable(row, max_drop) for label, row in rows.items()}
@@ -199,14 +193,14 @@ def judge(
     }
     found = judged(usable, lambda label, best: is_slower(rows[label], rows[best]))
     best = next((label for label in found if found[label] == BEST), "")
-    candidates = []
-    for label, row in rows.items():
-        judgement, why = reasons[label] or (found[label], "")
-        if judgement in (ALIKE, SLOWER):
-            share = usable[label] / usable[best] - 1.0
-            why = f"{abs(share):.1%} {'slower' if share >= 0 else 'faster'} than {best}"
-        candidates.append(Judged(row, placements[label], models[label], stage, judgement, why))
-    return candidates
+    for label in found:
+        share = usable[label] / usable[best] - 1.0
+        why = f"{abs(share):.1%} {'slower' if share >= 0 else 'faster'} than {best}"
+        reasons[label] = found[label], "" if label == best else why
+    return [
+        Judged(row, placements[label], models[label], stage, *(reasons[label] or ("", "")))
+        for label, row in rows.items()
+    ]
 
 
 def _unusable(row: Row, max_drop: float) -> tuple[str, str] | None:
@@ -239,22 +233,8 @@ def verdict_sentences(
 ) -> list[str]:
     """Say what is best, how sure that is, what was unusable, and what would change the answer.
 
-    Parameters
-    ----------
-    known, made
-        What was judged, and the last measurement of it.
-    best, fallback
-        What is advised, or without anything usable the placement that needs no measurement.
-    left_out
-        Why others are no candidates, by label.
-    notes
-        Sentences about what did not work on the way.
-    n_requests
-        Requests in flight.
-    interrupted
-        Whether Ctrl-C ended it.
-    would_change
-        Arguments, besides a larger budget, that could lead to another answer.
+    Without anything usable, ``fallback`` is advised, which needs no measurement. ``left_out`` says
+    by label why others are no candidates, and ``notes`` what did not work on the way.
     """
     sentences = []
     if best is None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
@@ -16,6 +19,7 @@ from hetero_lab.errors import (
     DeviceError,
     HeteroLabError,
     MeasurementError,
+    OutputPathError,
 )
 from hetero_lab.experiments.accuracy.evaluate import ReadData, read_data
 from hetero_lab.experiments.advise.advice import (
@@ -26,51 +30,46 @@ from hetero_lab.experiments.advise.advice import (
     verdict_sentences,
 )
 from hetero_lab.experiments.advise.candidates import (
-    Candidates,
     candidates_for,
+    choose_finalists,
+    compile_times,
+    fast_and_accurate,
     order_of,
     over_limit,
 )
-from hetero_lab.experiments.advise.finalists import CompileTimes, choose_finalists
-from hetero_lab.experiments.advise.kept import (
-    AdviseSettings,
-    digest,
-    keep_model,
-    kept_path,
-    searched_for,
-)
-from hetero_lab.experiments.advise.lost_accuracy import LostAccuracy, is_exact, labelled_data
 from hetero_lab.experiments.calibrate import check_device_properties
+from hetero_lab.experiments.deployment.contract import file_digest
 from hetero_lab.experiments.measure.budget import RunOptions
-from hetero_lab.experiments.measure.trial import by_name, expand
+from hetero_lab.experiments.measure.trial import by_name
+from hetero_lab.experiments.observer import Search, searching
 from hetero_lab.experiments.optimize import OPTIMIZED, Optimized, optimize_bound
 from hetero_lab.experiments.pipeline import (
     PipelineAdvice,
     advise_together,
     check_pipeline,
 )
-from hetero_lab.experiments.progress import SearchProgress
+from hetero_lab.experiments.recover import check_recovery, evaluated, recover_bound
 from hetero_lab.experiments.results.evidence import ALIKE, BEST
 from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.experiments.results.sweep.row import Row
-from hetero_lab.experiments.session import Conditions, Session
-from hetero_lab.interrupts import set_aside, what_was_set_aside
+from hetero_lab.experiments.session import Conditions
+from hetero_lab.interrupts import UntilInterrupted, set_aside, what_was_set_aside
 from hetero_lab.model.language import refuse_language_model
-from hetero_lab.model.read import Source, prepare
+from hetero_lab.model.read import PreparedModel, Source, prepare, save
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement, carried_over, resolve
 from hetero_lab.planning.constraints import check_constraints
 from hetero_lab.planning.cost_model import CostModel
-from hetero_lab.planning.memory import MemoryLimit
+from hetero_lab.planning.memory import MemoryLimit, memory_pools
 from hetero_lab.planning.objective import LATENCY, THROUGHPUT, check_objective
 from hetero_lab.runtime.inputs import Inputs, digest_of
 from hetero_lab.runtime.quantize import calibration_inputs, quantize
-from hetero_lab.runtime.reference import reference_device
+from hetero_lab.runtime.reference import Reference, reference_device
 from hetero_lab.runtime.runners import HETERO, PARALLEL
 from hetero_lab.runtime.scoring import Correct
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.samples.datasets import Dataset, Metric
-from hetero_lab.tables import make_directory
+from hetero_lab.tables import make_directory, scratch_directory
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -85,7 +84,6 @@ _MOST_LOOKED_AT = 100  # examples
 RECOVERED = "recovered"
 _RACE_PRECISION, _FINAL_PRECISION = 0.05, 0.01
 _IN_FLIGHT = 4
-_LEAST_TURNS = 2
 _EXAMPLES = 3
 _ALONE = 0.5  # of the budget of a pipeline, for each model alone
 _INT8 = "int8"
@@ -223,7 +221,8 @@ def advise(
     if metric is not None and data is None:
         raise ArgumentError("metric= says how answers to data= are judged: give data=, too")
     names = order_of(devices, core)
-    settings = AdviseSettings(
+    inquire = partial(
+        _Inquiry,
         devices=names,
         data=data,
         examples=None if data is None else read_data(data, metric),
@@ -233,334 +232,326 @@ def advise(
         properties=check_device_properties(device_properties, names, core),
         memory_limit=memory_limit,
         costs=costs,
-        inputs=inputs,
-        seed=seed,
-        isolate=isolate,
-        progress=progress,
+        conditions=Conditions(inputs, seed, isolate=isolate),
+        show=progress,
     )
-    if isinstance(model, Mapping):
-        models = {name: bind(source, core) for name, source in model.items()}
-        return _advise_pipeline(models, settings, watch, store)
-    return _advise_one(bind(model, core), settings, watch, store)
-
-
-def _advise_one(
-    bound: BoundModel,
-    settings: AdviseSettings,
-    watch: Stopwatch,
-    store: str | os.PathLike[str] | None,
-) -> Advice:
-    refuse_language_model(bound.model, "advise")
-    check_constraints(bound.graph, settings.devices, settings.memory_limit, None)
-    if settings.costs is not None:
-        settings.costs.check_graph(bound.graph)
-    candidates = candidates_for(
-        bound,
-        settings.devices,
-        objective=settings.objective,
-        requests=settings.requests,
-        device_properties=settings.properties,
-        memory_limit=settings.memory_limit,
-    )
-    if not candidates.placements:
-        reasons = "; ".join(f"{label}: {why}" for label, why in candidates.left_out.items())
-        raise DeviceError(f"No candidate can be run. {reasons}")
-    kept = None if store is None else make_directory(store)
-    with SearchProgress(watch, show=settings.progress) as bar:
-        return _Inquiry(bound, settings, candidates, kept, watch, bar).run()
-
-
-def _advise_pipeline(
-    models: Mapping[str, BoundModel],
-    settings: AdviseSettings,
-    watch: Stopwatch,
-    store: str | os.PathLike[str] | None,
-) -> PipelineAdvice:
-    """Advise on each model alone, then on all together."""
-    alone_s = None if watch.budget_s is None else _ALONE * watch.budget_s / len(models)
+    directory = None if store is None else Path(store)
+    if not isinstance(model, Mapping):
+        return inquire(bind(model, core), watch, directory).advice()
+    models = {name: bind(source, core) for name, source in model.items()}
+    alone_s = None if budget_s is None else _ALONE * budget_s / len(models)
     alone: dict[str, Advice] = {}
     for name, bound in models.items():
-        kept = None if store is None else Path(store) / name
-        alone[name] = _advise_one(bound, settings, Stopwatch.start(alone_s), kept)
+        alone[name] = inquire(
+            bound, Stopwatch.start(alone_s), directory and directory / name
+        ).advice()
         if alone[name].interrupted and len(alone) < len(models):
             set_aside(alone)
             raise KeyboardInterrupt
     return advise_together(
         alone,
-        objective=settings.objective,
-        memory_limit=settings.memory_limit,
-        watch=watch if watch.budget_s is None else Stopwatch(watch.left_s, now()),
-        seed=settings.seed,
-        progress=settings.progress,
-        core=next(iter(models.values())).core,
+        objective=objective,
+        memory_limit=memory_limit,
+        watch=Stopwatch(None if budget_s is None else watch.left_s, now()),
+        seed=seed,
+        progress=progress,
+        core=core,
     )
 
 
 @dataclass
 class _Inquiry:
-    """The stages of an advice: race, search, final; keeps what each found."""
+    """The stages of the advice on one model: race, search, final.
+
+    The fields before ``search`` are the arguments of :func:`advise`, checked; ``examples`` are
+    those of ``data``. ``known`` and ``sweep`` are of the last stage that had a result.
+    """
 
     bound: BoundModel
-    settings: AdviseSettings
-    candidates: Candidates
-    store: Path | None
     watch: Stopwatch
-    progress: SearchProgress
-    interrupted: bool = False
+    store: Path | None
+    _: KW_ONLY
+    devices: tuple[str, ...]
+    data: Dataset | Sequence[Any] | None
+    examples: ReadData | None
+    max_drop: float
+    objective: str
+    requests: int
+    properties: Mapping[str, Mapping[str, Any]]
+    memory_limit: MemoryLimit | None
+    costs: CostModel | None
+    conditions: Conditions
+    show: bool
+    known: list[Judged] = field(default_factory=list)
     optimized: Optimized | None = None
-    variants: dict[str, BoundModel] = field(default_factory=dict)  # of the model, int8 only
-    began_s: float = 0.0  # when measuring began
-    compile_s: float = 0.0  # on the slowest device
+    executor: str = HETERO
     notes: list[str] = field(default_factory=list)
 
-    def run(self) -> Advice:
-        """Race, search, measure the best few, and decide."""
-        placements = self.candidates.placements
-        self._make_variants()
-        self.began_s = self.watch.elapsed_s
-        race = self._race()
-        rows = dict(zip(placements, race.rows, strict=True))
-        known = judge(
-            rows,
-            dict.fromkeys(rows, self.bound),
-            placements,
-            stage="race",
-            max_drop=self.settings.max_drop,
+    def advice(self) -> Advice:
+        """Race, search, measure the best few, and decide; after Ctrl-C by what is known."""
+        refuse_language_model(self.bound.model, "advise")
+        check_constraints(self.bound.graph, self.devices, self.memory_limit, None)
+        if self.costs is not None:
+            self.costs.check_graph(self.bound.graph)
+        self.placements, self.left_out = candidates_for(
+            self.bound,
+            self.devices,
+            objective=self.objective,
+            requests=self.requests,
+            device_properties=self.properties,
+            memory_limit=self.memory_limit,
         )
-        if self.interrupted or not by_label(known, BEST):
-            return self._advice(known, race)
-        self.compile_s = CompileTimes.of(known).longest_s
-        found = {OPTIMIZED: self._search(), RECOVERED: self._recover(known)}
-        n_models = 1 + len(self.variants)
-        finalists = choose_finalists(known, found, left_s=self._left_s, n_models=n_models)
+        if not self.placements:
+            reasons = "; ".join(f"{label}: {why}" for label, why in self.left_out.items())
+            raise DeviceError(f"No candidate can be run. {reasons}")
+        if self.store is not None:
+            self.store = make_directory(self.store)
+        with (
+            searching(self.bound, self.conditions, self.watch, show=self.show) as self.search,
+            UntilInterrupted(lambda: by_label(self.known, BEST)) as until,
+        ):
+            self._run_stages()
+        return self._advice(until.interrupted)
+
+    def _run_stages(self) -> None:
+        variants = self._variants()
+        self.began_s = self.watch.elapsed_s
+        self._race()
+        if not by_label(self.known, BEST):
+            return
+        found = {OPTIMIZED: self._optimized(), RECOVERED: self._recovered()}
+        finalists = choose_finalists(
+            self.known, found, left_s=self.watch.left_s, n_models=1 + len(variants)
+        )
         if not finalists:
             self.notes.append("The budget ended before the best were measured once more.")
-        if self.interrupted or not finalists:
-            return self._advice(known, race)
-        final, models, measured = self._final(finalists)
-        last = judge(
-            measured,
-            models,
-            self._carried(finalists, models),
-            stage="final",
-            max_drop=self.settings.max_drop,
-        )
-        if not by_label(last, BEST):
-            return self._advice(known, race)
-        again = {c.row.label for c in last}
-        earlier = [
-            replace(c, why=f"{c.why} in the race, not measured again")
-            if c.judgement == ALIKE
-            else c
-            for c in known
-            if c.row.label not in again
-        ]
-        executor = self._executor(by_label(last, BEST)[0])
-        return self._advice([*last, *earlier], final, executor)
+        elif self._final(finalists, variants):
+            self.executor = self._fastest_executor(by_label(self.known, BEST)[0])
 
     # -- stages -------------------------------------------------------------------------------
 
-    def _make_variants(self) -> None:
+    def _variants(self) -> dict[str, BoundModel]:
         """Quantise the model, where there are examples to calibrate with."""
-        if not isinstance(self.settings.data, Dataset):
-            return
-        self.progress.begin("quantise")
+        if not isinstance(self.data, Dataset):
+            return {}
+        self.search.begin("quantise")
         try:
-            examples = calibration_inputs(self.bound.prepared, self.settings.data.calibration)
+            examples = calibration_inputs(self.bound.prepared, self.data.calibration)
             arrays = [array for example in examples for array in example]
-            asked = self.bound.prepared.fingerprint, digest_of(arrays)
-            kept = kept_path(self.store, "int8", ".xml", *asked)
-            if kept is None or not kept.is_file():
+            kept = self._kept("int8", ".xml", self.bound.prepared.fingerprint, digest_of(arrays))
+            if kept is not None and kept.is_file():
+                made = prepare(kept)
+            else:
                 made = prepare(quantize(self.bound.prepared, examples, progress=False))
                 made = made if kept is None else keep_model(made, kept, self.notes)
-            else:
-                made = prepare(kept)
-            self.variants[_INT8] = BoundModel(made, self.bound.core)
         except HeteroLabError as error:
             self.notes.append(f"There is no int8 variant: {error}")
+            return {}
+        return {_INT8: BoundModel(made, self.bound.core)}
 
-    def _race(self) -> Sweep:
+    def _race(self) -> None:
         """Measure all candidates roughly; the reference whatever the budget."""
-        self.progress.begin("race")
-        placements = list(self.candidates.placements.values())
-        share_s = self._until_s(_RACE if len(self.settings.devices) > 1 else _RACE_ALONE)
+        self.search.begin("race")
         made = self._measure(
-            by_name(self.bound), placements, "race", share_s, precision=_RACE_PRECISION, apart=True
+            list(self.placements.values()),
+            "race",
+            self._until_s(_RACE if len(self.devices) > 1 else _RACE_ALONE),
+            RunOptions(precision=_RACE_PRECISION, apart=True),
+            least=1,
         )
-        if self.interrupted or any(row.profile is not None for row in made.rows):
-            return made
         failed = [row for row in made.rows if row.detail and not row.was_left_out]
         if len(failed) == len(made.rows):
             raise MeasurementError(f"No candidate runs. {failed[0].label}: {failed[0].detail}")
-        self.notes += [row.detail for row in made.rows if row.detail][:1]
-        first = self._measure(by_name(self.bound), placements[:1], "", None, turns=_LEAST_TURNS)
-        return replace(first, rows=(*first.rows, *made.rows[1:]))
+        self._judge(made, dict.fromkeys(self.placements, self.bound), self.placements, "race")
 
-    def _search(self) -> Placement | None:
+    def _optimized(self) -> Placement | None:
         """Search for a placement over several devices, or take what an earlier call found."""
-        if len(self.settings.devices) < 2:
+        if len(self.devices) < 2:
             return None
-        asked = searched_for(self.bound, self.settings)
-        kept = kept_path(self.store, "optimized", ".json", *asked)
+        kept = self._kept("optimized", ".json", *self._asked)
         if kept is not None and kept.is_file():
             affinity = Affinity.from_json(kept)
             placement = Placement(affinity, OPTIMIZED, self._free_properties(affinity))
-            limit = self.settings.memory_limit
-            if not over_limit(self.bound.graph, placement, self.settings.devices, limit):
+            if not over_limit(self.bound.graph, placement, self.devices, self.memory_limit):
                 return placement
         budget_s = self._until_s(_SEARCH)
-        least_s = max(_SEARCH_LEAST_S, _SEARCH_COMPILES * self.compile_s)
-        if budget_s is not None and budget_s < least_s:
+        least_s = max(_SEARCH_LEAST_S, _SEARCH_COMPILES * max(compile_times(self.known).values()))
+        if budget_s < least_s:
             self.notes.append(
                 "The budget was too short to search for a better placement: that takes "
                 f"{least_s / (_SEARCH - _RACE):.0f} s or more."
             )
             return None
-        self.progress.begin("search")
-        costs = self.settings.costs
-        kept_costs = kept_path(self.store, "costs", ".json", *asked)
+        kept_costs = self._kept("costs", ".json", *self._asked)
+        costs = self.costs
         if costs is None and kept_costs is not None and kept_costs.is_file():
             costs = CostModel.from_json(kept_costs)
         try:
-            found = optimize_bound(
-                self.bound,
-                self.settings.devices,
-                self.settings.properties if costs is None else costs.device_properties,
-                self._conditions(),
-                Stopwatch.start(budget_s),
-                objective=self.settings.objective,
-                memory_limit=self.settings.memory_limit,
-                costs=costs,
-            )
-        except KeyboardInterrupt:
-            self.interrupted = True
-            learnt = what_was_set_aside()
-            if kept_costs is not None and isinstance(learnt, CostModel):
-                learnt.to_json(kept_costs)  # the same call goes on from them
-            return None
+            with _keeping_costs(kept_costs):
+                found = optimize_bound(
+                    self.search.within(budget_s),
+                    self.devices,
+                    self.properties if costs is None else costs.device_properties,
+                    objective=self.objective,
+                    memory_limit=self.memory_limit,
+                    costs=costs,
+                )
         except HeteroLabError as error:
             self.notes.append(f"No placement was searched for: {error}")
             return None
         self.optimized = found
-        self.interrupted |= found.interrupted
-        if kept is not None and kept_costs is not None:
+        if kept_costs is not None:
             found.costs.to_json(kept_costs)
-            if not found.interrupted:
-                found.affinity.to_json(kept)
+        if found.interrupted:
+            raise KeyboardInterrupt
+        if kept is not None:
+            found.affinity.to_json(kept)
         return found.placement if found.improved else None
 
-    def _recover(self, known: Sequence[Judged]) -> Placement | None:
+    def _recovered(self) -> Placement | None:
         """Mix two devices where the faster one loses accuracy that the other one keeps."""
-        settings = self.settings
-        data, examples = labelled_data(settings.data, settings.examples), settings.examples
-        if len(settings.devices) < 2 or self.interrupted or data is None or examples is None:
+        data, examples = self.data, self.examples
+        if not isinstance(data, Dataset) or examples is None or examples.correct is None:
+            return None  # without labels
+        if len(self.devices) < 2:
             return None
-        measured = sorted((c for c in known if c.row.latency), key=lambda c: _level(c.row))
-        if measured and is_exact(measured[0].row):
-            return None
+        data = replace(data, metric=Metric(examples.metric, examples.correct))
+        measured = sorted((c for c in self.known if c.row.latency), key=lambda c: _level(c.row))
+        agreement = measured[0].row.profile.agreement if measured[0].row.profile else ()
+        if agreement and all(a.verdict == "equal" for a in agreement):
+            return None  # the outputs of the fastest are those in f32
         budget_s = self._until_s(_RECOVER)
-        if budget_s is not None and budget_s < _RECOVER_LEAST_S:
+        if budget_s < _RECOVER_LEAST_S:
             self.notes.append(
                 "The budget was too short to recover accuracy that the fastest candidate may "
                 f"lose: that takes {_RECOVER_LEAST_S / (_RECOVER - _SEARCH):.0f} s or more."
             )
             return None
-        self.progress.begin("accuracy")
-        watch = Stopwatch.start(budget_s)
-        n = _MOST_LOOKED_AT
-        if budget_s is not None and measured:
-            n = min(n, int(_LOOK * budget_s * 1e6 / sum(_level(c.row) for c in measured)))
-        lost = LostAccuracy(
-            self.bound, data, examples, settings.max_drop, settings.properties, settings.isolate
-        )
+        self.search.begin("accuracy")
+        search = self.search.within(budget_s)
+        each_us = sum(_level(c.row) for c in measured)
+        n = int(min(_MOST_LOOKED_AT, max(1.0, _LOOK * budget_s * 1e6 / each_us)))
+        looked_at = examples._replace(examples=data.calibration[:n])
         try:
-            pair = lost.fast_and_accurate([c.placement for c in measured], n)
-            return None if pair is None else self._mixed(lost, *pair, watch)
-        except KeyboardInterrupt:
-            self.interrupted = True
+            exact = Reference(self.bound)
+            pair = fast_and_accurate(
+                [c.placement for c in measured],
+                lambda p: evaluated(p, looked_at, exact).paired.drop <= self.max_drop,
+            )
+            return pair and self._mixed(*pair, data, search.within(max(1.0, search.watch.left_s)))
         except HeteroLabError as error:
             self.notes.append(f"No accuracy was recovered: {error}")
-        return None
+            return None
 
-    def _mixed(
-        self, lost: LostAccuracy, fast: str, accurate: str, watch: Stopwatch
-    ) -> Placement | None:
+    def _mixed(self, fast: str, accurate: str, data: Dataset, search: Search) -> Placement | None:
         """Recover the accuracy of a device, or take what an earlier call found."""
-        asked = (fast, accurate, lost.data.name, len(lost.data.calibration), lost.examples.metric)
-        depends_on = [*searched_for(self.bound, self.settings), repr((*asked, lost.max_drop))]
-        kept = kept_path(self.store, RECOVERED, ".json", *depends_on)
+        own = {device: dict(self.properties.get(device, {})) for device in (fast, accurate)}
+        own[accurate].setdefault("INFERENCE_PRECISION_HINT", "f32")
+        asked = (fast, accurate, data.name, len(data.calibration), data.metric.name, self.max_drop)
+        kept = self._kept(RECOVERED, ".json", *self._asked, repr(asked))
         if kept is not None and kept.is_file():
             affinity = Affinity.from_json(kept)
         else:
-            kept_costs = kept_path(self.store, f"{RECOVERED}_costs", ".json", *depends_on)
-            affinity, verdict = lost.mix(fast, accurate, watch, kept_costs)
-            self.notes.append(f"Accuracy recovered from {fast} with {accurate}: {verdict}")
+            kept_costs = self._kept(f"{RECOVERED}_costs", ".json", *self._asked, repr(asked))
+            costs = None
+            if kept_costs is not None and kept_costs.is_file():
+                costs = CostModel.from_json(kept_costs)
+            check_recovery(fast, accurate, data, self.max_drop, self.bound.core)
+            with _keeping_costs(kept_costs, whole=True):
+                found = recover_bound(
+                    search, fast, accurate, data, own, max_drop=self.max_drop, costs=costs
+                )
+            affinity = found.affinity
+            self.notes.append(f"Accuracy recovered from {fast} with {accurate}: {found.verdict}")
             if kept is not None:
                 affinity.to_json(kept)
         if len(affinity.devices) < 2:  # a device alone is a candidate already
             return None
-        free, own = self._free_properties(affinity), lost.properties_of(fast, accurate)
+        free = self._free_properties(affinity)
         placement = Placement(affinity, RECOVERED, {d: {**free[d], **own[d]} for d in own})
-        limit = self.settings.memory_limit
-        excess = over_limit(self.bound.graph, placement, self.settings.devices, limit)
+        excess = over_limit(self.bound.graph, placement, self.devices, self.memory_limit)
         if excess:
             self.notes.append(f"{RECOVERED.capitalize()} is no candidate: {excess}")
         return None if excess else placement
 
     def _final(
-        self, finalists: Mapping[str, Placement]
-    ) -> tuple[Sweep, dict[str, BoundModel], dict[str, Row]]:
-        """Measure the best few, and their int8 variants; return sweep, models and rows by label."""
-        self.progress.begin("final")
-        variants = {"": self.bound, **self.variants}
+        self, finalists: Mapping[str, Placement], variants: Mapping[str, BoundModel]
+    ) -> bool:
+        """Measure the best few and their int8 variants; return whether any of them is usable."""
+        self.search.begin("final")
+        models = {"": self.bound, **variants}
         try:
-            self._carried(
-                finalists,
-                {f"{name} · {v}": m for v, m in self.variants.items() for name in finalists},
-            )
+            carried = self._carried(finalists, models)
         except HeteroLabError as error:
             self.notes.append(f"int8 was left out: {error}")
-            variants = {"": self.bound}
+            models = {"": self.bound}
+            carried = self._carried(finalists, models)
         made = self._measure(
-            variants if len(variants) > 1 else by_name(self.bound),
             list(finalists.values()),
-            f"final-{digest([*finalists, *variants])}",
-            self._left_s,
-            precision=_FINAL_PRECISION,
-            data=self.settings.examples,
+            f"final-{digest([*finalists, *models])}",
+            self.watch.left_s,
+            RunOptions(precision=_FINAL_PRECISION),
+            models=models if len(models) > 1 else None,
+            data=self.examples,
         )
-        labels = [
-            (f"{name} · {variant}" if variant else name, model)
-            for variant, model in variants.items()
-            for name in finalists
-        ]
+        bounds = [model for model in models.values() for _ in finalists]
+        return self._judge(made, dict(zip(carried, bounds, strict=True)), carried, "final")
+
+    def _judge(
+        self,
+        made: Sweep,
+        models: Mapping[str, BoundModel],
+        placements: Mapping[str, Placement],
+        stage: str,
+    ) -> bool:
+        """Judge the rows of a stage, by label; keep the result if any of them is usable.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            After Ctrl-C in the stage.
+        """
         rows = {
             label: replace(row, label=label)
-            for (label, _), row in zip(labels, made.rows, strict=True)
+            for label, row in zip(placements, made.rows, strict=True)
         }
-        shown = replace(made, rows=tuple(rows.values()), reference=next(iter(rows)))
-        return shown, dict(labels), rows
+        last = judge(rows, models, placements, stage=stage, max_drop=self.max_drop)
+        usable = bool(by_label(last, BEST))
+        if usable or not self.known:
+            earlier = [
+                replace(c, why=f"{c.why} in the race, not measured again")
+                if c.judgement == ALIKE
+                else c
+                for c in self.known
+                if c.row.label not in rows
+            ]
+            self.known = [*last, *earlier]
+            self.sweep = replace(made, rows=tuple(rows.values()), reference=next(iter(rows)))
+        if made.interrupted:
+            raise KeyboardInterrupt
+        return usable
 
-    def _executor(self, best: Judged) -> str:
+    def _fastest_executor(self, best: Judged) -> str:
         """Tell whether the parallel executor is faster than HETERO with the best placement."""
-        if best.placement.direct or best.row.profile is None or self.interrupted:
+        profile = best.row.profile
+        is_split = profile is not None and profile.partition.n_subgraphs > 1
+        if best.placement.direct or not is_split or self.watch.is_over:
             return HETERO
-        if best.row.profile.partition.n_subgraphs < 2 or (
-            self._left_s is not None and self._left_s <= 0.0
-        ):
-            return HETERO
-        self.progress.begin("parallel executor")
+        self.search.begin("parallel executor")
         try:
             made = self._measure(
-                by_name(best.bound),
                 [best.placement],
                 "",
-                self._left_s,
-                executor=[HETERO, PARALLEL],
+                self.watch.left_s,
+                RunOptions(),
+                executors=[HETERO, PARALLEL],
+                models=None if best.bound is self.bound else by_name(best.bound),
             )
         except HeteroLabError as error:
             self.notes.append(f"The parallel executor cannot run it: {error}")
             return HETERO
+        if made.interrupted:
+            raise KeyboardInterrupt
         ratio = made.rows[1].series.ratio
         if made.rows[1].profile is None or ratio is None:
             return HETERO
@@ -575,120 +566,147 @@ class _Inquiry:
 
     def _measure(
         self,
-        models: Mapping[str, BoundModel],
         placements: Sequence[Placement],
         name: str,
-        budget_s: float | None,
+        budget_s: float,
+        options: RunOptions,
         *,
-        precision: float = RunOptions.precision,
-        turns: int | None = None,
-        executor: Sequence[str] = (HETERO,),
-        data: ReadData | None = None,
-        apart: bool = False,
+        executors: Sequence[str] = (HETERO,),
+        **given: Any,
     ) -> Sweep:
-        """Measure placements; what is kept under a name is gone on with."""
+        """Measure placements; the same call goes on with what is kept under a name."""
         try:
             reference_device(self.bound)
-            reference = True
+            has_reference = True
         except DeviceError:
-            reference = False
-        grid = {"executor": list(executor), "requests": [self.settings.requests]}
-        with Session(models, self._conditions()) as session:
-            made = session.measure(
-                expand(models, placements, grid, baselines=False),
-                RunOptions(
-                    precision=precision,
-                    turns=turns,
-                    counters=False,
-                    reference=reference,
-                    apart=apart,
-                ),
-                Stopwatch.start(budget_s),
-                store=self.store / name if self.store is not None and name else None,
-                control=self.progress.control(),
-                data=data,
-            )
-        self.interrupted |= made.interrupted
-        return made
-
-    def _conditions(self) -> Conditions:
-        return Conditions(self.settings.inputs, self.settings.seed, isolate=self.settings.isolate)
+            has_reference = False
+        return self.search.measure(
+            placements,
+            replace(options, counters=False, reference=has_reference),
+            budget_s,
+            grid={"executor": list(executors), "requests": [self.requests]},
+            store=self.store / name if self.store is not None and name else None,
+            **given,
+        )
 
     def _carried(
         self, finalists: Mapping[str, Placement], models: Mapping[str, BoundModel]
     ) -> dict[str, Placement]:
-        """Return what each row of the final is compiled from."""
+        """Return the placement that each row of the final is compiled from, by label."""
         found = {}
-        for label, model in models.items():
-            name = label.removesuffix(f" · {_INT8}")
-            carried = carried_over(model.graph, finalists[name])
-            found[label] = replace(resolve(model, carried).placement, label=label)
+        for variant, model in models.items():
+            for name, placement in finalists.items():
+                label = f"{name} · {variant}" if variant else name
+                carried = resolve(model, carried_over(model.graph, placement)).placement
+                found[label] = replace(carried, label=label)
         return found
 
     # -- the answer ---------------------------------------------------------------------------
 
-    def _advice(self, known: Sequence[Judged], made: Sweep, executor: str = HETERO) -> Advice:
-        best = next(iter(by_label(known, BEST)), None)
-        if best is None and self.interrupted:
-            raise KeyboardInterrupt
-        fallback = next(iter(self.candidates.placements.values()))
+    def _advice(self, interrupted: bool) -> Advice:
+        best = next(iter(by_label(self.known, BEST)), None)
+        fallback = next(iter(self.placements.values()))
+        sentences = verdict_sentences(
+            self.known,
+            self.sweep,
+            best,
+            fallback,
+            left_out=self.left_out,
+            notes=self.notes,
+            n_requests=self.requests,
+            interrupted=interrupted,
+            would_change=self._would_change(),
+        )
         return Advice(
             best=fallback if best is None else best.placement,
-            verdict="\n".join(
-                verdict_sentences(
-                    known,
-                    made,
-                    best,
-                    fallback,
-                    left_out=self.candidates.left_out,
-                    notes=self.notes,
-                    n_requests=self.settings.requests,
-                    interrupted=self.interrupted,
-                    would_change=self._would_change(),
-                )
-            ),
-            candidates=tuple(known),
-            left_out=tuple(self.candidates.left_out.items()),
-            executor=executor,
-            sweep=made,
+            verdict="\n".join(sentences),
+            candidates=tuple(self.known),
+            left_out=tuple(self.left_out.items()),
+            executor=self.executor,
+            sweep=self.sweep,
             examples=tuple(self._examples()),
             optimized=self.optimized,
-            interrupted=self.interrupted,
+            interrupted=interrupted,
         )
 
     def _would_change(self) -> Iterator[str]:
         """Say which other arguments could lead to another answer."""
-        if self.settings.data is None:
+        if self.data is None:
             yield "data=, with which int8 and lower precisions are judged by accuracy"
-        if self.settings.objective == LATENCY:
+        if self.objective == LATENCY:
             yield "objective='throughput', if several requests are in flight"
-        if len(self.settings.devices) == 1:
+        if len(self.devices) == 1:
             yield "a second device"
 
     def _examples(self) -> list[Any]:
-        if isinstance(self.settings.data, Dataset):
-            first = range(min(_EXAMPLES, len(self.settings.data.evaluation)))
-            return [self.settings.data.evaluation[index][0] for index in first]
-        return [] if self.settings.inputs is None else [self.settings.inputs]
+        if isinstance(self.data, Dataset):
+            first = range(min(_EXAMPLES, len(self.data.evaluation)))
+            return [self.data.evaluation[index][0] for index in first]
+        return [] if self.conditions.inputs is None else [self.conditions.inputs]
 
     def _free_properties(self, affinity: Affinity) -> dict[str, dict[str, Any]]:
-        settings = self.settings
-        free = {} if settings.objective == LATENCY else {"EXCLUSIVE_ASYNC_REQUESTS": False}
-        given = settings.properties if settings.costs is None else settings.costs.device_properties
+        free = {} if self.objective == LATENCY else {"EXCLUSIVE_ASYNC_REQUESTS": False}
+        given = self.properties if self.costs is None else self.costs.device_properties
         return {d: {**free, **given.get(d, {})} for d in affinity.devices}
 
-    @property
-    def _left_s(self) -> float | None:
-        if self.watch.budget_s is None:
-            return None
-        return max(0.0, self.watch.budget_s - self.watch.elapsed_s)
+    # -- the store and the budget -------------------------------------------------------------
 
-    def _until_s(self, share: float) -> float | None:
-        """Return the time from now to a share of what there was when measuring began."""
-        if self.watch.budget_s is None:
-            return None
-        end_s = self.began_s + share * (self.watch.budget_s - self.began_s)
+    def _kept(self, name: str, suffix: str, *depends_on: str) -> Path | None:
+        """Return where a file is kept; another call may ask for something else."""
+        return self.store and self.store / f"{name}-{digest(depends_on)}{suffix}"
+
+    @cached_property
+    def _asked(self) -> tuple[str, str, str]:
+        """All that the result of a search depends on; files are named by it, so it stays as is."""
+        of_costs = ""
+        if self.costs is not None:
+            with scratch_directory() as scratch:
+                self.costs.to_json(scratch / "costs.json")
+                of_costs = file_digest(scratch / "costs.json")
+        properties = [(d, sorted(p.items())) for d, p in sorted(self.properties.items())]
+        limits = sorted(memory_pools(self.devices, self.memory_limit).items())
+        asked = repr((self.devices, self.objective, properties, limits))
+        return self.bound.fingerprint, asked, of_costs
+
+    def _until_s(self, share: float) -> float:
+        """Return the time from now to a share of the budget left when measuring began."""
+        end_s = self.began_s + share * (self.search.budget_s - self.began_s)
         return max(0.1, end_s - self.watch.elapsed_s)
+
+
+def digest(parts: Sequence[str]) -> str:
+    """Return a short name for texts such as the labels of finalists."""
+    return hashlib.blake2b("\n".join(parts).encode(), digest_size=4).hexdigest()
+
+
+def keep_model(made: PreparedModel, kept: Path, notes: list[str]) -> PreparedModel:
+    """Write a variant of a model, whole or not at all, and return it as it is read again.
+
+    If it cannot be written, ``notes`` says so, and the variant is returned as it is.
+    """
+    try:
+        with scratch_directory(kept.parent, ".hetero_lab-") as draft:
+            save(made.model, draft / kept.name)
+            for suffix in (".bin", ".xml"):  # the weights first: a structure implies its weights
+                os.replace((draft / kept.name).with_suffix(suffix), kept.with_suffix(suffix))
+    except (OSError, RuntimeError, OutputPathError) as error:
+        notes.append(f"The int8 variant could not be kept in store=: {error}")
+        return made
+    return prepare(kept)
+
+
+@contextlib.contextmanager
+def _keeping_costs(path: Path | None, *, whole: bool = False) -> Iterator[None]:
+    """Write the costs that a block sets aside, so that the same call goes on from them.
+
+    ``whole`` leaves out those of a calibration that Ctrl-C ended.
+    """
+    try:
+        yield
+    finally:
+        learnt = what_was_set_aside()
+        if path and isinstance(learnt, CostModel) and not (whole and learnt.interrupted):
+            learnt.to_json(path)
 
 
 def _level(row: Row) -> float:

@@ -1,10 +1,10 @@
-"""What could be deployed: the ways to run a model on the devices here, the simplest first."""
+"""The ways to run a model on the devices here, the simplest first, and which are measured again."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +14,9 @@ from hetero_lab.backend.devices import device_names, precisions, supported_ops
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.backend.properties import merged_properties
 from hetero_lab.errors import DeviceError, HeteroLabError, names_at_hand
+from hetero_lab.experiments.advise.advice import Judged, by_label
+from hetero_lab.experiments.results.evidence import ALIKE, BEST
+from hetero_lab.experiments.results.sweep.row import BUDGET_ENDED
 from hetero_lab.lint.lint import able_ops
 from hetero_lab.lint.remedies import follow_remedies
 from hetero_lab.model.opgraph import OpGraph
@@ -35,26 +38,13 @@ if TYPE_CHECKING:
 
 _MOST_ORDERS = 6
 _PRECISION = "INFERENCE_PRECISION_HINT"
+_MOST = 4  # finalists beside the reference and what was searched for
+_OF_THE_REST = 0.25  # the share of the time that is left that a further compile may take
 
 
 def remedied_label(label: str) -> str:
     """Return the label of a placement after the remedies that lint advises."""
     return f"{label} remedied"
-
-
-@dataclass
-class Candidates:
-    """Placements by label, the reference first, and why others are not among them."""
-
-    placements: dict[str, Placement] = field(default_factory=dict)
-    left_out: dict[str, str] = field(default_factory=dict)
-
-    def add(self, placement: Placement) -> None:
-        """Add a placement unless the same is there."""
-        same = (placement.affinity, placement.device_properties, placement.direct)
-        known = [(p.affinity, p.device_properties, p.direct) for p in self.placements.values()]
-        if same not in known:
-            self.placements.setdefault(placement.label, placement)
 
 
 def order_of(devices: Sequence[str] | None, core: ov.Core) -> tuple[str, ...]:
@@ -77,8 +67,10 @@ def candidates_for(
     requests: int,
     device_properties: Mapping[str, Mapping[str, Any]],
     memory_limit: MemoryLimit | None,
-) -> Candidates:
-    """Return what can be measured without a search.
+) -> tuple[dict[str, Placement], dict[str, str]]:
+    """Return placements by label, the reference first, and why others are not among them.
+
+    These are the ways to run the model that need no search.
 
     Raises
     ------
@@ -95,7 +87,8 @@ def candidates_for(
             f"The model runs nowhere here: none of {', '.join(devices)} supports "
             f"{names_at_hand(nowhere, 5)}."
         )
-    found = Candidates()
+    placements: dict[str, Placement] = {}
+    left_out: dict[str, str] = {}
 
     def offer(
         what: str | Affinity, label: str, changes: Mapping[str, Mapping[str, Any]]
@@ -108,12 +101,14 @@ def candidates_for(
             placement = replace(placement, label=label, device_properties=own)
             resolve(bound, placement)  # the properties, too
         except HeteroLabError as error:
-            found.left_out[label] = str(error)
+            left_out[label] = str(error)
             return None
         if excess := over_limit(bound.graph, placement, devices, memory_limit):
-            found.left_out[label] = excess
+            left_out[label] = excess
         elif placement.direct or len(placement.affinity.devices) > 1:
-            found.add(placement)
+            same = _what_runs(placement), placement.direct
+            if same not in [(_what_runs(p), p.direct) for p in placements.values()]:
+                placements.setdefault(label, placement)
         return placement
 
     whole = [d for d in devices if all(op.name in able[d] for op in every)]
@@ -126,7 +121,7 @@ def candidates_for(
     for device in devices:
         if device not in whole:
             lacks = [op.name for op in every if op.name not in able[device]]
-            found.left_out[device] = f"it does not support {names_at_hand(lacks)}"
+            left_out[device] = f"it does not support {names_at_hand(lacks)}"
     if len(devices) > 1:
         together = ",".join(devices)
         hint = {"AUTO": {"PERFORMANCE_HINT": "CUMULATIVE_THROUGHPUT"}} if many else {}
@@ -150,7 +145,7 @@ def candidates_for(
             offer(remedied, remedied_label(first.label), free)
             if many:  # as HETERO does by itself
                 offer(first.label, f"{first.label} · exclusive requests", {})
-    return found
+    return placements, left_out
 
 
 def over_all(
@@ -212,3 +207,92 @@ def over_limit(
     """Say which of ``devices`` would hold more than they may; empty if none would."""
     pools = memory_pools(devices, memory_limit)
     return excess_text(devices, held_bytes(graph, placement, devices), pools) if pools else ""
+
+
+def compile_times(known: Sequence[Judged]) -> dict[str, float]:
+    """Return how long devices take to compile the model and infer once, in seconds.
+
+    Of several candidates on a device alone the longest counts; ``""`` is any other device, which
+    counts as the slowest one.
+    """
+    found = {"": 0.0}
+    for candidate in known:
+        profile, devices = candidate.row.profile, candidate.placement.devices
+        if profile is not None and len(devices) == 1:
+            took_s = (profile.compile_ms + profile.first_inference_ms) / 1e3
+            found[devices[0]] = max(took_s, found.get(devices[0], 0.0))
+            found[""] = max(took_s, found[""])
+    return found
+
+
+def choose_finalists(
+    known: Sequence[Judged],
+    found: Mapping[str, Placement | None],
+    *,
+    left_s: float,
+    n_models: int = 1,
+) -> dict[str, Placement]:
+    """Return placements to measure again by label, the reference first; empty without time for it.
+
+    Parameters
+    ----------
+    known
+        The raced candidates, the reference first; one is the best of them. A candidate that the
+        race did not get to may be the best as well: it comes last.
+    found
+        The placements that were searched for, which were measured to be faster than the
+        candidates of their kind.
+    left_s
+        The time for compiles and turns. The reference, the best and ``found`` have to fit; any
+        other one is taken unless its compile would need too much of the time that is left then.
+    n_models
+        Variants of the model that each is measured with.
+    """
+    compile_s = compile_times(known)
+
+    def expected_s(placement: Placement) -> float:
+        return n_models * sum(compile_s.get(d, compile_s[""]) for d in placement.devices)
+
+    placements = {c.row.label: c.placement for c in known}
+    best = by_label(known, BEST)[0].row.label
+    chosen = {label: placements[label] for label in (known[0].row.label, best)}
+    taken = [_what_runs(placement) for placement in chosen.values()]
+    extra = {
+        label: replace(p, label=label)
+        for label, p in found.items()
+        if p is not None and _what_runs(p) not in taken
+    }
+    needed_s = sum(expected_s(p) for p in [*chosen.values(), *extra.values()])
+    if needed_s >= left_s:
+        return {}
+    others = [c for c in known if c.judgement == ALIKE or c.row.status == BUDGET_ENDED]
+    others.sort(key=lambda c: c.row.latency.us if c.row.latency else float("inf"))
+    for candidate in others[: _MOST + 1 - len(chosen)]:
+        own_s = expected_s(candidate.placement)
+        if own_s <= _OF_THE_REST * (left_s - needed_s):
+            chosen[candidate.row.label] = candidate.placement
+            needed_s += own_s
+    return {label: p for label, p in placements.items() if label in chosen} | extra
+
+
+def fast_and_accurate(
+    fastest_first: Iterable[Placement], keeps_accuracy: Callable[[Placement], bool]
+) -> tuple[str, str] | None:
+    """Return the device that loses accuracy and the fastest one that keeps it.
+
+    ``None`` where there is nothing to recover: the fastest placement keeps it, or only the same
+    device with other properties does. The choices of AUTO and MULTI cannot be mixed.
+    """
+    lossy: Placement | None = None
+    for placement in fastest_first:
+        if placement.virtual or (lossy is not None and not placement.direct):
+            continue
+        if keeps_accuracy(placement):
+            others = [d for d in (lossy.devices if lossy else ()) if d not in placement.devices]
+            return (others[0], placement.devices[0]) if others else None
+        lossy = lossy or placement
+    return None
+
+
+def _what_runs(placement: Placement) -> tuple[Affinity, dict[str, Any]]:
+    return placement.affinity, {d: p for d, p in placement.device_properties.items() if p}

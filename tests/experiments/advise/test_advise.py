@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from counting_core import core_with_acc
 from planning.test_difference import chain_costs
 from small_models import two_parts
 from widgets.hand_sweeps import measured_row, small_sweep
@@ -21,12 +21,16 @@ from hetero_lab.cli.main import main
 from hetero_lab.errors import ArgumentError, DeviceError, MeasurementError
 from hetero_lab.experiments import calibrate, optimize as optimizing, recover
 from hetero_lab.experiments.accuracy.evaluate import read_data
-from hetero_lab.experiments.advise import advise as advising, kept as keeping
+from hetero_lab.experiments.advise import advise as advising
 from hetero_lab.experiments.advise.advice import Judged, judge
-from hetero_lab.experiments.advise.candidates import candidates_for, order_of
-from hetero_lab.experiments.advise.lost_accuracy import fast_and_accurate
+from hetero_lab.experiments.advise.candidates import (
+    candidates_for,
+    fast_and_accurate,
+    order_of,
+)
+from hetero_lab.experiments.observer import searching
 from hetero_lab.experiments.optimize import Optimized
-from hetero_lab.experiments.progress import SearchProgress
+from hetero_lab.experiments.session import Conditions
 from hetero_lab.model.read import save
 from hetero_lab.planning.planner import plan_graph
 from hetero_lab.runtime.reference import Agreement
@@ -36,11 +40,21 @@ from hetero_lab.samples.datasets import Examples, Metric
 JUDGEMENTS = {"best", "as fast", "slower", "wrong outputs", "less accurate", "not measured"}
 
 
-def candidates(model, devices, core, **changes):
+def candidates(devices, **changes) -> dict[str, hl.Placement]:
+    """Return the placements that are raced for the digits, by label."""
+    return raced(devices, **changes)[0]
+
+
+def raced(devices, **changes):
     options = {
         "objective": "latency", "requests": 1, "device_properties": {}, "memory_limit": {},
     }  # fmt: skip
-    return candidates_for(bind(model, core), devices, **{**options, **changes})
+    bound = bind("digits_inception", shared_core())
+    return candidates_for(bound, devices, **{**options, **changes})
+
+
+def interrupt(*_args, **_options):
+    raise KeyboardInterrupt
 
 
 QUICK: dict[str, Any] = {"isolate": False, "progress": False}
@@ -50,7 +64,7 @@ QUICK: dict[str, Any] = {"isolate": False, "progress": False}
 def advice(tmp_path_factory):
     hl.emulate("ADVACC", unsupported={"Softmax"})
     store = tmp_path_factory.mktemp("store")
-    options: dict[str, Any] = {"budget_s": 6, "store": store, **QUICK}
+    options: dict[str, Any] = {"budget_s": 3, "store": store, **QUICK}
     made = hl.advise("digits_inception", ["ADVACC", "CPU"], **options)
     return made, store, options
 
@@ -74,18 +88,6 @@ def test_the_advice_is_the_simplest_of_the_fastest(advice):
     final = [c for c in usable if c.stage == "final"]
     least = min(c.row.latency.us for c in final)
     assert made.chosen == next(c for c in final if c.row.latency.us <= 1.01 * least)
-
-
-def test_a_split_is_tried_with_exclusive_requests_too_where_many_are_in_flight():
-    core = core_with_acc(unsupported={"Softmax"})
-    model = hl.load("digits_inception")
-    devices = ["ACC", "CPU"]
-    many = candidates(model, devices, core, objective="throughput", requests=4).placements
-    free, exclusive = (many[f"HETERO:ACC,CPU{end}"] for end in ("", " · exclusive requests"))
-    assert free.affinity == exclusive.affinity
-    assert free.device_properties["ACC"] == {"EXCLUSIVE_ASYNC_REQUESTS": False}
-    assert not exclusive.device_properties
-    assert not any("exclusive" in label for label in candidates(model, devices, core).placements)
 
 
 @pytest.mark.slow
@@ -146,16 +148,18 @@ def test_too_small_a_budget_says_what_it_needs_and_answers():
     assert made.chosen.row.profile is not None
 
 
-def test_interrupted_it_says_what_it_knows(monkeypatch, tmp_path):
-    def stop(*_args, **_options):
-        raise KeyboardInterrupt
-
-    hl.emulate("ADVDSP")
-    monkeypatch.setattr(advising, "optimize_bound", stop)
+@pytest.fixture
+def always_searching(monkeypatch):
     monkeypatch.setattr(advising, "_SEARCH_LEAST_S", 0.0)
     monkeypatch.setattr(advising, "_SEARCH_COMPILES", 0)
+
+
+@pytest.mark.usefixtures("always_searching")
+def test_interrupted_it_says_what_it_knows(monkeypatch, tmp_path):
+    hl.emulate("ADVDSP")
+    monkeypatch.setattr(advising, "optimize_bound", interrupt)
     made = advising.advise(
-        "digits_inception", ["ADVDSP", "CPU"], budget_s=4, store=tmp_path, **QUICK
+        "digits_inception", ["ADVDSP", "CPU"], budget_s=2, store=tmp_path, **QUICK
     )
     assert made.interrupted
     assert "Ctrl-C ended it" in made.verdict
@@ -164,16 +168,12 @@ def test_interrupted_it_says_what_it_knows(monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("always_searching")
 def test_costs_of_an_interrupted_search_are_kept_and_gone_on_with(monkeypatch, tmp_path):
-    def stop(*_args):
-        raise KeyboardInterrupt
-
     hl.emulate("ADVACC", unsupported={"Softmax"})
-    monkeypatch.setattr(advising, "_SEARCH_LEAST_S", 0.0)
-    monkeypatch.setattr(advising, "_SEARCH_COMPILES", 0)
     options: dict[str, Any] = {"budget_s": 20, "store": tmp_path, **QUICK}
     with monkeypatch.context() as at_the_end_of_the_search:
-        at_the_end_of_the_search.setattr(optimizing, "_prove", stop)
+        at_the_end_of_the_search.setattr(optimizing._Optimization, "prove", interrupt)
         made = advising.advise("digits_inception", ["ADVACC", "CPU"], **options)
     assert made.interrupted
     (costs,) = tmp_path.glob("costs-*.json")
@@ -193,43 +193,49 @@ def test_costs_of_an_interrupted_search_are_kept_and_gone_on_with(monkeypatch, t
     assert len(list(tmp_path.glob("optimized-*.json"))) == 1
 
 
-def inquiry(store, devices=("CPU",), **changes) -> advising._Inquiry:
-    bound = bind("digits_inception", shared_core())
-    watch = Stopwatch.start(None)
-    options: dict[str, Any] = {
-        "data": None, "examples": None, "max_drop": 0.01, "objective": "latency", "requests": 1,
-        "properties": {}, "memory_limit": {}, "costs": None, "inputs": None, "seed": 0,
-        "isolate": False, "progress": False,
-    }  # fmt: skip
-    return advising._Inquiry(
-        bound=bound,
-        settings=keeping.AdviseSettings(devices=devices, **{**options, **changes}),
-        candidates=candidates("digits_inception", devices, shared_core()),
-        store=store,
-        watch=watch,
-        progress=SearchProgress(watch, show=False),
-    )
+@pytest.fixture
+def inquiry(tmp_path):
+    """Return a function that makes an inquiry, as it is before its search."""
+    with contextlib.ExitStack() as stack:
+
+        def made(devices=("CPU",), *, budget_s=None, **changes) -> advising._Inquiry:
+            options: dict[str, Any] = {
+                "data": None, "examples": None, "max_drop": 0.01, "objective": "latency",
+                "requests": 1, "properties": {}, "memory_limit": {}, "costs": None,
+                "conditions": Conditions(isolate=False), "show": False,
+            }  # fmt: skip
+            bound, watch = bind("digits_inception", shared_core()), Stopwatch.start(budget_s)
+            asked = advising._Inquiry(
+                bound, watch, tmp_path, devices=devices, **{**options, **changes}
+            )
+            asked.search = stack.enter_context(
+                searching(bound, asked.conditions, watch, show=False)
+            )
+            asked.placements, asked.began_s = candidates(devices), 0.0
+            return asked
+
+        yield made
 
 
 def test_what_was_searched_with_given_costs_has_their_properties_when_it_is_taken_up_again(
-    tmp_path,
+    inquiry,
 ):
     hint = {"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
     affinity = hl.Affinity.uniform("digits_inception", "CPU")
     costs = replace(chain_costs(), device_properties=hint)
-    assert inquiry(tmp_path, costs=costs)._free_properties(affinity) == hint
+    assert inquiry(costs=costs)._free_properties(affinity) == hint
     both = {"CPU": {"EXCLUSIVE_ASYNC_REQUESTS": False, **hint["CPU"]}}
-    asked = inquiry(tmp_path, costs=costs, objective="throughput")
-    assert asked._free_properties(affinity) == both
+    assert inquiry(costs=costs, objective="throughput")._free_properties(affinity) == both
 
 
-def test_what_was_searched_for_something_else_is_not_taken_from_the_store(monkeypatch, tmp_path):
+def test_what_was_searched_for_something_else_is_not_taken_from_the_store(
+    monkeypatch, inquiry, tmp_path
+):
     hl.emulate("ADVKEPT")
     found = hl.Affinity.uniform("digits_inception", "ADVKEPT")
-    asked = inquiry(tmp_path, ("ADVKEPT", "CPU"))
     interrupted = [True]
 
-    def search(model, *_args, **_options):
+    def search(*_args, **_options):
         costs = chain_costs()
         planned = plan_graph(costs.graph, costs)
         best = hl.Placement(found, "optimized")
@@ -241,12 +247,15 @@ def test_what_was_searched_for_something_else_is_not_taken_from_the_store(monkey
         raise MeasurementError("searched again")
 
     monkeypatch.setattr(advising, "optimize_bound", search)
-    assert asked._search() is not None
+    asked = inquiry(("ADVKEPT", "CPU"))
+    with pytest.raises(KeyboardInterrupt):
+        asked._optimized()
+    assert asked.optimized is not None
     assert not list(tmp_path.glob("optimized*"))
     interrupted[0] = False
-    assert asked._search() is not None
+    assert asked._optimized() is not None
     monkeypatch.setattr(advising, "optimize_bound", never)
-    kept = asked._search()
+    kept = asked._optimized()
     assert kept is not None
     assert kept.affinity == found
     for changes in (
@@ -256,14 +265,14 @@ def test_what_was_searched_for_something_else_is_not_taken_from_the_store(monkey
         {"properties": {"CPU": {"NUM_STREAMS": 2}}},
         {"costs": chain_costs()},
     ):
-        other = replace(asked, notes=[], settings=replace(asked.settings, **changes))
-        assert other._search() is None
+        other = inquiry(**{"devices": ("ADVKEPT", "CPU"), **changes})
+        assert other._optimized() is None
         assert other.notes == ["No placement was searched for: searched again"]
 
 
 @pytest.mark.slow
 def test_int8_is_kept_whole_or_not_at_all_for_the_data_that_it_was_calibrated_with(
-    monkeypatch, tmp_path
+    monkeypatch, inquiry, tmp_path
 ):
     digits = hl.dataset("digits")
     first, second = (
@@ -275,17 +284,14 @@ def test_int8_is_kept_whole_or_not_at_all_for_the_data_that_it_was_calibrated_wi
         path.unlink()
         raise RuntimeError("no xml")
 
-    monkeypatch.setattr(keeping, "save", broken)
-    asked = inquiry(tmp_path, data=first)
-    asked._make_variants()
-    assert set(asked.variants) == {"int8"}
+    with monkeypatch.context() as at_a_full_disk:
+        at_a_full_disk.setattr(advising, "save", broken)
+        asked = inquiry(data=first)
+        assert set(asked._variants()) == {"int8"}
     assert asked.notes == ["The int8 variant could not be kept in store=: no xml"]
     assert not list(tmp_path.iterdir())
-    monkeypatch.setattr(keeping, "save", save)
     for data, n_kept in ((first, 1), (second, 2), (first, 2)):
-        asked = inquiry(tmp_path, data=data)
-        asked._make_variants()
-        assert set(asked.variants) == {"int8"}
+        assert set(inquiry(data=data)._variants()) == {"int8"}
         assert len(list(tmp_path.glob("int8-*.xml"))) == n_kept
         assert len(list(tmp_path.iterdir())) == 2 * n_kept
 
@@ -324,8 +330,8 @@ def test_which_devices_accuracy_is_recovered_from_and_with(keeping, pair, n_look
 
 
 @pytest.fixture
-def recovering(monkeypatch, tmp_path):
-    """Return what is asked and known where bf16 loses all answers that f32 has right."""
+def recovering(monkeypatch, inquiry):
+    """Return a function that makes an inquiry where bf16 loses all answers that f32 has right."""
     hl.emulate("ADVBF16", properties={"INFERENCE_PRECISION_HINT": "bf16"})
     hint = {"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
     digits = hl.dataset("digits")
@@ -350,55 +356,54 @@ def recovering(monkeypatch, tmp_path):
     )
     monkeypatch.setattr(calibrate, "MOST_FITTED", 6)
     monkeypatch.setattr(calibrate, "MOST_VALIDATED", 0)
-    monkeypatch.setattr(recover, "MOST_CHUNKS", 4)
-    asked = inquiry(
-        tmp_path, ("ADVBF16", "CPU"), data=data, examples=read_data(data), properties=hint
-    )
+    monkeypatch.setattr(recover, "MOST_PARTS", 4)
     monkeypatch.setattr(advising, "_RECOVER_LEAST_S", 0.0)
-    asked = replace(asked, watch=Stopwatch.start(12.0))
     row = small_sweep().rows[0]
     assert row.profile is not None
     profile = replace(row.profile, agreement=())
-    placements = candidates(
-        "digits_inception", ("ADVBF16", "CPU"), shared_core(), device_properties=hint
-    ).placements
-    known = [
-        Judged(measured_row(label, profile, factor), placements[label], asked.bound, "race", "")
-        for label, factor in (("CPU", 2.0), ("ADVBF16", 1.0))
-    ]
-    return asked, known
+    placements = candidates(("ADVBF16", "CPU"), device_properties=hint)
+
+    def made(**changes):
+        asked = inquiry(
+            ("ADVBF16", "CPU"), budget_s=12.0, data=data, examples=read_data(data),
+            properties=hint, **changes
+        )  # fmt: skip
+        asked.known = [
+            Judged(measured_row(label, profile, factor), placements[label], asked.bound, "race", "")
+            for label, factor in (("CPU", 2.0), ("ADVBF16", 1.0))
+        ]
+        return asked
+
+    return made
 
 
 @pytest.mark.slow
 @pytest.mark.skipif("bf16" not in precisions("CPU", core=shared_core()), reason="needs bf16")
 def test_recovered_accuracy_is_a_candidate(recovering, tmp_path):
-    asked, known = recovering
-    hint = asked.settings.properties
-    found = asked._recover(known)
+    asked = recovering()
+    found = asked._recovered()
     (note,) = asked.notes
     assert note.startswith("Accuracy recovered from ADVBF16 with CPU: ")
     # Whether a mix is measured to be faster depends on the machine.
     assert (found is None) == ("keep the whole model" in note)
     if found is not None:
         assert set(found.affinity.devices) == {"ADVBF16", "CPU"}
-        assert found.device_properties["CPU"] == hint["CPU"]
+        assert found.device_properties["CPU"] == asked.properties["CPU"]
     (kept,) = tmp_path.glob("recovered-*.json")
-    again = replace(asked, notes=[])
-    assert again._recover(known) == found  # from the store
+    again = recovering()
+    assert again._recovered() == found  # from the store
     assert again.notes == []
     kept.unlink()
-    hopeless = replace(asked, notes=[], settings=replace(asked.settings, max_drop=1.0))
-    assert hopeless._recover(known) is None  # nothing is lost that is not allowed to be
+    hopeless = recovering(max_drop=1.0)
+    assert hopeless._recovered() is None  # nothing is lost that is not allowed to be
     assert hopeless.notes == []
-    fastest = known[1]
-    assert fastest.row.profile is not None
+    fastest = again.known[1]
     equal = replace(
         fastest.row.profile,
         agreement=(Agreement("digit", 0.0, 0.0, 0.0, 1.0, 1.0, "f32", 1e-3, "equal"),),
     )
-    exact_row = measured_row("ADVBF16", equal)
-    exactly = [replace(fastest, row=exact_row)]
-    assert again._recover(exactly) is None  # what is f32 already loses nothing
+    again.known = [replace(fastest, row=measured_row("ADVBF16", equal))]
+    assert again._recovered() is None  # what is f32 already loses nothing
     assert again.notes == []
     assert not list(tmp_path.glob("recovered-*.json"))
 
@@ -408,32 +413,25 @@ def test_recovered_accuracy_is_a_candidate(recovering, tmp_path):
 def test_an_interrupted_recovery_goes_on_from_the_costs_that_it_has_learnt(
     recovering, monkeypatch, tmp_path
 ):
-    asked, known = recovering
-    proven = recover._prove
-
-    def interrupt(*_args, **_options):
-        raise KeyboardInterrupt
-
     def calibrated_again(*_args):
         raise MeasurementError("calibrated again")
 
-    monkeypatch.setattr(recover, "_prove", interrupt)
-    assert asked._recover(known) is None
-    assert asked.interrupted
+    with monkeypatch.context() as before_the_proof:
+        before_the_proof.setattr(recover._Recovery, "prove", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            recovering()._recovered()
     (kept,) = tmp_path.glob("recovered*")
     assert not hl.CostModel.from_json(kept).interrupted
-    monkeypatch.setattr(recover.Calibration, "begin", calibrated_again)
-    monkeypatch.setattr(recover, "_prove", proven)
-    again = replace(asked, interrupted=False, notes=[], watch=Stopwatch.start(12.0))
-    again._recover(known)
+    monkeypatch.setattr(recover, "calibrate_bound", calibrated_again)
+    again = recovering()
+    again._recovered()
     assert again.notes[0].startswith("Accuracy recovered from ADVBF16 with CPU: ")
 
 
 @pytest.mark.parametrize(("factor", "judgement"), [(2.5, "as fast"), (3.5, "slower")])
 def test_a_single_turn_shows_what_is_hopeless(factor, judgement):
     hl.emulate("ADVFAST")
-    asked = inquiry(None, ("ADVFAST", "CPU"))
-    placements = asked.candidates.placements
+    placements = candidates(("ADVFAST", "CPU"))
     profile = small_sweep().rows[0].profile
     assert profile is not None
     profile = replace(profile, agreement=())
@@ -443,25 +441,25 @@ def test_a_single_turn_shows_what_is_hopeless(factor, judgement):
     latency = rows["ADVFAST"].latency
     assert latency is not None
     assert latency.high_us == np.inf
-    known = judge(rows, dict.fromkeys(rows, asked.bound), placements, stage="race", max_drop=0.01)
+    bound = bind("digits_inception", shared_core())
+    known = judge(rows, dict.fromkeys(rows, bound), placements, stage="race", max_drop=0.01)
     assert [c.judgement for c in known] == ["best", judgement]
 
 
-def test_accuracy_is_not_recovered_without_labels_or_in_too_short_a_time():
+def test_accuracy_is_not_recovered_without_labels_or_in_too_short_a_time(inquiry):
     hl.emulate("ADVFAST")
-    asked = inquiry(None, ("ADVFAST", "CPU"))
-    assert asked._recover([]) is None
+    assert inquiry(("ADVFAST", "CPU"))._recovered() is None
     data = hl.dataset("digits")
-    asked = inquiry(None, ("ADVFAST", "CPU"), data=data, examples=read_data(data))
-    short = replace(asked, watch=Stopwatch.start(10.0))
-    assert short._recover([]) is None
+    short = inquiry(("ADVFAST", "CPU"), budget_s=10.0, data=data, examples=read_data(data))
+    row, placement = small_sweep().rows[0], short.placements["CPU"]
+    short.known = [Judged(row, placement, short.bound, "race", "best")]
+    assert short._recovered() is None
     assert short.notes[0].startswith("The budget was too short to recover accuracy")
 
 
 def test_what_is_raced_for_latency_and_for_throughput():
     hl.emulate("ADVDSP")
-    core = shared_core()
-    for_latency = candidates("digits_inception", ("ADVDSP", "CPU"), core).placements
+    for_latency = candidates(("ADVDSP", "CPU"))
     labels = list(for_latency)
     assert labels[0] == "CPU"  # the reference
     # What is compiled soonest is raced first.
@@ -470,9 +468,7 @@ def test_what_is_raced_for_latency_and_for_throughput():
     assert not any("MULTI" in label for label in for_latency)
     # With ADVDSP able to run everything, no order is split.
     assert not any(label.startswith("HETERO") for label in for_latency)
-    many = candidates(
-        "digits_inception", ("ADVDSP", "CPU"), core, objective="throughput", requests=4
-    ).placements
+    many = candidates(("ADVDSP", "CPU"), objective="throughput", requests=4)
     assert {"MULTI:ADVDSP,CPU", "CPU · throughput hint", "CPU · 4 streams"} <= set(many)
     # Without numbers MULTI gives a few requests to the first device only.
     assert many["MULTI:ADVDSP(3),CPU(1)"].device_properties == {
@@ -481,33 +477,35 @@ def test_what_is_raced_for_latency_and_for_throughput():
     assert many["AUTO:ADVDSP,CPU"].device_properties["AUTO"] == {
         "PERFORMANCE_HINT": "CUMULATIVE_THROUGHPUT"
     }
+    hl.emulate("ADVACC", unsupported={"Softmax"})
+    many = candidates(("ADVACC", "CPU"), objective="throughput", requests=4)
+    free, exclusive = (many[f"HETERO:ADVACC,CPU{end}"] for end in ("", " · exclusive requests"))
+    assert free.affinity == exclusive.affinity
+    assert free.device_properties["ADVACC"] == {"EXCLUSIVE_ASYNC_REQUESTS": False}
+    assert not exclusive.device_properties
+    assert not any("exclusive" in label for label in candidates(("ADVACC", "CPU")))
 
 
 def test_lints_remedies_are_a_candidate():
     hl.emulate("ADVACC", unsupported={"Interpolate", "ReduceMean", "Sigmoid", "Softmax"})
-    found = candidates("digits_inception", ("ADVACC", "CPU"), shared_core()).placements
+    found = candidates(("ADVACC", "CPU"))
     split, remedied = found["HETERO:ADVACC,CPU"], found["HETERO:ADVACC,CPU remedied"]
     parts = [hl.partition("digits_inception", p).n_subgraphs for p in (split, remedied)]
     assert parts == [8, 5]
     findings = hl.lint("digits_inception", remedied)
-    assert not [
-        r
-        for r, s in zip(findings["remedy"], findings["severity"], strict=True)
-        if r and s != "info"
-    ]
+    assert not ((findings["remedy"] != "") & (findings["severity"] != "info")).any()
 
 
 def test_a_memory_limit_leaves_devices_out():
     hl.emulate("ADVACC", unsupported={"Softmax"})
-    core = shared_core()
-    found = candidates("digits_inception", ("ADVACC", "CPU"), core, memory_limit={"ADVACC": "1KiB"})
-    assert "ADVACC would hold" in found.left_out["HETERO:ADVACC,CPU"]
-    assert "HETERO:CPU,ADVACC" not in found.placements
+    found, left_out = raced(("ADVACC", "CPU"), memory_limit={"ADVACC": "1KiB"})
+    assert "ADVACC would hold" in left_out["HETERO:ADVACC,CPU"]
+    assert "HETERO:CPU,ADVACC" not in found
     hl.emulate("ADVTWO")
     pool = {("ADVTWO", "CPU"): "200KB"}  # the model is 178 KB
-    found = candidates("digits_inception", ("ADVTWO", "CPU"), core, memory_limit=pool)
-    assert {"CPU", "ADVTWO"} <= set(found.placements)
-    assert "ADVTWO and CPU would hold" in found.left_out["AUTO:ADVTWO,CPU"]
+    found, left_out = raced(("ADVTWO", "CPU"), memory_limit=pool)
+    assert {"CPU", "ADVTWO"} <= set(found)
+    assert "ADVTWO and CPU would hold" in left_out["AUTO:ADVTWO,CPU"]
 
 
 def test_order_of_devices():
@@ -540,7 +538,7 @@ def test_what_cannot_be_asked(changes, says):
 
 
 def test_the_command(tmp_path, capsys):
-    arguments = ["advise", "digits_inception", "-d", "CPU", "-b", "4", "--no-isolate", "-q"]
+    arguments = ["advise", "digits_inception", "-d", "CPU", "-b", "1", "--no-isolate", "-q"]
     arguments += ["--csv", str(tmp_path / "a.csv"), "--deploy", str(tmp_path / "deploy")]
     assert main(arguments) == 0
     assert capsys.readouterr().out == ""
