@@ -167,12 +167,12 @@ def test_interrupted_run_keeps_what_it_has(run, shell, monkeypatch):
     assert "Note: Interrupted after 3 inferences" in err
 
 
-@pytest.mark.parametrize("stage", ["read_counted", "compare_run"])
+@pytest.mark.parametrize("stage", ["counters", "compare"])
 def test_interrupted_after_the_timing_keeps_the_latency(run, shell, monkeypatch, stage):
     def interrupted(*_, **__):
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(bench, stage, interrupted)
+    monkeypatch.setattr(bench.Bench, stage, interrupted)
     result, _, err = run("%hetero_profile model -d CPU -v kept -n 10 -w 0")
     assert isinstance(result.error_in_exec, KeyboardInterrupt)
     assert shell.user_ns["kept"].interrupted
