@@ -1,8 +1,8 @@
 """How long to measure, and what a time budget allows.
 
-The estimate rests on the first compile and the first inference. Every placement gets its least
-turns before any gets more. Where time is too short for that, turns are fewer, then shorter; after
-that, placements are left out.
+The estimate is based on the first compile and the first inference. Every placement gets its
+least turns before any gets more. If the time is too short for that, turns become fewer, then
+shorter; after that, placements are left out.
 """
 
 from __future__ import annotations
@@ -18,23 +18,22 @@ from hetero_lab.experiments.measure.workers.set_up import positive
 from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN
 
 _WARM_UP_INFERENCES = 30  # before two turns in a row can agree
-_ENOUGH = 0.75  # of the placements that a sparser plan covers
-
-
+_ENOUGH = 0.75  # share of the placements covered by the sparsest plan
 LEAST_TURNS = 8
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How long to measure, and what besides turns; the fields are as the arguments of a sweep.
+    """How long to measure, and what besides turns; the fields are arguments of a sweep.
 
-    With ``apart``, the first placement on a device that nothing was compiled for yet begins a new
-    group: its compile may take all the time that is left, and what is there is measured before.
+    With ``apart``, the first placement on a device that was not compiled for yet begins a new
+    group: its compile may take all the time that is left, so earlier placements are measured
+    before it.
 
     Raises
     ------
     ArgumentError
-        A number that is too small, or none.
+        A value is not a number, or too small.
     """
 
     precision: float = 0.02
@@ -54,7 +53,7 @@ class RunOptions:
 
     @property
     def target(self) -> int:
-        """How many turns each placement is to have at least."""
+        """The least number of turns of each placement."""
         return self.turns or LEAST_TURNS
 
 
@@ -67,7 +66,7 @@ class TurnLength:
 
     @property
     def inferences(self) -> int:
-        """All of them."""
+        """Discarded and timed inferences together."""
         return self.discarded + self.timed
 
 
@@ -80,8 +79,8 @@ LEAST = TurnLength(1, 1)
 class Durations:
     """How long a placement takes, as far as it is known.
 
-    ``ready_s`` is from starting its worker to the end of its first inference, ``inference_s``
-    one inference, ``warm_up_s`` the most that warming up may take.
+    ``ready_s`` is the time from starting its worker to the end of its first inference,
+    ``inference_s`` that of one inference, ``warm_up_s`` the most that the warm-up may take.
     """
 
     ready_s: float
@@ -93,7 +92,7 @@ class Durations:
         return length.inferences * self.inference_s
 
     def warm_s(self, length: TurnLength) -> float:
-        """Return the time of warming up; there is none before turns that are cut short."""
+        """Return the time of the warm-up; shortened turns have none."""
         if length != FULL:
             return 0.0
         return min(self.warm_up_s, _WARM_UP_INFERENCES * self.inference_s)
@@ -101,15 +100,19 @@ class Durations:
 
 @dataclass(frozen=True)
 class TurnPlan:
-    """How many placements besides the reference are measured, and how."""
+    """How many placements besides the reference are measured, with how many turns."""
 
     n_placements: int
     turns: int
     length: TurnLength = FULL
 
+    def n_groups(self, group_size: int) -> int:
+        """Return how many groups the placements make; each has the reference besides."""
+        return math.ceil(self.n_placements / max(1, group_size - 1))
+
     def needs_s(self, durations: Durations, group_size: int) -> float:
         """Return how long it takes, with the reference's turns in each group."""
-        n_groups = max(1, math.ceil(self.n_placements / max(1, group_size - 1)))
+        n_groups = max(1, self.n_groups(group_size))
         each_s = self.turns * durations.turn_s(self.length) + durations.warm_s(self.length)
         return self.n_placements * durations.ready_s + (self.n_placements + n_groups) * each_s
 
@@ -117,20 +120,20 @@ class TurnPlan:
 def affordable(
     left_s: float, n_placements: int, durations: Durations, *, turns: int, group_size: int
 ) -> TurnPlan:
-    """Return the fullest plan that covers about as many placements as any.
+    """Return the plan with the most turns that covers about as many placements as any plan.
 
     Parameters
     ----------
     left_s
-        The time for it.
+        The time that is left.
     n_placements
         How many placements wait besides the reference.
     durations
-        What each is expected to cost.
+        How long each placement is expected to take.
     turns
-        How many turns each is to have.
+        How many turns each placement is to have.
     group_size
-        How many are measured in turn, the reference included.
+        How many placements are measured together, the reference included.
     """
     covered = []
     for n_turns, length in _from_full_to_sparse(turns):
@@ -159,11 +162,11 @@ def _most(
     length: TurnLength,
     group_size: int,
 ) -> int | None:
-    """Return how many placements such turns can be had for; ``None`` if not for the reference."""
+    """Return how many placements fit into the time; ``None`` if not even the reference does."""
 
     def fits(n: int) -> bool:
         return TurnPlan(n, turns, length).needs_s(durations, group_size) <= left_s
 
-    # The first number that does not fit; what is needed grows with the number.
+    # The first number that does not fit; the time needed grows with the number.
     beyond = bisect.bisect_left(range(n_placements + 1), True, key=lambda n: not fits(n))
     return beyond - 1 if beyond else None

@@ -1,4 +1,4 @@
-"""Where a measurement was made: versions, host, devices."""
+"""Where a measurement was made: versions, host and devices."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class Environment:
     """Host, versions and devices of a measurement.
 
-    ``devices`` holds the full name of each device, ``emulated`` the base of each that is emulated,
-    ``noise`` how much two compiles differ on each device where that was measured.
+    ``devices`` holds the full name of each device, ``emulated`` the base of each emulated device,
+    and ``noise``, for devices where it was measured, how much two compiles differ.
     """
 
     openvino_version: str
@@ -42,12 +42,12 @@ class Environment:
     on_battery: bool | None
     devices: tuple[tuple[str, str], ...]
     emulated: tuple[tuple[str, str], ...]
-    # What was stored by older versions has none of these.
+    # Older versions did not store these.
     hetero_lab_version: str = ""
     noise: tuple[tuple[str, Noise], ...] = ()
 
     def of(self, devices: Collection[str]) -> Environment:
-        """Return the same without what is said of other devices."""
+        """Return this environment reduced to the given devices."""
         return replace(
             self,
             devices=tuple(named for named in self.devices if named[0] in devices),
@@ -78,13 +78,13 @@ def current_environment(devices: Iterable[str], core: ov.Core) -> Environment:
 
 
 def noise_of(environment: Environment, devices: Iterable[str]) -> Noise:
-    """Return how much two compiles on these devices differ, as far as was known there."""
+    """Return how much two compiles on these devices differ, as known in an environment."""
     known = dict(environment.noise)
     return largest_noise(known.get(device, ASSUMED_NOISE) for device in devices)
 
 
 def noise_here(devices: Iterable[str], core: ov.Core) -> Noise:
-    """Return how much two compiles on these devices differ on this machine, as far as known."""
+    """Return how much two compiles on these devices differ, as known on this machine."""
     return largest_noise(known_noise(device, core) or ASSUMED_NOISE for device in devices)
 
 
@@ -100,29 +100,23 @@ def noise_sentence(environment: Environment) -> str:
     )
 
 
-@dataclass(frozen=True)
-class MachineState:
-    """What may disturb a measurement, at one moment.
+def machine_state() -> dict[str, Any]:
+    """Return what may disturb a measurement now; ``None`` for what the system does not tell.
 
-    ``cpu_percent`` is that of the whole machine since the moment before, ``load`` the number of
-    runnable processes; ``None`` where the system does not tell.
+    ``cpu_percent`` is that of the whole machine since the last call, ``load`` the number of
+    runnable processes.
     """
-
-    cpu_percent: float | None
-    load: float | None
-    frequency_mhz: float | None
-    on_battery: bool | None
-
-
-def machine_state() -> MachineState:
-    """Look at the machine."""
-    frequency = None
-    with contextlib.suppress(Exception):  # containers and some kernels do not tell
+    frequency = load = None
+    with contextlib.suppress(Exception):  # not available in containers and on some kernels
         frequency = float(psutil.cpu_freq().current) or None
-    load = None
     with contextlib.suppress(Exception):
         load = float(psutil.getloadavg()[0])
-    return MachineState(psutil.cpu_percent(), load, frequency, _on_battery())
+    return {
+        "cpu_percent": psutil.cpu_percent(),
+        "load": load,
+        "frequency_mhz": frequency,
+        "on_battery": _on_battery(),
+    }
 
 
 class OtherWork:
@@ -132,7 +126,7 @@ class OtherWork:
         self._last = (now(), _own_cpu_s(), psutil.cpu_times())
 
     def cpus(self) -> float:
-        """Return how many CPUs they kept busy since the last look."""
+        """Return how many CPUs they kept busy since the last call."""
         wall, own, machine = now(), _own_cpu_s(), psutil.cpu_times()
         before_wall, before_own, before_machine = self._last
         self._last = (wall, own, machine)

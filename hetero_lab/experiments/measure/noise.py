@@ -1,7 +1,7 @@
-"""How much two compiles differ on the devices of this host: what an A/A run measured, kept.
+"""How much two compiles differ on the devices of this host: results of A/A runs, kept in a file.
 
-One file in the cache directory holds what was measured, by what it depends on: host, processors,
-device with its own properties, OpenVINO's version.
+The file is in the cache directory. Its key is all that the noise depends on: host, number of
+processors, OpenVINO version, device and the device's own properties.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ KIND, FILE_NAME = "noise", "noise.json"
 
 
 def known_noise(device: str, core: ov.Core) -> Noise | None:
-    """Return what was measured of a device on this host, ``None`` if nothing was.
+    """Return the measured noise of a device on this host, ``None`` if it was not measured.
 
-    An emulated device that was not measured itself has the noise of the device that runs it.
+    An emulated device that was not measured itself has the noise of its base device.
     """
     measured = _read()
     specs = emulated_devices(core)
@@ -42,7 +42,7 @@ def known_noise(device: str, core: ov.Core) -> Noise | None:
 
 
 def keep_noise(device: str, noise: Noise, core: ov.Core) -> Path:
-    """Keep what was measured of a device, in place of what was known; return the file.
+    """Store the measured noise of a device, replacing an older value; return the file.
 
     Raises
     ------
@@ -89,14 +89,14 @@ def _read() -> dict[_Key, Noise]:
         }
     except (StoredFileError, KeyError, TypeError) as error:
         warn(
-            f"{path} cannot be read, so that the noise of this machine is assumed: {error} "
-            "hetero_lab.measure_noise() writes it anew."
+            f"{path} cannot be read, so the noise of this machine is assumed: {error} "
+            "hetero_lab.measure_noise() writes it again."
         )
         return {}
 
 
 def full_name(core: ov.Core, device: str) -> str:
-    """Return what a device calls itself; empty where its plugin does not tell."""
+    """Return the full name of a device; empty if its plugin does not report one."""
     try:
         return str(core.get_property(device, "FULL_DEVICE_NAME"))
     except Exception:

@@ -1,11 +1,12 @@
-"""Trials and records: what is measured, and what was; a bench answers with records.
+"""Trials (what is measured) and records (what was measured), and a ledger over records.
 
-The fields are those of the files: ``sweep.json`` holds the header with its trials,
-``records.jsonl`` the records.
+The fields are those of the stored files: ``sweep.json`` holds the header with its trials,
+``records.jsonl`` the records. A bench answers with records.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, TypeAlias
@@ -22,6 +23,7 @@ from hetero_lab.runtime.compiled import Chosen
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.reference import Agreement
 from hetero_lab.runtime.runners import HETERO, Execution
+from hetero_lab.statistics import turn_level
 from hetero_lab.tables import SCHEMA_VERSION
 
 Json: TypeAlias = "dict[str, Any]"
@@ -29,14 +31,14 @@ StoredSpan: TypeAlias = tuple[int, int, float, float]  # request, subgraph, star
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=str.lower):
-    """Something that was measured or seen; ``host`` and ``worker`` are those of a fleet."""
+    """Something that was measured or observed; ``host`` and ``worker`` are set on a fleet."""
 
     host: str = ""
     worker: str = ""
 
 
 class OfEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """A record of one entry, which ``entry`` is the key of."""
+    """A record of one entry; ``entry`` is its key."""
 
     entry: str
 
@@ -56,41 +58,41 @@ class Compiled(OfEntry, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Turn(OfEntry, frozen=True, kw_only=True, omit_defaults=True):
-    """A turn; those of one group and round were run right after one another."""
+    """A turn; turns of the same group and round ran directly after one another."""
 
     group: int
     round: int
     samples_us: tuple[float, ...]
-    first_us: float | None = None  # of a language model: the first token
+    first_us: float | None = None  # language models: time to the first token
 
 
 class Counters(OfEntry, frozen=True, kw_only=True, omit_defaults=True):
-    """OpenVINO's counters of an entry; none if its devices have none."""
+    """OpenVINO's counters of an entry; empty if its devices have none."""
 
     rows: tuple[Counter, ...]
 
 
 class Sustained(OfEntry, frozen=True, kw_only=True, omit_defaults=True):
-    """An entry was run for a while; the median of each of its turns."""
+    """An entry was held for a while; the median of each of its turns."""
 
     medians_us: tuple[float, ...]
 
 
 class Failed(OfEntry, frozen=True, kw_only=True, omit_defaults=True):
-    """An entry could not be measured; a later record shows that this was overcome."""
+    """An entry could not be measured; a later record of the entry overrides this one."""
 
     status: str
     detail: str
 
 
 class Finished(OfEntry, frozen=True, kw_only=True, omit_defaults=True):
-    """An entry has all the turns that it was to have."""
+    """An entry has all the turns that were asked for."""
 
 
 class Accuracy(OfEntry, frozen=True, kw_only=True, omit_defaults=True):
-    """An entry was evaluated on ``n`` examples, or why it could not be.
+    """The evaluation of an entry on ``n`` examples; ``problem`` says why there is none.
 
-    One sign (``1``, ``0``, or ``-`` for unknown) and one number for each example.
+    Flags are strings with one sign for each example: ``1``, ``0``, or ``-`` for unknown.
     """
 
     metric: str | None
@@ -107,7 +109,7 @@ class Accuracy(OfEntry, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class State(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """The machine at the beginning of a round."""
+    """The state of the machine at the beginning of a round."""
 
     cpu_percent: float | None
     load: float | None
@@ -123,11 +125,10 @@ class Host(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Call(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """A call of the sweep ended: what its time went into, and what it would have needed.
+    """A call of the sweep ended: how its time was spent, and what is left.
 
-    ``turns`` of ``discarded`` and ``timed`` inferences are what it could give each placement at
-    least; ``needs_s`` is how long what is left is expected to take, ``n_left`` how many
-    placements that is.
+    Each placement could have at least ``turns`` of ``discarded`` and ``timed`` inferences.
+    ``n_left`` placements are left; they are expected to take ``needs_s``.
     """
 
     budget_s: float | None
@@ -148,12 +149,12 @@ AnyRecord: TypeAlias = (
 
 
 def agreement_to_json(agreement: Iterable[Agreement]) -> list[Json]:
-    """Return agreements as plain data; JSON knows no NaN, so it becomes null."""
+    """Return agreements as plain data; NaN becomes null, as JSON does not have it."""
     return [{k: (None if v != v else v) for k, v in asdict(a).items()} for a in agreement]
 
 
 class StoredModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A variant of the model; ``graph`` is as ``graph_to_json`` gives it."""
+    """A variant of the model; ``graph`` is the output of ``graph_to_json``."""
 
     name: str
     fingerprint: str
@@ -161,11 +162,11 @@ class StoredModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """A placement to measure: a row that was asked for, now or (not ``asked``) by an earlier call.
+    """A placement to measure: a row of this call or (if not ``asked``) of an earlier one.
 
-    Trials that share a ``key``, which does not depend on the label, share one measurement.
-    ``affinity`` holds the device of each op in the order of the graph; ``problem`` says why it
-    cannot be tried.
+    Trials that share a ``key`` share one measurement; the key does not depend on the label.
+    ``affinity`` holds the device of each op in graph order; ``problem`` says why the trial
+    cannot be measured.
     """
 
     key: str
@@ -185,19 +186,19 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def execution(self) -> Execution:
-        """How it is run."""
+        """How the placement is run."""
         return Execution(self.executor, self.requests, self.scenario)
 
     @property
     def runs_on(self) -> set[str]:
-        """The real devices; of AUTO and the like, those that it may choose."""
+        """The real devices; for AUTO and similar, the devices it may choose from."""
         virtual = {name: parse_virtual(name) for name in self.affinity}
         return {d for name, of in virtual.items() for d in (of.devices if of else [name])}
 
     def placed(self, bound: BoundModel, ops: Sequence[str] = ()) -> BoundPlacement:
-        """Return what is compiled, which was checked when the trial was made.
+        """Return the placement of a model; it was checked when the trial was made.
 
-        ``ops`` is the order that ``affinity`` follows, if it is not that of this graph.
+        ``ops`` is the order of ``affinity`` if it differs from the order of this graph.
         """
         names = ops or [op.name for op in bound.graph]
         devices = dict(zip(names, self.affinity, strict=True))
@@ -207,7 +208,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """What is measured, and where: one environment for each call."""
+    """What is measured and where, with one environment for each call."""
 
     models: dict[str, StoredModel]
     entries: list[Trial]
@@ -220,3 +221,64 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     schema_version: int = SCHEMA_VERSION
     fleet: bool = False
     every_host: bool = False
+
+
+def by_key(trials: Iterable[Trial]) -> dict[str, Trial]:
+    """Return trials by key, in order; of trials that share a key, the first."""
+    found: dict[str, Trial] = {}
+    for trial in trials:
+        found.setdefault(trial.key, trial)
+    return found
+
+
+At = tuple[int, int]  # group and round
+
+
+class Ledger:
+    """Turns and kinds of records of each entry, on each host.
+
+    A sweep on one machine has records without a host: the machine is the one in its header. Turns
+    of two hosts are never mixed: a row belongs to one host, and so does the reference beside it.
+    """
+
+    def __init__(self, records: Iterable[AnyRecord] = ()):
+        self._levels: defaultdict[tuple[str, str], dict[At, float]] = defaultdict(dict)
+        self._kinds: defaultdict[tuple[str, str], set[type]] = defaultdict(set)
+        self.hosts: dict[str, Environment] = {}  # in order, each as of its last measurement
+        self.next_group = 0
+        for record in records:
+            self.note(record)
+
+    def note(self, record: AnyRecord) -> None:
+        """Take a record into account."""
+        if isinstance(record, Host):
+            self.hosts[record.host] = record.environment
+        elif isinstance(record, OfEntry):
+            self._kinds[record.entry, record.host].add(type(record))
+            if isinstance(record, Turn):
+                at = (record.group, record.round)
+                self._levels[record.entry, record.host][at] = turn_level(record.samples_us)
+                self.next_group = max(self.next_group, record.group + 1)
+
+    def has(self, kind: type[OfEntry], key: str, host: str = "") -> bool:
+        """Tell whether an entry has a record of a kind."""
+        return kind in self._kinds[key, host]
+
+    def levels_us(self, key: str, host: str = "") -> dict[At, float]:
+        """Return the level of each turn of an entry."""
+        return self._levels[key, host]
+
+    def n_paired(self, key: str, reference: str, host: str = "") -> int:
+        """Return how many turns of an entry have one of the reference beside them."""
+        beside = self.levels_us(reference, host)
+        return sum(at in beside for at in self.levels_us(key, host))
+
+    def is_done(self, key: str, host: str, reference: str, turns: int | None) -> bool:
+        """Tell whether a host has finished an entry, with at least ``turns`` turns if given."""
+        if not self.has(Finished, key, host):
+            return False
+        if turns is None:
+            return True
+        if not self.levels_us(reference, host):
+            return len(self.levels_us(key, host)) >= turns
+        return self.n_paired(key, reference, host) >= turns

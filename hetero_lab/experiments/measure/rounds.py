@@ -1,12 +1,12 @@
 """The rounds of a sweep: groups of placements, turns in random order, failures, the budget.
 
-Every placement of a group has a bench of its own, all alive at once. Models that share a process
-share its threads, and on a busy machine the one that was compiled first is then up to a third
-faster than an equal one that was compiled second. The next group takes the benches over; the
-reference keeps its own.
+Every placement of a group has its own bench, and all benches of a group are alive at the same
+time. Models that share a process share its threads: on a busy machine, the model compiled first
+is then up to a third faster than an equal one compiled second. The next group reuses the benches;
+the reference keeps its own.
 
-Where a compile is slow, as on GPUs, whose kernels are compiled too, those of a group are compiled
-at once in their processes, with nothing measured meanwhile.
+Slow compiles, as on GPUs, which also compile kernels, run in parallel, each in its own process.
+Nothing is measured meanwhile.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from hetero_lab.experiments.measure.budget import (
     affordable,
 )
 from hetero_lab.experiments.measure.environment import OtherWork, machine_state
-from hetero_lab.experiments.measure.ledger import Ledger
 from hetero_lab.experiments.measure.records import (
     AnyRecord,
     Call,
@@ -43,9 +42,11 @@ from hetero_lab.experiments.measure.records import (
     Counters,
     Failed,
     Finished,
+    Ledger,
     State,
     Sustained,
     Trial,
+    by_key,
 )
 from hetero_lab.experiments.measure.workers.bench import WARM_UP_S
 from hetero_lab.experiments.measure.workers.process import AnyBench, WorkerError
@@ -66,43 +67,44 @@ from hetero_lab.progress import calm
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.statistics import Noise, known_within
 
-_PRECISE_TURNS = 20  # a spread of fewer turns is too uncertain itself to stop by
+_PRECISE_TURNS = 20  # the spread of fewer turns is too uncertain to stop by
 MOST_TURNS = 500
 _TIMED_BAR = "{desc} |{bar}| {n:.0f} of about {total:.0f} s {postfix}"
-_ATTEMPTS = 2  # a crash has to happen twice to be the placement's own
-_LOOK_SHARE = 0.05  # of the budget for a first look at how long an inference takes
-_SAY_S = 0.1
-_END_S = 0.1  # to end the workers and read what was measured
-_COUNTED_INFERENCES = 36  # of a compile with counters
-_SLOW_START_S = 0.5  # of a bench
-_SLOW_COMPILE_S = 0.5  # and the first inference; of a quick compile it is worth knowing the time
+_ATTEMPTS = 2  # other processes can cause one crash (memory, drivers); a second is the placement's
+_LOOK_SHARE = 0.05  # share of the budget for a first estimate of the inference time
+_SAY_S = 0.1  # least time between two updates of the progress bar
+_END_S = 0.1  # reserved for ending the workers and reading the records
+_COUNTED_INFERENCES = 36  # inferences to read the counters of one placement
+_SLOW_START_S = 0.5  # a bench that takes longer to start is reused
+_SLOW_COMPILE_S = 0.5  # compiles (with the first inference) that take longer run in parallel
 
 
 class SweepRun:
-    """One run of a sweep: what is pending is measured and appended record by record.
+    """One run of a sweep: measures pending trials and appends record by record.
 
     Parameters
     ----------
     trials
-        What is to be measured; of trials that share a key the first.
+        The trials to measure. Trials that share a key are measured once, as the first of them.
     reference
         The key of the trial that all others are measured beside.
     records
-        What was measured before.
+        The records of earlier runs.
     append
-        Is given each record as it is made.
+        Called with each record as it is made.
     options, workers, watch
-        How to measure, the limits of workers, and the time there is.
+        How to measure, the limits of workers, and the time budget.
     start, is_ready
-        Starts a bench; tells whether that can be done soon, after waiting so many seconds at most.
+        ``start`` starts a bench. ``is_ready`` waits up to the given seconds and tells whether a
+        bench can be started soon.
     noise
-        Tells how much two compiles differ on some devices.
+        Returns how much two compiles differ on the given devices.
     expected
-        Variants whose expected outputs benches find; others are added once they are computed.
+        The variants whose reference outputs are already kept on disk; the run adds to it.
     at_once
-        How many benches may compile at once, if compiles are slow.
+        How many benches may compile in parallel if compiles are slow.
     progress
-        Whether to show a bar.
+        Whether to show a progress bar.
     """
 
     def __init__(
@@ -122,8 +124,7 @@ class SweepRun:
         at_once: int = 1,
         progress: bool,
     ):
-        self._trials = {trial.key: trial for trial in reversed(trials)}
-        self._order = list(dict.fromkeys(trial.key for trial in trials))
+        self._trials = by_key(trials)
         self._reference = reference
         self._ledger = Ledger(records)
         self._append = append
@@ -137,12 +138,13 @@ class SweepRun:
         self._benches: dict[str, AnyBench] = {}
         self._idle: list[AnyBench] = []
         self._expected = set[str]() if expected is None else expected
-        self._compiled: set[str] = set()  # what a living bench holds
+        self._group: list[str] = []  # keys, the reference first
+        self._compiled: set[str] = set()  # keys that are compiled on a living bench
         self._inference_s: dict[str, float] = {}
-        self._ready_s: list[float] = []  # to compile and infer once, placement by placement
-        self._together_s: list[float] = []  # the same for each of several that were ready at once
-        self._start_s = 0.0  # of another bench
-        self._startup_s = 0.0  # of all benches so far
+        self._ready_s: list[float] = []  # time to compile and infer once, per placement
+        self._together_s: list[float] = []  # the same per placement, when compiled in parallel
+        self._start_s = 0.0  # time to start one bench
+        self._startup_s = 0.0  # time spent on starting benches so far
         self._compile_s = self._longest_compile_s = 0.0
         self._turn_plan = TurnPlan(0, options.target)
         self._met: set[str] = set()  # devices that something was compiled for
@@ -163,7 +165,7 @@ class SweepRun:
         """Return the keys that are still to be measured, those with the fewest turns first."""
         keys = [
             key
-            for key in self._order
+            for key in self._trials
             if not self._ledger.has(Finished, key)
             or self._missing_turns(key) > 0
             or self._lacks_records(key)
@@ -171,22 +173,23 @@ class SweepRun:
         return sorted(keys, key=lambda key: min(self._n_turns(key), self._options.target))
 
     def measure(self) -> None:
-        """Measure what is pending and the budget allows, group by group."""
+        """Measure pending trials, group by group, as far as the budget allows."""
         queue = [key for key in self.pending() if key != self._reference]
         group = first = self._ledger.next_group
         self._say("start workers")
         began = now()
         is_ready = self._is_ready(self._left_s)
         self._startup_s = now() - began
-        if not is_ready:  # the call after this one finds them ready
+        if not is_ready:  # the server goes on importing: the next call finds it ready
             self._record_call()
             return
-        self._make_ready([self._reference])
+        self._group = [self._reference]
+        self._make_ready(self._group)
         while group == first or (queue and not self._watch.is_over):
             turn_plan = self._turn_plan = self._affordable(len(queue), is_first=group == first)
             if queue and not turn_plan.n_placements and (self._watch.is_over or group > first):
                 break
-            most = min(max(1, self._workers.group - 1), turn_plan.n_placements)
+            most = min(self._workers.group - 1, turn_plan.n_placements)
             members = self._first_group(queue[:most])
             later = replace(turn_plan, n_placements=turn_plan.n_placements - len(members))
             tried = self._measure_group(group, members, later, is_last=members == queue)
@@ -210,7 +213,7 @@ class SweepRun:
 
     @property
     def _durations(self) -> Durations:
-        """How long a placement takes, from those before."""
+        """How long a placement takes, estimated from earlier placements."""
         known = list(self._inference_s.values())
         return Durations(
             ready_s=self._start_s + max(self._each_ready_s, default=0.0),
@@ -230,7 +233,7 @@ class SweepRun:
         )
         turn_plan = chosen(self._left_s, n_pending)
         if is_first and n_pending and not turn_plan.n_placements and self._left_s > 0.0:
-            # Every call gets on by a placement; for that it may end later by one compile.
+            # Every call measures at least one placement, even if that compile overruns the budget.
             turn_plan = chosen(self._left_s + max(self._ready_s, default=0.0), 1)
             turn_plan = turn_plan if turn_plan.n_placements else TurnPlan(1, 1, LEAST)
         return turn_plan
@@ -251,10 +254,10 @@ class SweepRun:
         return turn_plan.needs_s(self._durations, self._workers.group) + n_placements * counted
 
     def _deadline(self, took_s: float, later: TurnPlan) -> float | None:
-        """Return until when a group may add turns: later ones have their least turns first."""
+        """Return when a group has to stop adding turns, so that later groups get their least."""
         if self._watch.budget_s is None:
             return None
-        n_groups = math.ceil(later.n_placements / max(1, self._workers.group - 1))
+        n_groups = later.n_groups(self._workers.group)
         if not n_groups:
             return now() + self._left_s
         reserve = max(later.needs_s(self._durations, self._workers.group), n_groups * took_s)
@@ -267,18 +270,20 @@ class SweepRun:
     ) -> list[str]:
         """Measure some placements beside the reference; return those that were tried."""
         began = now()
-        alive = [self._reference] if self._reference in self._compiled else []
-        tried = self._make_ready(members, len(alive))
-        alive += [key for key in members if key in self._compiled]
-        if alive:
-            self._measure_compiled(group, alive, later, began)
-        for key in alive:
+        self._group = [self._reference, *members]
+        tried = self._make_ready(members)
+        if self._alive:
+            self._measure_compiled(group, later, began)
+        for key in self._alive:
             if self._missing_turns(key) <= 0 and (key != self._reference or is_last):
                 self._record(Finished(entry=key))
         return tried
 
     def _first_group(self, keys: Sequence[str]) -> list[str]:
-        """Return those of the next group, up to one on a device that may take long to compile."""
+        """Return the next group: it ends before a device that was not compiled for yet.
+
+        That compile may take all the time that is left, so what is there is measured before.
+        """
         if not self._options.apart:
             return list(keys)
         met, members = set(self._met), list[str]()
@@ -290,7 +295,7 @@ class SweepRun:
             members.append(key)
         return members
 
-    def _make_ready(self, keys: Sequence[str], n_alive: int = 0) -> list[str]:
+    def _make_ready(self, keys: Sequence[str]) -> list[str]:
         """Start benches, compile, infer once; return the keys that were tried."""
         tried: list[str] = []
         self._start_benches([key for key in keys if key not in self._compiled])
@@ -299,17 +304,21 @@ class SweepRun:
         while len(tried) < len(keys):
             some = keys[len(tried) : len(tried) + self._at_once]
             each_s = turn_plan.turns * self._turn_s(some[0], turn_plan.length)
-            least_s = (n_alive + len(some)) * each_s
+            least_s = (len(self._alive) + len(some)) * each_s
             if tried and not self._fits(max(self._ready_s, default=0.0) + least_s):
                 break
             tried += some
             self._compile([key for key in some if key not in self._compiled])
-            n_alive += sum(key in self._compiled for key in some)
         return tried
 
     @property
+    def _alive(self) -> list[str]:
+        """The keys of the group that are compiled and did not fail, the reference first."""
+        return [key for key in self._group if key in self._compiled]
+
+    @property
     def _at_once(self) -> int:
-        """How many placements are compiled at once."""
+        """How many placements are compiled in parallel."""
         return self._most_at_once if self._is_slow else 1
 
     @property
@@ -318,7 +327,7 @@ class SweepRun:
 
     @property
     def _each_ready_s(self) -> list[float]:
-        """How long one more placement took; what compiling at once saves is known once seen."""
+        """How long each placement took; of parallel compiles once there were some."""
         return self._together_s if self._at_once > 1 and self._together_s else self._ready_s
 
     def _compile(self, keys: Sequence[str]) -> None:
@@ -332,8 +341,8 @@ class SweepRun:
         answers = self._ask_at_once(requests) if len(keys) > 1 else {}
         for key in keys:
             if key not in answers:
-                # What failed beside others may only have lacked their memory or time.
-                answers[key] = self._guarded(None, key, requests[key])
+                # The others may have taken the memory or time that it needs: try it alone.
+                answers[key] = self._guarded(key, requests[key])
         took_s = now() - began
         if len(keys) > 1:
             self._together_s.append(took_s / len(keys))
@@ -344,23 +353,22 @@ class SweepRun:
             self._ready_s.append(took_s)
             self._compile_s += took_s / len(keys)
             self._longest_compile_s = max(self._longest_compile_s, took_s)
-            self._compiled.add(key)
             self._inference_s[key] = answer.first_inference_ms / 1e3
             if not self._ledger.has(Compiled, key):
                 self._record(answer)
             if key == self._reference:
                 if self._left_s > 0.0:
-                    self._warm_up(None, key, min(WARM_UP_S, _LOOK_SHARE * self._left_s))
-                # What outputs are compared with may have been computed there, once.
+                    self._warm_up(key, min(WARM_UP_S, _LOOK_SHARE * self._left_s))
+                # This bench may have computed the reference outputs, which happens only once.
                 both_ms = answer.compile_ms + answer.first_inference_ms
                 self._ready_s[-1] = min(self._ready_s[-1], 1.2 * both_ms / 1e3)
 
     def _compute_expected(self, keys: Sequence[str]) -> None:
-        """Let a bench of its own compute what the outputs of these are compared with.
+        """Compute the reference outputs of these placements in a separate process.
 
-        A process that has compiled another model runs its own about 1 % faster, which one
-        placement must not have over the others. (A language model takes too long to be read
-        once more; the bench that compares first computes it.)
+        A process that has compiled a second model runs its own about 1 % faster; no placement
+        may have that advantage over the others. (Reading a language model once more would take
+        too long, so the first bench that compares computes its reference outputs.)
         """
         if not self._options.reference:
             return
@@ -369,99 +377,92 @@ class SweepRun:
                 continue
             self._expected.add(trial.variant)
             began = now()
-            # Where it fails or takes too long, the bench that compares computes it.
+            # If this fails or takes too long, the first bench that compares computes them.
             with contextlib.suppress(WorkerError), contextlib.closing(self._start()) as bench:
                 timeout_s = min(self._workers.compile_timeout_s, max(0.0, self._left_s))
                 bench.ask(Expect(trial=trial), timeout_s=timeout_s)
             self._startup_s += now() - began
 
-    def _warm_up(self, alive: list[str] | None, key: str, at_most_s: float) -> None:
-        inference_s = self._guarded(alive, key, WarmUp(key=key, at_most_s=at_most_s))
+    def _warm_up(self, key: str, at_most_s: float) -> None:
+        inference_s = self._guarded(key, WarmUp(key=key, at_most_s=at_most_s))
         if inference_s is not None:
             self._inference_s[key] = inference_s
 
-    def _measure_compiled(
-        self, group: int, alive: list[str], later: TurnPlan, began: float
-    ) -> None:
+    def _measure_compiled(self, group: int, later: TurnPlan, began: float) -> None:
         """Run the rounds of one group: the least turns, the counters, then up to the precision."""
         turn_plan = self._turn_plan
         if turn_plan.length == FULL:
-            for key in list(alive):
+            for key in self._alive:
                 if self._fits(WARM_UP_S):
-                    self._warm_up(alive, key, WARM_UP_S)
+                    self._warm_up(key, WARM_UP_S)
         shuffle = random.Random(group)
         number = 0
         while number < MOST_TURNS and any(
-            self._lacks(key, turn_plan.turns, group, alive) for key in alive
+            self._lacks(key, turn_plan.turns, group) for key in self._alive
         ):
             round_began = now()
-            if not self._round(alive, group, number, shuffle, turn_plan.length):
+            if not self._round(group, number, shuffle):
                 return
             number += 1
             if number == 1:
-                self._expect(now() - round_began, len(alive), later)
+                self._expect(now() - round_began, later)
         if self._options.counters:
-            self._count_all(alive, later)
-        # What this group took so far is what each later one needs at least.
+            self._count_all(later)
+        # Each later group needs at least the time that this one took so far.
         deadline = self._deadline(now() - began, later)
         while (
             self._options.turns is None
             and number < MOST_TURNS
             and (deadline is None or now() < deadline)
-            and not self._precise(alive)
+            and not self._precise(self._alive)
         ):
-            if not self._round(alive, group, number, shuffle, turn_plan.length):
+            if not self._round(group, number, shuffle):
                 return
             number += 1
         if self._options.sustained_s:
-            self._hold_all(alive, self._options.sustained_s)
+            self._hold_all(self._options.sustained_s)
 
-    def _round(
-        self,
-        alive: list[str],
-        group: int,
-        number: int,
-        shuffle: random.Random,
-        length: TurnLength,
-    ) -> bool:
-        """Give each placement one turn; ``False`` if the budget ended or nobody is left."""
-        self._record(State(**asdict(machine_state()), foreign_cpus=self._others.cpus()))
-        order = list(alive)
+    def _round(self, group: int, number: int, shuffle: random.Random) -> bool:
+        """Give each placement one turn; ``False`` if the budget ended or no placement is left."""
+        self._record(State(**machine_state(), foreign_cpus=self._others.cpus()))
+        length = self._turn_plan.length
+        order = self._alive
         shuffle.shuffle(order)
         if self._turn_plan.turns < self._options.target and self._reference in order:
-            # The budget may end this round, and a turn without the reference's tells little.
+            # The budget may end this round early, and only pairs with a turn of the reference in
+            # the same round give a ratio: the reference goes first.
             order.remove(self._reference)
             order.insert(0, self._reference)
         for key in order:
             if not self._fits(self._turn_s(key, length)) and (number or self._has_pair(group)):
                 return False
-            if key not in alive:
+            if key not in self._compiled:
                 continue
             began = now()
             asked = RunTurn(key=key, group=group, round=number, **asdict(length))
-            turn = self._guarded(alive, key, asked)
+            turn = self._guarded(key, asked)
             if turn is not None:
                 self._record(turn)
                 if self._trials[key].requests == 1:
                     self._inference_s[key] = (now() - began) / length.inferences
                 self._say(f"measure {self._trials[key].label}")
-        return bool(alive)
+        return bool(self._alive)
 
     def _has_pair(self, group: int) -> bool:
-        """Tell whether some placement of a group has a turn beside one of the reference."""
+        """Tell whether any placement of a group has a turn beside one of the reference."""
         beside = self._ledger.levels_us(self._reference)
         return any(
             at[0] == group and at in beside
-            for key in self._order
+            for key in self._trials
             if key != self._reference
             for at in self._ledger.levels_us(key)
         )
 
-    def _count_all(self, alive: list[str], later: TurnPlan) -> None:
-        """Read the counters of each, as long as there is time for that."""
+    def _count_all(self, later: TurnPlan) -> None:
+        """Read the counters of each placement, as long as there is time for that."""
         reserve = later.needs_s(self._durations, self._workers.group)
         reserve = reserve if later.n_placements else 0.0
-        waiting = [key for key in alive if not self._ledger.has(Counters, key)]
+        waiting = [key for key in self._alive if not self._ledger.has(Counters, key)]
         while waiting:
             some = [waiting.pop(0) for _ in range(min(self._at_once, len(waiting)))]
             runs_s = sum(self._turn_s(key, TurnLength(0, _COUNTED_INFERENCES)) for key in some)
@@ -471,20 +472,20 @@ class SweepRun:
             if len(some) > 1:
                 self._ask_at_once({key: CompileCounted(trial=self._trials[key]) for key in some})
             for key in some:
-                if key not in self._benches:  # its worker died; the turns that it has are good
+                if key not in self._benches:  # its worker died; its turns are good
                     again = Compile(trial=self._trials[key])
-                    if self._guarded(alive, key, again) is None:
+                    if self._guarded(key, again) is None:
                         continue
-                counted = self._guarded(alive, key, ReadCounters(trial=self._trials[key]))
+                counted = self._guarded(key, ReadCounters(trial=self._trials[key]))
                 if counted is not None:
                     self._record(counted)
 
-    def _hold_all(self, alive: list[str], seconds: float) -> None:
-        """Hold each for a while, which the budget for the turns does not pay."""
+    def _hold_all(self, seconds: float) -> None:
+        """Hold each placement for some seconds, on top of the budget."""
         began = now()
-        for key in list(alive):
+        for key in self._alive:
             self._say(f"hold {self._trials[key].label}")
-            held = self._guarded(alive, key, Hold(key=key, seconds=seconds))
+            held = self._guarded(key, Hold(key=key, seconds=seconds))
             if held is not None:
                 self._record(held)
         if self._watch.budget_s is not None:
@@ -502,16 +503,16 @@ class SweepRun:
         return self._options.target - self._n_turns(key)
 
     def _lacks_records(self, key: str) -> bool:
-        """Tell whether counters or a sustained run are asked for and were never made."""
+        """Tell whether counters or a sustained run are asked for and not yet recorded."""
         asked = {Counters: self._options.counters, Sustained: self._options.sustained_s}
         return any(wanted and not self._ledger.has(kind, key) for kind, wanted in asked.items())
 
-    def _lacks(self, key: str, target: int, group: int, alive: Sequence[str]) -> bool:
+    def _lacks(self, key: str, target: int, group: int) -> bool:
         own = self._ledger.levels_us(key)
         if key == self._reference:
-            # The reference is done when those that are compared with it are.
+            # Once it has enough turns, one in this group will do; it runs in each round anyway.
             return not any(at[0] == group for at in own) or len(own) < target
-        if self._reference not in alive:  # it failed: there will be no more pairs
+        if self._reference not in self._compiled:  # it failed: there will be no more pairs
             return len(own) < target
         return self._n_turns(key) < target
 
@@ -534,12 +535,12 @@ class SweepRun:
     # -- benches ------------------------------------------------------------------------------
 
     def _ask_at_once(self, requests: Mapping[str, Request[Answer]]) -> dict[str, Answer | None]:
-        """Ask several benches at once; return the answers of those that did not fail."""
+        """Ask several benches in parallel; return the answers of those that did not fail."""
         pool = ThreadPoolExecutor(len(requests))
         asked = {key: pool.submit(self._ask, key, request) for key, request in requests.items()}
         try:
             wait(asked.values())
-        except BaseException:  # Ctrl-C: nobody waits for compiles that are not wanted
+        except BaseException:  # Ctrl-C: do not wait for the compiles
             self._close_benches()
             raise
         finally:
@@ -554,20 +555,22 @@ class SweepRun:
         return answers
 
     def _ask(self, key: str, request: Request[Answer]) -> Answer:
-        return self._bench(key).ask(request, timeout_s=self._workers.limit_s(request))
+        answer = self._bench(key).ask(request, timeout_s=self._workers.limit_s(request))
+        if isinstance(request, Compile):
+            self._compiled.add(key)
+        return answer
 
-    def _guarded(
-        self, alive: list[str] | None, key: str, request: Request[Answer]
-    ) -> Answer | None:
-        """Ask the bench about one entry; a failure costs that entry and no other."""
-        timeout_s = self._workers.limit_s(request)
+    def _guarded(self, key: str, request: Request[Answer]) -> Answer | None:
+        """Ask the bench about one entry; a failure costs that entry and no other.
+
+        After a crash the request is repeated once on a new bench, since a crash may have other
+        causes than the placement.
+        """
         for attempt in range(_ATTEMPTS):
             try:
-                bench = self._bench(key)
-                if attempt and not _compiles(request):
-                    again = Compile(trial=self._trials[key])
-                    bench.ask(again, timeout_s=self._workers.compile_timeout_s)
-                return bench.ask(request, timeout_s=timeout_s)
+                if attempt and not isinstance(request, Compile):
+                    self._ask(key, Compile(trial=self._trials[key]))
+                return self._ask(key, request)
             except WorkerError as failure:
                 if failure.died:
                     self._close_bench(key)
@@ -575,22 +578,20 @@ class SweepRun:
                     detail = failure.detail[:2000]
                     self._record(Failed(entry=key, status=failure.status, detail=detail))
                     self._compiled.discard(key)
-                    if alive is not None and key in alive:
-                        alive.remove(key)
                     return None
         return None
 
     def _bench(self, key: str) -> AnyBench:
         if key not in self._benches:
             try:
-                self._benches[key] = self._idle.pop()  # several threads may want the last one
+                self._benches[key] = self._idle.pop()  # threads may compete for the last one
             except IndexError:
                 self._benches[key] = self._start()
                 self._start_s = max(self._start_s, self._benches[key].start_s)
         return self._benches[key]
 
     def _start_benches(self, keys: Sequence[str]) -> None:
-        """Start all at once; what cannot start says so when it is asked."""
+        """Start benches in parallel; one that cannot start raises when it is asked."""
 
         def start(key: str) -> None:
             with contextlib.suppress(WorkerError):
@@ -603,9 +604,10 @@ class SweepRun:
         self._startup_s += now() - began
 
     def _release(self, key: str) -> None:
-        """Let go of a compiled placement; keep its bench for another where a new one is dear.
+        """Let go of a compiled placement; keep its bench if a new one would take long.
 
-        What the bench has compiled before makes the next one faster than it would be by itself.
+        Otherwise the next placement gets a new bench, as it would run faster in a process that
+        has compiled before. Where starting or compiling is slow, that would take too much time.
         """
         self._compiled.discard(key)
         self._inference_s.pop(key, None)
@@ -642,7 +644,7 @@ class SweepRun:
         self._ledger.note(record)
 
     def _record_call(self) -> None:
-        """Record what the time went into, and what is left to do."""
+        """Record how the time was spent and what is left to do."""
         left = self.pending()
         turn_plan = self._turn_plan
         others = [key for key in left if key != self._reference]
@@ -661,16 +663,15 @@ class SweepRun:
             )
         )
 
-    def _expect(self, round_s: float, n_alive: int, later: TurnPlan) -> None:
-        """Show how long the least turns will take, now that compiles and a round are known."""
+    def _expect(self, round_s: float, later: TurnPlan) -> None:
+        """Show how long the least turns will take, estimated from the compiles and one round."""
         if self._watch.budget_s is not None or self._bar.total is not None:
             return
         spent = self._watch.elapsed_s
         compiles = spent if self._options.counters else 0.0
         of_this = spent + compiles + (self._options.target - 1) * round_s
-        of_this += n_alive * (self._options.sustained_s or 0.0)
-        n_groups = math.ceil(later.n_placements / max(1, self._workers.group - 1))
-        self._bar.total = round(of_this * (1 + n_groups), 1)
+        of_this += len(self._alive) * (self._options.sustained_s or 0.0)
+        self._bar.total = round(of_this * (1 + later.n_groups(self._workers.group)), 1)
         self._bar.bar_format = _TIMED_BAR
 
     def _say(self, what: str) -> None:
@@ -678,7 +679,7 @@ class SweepRun:
             return
         self._said_at = now()
         self._bar.set_description(what if len(what) <= 50 else what[:49] + "…", refresh=False)
-        levels = {key: list(self._ledger.levels_us(key).values()) for key in self._order}
+        levels = {key: list(self._ledger.levels_us(key).values()) for key in self._trials}
         medians = {key: float(np.median(own)) for key, own in levels.items() if len(own) >= 3}
         postfix = f"start-up {self._startup_s:.1f} s"
         if medians:
@@ -689,7 +690,3 @@ class SweepRun:
         elapsed = self._watch.elapsed_s
         self._bar.n = min(elapsed, total) if total else round(elapsed, 1)
         self._bar.update(0)
-
-
-def _compiles(request: Request[Any]) -> bool:
-    return isinstance(request, Compile)

@@ -1,9 +1,8 @@
-"""A Dask cluster that measures: which workers it has, tasks that it is given, news of them.
+"""A Dask cluster that measures: its workers, the tasks it is given, and news of them.
 
-The only module that knows Dask; what is handed to whom is decided in
-:mod:`hetero_lab.experiments.measure.fleet.run`. Records come as events while a task runs, so
-that little is lost with a worker or with this process, and once more as the task's result, so
-that none is missed.
+This is the only module that uses Dask; :mod:`hetero_lab.experiments.measure.fleet.run` decides
+which worker gets which task. Records arrive as events while a task runs, so that little is lost
+if a worker or this process dies, and again as the task's result, so that none is missed.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from distributed import Client, Future, get_worker
 from hetero_lab.clock import now
 from hetero_lab.errors import ArgumentError
 from hetero_lab.experiments.measure.fleet.host import Assignment, describe, keep, measure_share
-from hetero_lab.experiments.measure.fleet.workers import (
+from hetero_lab.experiments.measure.fleet.work_queue import (
     FleetWorker,
     SchedulerGoneError,
     TaskLostError,
@@ -35,7 +34,7 @@ _RECONNECT_S = 10.0
 
 @dataclass(frozen=True)
 class News:
-    """A record of a task, the ``index``-th, or that the task has ended if there is none."""
+    """The ``index``-th record of a task; without a record, the task has ended."""
 
     task: int
     index: int = -1
@@ -48,7 +47,7 @@ def cluster_of(client: Any, *, isolate: bool) -> Cluster:
     Raises
     ------
     ArgumentError
-        It is no client, an asynchronous or a closed one, or ``isolate`` is off.
+        ``client`` is not a client, or it is asynchronous or closed, or ``isolate`` is off.
     """
     if not isinstance(client, Client):
         raise ArgumentError(
@@ -77,17 +76,17 @@ class Cluster:
         self._name = f"hetero_lab-{uuid.uuid4().hex[:12]}"
         self._news: queue.Queue[News] = queue.Queue()
         self._tasks: dict[int, Future] = {}
-        self._holders: dict[tuple[str, str], FleetWorker] = {}  # those that have the model
+        self._holders: dict[tuple[str, str], FleetWorker] = {}  # workers that have the model
         self._connected = now()
         self._listens = False
 
     def identity(self) -> dict[str, dict[str, Any]] | None:
-        """Return what the scheduler says of each worker, ``None`` if it is not connected now.
+        """Return the scheduler's description of each worker, ``None`` without a connection.
 
         Raises
         ------
         SchedulerGoneError
-            It has not been for a while.
+            There has been no connection for a while.
         """
         client = self._client
         if client.status == "running" and client.scheduler is not None:
@@ -100,9 +99,9 @@ class Cluster:
         return None
 
     def describe(self, addresses: Sequence[str], devices: Sequence[str]) -> dict[str, Any]:
-        """Return what each worker says of itself; an exception if it cannot.
+        """Return each worker's description of itself, or the exception that it raised.
 
-        One whose connection broke says nothing.
+        Workers whose connection broke are left out.
         """
         try:
             told: Any = self._client.run(
@@ -127,7 +126,7 @@ class Cluster:
         Raises
         ------
         OutputPathError
-            The worker cannot write them.
+            The worker cannot write the files.
         """
         if not self._listens:
             self._client.subscribe_topic(self._name, self._heard)
@@ -146,7 +145,7 @@ class Cluster:
             self._name,
             number,
             key=f"{self._name}-{number}",
-            # One worker: what another one is to do again is less than all of it.
+            # Only this worker: if it dies, the rest of its share is handed out again, not all.
             workers=[worker.address],
             resources=dict(resources),
             pure=False,
@@ -156,7 +155,7 @@ class Cluster:
         return True
 
     def news(self, timeout_s: float) -> Iterable[News]:
-        """Wait for the next news; yield them and those that came with them."""
+        """Wait for the next news; yield all that has arrived."""
         with contextlib.suppress(queue.Empty):
             yield self._news.get(timeout=timeout_s)
             while True:
@@ -168,7 +167,7 @@ class Cluster:
         Raises
         ------
         TaskLostError
-            It ended in another way.
+            The task ended without a result.
         """
         future = self._tasks.pop(number)
         try:
@@ -177,7 +176,7 @@ class Cluster:
             raise TaskLostError(f"{type(error).__name__}: {error}") from error
 
     def cancel(self, number: int) -> None:
-        """Let go of a task; it ends after the turn that it is at."""
+        """Cancel a task; it ends after its current turn."""
         future = self._tasks.pop(number, None)
         if future is not None:
             with contextlib.suppress(Exception):
@@ -206,8 +205,8 @@ class Cluster:
 def _measure(share: Assignment, directory: str, topic: str, number: int) -> list[AnyRecord]:
     """Measure a share; runs as a task, in a thread of a worker.
 
-    What compiles and infers are processes that are started as programs, so it does not matter
-    that a worker under a nanny is a daemon and may have no children of multiprocessing.
+    A Dask worker under a nanny is a daemon, which may not have children of ``multiprocessing``.
+    Ours are started with ``subprocess``, so this does not matter.
     """
     worker = get_worker()
     task = worker.get_current_task()
@@ -215,7 +214,7 @@ def _measure(share: Assignment, directory: str, topic: str, number: int) -> list
 
     def send(record: AnyRecord) -> None:
         nonlocal sent
-        # As text: a message's lists would arrive as tuples.
+        # Sent as text, since Dask turns the lists of a message into tuples.
         worker.log_event(topic, json.dumps([number, sent, msgspec.to_builtins(record)]))
         sent += 1
 

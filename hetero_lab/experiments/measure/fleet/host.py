@@ -1,6 +1,6 @@
-"""What a host of a fleet does: say what it is, keep the model, measure its share of the rows.
+"""The side of a fleet's host: describe itself, keep the model, measure its share of the rows.
 
-Nothing in here knows how requests reach the host; see :mod:`.cluster`.
+How requests reach the host is up to :mod:`.cluster`.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ from hetero_lab.runtime.timing import Stopwatch
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _LOOK_S = 0.5
+_GONE = "The caller is gone or does not wait any more."
 
 
 class AbandonedError(HeteroLabError):
-    """Nobody waits for this measurement any more."""
+    """The caller no longer waits for this measurement."""
 
 
 def describe(devices: Iterable[str]) -> dict[str, Any]:
@@ -56,7 +57,7 @@ def describe(devices: Iterable[str]) -> dict[str, Any]:
 
 
 def _machine() -> str:
-    """Return what the workers of one machine share and no two machines do."""
+    """Return an id of this machine, the same for all its workers."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:
@@ -76,13 +77,13 @@ def keep(directory: str, files: Mapping[str, bytes]) -> None:
         target.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
             (target / name).write_bytes(content)
-    except OSError as error:  # which would look like a broken connection to the caller
+    except OSError as error:  # to the caller, an OSError would be a broken connection
         raise OutputPathError(f"The directory {directory} cannot be written: {error}") from error
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """Trials that a host is to measure beside a reference, and how; sent to it as it is."""
+    """What a host measures and how; sent to the host as a whole."""
 
     trials: tuple[Trial, ...]
     reference: str
@@ -103,24 +104,24 @@ def measure_share(
     Parameters
     ----------
     share
-        What is to be measured.
+        The trials to measure.
     directory
-        Where :func:`keep` put the files of ``set_up``.
+        Where :func:`keep` wrote the files of ``set_up``.
     append
-        Is given each record as it is made.
+        Called with each record as it is made.
     stopped
-        Tells whether to give up; asked between turns.
+        Tells whether to give up; called between turns.
 
     Raises
     ------
     AbandonedError
-        ``stopped`` said so.
+        ``stopped`` returned true.
     """
     records: list[AnyRecord] = []
 
     def note(record: AnyRecord) -> None:
         if stopped():
-            raise AbandonedError("The caller is gone or does not wait any more.")
+            raise AbandonedError(_GONE)
         records.append(record)
         append(record)
 
@@ -129,7 +130,7 @@ def measure_share(
         Path(blobs).mkdir(parents=True, exist_ok=True)
     used = {device for trial in share.trials for device in trial.affinity}
     here = current_environment(sorted(used), shared_core())
-    set_up = _located(share.set_up, Path(directory))
+    set_up = _moved(share.set_up, directory)
     with _alone(stopped):
         run = SweepRun(
             trials=share.trials,
@@ -150,24 +151,14 @@ def measure_share(
     return records
 
 
-def _located(set_up: SetUp, directory: Path) -> SetUp:
-    """Return a set-up whose file names are paths on this host."""
-    return msgspec.structs.replace(
-        set_up,
-        models={name: str(directory / file) for name, file in set_up.models.items()},
-        inputs={name: str(directory / file) for name, file in set_up.inputs.items()},
-        directory=str(directory),
-    )
-
-
 @contextlib.contextmanager
 def _alone(stopped: Callable[[], bool]) -> Iterator[None]:
-    """Measure one thing at a time on a machine, whoever asks: two would disturb each other."""
+    """Measure one share at a time on a machine: two would disturb each other."""
     place = Path(tempfile.gettempdir()) / f"hetero_lab-{_user()}.lock"
     lock = FileLock(place, thread_local=False)
     while not lock.is_locked:
         if stopped():
-            raise AbandonedError("The caller is gone or does not wait any more.")
+            raise AbandonedError(_GONE)
         with contextlib.suppress(Timeout):
             lock.acquire(timeout=_LOOK_S)
     try:
@@ -184,12 +175,17 @@ def _user() -> str:
 
 
 def set_up_files(set_up: SetUp) -> tuple[SetUp, dict[str, bytes]]:
-    """Take a set-up apart: with file names in place of paths, and what the files hold."""
-    named = msgspec.structs.replace(
+    """Split a set-up for sending: with file names instead of paths, and the files by name."""
+    # The directory holds the models, their weights and the inputs, and nothing else.
+    files = {path.name: path.read_bytes() for path in Path(set_up.directory).iterdir()}
+    return _moved(set_up, ""), files
+
+
+def _moved(set_up: SetUp, directory: str) -> SetUp:
+    """Return a set-up whose files are in another directory."""
+    return msgspec.structs.replace(
         set_up,
-        models={name: Path(path).name for name, path in set_up.models.items()},
-        inputs={name: Path(path).name for name, path in set_up.inputs.items()},
-        directory="",
+        models={name: str(Path(directory, Path(p).name)) for name, p in set_up.models.items()},
+        inputs={name: str(Path(directory, Path(p).name)) for name, p in set_up.inputs.items()},
+        directory=directory,
     )
-    # Weights lie beside their model, and nothing else does.
-    return named, {path.name: path.read_bytes() for path in Path(set_up.directory).iterdir()}

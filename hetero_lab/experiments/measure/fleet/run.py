@@ -1,8 +1,8 @@
-"""A sweep over many machines: shares of its rows are handed to hosts, their records taken in.
+"""A sweep over many machines: hands shares of its rows to hosts and collects their records.
 
-Each machine measures one share at a time, since two would disturb each other. Every share has
-the reference in it, so that ratios and ranks are those of one host. What a dead worker leaves
-undone is handed out again.
+Each machine measures one share at a time, since two would disturb each other. Every share
+contains the reference, so that ratios and ranks are those of one host. The unfinished items of a
+dead worker are handed out again.
 """
 
 from __future__ import annotations
@@ -20,24 +20,28 @@ from hetero_lab.errors import MeasurementError, OutputPathError, StoreError, war
 from hetero_lab.experiments.measure.budget import RunOptions
 from hetero_lab.experiments.measure.environment import Environment
 from hetero_lab.experiments.measure.fleet.host import Assignment, set_up_files
-from hetero_lab.experiments.measure.fleet.work_queue import MOST_LOSSES, PATIENCE_S, Item, WorkQueue
-from hetero_lab.experiments.measure.fleet.workers import (
+from hetero_lab.experiments.measure.fleet.work_queue import (
+    MOST_LOSSES,
+    PATIENCE_S,
     FleetWorker,
+    Item,
     SchedulerGoneError,
     TaskLostError,
+    WorkQueue,
     read_workers,
     why_not,
 )
-from hetero_lab.experiments.measure.ledger import Ledger, is_done
 from hetero_lab.experiments.measure.records import (
     AnyRecord,
     Failed,
     Finished,
     Header,
     Host,
+    Ledger,
     OfEntry,
     Trial,
     Turn,
+    by_key,
 )
 from hetero_lab.experiments.measure.workers.requests import SetUp
 from hetero_lab.experiments.measure.workers.set_up import Workers
@@ -53,7 +57,7 @@ _VERSIONS = (("openvino_version", "OpenVINO"), ("hetero_lab_version", "hetero_la
 
 @dataclass
 class Share:
-    """Items that a worker measures now."""
+    """The items that a worker measures now."""
 
     worker: FleetWorker
     items: Sequence[Item]
@@ -63,7 +67,7 @@ class Share:
 
     @property
     def left(self) -> list[Item]:
-        """What is neither finished nor failed."""
+        """The items that are neither finished nor failed."""
         return [item for item in self.items if item.key not in self.settled]
 
 
@@ -73,14 +77,14 @@ class FleetRun:
     Parameters
     ----------
     cluster
-        The workers.
+        The cluster to measure on.
     header
-        What the store says of the sweep.
+        The header of the sweep's store.
     trials, records, append, options, workers, watch, progress
-        As for :class:`~hetero_lab.experiments.measure.rounds.SweepRun`. Records have ``host`` and
-        ``worker`` too, and there is one with each host's environment.
+        As for :class:`~hetero_lab.experiments.measure.rounds.SweepRun`. Records also have ``host``
+        and ``worker``, and a ``Host`` record holds each host's environment.
     set_up
-        Returns what workers are set up with, in files of this machine.
+        Writes the set-up of the workers into files on this machine and returns it.
     """
 
     def __init__(
@@ -98,14 +102,12 @@ class FleetRun:
         progress: bool,
     ):
         self._cluster = cluster
-        # Rows that share a key are measured once.
-        self._trials = {trial.key: trial for trial in reversed(trials)}
-        self._order = list(dict.fromkeys(trial.key for trial in trials))
+        self._trials = by_key(trials)
         self._reference = header.reference
         self._here = header.environments[-1]
         self._base_of = {spec["name"]: spec["base"] for spec in header.emulated}
         self._devices_of = {entry.key: entry.devices for entry in header.entries}
-        self._devices = list(dict.fromkeys(d for k in self._order for d in self._devices_of[k]))
+        self._devices = list(dict.fromkeys(d for k in self._trials for d in self._devices_of[k]))
         self._ledger = Ledger(records)
         self._next_group = self._ledger.next_group
         self._append = append
@@ -117,7 +119,7 @@ class FleetRun:
         self._set_up = SetUp(models={})
         self._files: dict[str, bytes] = {}
         self._workers: dict[tuple[str, str], FleetWorker] = {}
-        self._useless: dict[tuple[str, str], str] = {}  # and why
+        self._useless: dict[tuple[str, str], str] = {}  # with the reason
         self._seen: list[FleetWorker] = []
         self._hosts: dict[str, FleetWorker] = {}  # the first worker of each
         self._queue = WorkQueue(self._devices_of, self._base_of, workers.group)
@@ -128,29 +130,30 @@ class FleetRun:
         self._bar = calm(bar)
 
     def pending(self) -> list[str]:
-        """Return the keys that are still to be measured somewhere.
+        """Return the keys that are still to be measured on some host.
 
         Raises
         ------
         MeasurementError
-            The answer depends on the hosts and the scheduler has no worker.
+            With ``every_host``: the scheduler has no worker.
         """
         if self._every_host:
             self._look_for_workers()
         else:
             hosts = self._ledger.hosts
-            self._add([Item(k) for k in self._order if not any(self._is_done(k, h) for h in hosts)])
+            undone = [k for k in self._trials if not any(self._is_done(k, h) for h in hosts)]
+            self._add([Item(key) for key in undone])
         return list(dict.fromkeys(item.key for item in self._queue.waiting))
 
     def measure(self) -> None:
-        """Measure all that is pending.
+        """Measure all pending items.
 
         Raises
         ------
         MeasurementError
-            The scheduler has no worker that could measure anything.
+            The scheduler has no worker that can measure.
         StoreError
-            A host has another OpenVINO version than when it measured before.
+            A host has another OpenVINO version than the store has for it.
         """
         self._set_up, self._files = set_up_files(self._make_set_up())
         self._look_for_workers()
@@ -167,15 +170,15 @@ class FleetRun:
             self._without_scheduler()
 
     def close(self) -> None:
-        """Cancel what still runs and remove the model from the workers."""
+        """Cancel running tasks and remove the model from the workers."""
         self._bar.close()
         self._cluster.close()
 
     def _is_done(self, key: str, host: str) -> bool:
-        return is_done(key, host, self._ledger, self._reference, self._options.turns)
+        return self._ledger.is_done(key, host, self._reference, self._options.turns)
 
     def _add(self, items: Sequence[Item]) -> None:
-        # The reference goes along with others.
+        # The reference is part of every share, so it is an item only if there are no others.
         added = [item for item in items if item.key != self._reference] or list(items)
         self._queue.waiting += added
         self._bar.total += len(added)
@@ -205,7 +208,7 @@ class FleetRun:
                 time.sleep(_LOOK_S / 4)
 
     def _look(self) -> None:
-        """See which workers are there, welcome new ones and give up on those that are gone."""
+        """Look up the workers: add new ones, put back the shares of those that are gone."""
         self._looked = now()
         info = self._cluster.identity()
         if info is None:
@@ -233,7 +236,7 @@ class FleetRun:
             first = self._hosts.setdefault(worker.host, worker)
             other = [name for what, name in _VERSIONS
                      if worker.environment[what] != first.environment[what]]  # fmt: skip
-            if other:  # a row says of its host, not of its worker, which versions it has
+            if other:  # a row tells the versions of its host, not of its worker
                 why = f"the other workers of {worker.host} have another {' and '.join(other)}"
                 self._leave_out(worker.identity, why)
                 continue
@@ -244,7 +247,7 @@ class FleetRun:
     def _leave_out(self, identity: tuple[str, str], why: str) -> None:
         self._useless[identity] = why
         self._workers.pop(identity, None)
-        _warn(f"The worker {identity[0]} is left out: {why.rstrip('.')}.")
+        warn(f"The worker {identity[0]} is left out: {why.rstrip('.')}.")
 
     def _welcome(self, worker: FleetWorker) -> None:
         host = worker.host
@@ -266,17 +269,17 @@ class FleetRun:
         for what, name in _VERSIONS:
             there, here = worker.environment[what], getattr(self._here, what)
             if there != here:
-                _warn(
+                warn(
                     f"{host} has {name} {there}, here it is {here}: compare hosts with care; the "
                     f"column {what} tells which row has which."
                 )
         environment = worker.environment_of(self._devices, self._base_of)
         self._record(Host(host=host, environment=msgspec.convert(environment, Environment)))
         if self._every_host:
-            self._add([Item(k, host) for k in self._order if not self._is_done(k, host)])
+            self._add([Item(k, host) for k in self._trials if not self._is_done(k, host)])
 
     def _hand_out(self) -> None:
-        """Give each machine that is free a share."""
+        """Give each idle machine a share."""
         while not self._watch.is_over:
             busy = {share.worker.machine for share in self._running.values()}
             chosen = self._queue.choose(self._workers.values(), busy)
@@ -285,7 +288,7 @@ class FleetRun:
             worker, items, of_time = chosen
             try:
                 if not self._start(worker, items, of_time):
-                    del self._workers[worker.identity]  # it is welcome again if it comes back
+                    del self._workers[worker.identity]  # it is added again if it comes back
             except OutputPathError as error:
                 self._leave_out(worker.identity, str(error))
 
@@ -315,7 +318,7 @@ class FleetRun:
         return True
 
     def _end(self) -> bool:
-        """Let go of shares that are much too late; tell whether one still runs."""
+        """Cancel shares that are much too late; tell whether any still runs."""
         latest_s = (self._watch.budget_s or 0.0) + self._limits.compile_timeout_s
         if self._watch.elapsed_s > latest_s:
             for number in list(self._running):
@@ -324,7 +327,7 @@ class FleetRun:
         return bool(self._running)
 
     def _give_up(self) -> None:
-        """Fail the rows that no worker can measure."""
+        """Record as failed the rows that no worker can measure."""
         workers = list(self._workers.values())
         for item in self._queue.hopeless(workers, at_once=self._watch.is_over):
             of_this = [w for w in workers if item.host in ("", w.host)]
@@ -338,7 +341,7 @@ class FleetRun:
                 continue
             if news.record is None:
                 self._ended(news.task, share)
-            elif news.index == share.n_received:  # what was missed comes with the result
+            elif news.index == share.n_received:  # after a gap, the result brings the rest
                 self._take(share, news.record)
 
     def _take(self, share: Share, record: AnyRecord) -> None:
@@ -368,11 +371,11 @@ class FleetRun:
             return
         for record in records[share.n_received :]:
             self._take(share, record)
-        # What is left now is what the time was not enough for.
+        # Items that are still left had no time.
         del self._running[number]
 
     def _lost(self, number: int, why: str) -> None:
-        """Put back what a share leaves undone; what was lost too often fails."""
+        """Put back the unfinished items of a share; items lost too often fail."""
         share = self._running.pop(number)
         self._cluster.cancel(number)
         for item in share.left:
@@ -395,11 +398,7 @@ class FleetRun:
         for item in [*left, *self._queue.waiting]:
             self._fail(item, "the scheduler is gone", why)
         self._queue.waiting.clear()
-        _warn(
+        warn(
             f"{why} The turns that were measured are kept; with a store= the same call goes on "
             "from there when it is back."
         )
-
-
-def _warn(message: str) -> None:
-    warn(message)

@@ -1,4 +1,4 @@
-"""The work queue of a fleet: items that wait, shares of them, and what was lost too often."""
+"""The workers of a fleet and the work queue: which devices a worker has, and who measures what."""
 
 from __future__ import annotations
 
@@ -6,33 +6,165 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from hetero_lab.clock import now
-from hetero_lab.experiments.measure.fleet.workers import FleetWorker
+from hetero_lab.errors import HeteroLabError, names_at_hand
 
 MOST_LOSSES = 3
 PATIENCE_S = 10.0  # a nanny needs some seconds to start its worker again
+_CPU = "CPU"
+
+
+class SchedulerGoneError(HeteroLabError):
+    """The scheduler no longer answers."""
+
+
+class TaskLostError(HeteroLabError):
+    """A task ended without a result; the message says how."""
+
+
+@dataclass(frozen=True)
+class FleetWorker:
+    """A worker that can measure.
+
+    ``machine`` identifies the machine, which several workers may share; ``host`` is its name in
+    tables.
+    """
+
+    address: str
+    directory: str
+    host: str
+    machine: str
+    environment: Mapping[str, Any]
+    missing: frozenset[str]
+    resources: Mapping[str, float]
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """A unique id: a restarted worker may have its old address, but has a new directory."""
+        return self.address, self.directory
+
+    def asked_for(self, devices: Iterable[str], base_of: Mapping[str, str]) -> dict[str, float]:
+        """Return the Dask resources that a task on these devices asks this worker for.
+
+        The resource of a device has its name, else the name of its base if it is emulated, else
+        that of its kind (``GPU`` for ``GPU.1``). A worker need not declare ``CPU``; if it does,
+        tasks ask for it.
+        """
+        names = (self._resource(device, base_of) for device in devices)
+        return dict.fromkeys((name for name in names if name), 1)
+
+    def lacks(self, devices: Iterable[str], base_of: Mapping[str, str]) -> list[str]:
+        """Return the devices that this worker does not have or does not declare."""
+        return [
+            device
+            for device in devices
+            if base_of.get(device, device) in self.missing
+            or (base_of.get(device, device) != _CPU and not self._resource(device, base_of))
+        ]
+
+    def _resource(self, device: str, base_of: Mapping[str, str]) -> str:
+        base = base_of.get(device, device)
+        names = [device, base, base.partition(".")[0]]
+        return next((name for name in names if self.resources.get(name, 0) >= 1), "")
+
+    def environment_of(self, devices: Iterable[str], base_of: Mapping[str, str]) -> dict[str, Any]:
+        """Return the host's environment as stored data, emulated devices included."""
+        full_names = dict(self.environment["devices"])
+        here = [d for d in devices if base_of.get(d, d) in full_names]
+        return {
+            **self.environment,
+            "devices": [[d, full_names[base_of.get(d, d)]] for d in here],
+            "emulated": [[d, base_of[d]] for d in here if d in base_of],
+        }
+
+
+def read_workers(
+    info: Mapping[str, Mapping[str, Any]],
+    told: Mapping[str, Any],
+    known: Iterable[FleetWorker] = (),
+) -> list[FleetWorker]:
+    """Return the workers that described themselves.
+
+    Parameters
+    ----------
+    info
+        The scheduler's description of each worker, by address.
+    told
+        Each worker's description of itself, by address; an exception if it failed.
+    known
+        All workers seen so far, also those that are gone, since a machine keeps its name. Machines
+        with the same host name get their address added.
+    """
+    machine_of = {worker.host: worker.machine for worker in known}
+    described = {a: d for a, d in told.items() if isinstance(d, Mapping) and a in info}
+    pairs = {(d["environment"]["host"], d["machine"]) for d in described.values()}
+    machines = Counter(node for node, _ in pairs)
+    workers = []
+    for address, own in described.items():
+        node, machine = own["environment"]["host"], own["machine"]
+        names = [node, f"{node} ({info[address]['host']})", f"{node} ({address})"]
+        before = [name for name in names if machine_of.get(name) == machine]
+        free = [name for name in names[machines[node] > 1 :] if name not in machine_of]
+        host = [*before, *free, names[-1]][0]
+        machine_of[host] = machine
+        workers.append(
+            FleetWorker(
+                address=address,
+                directory=info[address]["local_directory"],
+                host=host,
+                machine=machine,
+                environment={**own["environment"], "host": host},
+                missing=frozenset(own["missing"]),
+                resources=info[address]["resources"],
+            )
+        )
+    return workers
+
+
+def why_not(
+    workers: Iterable[FleetWorker], devices: Iterable[str], base_of: Mapping[str, str]
+) -> str:
+    """Say why no worker can measure a row on these devices."""
+    wanted = list(devices)
+    every = list(workers)
+    if not every:
+        return "no worker is left"
+    reasons = []
+    for worker in every:
+        absent = [d for d in wanted if base_of.get(d, d) in worker.missing]
+        unsaid = [d for d in worker.lacks(wanted, base_of) if d not in absent]
+        if absent:
+            reasons.append(f"{worker.host} ({worker.address}) has no {', '.join(absent)}")
+        elif unsaid:
+            kind = base_of.get(unsaid[0], unsaid[0]).partition(".")[0]
+            reasons.append(
+                f"{worker.host} ({worker.address}) has {', '.join(unsaid)} but does not declare "
+                f'it: start it with --resources "{kind}=1"'
+            )
+    return "; ".join(reasons) or f"workers: {names_at_hand(w.address for w in every)}"
 
 
 @dataclass(frozen=True)
 class Item:
-    """An entry that is to be measured, on one host if it names one."""
+    """An entry to measure; on a particular host if it names one."""
 
     key: str
     host: str = ""
 
 
 class WorkQueue:
-    """The items that wait, and to whom they may go.
+    """The waiting items, and the workers that may measure them.
 
     Parameters
     ----------
     devices_of
         Key of an entry → its devices.
     base_of
-        Emulated device → the device that runs it.
+        Emulated device → its base device.
     group_size
-        How many placements a host measures at once, the reference included.
+        How many placements a host measures together, the reference included.
     """
 
     def __init__(
@@ -43,10 +175,10 @@ class WorkQueue:
     ):
         self._devices_of = devices_of
         self._base_of = base_of
-        self._group = max(1, group_size - 1)
+        self._group = group_size - 1
         self.losses: Counter[Item] = Counter()
-        self._since: dict[Item, float] = {}  # when it was seen first that nobody can measure it
-        self._most = 0  # that ever waited
+        self._since: dict[Item, float] = {}  # since when no worker can measure the item
+        self._most = 0  # the most items that ever waited
         self.waiting: list[Item] = []
 
     def can(self, worker: FleetWorker, key: str) -> bool:
@@ -54,7 +186,7 @@ class WorkQueue:
         return not worker.lacks(self._devices_of[key], self._base_of)
 
     def items_for(self, worker: FleetWorker) -> list[Item]:
-        """Return what waits and a worker may measure."""
+        """Return the waiting items that a worker may measure."""
         return [
             item
             for item in self.waiting
@@ -64,13 +196,13 @@ class WorkQueue:
     def choose(
         self, workers: Iterable[FleetWorker], busy: Collection[str]
     ) -> tuple[FleetWorker, list[Item], float] | None:
-        """Choose a worker of a machine that is not busy, and its share.
+        """Choose a worker on an idle machine, and its share of the items.
 
         Returns
         -------
         tuple
-            The worker, its items, and which part of the time that is left is theirs. ``None`` if
-            there is nothing to do for anybody who is free.
+            The worker, its items, and their share of the time that is left. ``None`` if there is
+            nothing to do for any idle machine.
         """
         machines: dict[str, list[FleetWorker]] = {}
         for worker in workers:
@@ -87,11 +219,11 @@ class WorkQueue:
         return None
 
     def _some_of(self, items: Sequence[Item], n_machines: int) -> list[Item]:
-        """Take one machine's share, smaller towards the end so that all end together.
+        """Return one machine's share; shares shrink towards the end so that all end together.
 
         Guided self-scheduling (Polychronopoulos and Kuck 1987), with whole groups as long as
-        there are enough. What was lost again and again goes alone, so that it takes nothing with
-        it; what has to be measured on this very host goes at once.
+        there are enough. An item that was lost repeatedly goes alone, so that it takes no others
+        with it. Items that only this host may measure all go in one share.
         """
         lost = [item for item in items if self.losses[item] > 1]
         if lost:
@@ -103,11 +235,11 @@ class WorkQueue:
         return list(items[: max(least, math.ceil(len(items) / n_machines))])
 
     def take(self, items: Collection[Item]) -> None:
-        """Take items off the list."""
+        """Remove items from the queue."""
         self.waiting = [item for item in self.waiting if item not in items]
 
     def put_back(self, item: Item) -> bool:
-        """Let an item wait again that was lost; ``False`` if that was once too often."""
+        """Return a lost item to the queue; ``False`` if it was lost too often."""
         self.losses[item] += 1
         if self.losses[item] < MOST_LOSSES:
             self.waiting.append(item)
@@ -115,7 +247,7 @@ class WorkQueue:
         return False
 
     def hopeless(self, workers: Sequence[FleetWorker], *, at_once: bool) -> list[Item]:
-        """Take off the list what no worker has been able to measure for a while."""
+        """Remove and return the items that no worker has been able to measure for a while."""
         unsupported = [
             item
             for item in self.waiting

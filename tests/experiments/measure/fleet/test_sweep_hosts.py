@@ -9,8 +9,7 @@ from msgspec.structs import replace
 
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError
-from hetero_lab.experiments.measure.ledger import Ledger, is_done
-from hetero_lab.experiments.measure.records import AnyRecord, Finished, Host, State, Turn
+from hetero_lab.experiments.measure.records import AnyRecord, Finished, Host, Ledger, State, Turn
 from hetero_lab.experiments.measure.store import read_store
 from hetero_lab.experiments.results.sweep.reading import sweep_from
 from hetero_lab.views.sweeps import measured_rows
@@ -115,7 +114,7 @@ def test_done_is_finished_with_enough_turns_beside_the_reference():
         return [Turn(entry=entry, host=host, group=0, round=i, samples_us=(1.0,)) for i in range(n)]
 
     def done(key, host, records, turns):
-        return is_done(key, host, Ledger(records), "ref", turns)
+        return Ledger(records).is_done(key, host, "ref", turns)
 
     finished = Finished(entry="k", host="a")
     records = [*turns("k", "a", 3), *turns("ref", "a", 3)]

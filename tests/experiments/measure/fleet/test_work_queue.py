@@ -5,8 +5,13 @@ from __future__ import annotations
 import pytest
 
 from hetero_lab.experiments.measure.fleet import work_queue as fleet_rota
-from hetero_lab.experiments.measure.fleet.work_queue import Item, WorkQueue
-from hetero_lab.experiments.measure.fleet.workers import FleetWorker, read_workers, why_not
+from hetero_lab.experiments.measure.fleet.work_queue import (
+    FleetWorker,
+    Item,
+    WorkQueue,
+    read_workers,
+    why_not,
+)
 
 BASE_OF = {"ACC": "CPU", "GACC": "GPU"}
 
