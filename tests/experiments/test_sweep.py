@@ -247,6 +247,18 @@ def test_a_fault_costs_one_row(model, placements, swept, monkeypatch, tmp_path, 
     assert (tmp_path / "mark").exists() == (fault in ("signal once", "signal later"))
 
 
+def test_a_reference_that_crashed_once_is_beside_later_groups_too(
+    model, placements, swept, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("FAULT", "signal once")
+    monkeypatch.setenv("FAULT_MARK", str(tmp_path / "crashed"))
+    monkeypatch.setenv("FAULT_KEY", key_of(swept[0], "auto"))
+    third = hl.Placement(hl.Affinity.uniform(model, "CPU"), "third", F32)
+    sweep = faulty(model, [*placements, third], hl.Workers(group=2))
+    assert (tmp_path / "crashed").exists()
+    assert all(row.series.ratio for row in sweep.rows)
+
+
 def test_a_child_that_a_crashed_worker_left_holds_up_nobody(
     model, placements, swept, monkeypatch, tmp_path
 ):
