@@ -16,7 +16,7 @@ from hetero_lab.errors import ArgumentError, MeasurementError
 from hetero_lab.experiments.measure.budget import RunOptions
 from hetero_lab.experiments.measure.noise import keep_noise
 from hetero_lab.experiments.measure.trial import expand
-from hetero_lab.experiments.measure.workers.set_up import Workers
+from hetero_lab.experiments.measure.workers.launch import Workers
 from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.experiments.session import Conditions, Session
 from hetero_lab.model.read import load

@@ -22,6 +22,7 @@ from hetero_lab.errors import ArgumentError, MeasurementError, PropertyError, sh
 from hetero_lab.experiments.measure.environment import current_environment
 from hetero_lab.experiments.measure.records import Compiled, Trial, Turn
 from hetero_lab.experiments.measure.trial import trial_of
+from hetero_lab.experiments.measure.workers.launch import Workers
 from hetero_lab.experiments.measure.workers.process import WorkerError
 from hetero_lab.experiments.measure.workers.requests import (
     Compare,
@@ -32,7 +33,6 @@ from hetero_lab.experiments.measure.workers.requests import (
     RunTurn,
     WarmUp,
 )
-from hetero_lab.experiments.measure.workers.set_up import Workers
 from hetero_lab.experiments.results.profile.data import Throughput
 from hetero_lab.experiments.results.profile.result import Profile, profile_of
 from hetero_lab.experiments.session import Conditions, Session

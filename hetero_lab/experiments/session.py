@@ -29,11 +29,10 @@ from hetero_lab.experiments.measure.environment import current_environment, nois
 from hetero_lab.experiments.measure.records import AnyRecord, Header, StoredModel, Trial
 from hetero_lab.experiments.measure.rounds import SweepRun
 from hetero_lab.experiments.measure.store import Store
-from hetero_lab.experiments.measure.workers.bench import Bench
-from hetero_lab.experiments.measure.workers.launch import FORK_SERVER, compiles_at_once
+from hetero_lab.experiments.measure.workers.bench import Bench, write_set_up
+from hetero_lab.experiments.measure.workers.launch import FORK_SERVER, Workers, compiles_at_once
 from hetero_lab.experiments.measure.workers.process import AnyBench, WorkerError, WorkerProcess
 from hetero_lab.experiments.measure.workers.requests import Answer, AnyRequest, Request, SetUp
-from hetero_lab.experiments.measure.workers.set_up import Workers, write_set_up
 from hetero_lab.experiments.measure.workers.worker import answer
 from hetero_lab.experiments.results.answers import SweepData
 from hetero_lab.experiments.results.sweep.reading import sweep_from

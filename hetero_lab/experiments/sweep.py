@@ -12,7 +12,7 @@ from hetero_lab.errors import ArgumentError
 from hetero_lab.experiments.accuracy.evaluate import read_data
 from hetero_lab.experiments.measure.budget import RunOptions
 from hetero_lab.experiments.measure.trial import Placements, Variant, bind_variants, expand
-from hetero_lab.experiments.measure.workers.set_up import Workers
+from hetero_lab.experiments.measure.workers.launch import Workers
 from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.experiments.session import Conditions, Session, SweepControl
 from hetero_lab.model.language import Scenario

@@ -17,7 +17,7 @@ from hetero_lab.experiments.measure.environment import current_environment, nois
 from hetero_lab.experiments.measure.noise import keep_noise, known_noise
 from hetero_lab.experiments.measure.records import Trial, Turn
 from hetero_lab.experiments.measure.rounds import SweepRun
-from hetero_lab.experiments.measure.workers.set_up import Workers
+from hetero_lab.experiments.measure.workers.launch import Workers
 from hetero_lab.experiments.session import LocalBench
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.statistics import ASSUMED_NOISE, Noise

@@ -723,7 +723,7 @@ def test_the_model_cache_is_a_row(model, placements, tmp_path):
         ({"placements": []}, ArgumentError, "no placement to sweep"),
         ({"placements": 3}, ArgumentError, "is a list"),
         ({"placements": ["HETERO:FOO,CPU"]}, DeviceError, "'FOO' is not a device"),
-        ({"placements": ["CPU"], "grid": {"speed": [1]}}, ArgumentError, "no dimension"),
+        ({"placements": ["CPU"], "grid": {"speed": [1]}}, ArgumentError, "not a dimension"),
         ({"placements": ["CPU"], "grid": {"CPU.NUM_STREAMS": []}}, ArgumentError, "list of values"),
         ({"placements": ["CPU"], "grid": {"CPU.SPEED": [1]}}, PropertyError, "'SPEED'"),
         ({"placements": ["CPU"], "grid": {"ACC.NUM_STREAMS": [1]}}, PropertyError, "does not use"),

@@ -32,7 +32,7 @@ from hetero_lab.experiments.deployment.verification import (
     Verification,
     judged,
 )
-from hetero_lab.experiments.measure.workers.set_up import positive
+from hetero_lab.experiments.measure.workers.launch import positive
 from hetero_lab.fetch import cache_dir
 from hetero_lab.progress import Progress
 from hetero_lab.runtime import run_frozen

@@ -12,9 +12,9 @@ import numpy as np
 from hetero_lab.backend.bound import BoundModel
 from hetero_lab.backend.emulation import emulated_devices
 from hetero_lab.errors import CompileError, names_at_hand, shorten
+from hetero_lab.experiments.measure.workers.launch import Workers
 from hetero_lab.experiments.measure.workers.process import LastingWorker, WorkerError
 from hetero_lab.experiments.measure.workers.requests import InferFile, SetUp
-from hetero_lab.experiments.measure.workers.set_up import Workers
 from hetero_lab.model.read import PreparedModel, save
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import partition_of

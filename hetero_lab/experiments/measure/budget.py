@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hetero_lab.errors import ArgumentError
-from hetero_lab.experiments.measure.workers.set_up import positive
+from hetero_lab.experiments.measure.workers.launch import positive
 from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN
 
 _WARM_UP_INFERENCES = 30  # before two turns in a row can agree

@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 from tqdm.auto import tqdm
@@ -49,6 +48,7 @@ from hetero_lab.experiments.measure.records import (
     by_key,
 )
 from hetero_lab.experiments.measure.workers.bench import WARM_UP_S
+from hetero_lab.experiments.measure.workers.launch import Workers
 from hetero_lab.experiments.measure.workers.process import AnyBench, WorkerError
 from hetero_lab.experiments.measure.workers.requests import (
     Answer,
@@ -62,7 +62,6 @@ from hetero_lab.experiments.measure.workers.requests import (
     RunTurn,
     WarmUp,
 )
-from hetero_lab.experiments.measure.workers.set_up import Workers
 from hetero_lab.progress import calm
 from hetero_lab.runtime.timing import Stopwatch
 from hetero_lab.statistics import Noise, known_within

@@ -1,34 +1,30 @@
-"""A sweep on disk: a header and one record a line, flushed as they come.
+"""A sweep on disk: a header and one record per line, each flushed as it is made.
 
-``sweep.json`` says what is measured, ``records.jsonl`` what was. Every record carries a
-checksum, so that a torn or edited line is noticed and named and the rest is kept. A lock that
-dies with its owner keeps two processes from writing into one store.
+``sweep.json`` says what is measured, ``records.jsonl`` holds what was measured. Every record
+carries a checksum: a process may be killed in the middle of a write and a disk may fill up, and a
+line that is still valid JSON may yet be wrong. Damaged lines are named and the rest is kept. A
+lock that ends with its owner keeps two processes from writing into one store.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 import msgspec
 from filelock import FileLock, Timeout
 
-from hetero_lab.errors import (
-    OutputPathError,
-    StoredFileError,
-    StoreError,
-    shorten,
-    warn,
-)
+from hetero_lab.errors import OutputPathError, StoredFileError, StoreError, shorten, warn
 from hetero_lab.experiments.measure.records import AnyRecord, Header
 from hetero_lab.tables import make_directory, read_json, write_json
 
 HEADER, RECORDS, LOCK = "sweep.json", "records.jsonl", ".lock"
-_PRIVATE = 0o600  # names of models, hosts and devices are nobody else's business
+_PRIVATE = 0o600  # names of models, hosts and devices are not for other users
 _MAX_BYTES = 1 << 30
 _FRESH = "Take another store= directory, or delete this one."
 
@@ -39,7 +35,7 @@ class Store:
     Raises
     ------
     StoreError
-        Another process has it, it was made for another model or OpenVINO version, or it is damaged.
+        Another process has it open, it is for another model or OpenVINO version, or it is damaged.
     OutputPathError
         The directory cannot be made or written.
     """
@@ -56,7 +52,7 @@ class Store:
             ) from error
         try:
             self.header = self._merge_header(header)
-            self.records = _records_to_go_on_from(self.directory)
+            self.records = self._read_records()
             self._file: IO[str] = self._open()
         except BaseException:
             self._lock.release()
@@ -77,7 +73,7 @@ class Store:
             ) from error
 
     def _check_still_there(self) -> None:
-        """A file that was removed takes what is written into it, and keeps none of it."""
+        """Raise if the file was removed: writing would still succeed, but the data be lost."""
         try:
             own = os.fstat(self._file.fileno())
             there = os.stat(self.directory / RECORDS)
@@ -85,7 +81,7 @@ class Store:
         except FileNotFoundError:
             same = False
         except (OSError, ValueError):
-            return  # writing says what is wrong
+            return  # writing will raise the right error
         if not same:
             raise OutputPathError(
                 f"The store {shorten(str(self.directory))} was removed or replaced while it was "
@@ -93,13 +89,10 @@ class Store:
             )
 
     def close(self) -> None:
-        """Close the file and let others have the store."""
-        try:
+        """Close the file and release the lock."""
+        with contextlib.suppress(OSError):
             self._file.close()
-        except OSError:
-            pass
-        finally:
-            self._lock.release()
+        self._lock.release()
 
     def __enter__(self) -> Store:
         return self
@@ -107,16 +100,18 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _unusable(self, why: str) -> StoreError:
+        return StoreError(f"{shorten(str(self.directory))} {why}. {_FRESH}")
+
     def _merge_header(self, new: Header) -> Header:
         path = self.directory / HEADER
         if path.exists():
             try:
-                old = _header_from(path)
+                old = _read_header(path)
             except msgspec.ValidationError as error:
-                raise StoreError(
-                    f"{_named(path)} holds a damaged sweep: {error}. {_FRESH}"
-                ) from error
-            _check_same(old, new, path)
+                raise self._unusable(f"holds a damaged sweep: {error}") from error
+            for why in _differences(old, new):
+                raise self._unusable(why)
             # Entries that were measured before and are not asked for now keep their place.
             asked = {entry.key for entry in new.entries}
             before = [
@@ -130,19 +125,22 @@ class Store:
                 environments=[*old.environments, *new.environments],
             )
         elif (self.directory / RECORDS).exists():
-            raise StoreError(
-                f"{shorten(str(self.directory))} holds turns, but no {HEADER} that tells of which "
-                f"model. {_FRESH}"
-            )
+            raise self._unusable(f"holds records, but no {HEADER} that tells their model")
         write_json(path, msgspec.to_builtins(new), private=True)
         return new
+
+    def _read_records(self) -> list[AnyRecord]:
+        try:
+            return read_records(self.directory)
+        except StoredFileError as error:
+            raise StoreError(f"{error}. {_FRESH}") from error
 
     def _open(self) -> IO[str]:
         path = self.directory / RECORDS
         try:
             if path.exists():
                 whole = path.read_bytes()
-                # A torn last line goes, so that the next record starts on a line of its own.
+                # Cut off an incomplete last line, so that the next record starts a new line.
                 keep = whole.rfind(b"\n") + 1
                 if keep < len(whole):
                     with open(path, "r+b") as file:
@@ -160,34 +158,35 @@ def read_store(directory: str | os.PathLike[str]) -> tuple[Header, list[AnyRecor
     Raises
     ------
     StoredFileError
-        The directory holds no sweep, or a broken one.
+        The directory holds no sweep, or a damaged one.
     """
-    path = Path(directory) / HEADER
     try:
-        header = _header_from(path)
+        header = _read_header(Path(directory) / HEADER)
     except msgspec.ValidationError as error:
-        raise StoredFileError(f"{_named(path)} is not a whole sweep: {error}") from error
+        where = shorten(os.fspath(Path(directory)))
+        raise StoredFileError(f"{where} is not a whole sweep: {error}") from error
     return header, read_records(Path(directory))
 
 
 def read_records(directory: Path) -> list[AnyRecord]:
-    """Read all whole records; a torn last line is dropped, other broken lines are named.
+    """Read all valid records; drop an incomplete last line, warn about other damaged lines.
 
     Raises
     ------
     StoredFileError
-        The file cannot be read, or a line of it is whole and yet no record of a sweep.
+        The file cannot be read, or a line is intact but is not a record of a sweep.
     """
     path = directory / RECORDS
+    name = shorten(str(path))
     if not path.exists():
         return []
     try:
         if path.stat().st_size > _MAX_BYTES:
-            raise StoredFileError(f"{shorten(str(path))} is larger than 1 GiB; that is no sweep.")
+            raise StoredFileError(f"{name} is larger than 1 GiB; this is not a sweep.")
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
-        raise StoredFileError(f"{shorten(str(path))} cannot be read: {error}") from error
-    torn = lines.pop()  # empty if the last line is whole
+        raise StoredFileError(f"{name} cannot be read: {error}") from error
+    torn = lines.pop()  # empty if the last line is complete
     records: list[AnyRecord] = []
     broken = []
     for number, line in enumerate(lines, start=1):
@@ -199,13 +198,13 @@ def read_records(directory: Path) -> list[AnyRecord]:
             records.append(msgspec.convert(plain, AnyRecord))
         except msgspec.ValidationError as error:
             raise StoredFileError(
-                f"{shorten(str(path))}: line {number} is whole, but no record of a sweep: {error}"
+                f"{name}: line {number} is intact, but is not a record of a sweep: {error}"
             ) from error
     if broken:
         shown = ", ".join(map(str, broken[:10])) + (" …" if len(broken) > 10 else "")
         warn(
-            f"{shorten(str(path))}: {len(broken)} of {len(lines) + bool(torn)} lines cannot be "
-            f"read and are left out (line {shown}); the rest is kept."
+            f"{name}: {len(broken)} of {len(lines) + bool(torn)} lines cannot be read and are "
+            f"left out (line {shown}); the rest is kept."
         )
     return records
 
@@ -215,7 +214,7 @@ def _open_private(path: str, flags: int) -> int:
 
 
 def stored_line(record: Mapping[str, Any]) -> str:
-    """Return a record as a line with its checksum."""
+    """Return the line of a record, with its checksum."""
     text = json.dumps(record, ensure_ascii=True, allow_nan=False)
     return json.dumps({"crc": zlib.crc32(text.encode()), "record": record}, allow_nan=False) + "\n"
 
@@ -230,49 +229,33 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     return data["record"] if whole else None
 
 
-def _header_from(path: Path) -> Header:
+def _read_header(path: Path) -> Header:
     return msgspec.convert(read_json(path, kind="sweep"), Header)
 
 
-def _records_to_go_on_from(directory: Path) -> list[AnyRecord]:
-    try:
-        return read_records(directory)
-    except StoredFileError as error:
-        raise StoreError(f"{error}. {_FRESH}") from error
-
-
-def _named(path: Path) -> str:
-    return shorten(str(path.parent))
-
-
-def _check_same(old: Header, new: Header, path: Path) -> None:
-    where = _named(path)
-
-    def prints(header: Header) -> dict[str, str]:
-        return {name: model.fingerprint for name, model in header.models.items()}
-
-    if prints(old) != prints(new):
+def _differences(old: Header, new: Header) -> Iterator[str]:
+    """Say why a sweep cannot be continued in the store of another; nothing if it can."""
+    if _fingerprints(old) != _fingerprints(new):
         names = ", ".join(shorten(model.name) for model in old.models.values())
-        raise StoreError(f"{where} holds a sweep of another model ({names}). {_FRESH}")
+        yield f"holds a sweep of another model ({names})"
     if old.fleet != new.fleet:
         kinds = ("one machine", "a fleet")
-        raise StoreError(
-            f"{where} holds a sweep over {kinds[old.fleet]}, now it is {kinds[new.fleet]}. {_FRESH}"
-        )
-    # A fleet has versions and hosts of its own; where this process runs does not matter.
+        yield f"holds a sweep over {kinds[old.fleet]}, now it is {kinds[new.fleet]}"
+    # The hosts of a fleet have their own versions; those of this process do not matter.
     of_here = (("openvino_version", "OpenVINO version"), ("host", "host"))
-    for what, name in () if new.fleet else of_here:
-        before = getattr(old.environments[-1], what)
-        now = getattr(new.environments[-1], what)
+    for field, name in () if new.fleet else of_here:
+        before = getattr(old.environments[-1], field)
+        now = getattr(new.environments[-1], field)
         if before != now:
-            raise StoreError(
-                f"{where} was measured with another {name}: {before}, now {now}. Numbers of the "
-                f"two are not mixed; hetero_lab.compare(before, after) sets them side by side. "
-                f"{_FRESH}"
+            yield (
+                f"was measured with another {name}: {before}, now {now}. Numbers of the two are "
+                "not mixed; hetero_lab.compare(before, after) sets them side by side"
             )
-    for what in ("emulated", "reference", "seed", "inputs_digest"):
-        if getattr(old, what) != getattr(new, what):
-            raise StoreError(
-                f"{where} holds a sweep with other {what.replace('_', ' ')}: "
-                f"{getattr(old, what)!r}, now {getattr(new, what)!r}. {_FRESH}"
-            )
+    for field in ("emulated", "reference", "seed", "inputs_digest"):
+        before, now = getattr(old, field), getattr(new, field)
+        if before != now:
+            yield f"holds a sweep with other {field.replace('_', ' ')}: {before!r}, now {now!r}"
+
+
+def _fingerprints(header: Header) -> dict[str, str]:
+    return {name: model.fingerprint for name, model in header.models.items()}

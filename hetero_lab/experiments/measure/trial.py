@@ -1,4 +1,4 @@
-"""Models, placements and the dimensions of a grid, expanded to trials.
+"""Expand models, placements and the dimensions of a grid to trials.
 
 Each combination of model, placement, properties, executor, requests and model cache is a trial.
 """
@@ -48,7 +48,6 @@ FROM_CACHE = "model cache"
 Variant: TypeAlias = "Source | Callable[[], Source]"
 Placements: TypeAlias = "Iterable[PlacementLike] | Mapping[str, PlacementLike]"
 
-
 _DIMENSIONS: dict[str, tuple[Any, ...]] = {
     "executor": (HETERO,),
     "requests": (1,),
@@ -71,15 +70,15 @@ def expand(
     Parameters
     ----------
     models
-        By variant; one at least.
+        By variant; at least one.
     problems
-        Why some variants could not be made: their trials are rows, but not measured.
+        Why some variants could not be made: their trials have rows, but are not measured.
 
     Raises
     ------
     ArgumentError
-        Nothing to measure, an unknown dimension or executor, a label twice with different
-        meaning, or something that an executor cannot run.
+        There is nothing to measure, a dimension or executor is unknown, or an executor cannot run
+        a placement.
     """
     labelled = _by_label(placements)
     own, properties = _dimensions(grid or {})
@@ -101,12 +100,15 @@ def expand(
                 changed = _with_properties(placed, changes)
                 for way, cached in itertools.product(ways, own["model_cache"]):
                     way.check(changed)
-                    extra = [name] if many else []
-                    extra += [suffix] if suffix else []
-                    extra += [way.executor] if way.executor != HETERO else []
-                    extra += [f"{way.requests} requests"] if way.requests > 1 else []
-                    extra += [FROM_CACHE] if cached else []
-                    label = " · ".join([placed.label or "placement", *extra])
+                    parts = [
+                        placed.label or "placement",
+                        name if many else "",
+                        suffix,
+                        way.executor if way.executor != HETERO else "",
+                        f"{way.requests} requests" if way.requests > 1 else "",
+                        FROM_CACHE if cached else "",
+                    ]
+                    label = " · ".join(filter(None, parts))
                     trials.append(
                         trial_of(changed, label, name, way, model_cache=cached, problem=problem)
                     )
@@ -127,15 +129,14 @@ def bind_variants(
 ) -> tuple[dict[str, BoundModel], dict[str, str]]:
     """Return the bound model of each variant, and why some could not be made.
 
-    A variant that could not be made is there with the model of another one, so that its rows
-    can be named.
+    A variant that could not be made has the model of another one, so that its rows have labels.
 
     Raises
     ------
     ArgumentError
-        There is none, or an argument of one is wrong.
+        There is no variant, or an argument of one is wrong.
     HeteroLabError
-        None of them could be made.
+        None of the variants could be made.
     """
     if not isinstance(model, Mapping):
         return by_name(bind(model, core)), {}
@@ -151,7 +152,7 @@ def bind_variants(
             made[str(name)] = bind(variant(), core)
         except ArgumentError as error:
             raise type(error)(f"The variant {shorten(str(name))}: {error}") from error
-        except Exception as error:  # a recipe of the user's own may call NNCF itself
+        except Exception as error:  # the user's function may raise anything, for instance from NNCF
             failures[str(name)] = error
     if not made:
         name, error = next(iter(failures.items()))
@@ -164,7 +165,7 @@ def bind_variants(
 
 
 def by_name(bound: BoundModel) -> dict[str, BoundModel]:
-    """Return a model that is the only variant."""
+    """Return the mapping of variants for a single model."""
     return {bound.graph.name or "model": bound}
 
 
@@ -175,7 +176,7 @@ def _said(error: Exception) -> str:
 
 
 def _by_label(placements: Any) -> list[tuple[str, Any]]:
-    """Return each placement with the label that it was given here, if any."""
+    """Return each placement with its given label, if any."""
     if isinstance(placements, str | Affinity | Placement | Priorities):
         placements = [placements]
     if isinstance(placements, Mapping):
@@ -215,7 +216,7 @@ def _check_labelled(placements: Mapping[Any, Any]) -> None:
 def _dimensions(
     grid: Mapping[str, Sequence[Any]],
 ) -> tuple[dict[str, tuple[Any, ...]], dict[str, Sequence[Any]]]:
-    """Return how placements are run, and the other dimensions of a grid: properties."""
+    """Split a grid into our own dimensions, with their defaults, and those that are properties."""
     if not isinstance(grid, Mapping):
         raise ArgumentError("grid= maps dimensions like 'CPU.INFERENCE_PRECISION_HINT' to values.")
     own, properties = dict(_DIMENSIONS), dict[str, Sequence[Any]]()
@@ -238,16 +239,16 @@ def _settings(
     grid: Mapping[str, Sequence[Any]], core: ov.Core
 ) -> list[tuple[str, dict[str, dict[str, Any]]]]:
     """Return the cross product of the properties as (label, properties by device)."""
-    axes: list[list[tuple[str, str, str, Any]]] = []
+    axes: list[list[tuple[str, str, str, Any]]] = []  # of label, device, property and value
     for dimension, values in grid.items():
         device, dot, key = str(dimension).partition(".")
-        # GPU.0.NUM_STREAMS: the device's own name may have a dot.
+        # A device name may contain a dot: GPU.0.NUM_STREAMS.
         number, second, rest = key.partition(".")
         if second and number.isdigit():
             device, key = f"{device}.{number}", rest
         if not dot or not key:
             raise ArgumentError(
-                f"{shorten(str(dimension))} is no dimension of a grid. Dimensions are "
+                f"{shorten(str(dimension))} is not a dimension of a grid. Dimensions are "
                 f"{names_at_hand(_DIMENSIONS)}, 'DEVICE.PROPERTY' and '*.PROPERTY' (all "
                 "devices), for instance 'CPU.INFERENCE_PRECISION_HINT'."
             )
@@ -293,10 +294,10 @@ def trial_of(
     model_cache: bool = False,
     problem: str = "",
 ) -> Trial:
-    """Return the trial of a placement; its key is made of all that its time depends on."""
+    """Return the trial of a placement; its key is a hash of all that its time depends on."""
     affinity = tuple(placed.affinity[op.name] for op in placed.graph)
     properties = sorted(placed.properties.items())
-    # Stores go on by this key, so that it has to stay as it is.
+    # Stored sweeps are resumed by this key, so its content and order must not change.
     identity: list[Any] = [
         variant,
         affinity,
@@ -330,24 +331,22 @@ def trial_of(
 def _baselines(
     name: str, bound: BoundModel, placements: Sequence[Any], alone: Execution, *, many: bool
 ) -> list[Trial]:
-    """Return each used device alone, where it can run the whole model."""
+    """Return a baseline trial for each used device that can run the whole model alone."""
     used: dict[str, dict[str, Any]] = {}
     here = device_names(bound.core)
     for asked in placements:
-        for text in [str(asked)] if isinstance(asked, Priorities | str) else []:
-            virtual = virtual_device(text, bound.core)
-            named = virtual.devices if virtual else text.removeprefix("HETERO:").split(",")
-            for device in named:
-                if device in here:
-                    used.setdefault(device, {})
+        own: Mapping[str, Mapping[str, Any]] = {}
         if isinstance(asked, Affinity):
-            for device in asked.devices:
-                used.setdefault(device, {})
-        if isinstance(asked, Placement):
-            for device in (*asked.devices, *asked.device_properties):
-                if device in KINDS:
-                    continue
-                used.setdefault(device, {}).update(asked.device_properties.get(device, {}))
+            devices = list(asked.devices)
+        elif isinstance(asked, Placement):
+            own = asked.device_properties
+            devices = [d for d in (*asked.devices, *own) if d not in KINDS]
+        else:
+            virtual = virtual_device(str(asked), bound.core)
+            named = virtual.devices if virtual else str(asked).removeprefix("HETERO:").split(",")
+            devices = [d for d in named if d in here]
+        for device in devices:
+            used.setdefault(device, {}).update(own.get(device, {}))
     trials = []
     for device, properties in used.items():
         affinity = Affinity.on_one(bound.graph, device)
@@ -360,20 +359,18 @@ def _baselines(
 
 
 def _distinct_labels(trials: Sequence[Trial]) -> list[Trial]:
-    """Number labels that stand for different things; drop baselines that were asked for anyway."""
-    taken: dict[str, int] = {}
+    """Number labels that occur more than once; drop baselines that were asked for anyway."""
+    taken: set[str] = set()
     asked = {(t.key, t.label) for t in trials if not t.baseline}
     distinct: list[Trial] = []
     for trial in trials:
         if trial.baseline and (trial.key, trial.label) in asked:
             continue
-        count = taken.get(trial.label, 0) + 1
-        taken[trial.label] = count
-        label = trial.label if count == 1 else f"{trial.label} #{count}"
-        while count > 1 and label in taken:
+        label, count = trial.label, 1
+        while label in taken:
             count += 1
             label = f"{trial.label} #{count}"
-        taken.setdefault(label, 1)
+        taken.add(label)
         distinct.append(msgspec.structs.replace(trial, label=label))
     return distinct
 

@@ -11,7 +11,7 @@ from hetero_lab.errors import MeasurementError
 from hetero_lab.experiments.measure.budget import RunOptions
 from hetero_lab.experiments.measure.records import AnyRecord, Compiled, Turn
 from hetero_lab.experiments.measure.trial import by_name, expand
-from hetero_lab.experiments.measure.workers.set_up import Workers
+from hetero_lab.experiments.measure.workers.launch import Workers
 from hetero_lab.experiments.session import Conditions, Session, SweepControl
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.placement import Placement

@@ -82,9 +82,9 @@ def damaged(tmp_path):
 
 def test_a_whole_record_without_its_fields_says_so(damaged):
     store, line, again = damaged
-    with pytest.raises(StoreError, match=f"line {line} is whole.*`entry`.*Take another store="):
+    with pytest.raises(StoreError, match=f"line {line} is intact.*`entry`.*Take another store="):
         again()
-    with pytest.raises(StoredFileError, match=f"line {line} is whole, but no record"):
+    with pytest.raises(StoredFileError, match=f"line {line} is intact, but is not a record"):
         hl.read_sweep(store)
 
 

@@ -27,9 +27,9 @@ from hetero_lab.experiments.measure.budget import RunOptions
 from hetero_lab.experiments.measure.environment import current_environment, noise_of
 from hetero_lab.experiments.measure.records import AnyRecord, Trial
 from hetero_lab.experiments.measure.rounds import SweepRun
+from hetero_lab.experiments.measure.workers.launch import Workers
 from hetero_lab.experiments.measure.workers.process import WorkerProcess
 from hetero_lab.experiments.measure.workers.requests import SetUp
-from hetero_lab.experiments.measure.workers.set_up import Workers
 from hetero_lab.runtime.timing import Stopwatch
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

@@ -43,8 +43,8 @@ from hetero_lab.experiments.measure.records import (
     Turn,
     by_key,
 )
+from hetero_lab.experiments.measure.workers.launch import Workers
 from hetero_lab.experiments.measure.workers.requests import SetUp
-from hetero_lab.experiments.measure.workers.set_up import Workers
 from hetero_lab.progress import calm
 from hetero_lab.runtime.timing import Stopwatch
 

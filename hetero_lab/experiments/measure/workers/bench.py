@@ -1,7 +1,7 @@
-"""The bench: compile placements, run turns of them, read their counters.
+"""The bench: compiles placements, runs turns of them, reads their counters.
 
-A bench works in this process or, behind :mod:`.worker`, in one of its own. Everything
-that goes in and out is plain data, so that both are the same.
+A bench works in this process or, behind :mod:`.worker`, in a worker process. Its requests and
+answers are plain data, so both work the same way.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from hetero_lab.backend.bound import BoundModel, bind
 from hetero_lab.backend.core import shared_core
-from hetero_lab.backend.emulation import EmulatedDevice, register
+from hetero_lab.backend.emulation import EmulatedDevice, emulated_devices, register
 from hetero_lab.clock import now
 from hetero_lab.errors import MeasurementError, OutputPathError, warn
 from hetero_lab.experiments.measure.records import (
@@ -30,6 +30,7 @@ from hetero_lab.experiments.measure.records import (
     agreement_to_json,
 )
 from hetero_lab.experiments.measure.workers.requests import MeasureMemory, RunTurn, SetUp
+from hetero_lab.model.read import save
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import partition_to_json
 from hetero_lab.placement.placement import BoundPlacement, Placement
@@ -55,8 +56,8 @@ from hetero_lab.runtime.timing import (
 from hetero_lab.tables import whole_file
 
 WARM_UP_S = 0.3
-LEAST_WARM_UP = 30  # inferences before turns can be told to be alike
-_SHOWN = 4  # inferences after which a timeline is that of a warm model
+LEAST_WARM_UP = 30  # inferences before two turns can agree
+_SHOWN = 4  # inferences after which the timeline shows a warm model
 _PER_TURN = DISCARDED_PER_TURN + TIMED_PER_TURN
 
 
@@ -75,9 +76,9 @@ class Bench:
     models
         Variant name → model.
     inputs
-        Variant name → arrays in input order, or ``None`` to generate them from ``seed``.
+        Variant name → arrays in input order; missing ones are generated from ``seed``.
     directory
-        Where the outputs of the reference are left for other benches of the same models.
+        Where the reference outputs are kept for other benches of the same models.
     ops, blobs
         As in :class:`~hetero_lab.experiments.measure.workers.requests.SetUp`.
     """
@@ -103,7 +104,7 @@ class Bench:
 
     @classmethod
     def of(cls, set_up: SetUp) -> Bench:
-        """Set up in a worker: emulated devices, models from files, inputs from .npz files."""
+        """Set up a bench from files, as :func:`write_set_up` writes them."""
         for spec in set_up.emulated:
             register(EmulatedDevice.from_json(spec), shared_core())
         inputs = {name: _read_arrays(path) for name, path in set_up.inputs.items()}
@@ -124,14 +125,14 @@ class Bench:
         opened_as = self._opened_as(trial)
         execution: Execution = opened_as["execution"]
         if trial.model_cache:
-            open_runner(**opened_as).close()  # what it leaves in the cache is loaded below
+            open_runner(**opened_as).close()  # fills the cache; the next line loads from it
             reset_peak()
         runner = open_runner(**opened_as)
         with inference_errors(trial.label):
             first_us = time_once(runner.infer)
         chosen = runner.chosen()
         self._compiled[trial.key] = _Opened(runner, execution, first_us / 1e6)
-        peak_rss_bytes = peak_bytes()  # not that of the reference and the counters
+        peak_rss_bytes = peak_bytes()  # without the reference and the counters
         agreement = self.compare(trial) if compare else ()
         if runner.spans(1):
             run_turn(runner.infer, timed=_SHOWN)
@@ -149,16 +150,16 @@ class Bench:
         )
 
     def expect(self, trial: Trial) -> None:
-        """Leave the expected outputs of a trial's model for benches that come later."""
+        """Compute and keep the reference outputs of a trial's model for other benches."""
         if self._directory:
             self._expected(trial)
 
     def warm_up(
         self, key: str, at_most_s: float = WARM_UP_S, inferences: int | None = None
     ) -> float:
-        """Run until stable, or for as long as that may take; return what an inference takes.
+        """Run until two turns agree or the time is over; return the seconds per inference.
 
-        With ``inferences`` run that many times, which are generations of a language model.
+        With ``inferences``, run that many; a language model runs that many generations.
         """
         compiled = self._compiled[key]
         if compiled.execution.scenario is not None:
@@ -170,7 +171,7 @@ class Bench:
         began = now()
         if inferences is not None:
             done = warm_up(compiled.runner.infer, inferences=inferences)
-        elif most < LEAST_WARM_UP:  # turns would be too long to stop in time
+        elif most < LEAST_WARM_UP:  # whole turns would overrun the time
             done = warm_up(compiled.runner.infer, inferences=most)
         else:
             done = warm_up(compiled.runner.infer, at_most_s=at_most_s)
@@ -179,8 +180,8 @@ class Bench:
     def turn(self, asked: RunTurn) -> Turn:
         """Run one turn and record the time of each inference in µs.
 
-        With several requests in flight it is the time between results, of a language model that
-        per further token; the length is then fixed.
+        With several requests in flight it is the time between results, for a language model the
+        time per further token; the length of the turn is then fixed.
         """
         compiled = self._compiled[asked.key]
         samples_us, first_us = (
@@ -210,7 +211,7 @@ class Bench:
         self._counted[trial.key] = open_counted(**self._opened_as(trial))
 
     def counters(self, trial: Trial) -> Counters:
-        """Read the counters of a trial, compiled with them here or before; none if it has none."""
+        """Read the counters of a trial, compiling it with counters unless that is done."""
         try:
             counted = self._counted.pop(trial.key, None) or open_counted(**self._opened_as(trial))
             return Counters(entry=trial.key, rows=read_counted(counted))
@@ -219,9 +220,9 @@ class Bench:
             return Counters(entry=trial.key, rows=())
 
     def compare(self, trial: Trial, rows: Sequence[Counter] = ()) -> tuple[Json, ...]:
-        """Compare the last outputs with the reference.
+        """Compare the last outputs with the reference outputs.
 
-        Benches that share a directory have it computed once for all.
+        Benches that share a directory share the reference outputs, which are computed once.
         """
         runner = self._compiled[trial.key].runner
         expected = None
@@ -230,12 +231,12 @@ class Bench:
         return tuple(agreement_to_json(runner.compare(rows, expected)))
 
     def spans(self, key: str, requests: int) -> tuple[StoredSpan, ...]:
-        """Return when the subgraphs of the last requests ran; empty where it is not known."""
+        """Return when the subgraphs of the last requests ran; empty if not known."""
         spans = self._compiled[key].runner.spans(requests)
         return tuple((s.request, s.subgraph, s.start_s, s.end_s) for s in spans)
 
     def memory(self, asked: MeasureMemory) -> dict[str, tuple[int, int]]:
-        """Measure what the parts of a language model take on a device, or what the process does."""
+        """Measure the memory of the parts of a language model on a device, or of the process."""
         bound = self._models[asked.variant]
         if not asked.parts:
             whole = Affinity.on_one(bound.graph, asked.device)
@@ -260,7 +261,7 @@ class Bench:
         return trial.placed(self._models[trial.variant], self._ops.get(trial.variant, ()))
 
     def _opened_as(self, trial: Trial) -> dict[str, Any]:
-        """Return what :func:`open_runner` takes."""
+        """Return the arguments of :func:`open_runner`."""
         blobs = self._blobs.get(trial.key)
         return {
             "placed": self._placed(trial),
@@ -285,6 +286,37 @@ class Bench:
         return self._inputs[variant]
 
 
+def write_set_up(
+    directory: Path,
+    bound: Mapping[str, BoundModel],
+    arrays: Mapping[str, Sequence[np.ndarray]],
+    seed: int,
+) -> SetUp:
+    """Write models and inputs to files for workers; return the set-up that names them."""
+    models, inputs, ops = {}, {}, {}
+    core = next(iter(bound.values())).core
+    for index, variant in enumerate(bound):
+        model, given = directory / f"model{index}.xml", directory / f"inputs{index}.npz"
+        save(bound[variant].model, model)
+        _write_arrays(given, arrays[variant])
+        models[variant], inputs[variant] = str(model), str(given)
+        ops[variant] = tuple(op.name for op in bound[variant].graph)
+    return SetUp(
+        models=models,
+        ops=ops,
+        inputs=inputs,
+        emulated=[spec.to_json() for spec in emulated_devices(core).values()],
+        seed=seed,
+        directory=str(directory),
+    )
+
+
+def _write_arrays(path: Path, arrays: Iterable[np.ndarray]) -> None:
+    named: dict[str, Any] = {f"{i:04d}": array for i, array in enumerate(arrays)}
+    with open(path, "wb") as file:  # given a path, NumPy would add its own suffix
+        np.savez(file, **named)
+
+
 def _read_arrays(path: str | Path) -> list[np.ndarray]:
     with np.load(path, allow_pickle=False) as file:
         return [file[key] for key in sorted(file.files)]
@@ -298,12 +330,7 @@ def _kept_outputs(path: Path, names: Iterable[str]) -> dict[str, np.ndarray] | N
 
 
 def _keep(path: Path, outputs: Mapping[str, np.ndarray]) -> None:
-    """Leave outputs for others, whole or not at all; outputs of strings are not kept."""
-    named: dict[str, Any] = {f"{i:04d}": array for i, array in enumerate(outputs.values())}
+    """Keep outputs for other benches, whole or not at all; string outputs are not kept."""
     if all(array.dtype.kind in "fiub" for array in outputs.values()):
-        with (
-            contextlib.suppress(OutputPathError),
-            whole_file(path) as temporary,
-            open(temporary, "wb") as file,
-        ):
-            np.savez(file, **named)
+        with contextlib.suppress(OutputPathError), whole_file(path) as temporary:
+            _write_arrays(temporary, outputs.values())

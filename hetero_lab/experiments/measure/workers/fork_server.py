@@ -1,14 +1,15 @@
-"""A process that has imported the runtime, and forks into workers that need not import it again.
+"""A process that has imported the runtime and forks workers, so that they need not import it.
 
 Started as ``python -m hetero_lab.experiments.measure.workers.fork_server`` with a Unix socket as
-its standard input. Each request brings four file descriptors: the worker's standard input, output
-and error, and a pipe that is told the exit code. The answer is the worker's process id. The server
-ends with its caller, or when nobody has asked for anything for a while.
+its standard input. Each request carries four file descriptors: the worker's standard input,
+output and error, and a pipe for its exit code. The answer is the worker's process id. The server
+ends with its caller, or when there was no request for a while.
 
-Forking is safe in a process of one thread only: a lock that another thread held stays locked in
-the child for ever. Importing OpenVINO starts none as long as BLAS and telemetry are kept from it,
-no Core is made here, and the threads are counted before every fork. With more than one the answer
-is ``REFUSED``, and the caller starts its worker in the ordinary way.
+Forking is safe only in a process with one thread: if another thread holds a lock while forking,
+the lock stays locked in the child for ever. Importing OpenVINO starts no threads as long as BLAS
+and telemetry start none, and the server makes no Core. As other versions may differ, the server
+counts its threads before every fork. If there are several, it answers ``REFUSED`` and the caller
+starts its worker without forking.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ _IDLE_S = 600.0
 
 
 def main() -> None:
-    """Fork a worker a request until the caller is gone and the last worker has ended."""
+    """Fork one worker per request until the caller is gone and the last worker has ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller decides what Ctrl-C means
     signal.signal(signal.SIGCHLD, lambda *_: None)
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake)
-    gc.freeze()  # what is imported stays shared with the workers
-    workers: dict[int, int] = {}  # process id → where its exit code goes
+    gc.freeze()  # so that the imported modules stay in memory shared with the workers
+    workers: dict[int, int] = {}  # process id → pipe for its exit code
     requests = socket.socket(fileno=os.dup(0))
     requests.sendall(READY)
     asked: list[socket.socket] = [requests]
@@ -66,7 +67,7 @@ def main() -> None:
 
 
 def n_threads() -> int:
-    """Return the number of threads of this process, those of native libraries included."""
+    """Return the number of threads of this process, including those of native libraries."""
     return len(os.listdir("/proc/self/task"))
 
 
@@ -89,12 +90,12 @@ def _become_worker(descriptors: list[int], own: list[int]) -> None:
 
 
 def _reap(workers: dict[int, int]) -> None:
-    """Pass on how workers ended."""
+    """Send the exit codes of ended workers."""
     for pid, told in list(workers.items()):
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
             del workers[pid]
-            with contextlib.suppress(OSError):  # the caller does not want to know any more
+            with contextlib.suppress(OSError):  # the caller is gone
                 os.write(told, EXIT_CODE.pack(os.waitstatus_to_exitcode(status)))
             os.close(told)
 

@@ -1,4 +1,4 @@
-"""A worker process from the caller's side: start, ask, time out, notice how it died."""
+"""The caller's side of a worker process: start it, ask it, time out, find out how it died."""
 
 from __future__ import annotations
 
@@ -16,22 +16,21 @@ import psutil
 
 from hetero_lab.clock import now
 from hetero_lab.errors import HeteroLabError, shorten
-from hetero_lab.experiments.measure.workers.launch import launch
+from hetero_lab.experiments.measure.workers.launch import Workers, launch
 from hetero_lab.experiments.measure.workers.requests import MEMORY, Answer, Reply, Request, SetUp
-from hetero_lab.experiments.measure.workers.set_up import Workers
 from hetero_lab.tables import number
 
 _POLL_S = 0.2
-_END_S = 5.0  # for a process whose output has ended to end itself
-_LAST_LINE_S = 1.0  # for what an ended process said to be read
+_END_S = 5.0  # for a process to end by itself after its output has ended
+_LAST_LINE_S = 1.0  # to read the last line of a process that has ended
 _GIB = float(1 << 30)
 
 
 class WorkerError(HeteroLabError):
     """A request that a worker could not answer.
 
-    ``status`` is what a row of a sweep says; ``died`` tells whether the process is gone, and
-    ``crashed`` whether it went by itself, so that another try may succeed.
+    ``status`` is the status of the row in a sweep; ``died`` tells whether the process is gone, and
+    ``crashed`` whether it ended by itself, so that another attempt may succeed.
     """
 
     def __init__(self, status: str, detail: str = "", *, died: bool, crashed: bool = False):
@@ -43,9 +42,9 @@ class WorkerError(HeteroLabError):
 
 
 class AnyBench(Protocol):
-    """A bench, in this process or in one of its own.
+    """A bench, in this process or in a worker process.
 
-    ``start_s`` is what starting another takes, ``warnings`` the texts of those of the last answer.
+    ``start_s`` is the time to start another one, ``warnings`` the warnings of the last answer.
     """
 
     start_s: float
@@ -59,14 +58,14 @@ class AnyBench(Protocol):
 class WorkerProcess:
     """A process that runs a :class:`~hetero_lab.experiments.measure.workers.bench.Bench`.
 
-    ``start_s`` is what setting it up took.
+    ``start_s`` is the time that its set-up took.
 
     Parameters
     ----------
     set_up
         Models and inputs, in files.
     workers
-        The command that starts it, and the resident memory at which it is ended.
+        The command that starts the process, and the resident memory at which it is killed.
     start_timeout_s
         How long it may take to start.
     """
@@ -115,7 +114,7 @@ class WorkerProcess:
             an error.
         """
         assert self._process.stdin is not None
-        # It has ended or was killed; what it said before is read below.
+        # If it has ended or was killed, its last answer is read below.
         with contextlib.suppress(OSError, ValueError):
             self._process.stdin.write(json.dumps(msgspec.to_builtins(request)) + "\n")
             self._process.stdin.flush()
@@ -156,22 +155,22 @@ class WorkerProcess:
         raise WorkerError(status, reply.error, died=False)
 
     def close(self) -> None:
-        """End the process; it lets go of its models by ending."""
+        """End the process and so free its models."""
         with contextlib.suppress(OSError):
             if self._process.stdin is not None:
                 self._process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=5)
+            self._process.wait(timeout=_END_S)
         self.kill()
 
     def kill(self) -> None:
-        """End the process at once, and what it started."""
+        """Kill the process and its children."""
         started: list[psutil.Process] = []
         if self._process.poll() is None:
             with contextlib.suppress(psutil.Error):
                 started = psutil.Process(self._process.pid).children(recursive=True)
         self._process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # of one that nobody watches
+        with contextlib.suppress(subprocess.TimeoutExpired):  # its server is gone
             self._process.wait(timeout=_END_S)
         for child in started:
             with contextlib.suppress(psutil.Error):
@@ -182,8 +181,8 @@ class WorkerProcess:
         self._errors.close()
 
     def _read(self) -> None:
-        # The output is closed here, where it is read: closing it elsewhere would wait for its
-        # end, which a child that the process left behind can keep from coming.
+        # The output is closed here, by its reader: closing it elsewhere would wait for its end,
+        # which never comes while a child left behind by the process holds it open.
         stream = self._process.stdout
         assert stream is not None
         with contextlib.suppress(ValueError, OSError), stream:
@@ -192,7 +191,7 @@ class WorkerProcess:
         self._lines.put(None)
 
     def _last_line(self) -> str | None:
-        """Return a line of a process that has ended; a child that it left may hold its output."""
+        """Return the last line of an ended process, whose output a child may still hold open."""
         with contextlib.suppress(queue.Empty):
             return self._lines.get(timeout=_LAST_LINE_S)
         return None
@@ -204,7 +203,7 @@ class WorkerProcess:
             return 0
 
     def _died(self) -> WorkerError:
-        code = None  # of a process that hangs at its end, or only closed its output
+        code = None  # stays None if the process hangs at its end or only closed its output
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = self._process.wait(timeout=_END_S)
         detail = ""
@@ -213,21 +212,22 @@ class WorkerProcess:
             lines = self._errors.read().decode("utf-8", "replace").strip().splitlines()
             detail = lines[-1][:400] if lines else ""
         self.kill()
+        status = f"crashed (exit code {code})"
         if code is None:
-            return WorkerError("crashed (no more answers)", detail, died=True, crashed=True)
-        if code < 0:
+            status = "crashed (no more answers)"
+        elif code < 0:
+            status = f"crashed (signal {-code})"
             name = ""
             with contextlib.suppress(ValueError):
                 name = f" {signal.Signals(-code).name}"
-            # The kernel's out-of-memory killer leaves only this trace.
-            hint = ", perhaps for lack of memory" if -code == 9 else ""
+            # SIGKILL is the only trace of the kernel's out-of-memory killer.
+            hint = ", perhaps for lack of memory" if -code == signal.SIGKILL else ""
             detail = f"{name}{hint} {detail}".strip()
-            return WorkerError(f"crashed (signal {-code})", detail, died=True, crashed=True)
-        return WorkerError(f"crashed (exit code {code})", detail, died=True, crashed=True)
+        return WorkerError(status, detail, died=True, crashed=True)
 
 
 class LastingWorker:
-    """A worker process that is started when it is asked, and again after it has died."""
+    """A worker process that is started by the first request, and again after it has died."""
 
     def __init__(self, set_up: SetUp, workers: Workers | None = None):
         self._set_up, self._workers = set_up, workers
@@ -245,7 +245,7 @@ class LastingWorker:
             raise
 
     def kill(self) -> None:
-        """End the process at once, for it may be compiling."""
+        """Kill the process, which may be compiling."""
         if self._process is not None:
             self._process.kill()
             self._process = None

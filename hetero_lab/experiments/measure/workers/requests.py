@@ -1,4 +1,4 @@
-"""What a bench is asked to do and what it answers: data that travels to worker processes."""
+"""The requests to a bench and the types of its answers: plain data, sent to worker processes."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from hetero_lab.runtime.counters import Counter
 
 Answer = TypeVar("Answer")
 
-MEMORY = "memory"  # the kind of an error
+MEMORY = "memory"  # a kind of error
 
 
 class Request(msgspec.Struct, Generic[Answer], frozen=True, kw_only=True, tag=True):
-    """Something that a bench is asked to do; ``answer`` is the type of what it returns."""
+    """A request to a bench; ``answer`` is the type of its answer."""
 
     answer: ClassVar[Any]
 
 
 class SetUp(Request[None], frozen=True, kw_only=True):
-    """What a worker is set up with: its first request.
+    """Set up a worker; its first request.
 
-    ``models`` and ``inputs`` map the names of variants to files; inputs that are not there are
-    generated from ``seed``. ``ops`` names the ops of each model in the order that affinities of
-    trials follow: a worker's graph, read from a file, may order them in another way. ``emulated``
-    holds devices as :meth:`~hetero_lab.backend.emulation.EmulatedDevice.to_json` gives them. In
-    ``directory``, workers leave what the others need not compute again. ``blobs`` maps keys of
-    trials to directories of OpenVINO's model cache.
+    ``models`` and ``inputs`` map the names of variants to files; missing inputs are generated from
+    ``seed``. ``ops`` names the ops of each model in the order of the trials' affinities, since a
+    worker reads its graph from a file and may get another order. ``emulated`` holds the output of
+    :meth:`~hetero_lab.backend.emulation.EmulatedDevice.to_json`. In ``directory``, workers keep
+    the reference outputs for each other. ``blobs`` maps keys of trials to directories of
+    OpenVINO's model cache.
     """
 
     answer = None
@@ -51,7 +51,7 @@ class SetUp(Request[None], frozen=True, kw_only=True):
 
 
 class Compile(Request[Compiled], frozen=True, kw_only=True):
-    """Compile a trial and infer once; ``compare`` its outputs with a reference."""
+    """Compile a trial and infer once; with ``compare``, compare its outputs with the reference."""
 
     answer = Compiled
     trial: Trial
@@ -59,14 +59,14 @@ class Compile(Request[Compiled], frozen=True, kw_only=True):
 
 
 class Expect(Request[None], frozen=True, kw_only=True):
-    """Compute the expected outputs of a trial's model, for benches that come later."""
+    """Compute the reference outputs of a trial's model, for later benches."""
 
     answer = None
     trial: Trial
 
 
 class WarmUp(Request[float], frozen=True, kw_only=True):
-    """Infer until it is stable, or so many times; the answer is the seconds an inference takes."""
+    """Infer until turns agree, or ``inferences`` times; the answer is the seconds per inference."""
 
     answer = float
     key: str
@@ -77,7 +77,7 @@ class WarmUp(Request[float], frozen=True, kw_only=True):
 class RunTurn(Request[Turn], frozen=True, kw_only=True):
     """Run one turn of a compiled trial; ``group`` and ``round`` are those of its record.
 
-    With ``alone``, one request at a time, however many the trial has in flight.
+    With ``alone``, one request is in flight at a time, however many the trial has.
     """
 
     answer = Turn
@@ -98,21 +98,21 @@ class Hold(Request[Sustained], frozen=True, kw_only=True):
 
 
 class CompileCounted(Request[None], frozen=True, kw_only=True):
-    """Compile a trial once more, with counters, which are read later."""
+    """Compile a trial once more, with counters, to be read later."""
 
     answer = None
     trial: Trial
 
 
 class ReadCounters(Request[Counters], frozen=True, kw_only=True):
-    """Read the counters of a trial; compile it with counters if that was not asked for before."""
+    """Read the counters of a trial; compile it with counters unless that is done."""
 
     answer = Counters
     trial: Trial
 
 
 class Compare(Request[tuple[Json, ...]], frozen=True, kw_only=True):
-    """Compare the last outputs of a compiled trial with a reference; ``rows`` are its counters."""
+    """Compare the last outputs of a compiled trial with the reference; ``rows``: its counters."""
 
     answer = tuple[dict[str, Any], ...]
     trial: Trial
@@ -120,7 +120,7 @@ class Compare(Request[tuple[Json, ...]], frozen=True, kw_only=True):
 
 
 class ReadSpans(Request[tuple[StoredSpan, ...]], frozen=True, kw_only=True):
-    """Tell when the subgraphs of the last ``requests`` inferences ran, where that is known."""
+    """Return when the subgraphs of the last ``requests`` inferences ran, if known."""
 
     answer = tuple[StoredSpan, ...]
     key: str
@@ -128,10 +128,11 @@ class ReadSpans(Request[tuple[StoredSpan, ...]], frozen=True, kw_only=True):
 
 
 class MeasureMemory(Request[dict[str, tuple[int, int]]], frozen=True, kw_only=True):
-    """Measure the private memory that the parts of a language model take on ``device``.
+    """Measure the private memory of the parts of a language model on ``device``.
 
-    ``parts`` maps ops to names of parts. The answer is, for each part, bytes of weights and of
-    what comes with the context; without parts, for the process that runs all on the device.
+    ``parts`` maps ops to names of parts. The answer holds, for each part, the bytes of its weights
+    and the bytes that grow with the context; without parts, those of a process that runs the whole
+    model on the device.
     """
 
     answer = dict[str, tuple[int, int]]
@@ -150,10 +151,10 @@ class Release(Request[None], frozen=True, kw_only=True):
 
 
 class InferFile(Request[dict[str, str]], frozen=True, kw_only=True):
-    """Infer a model from a file once and write the outputs to one.
+    """Infer a model from a file once and write the outputs to another file.
 
-    ``affinities`` maps every node to a device, as model files do not keep them. The answer is
-    the precision hint of each device that reports one.
+    ``affinities`` maps every node to a device, since model files do not store them. The answer
+    is the precision hint of each device that reports one.
     """
 
     answer = dict[str, str]
@@ -183,7 +184,7 @@ AnyRequest: TypeAlias = (
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The line that a worker sends back: a value, or the text and the kind of an error."""
+    """A worker's answer, one line: a value, or the text and the kind of an error."""
 
     value: Any = None
     error: str | None = None

@@ -1,8 +1,8 @@
-"""The worker process: a bench behind standard input and output, one JSON object a line.
+"""The worker process: a bench behind standard input and output, one JSON object per line.
 
-Started as ``python -m hetero_lab.experiments.measure.workers.worker``, so nothing of the caller's
-main module is imported again: scripts need no main guard and notebooks work. It ends when its input
-ends, so it cannot outlive a caller that was killed.
+Started as ``python -m hetero_lab.experiments.measure.workers.worker``, so the caller's main module
+is not imported again: scripts need no main guard and notebooks work. It ends when its input ends,
+so it cannot outlive a caller that was killed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from hetero_lab.runtime.pieces import infer_file
 
 
 def answer(bench: Bench, request: AnyRequest) -> Any:
-    """Do what a bench is asked for, and return what it answers."""
+    """Carry out a request on a bench and return the answer."""
     match request:
         case Compile(trial=trial, compare=compare):
             return bench.compile(trial, compare=compare)
@@ -73,9 +73,9 @@ def answer(bench: Bench, request: AnyRequest) -> Any:
 
 
 def serve(answer: Callable[[Bench, AnyRequest], Any] = answer) -> None:
-    """Answer requests until the input ends; the first one sets the bench up."""
+    """Answer requests until the input ends; the first one sets up the bench."""
     requests, replies = _private_streams()
-    # Ctrl-C in a terminal reaches this process too; the caller decides what it means.
+    # Ctrl-C in a terminal also reaches this process, but the caller decides what happens.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     bench: Bench | None = None
     for line in requests:
@@ -104,7 +104,7 @@ def serve(answer: Callable[[Bench, AnyRequest], Any] = answer) -> None:
 
 
 def _private_streams() -> tuple[IO[str], IO[str]]:
-    """Keep the two pipes for the protocol; what libraries print goes to standard error."""
+    """Reserve the two pipes for the protocol; output of libraries goes to standard error."""
     requests = os.fdopen(os.dup(0), "r", encoding="utf-8")
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     null = os.open(os.devnull, os.O_RDONLY)

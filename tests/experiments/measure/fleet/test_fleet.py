@@ -29,8 +29,8 @@ from hetero_lab.experiments.measure.fleet.cluster import cluster_of
 from hetero_lab.experiments.measure.fleet.run import FleetRun
 from hetero_lab.experiments.measure.records import Failed, Finished, Header, Trial, Turn
 from hetero_lab.experiments.measure.store import read_store
+from hetero_lab.experiments.measure.workers.launch import Workers
 from hetero_lab.experiments.measure.workers.requests import SetUp
-from hetero_lab.experiments.measure.workers.set_up import Workers
 from hetero_lab.runtime.timing import Stopwatch
 
 F32 = {"ACC": {"INFERENCE_PRECISION_HINT": "f32"}, "CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
