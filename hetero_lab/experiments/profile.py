@@ -33,8 +33,8 @@ from hetero_lab.experiments.measure.workers.requests import (
     RunTurn,
     WarmUp,
 )
-from hetero_lab.experiments.results.profile.data import Throughput
 from hetero_lab.experiments.results.profile.result import Profile, profile_of
+from hetero_lab.experiments.results.profile.storage import Throughput
 from hetero_lab.experiments.session import Conditions, Session
 from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.model.language import Scenario

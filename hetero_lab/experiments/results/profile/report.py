@@ -1,12 +1,12 @@
-"""A Profile as text, in the form of the ``-pc`` output of OpenVINO's samples."""
+"""A Profile as text; counters as in the ``-pc`` output of OpenVINO's samples."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from hetero_lab.experiments.results.profile.data import ProfileData
+from hetero_lab.experiments.results.profile.storage import ProfileData
 from hetero_lab.experiments.results.profile.tables import executed_precisions, tally, transitions
-from hetero_lab.placement.partition import boundary_size
+from hetero_lab.placement.partition import Boundary, boundary_size
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.generation import Generation
 from hetero_lab.runtime.runners import HETERO
@@ -22,7 +22,7 @@ _VERDICTS = ("equal", "rounding", "different", "not a number")
 def text(profile: ProfileData, *, tables: bool = True, counters: bool = True) -> str:
     """Return the summary, then the subgraphs and boundaries, then the counters, as text.
 
-    In the lines of counters names are cut to 30 characters as in OpenVINO's samples.
+    In the lines of counters, names are cut to 30 characters, as in OpenVINO's samples.
     """
     blocks = [summary(profile)]
     if tables and profile.partition.n_subgraphs > 1:
@@ -34,16 +34,14 @@ def text(profile: ProfileData, *, tables: bool = True, counters: bool = True) ->
 
 
 def summary(profile: ProfileData) -> str:
-    """Return what matters most of a profile in at most 13 lines, the answer first."""
-    low, high = profile.latency.ci95_us
-    partition = profile.partition
+    """Summarise a profile in at most 13 lines, the answer first."""
+    partition, latency = profile.partition, profile.latency
     lines = [
-        f"{one_line(profile.graph.name, 60)} takes {number(profile.latency.median_us)} µs"
+        f"{one_line(profile.graph.name, 60)} takes {number(latency.median_us)} µs"
         f"{'' if profile.generation is None else ' a further token'} on "
         f"{one_line(profile.label, 60)}; {_outputs_verdict(profile)}.",
-        f"Latency:    median {number(profile.latency.median_us)} µs, 95 % [{number(low)}, "
-        f"{number(high)}], p90 {number(profile.latency.p90_us)} µs, "
-        f"{count_of(len(profile.latency), 'inference')}",
+        f"Latency:    median {_interval(latency.median_us, latency.ci95_us, ' µs')}, p90 "
+        f"{number(latency.p90_us)} µs, {count_of(len(latency), 'inference')}",
         f"Placement:  {', '.join(_placed_on(profile))}"
         + ("" if profile.executor == HETERO else f"; {profile.executor} executor"),
         f"Partition:  {count_of(partition.n_subgraphs, 'subgraph')}, "
@@ -69,34 +67,31 @@ def summary(profile: ProfileData) -> str:
     )
     for row in profile.throughput:
         exclusive = {True: ", exclusive", False: ", not exclusive", None: ""}[row.exclusive]
-        low, high = row.between.ci95_us
+        between = _interval(row.between.median_us, row.between.ci95_us, " µs a result")
         lines.append(
-            f"In flight:  {row.n_requests} requests, {row.executor}{exclusive}: "
-            f"{number(row.between.median_us)} µs a result, 95 % [{number(low)}, {number(high)}], "
+            f"In flight:  {row.n_requests} requests, {row.executor}{exclusive}: {between}, "
             f"{number(1e6 / row.between.median_us)} a second; latency of one "
             f"{number(row.latency.median_us)} µs"
         )
     if profile.interrupted:
-        lines.append("The measurement was interrupted; the numbers are of what was measured.")
+        lines.append("The measurement was interrupted; the numbers are those of its turns so far.")
     return "\n".join(lines)
+
+
+def _interval(value: float, ends: tuple[float, float], unit: str) -> str:
+    return f"{number(value)}{unit}, 95 % [{number(ends[0])}, {number(ends[1])}]"
 
 
 def _generated(generation: Generation) -> list[str]:
     scenario = generation.scenario
-    first, further, rate = (
-        f"{number(median)}{unit}, 95 % [{number(low)}, {number(high)}]"
-        for median, unit, (low, high) in (
-            (generation.ttft_ms, " ms", generation.ttft_ci95_ms),
-            (generation.tpot_ms, " ms", generation.tpot_ci95_ms),
-            (generation.tokens_per_s, "", generation.tokens_per_s_ci95),
-        )
-    )
+    first = _interval(generation.ttft_ms, generation.ttft_ci95_ms, " ms")
+    further = _interval(generation.tpot_ms, generation.tpot_ci95_ms, " ms")
     sequences = f" of {scenario.batch} sequences" if scenario.batch > 1 else ""
     return [
         f"First token: {first}, after a prompt of {scenario.prompt_tokens} tokens{sequences}",
         f"Further:    {further} a token, {count_of(len(generation.ttft), 'generation')} of "
         f"{scenario.new_tokens} tokens",
-        f"Tokens/s:   {rate}",
+        f"Tokens/s:   {_interval(generation.tokens_per_s, generation.tokens_per_s_ci95, '')}",
     ]
 
 
@@ -137,14 +132,17 @@ def _longest(profile: ProfileData) -> Iterator[str]:
     if named:
         yield f"Slowest:    {'; '.join(named)} µs"
     devices = [s.device for s in profile.partition.subgraphs]
-    large = sorted(profile.partition.boundaries, key=lambda b: -(b.n_bytes or 0))[:_MOST_NAMED]
     crossings = [
         f"{one_line(b.tensor, 40)} {devices[b.source]} → "
         f"{', '.join(dict.fromkeys(devices[t] for t in b.targets))} {bytes_text(b.n_bytes)}"
-        for b in large
+        for b in _largest_first(profile)[:_MOST_NAMED]
     ]
     if crossings:
         yield f"Boundaries: {'; '.join(crossings)}"
+
+
+def _largest_first(profile: ProfileData) -> list[Boundary]:
+    return sorted(profile.partition.boundaries, key=lambda b: -(b.n_bytes or 0))
 
 
 def _subgraphs(profile: ProfileData) -> str:
@@ -156,14 +154,14 @@ def _subgraphs(profile: ProfileData) -> str:
         rows.append([str(subgraph.index), subgraph.device, str(len(subgraph.ops)), span])
     lines = [columns(rows), *_more(len(subgraphs))]
     if profile.as_predicted is False:
-        lines.append("The runtime compiled other subgraphs than these, which are predicted.")
+        lines.append("These subgraphs are predicted; the runtime compiled other ones.")
     return "\n".join(lines)
 
 
 def _boundaries(profile: ProfileData) -> str:
     rows = [["BOUNDARY", "FROM", "TO", "BYTES"]]
     devices = [s.device for s in profile.partition.subgraphs]
-    boundaries = sorted(profile.partition.boundaries, key=lambda b: -(b.n_bytes or 0))
+    boundaries = _largest_first(profile)
     for boundary in boundaries[:_MOST_ROWS]:
         targets = ", ".join(f"{target} {devices[target]}" for target in boundary.targets)
         size = "" if boundary.n_bytes is None else f"{boundary.n_bytes:,}"
@@ -177,7 +175,7 @@ def _more(n_rows: int) -> list[str]:
 
 
 def counter_lines(counters: Sequence[Counter], *, hetero: bool) -> list[str]:
-    """Return a line a counter and the totals; ``hetero`` puts the subgraph before each name."""
+    """Return a line per counter and the totals; ``hetero`` puts the subgraph before each name."""
     lines = []
     for counter in counters:
         prefix = f"subgraph{counter.subgraph}: " if hetero else ""

@@ -12,9 +12,9 @@ from hetero_lab.arguments import checked
 from hetero_lab.errors import HeteroLabError, MeasurementError, StoredFileError, shorten
 from hetero_lab.experiments.measure.environment import Environment
 from hetero_lab.experiments.measure.records import Compiled, Trial, Turn
-from hetero_lab.experiments.results.profile.data import ProfileData
 from hetero_lab.experiments.results.profile.report import summary, text
 from hetero_lab.experiments.results.profile.storage import (
+    ProfileData,
     agreement_from_json,
     fields_from_json,
     spans_from_json,
@@ -43,7 +43,7 @@ FILE_NAME = "profile.json"
 
 
 class Profile(Result, ProfileData):
-    """What was measured of one placement.
+    """The measurements of one placement.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class Profile(Result, ProfileData):
     partition
         Subgraphs and boundaries as observed on the runtime.
     as_predicted
-        Whether that is the predicted partition; ``None`` if it could not be observed.
+        Whether the partition is the predicted one; ``None`` if it could not be observed.
     counters
         OpenVINO's counters of a second compile, joined to ops; empty with ``counters=False``.
     agreement
@@ -60,18 +60,18 @@ class Profile(Result, ProfileData):
     first_inference_ms, compile_ms, peak_rss_bytes
         First inference after compiling, the compile call, peak memory of the process meanwhile.
     interrupted
-        Whether the measurement was cut short by Ctrl-C; what is there is sound.
+        Whether Ctrl-C cut the measurement short; the numbers up to then are valid.
     executor
-        What ran it: ``hetero`` or ``parallel``.
+        The executor: ``hetero`` or ``parallel``.
     spans
-        When each subgraph ran in the last turn, with as many requests in flight as were asked
-        for; only of the parallel executor, HETERO does not tell.
+        When each subgraph ran in the last turn, with the given number of requests in flight; only
+        with the parallel executor, since HETERO does not tell.
     throughput
-        Times between results with several requests in flight, if that was asked for.
+        Times between results with several requests in flight, if asked for.
     chosen
-        What the runtime chose: devices, streams, requests in flight.
+        The choices of the runtime: devices, streams, requests in flight.
     generation
-        Of a language model: time to the first token and per further token, and the tokens. The
+        For a language model: time to the first token and per further token, and the tokens. The
         latency is then the time per further token.
     """
 
@@ -80,7 +80,7 @@ class Profile(Result, ProfileData):
         """DataFrames: summary, latency, subgraphs, counters, boundaries, placement, agreement.
 
         With counters also transitions, with measured spans also timeline and idle, with requests
-        in flight also throughput, of a language model also generation.
+        in flight also throughput, for a language model also generation.
         """
         return build_tables(self)
 
@@ -95,7 +95,7 @@ class Profile(Result, ProfileData):
         Raises
         ------
         MeasurementError
-            The profile has no counters, which tell the precision.
+            The profile has no counters, which hold the precision.
         """
         if not self.counters:
             raise MeasurementError(
@@ -119,7 +119,7 @@ class Profile(Result, ProfileData):
         Raises
         ------
         ArgumentError
-            Another format.
+            The format is unknown.
         OutputPathError
             The directory cannot be made or written.
         """
@@ -133,12 +133,12 @@ class Profile(Result, ProfileData):
     def to_trace(self, file: str | os.PathLike[str]) -> None:
         """Write a timeline as Trace Event JSON for Perfetto.
 
-        It is made of the measured spans, or reconstructed from the counters if there are none.
+        It shows the measured spans, or is reconstructed from the counters if there are none.
 
         Raises
         ------
         MeasurementError
-            The profile has neither.
+            The profile has neither spans nor counters.
         OutputPathError
             The file cannot be written.
         """
@@ -167,11 +167,11 @@ def profile_of(
     Parameters
     ----------
     compiled, turns
-        What a bench answered; the times of a language model are per further token.
+        The answers of a bench; the times of a language model are per further token.
     environment
-        Of the machine that measured; it may name more devices than those of the trial.
+        The machine that measured; it may have more devices than the trial.
     more
-        Other fields, ``counters`` for instance.
+        Other fields, for instance ``counters``.
     """
     partition = partition_from_json(compiled.partition)
     latency = Latency(tuple(turn.samples_us for turn in turns))
@@ -211,7 +211,7 @@ def read_profile(directory: str | os.PathLike[str]) -> Profile:
     Raises
     ------
     StoredFileError
-        The directory holds no profile, or a broken one.
+        The directory holds no profile, or a damaged one.
 
     Examples
     --------
@@ -229,16 +229,16 @@ def read_profile(directory: str | os.PathLike[str]) -> Profile:
 
 
 def profile_from(data: Mapping[str, Any], path: str | os.PathLike[str]) -> Profile:
-    """Build a profile from plain data; ``path`` is for the message if that fails.
+    """Build a profile from plain data; an error names ``path``.
 
     Raises
     ------
     StoredFileError
-        The data is not a whole profile.
+        The data is not a complete profile.
     """
     try:
         result = Profile(**fields_from_json(data))
-        result._repr_html_()  # what cannot be shown is not whole either
+        result._repr_html_()  # data that cannot be shown is incomplete too
         return result
     except Exception as error:
         if isinstance(error, HeteroLabError):

@@ -1,30 +1,78 @@
-"""A profile as plain data, for files."""
+"""The data of a profile, and its form in files."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import msgspec
 
 from hetero_lab.experiments.measure.environment import Environment
 from hetero_lab.experiments.measure.records import agreement_to_json
-from hetero_lab.experiments.results.profile.data import ProfileData, Throughput
 from hetero_lab.model.language import Scenario
-from hetero_lab.model.opgraph import graph_from_json, graph_to_json
+from hetero_lab.model.opgraph import OpGraph, graph_from_json, graph_to_json
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, partition_from_json, partition_to_json
 from hetero_lab.runtime.compiled import Chosen
 from hetero_lab.runtime.counters import Counter
 from hetero_lab.runtime.generation import Generation
 from hetero_lab.runtime.reference import Agreement
+from hetero_lab.runtime.runners import HETERO
 from hetero_lab.runtime.timeline import Span
 from hetero_lab.statistics import Latency
 from hetero_lab.tables import SCHEMA_VERSION
 
-# Stored as they are: the type of each, by its name.
+
+@dataclass(frozen=True)
+class Throughput:
+    """What one executor did with several requests in flight, and with one at a time.
+
+    Attributes
+    ----------
+    exclusive
+        Whether ``EXCLUSIVE_ASYNC_REQUESTS`` held on every device; ``None`` where no device
+        knows it.
+    between
+        Times from one result to the next, a turn each round.
+    latency
+        One request at a time, in the same rounds.
+    """
+
+    executor: str
+    n_requests: int
+    exclusive: bool | None
+    between: Latency
+    latency: Latency
+
+
+@dataclass(frozen=True)
+class ProfileData:
+    """The measurements of one placement; ``Profile`` documents each field."""
+
+    label: str
+    model_fingerprint: str
+    graph: OpGraph
+    affinity: Affinity
+    latency: Latency
+    partition: Partition
+    as_predicted: bool | None
+    counters: tuple[Counter, ...]
+    agreement: tuple[Agreement, ...]
+    compile_ms: float
+    first_inference_ms: float
+    peak_rss_bytes: int
+    environment: Environment
+    interrupted: bool = False
+    executor: str = HETERO
+    spans: tuple[Span, ...] = ()
+    throughput: tuple[Throughput, ...] = ()
+    chosen: Chosen = field(default_factory=Chosen)
+    generation: Generation | None = None
+
+
+# Fields that are stored unchanged, with their types.
 _PLAIN: dict[str, Any] = {
     "label": str,
     "model_fingerprint": str,
@@ -66,7 +114,7 @@ def to_json(profile: ProfileData) -> dict[str, Any]:
 
 
 def fields_from_json(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a profile; raises all sorts of errors where the data is not whole."""
+    """Return the fields of a profile; raises various errors if the data is incomplete."""
     graph = graph_from_json(data["graph"])
     partition = partition_from_json(data["partition"])
     devices = dict(zip((op.name for op in graph), data["affinity"], strict=True))
@@ -121,7 +169,7 @@ def _generation_from_json(data: Mapping[str, Any] | None, further: Latency) -> G
 
 
 def spans_from_json(rows: Sequence[Sequence[Any]], partition: Partition) -> tuple[Span, ...]:
-    """Build spans from plain data; IndexError for a span whose subgraph does not exist."""
+    """Build spans from plain data; raise IndexError if the subgraph of a span does not exist."""
     return tuple(
         Span(int(request), int(subgraph), partition.subgraphs[subgraph].device, start_s, end_s)
         for request, subgraph, start_s, end_s in rows

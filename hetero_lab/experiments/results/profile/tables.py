@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter as Tally
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
-from hetero_lab.experiments.results.profile.data import ProfileData
+from hetero_lab.experiments.results.profile.storage import ProfileData
 from hetero_lab.runtime.counters import Counter, executed_ops_us
 from hetero_lab.runtime.generation import Generation
+from hetero_lab.runtime.reference import Agreement
 from hetero_lab.runtime.timeline import Span, critical_path, idle_times, sources
 from hetero_lab.statistics import Estimate
 from hetero_lab.tables import Tables
@@ -18,26 +19,30 @@ from hetero_lab.tables import Tables
 if TYPE_CHECKING:
     import pandas as pd
 
-# What a device may choose among; i32 or boolean is what the model says.
+# Precisions that a device may choose from; others (i32, boolean) are given by the model.
 _CHOSEN = frozenset(["f64", "f32", "f16", "bf16", "i8", "u8"])
-TRANSITION_COLUMNS = [
-    "producer", "consumer", "from_device", "from_precision", "to_device", "to_precision", "where",
-    "handed_over_as", "n_bytes", "from_subgraph", "to_subgraph",
-]  # fmt: skip
 
 
 def build_tables(profile: ProfileData) -> Tables:
-    """Return all tables of a profile by name; the last four where they were measured."""
+    """Return all tables of a profile by name; the last five only if they were measured."""
     emulated = dict(profile.environment.emulated)
     tables = Tables(
         {
             "summary": _frame([summary_row(profile)], SUMMARY_COLUMNS),
-            "latency": _latency(profile),
+            "latency": _frame(
+                [
+                    {"label": profile.label, "turn": turn, "index": index, "latency_us": sample}
+                    for turn, samples in enumerate(profile.latency.turns)
+                    for index, sample in enumerate(samples)
+                ]
+            ),
             "subgraphs": _frame(_subgraphs(profile)),
             "counters": _frame(counter_rows(profile.counters, emulated), COUNTER_COLUMNS),
             "boundaries": _frame(_boundaries(profile), _BOUNDARY_COLUMNS),
             "placement": _frame(_placement(profile)),
-            "agreement": _frame([asdict(a) for a in profile.agreement], _AGREEMENT_COLUMNS),
+            "agreement": _frame(
+                [asdict(a) for a in profile.agreement], [field.name for field in fields(Agreement)]
+            ),
         }
     )
     if profile.counters:
@@ -59,7 +64,7 @@ def _generation(generation: Generation) -> dict[str, Any]:
 
 
 def generation_columns(generation: Generation, further: Estimate) -> dict[str, float]:
-    """Return the times of a generation, with that per further token as it is estimated."""
+    """Return the times of a generation, with the given estimate of the time per further token."""
     ttft_low, ttft_high = generation.ttft_ci95_ms
     n_per_us = 1e6 * generation.scenario.batch
     return {
@@ -71,13 +76,13 @@ def generation_columns(generation: Generation, further: Estimate) -> dict[str, f
         "tpot_ci95_high_ms": further.high_us / 1e3,
         "tokens_per_s": n_per_us / further.us,
         "tokens_per_s_ci95_low": n_per_us / further.high_us,
-        # Of a few generations on a busy machine, the interval of the time may begin at 0.
+        # With few generations on a busy machine, the interval of the time may begin at 0.
         "tokens_per_s_ci95_high": n_per_us / further.low_us if further.low_us else math.inf,
     }
 
 
 def headline(profile: ProfileData) -> pd.DataFrame:
-    """Return the few numbers of the summary that people look at first."""
+    """Return the most important columns of the summary."""
     columns = [
         "median_us", "ci95_low_us", "ci95_high_us", "p90_us", "n_subgraphs", "boundary_bytes",
         "compile_ms", "first_inference_ms", "verdict",
@@ -101,9 +106,9 @@ _BOUNDARY_COLUMNS = [
     "tensor", "shape", "element_type", "n_bytes", "source", "source_device", "targets",
     "target_devices", "reorder_us",
 ]  # fmt: skip
-_AGREEMENT_COLUMNS = [
-    "output", "max_abs_difference", "max_relative_difference", "relative_error", "cosine",
-    "argmax_agreement", "precision", "tolerance", "verdict",
+TRANSITION_COLUMNS = [
+    "producer", "consumer", "from_device", "from_precision", "to_device", "to_precision", "where",
+    "handed_over_as", "n_bytes", "from_subgraph", "to_subgraph",
 ]  # fmt: skip
 
 
@@ -155,7 +160,7 @@ def summary_row(profile: ProfileData) -> dict[str, Any]:
 
 
 def time_parts(counters: Sequence[Counter], latency_us: float) -> dict[str, Any]:
-    """Divide a latency among ops, reorders, and the rest that counters do not see."""
+    """Split a latency into ops, reorders, and the rest, which counters do not cover."""
     if not counters:
         return dict.fromkeys(["ops_us", "reorders_us", "rest_us", "counters_exceed_latency"])
     ops_us = _total(c for c in counters if c.kind in ("op", "other"))
@@ -164,7 +169,7 @@ def time_parts(counters: Sequence[Counter], latency_us: float) -> dict[str, Any]
     return {
         "ops_us": ops_us,
         "reorders_us": reorders_us,
-        # Counters of a second compile may add up to more than the wall time: overlap or noise.
+        # Counters are from a second compile: their sum may exceed the wall time (overlap, noise).
         "rest_us": max(0.0, rest_us),
         "counters_exceed_latency": rest_us < 0,
     }
@@ -173,16 +178,6 @@ def time_parts(counters: Sequence[Counter], latency_us: float) -> dict[str, Any]
 def _worst_verdict(profile: ProfileData) -> str:
     order = ["equal", "rounding", "different", "not a number"]
     return max((a.verdict for a in profile.agreement), key=order.index, default="not compared")
-
-
-def _latency(profile: ProfileData) -> pd.DataFrame:
-    return _frame(
-        [
-            {"label": profile.label, "turn": number, "index": index, "latency_us": sample}
-            for number, turn in enumerate(profile.latency.turns)
-            for index, sample in enumerate(turn)
-        ]
-    )
 
 
 def _subgraphs(profile: ProfileData) -> list[dict[str, Any]]:
@@ -216,7 +211,7 @@ def _subgraphs(profile: ProfileData) -> list[dict[str, Any]]:
 
 
 def counter_rows(counters: Iterable[Counter], emulated: Container[str]) -> list[dict[str, Any]]:
-    """Return a row a counter, with the keys of ``COUNTER_COLUMNS``."""
+    """Return a row per counter, with the keys of ``COUNTER_COLUMNS``."""
     return [
         {
             **asdict(counter),
@@ -284,7 +279,7 @@ def _placement(profile: ProfileData) -> list[dict[str, Any]]:
                 "output_bytes": sum(t.n_bytes or 0 for t in op.outputs),
                 "fused_with": leader if leader != name else "",
                 "precision": precision.get(name, ""),
-                # None where the counters do not tell, 0 where the time is in the group's leader.
+                # None if the counters do not tell, 0 if the time is counted at the group's leader.
                 "time_us": times.get(name) if profile.counters else None,
             }
         )
@@ -315,7 +310,7 @@ def _total(counters: Iterable[Counter]) -> float:
 
 
 def executed_precisions(counters: Sequence[Counter]) -> dict[str, str]:
-    """Return op → precision of the node that ran it; ops of which no counter tells are left out."""
+    """Return op → precision of the node that ran it; ops without a counter are left out."""
     found = {}
     for counter in counters:
         if counter.kind == "op" and counter.precision:
@@ -325,18 +320,18 @@ def executed_precisions(counters: Sequence[Counter]) -> dict[str, str]:
 
 
 def tally(precisions: Iterable[str]) -> str:
-    """Say how many ops ran in which precision, the most frequent first: ``"9 bf16, 2 f32"``."""
+    """Say how many ops ran in each precision, the most frequent first: ``"9 bf16, 2 f32"``."""
     counted = Tally(precisions)
     return ", ".join(f"{n} {name}" for name, n in counted.most_common() if name)
 
 
 def transitions(profile: ProfileData) -> list[dict[str, Any]]:
-    """Return one row a pair of ops between which the precision changes, in the model's order.
+    """Return a row per pair of ops between which the precision changes, in the model's order.
 
-    With the keys of ``TRANSITION_COLUMNS``. ``where`` is ``boundary`` (between subgraphs) or
-    ``inside`` one. What crosses a boundary does so in the model's own type: two bf16 devices hand
-    over f32, so that such a pair is in the table too. ``n_bytes`` are those of the tensors in the
-    model's type; a tensor that several ops read is in the row of each.
+    The rows have the keys of ``TRANSITION_COLUMNS``. ``where`` is ``boundary`` (between subgraphs)
+    or ``inside`` one. Tensors cross a boundary in the model's own type: two bf16 devices hand over
+    f32, so such a pair is in the table too. ``n_bytes`` is the size of the tensors in the model's
+    type; a tensor that several ops read is in the row of each.
     """
     graph, home = profile.graph, profile.partition.subgraph_of
     precision = executed_precisions(profile.counters)
@@ -379,14 +374,14 @@ def transitions(profile: ProfileData) -> list[dict[str, Any]]:
 
 
 def critical_spans(profile: ProfileData) -> frozenset[Span]:
-    """Return the spans that determined the end of their own request."""
+    """Return the spans on the critical path of their own request."""
     waits = sources(profile.partition, profile.graph)
     requests = {span.request for span in profile.spans}
     return frozenset(s for r in requests for s in critical_path(profile.spans, r, waits))
 
 
 def timeline(profile: ProfileData) -> list[dict[str, Any]]:
-    """Return a row a span, times since the first start; ``request`` counts from 0."""
+    """Return a row per span, with times since the first start; ``request`` counts from 0."""
     critical = critical_spans(profile)
     first_s = min(span.start_s for span in profile.spans)
     number = {r: i for i, r in enumerate(sorted({span.request for span in profile.spans}))}
@@ -404,6 +399,6 @@ def timeline(profile: ProfileData) -> list[dict[str, Any]]:
 
 
 def idle(profile: ProfileData) -> list[dict[str, Any]]:
-    """Return a row a device: busy and idle while a request was in flight, and the idle share."""
+    """Return a row per device: busy and idle while a request was in flight, and the idle share."""
     devices = dict.fromkeys(subgraph.device for subgraph in profile.partition.subgraphs)
     return idle_times(profile.spans, devices)

@@ -1,8 +1,8 @@
-"""A Profile as Trace Event JSON, which Perfetto and chrome://tracing open.
+"""A Profile as Trace Event JSON, for Perfetto and chrome://tracing.
 
-Where spans were measured, a slice is when a subgraph really ran. Counters have no start times:
-without spans the timeline is reconstructed, subgraphs follow each other in execution order and
-executed nodes follow each other within a subgraph. Its name says which of the two it is.
+If spans were measured, a slice shows when a subgraph ran. Counters have no start times, so without
+spans the timeline is reconstructed: subgraphs follow each other in execution order, and executed
+nodes follow each other within a subgraph. The name of the process says which of the two it is.
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ from collections.abc import Iterator
 from typing import Any
 
 from hetero_lab.errors import MeasurementError
-from hetero_lab.experiments.results.profile.data import ProfileData
+from hetero_lab.experiments.results.profile.storage import ProfileData
 from hetero_lab.experiments.results.profile.tables import timeline
 from hetero_lab.tables import write_json
 
-# Counters end at a microsecond. A subgraph without length would lie inside of its neighbour, and
-# the arrows at it would begin and end there. Perfetto cuts off what is below a nanosecond: only
-# sums that are exact, hence powers of two, keep one slice from reaching into the next.
+# Counters have a resolution of a microsecond, so a subgraph may have no length at all. It would lie
+# inside its neighbour, and its arrows would begin and end there: every slice gets a least length.
+# Perfetto cuts off fractions of a nanosecond. Only exact sums, hence powers of two, keep a slice
+# from reaching into the next.
 _LEAST_US = 1 / 128
 _EXACT = 1024
 
 
 def write_trace(profile: ProfileData, file: str | os.PathLike[str]) -> None:
-    """Write the trace: one lane a device, a slice a subgraph with its nodes, arrows at boundaries.
+    """Write the trace: a lane per device, slices for subgraphs and nodes, arrows for boundaries.
 
     Raises
     ------
@@ -62,28 +63,39 @@ def _named(profile: ProfileData, lanes: dict[str, int], how: str) -> list[dict[s
     return made
 
 
+def _slice(
+    name: str, category: str, lane: int, start: float, end: float, **args: Any
+) -> dict[str, Any]:
+    return {
+        "ph": "X",
+        "pid": 1,
+        "tid": lane,
+        "name": name,
+        "cat": category,
+        "ts": start,
+        "dur": end - start,
+        "args": args,
+    }
+
+
 def _measured(profile: ProfileData, lanes: dict[str, int]) -> list[dict[str, Any]]:
-    """Return a slice a run of a subgraph, and the arrows of each request."""
+    """Return a slice for each run of a subgraph, and the arrows of each request."""
     made: list[dict[str, Any]] = []
     of_request: dict[int, dict[int, tuple[float, float]]] = {}
     for row in timeline(profile):
-        start, end = row["start_us"], row["end_us"]
-        of_request.setdefault(row["request"], {})[row["subgraph"]] = (start, end)
+        index, start, end = row["subgraph"], row["start_us"], row["end_us"]
+        of_request.setdefault(row["request"], {})[index] = (start, end)
         made.append(
-            {
-                "ph": "X",
-                "pid": 1,
-                "tid": lanes[row["device"]],
-                "name": f"subgraph{row['subgraph']}",
-                "cat": "subgraph",
-                "ts": start,
-                "dur": end - start,
-                "args": {
-                    "request": row["request"],
-                    "critical": row["critical"],
-                    "ops": len(profile.partition.subgraphs[row["subgraph"]].ops),
-                },
-            }
+            _slice(
+                f"subgraph{index}",
+                "subgraph",
+                lanes[row["device"]],
+                start,
+                end,
+                request=row["request"],
+                critical=row["critical"],
+                ops=len(profile.partition.subgraphs[index].ops),
+            )
         )
     number = itertools.count(1)
     for spans in of_request.values():
@@ -101,41 +113,26 @@ def _reconstructed(profile: ProfileData, lanes: dict[str, int]) -> list[dict[str
         for counter in profile.counters:
             if counter.subgraph != subgraph.index or counter.status != "EXECUTED":
                 continue
-            duration_us = round(counter.real_time_us * _EXACT) / _EXACT
+            end = at + round(counter.real_time_us * _EXACT) / _EXACT
             nodes.append(
-                {
-                    "ph": "X",
-                    "pid": 1,
-                    "tid": lane,
-                    "name": counter.node_name,
-                    "cat": counter.kind,
-                    "ts": at,
-                    "dur": duration_us,
-                    "args": {
-                        "type": counter.node_type,
-                        "exec_type": counter.exec_type,
-                        "tensor": counter.tensor,
-                        "fused": "\n".join(counter.fused_ops),
-                    },
-                }
+                _slice(
+                    counter.node_name,
+                    counter.kind,
+                    lane,
+                    at,
+                    end,
+                    type=counter.node_type,
+                    exec_type=counter.exec_type,
+                    tensor=counter.tensor,
+                    fused="\n".join(counter.fused_ops),
+                )
             )
-            at += duration_us
+            at = end
         at = max(at, start + _LEAST_US)
         spans[subgraph.index] = (start, at)
-        # Before its nodes: of slices that are equally long, the first is the outer one.
-        made.append(
-            {
-                "ph": "X",
-                "pid": 1,
-                "tid": lane,
-                "name": f"subgraph{subgraph.index}",
-                "cat": "subgraph",
-                "ts": start,
-                "dur": at - start,
-                "args": {"ops": len(subgraph.ops)},
-            }
-        )
-        made += nodes
+        # The subgraph precedes its nodes: of slices with equal times, the first is the outer one.
+        name = f"subgraph{subgraph.index}"
+        made += [_slice(name, "subgraph", lane, start, at, ops=len(subgraph.ops)), *nodes]
     return made + _arrows(profile, lanes, spans, itertools.count(1))
 
 
@@ -146,29 +143,20 @@ def _arrows(
     number: Iterator[int],
 ) -> list[dict[str, Any]]:
     made: list[dict[str, Any]] = []
-    subgraphs = profile.partition.subgraphs
+    lane_of = [lanes[subgraph.device] for subgraph in profile.partition.subgraphs]
     for boundary in profile.partition.boundaries:
+        source = boundary.source
+        start, end = spans[source]
+        out_at = max(start, end - _LEAST_US / 2)
         for target in boundary.targets:
-            common = {"pid": 1, "id": next(number), "name": boundary.tensor, "cat": "boundary"}
-            args = {"n_bytes": boundary.n_bytes}
-            out_at = max(spans[boundary.source][0], spans[boundary.source][1] - _LEAST_US / 2)
-            made.append(
-                {
-                    **common,
-                    "ph": "s",
-                    "tid": lanes[subgraphs[boundary.source].device],
-                    "ts": out_at,
-                    "args": args,
-                }
-            )
-            made.append(
-                {
-                    **common,
-                    "ph": "f",
-                    "bp": "e",
-                    "tid": lanes[subgraphs[target].device],
-                    "ts": spans[target][0],
-                    "args": args,
-                }
-            )
+            common = {
+                "pid": 1,
+                "id": next(number),
+                "name": boundary.tensor,
+                "cat": "boundary",
+                "args": {"n_bytes": boundary.n_bytes},
+            }
+            into = spans[target][0]
+            made.append({**common, "ph": "s", "tid": lane_of[source], "ts": out_at})
+            made.append({**common, "ph": "f", "bp": "e", "tid": lane_of[target], "ts": into})
     return made

@@ -1,18 +1,18 @@
-"""Read a sweep from the header and the records of its store."""
+"""Build a sweep from the header and the records of its store."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from hetero_lab.errors import ArgumentError, StoredFileError, names_at_hand, shorten
-from hetero_lab.experiments.measure.environment import Environment, noise_of
+from hetero_lab.experiments.measure.environment import noise_of
 from hetero_lab.experiments.measure.records import (
     Accuracy,
     AnyRecord,
@@ -22,7 +22,7 @@ from hetero_lab.experiments.measure.records import (
     Failed,
     Finished,
     Header,
-    Host,
+    Ledger,
     OfEntry,
     State,
     Sustained,
@@ -35,10 +35,15 @@ from hetero_lab.experiments.results.answers import evaluation_from, nan_notes, p
 from hetero_lab.experiments.results.profile.result import profile_of
 from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.experiments.results.sweep.row import BUDGET_ENDED, INTERRUPTED, Row
-from hetero_lab.model.opgraph import OpGraph, graph_from_json
+from hetero_lab.model.opgraph import graph_from_json
 from hetero_lab.runtime.timing import DISCARDED_PER_TURN, TIMED_PER_TURN
-from hetero_lab.statistics import Latency, Series, turn_level
+from hetero_lab.statistics import Latency, Series
 from hetero_lab.tables import number
+
+_HERE = ""  # the host of a record that names none
+_NOISY_MAD = 0.1  # share of the median
+_BUSY = 0.2  # share of the CPUs; if other processes use more, two compiles differ more
+_LARGE_SHARE = 0.2  # share of the time for starting workers that is worth a note
 
 
 def read_sweep(
@@ -46,14 +51,14 @@ def read_sweep(
 ) -> Sweep:
     """Read a stored sweep, or several into one; no device is needed.
 
-    Of several, labels get the directory's name in front. Ratios stay within their own run. Runs
-    that had the same reference on the same host and OpenVINO version are ranked together by them,
-    and their latencies are on the scale of the first run; others are ranked apart.
+    With several, labels are prefixed with the name of the directory. Ratios stay within their own
+    run. Runs with the same reference, host and OpenVINO version are ranked together by these
+    ratios, and their latencies are on the scale of the first run; others are ranked apart.
 
     Raises
     ------
     StoredFileError
-        A directory holds no sweep, or a broken one.
+        A directory holds no sweep, or a damaged one.
 
     Examples
     --------
@@ -78,8 +83,8 @@ def read_sweep(
     if len(several) == 1:
         return several[0][1]
     rows: list[Row] = []
-    # Rows of several runs can be ranked together where ratios are to the same reference; the first
-    # run that had it sets the scale.
+    # Rows of several runs are ranked together if their ratios are to the same reference; the first
+    # run with that reference sets the scale.
     scales: dict[tuple[str, ...], tuple[str, Latency | None]] = {}
     for name, sweep in several:
         first_group = 1 + max((at[0] for row in rows for at in row.series.ours), default=-1)
@@ -92,7 +97,7 @@ def read_sweep(
     notes = [f"{name}: {note}" for name, sweep in several for note in sweep.notes]
     if len({sweep.reference for _, sweep in several}) > 1:
         notes.append(
-            "The runs have different references, so that their rows are ranked apart: "
+            "The runs have different references, so their rows are ranked apart: "
             + ", ".join(f"{name} has {shorten(sweep.reference)}" for name, sweep in several)
             + "."
         )
@@ -105,7 +110,7 @@ def read_sweep(
 
 
 def _beside_others(row: Row, name: str, first_group: int, run: str, level: Latency | None) -> Row:
-    """Return a row of one run as one of several: no turn of another is in the same round."""
+    """Return a row of one run as a row of several runs, its groups numbered after theirs."""
     of_this, reference = (
         {(group + first_group, number): value for (group, number), value in levels.items()}
         for levels in (row.series.ours, row.series.reference)
@@ -121,7 +126,7 @@ def _beside_others(row: Row, name: str, first_group: int, run: str, level: Laten
 
 
 def _shown(sweep: Sweep, directory: str | os.PathLike[str]) -> Sweep:
-    """Return a sweep that was read from a file, if it can be shown too."""
+    """Return a sweep that was read from a file; raise if it cannot be shown."""
     try:
         repr(sweep)
         sweep._repr_html_()
@@ -139,9 +144,9 @@ def sweep_from(
     interrupted: bool = False,
     where: str = "",
 ) -> Sweep:
-    """Build a Sweep from what a store holds."""
+    """Build a Sweep from the content of a store."""
     try:
-        return _build(header, records, interrupted)
+        return _Builder(header, records, interrupted).sweep()
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         if isinstance(error, ArgumentError):
             raise
@@ -150,162 +155,129 @@ def sweep_from(
         ) from error
 
 
-def _build(header: Header, records: Sequence[AnyRecord], interrupted: bool) -> Sweep:
-    graphs = {name: graph_from_json(model.graph) for name, model in header.models.items()}
-    here = header.environments[-1]
-    hosts = {r.host: r.environment for r in records if isinstance(r, Host)}
-    calls = {r.host: r for r in records if isinstance(r, Call)}
-    by_entry: dict[str, list[AnyRecord]] = {}
-    for record in records:
-        if isinstance(record, OfEntry):
-            by_entry.setdefault(record.entry, []).append(record)
-    references: dict[str, list[Turn]] = {}
-    for r in by_entry.get(header.reference, ()):
-        if isinstance(r, Turn):
-            references.setdefault(r.host, []).append(r)
-    busy = {
-        host: _foreign_cpus(records, host) > _BUSY * environment.n_cpus
-        for host, environment in {"": here, **hosts}.items()
-    }
-    reference_devices = next((e.devices for e in header.entries if e.key == header.reference), ())
-    rows: list[Row] = []
-    first_label: dict[str, str] = {}
-    for entry in header.entries:
-        if not entry.asked:
-            continue
-        same_as = first_label.setdefault(entry.key, entry.label)
-        every = by_entry.get(entry.key, [])
-        for host in _hosts_of(header, entry.key, every, hosts):
-            made = _row(
+class _Builder:
+    """Builds the rows of a sweep from the records of its entries."""
+
+    def __init__(self, header: Header, records: Sequence[AnyRecord], interrupted: bool):
+        self._header = header
+        self._records = records
+        self._interrupted = interrupted
+        self._graphs = {name: graph_from_json(m.graph) for name, m in header.models.items()}
+        self._ledger = Ledger(records)
+        self._environments = {_HERE: header.environments[-1], **self._ledger.hosts}
+        self._calls = {r.host: r for r in records if isinstance(r, Call)}
+        self._of_entry: defaultdict[str, list[AnyRecord]] = defaultdict(list)
+        for record in records:
+            if isinstance(record, OfEntry):
+                self._of_entry[record.entry].append(record)
+        self._busy = {
+            host
+            for host, environment in self._environments.items()
+            if _foreign_cpus(records, host) > _BUSY * environment.n_cpus
+        }
+        self._reference_devices = next(
+            (e.devices for e in header.entries if e.key == header.reference), ()
+        )
+
+    def sweep(self) -> Sweep:
+        first_label: dict[str, str] = {}
+        rows: list[Row] = []
+        for entry in self._header.entries:
+            if entry.asked:
+                same_as = first_label.setdefault(entry.key, entry.label)
+                same_as = same_as if same_as != entry.label else ""
+                rows += [self._row(entry, host, same_as) for host in self._hosts_of(entry.key)]
+        return Sweep(
+            rows=tuple(rows),
+            reference=first_label.get(self._header.reference, ""),
+            environment=self._environments[_HERE],
+            notes=(*nan_notes(rows), *_wrong_notes(rows), *_all_notes(self._records, rows)),
+            interrupted=self._interrupted,
+        )
+
+    def _hosts_of(self, key: str) -> list[str]:
+        """Return the hosts that have a row for an entry.
+
+        With ``every_host``, each host has a row for each entry. Otherwise the reference has a row
+        for each host that measured it, and any other entry has a single row.
+        """
+        hosts = self._ledger.hosts
+        if not self._header.fleet:
+            return [_HERE]
+        if self._header.every_host:
+            return list(hosts) or [_HERE]
+        records = self._of_entry[key]
+        last = [records[-1].host] if records else [_HERE]
+        turns = Counter(r.host for r in records if isinstance(r, Turn))
+        if key == self._header.reference:
+            return [host for host in hosts if turns[host]] or last
+        finished = [r.host for r in records if isinstance(r, Finished)]
+        if finished:
+            return [finished[-1]]
+        # Several workers may have died while measuring it: the one with the most turns counts.
+        return [max(turns, key=lambda host: turns[host])] if turns else last
+
+    def _row(self, entry: Trial, host: str, same_as: str) -> Row:
+        every = self._of_entry[entry.key]
+        records = [r for r in every if r.host == host and not isinstance(r, Accuracy)]
+        turns = [r for r in records if isinstance(r, Turn)]
+        compiled = next((r for r in records if isinstance(r, Compiled)), None)
+        counted = next((r for r in records if isinstance(r, Counters)), None)
+        sustained = [r for r in records if isinstance(r, Sustained)]
+        last = records[-1] if records else None
+        call = None if self._interrupted else self._calls.get(host)
+        environment = self._environments.get(host, self._environments[_HERE])
+        status, detail, profile, evaluation, needs_s = "ok", "", None, None, 0.0
+        if entry.problem:
+            status, detail = "failed", entry.problem
+        elif isinstance(last, Failed):  # a later record would override the failure
+            status, detail = last.status, last.detail
+        elif not turns or compiled is None:
+            status = INTERRUPTED if self._interrupted else BUDGET_ENDED
+            if call is not None:
+                detail, needs_s = _what_is_left(call), call.needs_s
+        else:
+            profile = profile_of(
                 entry,
-                [r for r in every if r.host == host and not isinstance(r, Accuracy)],
-                graphs[entry.variant],
-                header.models[entry.variant].fingerprint,
-                hosts.get(host, here),
-                references.get(host, []),
-                reference_devices,
-                busy.get(host, False),
-                "" if same_as == entry.label else same_as,
-                None if interrupted else calls.get(host),
-                interrupted,
+                compiled,
+                turns,
+                graph=self._graphs[entry.variant],
+                fingerprint=self._header.models[entry.variant].fingerprint,
+                environment=environment,
+                counters=counted.rows if counted else (),
             )
             # Accuracy is evaluated where the sweep was called, whichever host measured the row.
-            found = problem = None
-            if made.profile is not None:
-                found, problem = evaluation_from(every, entry.label), problem_from(every)
+            evaluation, problem = evaluation_from(every, entry.label), problem_from(every)
             if problem:
-                made = replace(made, status="accuracy failed", detail=problem)
-            rows.append(replace(made, host=host, evaluation=found))
-    labels = {row.key: row.label for row in reversed(rows)}
-    return Sweep(
-        rows=tuple(rows),
-        reference=labels.get(header.reference, ""),
-        environment=here,
-        notes=(*nan_notes(rows), *_wrong_notes(rows), *_all_notes(records, rows)),
-        interrupted=interrupted,
-    )
-
-
-_HERE = ""  # the host of a record that names none
-
-
-def _hosts_of(
-    header: Header, key: str, records: Sequence[AnyRecord], hosts: Iterable[str]
-) -> list[str]:
-    """Return the hosts of which an entry has a row.
-
-    Parameters
-    ----------
-    header
-        What is measured. With ``every_host`` each host has a row of each entry; otherwise the
-        reference has one on each host that measured it and any other entry one in all.
-    key, records
-        The entry, and its records in order.
-    hosts
-        All hosts that took part.
-    """
-    if not header.fleet:
-        return [_HERE]
-    if header.every_host:
-        return list(hosts) or [_HERE]
-    turns = Counter(r.host for r in records if isinstance(r, Turn))
-    if key == header.reference:
-        return [host for host in hosts if turns[host]] or _last(records)
-    finished = [r.host for r in records if isinstance(r, Finished)]
-    if finished:
-        return [finished[-1]]
-    # What a worker left half done when it died counts for less than what was said last of it.
-    return [max(turns, key=lambda host: turns[host])] if turns else _last(records)
-
-
-def _last(records: Sequence[AnyRecord]) -> list[str]:
-    return [records[-1].host] if records else [_HERE]
-
-
-def _row(
-    entry: Trial,
-    records: Sequence[AnyRecord],
-    graph: OpGraph,
-    fingerprint: str,
-    environment: Environment,
-    reference_turns: Sequence[Turn],
-    reference_devices: Sequence[str],
-    is_busy: bool,
-    same_as: str,
-    call: Call | None,
-    interrupted: bool,
-) -> Row:
-    turns = [r for r in records if isinstance(r, Turn)]
-    compiled = next((r for r in records if isinstance(r, Compiled)), None)
-    counted = next((r for r in records if isinstance(r, Counters)), None)
-    sustained = [r for r in records if isinstance(r, Sustained)]
-    last = records[-1] if records else None
-    status, detail, profile, needs_s = "ok", "", None, 0.0
-    noise = noise_of(environment, [*entry.devices, *reference_devices])
-    if entry.problem:
-        status, detail = "failed", entry.problem
-    elif isinstance(last, Failed):  # a later record would show that it was overcome
-        status, detail = last.status, last.detail
-    elif not turns or compiled is None:
-        status = INTERRUPTED if interrupted else BUDGET_ENDED
-        if call is not None:
-            detail, needs_s = _what_is_left(call), call.needs_s
-    else:
-        profile = profile_of(
-            entry,
-            compiled,
-            turns,
-            graph=graph,
-            fingerprint=fingerprint,
-            environment=environment,
-            counters=counted.rows if counted else (),
+                status, detail = "accuracy failed", problem
+        noise = noise_of(environment, [*entry.devices, *self._reference_devices])
+        reference = [
+            r.samples_us
+            for r in self._of_entry[self._header.reference]
+            if isinstance(r, Turn) and r.host == host
+        ]
+        return Row(
+            label=entry.label,
+            key=entry.key,
+            variant=entry.variant,
+            requests=entry.requests,
+            baseline=entry.baseline,
+            status=status,
+            detail=detail,
+            needs_s=needs_s,
+            same_as=same_as,
+            profile=profile,
+            series=Series(
+                self._ledger.levels_us(entry.key, host),
+                self._ledger.levels_us(self._header.reference, host),
+                noise.when_busy if host in self._busy else noise,
+            ),
+            reference_latency=Latency(tuple(reference)) if reference else None,
+            sustained_us=tuple(v for r in sustained[-1:] for v in r.medians_us),
+            executor=entry.executor,
+            host=host,
+            evaluation=evaluation,
         )
-    return Row(
-        label=entry.label,
-        key=entry.key,
-        variant=entry.variant,
-        requests=entry.requests,
-        baseline=entry.baseline,
-        status=status,
-        detail=detail,
-        needs_s=needs_s,
-        same_as=same_as,
-        profile=profile,
-        series=Series(
-            _levels(turns), _levels(reference_turns), noise.when_busy if is_busy else noise
-        ),
-        reference_latency=_latency(reference_turns) if reference_turns else None,
-        sustained_us=tuple(v for r in sustained[-1:] for v in r.medians_us),
-        executor=entry.executor,
-    )
-
-
-def _latency(turns: Sequence[Turn]) -> Latency:
-    return Latency(tuple(r.samples_us for r in turns))
-
-
-def _levels(turns: Sequence[Turn]) -> dict[tuple[int, int], float]:
-    return {(r.group, r.round): turn_level(r.samples_us) for r in turns}
 
 
 def _what_is_left(call: Call) -> str:
@@ -314,11 +286,6 @@ def _what_is_left(call: Call) -> str:
         f"{math.ceil(call.needs_s)} s: give it that budget_s=, or make the same call with a store= "
         "again."
     )
-
-
-_NOISY_MAD = 0.1
-_BUSY = 0.2  # share of the CPUs that others keep busy, from which two compiles differ more
-_LARGE_SHARE = 0.2
 
 
 def _all_notes(records: Sequence[AnyRecord], rows: Sequence[Row]) -> list[str]:
@@ -343,7 +310,7 @@ def _wrong_notes(rows: Sequence[Row]) -> list[str]:
     ]
     if not wrong:
         return []
-    # It does not take a language model.
+    # find_wrong does not take language models.
     search = " hetero_lab.find_wrong(model, placement) finds the ops to blame."
     generated = any(row.profile and row.profile.generation for row in wrong)
     return [
@@ -382,12 +349,12 @@ def _notes(records: Sequence[AnyRecord], rows: Sequence[Row]) -> list[str]:
     if not calls:
         return notes
     if calls[-1].n_left and all(row.status == "ok" for row in rows):
-        notes.append(_what_is_left(calls[-1]))  # else the rows without a number say it
+        notes.append(_what_is_left(calls[-1]))  # otherwise the rows that were left out say it
     return notes + _budget_notes(calls[-1])
 
 
 def _foreign_cpus(records: Sequence[AnyRecord], host: str | None = None) -> float:
-    """Return how many CPUs other processes kept busy, on one host or on all: the median."""
+    """Return how many CPUs other processes kept busy (median), on one host or on all."""
     seen = [
         r.foreign_cpus
         for r in records
@@ -397,7 +364,7 @@ def _foreign_cpus(records: Sequence[AnyRecord], host: str | None = None) -> floa
 
 
 def _cache_notes(rows: Sequence[Row]) -> list[str]:
-    """Say how long loading from the model cache took, beside the compile of the same."""
+    """Say how long loading from the model cache took, compared with compiling."""
     by_label = {row.label: row.profile for row in rows}
     notes = []
     for label, cached in by_label.items():
@@ -415,7 +382,7 @@ def _cache_notes(rows: Sequence[Row]) -> list[str]:
 
 
 def _budget_notes(call: Call) -> list[str]:
-    """Say what the budget of the last call went into, where it was not enough for everything."""
+    """Say how the time of the last call was spent if the budget was too short for everything."""
     if call.budget_s is None:
         return []
     notes = []

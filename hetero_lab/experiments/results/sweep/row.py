@@ -1,4 +1,4 @@
-"""Rows of a sweep, and which of them are faster than which."""
+"""The rows of a sweep, and their ranking."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ INTERRUPTED, BUDGET_ENDED = "not measured: interrupted", "not measured: time bud
 
 @dataclass(frozen=True)
 class Row:
-    """One row: a label, what it stands for, and what was measured of it.
+    """One row: a label, its placement, and its measurements.
 
     Attributes
     ----------
     profile
-        ``None`` where nothing was measured. Its latency is that of its own turns.
+        ``None`` if nothing was measured. Its latency is that of the row's own turns.
     same_as
-        The row that was measured in its place because it is the same placement.
+        The row that was measured instead, since it is the same placement.
     series
-        Its turns beside those of the reference.
+        The turns of the row and the turns of the reference beside them.
     reference_latency
-        What the reference took on the same host in the whole run; ``None`` if it was not measured.
+        The reference's latency on the same host in the whole run; ``None`` if not measured.
     run
-        The run that it is of, where runs are shown together whose rows cannot be ranked together.
+        The run of the row, if rows of several runs are shown that cannot be ranked together.
     host
-        The host of a fleet that measured it.
+        The host of a fleet that measured the row.
     evaluation
-        Its accuracy, in a sweep with data.
+        The accuracy, in a sweep with data.
     needs_s
-        How long all that the budget did not allow is expected to take; 0 for what was measured.
+        How long all rows left out by the budget are expected to take; 0 for a measured row.
     """
 
     label: str
@@ -58,7 +58,7 @@ class Row:
 
     @property
     def was_left_out(self) -> bool:
-        """Whether Ctrl-C or the end of the budget came before it was measured."""
+        """Whether Ctrl-C or the end of the budget came before the row was measured."""
         return self.status in (INTERRUPTED, BUDGET_ENDED)
 
     @cached_property
