@@ -1,7 +1,7 @@
-"""A session: what the measurements of one question share.
+"""A session: shared state of all measurements of one question.
 
-Files for workers are written and expected outputs are computed once, however many times the
-question measures; compiled placements and workers end with each measurement.
+Files for workers and reference outputs are made once, however many times the question measures.
+Compiled placements and workers end with each measurement.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import numpy as np
@@ -46,11 +45,12 @@ from hetero_lab.tables import make_directory, scratch_directory
 
 if TYPE_CHECKING:
     from hetero_lab.experiments.measure.fleet.cluster import Cluster
+    from hetero_lab.experiments.measure.fleet.run import FleetRun
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """Under what placements are measured; the fields are as the arguments of a sweep."""
+    """The conditions of a measurement; the fields are arguments of a sweep."""
 
     inputs: Inputs | None = None
     seed: int = 0
@@ -60,16 +60,16 @@ class Conditions:
 
 
 class Session:
-    """Measures trials of bound models, as often as a question has to.
+    """Measures trials of bound models, as often as a question needs.
 
     Parameters
     ----------
     models
-        By variant; one at least.
+        By variant; at least one.
     conditions
-        Under what to measure.
+        Inputs, seed, cache, isolation and the limits of workers.
     scenario
-        What a language model generates.
+        The prompt and length for a language model.
     cluster, every_host
         The fleet to measure on, and whether each of its hosts measures each row.
     """
@@ -89,18 +89,13 @@ class Session:
         self._cluster = cluster
         self._every_host = every_host
         self._open = contextlib.ExitStack()
-        self._expected: set[str] = set()  # variants whose outputs are kept beside the models
+        self._expected: set[str] = set()  # variants whose reference outputs are kept
 
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._open.__exit__(kind, error, trace)  # which tells a full disk from other errors
+    def __exit__(self, *error: Any) -> None:
+        self._open.__exit__(*error)  # passed on, as scratch_directory names a full disk
 
     def measure(
         self,
@@ -113,14 +108,15 @@ class Session:
         progress: bool = False,
         data: ReadData | None = None,
     ) -> Sweep:
-        """Measure trials; the first one that can be tried is the reference.
+        """Measure trials; the first one without a problem is the reference.
 
-        After Ctrl-C or ``control.stop()`` the sweep has what is there, and ``interrupted`` set.
+        After Ctrl-C or ``control.stop()``, the sweep holds the turns so far and is marked as
+        ``interrupted``.
 
         Parameters
         ----------
         store
-            Directory to which each turn is appended; what it holds is not measured again.
+            Directory to which each turn is appended; turns that it holds are not measured again.
         data
             Examples on which each measured trial is evaluated afterwards.
         """
@@ -187,13 +183,13 @@ class Session:
         return WorkerProcess(set_up, self.conditions.workers)
 
     def _is_ready(self, timeout_s: float) -> bool:
-        """Tell whether a bench can be started soon, after waiting for that at most so long."""
+        """Wait up to ``timeout_s``; tell whether a bench can be started soon."""
         own = not self.conditions.isolate or bool(self.conditions.workers.command)
         return own or FORK_SERVER.is_ready(timeout_s)
 
     def _run(
         self, control: SweepControl, blobs: dict[str, str], header: Header, **given: Any
-    ) -> _OpenSweep:
+    ) -> SweepRun | FleetRun:
         if self._cluster is None:
             return SweepRun(
                 reference=header.reference,
@@ -223,7 +219,7 @@ class Session:
 
     @cached_property
     def _set_up(self) -> SetUp:
-        """What sets a worker up; the files are written."""
+        """The set-up of workers; its files are written when it is first used."""
         directory = self._open.enter_context(scratch_directory())
         return write_set_up(directory, self.models, self._arrays, self.conditions.seed)
 
@@ -260,20 +256,12 @@ class Session:
         )
 
 
-class _OpenSweep(Protocol):
-    def pending(self) -> list[str]: ...
-
-    def measure(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class StoppedError(Exception):
     """The sweep was stopped through its control."""
 
 
 class SweepControl:
-    """Tells how far a sweep is, and stops it from another thread.
+    """Follows a sweep and stops it from another thread.
 
     Parameters
     ----------
@@ -294,19 +282,19 @@ class SweepControl:
         return self._stopped.is_set()
 
     def stop(self) -> None:
-        """End the sweep: its workers are killed, and it returns what it has."""
+        """End the sweep: kill its workers and let it return its rows so far."""
         self._stopped.set()
         with self._lock:
             benches, self._benches = self._benches, []
         for bench in benches:
-            kill = getattr(bench, "kill", None)  # a bench of this process cannot be killed
+            kill = getattr(bench, "kill", None)  # a bench in this process cannot be killed
             if kill is not None:
-                # The sweep's own thread may be ending it just now.
+                # The sweep's own thread may be closing it at the same time.
                 with contextlib.suppress(OSError, ValueError):
                     kill()
 
     def watched(self, append: Callable[[AnyRecord], object]) -> Callable[[AnyRecord], object]:
-        """Return ``append``, told about and refused once the sweep is stopped."""
+        """Return ``append`` wrapped: it calls ``on_record``, and raises after :meth:`stop`."""
 
         def tell(record: AnyRecord) -> None:
             self._check()
@@ -317,7 +305,7 @@ class SweepControl:
         return tell
 
     def stoppable(self, start: Callable[[], AnyBench]) -> Callable[[], AnyBench]:
-        """Return ``start`` such that the bench it starts can be stopped."""
+        """Return ``start`` wrapped, so that :meth:`stop` can kill the benches that it starts."""
 
         def start_stoppable() -> AnyBench:
             self._check()
@@ -336,7 +324,7 @@ class SweepControl:
 
 
 class LocalBench:
-    """The same questions as to a worker process, without the protection of one."""
+    """A bench in this process: without the protection of a worker process."""
 
     start_s = 0.0
     warnings: tuple[str, ...] = ()  # of the last answer
@@ -351,7 +339,7 @@ class LocalBench:
         self._bench = Bench(models, inputs=inputs, blobs=blobs)
 
     def ask(self, request: Request[Answer], *, timeout_s: float) -> Answer:
-        """Do it here; ``timeout_s`` cannot be kept without a process of its own."""
+        """Carry out a request here; ``timeout_s`` needs a worker process and is ignored."""
         del timeout_s
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -374,9 +362,9 @@ def _blob_directories(
     models: Mapping[str, BoundModel],
     trials: Sequence[Trial],
 ) -> dict[str, str]:
-    """One directory a placement: the runtime's own key leaves per-device properties out.
+    """Return a cache directory per placement that asks for one, or for all if none does.
 
-    It is for those that ask for the model cache, or for all if none does.
+    They are separate, since the runtime's own cache key ignores per-device properties.
     """
     if cache_dir is None:
         return {}

@@ -566,8 +566,9 @@ class SweepRun:
         causes than the placement.
         """
         for attempt in range(_ATTEMPTS):
+            on_new_bench = attempt > 0 and not isinstance(request, Compile)
             try:
-                if attempt and not isinstance(request, Compile):
+                if on_new_bench:
                     self._ask(key, Compile(trial=self._trials[key]))
                 return self._ask(key, request)
             except WorkerError as failure:

@@ -1,4 +1,4 @@
-"""The accuracy of a sweep's rows: evaluated here after measuring, kept as records of its store."""
+"""The accuracy of a sweep's rows: evaluated after measuring, stored as records."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _OF_SUMMARY = (
 
 
 class SweepData:
-    """The examples of a sweep, checked before something is measured.
+    """The examples of a sweep, checked before anything is measured.
 
     The reference is the first variant on one real device in f32, so that the drop of a quantised
-    variant is that from the model it was made from.
+    variant is relative to the model it was made from.
 
     Raises
     ------
@@ -36,11 +36,7 @@ class SweepData:
         outputs.
     """
 
-    def __init__(
-        self,
-        data: ReadData,
-        models: Mapping[str, BoundModel],
-    ):
+    def __init__(self, data: ReadData, models: Mapping[str, BoundModel]):
         self.examples, self.correct, self.metric, self.output = data
         self.models = models
         self.reference = Reference(next(iter(models.values())))
@@ -55,13 +51,13 @@ class SweepData:
         append: Callable[[AnyRecord], object],
         progress: bool,
     ) -> None:
-        """Append an ``accuracy`` record for each measured trial that has none of this data."""
+        """Append an ``Accuracy`` record for each measured trial without one for this data."""
         measured = {r.entry for r in records if isinstance(r, Turn)}
         known = {r.entry for r in _evaluated(records) if self._is_mine(r)}
         wanted: dict[Any, list[Trial]] = {}
         for trial in {t.key: t for t in trials}.values():
             if trial.key in measured - known and not trial.problem:
-                # What is in flight and who executes it does not change an answer.
+                # Requests in flight and the executor do not change the outputs.
                 properties = repr(sorted(trial.device_properties.items()))
                 same = (trial.variant, trial.affinity, trial.direct, properties)
                 wanted.setdefault(same, []).append(trial)
@@ -103,13 +99,13 @@ def evaluation_from(records: Sequence[AnyRecord], label: str) -> Evaluation | No
 
 
 def problem_from(records: Sequence[AnyRecord]) -> str:
-    """Return why an entry could not be evaluated; empty if it was, or was not tried."""
+    """Return why an entry could not be evaluated; empty if it was, or was not attempted."""
     tried = [r for r in records if isinstance(r, Accuracy)]
     return tried[-1].problem if tried else ""
 
 
 def nan_notes(rows: Iterable[Any]) -> list[str]:
-    """Say which rows have outputs that are not a number."""
+    """Say which rows have NaN outputs."""
     return [
         f"{shorten(row.label)}: the outputs of {row.evaluation.n_nan} of {len(row.evaluation)} "
         "examples are not a number; they count as wrong."
@@ -123,18 +119,18 @@ def _evaluated(records: Sequence[AnyRecord]) -> list[Accuracy]:
 
 
 def summary_columns(found: Evaluation | None) -> dict[str, Any]:
-    """Return the columns that a sweep with data has more."""
+    """Return the additional columns of a sweep with data."""
     columns = accuracy_columns(found)
-    errors = {
+    return {
+        **{name: columns[name] for name in _OF_SUMMARY},
         "output_error": None if found is None else found.relative_error,
         "top1_agreement": None if found is None else found.top1_agreement,
         "n_nan": None if found is None else found.n_nan,
     }
-    return {**{name: columns[name] for name in _OF_SUMMARY}, **errors}
 
 
 def _columns(answers: Sequence[Answer]) -> dict[str, Any]:
-    """One string of flags and one list of numbers a column: an example is a few bytes."""
+    """Return flags as strings and errors as tuples: a few bytes per example."""
     flags: dict[str, Any] = {n: "".join(_sign(getattr(a, n)) for a in answers) for n in _FLAGS}
     errors = {n: tuple(_number(getattr(a, n)) for a in answers) for n in _ERRORS}
     return {**flags, **errors}

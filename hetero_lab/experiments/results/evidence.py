@@ -1,7 +1,7 @@
 """Evidence: which of several measured placements is best, and which of them differ at all.
 
-Every comparison of the questions is made here from the ratios of `statistics`, with the noise that
-was measured between compiles: a difference below it is none.
+All questions compare placements here, with the ratios of `statistics` and the noise between
+compiles: a difference within that noise does not count.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from hetero_lab.statistics import (
 )
 
 _ALPHA = 0.05
-AS_GOOD = 1.01  # a simpler candidate that is slower by no more is preferred
-_HOPELESS = 3.0  # times the best; what a single turn shows to be slower
+AS_GOOD = 1.01  # a simpler candidate is preferred if it is slower by no more than this factor
+_HOPELESS = 3.0  # a single turn shows that a row is slower if it takes this many times the best
 BEST, ALIKE, SLOWER = "best", "as fast", "slower"
 Key = TypeVar("Key")
 
 
 def ratio(ours: Sequence[float], others: Sequence[float], noise: Noise) -> Ratio | None:
-    """Return the ratio of the turns that both have, in order; ``None`` without any."""
+    """Return the ratio over the common turns, in order; ``None`` without any."""
     common = min(len(ours), len(others))
     return paired_ratio(ours[:common], others[:common], noise) if common else None
 
 
 def ratio_across(after: Row, before: Row) -> Ratio:
-    """Return the ratio of rows of two runs, which were not measured in turn."""
+    """Return the ratio of rows of two runs, whose turns are not paired."""
     noise = largest_noise((before.series.noise, after.series.noise))
     return unpaired_ratio(after.levels_us, before.levels_us, noise)
 
@@ -44,7 +44,7 @@ def ratio_across(after: Row, before: Row) -> Ratio:
 def is_slower(row: Row, best: Row) -> bool:
     """Tell whether a row is slower than the best one beyond the intervals.
 
-    A single turn has no interval. It says little, but shows what is hopeless.
+    A single turn has no interval: the row counts as slower only if it takes several times as long.
     """
     own, least = row.latency, best.latency
     if own is None or least is None:
@@ -59,17 +59,17 @@ def judged(
     slower: Callable[[Key, Key], bool],
     preferred: Collection[Key] | None = None,
 ) -> dict[Key, str]:
-    """Say of each candidate whether it is ``best``, ``as fast`` or ``slower``.
+    """Judge each candidate: ``best``, ``as fast`` or ``slower``.
 
     Parameters
     ----------
     us
-        The time of each, the simplest first.
+        The time of each candidate, the simplest first.
     slower
-        Tells whether one is slower than the best, beyond the uncertainty.
+        Tells whether a candidate is slower than the best one, beyond the uncertainty.
     preferred
-        Which are taken rather than the fastest where they are slower by 1 % at most; all by
-        default, so that the simplest is.
+        The candidates that are preferred to the fastest if they are at most 1 % slower; by
+        default all, so that the simplest of them is chosen.
     """
     if not us:
         return {}
@@ -89,38 +89,35 @@ class Decision:
 
 
 def decide(rows: Mapping[str, Row], baselines: Sequence[str], allowed: Sequence[str]) -> Decision:
-    """Decide between planned placements and baselines, as they were measured in turns.
+    """Decide between planned placements and baselines that were measured in turn.
 
-    A planned placement is taken if it is faster than the best baseline by a Holm-corrected
-    test. Where the evidence is thin, the baseline is. Baselines that time did not allow to be
-    measured are named.
+    A planned placement is chosen if it is faster than the best baseline by a Holm-corrected
+    test, otherwise the baseline. The verdict names baselines that there was no time to measure.
 
     Parameters
     ----------
     rows
         By label, measured or not.
     baselines, allowed
-        The baselines that may be taken, and all that may be taken.
+        The baselines that may be chosen, and all placements that may be chosen.
     """
     planned = [label for label in allowed if label not in baselines]
-    known = [label for label in baselines if rows[label].series.log_ratios]
-    tried = [label for label in planned if rows[label].series.log_ratios]
+    known, tried = _fastest_first(rows, baselines), _fastest_first(rows, planned)
     left_out = [label for label in baselines if rows[label].was_left_out]
     but = f" There was no time to measure {', '.join(left_out)}." if left_out else ""
     if not known:
         if not tried:
             return Decision(
-                (planned or list(baselines))[0],
+                [*planned, *baselines][0],
                 f"Nothing that keeps to the limits was measured: this is the plan.{but}",
                 False,
             )
-        chosen = min(tried, key=lambda label: _ratio_to_reference(rows[label]))
         if left_out:
-            return Decision(chosen, f"This is the fastest plan that was measured.{but}", False)
+            return Decision(tried[0], f"This is the fastest plan that was measured.{but}", False)
         return Decision(
-            chosen, "No baseline keeps to the limits; this is the fastest plan that does.", True
+            tried[0], "No baseline keeps to the limits; this is the fastest plan that does.", True
         )
-    best = min(known, key=lambda label: _ratio_to_reference(rows[label]))
+    best = known[0]
     tests = [series_ratio(rows[label].series, rows[best].series) for label in tried]
     for label, (ratio, low, high, _), p in sorted(
         zip(tried, tests, holm([test.p for test in tests]), strict=True), key=lambda t: t[1].middle
@@ -137,5 +134,7 @@ def decide(rows: Mapping[str, Row], baselines: Sequence[str], allowed: Sequence[
     return Decision(best, f"No plan was measured beside {best}, the best baseline.{but}", False)
 
 
-def _ratio_to_reference(row: Row) -> float:
-    return row.series.ratio.middle if row.series.ratio else math.inf
+def _fastest_first(rows: Mapping[str, Row], labels: Sequence[str]) -> list[str]:
+    ratios = {label: rows[label].series.ratio for label in labels}
+    middle = {label: ratio.middle for label, ratio in ratios.items() if ratio is not None}
+    return sorted(middle, key=lambda label: middle[label])

@@ -29,13 +29,7 @@ def build_tables(profile: ProfileData) -> Tables:
     tables = Tables(
         {
             "summary": _frame([summary_row(profile)], SUMMARY_COLUMNS),
-            "latency": _frame(
-                [
-                    {"label": profile.label, "turn": turn, "index": index, "latency_us": sample}
-                    for turn, samples in enumerate(profile.latency.turns)
-                    for index, sample in enumerate(samples)
-                ]
-            ),
+            "latency": _frame([{"label": profile.label, **sample} for sample in samples(profile)]),
             "subgraphs": _frame(_subgraphs(profile)),
             "counters": _frame(counter_rows(profile.counters, emulated), COUNTER_COLUMNS),
             "boundaries": _frame(_boundaries(profile), _BOUNDARY_COLUMNS),
@@ -79,6 +73,15 @@ def generation_columns(generation: Generation, further: Estimate) -> dict[str, f
         # With few generations on a busy machine, the interval of the time may begin at 0.
         "tokens_per_s_ci95_high": n_per_us / further.low_us if further.low_us else math.inf,
     }
+
+
+def samples(profile: ProfileData) -> list[dict[str, Any]]:
+    """Return a row per timed inference, in order."""
+    return [
+        {"turn": number, "index": index, "latency_us": latency_us}
+        for number, turn in enumerate(profile.latency.turns)
+        for index, latency_us in enumerate(turn)
+    ]
 
 
 def headline(profile: ProfileData) -> pd.DataFrame:

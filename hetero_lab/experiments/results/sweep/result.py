@@ -1,4 +1,4 @@
-"""Sweep: what was measured of many placements."""
+"""Sweep: the measurements of many placements."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Sweep(Result):
     Attributes
     ----------
     rows
-        One per label, in the order in which they were asked for, baselines last.
+        One row per label, in the given order, baselines last.
     reference
         Label of the placement that ratios are to.
     notes
-        What may have disturbed the measurement.
+        Anything that may have disturbed the measurement.
     interrupted
-        Whether Ctrl-C cut it short; what is there is sound.
+        Whether Ctrl-C cut the sweep short; the rows that were measured are valid.
     """
 
     rows: tuple[Row, ...]
@@ -55,20 +55,20 @@ class Sweep(Result):
 
     @property
     def summary(self) -> pd.DataFrame:
-        """One row a label: status, structure, latency with intervals, ratio to the reference.
+        """One row per label: status, structure, latency with intervals, ratio to the reference.
 
-        ``median_us`` is what the reference takes times ``ratio``, and ``ci95_low_us`` and
+        ``median_us`` is the reference's latency times ``ratio``, and ``ci95_low_us`` and
         ``ci95_high_us`` are its interval, so that latency, ratio and rank agree. ``p90_us``,
         ``p99_us`` and ``mad_us`` are on the same scale. ``raw_median_us`` and the other raw
         columns are of the row's own turns alone; on a machine that drifts they differ, because
-        placements are measured in groups, one after the other. ``compile_spread`` is by how much
+        placements are measured in groups, one after the other. ``compile_spread`` says how much
         two compiles of the placement differ, ``noise_measured`` whether that was measured.
         """
         return self.tables["summary"]
 
     @property
     def ranking(self) -> pd.DataFrame:
-        """The measured rows from fast to slow; equal ``group``: cannot be told apart."""
+        """The measured rows from fast to slow; rows of one ``group`` cannot be told apart."""
         return self.tables["ranking"]
 
     @property
@@ -89,20 +89,20 @@ class Sweep(Result):
         return {name: noise_of(self.environment, [name]) for name, _ in self.environment.devices}
 
     def name_of(self, row: Row) -> str:
-        """Return what a row is called where its host is not told beside it."""
+        """Return the label of a row, with its host if there are several."""
         return f"{row.label} @ {row.host}" if row.host and len(self.hosts) > 1 else row.label
 
     def profile(self, label: str, host: str = "") -> Profile:
-        """Return what was measured of one row as a Profile: graph, counters, samples.
+        """Return the measurements of one row as a Profile: graph, counters, samples.
 
-        Of a label that several hosts measured it is that of ``host``, by default of the first.
-        Its latency is the median of the row's own turns, which the summary calls
-        ``raw_median_us``: that of another row, from other minutes, may not be comparable.
+        If several hosts measured the label, it is the profile of ``host``, by default of the first.
+        Its latency is the median of the row's own turns, ``raw_median_us`` in the summary: it may
+        not be comparable with that of another row, which was measured minutes before or after.
 
         Raises
         ------
         ArgumentError
-            No row has that label, or it has no measurement.
+            No row has that label, or the row was not measured.
         """
         own = [row for row in self.rows if row.label == label and host in ("", row.host)]
         for row in own:
@@ -137,7 +137,7 @@ class Sweep(Result):
 
     @property
     def _remarks(self) -> list[str]:
-        """What has to be known to read the ranking."""
+        """What a reader of the ranking has to know."""
         if not self.ranked.rows:
             return list(self.notes)
         return [

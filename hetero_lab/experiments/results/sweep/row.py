@@ -63,12 +63,12 @@ class Row:
 
     @cached_property
     def latency(self) -> Estimate | None:
-        """The latency that ranks follow: what the reference takes times the paired ratio to it.
+        """The latency used for ranks: the reference's latency times the paired ratio to it.
 
-        The median of a row's own turns says as much about the minute in which they ran as about
-        the placement; the ratio to turns of the reference beside them does not. The interval is
-        that of the ratio. Of the reference it is that of its level, which all rows share. Without
-        a common round with the reference it is the median of the row's own turns.
+        The median of a row's own turns depends on the minute in which they ran as much as on the
+        placement; the ratio to the reference's turns beside them does not. The interval is that of
+        the ratio, for the reference that of its own latency, which all rows share. Without a
+        common round with the reference, the latency is the median of the row's own turns.
         """
         if self.profile is None:
             return None
@@ -84,13 +84,13 @@ class Row:
 
     @property
     def levels_us(self) -> list[float]:
-        """The levels of its turns, on the scale of its latency."""
+        """The levels of the turns, on the scale of the latency."""
         levels = list(self.series.ours.values())
         return centred(levels, self.latency.us) if self.latency and levels else []
 
     @property
     def measured_on(self) -> str | None:
-        """The host that measured it, as it is called in tables."""
+        """The host that measured the row, under its name in tables."""
         return self.profile.environment.host if self.profile else self.host or None
 
 
@@ -98,8 +98,9 @@ class Row:
 class Ranking:
     """The distinct measured rows from fast to slow, host by host.
 
-    Rows of two hosts are never ranked against each other, so ``ranks`` and ``groups`` begin at 1
-    on each. ``smallest_difference`` is the relative difference that could have been shown.
+    Rows of different hosts are never ranked against each other, so ``ranks`` and ``groups`` begin
+    at 1 on each host. ``smallest_difference`` is the smallest relative difference that the run
+    could have shown.
     """
 
     rows: tuple[Row, ...]
@@ -109,7 +110,7 @@ class Ranking:
 
 
 def rank(rows: Sequence[Row]) -> Ranking:
-    """Rank rows by their latency, and group those that cannot be told apart."""
+    """Rank rows by latency, and group those that cannot be told apart."""
     apart: dict[tuple[str | None, str], list[Row]] = {}
     for row in rows:
         if row.latency is not None and not row.same_as and row.series.ours:

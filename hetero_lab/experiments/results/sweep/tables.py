@@ -17,12 +17,12 @@ from hetero_lab.terminal import columns, count_of, one_line
 if TYPE_CHECKING:
     import pandas as pd
 
-_MOST_ROWS = 5  # of a text that begins with the answer
+_MOST_ROWS = 5  # in the short text
 _OF_EACH = ["subgraphs", "counters", "boundaries", "placement", "agreement", "transitions"]
 
 
 def build(rows: Sequence[Row], ranking: Ranking, reference: str, notes: Sequence[str]) -> Tables:
-    """Return all tables of a sweep by name; ``reference`` is the label that ratios are to."""
+    """Return all tables of a sweep by name; ``reference`` is the label of the reference."""
     import pandas as pd
 
     measured = [(row, row.profile) for row in rows if row.profile is not None]
@@ -35,32 +35,23 @@ def build(rows: Sequence[Row], ranking: Ranking, reference: str, notes: Sequence
             "ranking": _ranking(rows, summary, ranking),
             "samples": pd.DataFrame(
                 [
-                    {
-                        "label": row.label,
-                        "host": row.measured_on,
-                        "turn": turn,
-                        "index": index,
-                        "latency_us": sample,
-                    }
+                    {"label": row.label, "host": row.measured_on, **sample}
                     for row, profile in measured
-                    for turn, samples in enumerate(profile.latency.turns)
-                    for index, sample in enumerate(samples)
+                    for sample in profile_tables.samples(profile)
                 ],
                 columns=["label", "host", "turn", "index", "latency_us"],
             ),
         }
     )
-    for of_each in _OF_EACH:
+    for name in _OF_EACH:
         frames = []
         for row, profile in measured:
-            if of_each not in profile.tables:  # without counters there are no transitions
-                continue
-            frame = profile.tables[of_each].copy()
-            frame.insert(0, "label", row.label)
-            frame.insert(1, "host", row.measured_on)
-            if len(frame):
+            if name in profile.tables and len(profile.tables[name]):
+                frame = profile.tables[name].copy()
+                frame.insert(0, "label", row.label)
+                frame.insert(1, "host", row.measured_on)
                 frames.append(frame)
-        key = "placements" if of_each == "placement" else of_each
+        key = "placements" if name == "placement" else name
         tables[key] = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
     tables["notes"] = pd.DataFrame({"finding": list(notes)}, dtype="str")
     return tables
@@ -69,20 +60,16 @@ def build(rows: Sequence[Row], ranking: Ranking, reference: str, notes: Sequence
 def text(
     tables: Tables, heading: str, remarks: Sequence[str], most: int | None = _MOST_ROWS
 ) -> str:
-    """Return the verdict, the ranking and what went wrong as text for a terminal.
+    """Return the verdict, the ranking, failures and remarks as text for a terminal.
 
-    ``most`` rows, failures and remarks are shown; ``None`` shows them all.
+    At most ``most`` rows are shown, and half as many failures and remarks; ``None`` shows all.
     """
     ranking = tables["ranking"]
-    failed = _failed(tables)
-    names = failed["label"]
-    if "host" in failed:
-        hosts = [f" @ {host}" if isinstance(host, str) else "" for host in failed["host"]]
-        names = [name + host for name, host in zip(names, hosts, strict=True)]
-    failures = [
-        one_line(f"{name}: {status}{': ' + detail if detail else ''}", 300)
-        for name, status, detail in zip(names, failed["status"], failed["detail"], strict=True)
-    ]
+    failures = []
+    for row in _failed(tables).to_dict("records"):
+        host = f" @ {row['host']}" if isinstance(row.get("host"), str) else ""
+        detail = f": {row['detail']}" if row["detail"] else ""
+        failures.append(one_line(f"{row['label']}{host}: {row['status']}{detail}", 300))
     lines = [*_verdict(tables), heading]
     if len(ranking):
         lines.append(columns(_ranked_rows(tables, most)))
@@ -94,7 +81,7 @@ def text(
 
 
 def _verdict(tables: Tables) -> list[str]:
-    """Say which placement is fastest, and which cannot be told apart from it."""
+    """Say which placement is fastest, and which ones cannot be told apart from it."""
     ranking = tables["ranking"]
     if not len(ranking) or ranking["host"].nunique() > 1:
         return []
@@ -143,19 +130,15 @@ def _more(n: int, most: int | None, noun: str) -> list[str]:
 def shown(tables: Tables) -> dict[str, pd.DataFrame]:
     """Return the ranking and the failures, each under its title."""
     ranking, failed = tables["ranking"], _failed(tables)
-    main = ranking.loc[:, _shown(tables)] if len(ranking) else tables["summary"]
+    names = [name for name in [*_host_column(tables), *_SHOWN] if name in ranking]
+    main = ranking.loc[:, names] if len(ranking) else tables["summary"]
     return {"": main, **({"Failures": failed} if len(failed) else {})}
 
 
 _SHOWN = [
     "rank", "group", "label", "n_subgraphs", "median_us", "ratio", "ratio_ci95_low",
-    "ratio_ci95_high", "emulated",
+    "ratio_ci95_high", "emulated", "accuracy", "accuracy_drop",
 ]  # fmt: skip
-
-
-def _shown(tables: Tables) -> list[str]:
-    names = [*_host_column(tables), *_SHOWN, "accuracy", "accuracy_drop"]
-    return [name for name in names if name in tables["ranking"]]
 
 
 def _failed(tables: Tables) -> pd.DataFrame:
@@ -171,7 +154,7 @@ def _host_column(tables: Tables) -> list[str]:
 
 
 def could_be_seen(ranking: Ranking) -> str:
-    """Say which differences a run could have shown."""
+    """Say which differences the run could have shown."""
     if not np.isfinite(ranking.smallest_difference):
         return "Too few turns to tell placements apart; give it more time with budget_s=."
     return (
@@ -180,12 +163,12 @@ def could_be_seen(ranking: Ranking) -> str:
     )
 
 
-# The latency columns of a profile that a sweep puts on the scale of its reference.
+# Latency columns of a profile; a sweep has them twice, raw and on the scale of its reference.
 _RAW = ["median_us", "p90_us", "ci95_low_us", "ci95_high_us"]
 
 
 def _measured(row: Row) -> dict[str, Any]:
-    """Return what a profile says, its latency on the scale of the reference."""
+    """Return the summary of a row's profile, with its latency on the scale of the reference."""
     if row.profile is None or row.latency is None:
         return {}
     own = profile_tables.summary_row(row.profile)
@@ -275,7 +258,7 @@ def _ranking(
 
 
 def _frame(rows: list[dict[str, Any]], columns: list[str] | None = None) -> pd.DataFrame:
-    """Return rows as a table; a number that no row has is a hole of the same type as one."""
+    """Return rows as a table; a column of numbers that no row has is of type float, too."""
     import pandas as pd
 
     frame = pd.DataFrame(rows, columns=columns)
