@@ -26,8 +26,8 @@ _APART = (
 class Comparison(Result):
     """Two sweeps side by side.
 
-    ``table`` has one row a label that both measured: ``median_us`` of each, ``ratio`` of after to
-    before (below 1 is faster now) with its 95 % interval, ``finding``.
+    ``table`` has a row per label that both measured: ``median_us`` of each, ``ratio`` of after to
+    before (below 1 is faster now) with its 95 % interval, and ``finding``.
     """
 
     _TABLES = ("table",)
@@ -37,7 +37,7 @@ class Comparison(Result):
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """One row a label."""
+        """One row per label."""
         return _table(self.before, self.after)
 
     def __repr__(self) -> str:
@@ -63,14 +63,13 @@ def compare(before: Sweep, after: Sweep) -> Comparison:
     Raises
     ------
     ArgumentError
-        Something else was passed, or no label was measured in both.
+        An argument is not a sweep, or no label was measured in both.
 
     Notes
     -----
     The runs are not paired, so the intervals are Welch's (1947) on the logarithms of the turns,
-    widened by what differs from compile to compile and by how far the machine drifted within each
-    run. A machine that drifts further from one run to the next than within one shows that as a
-    difference.
+    widened by the noise between compiles and by the drift of the machine within each run. If the
+    machine drifts further between the runs than within one, this shows up as a difference.
 
     Examples
     --------

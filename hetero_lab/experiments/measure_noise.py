@@ -26,8 +26,8 @@ from hetero_lab.statistics import Noise, compile_noise
 if TYPE_CHECKING:
     import openvino as ov
 
-_COMPILES, _TURNS = 6, 60  # in a group
-_BATCH = 8  # of the slower model: some µs more say nothing beside its milliseconds
+_COMPILES, _TURNS = 6, 60  # per group
+_BATCH = 8  # of the slower model, whose milliseconds hide a noise of some µs
 _LEAST_COMPILES, _LEAST_ROUNDS = 3, 4
 
 
@@ -40,9 +40,9 @@ def measure_noise(
 ) -> Noise:
     """Measure how much two compiles of one placement differ on a device of this host.
 
-    Two compiles are not equally fast: memory and cores fall differently, and no number of turns
-    averages that out. The same placement of a quick and of a slower model is compiled many times,
-    in processes of their own, and measured in turns (A/A). The result is kept in the cache
+    Two compiles are not equally fast: they get other memory and other cores, and no number of
+    turns averages that out. The same placement of a quick and of a slower model is compiled many
+    times, each in a separate process, and measured in turns (A/A). The result is kept in the cache
     directory; from then on each sweep and profile on this host uses it for its intervals and
     groups, and says so.
 
@@ -51,8 +51,8 @@ def measure_noise(
     device
         A device, for instance ``"CPU"`` or an emulated one.
     budget_s
-        Wall time of the whole call; more groups of six compiles are measured while it lasts, one of
-        each model in any case.
+        Wall time of the whole call. Groups of six compiles are measured until it is over; at least
+        one of each model.
     progress
         Whether to show progress.
 
@@ -60,14 +60,14 @@ def measure_noise(
     -------
     Noise
         ``.relative`` is the standard deviation of the ratio, ``.absolute_us`` that of the
-        difference in µs, ``.n_compiles`` on how many compiles they rest.
+        difference in µs, ``.n_compiles`` the number of compiles that were measured.
 
     Raises
     ------
     DeviceError
-        There is no such device.
+        The device does not exist.
     MeasurementError
-        Compiles failed, so that fewer than three were measured beside each other.
+        Compiles failed, and fewer than three were measured beside each other.
     OutputPathError
         The cache directory cannot be written.
 

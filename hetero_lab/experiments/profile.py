@@ -1,8 +1,8 @@
-"""Profile: one placement of one model, measured on a bench of this process or of its own.
+"""Profile: one placement of one model, measured in this process or in a worker process.
 
-The bench answers with the records of a sweep. A profile does not take a sweep's rounds: in this
-process the outputs are compared only after the turns, since a process that has compiled a second
-model runs the first one faster.
+The bench answers with the same records as in a sweep, but a profile has no rounds. The outputs
+are compared only after the turns: a process that has compiled a second model, such as the
+reference, runs the first one faster.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def profile(
         each subgraph ran.
     requests
         With more than one, the time between results with that many in flight is measured
-        besides the latency, next to that of HETERO with and without
+        besides the latency, and compared with HETERO with and without
         ``EXCLUSIVE_ASYNC_REQUESTS``: ``profile.tables["throughput"]``.
     iterations
         Timed inferences, in turns of 10 with 2 discarded before each; 100 if neither this nor
@@ -100,14 +100,14 @@ def profile(
     warmup
         Inferences before the first turn; ``None`` runs until two turns agree within 5 %.
     budget_s
-        Wall time after which no further turn is begun.
+        Wall time after which no further turn begins.
     inputs
         Mapping by name, sequence, .npz file or callable; ``None`` generates them from ``seed``.
     scenario
-        What a language model is asked to generate, greedily and with its real states:
+        The prompt and length that a language model generates, greedily and with its real states:
         ``profile.generation`` has the times and the tokens, and the latency is the time per
         further token. Turns are then generations, as many as ``iterations`` further tokens take,
-        three at least. ``inputs`` is the prompt, ids of shape ``[batch, prompt_tokens]``.
+        at least three. ``inputs`` is the prompt, ids of shape ``[batch, prompt_tokens]``.
     counters, reference
         Whether to compile a second time for the counters, and to compare the outputs with a
         single-device f32 reference.
@@ -115,17 +115,17 @@ def profile(
         Whether to measure in a process of its own, and its limits. Worth it for new drivers, whose
         crash would take the notebook with it.
     progress
-        Show a bar if it takes more than two seconds.
+        Show a progress bar if it takes more than two seconds.
 
     Returns
     -------
     Profile
-        After Ctrl-C in the timing or later: what is there, with ``interrupted`` set.
+        After Ctrl-C in the timing or later it holds the turns so far and has ``interrupted`` set.
 
     Raises
     ------
     ArgumentError
-        Anything about the arguments, before something is compiled.
+        An argument is wrong; raised before anything is compiled.
     CompileError
         The runtime refused the placement.
     MeasurementError
@@ -165,7 +165,7 @@ def profile(
             for turn in _turns(ask, trial, iterations, warmup, watch):
                 turns.append(turn)
                 bar.note(f"{_n_samples(turns)} inferences")
-        # A worker that was asked when Ctrl-C came still owes that answer.
+        # After Ctrl-C, a worker still has to answer its last request, so it cannot be used.
         usable = not (isolate and timing.interrupted)
         with after:
             n_last = len(turns[-1].samples_us)
@@ -211,7 +211,7 @@ def _bench(session: Session, label: str) -> Generator[Ask, None, None]:
     Raises
     ------
     MeasurementError
-        Of a process of its own: it crashed, hung, ran out of memory or could not compile.
+        A worker process crashed, hung, ran out of memory or could not compile.
     """
     conditions = session.conditions
 
@@ -237,7 +237,7 @@ def _turns(
     ask: Ask, trial: Trial, iterations: int | None, warmup: int | None, watch: Stopwatch
 ) -> Iterator[Turn]:
     """Warm up, then yield turns until there are enough or the time is over."""
-    # What several requests in flight do is measured in the other half of the time.
+    # The other half of the time is for several requests in flight.
     end_s = watch.elapsed_s + watch.left_s / (2 if trial.requests > 1 else 1)
     lengths: Iterator[int] = turn_lengths(iterations)
     if trial.scenario is not None:
@@ -253,7 +253,7 @@ def _turns(
 
 
 def _alone(trial: Trial, number: int, timed: int = TIMED_PER_TURN) -> RunTurn:
-    """Return the request for a turn of one inference at a time."""
+    """Return the request for a turn with one inference at a time."""
     return RunTurn(
         key=trial.key, round=number, discarded=DISCARDED_PER_TURN, timed=timed, alone=True
     )
@@ -269,10 +269,10 @@ def _throughput(
 ) -> tuple[Throughput, ...]:
     """Measure HETERO with and without exclusive requests, and the trial if it is not HETERO.
 
-    In each round each has a turn of one request at a time and one with the requests in flight,
-    so that a drift of the machine hits all alike; the trial, already warm, is the last in a
-    round. All are compiled on one bench; a sweep over executors measures each on its own. When
-    the time is over, rounds are fewer, but one at least.
+    In each round, each has a turn with one request at a time and one with all requests in flight,
+    so that a drift of the machine affects all alike; the trial itself, already warm, comes last.
+    All are compiled on one bench, unlike in a sweep over executors. At least one round is measured,
+    however short the time.
     """
     measured: list[tuple[Trial, bool | None]] = []
     for exclusive, changed in _with_exclusive(placed):
@@ -306,7 +306,7 @@ def _throughput(
 
 
 def _with_exclusive(placed: BoundPlacement) -> Sequence[tuple[bool | None, BoundPlacement]]:
-    """Return the placement with exclusive requests and without, where some device knows them."""
+    """Return the placement with and without exclusive requests, if a device supports them."""
     able = [d for d in placed.devices if _knows(d, placed.core)]
     if not able:
         return [(None, placed)]
@@ -334,7 +334,7 @@ def _problems(result: Profile) -> Iterator[str]:
     wrong = [a for a in result.agreement if a.verdict in ("different", "not a number")]
     if wrong:
         worst = max(wrong, key=lambda a: a.relative_error)
-        # It does not take a language model.
+        # find_wrong does not take language models.
         search = " hetero_lab.find_wrong(model, placement) finds the ops to blame."
         yield (
             f"Output {worst.output!r} differs from the single-device f32 reference by "

@@ -74,8 +74,8 @@ def sweep(
     Placements are compiled in groups of eight or fewer, each with the reference (the first
     placement) in it, and measured in turns of 2 discarded and 10 timed inferences; in each
     round every placement of the group has one turn, in random order, so that a drift of the
-    machine hits all alike. The model compiled directly on each single device that can run it
-    is always there as a baseline.
+    machine affects all alike. The model compiled directly on each single device that can run it
+    is added as a baseline.
 
     Parameters
     ----------
@@ -87,53 +87,52 @@ def sweep(
         op by op.
     placements
         Priorities, placements, affinities, ``"HETERO:ACC,CPU"`` or ``"CPU"``, in a list or by
-        label: ``{"mine": affinity}``; also
-        ``"AUTO:GPU,CPU"``, ``"MULTI:GPU,CPU"`` and ``"BATCH:GPU(8)"``, which run the whole model
-        on devices of their choice. The summary's ``execution_devices``, ``n_streams`` and
-        ``optimal_requests`` say what ran.
+        label: ``{"mine": affinity}``; also ``"AUTO:GPU,CPU"``, ``"MULTI:GPU,CPU"`` and
+        ``"BATCH:GPU(8)"``, which run the whole model on devices of their choice. The summary's
+        ``execution_devices``, ``n_streams`` and ``optimal_requests`` say which they chose.
     grid
         Dimensions to cross with the placements:
 
         - properties, ``{"CPU.INFERENCE_PRECISION_HINT": ["f32", "bf16"],
-          "*.PERFORMANCE_HINT": [...]}``; ``AUTO.PERFORMANCE_HINT`` is that of ``AUTO:…``.
+          "*.PERFORMANCE_HINT": [...]}``; ``AUTO.PERFORMANCE_HINT`` is for ``AUTO:…``.
         - ``"executor": ["hetero", "parallel"]``, the latter for
           :class:`hetero_lab.ParallelExecutor`.
         - ``"requests": [1, 4]``, requests in flight; for more than one, a sample is the time
           between results.
         - ``"model_cache": [False, True]``, OpenVINO's model cache off and on: with it, a
-          placement is compiled into the cache and what is measured is loaded from there. The
+          placement is compiled into the cache, then loaded from there and measured. The
           summary's ``compile_ms`` is then the time to load it, and ``from_cache`` says whether
           OpenVINO did. Each has a directory of its own in ``cache_dir``, or a temporary one.
     precision, budget_s, turns
         Turns are added until every ratio is known to ``precision`` (half width of its 95 %
         interval) or the wall time of the whole call, compiles included, reaches ``budget_s``
-        (overrun at most by one compile). Every placement gets eight turns first; where the
-        budget is too short for that, turns are fewer, then shorter, then placements are left
-        out, and notes and details say so. ``turns`` asks for that many instead.
+        (overrun at most by one compile). Every placement gets eight turns first; if the budget
+        is too short for that, turns become fewer, then shorter, then placements are left out,
+        and notes and details say so. ``turns`` sets a fixed number of turns instead.
     sustained_s
-        Hold each placement that long after its turns, to see its thermal state; the time for
-        that comes on top of ``budget_s``.
+        Hold each placement that long after its turns, to see its thermal state; this time comes
+        on top of ``budget_s``.
     inputs, seed
         As for :func:`hetero_lab.profile`.
     scenario
-        What a language model is asked to generate. A turn is then a generation, and all latencies,
-        ratios and ranks are of the time per further token; the summary has ``ttft_ms``,
-        ``tpot_ms`` and ``tokens_per_s`` with their intervals.
+        The prompt and length that a language model generates. A turn is then a generation, and all
+        latencies, ratios and ranks are of the time per further token; the summary has
+        ``ttft_ms``, ``tpot_ms`` and ``tokens_per_s`` with their intervals.
     counters, reference
         Whether to compile each placement once more for its counters, and to compare its
         outputs with a single-device f32 reference.
     data, metric
         Examples for :func:`hetero_lab.evaluate`: the summary then has each placement's accuracy
-        and its drop from f32. They are run here, once a distinct placement, when the turns are
-        measured and outside of ``budget_s``.
+        and its drop from f32. They are run in this process, once per distinct placement, after
+        the turns and outside of ``budget_s``.
     store
-        Directory to which each turn is appended as it ends. The same call goes on where it
+        Directory to which each turn is appended as it ends. The same call continues where it
         was stopped.
     cache_dir
-        Directory for compiled blobs, kept apart by model, affinity and properties, with which all
-        placements are compiled unless ``grid`` says which.
+        Directory for compiled blobs, separate for each model, affinity and properties; all
+        placements use it unless ``grid`` says which.
     dedupe
-        Measure placements that are the same once.
+        Measure equal placements only once.
     baselines
         Whether to add the single devices.
     isolate
@@ -150,21 +149,21 @@ def sweep(
     progress
         Show what runs now, the time left and the best so far.
     control
-        Through which another thread watches the sweep and stops it.
+        Lets another thread follow the sweep and stop it.
 
     Returns
     -------
     Sweep
-        After Ctrl-C or ``control.stop()``: what is there, with ``interrupted`` set.
+        After Ctrl-C or ``control.stop()`` it holds the turns so far and has ``interrupted`` set.
 
     Raises
     ------
     ArgumentError
-        Anything about the arguments, before something is compiled.
+        An argument is wrong; raised before anything is compiled.
     MeasurementError
         The client's scheduler does not answer, or has no worker that can measure.
     StoreError
-        The store belongs to another model or version, or another process has it.
+        The store belongs to another model or version, or another process has it open.
 
     Examples
     --------
