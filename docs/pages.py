@@ -145,12 +145,11 @@ def _recorded(where: str) -> str:
 
 
 def _commands() -> Iterator[str]:
-    from hetero_lab.cli.main import parser
+    from hetero_lab.cli.main import COMMANDS, parser
 
-    top = parser()
-    yield f"```text\n{top.format_help().strip()}\n```"
-    for name, command in top.commands.items():
-        yield f"## {name}\n\n```text\n{command.format_help().strip()}\n```"
+    yield f"```text\n{parser().format_help().strip()}\n```"
+    for name, command in COMMANDS.items():
+        yield f"## {name}\n\n```text\n{command.parser().format_help().strip()}\n```"
 
 
 def _documented(module: Any, name: str) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hetero_lab as hl
-from hetero_lab.cli import derive, values
+from hetero_lab.cli import options, values
 from hetero_lab.cli.texts import MEASURED, Planned
 from hetero_lab.errors import (
     ArgumentError,
@@ -40,7 +40,7 @@ def call(given: Namespace, name: str, **more: Any) -> Any:
     """Call a public function with what the options say; ``more`` wins over them."""
     function = getattr(hl, name)
     known = inspect.signature(function).parameters
-    said = derive.arguments(given, function, given.options)
+    said = options.arguments(given, function, given.options)
     made = {name: make(given) for name, make in _MADE.items() if name in known and name not in more}
     return until_interrupted(function, **{**said, **made, **more})
 

@@ -16,8 +16,8 @@ from IPython.display import display
 
 import hetero_lab as hl
 from hetero_lab.cli import commands, texts, values
-from hetero_lab.cli.derive import OptionParser
-from hetero_lab.cli.main import COMMANDS, examples
+from hetero_lab.cli.main import COMMANDS
+from hetero_lab.cli.options import OptionParser
 from hetero_lab.errors import ArgumentError, HeteroLabError, did_you_mean, shorten
 
 _VARIABLES = """
@@ -43,11 +43,9 @@ _EXAMPLES = """
 def magic_parser(name: str) -> OptionParser:
     """Return the parser of a magic: the command's options, and what becomes of the result."""
     command = COMMANDS[name]
-    magic = f"%hetero_{name}"
-    parser = OptionParser(prog=magic, epilog=examples(magic, _EXAMPLES))
     more = f"{_VARIABLES}{_CELL if name == 'profile' else ''}"
-    replace(command, options=f"{command.options} output variable", more=more).fill(parser)
-    return parser
+    magic = replace(command, options=f"{command.options} output variable", more=more)
+    return magic.parser(f"%hetero_{name}", _EXAMPLES)
 
 
 @magics_class

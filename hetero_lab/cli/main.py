@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import io
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -14,12 +14,29 @@ from typing import Any
 
 import hetero_lab as hl
 from hetero_lab.cli import commands, texts
-from hetero_lab.cli.derive import OptionParser
-from hetero_lab.cli.options import named
+from hetero_lab.cli.options import OPTIONS, OptionParser
 from hetero_lab.errors import ArgumentError, HeteroLabError, did_you_mean
 
 FAILED, ERROR, NOT_KNOWN, INTERRUPTED, BROKEN_PIPE = 1, 2, 3, 130, 141
 _OF_WRONG = {"none": 0, "rounding": 0, "not known": NOT_KNOWN}
+_EXAMPLES = """
+hetero-lab profile digits_inception -d CPU
+hetero-lab profile model.onnx -d HETERO:GPU,CPU --fix '^head_=CPU' --csv profile.csv
+hetero-lab profile model.xml -d HETERO:ACC,CPU --emulate ACC:unsupported=Softmax,Concat
+hetero-lab sweep model.onnx -d GPU,CPU --orders all --store sweep --csv sweep.csv
+hetero-lab sweep model.onnx -d GPU,CPU --fix '^head_=CPU' --fix '^block1/=CPU'
+hetero-lab optimize model.onnx -d GPU,CPU --affinity-out best.json --html best.html
+hetero-lab freeze model.onnx deploy/ --affinity best.json
+hetero-lab plan model.onnx -d GPU,CPU --costs costs.json --affinity-out plan.json
+hetero-lab plan model.onnx --costs costs.json --memory-limit GPU=512MiB --pin '^head_=CPU'
+hetero-lab apply model.onnx plan.json
+hetero-lab apply model.onnx frozen/
+hetero-lab advise model.onnx
+hetero-lab advise digits_inception --data digits --budget 60 --html advice.html --deploy deploy
+hetero-lab advise det=det.onnx rec=rec.onnx --shape rec.x=1,3,48,320 --deploy deploy
+hetero-lab classify efficientnet_lite0 cat.jpg -d HETERO:GPU,CPU -pc
+hetero-lab classify model.onnx cat.jpg -d CPU --mean 123.7,116.3,103.5 --scale 58.4,57.1,57.4
+"""
 
 
 @dataclass(frozen=True)
@@ -29,26 +46,31 @@ class Command:
     name: str
     help: str
     options: str = ""
-    text: Callable[[argparse.Namespace, Any], str] = lambda _, result: str(result)
+    text: Callable[[Namespace, Any], str] = lambda _, result: str(result)
     functions: str = ""
     """Their signatures explain the options; the first one's docstring explains the command."""
-    run: Callable[[argparse.Namespace], Any] | None = None
+    run: Callable[[Namespace], Any] | None = None
     """By default the command is one call of the first function."""
     exit_code: Callable[[Any], int] | None = None
     """What the result means to a script; 0 by default."""
     more: str = ""
     """What the help says besides."""
 
-    def fill(self, parser: argparse.ArgumentParser) -> None:
-        """Add the options to a parser."""
+    def parser(self, prog: str = "", examples: str = _EXAMPLES) -> OptionParser:
+        """Return the parser of the options; its help ends in the examples that begin with it."""
+        prog = prog or f"hetero-lab {self.name}"
         functions = [getattr(hl, name) for name in (self.functions or self.name).split()]
-        parser.description = f"{(inspect.getdoc(functions[0]) or '').splitlines()[0]}{self.more}"
-        options = named(self.options)
+        summary = (inspect.getdoc(functions[0]) or "").splitlines()[0]
+        shown = [f"  {line}" for line in examples.splitlines() if line.startswith(f"{prog} ")]
+        epilog = "\n".join(["examples:", *shown]) if shown else None
+        parser = OptionParser(prog, f"{summary}{self.more}", epilog)
+        options = [OPTIONS[name] for name in self.options.split()]
         for option in options:
             option.add_to(parser, functions)
         parser.set_defaults(options=options, contrast={}, prepared=None)
+        return parser
 
-    def result(self, given: argparse.Namespace) -> Any:
+    def result(self, given: Namespace) -> Any:
         """Return what the command is asked for, before it is written or shown."""
         commands.check_targets(given)
         given.contrast = commands.emulate(vars(given).get("emulate") or [])
@@ -56,27 +78,15 @@ class Command:
 
 
 def parser() -> OptionParser:
-    """Return the parser of the whole command line."""
+    """Return the parser of everything but the options of commands."""
     top = OptionParser(
-        prog="hetero-lab",
-        description="A laboratory for OpenVINO's HETERO device: placement, cost, evidence.",
+        "hetero-lab", "A laboratory for OpenVINO's HETERO device: placement, cost, evidence."
     )
     top.add_argument("--version", action="store_true", help="print the versions and end")
-    subparsers = top.add_subparsers(dest="command", metavar="COMMAND", parser_class=OptionParser)
+    listed = top.add_subparsers(metavar="COMMAND")
     for command in COMMANDS.values():
-        subparsers.add_parser(
-            command.name,
-            help=command.help,
-            epilog=examples(f"hetero-lab {command.name} ", _EXAMPLES),
-            fill=command.fill,
-        )
+        listed.add_parser(command.name, help=command.help)
     return top
-
-
-def examples(start: str, lines: str) -> str | None:
-    """Return the end of a help: the examples that begin so."""
-    shown = [f"  {line}" for line in lines.splitlines() if line.startswith(start)]
-    return "\n".join(["examples:", *shown]) if shown else None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -104,18 +114,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    first = arguments[0] if arguments else "-"
-    if not first.startswith("-") and first not in COMMANDS:
-        raise ArgumentError(
-            f"There is no command {first}.{did_you_mean(first, COMMANDS)} hetero-lab -h lists them."
-        )
-    given = parser().parse_args(arguments)
-    if given.version:
+    first, *rest = arguments or ["-"]
+    if first not in COMMANDS:
+        if not first.startswith("-"):
+            raise ArgumentError(
+                f"There is no command {first}.{did_you_mean(first, COMMANDS)} "
+                "hetero-lab -h lists them."
+            )
+        if not parser().parse_args(arguments).version:
+            raise ArgumentError("COMMAND is missing. hetero-lab -h lists the commands.")
         print(f"hetero-lab {hl.__version__}, OpenVINO {metadata.version('openvino')}")
         return 0
-    if given.command is None:
-        raise ArgumentError("COMMAND is missing. hetero-lab -h lists the commands.")
-    command = COMMANDS[given.command]
+    command = COMMANDS[first]
+    given = command.parser().parse_args(rest)
     result = command.result(given)
     said = command.text(given, result).rstrip("\n")
     commands.write(given, result, said)
@@ -126,30 +137,12 @@ def _run(arguments: Sequence[str]) -> int:
     return command.exit_code(result) if command.exit_code else 0
 
 
-def _demo(given: argparse.Namespace) -> Any:
+def _demo(given: Namespace) -> Any:
     from hetero_lab.cli import demo
 
     return demo.run(given.directory)
 
 
-_EXAMPLES = """
-hetero-lab profile digits_inception -d CPU
-hetero-lab profile model.onnx -d HETERO:GPU,CPU --fix '^head_=CPU' --csv profile.csv
-hetero-lab profile model.xml -d HETERO:ACC,CPU --emulate ACC:unsupported=Softmax,Concat
-hetero-lab sweep model.onnx -d GPU,CPU --orders all --store sweep --csv sweep.csv
-hetero-lab sweep model.onnx -d GPU,CPU --fix '^head_=CPU' --fix '^block1/=CPU'
-hetero-lab optimize model.onnx -d GPU,CPU --affinity-out best.json --html best.html
-hetero-lab freeze model.onnx deploy/ --affinity best.json
-hetero-lab plan model.onnx -d GPU,CPU --costs costs.json --affinity-out plan.json
-hetero-lab plan model.onnx --costs costs.json --memory-limit GPU=512MiB --pin '^head_=CPU'
-hetero-lab apply model.onnx plan.json
-hetero-lab apply model.onnx frozen/
-hetero-lab advise model.onnx
-hetero-lab advise digits_inception --data digits --budget 60 --html advice.html --deploy deploy
-hetero-lab advise det=det.onnx rec=rec.onnx --shape rec.x=1,3,48,320 --deploy deploy
-hetero-lab classify efficientnet_lite0 cat.jpg -d HETERO:GPU,CPU -pc
-hetero-lab classify model.onnx cat.jpg -d CPU --mean 123.7,116.3,103.5 --scale 58.4,57.1,57.4
-"""
 _PLACED = "model device shape property affinity fix emulate"
 _MEASURED = "budget shape input isolate html quiet emulate"
 

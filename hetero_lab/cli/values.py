@@ -116,17 +116,23 @@ def shapes_by_model(texts: Iterable[str], models: Iterable[str]) -> dict[str, li
     return found
 
 
+def _halves(text: str, option: str, form: str, *, first: bool = False) -> tuple[str, str]:
+    """Divide ``NAME=VALUE`` at the last ``=``, or at the first."""
+    name, equals, value = text.partition("=") if first else text.rpartition("=")
+    if not (equals and name.strip() and value.strip()):
+        raise ArgumentError(f"{option} {shorten(text)} is not of the form {form}.")
+    return name, value
+
+
 def properties(texts: Iterable[str]) -> dict[str, dict[str, Value]]:
     """Read ``["CPU.INFERENCE_NUM_THREADS=2"]`` as ``{"CPU": {"INFERENCE_NUM_THREADS": 2}}``."""
     found: dict[str, dict[str, Value]] = {}
     for text in texts:
-        left, equals, value = text.partition("=")
+        form = "DEVICE.KEY=VALUE, for instance CPU.INFERENCE_PRECISION_HINT=f32"
+        left, value = _halves(text, "--property", form, first=True)
         device, _, key = left.rpartition(".")  # a device may have a dot: GPU.0
-        if not (equals and device and key and value):
-            raise ArgumentError(
-                f"--property {shorten(text)} is not of the form DEVICE.KEY=VALUE, "
-                "for instance CPU.INFERENCE_PRECISION_HINT=f32."
-            )
+        if not (device and key):
+            raise ArgumentError(f"--property {shorten(text)} is not of the form {form}.")
         of_device = found.setdefault(device, {})
         _once(of_device, key, f"--property {device}.")
         of_device[key] = read_value(value)
@@ -144,12 +150,7 @@ def fixes(texts: Iterable[str]) -> dict[str, str]:
     """Read ``["^head_=CPU"]`` as ``{"^head_": "CPU"}``, in order; the later of two wins."""
     found: dict[str, str] = {}
     for text in texts:
-        pattern, equals, device = text.rpartition("=")
-        if not (equals and pattern and device):
-            raise ArgumentError(
-                f"--fix {shorten(text)} is not of the form PATTERN=DEVICE, for instance "
-                "'^head_=CPU'."
-            )
+        pattern, device = _halves(text, "--fix", "PATTERN=DEVICE, for instance '^head_=CPU'")
         found.pop(pattern, None)
         found[pattern] = device
     return found
@@ -157,15 +158,11 @@ def fixes(texts: Iterable[str]) -> dict[str, str]:
 
 def cell_fixes(cell: str) -> list[str]:
     """Read the lines ``pattern = DEVICE`` of a cell; ``#`` begins a comment."""
-    lines = [line.strip() for line in cell.splitlines()]
     found = []
-    for line in lines:
-        pattern, equals, device = line.rpartition("=")
-        if line.startswith("#") or not line:
-            continue
-        if not equals or not pattern.strip() or not device.strip():
-            raise ArgumentError(f"{shorten(line)} is no fix. Write: pattern = DEVICE.")
-        found.append(f"{pattern.strip()}={device.strip()}")
+    for line in filter(None, map(str.strip, cell.splitlines())):
+        if not line.startswith("#"):
+            pattern, device = _halves(line, "The fix", "pattern = DEVICE")
+            found.append(f"{pattern.strip()}={device.strip()}")
     if not found:
         raise ArgumentError("The cell has no fix. Write one a line: ^block3/ = CPU.")
     return found
@@ -177,11 +174,8 @@ def pairs(
     """Read ``["GPU=2GiB"]`` as ``{"GPU": "2GiB"}``; the last ``=`` counts, or the first."""
     found: dict[str, str] = {}
     for text in texts:
-        name, equals, value = text.partition("=") if name_first else text.rpartition("=")
-        if not (equals and name.strip() and value.strip()):
-            raise ArgumentError(
-                f"{option} {shorten(text)} is not of the form NAME=VALUE, for instance {example}."
-            )
+        form = f"NAME=VALUE, for instance {example}"
+        name, value = _halves(text, option, form, first=name_first)
         _once(found, name, option)
         found[name] = value.strip()
     return found
@@ -202,11 +196,7 @@ def grid(texts: Sequence[str]) -> dict[str, list[Value]]:
     """Read ``["CPU.NUM_STREAMS=1,2"]`` as ``{"CPU.NUM_STREAMS": [1, 2]}``."""
     found: dict[str, list[Value]] = {}
     for text in texts:
-        dimension, equals, listed = text.partition("=")
-        if not equals or not listed:
-            raise ArgumentError(
-                f"--grid {shorten(text)} is not of the form DEVICE.KEY=VALUE1,VALUE2."
-            )
+        dimension, listed = _halves(text, "--grid", "DEVICE.KEY=VALUE1,VALUE2", first=True)
         found[dimension] = [read_value(value) for value in listed.split(",")]
     return found
 
@@ -217,13 +207,13 @@ def emulation(text: str) -> dict[str, Any]:
     A name, then ``KEY=VALUE`` parts. Keys are ``base``, ``supported``, ``unsupported``,
     ``faster_by``, and names of properties.
     """
-    form = "of the form NAME:supported=Convolution,MatMul or NAME:unsupported=Softmax:base=CPU"
+    form = "NAME:supported=Convolution,MatMul or NAME:unsupported=Softmax:base=CPU"
     name, *parts = text.split(":")
+    if not name or not all(re.fullmatch(r"[^=]+=.+", part) for part in parts):
+        raise ArgumentError(f"--emulate {shorten(text)} is not of the form {form}.")
     found: dict[str, Any] = {"name": name, "properties": {}}
     for part in parts:
-        key, equals, value = part.partition("=")
-        if not (equals and key and value):
-            raise ArgumentError(f"--emulate {shorten(text)} is not {form}.")
+        key, _, value = part.partition("=")
         if key not in _EMULATE_KEYS and not _PROPERTY_KEY.fullmatch(key):
             raise ArgumentError(
                 f"--emulate does not know {shorten(key)}.{did_you_mean(key, _EMULATE_KEYS)} "
@@ -236,8 +226,6 @@ def emulation(text: str) -> dict[str, Any]:
             found[key] = {op_type for op_type in names(value) if op_type}
         else:
             found[key] = value
-    if not name:
-        raise ArgumentError(f"--emulate {shorten(text)} is not {form}.")
     return found
 
 

@@ -17,11 +17,8 @@ from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import SubgraphCollector
 from hetero_lab.placement.topology import topology
-from hetero_lab.terminal import count_of
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from hetero_lab.planning.cost_model import CostModel
 
 RULES: dict[str, Callable[[LintContext], Iterable[Draft]]] = {
@@ -289,29 +286,3 @@ def _refused(context: LintContext, ops: Sequence[str]) -> set[tuple[str, str]]:
 def _listed(op_types: Counter[str]) -> str:
     more = f" and {len(op_types) - _MOST_TYPES} more" if len(op_types) > _MOST_TYPES else ""
     return ", ".join(op_type for op_type, _ in op_types.most_common(_MOST_TYPES)) + more
-
-
-def summary_lines(findings: pd.DataFrame, most: int = 4) -> list[str]:
-    """Summarise the result of :func:`hetero_lab.lint`, one line for each of the first causes."""
-    if not len(findings):
-        return ["No findings."]
-    lines = []
-    groups = list(findings.groupby("cause", sort=False))
-    for cause, group in groups[:most]:
-        rules = ", ".join(f"{n} {rule}" for rule, n in group["rule"].value_counts().items())
-        line = f"{count_of(len(group), 'finding')} ({rules}): {cause}."
-        worth = group.loc[group["severity"] != "info"]
-        if "cost_us" in group:
-            worth = worth.loc[worth["cost_us"] > 0]
-        worth = worth.loc[[bool(remedy) for remedy in worth["remedy"]]]
-        if len(worth):
-            best = worth.iloc[0]
-            saving = f", predicted to save {best['cost_us']:,.0f} µs" if "cost_us" in best else ""
-            ops, device = list(best["remedy"]), next(iter(best["remedy"].values()))
-            line += f" Best remedy: {names_at_hand(ops, 2)} to {device}{saving}."
-        else:
-            line += " No remedy is worth it."
-        lines.append(line)
-    if len(groups) > most:
-        lines.append(f"… {count_of(len(groups) - most, 'more cause')}.")
-    return lines

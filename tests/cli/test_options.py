@@ -5,12 +5,12 @@ import argparse
 import pytest
 
 from hetero_lab.cli import values
-from hetero_lab.cli.main import parser
+from hetero_lab.cli.main import COMMANDS
 from hetero_lab.errors import ArgumentError
 
 
 def parsed(*arguments: str) -> argparse.Namespace:
-    return parser().parse_args(["profile", *arguments])
+    return COMMANDS["profile"].parser().parse_args(arguments)
 
 
 def test_all_options_at_once():

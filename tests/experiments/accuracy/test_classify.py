@@ -256,8 +256,8 @@ def test_what_cannot_be_meant_says_so(bad, monkeypatch, capsys, model, image, mo
     assert err.count("\n") == 1
     assert fact in err
     with commands.warnings_to(print), pytest.raises(kind, match=fact):
-        given = cli.parser().parse_args(arguments)
-        cli.COMMANDS["classify"].result(given)
+        classify = cli.COMMANDS["classify"]
+        classify.result(classify.parser().parse_args(arguments[1:]))
 
 
 @pytest.mark.network
