@@ -29,22 +29,13 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class Term:
-    """A word that must be in the label, or a comparison of a column with a value."""
+def parse(text: str) -> list[tuple[str, str, str]]:
+    """Read a filter: words and comparisons with blanks between, ``ACC n_subgraphs<4 ratio<1``.
 
-    column: str
-    compare: str
-    value: str
-
-
-def parse(text: str) -> tuple[Term, ...]:
-    """Read a filter: words and comparisons with blanks between, ``ACC n_subgraphs<4 ratio<1``."""
-    terms = []
-    for token in text.split():
-        found = _TERM.match(token)
-        terms.append(Term(*found.groups()) if found else Term("label", "has", token))
-    return tuple(terms)
+    A comparison is a column, an operator and a value; a word is to be found in the label (``has``).
+    """
+    found = ((token, _TERM.match(token)) for token in text.split())
+    return [term.group(1, 2, 3) if term else ("label", "has", token) for token, term in found]
 
 
 def matching(frame: pd.DataFrame, text: str) -> pd.DataFrame:
@@ -53,55 +44,41 @@ def matching(frame: pd.DataFrame, text: str) -> pd.DataFrame:
     Raises
     ------
     ArgumentError
-        There is no such column, or a number is compared with what is none.
+        There is no such column, or a number is compared with something else.
     """
     import pandas as pd
 
     kept = pd.Series(True, index=frame.index)
-    for term in parse(text):
-        if term.compare == "has":
-            wanted = term.value.casefold()
-            has = [wanted in str(label).casefold() for label in frame["label"]]
-            kept &= pd.Series(has, index=frame.index)
-            continue
-        if term.column not in frame.columns:
+    for name, compare, value in parse(text):
+        if name not in frame.columns:
             known = [str(column) for column in frame.columns]
             raise ArgumentError(
-                f"There is no column {shorten(term.column)}.{did_you_mean(term.column, known)} "
+                f"There is no column {shorten(name)}.{did_you_mean(name, known)} "
                 f"Columns: {names_at_hand(known, 30)}."
             )
-        column = frame[term.column]
-        compare = _COMPARE[term.compare]
-        if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column):
+        column = frame[name]
+        texts = pd.Series([str(v).casefold() for v in column], index=frame.index, dtype=object)
+        if compare == "has":
+            kept &= texts.str.contains(value.casefold(), regex=False)
+        elif pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column):
             try:
-                value = float(term.value)
+                kept &= column.notna() & _COMPARE[compare](column, float(value))
             except ValueError:
                 raise ArgumentError(
-                    f"{term.column} holds numbers, and {shorten(term.value)} is none."
+                    f"{name} holds numbers, and {shorten(value)} is none."
                 ) from None
-            kept &= column.notna() & compare(column, value)
-        elif term.compare in ("=", "!="):
-            same = pd.Series(
-                [str(v).casefold() == term.value.casefold() for v in column], index=frame.index
-            )
-            kept &= same if term.compare == "=" else ~same
+        elif compare in ("=", "!="):
+            kept &= _COMPARE[compare](texts, value.casefold())
         else:
-            raise ArgumentError(f"{term.column} holds text: compare it with = or !=.")
+            raise ArgumentError(f"{name} holds text: compare it with = or !=.")
     return frame.loc[kept]
 
 
 NO_GROUP = "none"
 MOSTLY = "mostly on"
 _GROUPINGS = (
-    MOSTLY,
-    "variant",
-    "executor",
-    "requests",
-    "devices",
-    "n_subgraphs",
-    "host",
-    "baseline",
-)
+    MOSTLY, "variant", "executor", "requests", "devices", "n_subgraphs", "host", "baseline",
+)  # fmt: skip
 _FIRST_AXES = ("n_subgraphs", "median_us")
 _UNITS = {"us": "µs", "ms": "ms", "bytes": "bytes", "s": "s", "mhz": "MHz"}
 
@@ -138,7 +115,8 @@ class ExplorerState:
         self.sweep = sweep
         self.rows: dict[str, Row] = {sweep.name_of(row): row for row in sweep.rows}
         self.frame = _frame(sweep)
-        x, y = (self._axis_or_first(name) for name in _FIRST_AXES)
+        axes = self.axes
+        x, y = (name if name in axes else next(iter(axes), "") for name in _FIRST_AXES)
         labels = self.measured
         group = MOSTLY if MOSTLY in self.groupings else NO_GROUP
         self.choice = Selection(x=x, y=y, group=group, a=labels[0] if labels else "")
@@ -155,7 +133,7 @@ class ExplorerState:
 
         found = []
         for name in self.frame.columns:
-            column = self.frame.loc[self.frame["label"].isin(self.measured), name]
+            column = self._measured_frame()[name]
             number = pd.api.types.is_numeric_dtype(column)
             if number and not pd.api.types.is_bool_dtype(column) and column.notna().any():
                 found.append(str(name))
@@ -164,7 +142,7 @@ class ExplorerState:
     @property
     def groupings(self) -> list[str]:
         """What rows can be grouped by: columns in which they differ."""
-        rows = self.frame.loc[self.frame["label"].isin(self.measured)]
+        rows = self._measured_frame()
         found = [n for n in _GROUPINGS if n in rows and rows[n].nunique(dropna=False) > 1]
         return [NO_GROUP, *([MOSTLY] if MOSTLY in rows and MOSTLY not in found else []), *found]
 
@@ -190,9 +168,7 @@ class ExplorerState:
     @property
     def shown(self) -> pd.DataFrame:
         """The measured rows that pass the filter, sorted by group and then as measured."""
-        frame = matching(
-            self.frame.loc[self.frame["label"].isin(self.measured)], self.choice.filter
-        )
+        frame = matching(self._measured_frame(), self.choice.filter)
         if self.choice.group != NO_GROUP:
             frame = frame.sort_values(self.choice.group, kind="stable", key=lambda c: c.astype(str))
         return frame
@@ -250,10 +226,6 @@ class ExplorerState:
         here = self.frame["label"].isin(self.measured) == measured
         wrong = here & (self.frame["status"] != "ok")
         return self.frame.loc[wrong, ["label", "status", "detail"]]
-
-    def _axis_or_first(self, name: str) -> str:
-        axes = self.axes
-        return name if name in axes else next(iter(axes), "")
 
     def _check_row(self, label: str) -> None:
         _check(label, list(self.rows), "row")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 
 from hetero_lab.errors import HeteroLabError, MeasurementError
 
@@ -11,7 +12,7 @@ DELAY_S = 0.3
 
 
 class Later:
-    """Debounce: calls a function in its own thread, once, a moment after the last request."""
+    """Debounce: call a function in a thread of its own, once, a moment after the last request."""
 
     def __init__(self, work: Callable[[], object], delay_s: float = DELAY_S):
         self._work = work
@@ -35,19 +36,18 @@ class Background:
     Parameters
     ----------
     failed
-        Called in that thread with the text of an error, whatever it is: a thread has no
-        caller to raise it to.
+        Called in that thread with the text of any error, since a thread has no caller to raise it
+        to.
     """
 
     def __init__(self, failed: Callable[[str], object]):
         self._failed = failed
-        self._thread: threading.Thread | None = None
-        self._error: Exception | None = None
+        self._work: Future[None] | None = None
 
     @property
     def is_busy(self) -> bool:
         """Whether work is being done."""
-        return self._thread is not None and self._thread.is_alive()
+        return self._work is not None and not self._work.done()
 
     def start(self, work: Callable[[], object]) -> None:
         """Begin.
@@ -55,29 +55,27 @@ class Background:
         Raises
         ------
         MeasurementError
-            The work before has not ended.
+            The previous work has not ended.
         """
         if self.is_busy:
             raise MeasurementError("Something is still running. Wait for it, or press Cancel.")
-        self._error = None
+        done: Future[None] = Future()
 
         def run() -> None:
             try:
                 work()
-            except HeteroLabError as error:
-                self._error = error
-                self._failed(str(error))
             except Exception as error:
-                self._error = error
-                self._failed(f"{type(error).__name__}: {error}")
+                known = isinstance(error, HeteroLabError)
+                self._failed(str(error) if known else f"{type(error).__name__}: {error}")
+                done.set_exception(error)
+            else:
+                done.set_result(None)
 
+        self._work = done
         # A kernel that shuts down does not wait for it; its worker processes end by themselves.
-        self._thread = threading.Thread(target=run, name="hetero_lab tweaker", daemon=True)
-        self._thread.start()
+        threading.Thread(target=run, name="hetero_lab tweaker", daemon=True).start()
 
     def wait(self) -> None:
         """Wait for the end, and raise what went wrong."""
-        if self._thread is not None:
-            self._thread.join()
-        if self._error is not None:
-            raise self._error
+        if self._work is not None:
+            self._work.result()

@@ -6,17 +6,16 @@ only recolours. Everything is plain data, indices are places in the list of node
 
 from __future__ import annotations
 
+import html
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from hetero_lab.model.opgraph import OpGraph, Tensor
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition, one_subgraph, predict
 from hetero_lab.tables import bytes_text
-from hetero_lab.views.graph.data import GraphData, GraphNode, graph_data
+from hetero_lab.views.graph.data import GraphData, graph_data
 from hetero_lab.views.graph.labels import is_big, node_labels
 from hetero_lab.views.graph.layout import DENSE, ROOMY, Page, Strip, break_into_rows, lay_out
 from hetero_lab.views.theme import device_styles, squeeze
@@ -65,38 +64,23 @@ class BoardPicture:
         return graph_data(self._graph, affinity, whole)
 
     @cached_property
-    def nodes(self) -> tuple[GraphNode, ...]:
-        """What is drawn: ops, model inputs and outputs, in topological order."""
-        return self._data.nodes
-
-    @cached_property
     def names(self) -> tuple[str, ...]:
-        """The name in the graph of each node that is drawn."""
-        return tuple(self._graph.ops[node.index].name for node in self.nodes)
+        """The name in the graph of each node that is drawn, in topological order."""
+        return tuple(self._graph.ops[node.index].name for node in self._data.nodes)
 
     @cached_property
     def place_of(self) -> dict[str, int]:
         """Name of an op → its place in the list of nodes."""
         return {name: place for place, name in enumerate(self.names)}
 
-    @cached_property
-    def _indices(self) -> np.ndarray:
-        return np.array([node.index for node in self.nodes], dtype=np.int64)
-
     @property
     def palette(self) -> list[dict[str, str]]:
         """How each device looks: ``device, label, colour, shape, dash``."""
         styles = device_styles(self._devices, self._emulated)
-        labels = {
-            d: f"{squeeze(d, 30)} (emulated on {squeeze(self._emulated[d], 30)})"
-            if d in self._emulated
-            else squeeze(d, 30)
-            for d in self._devices
-        }
         return [
             {
                 "device": device,
-                "label": labels[device],
+                "label": html.unescape(styles[device].label),  # the board shows it as text
                 "colour": styles[device].colour,
                 "shape": _SHAPES[number % len(_SHAPES)],
                 "dash": styles[device].dash,
@@ -167,20 +151,22 @@ class BoardPicture:
 
     def subgraphs_of(self, partition: Partition) -> list[int]:
         """Return the subgraph of each node."""
-        return np.array(partition.home, dtype=np.int64)[self._indices].tolist()
+        return [partition.home[node.index] for node in self._data.nodes]
 
 
 def _largest(strip: Strip) -> Page:
     """Break a strip into rows so that the whole is as large as it can be in the pane."""
-    best, best_scale = None, 0.0
-    for width in _WIDTHS:
-        page = break_into_rows(strip, width)
-        scale = min(PANE[0] / page.width, PANE[1] / page.height)
-        if best is not None and scale <= best_scale:
+
+    def scale(page: Page) -> float:
+        return min(PANE[0] / page.width, PANE[1] / page.height)
+
+    page = break_into_rows(strip, _WIDTHS[0])
+    for width in _WIDTHS[1:]:
+        other = break_into_rows(strip, width)
+        if scale(other) <= scale(page):
             break
-        best, best_scale = page, scale
-    assert best is not None
-    return best
+        page = other
+    return page
 
 
 def tensor_text(tensor: Tensor) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import ipywidgets
 
 from hetero_lab.placement.partition import Partition
+from hetero_lab.terminal import count_of
 from hetero_lab.views.theme import squeeze
 
 EXPORTS = ("affinity, JSON", "affinity, CSV", "frozen directory", "history, CSV")
@@ -154,8 +155,7 @@ class Controls:
         """Offer the subgraphs of a partition."""
         options = [("by subgraph …", -1)]
         options += [
-            (f"{s.index} · {squeeze(s.device, 20)} · {len(s.ops)} op{'s' * (len(s.ops) != 1)}",
-             s.index)
+            (f"{s.index} · {squeeze(s.device, 20)} · {count_of(len(s.ops), 'op')}", s.index)
             for s in partition.subgraphs
             if s.ops
         ]  # fmt: skip

@@ -113,7 +113,8 @@ class TweakerState:
         self._at = 0
         self._selected: frozenset[str] = frozenset()
         self._what_if = lru_cache(_REMEMBERED)(self._find_what_if)
-        self._problems = lru_cache(_REMEMBERED)(self._find_problems)
+        # The wrong numbers and awkward topologies of any affinity of this graph.
+        self.findings_of = lru_cache(_REMEMBERED)(self._find_problems)
 
     @cached_property
     def ops(self) -> tuple[str, ...]:
@@ -144,13 +145,9 @@ class TweakerState:
         """The numbers of the present affinity."""
         return self._what_if(self.affinity)
 
-    @property
+    @cached_property
     def what_if_automatic(self) -> WhatIf:
         """The numbers of the automatic affinity."""
-        return self._automatic
-
-    @cached_property
-    def _automatic(self) -> WhatIf:
         return self._find_what_if(self.automatic)
 
     @property
@@ -160,12 +157,8 @@ class TweakerState:
 
     @property
     def findings(self) -> list[Finding]:
-        """Wrong numbers and difficult topologies of the present affinity, worst first."""
+        """Wrong numbers and awkward topologies of the present affinity, worst first."""
         return self.findings_of(self.affinity)
-
-    def findings_of(self, affinity: Affinity) -> list[Finding]:
-        """Return wrong numbers and difficult topologies of any affinity of this graph."""
-        return self._problems(affinity)
 
     @property
     def selection(self) -> tuple[str, ...]:
@@ -230,12 +223,10 @@ class TweakerState:
         if name not in self._names:
             self.select([name])  # says what is wrong
         reached = {self.graph.index_of[name]}
-        found = []
         for op in self.graph.ops:  # in topological order
             if any(producer in reached for producer, _ in op.inputs):
                 reached.add(op.index)
-                if op.name in self._names:
-                    found.append(op.name)
+        found = [n for n in self.ops if n != name and self.graph.index_of[n] in reached]
         if not found:
             raise AffinityError(f"Nothing comes after {shorten(name)}.")
         self.select(found, add=add)
@@ -267,8 +258,8 @@ class TweakerState:
         self._check_device(device)
         if self.refused(device):
             raise DeviceError(self.why_not(device))
-        n = len(self._selected)
-        self._move(dict.fromkeys(self._selected, device), f"{n} op{'s' * (n > 1)} to {device}")
+        label = f"{count_of(len(self._selected), 'op')} to {device}"
+        self._move(dict.fromkeys(self._selected, device), label)
 
     def why_not(self, device: str | None = None) -> str:
         """Say which selected ops a device refuses; without one, why no device can run all."""

@@ -48,9 +48,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-_SUFFIXES = {"affinity, JSON": ".json", "affinity, CSV": ".csv", "history, CSV": ".csv"}
-
-
 def connect(tweaker: AffinityTweaker, view: TweakerView) -> None:
     """Let every control do what its Python method does; errors become messages."""
     controls = view.controls
@@ -152,19 +149,19 @@ def _path(view: TweakerView) -> Path:
 
 
 def _export(tweaker: AffinityTweaker, view: TweakerView) -> None:
-    kind, path = str(view.controls.export_kind.value), _path(view)
-    if kind in _SUFFIXES:
-        if path.name in ("", ".."):
-            raise ArgumentError(f"{path} is a directory. Add the name of a file.")
-        if not path.suffix:
-            path = path.with_suffix(_SUFFIXES[kind])
-    write = {
-        EXPORTS[0]: tweaker.to_json,
-        EXPORTS[1]: tweaker.to_csv,
-        EXPORTS[2]: tweaker.freeze,
-        EXPORTS[3]: tweaker.history_to_csv,
-    }
-    write[kind](path)
+    writers: tuple[tuple[Callable[[Path], object], str], ...] = (
+        (tweaker.to_json, ".json"),
+        (tweaker.to_csv, ".csv"),
+        (tweaker.freeze, ""),
+        (tweaker.history_to_csv, ".csv"),
+    )
+    write, suffix = writers[EXPORTS.index(str(view.controls.export_kind.value))]
+    path = _path(view)
+    if suffix and path.name in ("", ".."):
+        raise ArgumentError(f"{path} is a directory. Add the name of a file.")
+    if suffix and not path.suffix:
+        path = path.with_suffix(suffix)
+    write(path)
     view.controls.say(f"Written: {path}", at=FILES)
 
 
@@ -357,24 +354,22 @@ class AffinityTweaker(ipywidgets.VBox):
         ArgumentError
             Not exactly one of these is given.
         """
-        given = {
-            name: value
-            for name, value in (("ops", ops), ("pattern", pattern), ("op_type", op_type),
-                                ("subgraph", subgraph), ("after", after))
-            if value is not None
-        }  # fmt: skip
+        state = self.state
+        ways: dict[str, tuple[Callable[..., None], Any]] = {
+            "ops": (state.select, ops),
+            "pattern": (state.select_pattern, pattern),
+            "op_type": (state.select_type, op_type),
+            "subgraph": (state.select_subgraph, subgraph),
+            "after": (state.select_after, after),
+        }
+        given = {name: way for name, way in ways.items() if way[1] is not None}
         if len(given) != 1:
             raise ArgumentError(
                 "Select by one of ops=, pattern=, op_type=, subgraph= and after=, not by "
                 f"{names_at_hand(given) or 'nothing'}."
             )
-        ((name, value),) = given.items()
-        state = self.state
-        by: dict[str, Callable[..., None]] = {
-            "ops": state.select, "pattern": state.select_pattern, "op_type": state.select_type,
-            "subgraph": state.select_subgraph, "after": state.select_after,
-        }  # fmt: skip
-        self._change(lambda: by[name](value, add=add))
+        ((select, value),) = given.values()
+        self._change(lambda: select(value, add=add))
 
     def assign(self, device: str) -> None:
         """Move the selection to a device."""

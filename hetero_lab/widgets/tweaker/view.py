@@ -69,18 +69,16 @@ _LONGEST = 400
 
 def number_rows(now: WhatIf, automatic: WhatIf) -> list[dict[str, str]]:
     """Return one row per number: ``key, name, now, automatic``."""
-    rows = [
-        ("subgraphs", "subgraphs", str(now.n_subgraphs), str(automatic.n_subgraphs)),
-        ("boundaries", "boundaries", str(now.n_boundaries), str(automatic.n_boundaries)),
-        ("bytes", "bytes", bytes_text(now.boundary_bytes), bytes_text(automatic.boundary_bytes)),
-        (
-            "predicted",
-            "predicted latency, µs",
-            us_text(now.predicted_us),
-            us_text(automatic.predicted_us),
-        ),
+    rows = (
+        ("subgraphs", "subgraphs", lambda x: str(x.n_subgraphs)),
+        ("boundaries", "boundaries", lambda x: str(x.n_boundaries)),
+        ("bytes", "bytes", lambda x: bytes_text(x.boundary_bytes)),
+        ("predicted", "predicted latency, µs", lambda x: us_text(x.predicted_us)),
+    )
+    return [
+        {"key": key, "name": name, "now": text(now), "automatic": text(automatic)}
+        for key, name, text in rows
     ]
-    return [dict(zip(("key", "name", "now", "automatic"), row, strict=True)) for row in rows]
 
 
 def finding_rows(findings: Sequence[Finding]) -> list[dict[str, Any]]:
@@ -99,20 +97,23 @@ def finding_rows(findings: Sequence[Finding]) -> list[dict[str, Any]]:
 
 def tried_rows(history: Sequence[Attempt], now: Affinity) -> list[dict[str, Any]]:
     """Return one row per measurement; ``is_here`` where it is of the present affinity."""
-    return [_tried_row(tried, tried.affinity == now) for tried in history]
+    return [
+        {
+            "label": squeeze(tried.label, 100),
+            "status": tried.status,
+            "detail": squeeze(tried.detail, _LONGEST),
+            "is_here": tried.affinity == now,
+            **_numbers(tried),
+        }
+        for tried in history
+    ]
 
 
-def _tried_row(tried: Attempt, is_here: bool) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "label": squeeze(tried.label, 100),
-        "status": tried.status,
-        "detail": squeeze(tried.detail, _LONGEST),
-        "is_here": is_here,
-    }
-    if tried.median_us is None or tried.ci95_low_us is None or tried.ci95_high_us is None:
-        return row
+def _numbers(tried: Attempt) -> dict[str, Any]:
     low, high = tried.ci95_low_us, tried.ci95_high_us
-    return row | {
+    if tried.median_us is None or low is None or high is None:
+        return {}
+    return {
         "subgraphs": "" if tried.n_subgraphs is None else str(tried.n_subgraphs),
         "median": tried.median_us,
         "low": low,

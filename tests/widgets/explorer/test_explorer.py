@@ -13,7 +13,7 @@ import hetero_lab as hl
 from hetero_lab.errors import ArgumentError
 from hetero_lab.statistics import Series
 from hetero_lab.widgets.explorer.figures import points_figure
-from hetero_lab.widgets.explorer.state import ExplorerState, Term, matching, parse, title_of
+from hetero_lab.widgets.explorer.state import ExplorerState, matching, parse, title_of
 
 
 def labels(exploring):
@@ -21,11 +21,11 @@ def labels(exploring):
 
 
 def test_filters_are_words_and_comparisons():
-    assert parse("ACC  n_subgraphs<=4 ratio>1.5 executor!=HETERO") == (
-        Term("label", "has", "ACC"), Term("n_subgraphs", "<=", "4"), Term("ratio", ">", "1.5"),
-        Term("executor", "!=", "HETERO"),
-    )  # fmt: skip
-    assert parse("   ") == ()
+    assert parse("ACC  n_subgraphs<=4 ratio>1.5 executor!=HETERO") == [
+        ("label", "has", "ACC"), ("n_subgraphs", "<=", "4"), ("ratio", ">", "1.5"),
+        ("executor", "!=", "HETERO"),
+    ]  # fmt: skip
+    assert parse("   ") == []
 
 
 @pytest.mark.parametrize(
