@@ -50,17 +50,6 @@ class Attempt:
     raw_median_us: float | None = None
 
 
-@dataclass(frozen=True)
-class Comparing:
-    """What a measurement needs besides the placement."""
-
-    bound: BoundModel
-    automatic: Affinity
-    device_properties: Mapping[str, Mapping[str, Any]]
-    budget_s: float
-    worker_command: Sequence[str] | None
-
-
 class MeasurementProgress:
     """Turns the records of a sweep into a share of 0 to 1 and a line of text."""
 
@@ -93,39 +82,31 @@ def attempt_label(history: Sequence[Attempt], affinity: Affinity, changed: str) 
     return f"{number}. {changed if before is None else f'again {before}'}"
 
 
-def control_of(
-    trial: Comparing, affinity: Affinity, tell: Callable[[float, str], object]
-) -> SweepControl:
-    """Return what stops a measurement; ``tell`` hears how far it is, from 0 to 1, and a text."""
-    n_placements = 1 if affinity == trial.automatic else 2
-    return SweepControl(MeasurementProgress(n_placements, trial.budget_s, tell))
-
-
 def measure(
-    trial: Comparing, affinity: Affinity, label: str, control: SweepControl
+    bound: BoundModel,
+    affinities: Mapping[str, Affinity],
+    device_properties: Mapping[str, Mapping[str, Any]],
+    budget_s: float,
+    worker_command: Sequence[str] | None,
+    control: SweepControl,
 ) -> list[Attempt]:
-    """Measure an affinity in turns with the automatic one.
+    """Measure affinities, given by label and the automatic one first, in turns.
 
     Returns
     -------
     list of Attempt
-        The automatic placement and the one asked for, where that is another one. Empty if it
-        was stopped.
+        One for each affinity; empty if ``control`` stopped the measurement.
     """
-    affinities = {AUTOMATIC: trial.automatic}
-    if affinity != trial.automatic:
-        affinities[label] = affinity
-    properties = trial.device_properties
     placements = [
-        Placement(a, name, {d: properties[d] for d in a.devices if d in properties})
+        Placement(a, name, {d: device_properties[d] for d in a.devices if d in device_properties})
         for name, a in affinities.items()
     ]
-    conditions = Conditions(workers=Workers(command=trial.worker_command))
-    with Session(by_name(trial.bound), conditions) as session:
+    conditions = Conditions(workers=Workers(command=worker_command))
+    with Session(by_name(bound), conditions) as session:
         measured = session.measure(
             expand(session.models, placements, baselines=False),
             RunOptions(counters=False, reference=False),
-            Stopwatch.start(trial.budget_s),
+            Stopwatch.start(budget_s),
             control=control,
         )
     if control.is_stopped:

@@ -33,9 +33,8 @@ from hetero_lab.widgets.tweaker.controls import ABOVE, EXPORTS, FILES, PANEL
 from hetero_lab.widgets.tweaker.measurement import (
     AUTOMATIC,
     Attempt,
-    Comparing,
+    MeasurementProgress,
     attempt_label,
-    control_of,
     history_frame,
     measure,
     new_rows,
@@ -274,7 +273,8 @@ class AffinityTweaker(ipywidgets.VBox):
             resolve(bound, Placement(automatic, AUTOMATIC, device_properties))
             able = {device: able_ops(bound, device) for device in names}
         self.state = TweakerState(bound.graph, automatic, able, costs, wrong)
-        self._trial = Comparing(bound, automatic, device_properties, budget_s, worker_command)
+        self._bound, self._device_properties = bound, device_properties
+        self._budget_s, self._worker_command = budget_s, worker_command
         self._history: list[Attempt] = []
         self._control: SweepControl | None = None
         attributes = attributes_of(bound.prepared)
@@ -421,14 +421,19 @@ class AffinityTweaker(ipywidgets.VBox):
             Something is running.
         """
         step, what_if = self.state.step, self.state.what_if
-        label = AUTOMATIC
-        if step.affinity != self._trial.automatic:
+        affinities = {AUTOMATIC: self.state.automatic}
+        if step.affinity != self.state.automatic:
             label = attempt_label(self._history, step.affinity, step.label)
-
-        control = control_of(self._trial, step.affinity, self.view.controls.show_progress)
+            affinities[label] = step.affinity
+        show = self.view.controls.show_progress
+        control = SweepControl(MeasurementProgress(len(affinities), self._budget_s, show))
 
         def work() -> None:
-            self._keep(measure(self._trial, step.affinity, label, control), what_if)
+            rows = measure(
+                self._bound, affinities, self._device_properties, self._budget_s,
+                self._worker_command, control,
+            )  # fmt: skip
+            self._keep(rows, what_if)
 
         self._begin(work, "starting workers", control)
         if wait:
@@ -452,7 +457,7 @@ class AffinityTweaker(ipywidgets.VBox):
             raise ArgumentError(_NO_COSTS)
 
         def work() -> None:
-            found = plan_graph(self._trial.bound.graph, costs, budget_s=_PLANNING_S)
+            found = plan_graph(self._bound.graph, costs, budget_s=_PLANNING_S)
             before = self.affinity
             self._change(lambda: self.state.replace(found.affinity, "suggested"))
             same = " It is where you are." if before == self.affinity else ""
@@ -494,9 +499,9 @@ class AffinityTweaker(ipywidgets.VBox):
     def freeze(self, directory: str | os.PathLike[str]) -> Path:
         """Write a directory that runs the placement with openvino and numpy alone."""
         used = self.affinity.devices
-        properties = {d: p for d, p in self._trial.device_properties.items() if d in used}
+        properties = {d: p for d, p in self._device_properties.items() if d in used}
         placement = Placement(self.affinity, self.state.step.label, properties)
-        return freeze_placed(resolve(self._trial.bound, placement), directory)
+        return freeze_placed(resolve(self._bound, placement), directory)
 
     def refresh(self) -> None:
         """Bring the widget up to date."""

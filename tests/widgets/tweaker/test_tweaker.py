@@ -20,7 +20,7 @@ from tests.experiments.faults.test_find_wrong import chain_case
 from tests.proof import injected_faults
 from tests.proof.faults import Fault
 
-FAULTY = Path(__file__).parents[2] / "experiments" / "workers" / "faulty_worker.py"
+FAULTY = Path(__file__).parents[2] / "experiments" / "measure" / "workers" / "faulty_worker.py"
 SOFT = "head_digit/softmax"
 
 

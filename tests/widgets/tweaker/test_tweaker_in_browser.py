@@ -23,7 +23,7 @@ CELLS = (
     "costs = hl.calibrate(model, ['ACC', 'CPU'], budget_s=12, progress=False)",
     "tweaker = hl.AffinityTweaker(model, ['ACC', 'CPU'], costs, budget_s=6)\ntweaker",
 )
-FAULTY = Path(__file__).parents[2] / "experiments" / "workers" / "faulty_worker.py"
+FAULTY = Path(__file__).parents[2] / "experiments" / "measure" / "workers" / "faulty_worker.py"
 
 
 class Tweaker:
@@ -378,11 +378,9 @@ def test_cancel_and_suggest(tweaker):
 
 def test_a_crash_is_shown_and_the_widget_stays_usable(tweaker):
     tweaker.python(
-        "import os, sys\nfrom hetero_lab.widgets.tweaker.measurement import Comparing\n"
-        "from dataclasses import replace\n"
+        "import os, sys\n"
         "os.environ.update(FAULT='signal', FAULT_KEY='every')\n"
-        f"command = [sys.executable, {str(FAULTY)!r}]\n"
-        "tweaker._trial = replace(tweaker._trial, worker_command=command)"
+        f"tweaker._worker_command = [sys.executable, {str(FAULTY)!r}]"
     )
     tweaker.press("Measure")
     tweaker.say("crashed (signal 11)")
@@ -394,7 +392,7 @@ def test_a_crash_is_shown_and_the_widget_stays_usable(tweaker):
     tweaker.until(tweaker.selected, bool)
     tweaker.press("→ CPU")
     tweaker.until(lambda: tweaker.number("subgraphs"), lambda text: text != before)
-    tweaker.python("tweaker._trial = replace(tweaker._trial, worker_command=None)")
+    tweaker.python("tweaker._worker_command = None")
     tweaker.press("Measure")
     tweaker.until(lambda: tweaker.button("Cancel").is_enabled(), bool)
     tweaker.press("Cancel")
