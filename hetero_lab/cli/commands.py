@@ -66,7 +66,8 @@ def sweep_fixes(given: Namespace, cell: str) -> Any:
     start, given.fix = placement_of(given), [*given.fix, *values.cell_fixes(cell)]
     fixed = replace(placement_of(given), label="with the fixes")
     grid = {"executor": [given.executor or "hetero"], "requests": [int(given.requests or 1)]}
-    more = {"grid": grid, "budget_s": given.budget or 30.0, "isolate": True}
+    budget_s = 30.0 if given.budget is None else given.budget
+    more = {"grid": grid, "budget_s": budget_s, "isolate": True}
     return call(given, "sweep", placements=[start, fixed], **more)
 
 
@@ -100,7 +101,9 @@ def apply(given: Namespace) -> Any:
             f"{shorten(given.stored)} does not exist. Name an affinity, as hetero-lab plan "
             "--affinity-out writes it, or the directory of a frozen placement."
         )
-    iterations = given.iterations or 100
+    iterations = 100 if given.iterations is None else given.iterations
+    if iterations < 1:
+        raise ArgumentError(f"--iterations is a whole number of at least 1, not {iterations}.")
     if os.path.isdir(given.stored):
         if given.property:
             raise ArgumentError(

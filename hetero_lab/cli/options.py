@@ -121,10 +121,9 @@ def explanation(function: Callable[..., Any], argument: str) -> str:
 def _from_signature(function: Callable[..., Any], argument: str) -> dict[str, Any]:
     """Return the type and the default of an argument as settings of argparse."""
     parameter = inspect.signature(function).parameters[argument]
-    kind = str(parameter.annotation).partition(" ")[0]
-    types = {"int": values.whole, "float": values.seconds if argument.endswith("_s") else float}
-    default = parameter.default
+    kind, default = str(parameter.annotation).partition(" ")[0], parameter.default
     found = {"default": default} if isinstance(default, str | int | float) else {}
+    types = {"int": values.whole, "float": float}
     return {**found, "type": types[kind]} if kind in types else found
 
 
@@ -164,7 +163,7 @@ class OptionParser(argparse.ArgumentParser):
 _DEVICES = "-d --devices", "GPU,CPU"
 _PLACEMENT = "HETERO:GPU,CPU, one device, or a file with an affinity"
 _MATCHING = "the ops whose name matches the regular expression on a device"
-_NUMBERS, _POSITIVE = {"type": values.numbers}, {"type": values.positive}
+_NUMBERS, _WHOLE = {"type": values.numbers}, {"type": values.whole}
 _OBJECTIVES = {"choices": ("latency", "throughput", "balanced_memory")}
 
 
@@ -184,8 +183,8 @@ _OWN = [
         "--shape", "[INPUT=]1,3,224,224", "static shape of an input, by name if there are several"
     ),
     Option("--input", "FILE", "take the inputs from an .npz file", "inputs"),
-    Option("--prompt-tokens", "N", "language model: tokens in a random prompt", parse=_POSITIVE),
-    Option("--new-tokens", "N", "language model: tokens to generate, each timed", parse=_POSITIVE),
+    Option("--prompt-tokens", "N", "language model: tokens in a random prompt", parse=_WHOLE),
+    Option("--new-tokens", "N", "language model: tokens to generate, each timed", parse=_WHOLE),
     # devices and placements
     Option("-d --device", "DEVICE", "HETERO:GPU,CPU or one device"),
     Option(*_DEVICES, "devices, the first one first", parse={"required": True}),
@@ -217,7 +216,7 @@ _OWN = [
     ),
     # how to measure
     Option("-b --budget", "SECONDS", "most time to measure", "budget_s"),
-    Option("-n --iterations", "N", "timed inferences (100 without a budget)", parse=_POSITIVE),
+    Option("-n --iterations", "N", "timed inferences (100 without a budget)", parse=_WHOLE),
     Option("-w --warmup", "W", "inferences before the timed ones (until they are steady)"),
     Option("--precision", "SHARE", "stop sooner if all ratios are known that well"),
     Option("--turns", "N", "measure that many turns, whatever they show"),
@@ -247,7 +246,7 @@ _OWN = [
         "--time-limit",
         "SECONDS",
         "most time for planning (%(default)s)",
-        parse={"type": values.seconds, "default": 60.0},
+        parse={"type": float, "default": 60.0},
     ),
     Option("--tolerance", "ERROR"),
     Option(

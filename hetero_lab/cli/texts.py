@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hetero_lab as hl
-from hetero_lab.errors import names_at_hand
 from hetero_lab.tables import number
 from hetero_lab.terminal import columns, count_of, one_line
 
@@ -80,7 +79,7 @@ def after_profile(given: Namespace, prepared: PreparedModel, profile: Profile) -
     """Return what is awkward about the placement, by cause, and the next command."""
     lines = []
     if profile.partition.n_subgraphs > 1:
-        first, *rest = finding_lines(hl.lint(prepared, profile.affinity), most=1)
+        first, *rest = _finding_lines(hl.lint(prepared, profile.affinity), most=1)
         lines.append(f"Findings:   {first}{' ' + rest[0] if rest else ''}")
     if profile.generation is not None:  # neither takes a language model
         return lines
@@ -90,6 +89,13 @@ def after_profile(given: Namespace, prepared: PreparedModel, profile: Profile) -
         devices = ",".join(profile.affinity.devices)
         lines.append(f"Next:       {again(given, 'optimize', '-d', devices)}")
     return lines
+
+
+def _finding_lines(findings: pd.DataFrame, most: int) -> list[str]:
+    # Not above: help should not load the runtime.
+    from hetero_lab.lint.remedies import summary_lines
+
+    return summary_lines(findings, most)
 
 
 def differs(profile: Profile) -> bool:
@@ -146,17 +152,17 @@ def support_text(given: Namespace, table: pd.DataFrame) -> str:
         some = f"{len(table) - refused.sum()} of {ops}; not: {types}{more}"
         lines.append(f"{device} can run {some if len(refused) else f'all {ops}'}.")
     if given.table:
-        marks = {True: "yes", False: "no"}
-        rows = [["OP", "TYPE", *names]]
-        for row in table.to_dict("records"):
-            rows.append([one_line(row["op"], 60), row["op_type"], *(marks[row[d]] for d in names)])
-        lines += ["", columns(rows)]
+        rows = [
+            [one_line(op, 60), op_type, *("yes" if able else "no" for able in each)]
+            for op, op_type, *each in table.itertuples(index=False)
+        ]
+        lines += ["", columns([["OP", "TYPE", *names], *rows])]
     return "\n".join(lines)
 
 
 def lint_text(given: Namespace, findings: pd.DataFrame) -> str:
     """Say what is awkward about a placement, by cause, or list every finding."""
-    lines = finding_lines(findings, most=10)
+    lines = _finding_lines(findings, most=10)
     if given.table and len(findings):
         priced = "cost_us" in findings
         rows = [["SEVERITY", "RULE", *["SAVES µs"] * priced, "FINDING AND REMEDY"]]
@@ -165,33 +171,6 @@ def lint_text(given: Namespace, findings: pd.DataFrame) -> str:
             rows.append([row["severity"], row["rule"], *saved, f"{row['finding']} {row['advice']}"])
         lines += ["", columns(rows)]
     return "\n".join(lines)
-
-
-def finding_lines(findings: pd.DataFrame, most: int) -> list[str]:
-    """Summarise the result of :func:`hetero_lab.lint`, one line for each of the first causes."""
-    if not len(findings):
-        return ["No findings."]
-    lines = []
-    groups = list(findings.groupby("cause", sort=False))
-    for cause, group in groups[:most]:
-        rules = ", ".join(f"{n} {rule}" for rule, n in group["rule"].value_counts().items())
-        lines.append(
-            f"{count_of(len(group), 'finding')} ({rules}): {cause}. "
-            f"{_best_remedy(group.to_dict('records'))}"
-        )
-    if len(groups) > most:
-        lines.append(f"… {count_of(len(groups) - most, 'more cause')}.")
-    return lines
-
-
-def _best_remedy(findings: list[dict[Any, Any]]) -> str:
-    for found in findings:  # worst first
-        saved_us, remedy = found.get("cost_us"), found["remedy"]
-        if found["severity"] != "info" and remedy and (saved_us is None or saved_us > 0):
-            saving = "" if saved_us is None else f", predicted to save {saved_us:,.0f} µs"
-            (device,) = set(remedy.values())
-            return f"Best remedy: {names_at_hand(list(remedy), 2)} to {device}{saving}."
-    return "No remedy is worth it."
 
 
 def plan_text(given: Namespace, planned: Planned) -> str:
@@ -242,7 +221,7 @@ def _findings(planned: Planned) -> Iterator[str]:
     elif not len(planned.findings):
         yield "Lint:  nothing found"
     else:
-        first, *rest = finding_lines(planned.findings, most=2)
+        first, *rest = _finding_lines(planned.findings, most=2)
         yield f"Lint:  {first}"
         yield from (f"       {line}" for line in rest)
 

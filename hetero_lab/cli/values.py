@@ -44,24 +44,6 @@ def whole(text: str) -> int:
     return int(text)
 
 
-def positive(text: str) -> int:
-    """Read a whole number above 0."""
-    if whole(text) < 1:
-        raise argparse.ArgumentTypeError(f"{shorten(text)} is not a whole number of at least 1")
-    return whole(text)
-
-
-def seconds(text: str) -> float:
-    """Read a number of seconds above 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{shorten(text)} is not a number of seconds above 0")
-    return value
-
-
 def names(text: str) -> list[str]:
     """Read ``"hetero,parallel"``."""
     return [name.strip() for name in text.split(",")]

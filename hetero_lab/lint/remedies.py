@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,8 +17,11 @@ from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import SubgraphCollector
 from hetero_lab.placement.topology import topology
+from hetero_lab.terminal import count_of
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from hetero_lab.planning.cost_model import CostModel
 
 RULES: dict[str, Callable[[LintContext], Iterable[Draft]]] = {
@@ -286,3 +289,30 @@ def _refused(context: LintContext, ops: Sequence[str]) -> set[tuple[str, str]]:
 def _listed(op_types: Counter[str]) -> str:
     more = f" and {len(op_types) - _MOST_TYPES} more" if len(op_types) > _MOST_TYPES else ""
     return ", ".join(op_type for op_type, _ in op_types.most_common(_MOST_TYPES)) + more
+
+
+def summary_lines(findings: pd.DataFrame, most: int) -> list[str]:
+    """Summarise the result of :func:`hetero_lab.lint`, one line for each of the first causes."""
+    if not len(findings):
+        return ["No findings."]
+    lines = []
+    groups = list(findings.groupby("cause", sort=False))
+    for cause, group in groups[:most]:
+        rules = ", ".join(f"{n} {rule}" for rule, n in group["rule"].value_counts().items())
+        lines.append(
+            f"{count_of(len(group), 'finding')} ({rules}): {cause}. "
+            f"{_best_remedy(group.to_dict('records'))}"
+        )
+    if len(groups) > most:
+        lines.append(f"… {count_of(len(groups) - most, 'more cause')}.")
+    return lines
+
+
+def _best_remedy(findings: list[dict[Any, Any]]) -> str:
+    for each in findings:  # worst first
+        saved_us, remedy = each.get("cost_us"), each["remedy"]
+        if each["severity"] != "info" and remedy and (saved_us is None or saved_us > 0):
+            saving = "" if saved_us is None else f", predicted to save {saved_us:,.0f} µs"
+            (device,) = set(remedy.values())
+            return f"Best remedy: {names_at_hand(list(remedy), 2)} to {device}{saving}."
+    return "No remedy is worth it."
