@@ -1,10 +1,10 @@
-"""Public names, written once: as imports for type checkers, from which they are looked up here.
+"""Public names, written once: as imports for type checkers, where they are looked up at run time.
 
 A module of public names lists them under ``if TYPE_CHECKING:``, one ``from hetero_lab.… import
-name as name`` a home, so that type checkers and editors see them while nothing is imported before
-it is used. Here, at the door, a function gets its checks (:mod:`hetero_lab.arguments`) and ends
-in ``KeyboardInterrupt`` after Ctrl-C (:mod:`hetero_lab.interrupts`); classes are handed out as
-they are, as the package itself uses them, and check what their users call.
+name as name`` per home, so that type checkers and editors see them while nothing is imported before
+its first use. At this door, a function gets its checks (:mod:`hetero_lab.arguments`) and ends in
+``KeyboardInterrupt`` after Ctrl-C (:mod:`hetero_lab.interrupts`). Classes pass unchanged; their
+public methods check their own arguments.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _Face = tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]
 def attach(module: str, moved_to: Sequence[str] = ()) -> _Face:
     """Return ``__all__``, ``__getattr__`` and ``__dir__`` of a module of public names.
 
-    Names that were in the module and are in one of ``moved_to`` now are found there, with a
-    warning that says so. They are not listed.
+    Names that have moved from the module to one of ``moved_to`` are found there, with a warning.
+    They are not listed.
     """
     home = homes(module)
 
@@ -55,7 +55,7 @@ def attach(module: str, moved_to: Sequence[str] = ()) -> _Face:
 
 def homes(module: str) -> dict[str, str]:
     """Return the public names of a module with the modules that define them."""
-    # Read without running it; a loader knows its source in a zip file, too.
+    # The source is read without running it; a loader also finds it in a zip file.
     spec: Any = importlib.util.find_spec(module)
     source = spec.loader.get_source(module)
     return {
@@ -64,12 +64,12 @@ def homes(module: str) -> dict[str, str]:
 
 
 def public(where: str, name: str) -> Any:
-    """Return what a name stands for; a function is checked and guarded."""
+    """Return the object of a name; a function is checked and guarded."""
     if where == "hetero_lab":
         return importlib.import_module(f"hetero_lab.{name}")
     found = getattr(importlib.import_module(where), name)
     if isinstance(found, FunctionType):
-        # Not before: `import hetero_lab` alone is quick.
+        # Imported late, so that `import hetero_lab` alone is quick.
         from hetero_lab import arguments, interrupts
 
         return interrupts.guarded(arguments.checked(found))

@@ -4,8 +4,8 @@ Where a line cannot be redrawn (a file, a pipe, the log of a CI), one is printed
 and then every half minute.
 
 The working thread draws the line between its steps, so that drawing does not disturb its
-measurements; only during a long step (a compile, an integer program) does a second thread keep
-the time on it going.
+measurements. Only during a long step (a compile, an integer program) does a second thread update
+the time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hetero_lab.clock import now
 _Self = TypeVar("_Self", bound="Progress")
 _APPEARS_S = 2.0
 _EVERY_S = 0.5
-_STUCK_S = 1.5  # without a step, after which the other thread draws
+_STUCK_S = 1.5  # time without a step after which the other thread draws
 _EVERY_IN_A_LOG_S = 30.0
 _COUNTED = "{desc} |{bar}| {n:.0f} of {total:.0f} {unit}, {elapsed} {postfix}"
 _TIMED = "{desc} |{bar}| {n:.0f} of {total:.0f} s {postfix}"
@@ -43,7 +43,7 @@ def calm(bar: tqdm[Any]) -> tqdm[Any]:
 
 
 class Progress:
-    """A line with the current step, and how much of the whole is done.
+    """A line with the current step and the share of the whole that is done.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class Progress:
     total, unit
         The number of steps, each counted by :meth:`advance`, and the noun for one.
     budget_s
-        In place of ``total``: the bar shows the time used up from now on.
+        Replaces ``total``: the bar shows the time used from now on.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Progress:
         self._draw(_EVERY_S)
 
     def note(self, text: str) -> None:
-        """Show what was found so far."""
+        """Show the findings so far."""
         self._bar.set_postfix_str(text, refresh=False)
         self._draw(_EVERY_S)
 

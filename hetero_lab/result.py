@@ -18,7 +18,7 @@ _MOST_ROWS = 60
 
 
 class Displayed:
-    """Anything that a notebook shows as sentences, then tables."""
+    """Anything that a notebook shows as sentences followed by tables."""
 
     def _sentences(self) -> Sequence[str]:
         """Return the text above the tables; text of several lines keeps its columns aligned."""
@@ -34,7 +34,7 @@ class Displayed:
 
 
 class Framed(Displayed):
-    """Anything with one table of its own."""
+    """Anything with one table."""
 
     def to_frame(self) -> pd.DataFrame:
         """Return the table."""

@@ -1,4 +1,4 @@
-"""The commands: call the library with what the options say, and write the files.
+"""The commands: call the library with the given options, and write the files.
 
 Each takes the parsed options and returns the library's result, for the command line and for the
 magics, where the model, the affinity and the costs may be variables of the notebook. Most commands
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def call(given: Namespace, name: str, **more: Any) -> Any:
-    """Call a public function with what the options say; ``more`` wins over them."""
+    """Call a public function with the given options; ``more`` overrides them."""
     function = getattr(hl, name)
     known = inspect.signature(function).parameters
     said = options.arguments(given, function, given.options)
@@ -80,7 +80,7 @@ def optimize(given: Namespace) -> Any:
 
 
 def plan(given: Namespace) -> Planned:
-    """Measure or read the costs, plan, look for difficult topologies."""
+    """Measure or read the costs, plan, look for awkward topologies."""
     costs, source = _costs(given)
     found = call(given, "plan", costs=costs, budget_s=given.time_limit)
     try:
@@ -125,7 +125,7 @@ def verify(given: Namespace) -> Any:
     return call(given, "verify")
 
 
-# -- what the options stand for ------------------------------------------------------------------
+# -- from options to arguments -------------------------------------------------------------------
 
 
 def prepared(given: Namespace) -> PreparedModel:
@@ -182,7 +182,7 @@ def _properties_of(given: Namespace, devices: Sequence[str]) -> dict[str, dict[s
 
 
 def placement_of(given: Namespace) -> Placement:
-    """Return the placement that ``-d``, ``--affinity``, ``--fix`` and ``--property`` say."""
+    """Return the placement of ``-d``, ``--affinity``, ``--fix`` and ``--property``."""
     from hetero_lab.backend.properties import merged_properties
 
     own = values.properties(given.property)
@@ -251,7 +251,7 @@ def _devices_here() -> str:
 
 
 def _costs(given: Namespace) -> tuple[CostModel, str]:
-    """Return the costs to plan with, and where they are from."""
+    """Return the costs to plan with, and their origin."""
     if given.costs is not None and not isinstance(given.costs, str):
         return _checked(given, given.costs), "given as a variable"
     if given.costs is not None and os.path.exists(given.costs):
@@ -273,7 +273,7 @@ def _costs(given: Namespace) -> tuple[CostModel, str]:
 def _checked(given: Namespace, costs: CostModel) -> CostModel:
     """Return stored costs if they hold for the model, the devices and their properties."""
     text = given.devices
-    # A plan from stored costs needs no device, so these are not looked for.
+    # A plan from stored costs needs no device, so the devices may be absent.
     if text is not None and values.names(text.removeprefix("HETERO:")) != [*costs.devices]:
         raise ArgumentError(
             f"-d {shorten(text)} differs from the devices that the costs hold for: "
@@ -293,7 +293,7 @@ def _checked(given: Namespace, costs: CostModel) -> CostModel:
 
 
 def _check_pins(given: Namespace) -> None:
-    """Find wrong limits and pins before a minute of measuring."""
+    """Refuse wrong limits and pins before a minute of measuring."""
     from hetero_lab.backend.bound import bind
     from hetero_lab.backend.devices import supported_ops
     from hetero_lab.planning.constraints import check_constraints
@@ -317,7 +317,7 @@ def _check_pins(given: Namespace) -> None:
 
 
 def emulate(texts: Iterable[str]) -> dict[str, Mapping[str, Any]]:
-    """Register what ``--emulate`` says; return the properties that set each base apart."""
+    """Register the emulated devices; return the properties that set each base apart."""
     contrast: dict[str, Mapping[str, Any]] = {}
     for arguments in [values.emulation(text) for text in texts]:
         device = hl.emulate(**arguments)
@@ -327,12 +327,12 @@ def emulate(texts: Iterable[str]) -> dict[str, Mapping[str, Any]]:
 
 
 def until_interrupted(call: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """Return what a public function returns; after Ctrl-C what it had done by then.
+    """Call a public function; after Ctrl-C return its unfinished result.
 
     Raises
     ------
     KeyboardInterrupt
-        It had done nothing yet.
+        There is no result yet.
     """
     try:
         return call(*args, **options)
@@ -352,14 +352,14 @@ def check_targets(given: Namespace) -> None:
     for name in {"csv", "html", "affinity_out"} & asked.keys():
         check_writable(asked[name])
     for name in {"export", "store", "deploy", "directory"} & asked.keys():
-        # A missing directory will be made, so the lowest one that exists matters.
+        # A missing directory will be made, so its lowest existing parent matters.
         path = Path(asked[name]).absolute()
         there = next(p for p in [path, *path.parents] if p.exists())
         check_writable(there / "profile.json")
 
 
 def write(given: Namespace, result: Any, said: str = "") -> None:
-    """Write the files that the options name; a table's page begins with what was said."""
+    """Write the files that the options name; the page of a table begins with the printed text."""
     is_table = hasattr(result, "columns")
     asked = {name: value for name, value in vars(given).items() if value is not None}
     if "csv" in asked:

@@ -1,4 +1,4 @@
-"""The demo: what to deploy of a small model on the devices here, and why."""
+"""The demo: how to deploy a small model on the devices here, and why."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ _COURSE = "notebooks/13_what_to_deploy.ipynb"
 
 
 def run(directory: str) -> Advice:
-    """Advise on the bundled model, tell it line by line, write a page of figures and deploy.
+    """Advise on the bundled model step by step, write a page of figures and deploy.
 
-    Where Ctrl-C interrupted the advice, nothing is deployed.
+    If Ctrl-C interrupts the advice, nothing is deployed.
     """
     model, data = hl.load(MODEL), hl.dataset(DATA)
     print(f"What to deploy of {MODEL}, a small classifier of handwritten digits with branches?")
@@ -148,7 +148,7 @@ def recorded_advice() -> tuple[pd.DataFrame, str]:
 
 
 def _split(advice: Advice) -> tuple[Judged, Judged] | None:
-    """Return HETERO's own choice and the same after lint's remedies, if there are any."""
+    """Return HETERO's own choice and its remedied version, if there is one."""
     known = {candidate.row.label: candidate for candidate in advice.candidates}
     pairs = ((c, known.get(remedied_label(label))) for label, c in known.items())
     return next(((own, other) for own, other in pairs if other is not None), None)
@@ -169,7 +169,7 @@ def _next_steps(deployed: Path | None) -> str:
 
 
 def _program(name: str) -> str:
-    """Return how to call a program of this environment, which may not be an activated one."""
+    """Return the command for a program of this environment, which may not be activated."""
     beside = Path(sys.executable).with_name(name)
     found = shutil.which(name)
     if found and Path(found) == beside:

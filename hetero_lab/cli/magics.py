@@ -22,7 +22,7 @@ from hetero_lab.errors import ArgumentError, HeteroLabError, did_you_mean, short
 
 _VARIABLES = """
 MODEL is a variable, the path of a model file or a sample's name; --affinity and --costs are
-variables or files. An interrupted run keeps what it has."""
+variables or files. An interrupted run keeps its result."""
 _CELL = """
 As a cell, each line of the body is a fix, pattern = DEVICE; the placement with the fixes is
 measured against the one without:
@@ -122,7 +122,7 @@ class HeteroMagics(Magics):
             return name
         if value is None and name.isidentifier():
             raise ArgumentError(
-                f"{shorten(name)} is no variable, no sample and no file."
+                f"{shorten(name)} is not a variable, a sample or a file."
                 f"{did_you_mean(name, [*self._namespace, *sample_names()])} "
                 "hetero_lab.samples() lists the samples."
             )
@@ -139,7 +139,7 @@ class HeteroMagics(Magics):
             value = hl.Placement(value)
         if not isinstance(value, hl.Placement):
             raise ArgumentError(
-                f"The variable {name} is no Affinity or Placement, but {type(value).__name__}."
+                f"The variable {name} is not an Affinity or a Placement but {type(value).__name__}."
             )
         return value if value.label else replace(value, label=str(name))
 
@@ -150,7 +150,7 @@ class HeteroMagics(Magics):
 
 
 def _is_model(value: object) -> bool:
-    # An ov.Model is known by what it can do: openvino is not imported here.
+    # An ov.Model is recognised by its methods: openvino is not imported here.
     return isinstance(value, str | os.PathLike) or hasattr(value, "get_ordered_ops")
 
 

@@ -41,7 +41,7 @@ hetero-lab classify model.onnx cat.jpg -d CPU --mean 123.7,116.3,103.5 --scale 5
 
 @dataclass(frozen=True)
 class Command:
-    """A command: the public functions that it calls, its options, and how it says the result."""
+    """A command: the public functions that it calls, its options, and the text of its result."""
 
     name: str
     help: str
@@ -52,9 +52,9 @@ class Command:
     run: Callable[[Namespace], Any] | None = None
     """By default the command is one call of the first function."""
     exit_code: Callable[[Any], int] | None = None
-    """What the result means to a script; 0 by default."""
+    """The exit code for a result; 0 by default."""
     more: str = ""
-    """What the help says besides."""
+    """An addition to the help."""
 
     def parser(self, prog: str = "", examples: str = _EXAMPLES) -> OptionParser:
         """Return the parser of the options; its help ends in the examples that begin with it."""
@@ -71,7 +71,7 @@ class Command:
         return parser
 
     def result(self, given: Namespace) -> Any:
-        """Return what the command is asked for, before it is written or shown."""
+        """Return the result of the command, before it is written or shown."""
         commands.check_targets(given)
         given.contrast = commands.emulate(vars(given).get("emulate") or [])
         return self.run(given) if self.run else commands.call(given, self.functions or self.name)

@@ -29,7 +29,7 @@ class Option:
     argument: str = ""
     """Name of the argument, where it differs from the option's."""
     read: Callable[[Any], Any] | None = None
-    """Makes the argument of what was parsed; an error then needs no usage."""
+    """Converts the parsed value into the argument; its errors do not show the usage."""
     parse: Mapping[str, Any] = field(default_factory=dict)
     """More settings of argparse."""
 
@@ -108,7 +108,7 @@ def arguments(
 
 
 def explanation(function: Callable[..., Any], argument: str) -> str:
-    """Return the first sentence that a numpydoc docstring says about an argument."""
+    """Return the first sentence of a numpydoc docstring about an argument."""
     text = inspect.getdoc(function) or ""
     # Arguments that are explained together have one line: "counters, reference".
     found = re.search(rf"^(?:\w+, )*{argument}(?:, \w+)*\n((?: {{4}}.*\n|\n)+)", text, re.MULTILINE)
@@ -214,7 +214,7 @@ _OWN = [
         "grid.model_cache",
         read=lambda asked: [False, True] if asked else [False],
     ),
-    # how to measure
+    # the measurement
     Option("-b --budget", "SECONDS", "most time to measure", "budget_s"),
     Option("-n --iterations", "N", "timed inferences (100 without a budget)", parse=_WHOLE),
     Option("-w --warmup", "W", "inferences before the timed ones (until they are steady)"),
@@ -230,7 +230,7 @@ _OWN = [
     switch("--no-reference", "do not compare the outputs", "reference", not_),
     Option("--store", "DIR", "keep measurements there; the same command resumes them"),
     Option("--cache-dir", "DIR", "keep compiled models there"),
-    # what to search for
+    # the search
     Option("--objective", help="of one request, or between results", parse=_OBJECTIVES),
     many(
         "--memory-limit",
@@ -275,7 +275,7 @@ _OWN = [
     Option("--scale", "S[,S,S]", "see --mean (a sample's own, else 1)", parse=_NUMBERS),
     switch("--bgr", "the model's first channel is blue", default=None),
     switch("-pc --counters", "show the counters of each subgraph"),
-    # what to write and to show
+    # output
     Option("--csv", "FILE", "write the summary as CSV"),
     Option("--export", "DIR", "write all tables as CSV"),
     Option("--html", "FILE", "write a page with sentences, figures and tables"),
@@ -287,7 +287,7 @@ _OWN = [
     switch("-o --output", "return the result"),
     Option("-v --variable", "VAR", "store the result in a variable"),
 ]
-# Options that mean something else to one command have a name of their own here.
+# Options that differ for one command have a separate name here.
 OPTIONS = {option.flags.split()[-1].lstrip("-"): option for option in _OWN} | {
     "models": Option(
         "model",

@@ -1,4 +1,4 @@
-"""What the commands print: the answer first, then the next command."""
+"""The output of the commands: the answer first, then the next command."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MEASURED = "measured now"
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan, what it was made of, and the files that were written."""
+    """A plan, its costs and findings, and the files that were written."""
 
     plan: Plan
     costs: CostModel
@@ -76,12 +76,12 @@ def profile_text(given: Namespace, profile: Profile) -> str:
 
 
 def after_profile(given: Namespace, prepared: PreparedModel, profile: Profile) -> list[str]:
-    """Return what is awkward about the placement, by cause, and the next command."""
+    """Return the worst cause of findings, and the next command."""
     lines = []
     if profile.partition.n_subgraphs > 1:
         first, *rest = _finding_lines(hl.lint(prepared, profile.affinity), most=1)
         lines.append(f"Findings:   {first}{' ' + rest[0] if rest else ''}")
-    if profile.generation is not None:  # neither takes a language model
+    if profile.generation is not None:  # neither command takes a language model
         return lines
     if differs(profile) and given.device is not None:
         lines.append(f"Next:       {again(given, 'find-wrong', '-d', given.device)}")
@@ -104,13 +104,13 @@ def differs(profile: Profile) -> bool:
 
 
 def sweep_text(given: Namespace, sweep: Sweep) -> str:
-    """Say the ranking, or every row."""
+    """Report the ranking, or every row."""
     text = sweep.report().rstrip("\n") if given.table else str(sweep)
     return f"{text}\nNext:       {again(given, 'optimize', '-d', given.devices)}"
 
 
 def optimize_text(given: Namespace, best: Optimized) -> str:
-    """Say what was proven best, and how to freeze it."""
+    """Report the proven best placement, and how to freeze it."""
     lines = [str(best)]
     if given.table:
         lines += ["", best.sweep.report(), best.history.to_string(index=False)]
@@ -122,7 +122,7 @@ def optimize_text(given: Namespace, best: Optimized) -> str:
 
 
 def advise_text(given: Namespace, advice: Any) -> str:
-    """Say what to deploy, and how to deploy it or to verify it."""
+    """Report the advice, and how to deploy or to verify it."""
     said = str(advice).rstrip("\n")
     if given.deploy is None:
         return f"{said}\nNext:       {again(given, 'advise', '--deploy', 'deploy')}"
@@ -142,7 +142,7 @@ def freeze_text(_: Namespace, target: Path) -> str:
 
 
 def support_text(given: Namespace, table: pd.DataFrame) -> str:
-    """Say which op types each device cannot run, or list every op."""
+    """Report the op types that each device cannot run, or list every op."""
     lines, ops = [], count_of(len(table), "op")
     names = list(table.columns.drop(["op", "op_type"]))
     for device in names:
@@ -161,7 +161,7 @@ def support_text(given: Namespace, table: pd.DataFrame) -> str:
 
 
 def lint_text(given: Namespace, findings: pd.DataFrame) -> str:
-    """Say what is awkward about a placement, by cause, or list every finding."""
+    """Report the findings by cause, or list every finding."""
     lines = _finding_lines(findings, most=10)
     if given.table and len(findings):
         priced = "cost_us" in findings
@@ -174,7 +174,7 @@ def lint_text(given: Namespace, findings: pd.DataFrame) -> str:
 
 
 def plan_text(given: Namespace, planned: Planned) -> str:
-    """Say the plan and how to measure it."""
+    """Report the plan and how to measure it."""
     lines = [*plan_lines(planned)]
     if given.affinity_out is not None:
         lines.append(f"Next:  {again(given, 'apply', given.affinity_out)}")
@@ -182,7 +182,7 @@ def plan_text(given: Namespace, planned: Planned) -> str:
 
 
 def plan_lines(planned: Planned) -> Iterator[str]:
-    """Say the plan, its costs, what else was possible, the findings and the files."""
+    """Report the plan, its costs, the baselines, the findings and the files."""
     plan, costs = planned.plan, planned.costs
     placed = plan.affinity.counts().items()
     counts = ", ".join(f"{count_of(n, 'op')} on {device}" for device, n in placed)

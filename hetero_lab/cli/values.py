@@ -1,4 +1,4 @@
-"""Text → value: how the words of a command line become arguments of the library."""
+"""Text → value: from the words of a command line to arguments of the library."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def split_line(line: str) -> list[str]:
 
 
 def whole(text: str) -> int:
-    """Read a whole number; the function that takes it knows its bounds."""
+    """Read a whole number; the function that takes it checks its bounds."""
     if not re.fullmatch(r"-?[0-9]{1,12}", text):
         raise argparse.ArgumentTypeError(f"{shorten(text)} is not a whole number")
     return int(text)

@@ -250,7 +250,7 @@ class LintContext:
         return Affinity(nodes, devices)
 
     def merged(self, nodes: Sequence[int]) -> Callable[[np.ndarray], bool]:
-        """Return a test whether some ops are no longer a subgraph of their own."""
+        """Return a test whether some ops no longer form a separate subgraph."""
         wanted, placeable = list(nodes), self.is_placeable
 
         def gone(ids: np.ndarray) -> bool:

@@ -1,10 +1,10 @@
 """Quantised blocks: the ops that run in int8, the quantisers that enable it, and cuts between them.
 
 A device runs a convolution or matmul in int8 if the quantiser of its input is in the same
-subgraph. Across a boundary a FakeQuantize hands over f32: the values are those of int8, but the
+subgraph. Across a boundary, a FakeQuantize hands over f32: the values are those of int8, but the
 other side does not know that and uses its f32 or bf16 kernel. An int8 tensor may cross if the
-other side has some FakeQuantize of its own: without one, OpenVINO's CPU plugin takes a model for
-one that is not quantised. The tests check all of this on the runtime.
+other side has a FakeQuantize too: without one, OpenVINO's CPU plugin treats a model as not
+quantised. The tests check all of this on the runtime.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hetero_lab.terminal import count_of
 FAKE_QUANTIZE = "FakeQuantize"
 
 _SMALL = re.compile(r"^([iu][1-8]|nf4|f8\w*|f4\w*)$")
-# These hand on int8 values as they are, or as OpenVINO's low-precision passes make them do.
+# These pass int8 values on, by themselves or through OpenVINO's low-precision passes.
 _CARRIERS = frozenset(
     [
         "AvgPool", "BatchToSpace", "Broadcast", "Concat", "DepthToSpace", "Gather", "MaxPool",
@@ -148,7 +148,7 @@ def cut_quantization(context: LintContext) -> Iterator[Draft]:
         for index in (*block.origins, *block.above):
             users.setdefault(index, []).append(block.op)
         needed = block.above
-        # Without any FakeQuantize the runtime takes a subgraph for one that is not quantised.
+        # Without a FakeQuantize the runtime treats a subgraph as not quantised.
         if home[block.op] not in quantizing:
             needed = (*block.origins, *needed)
         away = tuple(index for index in needed if home[index] != home[block.op])

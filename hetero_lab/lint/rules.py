@@ -1,4 +1,4 @@
-"""Rules of lint: the parts of a partition that cost more than necessary.
+"""Rules of lint: parts of a partition that cost more than necessary.
 
 Each rule is a function from a :class:`~hetero_lab.lint.context.LintContext` to drafts of
 findings. Without costs, rules of thumb say which subgraphs are small and which ops fuse; with
@@ -95,7 +95,7 @@ HEAVY = frozenset([*_CONVOLUTIONS, *(f"{kind}BackpropData" for kind in _CONVOLUT
 BIAS = frozenset(["Add", "Subtract", "Multiply"])
 _SIGMOIDS = ("Sigmoid", "HSigmoid", "Swish", "HSwish", "Mish", "Tanh")
 ACTIVATION = frozenset([*_SIGMOIDS, "Relu", "PRelu", "Clamp", "Elu", "Gelu", "SoftPlus"])
-# Not cheap either: they hold a whole model.
+# Not cheap either: they contain a whole model.
 WHOLE = frozenset(["If", "Loop", "TensorIterator", "LSTMSequence", "GRUSequence", "RNNSequence"])
 FEW, SMALL = 2, 8  # ops of a tiny subgraph; of the middle of a ping-pong
 

@@ -1,4 +1,4 @@
-"""Op types by device: what is supported, and where the time goes."""
+"""Op types by device: which are supported, and where the time goes."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _rows_of_costs(costs: CostModel) -> pd.DataFrame:
 def type_times(profile: Profile) -> pd.DataFrame:
     """Sum the counters by op type and device, the longest first.
 
-    An op's time is that of all that is fused into it. Reorders are a type of their own.
+    An op's time includes the ops fused into it. Reorders count as a separate type.
 
     Returns
     -------
@@ -122,7 +122,7 @@ def op_types_by_device(
     *,
     emulated: Mapping[str, str] | None = None,
 ) -> go.Figure:
-    """Draw op types against devices: how many ops a device supports, and what they take there.
+    """Draw op types against devices: the number of supported ops, and their time.
 
     Parameters
     ----------
@@ -130,9 +130,9 @@ def op_types_by_device(
         A CostModel, whose times are those of the ops on each device; or the table of
         :func:`hetero_lab.support`, which has no times.
     profile
-        With a table: times of the ops where they ran.
+        Adds to a table the times of the ops where they ran.
     emulated
-        Emulated device → the device that really runs it; costs and profiles know it.
+        Emulated device → the device that really runs it; known from costs and profiles.
 
     Raises
     ------

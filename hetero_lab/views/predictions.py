@@ -121,9 +121,10 @@ _OPACITY = {OPS: 1.0, SUBGRAPHS: 0.7, BOUNDARIES: 0.45}
 
 @dataclass(frozen=True)
 class WaterfallStep:
-    """One bar of the waterfall, in µs from ``start_us``; ``device`` is empty where none does it.
+    """One bar of the waterfall, in µs from ``start_us``.
 
-    ``kind`` is that of the parts, or ``predicted`` or ``measured`` for the whole difference.
+    ``device`` does the work, or is empty. ``kind`` is that of the parts; the whole difference is
+    ``predicted`` or ``measured``.
     """
 
     kind: str
@@ -242,7 +243,7 @@ def _draw_steps(
         ends += [step.start_us, step.start_us + step.difference_us, *(step.interval_us or ())]
     low, high = min(ends), max(ends)
     room = 0.04 * (high - low) or 1.0
-    # In a column of their own, where no bar can be.
+    # In a separate column, where no bar can be.
     figure.add_scatter(
         **where, x=[high + room] * len(found), y=list(range(len(found))), mode="text",
         text=[f"  {change(step.difference_us)}" for step in found], cliponaxis=False,
@@ -300,7 +301,7 @@ def block_curve(curve: BlockCurve) -> go.Figure:
 
     Each point is the fastest predicted placement with one more layer on the device than the point
     before. Where the curve is flat, another layer gains nothing; where it is steep, memory is worth
-    its price. Hovering over a point shows its layers and what the last of them gained.
+    its price. Hovering over a point shows its layers and the gain of the last one.
     """
     frame = curve.to_frame()
     devices = [held.device for held in curve.points[0].memory]

@@ -1,4 +1,4 @@
-"""Everything that is shown of a result: its figures in a gallery, and all of it on a page.
+"""The presentation of results: figures in a gallery; sentences, figures and tables on a page.
 
 To give another kind of result a place in galleries and pages, add it to ``Result`` and register a
 function with :func:`contents_of`. Views of other packages follow those of their kind.
@@ -72,10 +72,10 @@ _HEADLINE = ""  # the title of the table that stands above the figures
 
 @dataclass(frozen=True)
 class Contents:
-    """What a page shows of one result.
+    """The content of a page about one result.
 
     ``tables`` are by title, folded up below the figures unless the title is ``_HEADLINE``.
-    ``figures`` maps each view to what it draws. ``None`` in either stands for what does not apply.
+    ``figures`` maps each view to what it draws. ``None`` in either marks what does not apply.
     """
 
     heading: str
@@ -86,12 +86,12 @@ class Contents:
 
 @singledispatch
 def contents_of(result: Any) -> Contents:
-    """Return what is shown of a result.
+    """Return the content of a page about a result.
 
     Raises
     ------
     ArgumentError
-        There are no views of it.
+        Something that has no views.
     """
     known = ", ".join(kind.__name__ for kind in get_args(Result))
     raise ArgumentError(f"There are views of {known}, not of {type(result).__name__}.")
@@ -308,7 +308,7 @@ def slowest_nodes(profile: Profile) -> pd.DataFrame:
 
 
 def _labelled(sweep: Sweep) -> Sweep | None:
-    """Return a sweep if the accuracy of some row is known."""
+    """Return a sweep if it knows the accuracy of some row."""
     known = (row.evaluation is not None and row.evaluation.is_labelled for row in sweep.rows)
     return sweep if any(known) else None
 
@@ -335,7 +335,7 @@ def gallery(result: Result) -> dict[str, go.Figure]:
     Raises
     ------
     ArgumentError
-        There are no views of it.
+        Something that has no views.
 
     Examples
     --------
@@ -349,7 +349,7 @@ def gallery(result: Result) -> dict[str, go.Figure]:
 
 
 def drawn(result: Any) -> Iterator[tuple[str, go.Figure]]:
-    """Draw every view that applies to a result, last those of other packages."""
+    """Draw every view that applies to a result; views of other packages come last."""
     for view, subject in contents_of(result).figures.items():
         if subject is not None:
             yield view.__name__, view(subject)
@@ -408,14 +408,14 @@ def page(
     Parameters
     ----------
     results
-        What a call returned: a Profile, a Sweep, a Verification, a table; or several. The
-        ``attrs`` of a table may have its ``title`` and ``notes``.
+        A result: a Profile, a Sweep, a Verification, a table; or several of them. The ``attrs`` of
+        a table may have its ``title`` and ``notes``.
     file
         The file; it needs no network and no other file.
     title
         Its heading.
     notes
-        Sentences that the page begins with, before those of the results.
+        Sentences at the top of the page, before those of the results.
 
     Raises
     ------

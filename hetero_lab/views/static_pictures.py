@@ -1,4 +1,4 @@
-"""Static pictures beside the figures of a notebook, for readers that run no scripts."""
+"""Static pictures beside the figures of a notebook, for readers that do not run scripts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PATIENCE_S = 60.0  # for one picture
 class PictureRenderer(MimetypeRenderer):
     """Draws a figure as PNG, with one Chromium for all figures of a session.
 
-    It lives in an event loop of its own, because kaleido's own server waits forever where its
+    The browser has a separate event loop, because kaleido's own server waits forever when its
     browser is missing or has ended.
     """
 
@@ -34,7 +34,7 @@ class PictureRenderer(MimetypeRenderer):
         self._loop: Any = None
 
     def to_mimebundle(self, fig_dict: dict[str, Any]) -> dict[str, str]:
-        """Return the picture; none where it cannot be drawn, which a warning says once."""
+        """Return the picture, or nothing and a single warning if it cannot be drawn."""
         layout = fig_dict.get("layout", {})
         options = {
             "format": "png",

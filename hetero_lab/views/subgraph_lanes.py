@@ -138,7 +138,7 @@ def lanes(
     figure = go.Figure()
     for device, style in styles.items():
         own = [bar for bar in found if bar.device == device]
-        # The legend has the colour of the first bar, which should not be a faded one.
+        # The legend takes the colour of the first bar, which should not be a faded one.
         own.sort(key=lambda bar: bar.critical is False)
         figure.add_bar(
             orientation="h",
@@ -154,7 +154,7 @@ def lanes(
             },
             text=["" if bar.request else str(bar.subgraph) for bar in own],
             textposition="inside",
-            # What is faded lets the page through, which may be light or dark.
+            # Faded bars let the page shine through, which may be light or dark.
             insidetextfont={"color": [TEXT if b.critical is False else ink_on(style.colour)
                                       for b in own]},
             insidetextanchor="middle",

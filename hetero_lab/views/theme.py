@@ -17,14 +17,14 @@ from typing import Any
 
 from hetero_lab.statistics import Estimate
 
-# Under what sets profiles side by side: their intervals say nothing about the time between them.
+# A caution where profiles stand side by side: their intervals ignore the time between them.
 NOT_IN_TURN = "not measured in turn: compare placements with hetero_lab.sweep()"
 
 
 def plain(text: str, most: int = 80) -> str:
     """Return a name as text that plotly shows literally: one line, at most ``most`` characters.
 
-    Plotly renders a subset of HTML and, with MathJax around, what is between dollar signs.
+    Plotly renders a subset of HTML and, where MathJax is loaded, text between dollar signs.
     """
     return escape(squeeze(text, most))
 
@@ -36,7 +36,7 @@ def escape(text: str) -> str:
 
 def squeeze(text: str, most: int) -> str:
     """Put a text on one line, without characters that do not print; cut it in the middle."""
-    # The ends of a name tell more than its middle, and very long ones are not worth a full pass.
+    # The ends of a name tell more than its middle, and a very long name is not worth a full pass.
     if len(text) > 4 * most:
         text = text[: 2 * most] + text[-2 * most :]
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
@@ -49,7 +49,7 @@ def squeeze(text: str, most: int) -> str:
 def time_text(time_us: float) -> str:
     """Write a time in microseconds with three significant digits.
 
-    Counters are whole microseconds: 0 is a time that is too short for them.
+    Counters are whole microseconds, so 0 stands for a time too short to count.
     """
     if time_us == 0:
         return "≈ 0 µs"
@@ -62,7 +62,7 @@ _WIDEST = 2.0  # times the largest value: an interval of a few turns would squee
 
 
 def error_bars(triples: Sequence[tuple[float, float, float]], **style: Any) -> dict[str, Any]:
-    """Return plotly's error bars of ``(value, low, high)``; none where there is no end."""
+    """Return plotly's error bars of ``(value, low, high)``; an infinite end has no bar."""
 
     def lengths(ends: list[tuple[float, float]]) -> list[float]:
         return [abs(end - value) if math.isfinite(end) else 0.0 for value, end in ends]
@@ -82,7 +82,7 @@ def latency_bars(latencies: Sequence[Estimate], **style: Any) -> dict[str, Any]:
 
 
 def latency_end_us(latencies: Sequence[Estimate]) -> float:
-    """Return up to where an axis of latencies goes; a very wide interval runs out of it."""
+    """Return the end of an axis of latencies; a very wide interval extends beyond it."""
     largest = max((x.us for x in latencies), default=1.0)
     ends = [x.high_us for x in latencies if math.isfinite(x.high_us)]
     return 1.05 * max(largest, min(max(ends, default=0.0), _WIDEST * largest))
@@ -186,7 +186,7 @@ def device_styles(
 
 
 def spare_colours() -> tuple[str, ...]:
-    """Return colours for what is no device, in an order in which neighbours differ most."""
+    """Return colours that no fixed device has, in an order in which neighbours differ most."""
     return _OTHERS
 
 
@@ -198,7 +198,7 @@ def device_label(device: str, emulated: Mapping[str, str]) -> str:
 
 
 def _kind(device: str) -> str:
-    """Return the fixed colour's name: of several GPUs only the first one has it."""
+    """Return the name of the fixed colour; only the first of several GPUs has it."""
     name, _, number = device.partition(".")
     return name if number in ("", "0") else device
 
@@ -206,7 +206,7 @@ def _kind(device: str) -> str:
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 
 _LINE = 115  # characters of a subtitle that fit a narrow page
-# Nothing is offered that uploads a figure; and there is nothing to select in any of them.
+# No button uploads a figure, and no figure has anything to select.
 _NO_BUTTONS = ["sendChartToCloud", "sendDataToCloud", "select2d", "lasso2d"]
 
 
@@ -221,7 +221,7 @@ def base_layout(
     Parameters
     ----------
     title, subtitle
-        Both are safe to show already.
+        Both are already safe to show.
     height, margins
         In pixels; the margins are left, right, top and bottom.
     """
@@ -260,7 +260,7 @@ def base_layout(
 
 
 def row_axis(names: Sequence[str]) -> dict[str, Any]:
-    """Return an axis with a row for each name, which is safe to show already, from the top down."""
+    """Return an axis with a row for each name, from the top down; the names are safe to show."""
     return {
         "tickvals": list(range(len(names))), "ticktext": list(names),
         "range": [len(names) - 0.4, -0.6], "automargin": True, "showgrid": False,

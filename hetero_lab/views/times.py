@@ -137,7 +137,7 @@ def _places(samples: np.ndarray, width: float) -> np.ndarray:
 
 
 def _end(samples: np.ndarray) -> float:
-    """Return up to where samples are drawn: the fence for far outliers (Tukey 1977), widened."""
+    """Return the end of the drawn samples: the fence for far outliers (Tukey 1977), widened."""
     lower, upper = np.percentile(samples, [25, 75])
     fence = upper + _FAR * (upper - lower)
     return float(samples[samples <= fence].max())
@@ -150,13 +150,13 @@ def _round_width(least: float) -> float:
 
 
 def latency_samples(profiles: Profile | Iterable[Profile]) -> go.Figure:
-    """Draw the latency samples of one or several profiles, each with its median.
+    """Draw the latency samples of one or more profiles, each with its median.
 
     Parameters
     ----------
     profiles
-        A Profile, or several on one scale. An interval is that of its own run: profiles are not
-        measured in turn, so that it does not tell which placement is faster.
+        A Profile, or several on one scale. An interval is that of its own run. Profiles are not
+        measured in turn, so intervals do not tell which placement is faster.
 
     Raises
     ------
@@ -267,9 +267,8 @@ def splits(results: Sweep | Profile | Sequence[Profile]) -> list[tuple[str, floa
 def where_time_goes(results: Sweep | Profile | Sequence[Profile]) -> go.Figure:
     """Draw each latency as a stacked bar of ops, reorders and rest.
 
-    Counters come from a compile of their own. Where they add up to more than the wall-clock
-    latency (kernels overlap, or noise), the bar is longer than the latency, which is marked,
-    and there is no rest.
+    Counters come from a separate compile. Where they add up to more than the wall-clock latency,
+    by overlapping kernels or noise, the bar is longer than the marked latency and has no rest.
     """
     found = splits(results)
     places = list(range(len(found)))

@@ -1,1 +1,1 @@
-"""Widgets for JupyterLab; what they do is in modules that work without a browser."""
+"""Widgets for JupyterLab; their logic is in modules that work without a browser."""

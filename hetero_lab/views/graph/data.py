@@ -41,10 +41,10 @@ class GraphNode:
 
     ``subgraph`` is ``NO_SUBGRAPH`` for inputs and outputs. ``time_us`` is ``None`` where it is
     not known, and 0 where the op runs inside the node of ``leader``; ``fused`` are the ops that
-    run inside this one's node. ``ops`` are the names of folded ops, ``types`` and ``devices`` how
-    many are of each; ``n_unseen`` are the neighbours that are left out of the picture.
-    ``block`` names the repeated layer that the op is in, if it is in one. ``displaced`` says of
-    an op, or of some of a group, why it is not on the device of its choice, where that is known.
+    run inside this one's node. ``ops`` are the names of folded ops, and ``types`` and ``devices``
+    count them; ``n_unseen`` counts the neighbours that are left out of the picture. ``block``
+    names the repeated layer of the op, if it is in one. ``displaced`` says why an op, or some op
+    of a group, is not on the device of its choice, where that is known.
     """
 
     index: int
@@ -72,7 +72,7 @@ class GraphNode:
 
     @property
     def n_ops(self) -> int:
-        """How many ops it stands for."""
+        """Number of ops that it stands for."""
         return 0 if self.is_port else len(self.ops) or 1
 
 
@@ -101,7 +101,7 @@ class GraphEdge:
 class GraphBox:
     """A subgraph, or several that follow each other from ``index`` on.
 
-    ``nodes`` are node indices, ``n_unseen`` how many ops of it are left out.
+    ``nodes`` are node indices; ``n_unseen`` counts the ops that are left out.
     """
 
     index: int
@@ -113,11 +113,11 @@ class GraphBox:
 
 @dataclass(frozen=True)
 class GraphData:
-    """Everything that a placement graph shows.
+    """The content of a placement graph.
 
-    A node's ``index`` is that of its op; after folding it is a number of its own. Sources come
-    before targets in either case. ``marked`` are the nodes that were searched for, ``notes``
-    say what is folded or left out, ``whole_us`` is the time of all ops, also of those left out.
+    A node's ``index`` is that of its op; folding renumbers the nodes. Sources come
+    before targets in either case. ``marked`` are the nodes that were searched for. ``notes``
+    tell what is folded or left out. ``whole_us`` is the time of all ops, including omitted ones.
     """
 
     title: str
@@ -148,7 +148,7 @@ class GraphData:
 
     @property
     def is_tangled(self) -> bool:
-        """Whether there are so many wires that none can be followed."""
+        """Whether there are too many wires to follow any."""
         return len(self.edges) > _TANGLED * len(self.nodes)
 
     @property
@@ -162,14 +162,14 @@ class GraphData:
         return {node.index: node for node in self.nodes}
 
     def box_us(self, box: GraphBox) -> float | None:
-        """Return the time of a subgraph's ops in µs, ``None`` if of none it is known."""
+        """Return the time of a subgraph's ops in µs, ``None`` if no time is known."""
         times = [self.node_of[index].time_us for index in box.nodes]
         known = [time for time in times if time is not None]
         return float(sum(known)) if known and not box.n_unseen else None
 
 
 def data_of_profile(profile: Profile, support: Support | None = None) -> GraphData:
-    """Build the data from what was measured."""
+    """Build the data of a measured placement."""
     median = time_text(profile.latency.median_us)
     what = f"{squeeze(profile.graph.name, 50)} on {squeeze(profile.label, 50)}"
     return graph_data(
@@ -226,7 +226,7 @@ def graph_data(
     title: str = "",
     support: Support | None = None,
 ) -> GraphData:
-    """Build the data of any placement; constants and what is computed from them are left out.
+    """Build the data of any placement, without constants and ops computed from constants alone.
 
     The ops' times are those of the counters or, without counters, ``times_us``.
 
@@ -267,7 +267,7 @@ def graph_data(
 
 
 def _facts(counters: Sequence[Counter], times_us: Mapping[str, float]) -> dict[str, dict[str, Any]]:
-    """Return what is known of each op, as fields of its node."""
+    """Return the known facts about each op, as fields of its node."""
     leading = [counter for counter in counters if counter.kind == "op"]
     if counters:
         times_us = executed_ops_us(counters)
@@ -285,10 +285,10 @@ def _facts(counters: Sequence[Counter], times_us: Mapping[str, float]) -> dict[s
 
 
 def _members(graph: OpGraph, partition: Partition) -> dict[int, tuple[int, ...]]:
-    """Return what is drawn inside each subgraph.
+    """Return the nodes that are drawn inside each subgraph.
 
-    That is its ops, what it hands over (computed weights too), and the model inputs and outputs
-    of a subgraph that only copies.
+    These are its ops, the tensors it hands over (computed weights too), and the model inputs and
+    outputs of a subgraph that only copies.
     """
     members: dict[int, set[int]] = {
         s.index: {graph.index_of[op] for op in s.ops} for s in partition.subgraphs

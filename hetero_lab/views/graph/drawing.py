@@ -47,13 +47,13 @@ from hetero_lab.views.theme import (
     plain,
 )
 
-WIDTH = 780  # a row may be a sixth longer, and fits a page of the site still
+WIDTH = 780  # a row may be a sixth longer, and still fits a page of the site
 _BOUNDARY_WIDTHS = (1.8, 2.4, 3.2, 4.4, 6.0)
 _CROWDED = 150  # with more boundaries than this they are drawn thinner
 _FUSED, _SMALLEST, _LARGEST, _UNTIMED, _PORT = 2.6, 3.6, 16.0, 6.0, 3.5  # radii
 _TOP, _MARGIN, _EDGE = 104, 12, 12
 _LEGEND_ROW, _LEGEND_ENTRY, _LETTER = 22, 45, 7  # height; width beside the text, of a letter
-# In an op that computes in less than f32 there is a white mark.
+# A white mark in an op says that it computes in less than f32.
 _MARKS = {"bf16": "circle", "f16": "diamond", "i8": "square", "u8": "triangle-up"}
 _MARK, _SMALLEST_MARK = 0.8, 3.0  # diameter in radii, and its least
 
@@ -69,7 +69,7 @@ def placement_graph(
     find: str = "",
     support: Support | None = None,
 ) -> go.Figure:
-    """Draw what was measured of a placement: ops in their subgraphs, boundaries between them.
+    """Draw a measured placement: ops in their subgraphs, boundaries between them.
 
     Colour is the device, a node's area its time, a white mark in it a precision below f32, a
     boundary's width its bytes; hovering tells the rest. The flow goes from left to right and on
@@ -78,9 +78,9 @@ def placement_graph(
     Parameters
     ----------
     profile
-        What :func:`hetero_lab.profile` returned.
+        The result of :func:`hetero_lab.profile`.
     width
-        About how wide a row may be, in pixels.
+        Approximate width of a row in pixels.
     fold, unfold, around, hops, find
         The part of a big graph to draw: see :class:`hetero_lab.views.graph.folding.Shown`. Several
         hundred ops are folded into groups; ``unfold`` opens some, ``around`` shows the
@@ -129,7 +129,7 @@ def placement_graph_of(
     find: str = "",
     support: Support | None = None,
 ) -> go.Figure:
-    """Draw a placement that need not have been measured.
+    """Draw a placement that may not have been measured.
 
     Parameters
     ----------
@@ -138,9 +138,9 @@ def placement_graph_of(
     emulated
         Emulated device → the device that really runs it.
     times_us
-        Op → time in µs, as far as it is known.
+        Op → time in µs, where it is known.
     title, width
-        Title of the figure, and about how wide a row may be in pixels.
+        Title of the figure, and the approximate width of a row in pixels.
     fold, unfold, around, hops, find, support
         The part to draw, and the ops to ring, as in :func:`placement_graph`.
 
@@ -315,7 +315,7 @@ def _routes(edges: Iterable[GraphEdge], page: Page) -> list[Sequence[Point]]:
 
 
 def _spot(lines: Sequence[Sequence[Point]]) -> Point | None:
-    """Return where to hover over a wire: before its end, where it is alone most often."""
+    """Return where to hover over a wire: before its end, where other wires are rarely near."""
     if not lines:
         return None
     (x0, y0), (x1, y1) = lines[-1][-2:] if len(lines[-1]) > 1 else (lines[-1][0],) * 2
@@ -346,7 +346,7 @@ def _draw_precisions(
     figure: go.Figure, data: GraphData, page: Page, radii: Mapping[int, float]
 ) -> None:
     for precision, symbol in _MARKS.items():
-        # What is fused runs as its leader does; a folded group may have several precisions.
+        # A fused op runs as its leader does; a folded group may have several precisions.
         own = [n.index for n in data.nodes if not n.leader and precision in n.precision.split(", ")]
         _mark(
             figure, page, own, f"computes in {precision}", 1003,

@@ -17,7 +17,7 @@ from hetero_lab.views.theme import SEVERAL, squeeze
 
 
 def find_ops(data: GraphData, part: str) -> tuple[int, ...]:
-    """Return the nodes that have a text in their name, in any case.
+    """Return the nodes whose name contains a text, in any case.
 
     Raises
     ------
@@ -84,11 +84,11 @@ def neighbourhood(data: GraphData, op: str, hops: int) -> GraphData:
 
 
 _SEPARATOR = re.compile(r"[/.]")
-_LONGEST_PATH = 40  # scopes deeper than this are one; and so are names made to be long
+_LONGEST_PATH = 40  # deeper scopes count as one, as do names made to be long
 
 
 def by_fusion(nodes: Sequence[GraphNode]) -> dict[int, str]:
-    """Put ops with the op in whose node they run."""
+    """Put ops with the op whose node runs them."""
     leaders = {node.leader for node in nodes if node.leader}
     return {
         node.index: node.leader or node.name
@@ -131,7 +131,7 @@ def by_scope(nodes: Sequence[GraphNode], most: int, opened: Collection[str] = ()
     for path in paths.values():
         for around, scope in pairwise(("", *path)):
             inner.setdefault(around, {})[scope] = None
-    # What is drawn of an open scope: the scopes in it, and the ops directly in it.
+    # The parts of an open scope: the scopes in it, and the ops directly in it.
     n_parts = Counter(path[-1] if path else "" for path in paths.values())
     n_parts.update({scope: len(scopes) for scope, scopes in inner.items()})
     named = {*opened, *(s for n in nodes if n.name in opened for s in paths[n.index])}
@@ -151,7 +151,7 @@ def by_scope(nodes: Sequence[GraphNode], most: int, opened: Collection[str] = ()
         scopes = [scope for _, _, scope in alike]
         more = sum(n_parts[scope] - 1 for scope in scopes)
         may_stay = alike[0][0]
-        # A scope that is all there is of the one around it says more than that one.
+        # A scope that is the only part of the one around it is the better name.
         if may_stay and more and total + more > most:
             kept.update(scopes)
             continue
@@ -164,10 +164,10 @@ AUTO, FUSION, BLOCK, SCOPE, SUBGRAPH, NONE = (
     "auto", "fusion", "block", "scope", "subgraph", "none",
 )  # fmt: skip
 FOLDS = (AUTO, FUSION, BLOCK, SCOPE, SUBGRAPH, NONE)
-MOST = 300  # with up to so many ops nothing is folded unless it is asked for
+MOST = 300  # a graph of at most this many ops is folded only on request
 MOST_BOXES = 160  # more subgraphs than this are drawn as runs of subgraphs
-MOST_PORTS = 60  # so many model inputs, or outputs, are drawn one by one
-_FEW = 12  # what was found in so many groups is unfolded
+MOST_PORTS = 60  # at most this many model inputs, or outputs, are drawn one by one
+_FEW = 12  # matches of a search are unfolded if they are in at most this many groups
 
 Fold: TypeAlias = "str | Mapping[str, str]"
 
@@ -179,22 +179,21 @@ _FINE, _COARSE = (80, 150), (30, 40)
 
 @dataclass(frozen=True)
 class Shown:
-    """What of a graph is drawn, and how.
+    """The part of a graph to draw, and how it is folded.
 
     Parameters
     ----------
     fold
-        ``"fusion"`` (what a device runs as one node, by the counters), ``"block"`` (the repeated
+        ``"fusion"`` (ops that a device runs as one node, by the counters), ``"block"`` (repeated
         layers, see :func:`hetero_lab.blocks`), ``"scope"`` (by names), ``"subgraph"``,
-        ``"none"``, a mapping op → name of its group, or ``"auto"``: nothing in a graph of up to
-        300 ops, else the first of fusion, scope, block, and runs of neighbours that makes it as
-        small.
+        ``"none"``, a mapping op → name of its group, or ``"auto"``: no folding up to 300 ops, else
+        the first of fusion, scope, block and runs of neighbours that makes the graph that small.
     unfold
         Groups, or ops in them, that are not folded. A scope opens by one level.
     around, hops
-        An op, and how many wires from it everything else may be.
+        An op, and the greatest distance from it in wires.
     find
-        Part of names, in any case: these ops are marked, and unfolded if they are in few groups.
+        Part of a name, in any case: matching ops are marked, and unfolded if in few groups.
     """
 
     fold: Fold = AUTO
@@ -204,12 +203,12 @@ class Shown:
     find: str = ""
 
     def of(self, data: GraphData) -> GraphData:
-        """Return what is drawn.
+        """Return the data to draw.
 
         Raises
         ------
         ArgumentError
-            There is no such fold, op or group; nothing has that in its name.
+            An unknown fold, op or group, or no op has the text in its name.
         """
         if isinstance(self.unfold, str):
             return replace(self, unfold=(self.unfold,)).of(data)
@@ -232,7 +231,7 @@ class Shown:
     def _drawn(
         self, data: GraphData, unfold: Collection[str], found: Iterable[int], grain: tuple[int, int]
     ) -> GraphData:
-        """Fold all but what is to be unfolded, and what was found if it is in few groups."""
+        """Fold everything except the given groups, and except matches in few groups."""
         if self.fold == NONE:
             return data
         runs = {run_name(run): run for run in self._runs(data, grain[0])}
@@ -260,7 +259,7 @@ class Shown:
 
 
 def _of_few(groups: Mapping[int, str], found: Iterable[int]) -> set[str]:
-    """Return the groups that hold what was found, if they are few."""
+    """Return the groups that hold the matches, if they are few."""
     hit = {groups[index] for index in found if index in groups}
     return hit if len(hit) <= _FEW else set()
 
@@ -313,7 +312,7 @@ def _fold(
 
 
 def _n_left(nodes: Sequence[GraphNode], groups: Mapping[int, str]) -> int:
-    """Count what is drawn of ops if each group is one node in each subgraph."""
+    """Count the nodes that are drawn if each group is one node in each subgraph."""
     return len({(node.subgraph, groups.get(node.index, node.index)) for node in nodes})
 
 
@@ -523,7 +522,7 @@ def _group(members: Sequence[GraphNode], groups: Mapping[int, str], index: int) 
         types=tuple(types.most_common()),
         devices=tuple(devices.most_common()),
         n_unseen=sum(node.n_unseen for node in members),
-        # A cause hides no less for being folded.
+        # A group that hides a cause shows it.
         displaced=max(displaced, key=lambda found: found.is_cause, default=None),
     )
 

@@ -25,8 +25,8 @@ _MOVING_SWEEPS = 12
 _NUMBERED_IS_NICER = 0.97  # the numbers' order wins if its wires are hardly longer
 MOST_IDS_TO_STRAIGHTEN = 4000
 _SIDE_BY_SIDE = 0.2  # share of the gap that two passing wires keep
-_LINE, _BRANCH = 8.0, 1.0  # how much a link of a line without branches weighs, and another one
-# What it costs to bend a line and to move a place in straightening; wires that pass are softer.
+_LINE, _BRANCH = 8.0, 1.0  # weights of the links of a line without branches, and of others
+# Costs of a bent line and of a moved place in straightening; passing wires are softer.
 _BEND, _BEND_PASSING, _STAY, _STAY_PASSING = 60.0, 3.0, 1.0, 0.1
 
 
@@ -61,7 +61,7 @@ def find_layers(n: int, edges: Iterable[tuple[int, int]]) -> Layers:
     n
         Number of vertices.
     edges
-        Pairs (source, target) with source < target; others do not count.
+        Pairs (source, target) with source < target; others are ignored.
     """
     clean = sorted({(a, b) for a, b in edges if a < b})
     parts: list[list[list[int]]] = []
@@ -197,7 +197,7 @@ def assign_coordinates(
     breadth
         Size across the flow of each vertex.
     gap, lane
-        Free space beside vertices, and how much a passing wire takes.
+        Free space beside vertices, and the space of a passing wire.
     ignored
         Vertices that nothing needs to be near.
     """
@@ -279,8 +279,8 @@ class _CoordinateAssignment:
     def sort(self) -> None:
         """Sort ranks by where their neighbours are; keep the order with the shortest wires.
 
-        That is tried from the order as it came and from that of the vertices' numbers, which is
-        taken if it is about as good.
+        The sweeps start once from the given order and once from that of the vertices' numbers,
+        which wins if it is about as good.
         """
         best: tuple[float, list[list[int]]] | None = None
         for ranks, handicap in ((self.ranks, 1.0), (self.numbered(), _NUMBERED_IS_NICER)):
@@ -373,11 +373,11 @@ class _CoordinateAssignment:
             bounds=[(None, None)] * n + [(0, None)] * (n + len(lines)),
             method="highs",
         )
-        if found.x is not None:  # it has a solution, but a solver may give up
+        if found.x is not None:  # a solution exists, but the solver may give up
             self.middle = [float(x) for x in found.x[:n]]
 
     def pull_straight(self, wires: Sequence[Wire]) -> None:
-        """Let each long wire change its lane as seldom as the space that it has allows."""
+        """Let each long wire change its lane as rarely as its space allows."""
         place = {v: (rank, k) for rank in self.ranks for k, v in enumerate(rank)}
         for wire in wires:
             points = self.layers.chain(wire.source, wire.target)[1:-1]
@@ -403,7 +403,7 @@ class _CoordinateAssignment:
             low = self.middle[rank[k - 1]] + self.distance(rank[k - 1], vertex)
         if k + 1 < len(rank):
             high = self.middle[rank[k + 1]] - self.distance(vertex, rank[k + 1])
-        # Where it is now is always allowed, also when rounding says otherwise.
+        # The present position is always allowed, whatever rounding says.
         return min(low, self.middle[vertex]), max(high, self.middle[vertex])
 
 

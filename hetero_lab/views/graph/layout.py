@@ -30,8 +30,8 @@ Pair = tuple[int, int]
 class Spacing:
     """Distances in pixels.
 
-    ``across`` is between subgraphs across the flow, ``lane`` what a passing wire takes,
-    ``padding`` inside of boxes; ``turn`` the least and the greatest room for wires to turn.
+    ``across`` separates subgraphs across the flow, ``lane`` is the width of a passing wire,
+    ``padding`` the margin inside boxes, ``turn`` the least and the greatest room for wires to turn.
     """
 
     across: float
@@ -48,7 +48,7 @@ _TURN_INSIDE = (4.0, 34.0)
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How far a node with its label goes to each side of its middle."""
+    """The extent of a node with its label to each side of its middle."""
 
     left: float
     right: float
@@ -107,7 +107,7 @@ class Strip:
     spots
         Middle of each node by op index.
     solids
-        Left, right, top and bottom of what had better not be broken: nodes and labels.
+        Left, right, top and bottom of nodes and labels, which should not be broken.
     routes
         The corners of each edge, by (source, target), from left to right.
     exits
@@ -134,11 +134,11 @@ def lay_out(
     Parameters
     ----------
     radii, labels
-        Radius of each node and what is written beside it (lines, or nothing), by op index.
+        Radius and label of each node, by op index. A label has lines, or is left out.
     exit_labels
-        What is written where the wires of an op leave its subgraph, by op index.
+        Text where the wires of an op leave its subgraph, by op index.
     box_titles
-        What must fit on top of each subgraph.
+        Text that must fit on top of each subgraph.
     """
     extents = {
         node.index: extent_of(node.kind, radii[node.index], labels.get(node.index, ""))
@@ -192,7 +192,7 @@ def _inside(
         return _SubgraphBox(
             box.index, shortest + 2 * padding, TITLE_HEIGHT + 2 * padding, {}, {}, {}, {}
         )
-    # The first and the last vertex are the borders, to which wires from and to outside run.
+    # The first and the last vertex are the borders, where wires from and to other boxes run.
     ops = sorted(box.nodes)
     number = {op: i + 1 for i, op in enumerate(ops)}
     border = len(ops) + 1
@@ -211,7 +211,7 @@ def _inside(
     real = [i for i in range(1, layers.n_ids) if i != border]
     top = min(middle[i] - breadths[i] / 2 for i in real) - padding - TITLE_HEIGHT
     bottom = max(middle[i] + breadths[i] / 2 for i in real) + padding
-    # From here on the level of a wire: of an op that is its own middle, not that of its extent.
+    # From here on, levels are those of wires: an op's own middle, not that of its extent.
     level = [m - top + (offsets[i] if i <= border else 0.0) for i, m in enumerate(middle)]
     lengths = [0.0, *(extents[op].length for op in ops), 0.0]
     columns = _Columns(
@@ -383,19 +383,19 @@ def _beside(spot: Point, text: str) -> tuple[float, float, float, float]:
 _STEP = 4.0
 _OVERHANG = 9.0  # how far a broken wire extends at both ends
 _ROW_GAP = 24.0
-_INSET = 5.0  # between the border of a broken subgraph and what is in it
+_INSET = 5.0  # between the border of a broken subgraph and its content
 _CURVE_STEPS = 10
-# What breaking costs: a wire, one that turns just there, a subgraph, one near its border, a node
-# or label; then a row that is not full or too long (by the square of that) and any row at all.
+# Costs of breaking a wire, a turning wire, a subgraph, a subgraph near its border, a node or
+# label; then of a row that is not full or too long (by the square of that), and of any row.
 _WIRE, _TURN, _FRAME, _BORDER, _SOLID = 0.25, 0.3, 1.5, 3.0, 6.0
 _SLACK, _EXCESS, _ROW = 10.0, 90.0, 2.0
-_LONGEST = 1.15  # how much longer than asked for a row may be
+_LONGEST = 1.15  # of the requested width, the longest row
 _NEAR = 40.0
 
 
 @dataclass(frozen=True)
 class Page:
-    """A graph in rows: the same as a Strip, wires as polylines, one for each row they are in."""
+    """A Strip broken into rows; a wire is one polyline for each of its rows."""
 
     width: float
     height: float
@@ -476,7 +476,7 @@ def _trimmed(
 
 
 def choose_cuts(strip: Strip, first: float, last: float, width: float) -> list[float]:
-    """Choose where to break: little that matters is broken, and rows are full.
+    """Choose places where breaking costs little and rows become full.
 
     A shortest path over all places, like breaking a paragraph into lines (Knuth and Plass 1981).
     """
@@ -520,7 +520,7 @@ def choose_cuts(strip: Strip, first: float, last: float, width: float) -> list[f
 
 
 def _count(spans: Sequence[Point], first: float, n: int) -> np.ndarray:
-    """Count at each step how many spans it is inside of."""
+    """Count the spans around each step."""
     change = np.zeros(n + 2, dtype=int)
     for left, right in spans:
         a = max(0, int((left - first) / _STEP) + 1)
@@ -545,7 +545,7 @@ def _curve(points: Sequence[Point]) -> tuple[Point, ...]:
 
 
 def _clip(line: Sequence[Point], left: float, right: float) -> list[Point]:
-    """Return the part of a line between two lengths; lines run from left to right."""
+    """Return the part of a line between two positions; lines run from left to right."""
     if line[-1][0] < left or line[0][0] > right:
         return []
     inside: list[Point] = []

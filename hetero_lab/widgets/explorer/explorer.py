@@ -41,7 +41,7 @@ _ROWS = [
 
 
 class ExplorerControls:
-    """The fields of a :class:`SweepExplorer`, without what they do."""
+    """The fields of a :class:`SweepExplorer`, without their actions."""
 
     def __init__(self, state: ExplorerState):
         axes = [(title_of(name), name) for name in state.axes]
@@ -64,7 +64,7 @@ class ExplorerControls:
 class SweepExplorer(ipw.VBox):
     """Look through a sweep: filter, group, choose axes, see a placement, compare two.
 
-    It needs no device: a sweep that :func:`hetero_lab.read_sweep` returned will do.
+    No device is needed: a sweep from :func:`hetero_lab.read_sweep` will do.
 
     Parameters
     ----------
@@ -74,9 +74,9 @@ class SweepExplorer(ipw.VBox):
     Attributes
     ----------
     exploring
-        What is chosen, readable and settable from Python through :meth:`select` and the rest.
+        The choices, readable and settable from Python through :meth:`select` and the rest.
     controls, points, tab, graph
-        Its parts; where nothing was measured there are none.
+        Its parts; missing if nothing was measured.
 
     Raises
     ------
@@ -116,7 +116,7 @@ class SweepExplorer(ipw.VBox):
         self._try(lambda: self.exploring.select(label), self._chosen)
 
     def compare_with(self, label: str) -> None:
-        """Compare A with this row, the placement B; with none if the label is empty."""
+        """Compare A with this row, the placement B; an empty label ends the comparison."""
         self._try(lambda: self.exploring.compare_with(label), self._chosen)
 
     def choose_axes(self, x: str, y: str) -> None:
@@ -128,12 +128,12 @@ class SweepExplorer(ipw.VBox):
         self._try(lambda: self.exploring.group_by(name), self._points_changed)
 
     def filter(self, text: str) -> None:
-        """Show the rows that match: words of the label, comparisons as ``n_subgraphs<4``."""
+        """Show the rows that match words of the label and comparisons such as ``n_subgraphs<4``."""
         self._try(lambda: self.exploring.filter(text), self._points_changed)
 
     @property
     def message(self) -> str:
-        """What the widget says, as HTML; empty if nothing is wrong."""
+        """The widget's message as HTML; empty if nothing is wrong."""
         return self._message.value
 
     def _heading(self) -> ipw.HTML:
@@ -182,7 +182,7 @@ class SweepExplorer(ipw.VBox):
         (self.select if self.controls.click.value == "a" else self.compare_with)(str(label))
 
     def _try(self, change: Callable[[], None], then: Callable[[], None]) -> None:
-        """Change what is chosen; if that is wrong say so, and put the controls back."""
+        """Change the choices; if that fails, say so and put the controls back."""
         try:
             change()
             self._message.value = message(self.exploring.message)
@@ -225,7 +225,7 @@ class SweepExplorer(ipw.VBox):
         self.points.children = (points_widget(self.exploring, self._clicked),)
 
     def _draw_pane(self) -> None:
-        """Draw the tab that is open, if what is chosen has changed since."""
+        """Draw the open tab, if the choices have changed since."""
         place = self.tab.selected_index
         row = self.exploring.selected
         if place is None or place not in self._stale or row is None or row.profile is None:

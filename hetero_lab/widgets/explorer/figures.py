@@ -29,10 +29,10 @@ WIDTH = 1080
 def figure_widget(
     figure: go.Figure, clicked: Callable[[Any], None] | None = None
 ) -> go.FigureWidget:
-    """Return a figure as a widget; ``clicked`` is told the customdata of what is clicked.
+    """Return a figure as a widget; ``clicked`` gets the customdata of a clicked point.
 
-    It may be made while it is not visible, in a closed tab: then plotly can measure neither the
-    room that it has nor its title, and would be too narrow and write the subtitle over the title.
+    A widget may be made while it is invisible, in a closed tab. Plotly can then measure neither its
+    room nor its title, and would draw it too narrow, with the subtitle over the title.
     """
     widget = go.FigureWidget(figure)
     layout: Any = widget.layout
@@ -77,7 +77,7 @@ _STYLE = f"""
 .{CLASS} :is(button, select, input):focus-visible {{
   outline: 2px solid var(--jp-brand-color1) !important; outline-offset: 1px; }}
 """
-# JupyterLab takes the arrow keys for itself, by shortcuts and in the notebook: lists need them.
+# JupyterLab's shortcuts take the arrow keys, which lists need.
 _SCRIPT = f"""
 function mark(el, patience) {{
   const box = el.closest(".{CLASS}");
@@ -91,14 +91,14 @@ export default {{ render({{ el }}) {{ el.style.display = "none"; mark(el, 100); 
 
 
 class Look(anywidget.AnyWidget):
-    """Brings the style along, and keeps the keys that are pressed in the explorer for it."""
+    """Brings the style, and keeps JupyterLab from handling keys pressed in the explorer."""
 
     _esm = _SCRIPT
     _css = _STYLE
 
 
 def message(text: str) -> str:
-    """Return a message as HTML, with everything in it shown as text; nothing for no text."""
+    """Return a message as escaped HTML; nothing for an empty text."""
     if not text:
         return ""
     lines = "<br>".join(html.escape(line) for line in text.splitlines())
@@ -106,7 +106,7 @@ def message(text: str) -> str:
 
 
 def table(content: str) -> str:
-    """Put a table that was made by ``tables.html_table`` into a box that scrolls."""
+    """Put a table of ``tables.html_table`` into a box that scrolls."""
     return f'<div class="hlx-table" tabindex="0">{content}</div>'
 
 
@@ -119,7 +119,7 @@ def points_figure(exploring: ExplorerState) -> go.Figure:
     choice, frame = exploring.choice, exploring.shown
     figure = go.Figure()
     emulated = dict(exploring.sweep.environment.emulated)
-    # What is the same placement lies on the same point: a click should choose what was measured.
+    # Equal placements lie on the same point: a click should choose the measured one.
     own = frame.loc[~frame["same_as"].isin(list(frame["label"]))]
     groups = _groups(own, choice.group)
     devices = [
@@ -214,7 +214,7 @@ def _interval(rows: pd.DataFrame, column: str) -> dict[str, Any] | None:
 
 
 def _sent(values: pd.Series) -> list[float | None]:
-    """Return numbers as JSON has them: none for what is not known or has no end."""
+    """Return numbers for JSON, which has neither NaN nor infinity."""
     return [float(value) if math.isfinite(value) else None for value in values.astype(float)]
 
 
@@ -227,9 +227,9 @@ def _hover(row: Any, frame: pd.DataFrame, x: str, y: str) -> str:
 
 
 class GraphPane:
-    """The widgets around one placement graph; ``widget`` is what is displayed.
+    """The widgets around one placement graph; ``widget`` is the one to display.
 
-    A click on a group of folded ops opens it. ``shown`` is what is drawn, ``data`` its nodes.
+    A click on a group of folded ops opens it. ``shown`` says what is drawn, ``data`` has its nodes.
     """
 
     def __init__(self) -> None:
@@ -264,7 +264,7 @@ class GraphPane:
             self.show(Shown(fold=str(self._fold.value)))
 
     def show(self, shown: Shown) -> None:
-        """Draw another part of the same graph; say so and keep the picture if there is none."""
+        """Draw another part of the same graph; if there is none, say so and keep the picture."""
         if self._whole is None:
             return
         try:

@@ -85,7 +85,7 @@ _UNITS = {"us": "µs", "ms": "ms", "bytes": "bytes", "s": "s", "mhz": "MHz"}
 
 @dataclass(frozen=True)
 class Selection:
-    """What is chosen in an explorer: axes, grouping, filter and the placements A and B."""
+    """The choices in an explorer: axes, grouping, filter and the placements A and B."""
 
     x: str = ""
     y: str = ""
@@ -96,12 +96,12 @@ class Selection:
 
 
 class ExplorerState:
-    """The rows of a sweep and what is chosen of them; a wrong choice raises and changes nothing.
+    """The rows of a sweep and the choices about them; a wrong choice raises and changes nothing.
 
     Attributes
     ----------
     choice
-        What is chosen now.
+        The present choices.
     frame
         The summary of all rows, and the share of the ops of each device as ``share <device>``.
     """
@@ -141,14 +141,14 @@ class ExplorerState:
 
     @property
     def groupings(self) -> list[str]:
-        """What rows can be grouped by: columns in which they differ."""
+        """The columns that rows can be grouped by: those in which they differ."""
         rows = self._measured_frame()
         found = [n for n in _GROUPINGS if n in rows and rows[n].nunique(dropna=False) > 1]
         return [NO_GROUP, *([MOSTLY] if MOSTLY in rows and MOSTLY not in found else []), *found]
 
     @property
     def message(self) -> str:
-        """What a reader must know before anything else; empty if nothing."""
+        """The first thing that a reader must know; empty if there is nothing."""
         if not self.rows:
             return "This sweep has no rows."
         if not self.measured:
@@ -180,7 +180,7 @@ class ExplorerState:
         self.choice = replace(self.choice, x=x, y=y)
 
     def group_by(self, name: str) -> None:
-        """Give rows that agree in a column one colour and mark."""
+        """Give rows that agree in a column the same colour and mark."""
         _check(name, self.groupings, "grouping")
         self.choice = replace(self.choice, group=name)
 
@@ -196,7 +196,7 @@ class ExplorerState:
         self.choice = replace(self.choice, a=label)
 
     def compare_with(self, label: str) -> None:
-        """Make a row the placement B, or none with an empty label."""
+        """Make a row the placement B; an empty label clears it."""
         if label:
             self._check_row(label)
         self.choice = replace(self.choice, b=label)
@@ -207,7 +207,7 @@ class ExplorerState:
         return self.rows.get(self.choice.a)
 
     def difference(self) -> Difference | None:
-        """Return what sets B apart from A, ``None`` without a B or if they are the same row.
+        """Return the difference from A to B, ``None`` without a B or if they are the same row.
 
         Raises
         ------

@@ -1,7 +1,7 @@
-"""Layout of a model for the board of the tweaker: where each op and wire is.
+"""Layout of a model for the board of the tweaker: the place of each op and wire.
 
-It is laid out once, as one subgraph, so that nothing moves while devices change; the board then
-only recolours. Everything is plain data, indices are places in the list of nodes.
+The model is laid out once, as one subgraph, so that nothing moves while devices change; the board
+only recolours. Everything is plain data; indices are places in the list of nodes.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from hetero_lab.views.theme import device_styles, squeeze
 if TYPE_CHECKING:
     from hetero_lab.planning.cost_model import CostModel
 
-PANE = (760.0, 360.0)  # about the room for the graph
-_WIDTHS = (900, 1500, 2500, 4000)  # about how wide a row may be, in the graph's own pixels
+PANE = (760.0, 360.0)  # approximate room for the graph
+_WIDTHS = (900, 1500, 2500, 4000)  # approximate widths of a row, in the graph's own pixels
 _RADIUS, _PORT_RADIUS = 6.0, 3.5
 _LONGEST_NAME = 200
 _SHAPES = ("circle", "square", "diamond", "triangle", "hexagon")
@@ -75,7 +75,7 @@ class BoardPicture:
 
     @property
     def palette(self) -> list[dict[str, str]]:
-        """How each device looks: ``device, label, colour, shape, dash``."""
+        """The look of each device: ``device, label, colour, shape, dash``."""
         styles = device_styles(self._devices, self._emulated)
         return [
             {
@@ -155,7 +155,7 @@ class BoardPicture:
 
 
 def _largest(strip: Strip) -> Page:
-    """Break a strip into rows so that the whole is as large as it can be in the pane."""
+    """Break a strip into rows so that the whole is as large as possible in the pane."""
 
     def scale(page: Page) -> float:
         return min(PANE[0] / page.width, PANE[1] / page.height)
@@ -181,7 +181,7 @@ def _path(points: Sequence[tuple[float, float]]) -> str:
 
 
 def _times(costs: CostModel | None, devices: Sequence[str]) -> dict[str, list[float | None]]:
-    """Return the time of each op on each device, as far as the cost model knows."""
+    """Return the time of each op on each device, where the cost model knows it."""
     if costs is None:
         return {}
     columns = [costs.devices.index(d) if d in costs.devices else None for d in devices]

@@ -14,7 +14,7 @@ from hetero_lab.views.theme import squeeze
 EXPORTS = ("affinity, JSON", "affinity, CSV", "frozen directory", "history, CSV")
 ABOVE, PANEL, FILES = "above", "panel", "files"  # where a message is shown
 _NARROW = {"width": "auto"}
-# Of a fixed height: nothing below may move while somebody clicks.
+# The height is fixed, so that nothing below moves while somebody clicks.
 _TWO_LINES = {"height": "40px", "overflow": "auto", "width": "100%"}
 _ROW = ipywidgets.Layout(flex_flow="row wrap", align_items="center")
 
@@ -29,16 +29,16 @@ def _words(text: str) -> ipywidgets.HTML:
 
 
 class Controls:
-    """All controls, without what they do.
+    """All controls, without their actions.
 
     Parameters
     ----------
     labels
-        Device → what it is called, emulated ones marked.
+        Device → its name to show, with emulated devices marked.
     op_types
-        The types that can be selected by.
+        The op types to select by.
     n_ops
-        How many ops a cut can come before.
+        Number of ops, the last position of the cut.
     """
 
     def __init__(self, labels: Mapping[str, str], op_types: Sequence[str], n_ops: int):
@@ -86,7 +86,7 @@ class Controls:
         self.export_kind = ipywidgets.Dropdown(options=list(EXPORTS), layout=_narrow(150))
         self.export = _button("Export", "Write it to this path, where the notebook is", "download")
         self.load = _button("Load", "Read an affinity (.json or .csv) from this path", "upload")
-        # One beside each group of buttons; only that of the last action says something.
+        # One beside each group of buttons; only the one of the last action is filled.
         self.messages = {
             ABOVE: ipywidgets.HTML(layout=ipywidgets.Layout(**_TWO_LINES)),
             PANEL: ipywidgets.HTML(layout=ipywidgets.Layout(**_TWO_LINES | {"height": "22px"})),
@@ -145,7 +145,7 @@ class Controls:
         )
 
     def show_selection(self, text: str, possible: Sequence[str], *, is_empty: bool) -> None:
-        """Say what is selected, and enable the devices that can run it."""
+        """Show the selection, and enable the devices that can run it."""
         self.selection.value = f'<span class="hl-selection">{html.escape(text)}</span>'
         for device, button in self.devices.items():
             button.disabled = is_empty or device not in possible
@@ -168,7 +168,7 @@ class Controls:
         self.progress_text.value = html.escape(text)
 
     def show_busy(self, is_busy: bool, *, can_cancel: bool) -> None:
-        """Enable what can be pressed while something runs, or while nothing does."""
+        """Enable the buttons that apply while something runs, or while nothing does."""
         self.measure.disabled = self.suggest.disabled = is_busy
         self.cancel.disabled = not (is_busy and can_cancel)
 

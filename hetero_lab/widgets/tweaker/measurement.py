@@ -75,7 +75,7 @@ class MeasurementProgress:
 def attempt_label(history: Sequence[Attempt], affinity: Affinity, changed: str) -> str:
     """Return a name that no row of a history has: its number, and how the affinity came about.
 
-    An affinity that was measured before is called what it was called then.
+    An affinity that was measured before keeps its name.
     """
     number = 1 + sum(tried.label != AUTOMATIC for tried in history)
     before = next((tried.label for tried in history if tried.affinity == affinity), None)
@@ -131,7 +131,7 @@ def _tried(row: Mapping[Any, Any], affinity: Affinity, detail: str) -> Attempt:
 
 
 def new_rows(history: Sequence[Attempt], rows: Sequence[Attempt]) -> list[Attempt]:
-    """Return what a run adds to the history, on the scale of what is there.
+    """Return the rows that a run adds to the history, on the scale of the history.
 
     A run begins with the automatic placement. Where it only serves to compare, its first row
     stays the only one.

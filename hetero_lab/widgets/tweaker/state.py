@@ -33,10 +33,10 @@ _REMEMBERED = 8  # affinities whose numbers are kept, so that undo is instant
 
 @dataclass(frozen=True)
 class WhatIf:
-    """What is known about a placement without compiling it.
+    """The facts about a placement that are known without compiling it.
 
-    ``predicted_us`` is ``None`` without a cost model, and where ``problem`` says why the cost
-    model does not hold.
+    ``predicted_us`` is ``None`` without a cost model, or if the cost model does not hold;
+    ``problem`` then says why.
     """
 
     partition: Partition
@@ -69,7 +69,7 @@ class WhatIf:
 
 @dataclass(frozen=True)
 class Step:
-    """One state of the affinity: how it came about, and where the cut is if that made it."""
+    """One state of the affinity: how it came about, and the position of the cut if one made it."""
 
     affinity: Affinity
     label: str
@@ -77,22 +77,22 @@ class Step:
 
 
 class TweakerState:
-    """An affinity that is changed step by step, and what each change would do.
+    """An affinity that is changed step by step, and the effect of each change.
 
-    Every method that changes something raises before it does; the state is then as it was.
+    Every method that changes something raises beforehand, so the state stays as it was.
 
     Parameters
     ----------
     graph
         The model.
     automatic
-        Where to start, and what to compare with.
+        The affinity to start from and to compare with.
     able
-        Device → the ops that it can run, with all that must go with them.
+        Device → the ops that it can run together with their followers.
     costs
         A cost model of the same graph that knows these devices.
     wrong
-        What a search for wrong numbers found in this model.
+        The result of a search for wrong numbers in this model.
     """
 
     def __init__(
@@ -219,7 +219,7 @@ class TweakerState:
         self.select(subgraphs[index].ops, add=add)
 
     def select_after(self, name: str, *, add: bool = False) -> None:
-        """Select everything that needs the result of an op, directly or not."""
+        """Select all ops that depend on an op, directly or not."""
         if name not in self._names:
             self.select([name])  # says what is wrong
         reached = {self.graph.index_of[name]}
@@ -299,7 +299,7 @@ class TweakerState:
         self._move(moves, label, cut=position)
 
     def apply(self, remedy: Mapping[str, str], label: str) -> None:
-        """Put single ops on single devices, as a finding proposes it."""
+        """Put single ops on single devices, as a finding proposes."""
         for name, device in remedy.items():
             self._check_device(device)
             if name not in self.able[device]:
@@ -314,7 +314,7 @@ class TweakerState:
         AffinityError
             It is of another model.
         DeviceError
-            It uses a device that the tweaker does not know, or that does not support an op.
+            It uses a device that the tweaker does not know, or one that does not support an op.
         """
         if not isinstance(affinity, Affinity):
             raise AffinityError(
@@ -385,7 +385,7 @@ class TweakerState:
             predictor = self.costs.predictor(affinity)
         except HeteroLabError as error:
             return WhatIf(predict(self.graph, affinity), problem=str(error))
-        # The prediction has split the model already, which is what takes long.
+        # The prediction has already split the model, which takes longest.
         partition = partition_of_split(self.graph, affinity, predictor.evaluation.ids)
         return WhatIf(partition, predictor.predicted_us)
 

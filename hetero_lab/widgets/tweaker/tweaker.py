@@ -1,4 +1,4 @@
-"""AffinityTweaker: change a placement by hand and see at once what that does."""
+"""AffinityTweaker: change a placement by hand and see the effect at once."""
 
 from __future__ import annotations
 
@@ -48,21 +48,21 @@ if TYPE_CHECKING:
 
 
 def connect(tweaker: AffinityTweaker, view: TweakerView) -> None:
-    """Let every control do what its Python method does; errors become messages."""
+    """Connect every control to its Python method; errors become messages."""
     controls = view.controls
 
     def guarded(action: Callable[[], object], at: str = ABOVE) -> None:
         with view.lock:
             try:
                 action()
-            except Exception as error:  # exceptions of a callback would not be seen
+            except Exception as error:  # nobody would see the exception of a callback
                 known = isinstance(error, HeteroLabError)
                 controls.say(
                     str(error) if known else f"{type(error).__name__}: {error}",
                     is_error=True,
                     at=at,
                 )
-                # A control may show what was refused: put everything back.
+                # A control may show the refused value: put everything back.
                 tweaker.refresh()
 
     def on_click(button: Any, action: Callable[[], object], at: str = ABOVE) -> None:
@@ -120,7 +120,7 @@ def connect(tweaker: AffinityTweaker, view: TweakerView) -> None:
         if not isinstance(index, int):
             return
         if do in ("show", "fix") and view.panel.is_looking:
-            return  # the click was on findings of the placement before
+            return  # the click was on findings of the previous placement
         actions = {"show": tweaker.select_finding, "fix": tweaker.apply, "return": tweaker.go_to}
         if do in actions:
             guarded(lambda: actions[do](index), PANEL)
@@ -172,42 +172,42 @@ _NO_COSTS = (
 
 
 class AffinityTweaker(ipywidgets.VBox):
-    """Change a placement by hand and see at once what that does.
+    """Change a placement by hand and see the effect at once.
 
     Graph and table show the same ops; select in either, then move the selection to a device or
-    drag the cut through the model. Everything that the widget does can be done from Python
-    too, and moves it.
+    drag the cut through the model. Everything that the widget does can also be done from Python,
+    which updates the widget.
 
     Parameters
     ----------
     model
         Anything that :func:`hetero_lab.load` takes.
     devices
-        In order of priority: the automatic placement is where it starts.
+        In order of priority; the tweaker starts from their automatic placement.
     costs
-        What :func:`hetero_lab.calibrate` returned for this model and these devices; then the
-        latency is predicted at every change, and *Suggest* works, also where a device that they
-        were measured on is not here.
+        The result of :func:`hetero_lab.calibrate` for this model and these devices. The latency is
+        then predicted at every change, and *Suggest* works, even if a device of the costs is not
+        here.
     device_properties
-        For measuring and freezing, as in a Placement; those of ``costs`` if they are left out.
+        For measuring and freezing, as in a Placement; by default those of ``costs``.
     budget_s
-        How many seconds *Measure* may take.
+        Time limit of *Measure* in seconds.
     worker_command
         How to start a worker process, as in :func:`hetero_lab.sweep`.
     wrong
-        What :func:`hetero_lab.find_wrong` found in this model: its ops are marked as long as
-        they are placed as they were found, and the way around it is a finding.
+        The result of :func:`hetero_lab.find_wrong` for this model. Its ops are marked while they
+        are placed as they were found, and the way around them is a finding.
 
     Attributes
     ----------
     state, view, background
-        What is selected and changed, the widgets that show it, and the thread that measures.
+        The selection and the changes, the widgets that show them, and the thread that measures.
 
     Raises
     ------
     ArgumentError
         A device is not here, no device supports some op, the costs are of another model, or
-        ``budget_s`` is no number above 0.
+        ``budget_s`` is not a number above 0.
 
     Examples
     --------
@@ -236,7 +236,7 @@ class AffinityTweaker(ipywidgets.VBox):
     ):
         if budget_s is None:
             raise ArgumentError("budget_s= is how many seconds Measure may take, not None.")
-        Stopwatch.start(budget_s)  # raises if it is no number above 0
+        Stopwatch.start(budget_s)  # raises unless it is a number above 0
         bound = bind(model, core)
         far, names = None, ()
         if costs is not None:
@@ -320,7 +320,7 @@ class AffinityTweaker(ipywidgets.VBox):
 
     @property
     def findings(self) -> pd.DataFrame:
-        """Wrong numbers that were found, and difficult topologies, as :func:`hetero_lab.lint`."""
+        """Known wrong numbers and awkward topologies, as from :func:`hetero_lab.lint`."""
         return to_frame(self.state.findings, priced=self.state.costs is not None)
 
     @property
@@ -330,7 +330,7 @@ class AffinityTweaker(ipywidgets.VBox):
 
     @property
     def tried(self) -> tuple[Attempt, ...]:
-        """What was measured, with the affinities."""
+        """The measurements, with the affinities."""
         return tuple(self._history)
 
     # Actions
@@ -378,7 +378,7 @@ class AffinityTweaker(ipywidgets.VBox):
     def cut(self, position: int, before: str | None = None, after: str | None = None) -> None:
         """Put the first ``position`` ops on one device and the others on another one.
 
-        Devices that are left out are those beside the slider. Unsupported ops stay.
+        The devices beside the slider are the defaults. Unsupported ops stay where they are.
         """
         first = before or str(self.view.controls.before.value)
         second = after or str(self.view.controls.behind.value)
@@ -393,7 +393,7 @@ class AffinityTweaker(ipywidgets.VBox):
         self.select(ops)
 
     def apply(self, index: int) -> None:
-        """Do what a row of ``findings`` advises."""
+        """Follow the advice of a row of ``findings``."""
         finding = self._finding(index)
         if not finding.remedy:
             raise ArgumentError(f"There is no remedy for finding {index}: {finding.advice}")
@@ -413,7 +413,7 @@ class AffinityTweaker(ipywidgets.VBox):
         Parameters
         ----------
         wait
-            Whether to return when it is done. The result is a row of ``history`` either way.
+            Whether to wait for the end. The result becomes a row of ``history`` either way.
 
         Raises
         ------
@@ -445,7 +445,7 @@ class AffinityTweaker(ipywidgets.VBox):
             self._control.stop()
 
     def suggest(self, *, wait: bool = True) -> None:
-        """Ask the planner for the best placement, and go there.
+        """Ask the planner for the best placement, and take it over.
 
         Raises
         ------
@@ -472,7 +472,7 @@ class AffinityTweaker(ipywidgets.VBox):
             self.background.wait()
 
     def go_to(self, index: int) -> None:
-        """Return to a placement of the history, by its row."""
+        """Return to the placement of a row of the history."""
         if not 0 <= index < len(self._history):
             raise ArgumentError(f"The history has {len(self._history)} rows, no row {index}.")
         tried = self._history[index]
@@ -543,7 +543,7 @@ class AffinityTweaker(ipywidgets.VBox):
             self.view.controls.show_busy(True, can_cancel=control is not None)
 
     def _keep(self, rows: list[Attempt], what_if: WhatIf) -> None:
-        """Put what was measured into the history and show it."""
+        """Put measurements into the history and show them."""
         if not rows:
             self.view.controls.say("Cancelled. The history is as it was.")
             return

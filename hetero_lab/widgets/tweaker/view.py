@@ -36,10 +36,10 @@ def _file_text(name: str) -> str:
 class Board(anywidget.AnyWidget):
     """Graph and table side by side, linked both ways.
 
-    ``picture`` and ``palette`` are set once. ``placed`` has the number of the device and of the
-    subgraph of each node, and says of some what is wrong with their numbers, or why they are not
-    on the device of their choice; ``selected`` are places in the list of nodes, and clicks change
-    it.
+    ``picture`` and ``palette`` are set once. ``placed`` has the numbers of the device and the
+    subgraph of each node, and for some nodes the reason why their numbers are wrong or why they
+    are not on the device of their choice. ``selected`` has places in the list of nodes; clicks
+    change it.
     """
 
     _esm = _file_text("board.js")
@@ -126,7 +126,7 @@ def _numbers(tried: Attempt) -> dict[str, Any]:
 
 
 def us_text(us: float | None) -> str:
-    """Write microseconds with three digits or all whole ones; a dash where none are known."""
+    """Write microseconds with three digits or all whole ones; a dash if they are not known."""
     if us is None:
         return "–"
     return f"{us:,.0f}" if us >= 99.5 else f"{us:.3g}"
@@ -146,7 +146,7 @@ _SHOWN_NAMES = 3
 
 
 class TweakerView:
-    """The widgets of one tweaker. Only what differs is sent to the browser.
+    """The widgets of one tweaker. Only differences are sent to the browser.
 
     Events of the kernel and of a measuring thread change the same widgets: both hold ``lock``.
     ``is_refreshing`` tells handlers that a change came from here and not from a person.
@@ -175,7 +175,7 @@ class TweakerView:
         return [names[place] for place in self.board.selected if 0 <= place < len(names)]
 
     def refresh(self, history: Sequence[Attempt]) -> None:
-        """Bring everything up to date but the findings, which follow a moment later."""
+        """Update everything but the findings, which follow a moment later."""
         with self.lock:
             self.is_refreshing = True
             try:
@@ -184,9 +184,9 @@ class TweakerView:
                 self.is_refreshing = False
 
     def look(self) -> None:
-        """Work out the findings and show them, unless something has changed meanwhile."""
+        """Find the problems and show them, unless something has changed meanwhile."""
         affinity = self._state.affinity
-        findings = self._state.findings_of(affinity)  # takes long: clicks do not wait for it
+        findings = self._state.findings_of(affinity)  # takes long, so clicks do not wait for it
         with self.lock:
             if affinity != self._state.affinity:
                 return
@@ -258,7 +258,7 @@ def _about_costs(costs: CostModel | None) -> str:
 
 
 def _mark_text(found: WrongSet, op: str) -> str:
-    """Say of one op what is wrong with it."""
+    """Describe the fault of one op."""
     others = [other for other in found.ops if other != op]
     beside = f" together with {names_at_hand(others)}" if others else ""
     return f"wrong numbers on {found.device}{beside}"
