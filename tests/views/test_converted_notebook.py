@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import nbformat
 import pytest
-from playwright.sync_api import sync_playwright
+from widgets.jupyter_in_browser import running_browser
 
 from hetero_lab.samples.catalogue import datasets_dir
 
 pytestmark = pytest.mark.browser
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 RECORDED = datasets_dir() / "recordings" / "digits_inception_emulated"
 CELLS = (
     "%load_ext hetero_lab\nimport hetero_lab as hl",
@@ -35,18 +33,11 @@ def test_every_figure_is_in_the_page(tmp_path: Path):
         check=True, cwd=tmp_path, timeout=240, capture_output=True,
         env={name: value for name, value in os.environ.items() if name != "PLOTLY_RENDERER"},
     )  # fmt: skip
-    browser = next((found for name in BROWSERS if (found := shutil.which(name))), None)
-    if browser is None:
-        pytest.fail(f"No browser here; one of {', '.join(BROWSERS)} is needed.")
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"])
-        page = running.new_context(offline=True).new_page()
+    with running_browser() as browser:
+        page = browser.new_context(offline=True).new_page()
         page.goto(path.with_suffix(".html").as_uri())
-        pictures = page.locator(".jp-OutputArea-output img")
-        sizes = [
-            pictures.nth(i).evaluate("image => [image.complete, image.naturalWidth]")
-            for i in range(pictures.count())
-        ]
-        running.close()
+        sizes = page.locator(".jp-OutputArea-output img").evaluate_all(
+            "images => images.map(image => [image.complete, image.naturalWidth])"
+        )
     assert len(sizes) == 2
     assert all(is_drawn and width >= 1000 for is_drawn, width in sizes)
