@@ -82,6 +82,8 @@ def test_the_answer_comes_first_and_is_short(capsys, tmp_path):
     long = said(capsys, "profile", MODEL, *SPLIT, *few, "-pc", "--table")
     assert "SUBGRAPH  DEVICE  OPS" in long
     assert "BOUNDARY " in long
+    assert "ASKACC (emulated on CPU)" in long
+    assert "subgraph0: " in long
     assert "Total time: " in long
 
 

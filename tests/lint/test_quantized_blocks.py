@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from lint.test_lint import costs_of, on, problems
 from planning.random_costs import GraphMaker
 
 from hetero_lab.lint.quantized_blocks import quantized_blocks
-from hetero_lab.lint.remedies import find_problems
 from hetero_lab.model.opgraph import OpGraph
-from hetero_lab.placement.affinity import Affinity
-from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
+from hetero_lab.planning.cost_model import CostModel
 
 
 def quantised_chain(n: int = 3) -> OpGraph:
@@ -26,10 +25,8 @@ def quantised_chain(n: int = 3) -> OpGraph:
     return maker.graph()
 
 
-def problems(graph: OpGraph, away: set[str], costs: CostModel | None = None):
-    affinity = Affinity.from_graph(graph, lambda name: "B" if name in away else "A")
-    able = dict.fromkeys("AB", frozenset(graph.ops[i].name for i in graph.placeable))
-    found = find_problems(graph, affinity, able, costs)
+def cuts(graph: OpGraph, away: set[str], costs: CostModel | None = None):
+    found = problems(graph, on(graph, **dict.fromkeys(away, "B")), costs)
     return [finding for finding in found if finding.rule == "cut-quantization"]
 
 
@@ -54,7 +51,7 @@ def test_a_block_is_the_op_with_its_quantiser_and_what_is_between():
     ],
 )
 def test_where_a_cut_loses_int8(away, remedies):
-    found = problems(quantised_chain(), away)
+    found = cuts(quantised_chain(), away)
     assert [dict(finding.remedy) for finding in found] == remedies
     for finding in found:
         assert finding.severity == "warning"
@@ -68,21 +65,13 @@ def test_without_small_weights_nothing_is_lost():
     maker.add("Convolution", [quantised, maker.add("Constant")], name="conv")
     graph = maker.graph()
     assert quantized_blocks(graph) == ()
-    assert problems(graph, {"quantise"}) == []
+    assert cuts(graph, {"quantise"}) == []
 
 
 def test_with_costs_it_is_what_the_prediction_saves():
     graph = quantised_chain()
-    names = [graph.ops[i].name for i in graph.placeable]
-    slower = {"conv0": (9.0, 1.0)}
-    costs = CostModel(
-        graph=graph,
-        devices=("A", "B"),
-        units=tuple(Unit((name,), slower.get(name, (1.0, 1.0))) for name in names),
-        boundaries={(a, b): BoundaryCost(5.0) for a in "AB" for b in "AB"},
-        subgraph_us={"A": 2.0, "B": 2.0},
-    )
-    (found,) = problems(graph, {"quantise1", "pool1"}, costs)
+    costs = costs_of(graph, {"conv0": (9.0, 1.0)})
+    (found,) = cuts(graph, {"quantise1", "pool1"}, costs)
     # Two of three subgraphs and both hand-overs go.
     assert dict(found.remedy) == {"quantise1": "A", "pool1": "A"}
     assert found.cost_us == pytest.approx(2 * 5.0 + 2 * 2.0)

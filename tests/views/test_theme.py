@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
-from views.hand_made import NASTY
+import re
 
+import pandas as pd
+import pytest
+from planning.test_difference import chain_difference
+from views.hand_made import NASTY, small_profile
+
+import hetero_lab as hl
 from hetero_lab.tables import bytes_text
 from hetero_lab.views.theme import TEXT, device_styles, ink_on, plain, squeeze, time_text
 
@@ -119,3 +124,37 @@ def test_bytes(n_bytes, text):
 )
 def test_times(time_us, text):
     assert time_text(time_us) == text
+
+
+TAG = re.compile(r"</?([a-zA-Z]+)[^>]*>")
+
+
+def shown_texts(figure) -> list[str]:
+    texts = [figure.layout.title.text, figure.layout.title.subtitle.text or ""]
+    texts += [annotation.text for annotation in figure.layout.annotations]
+    for trace in figure.data:
+        texts.append(trace.name or "")
+        for field in ("text", "hovertext"):
+            value = getattr(trace, field, None)
+            if value is not None:
+                texts += [value] if isinstance(value, str) else list(value)
+    for axis in (figure.layout.xaxis, figure.layout.yaxis):
+        texts += list(axis.ticktext or ())
+    return [str(text) for text in texts]
+
+
+@pytest.mark.parametrize("name", NASTY, ids=range(len(NASTY)))
+def test_names_are_text_in_every_figure(name):
+    profile = small_profile(relu=name, label=name)
+    results = (profile, chain_difference(name), chain_difference(name, priced=False))
+    figures = [figure for result in results for figure in hl.views.gallery(result).values()]
+    table = pd.DataFrame([("a", name, True)], columns=["op", "op_type", "CPU"])
+    figures += [hl.views.op_types_by_device(table), hl.views.where_time_goes(profile)]
+    assert len(figures) == 9
+    for figure in figures:
+        for text in shown_texts(figure):
+            assert set(TAG.findall(text)) <= {"b", "br", "span"}
+            assert "<img" not in text
+            assert len(text) < 1000
+        # Templates would be filled in; no name is in one.
+        assert "hovertemplate" not in figure.to_json()

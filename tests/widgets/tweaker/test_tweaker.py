@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from planning.random_costs import random_costs
+from small_models import chain, stateful
 
 import hetero_lab as hl
 from hetero_lab.errors import AffinityError, ArgumentError, DeviceError, PlanError, PropertyError
@@ -159,20 +162,6 @@ def test_every_row_of_the_history_has_a_name_of_its_own(tweaker, model):
     assert third == "3. again 1. set from Python"
 
 
-def test_an_affinity_of_another_model(tweaker, tmp_path):
-    from small_models import stateful
-
-    path = tmp_path / "other.json"
-    hl.Affinity.uniform(stateful(), "CPU").to_json(path)
-    before = tweaker.affinity
-    tweaker.view.controls.path.value = str(path)
-    tweaker.view.controls.load.click()
-    assert "another model" in message(tweaker)
-    with pytest.raises(AffinityError, match="another model"):
-        tweaker.load(path)
-    assert tweaker.affinity is before
-
-
 def test_findings_can_be_selected_and_applied(tweaker):
     row = next(i for i, remedy in enumerate(tweaker.findings["remedy"]) if remedy)
     finding = tweaker.findings.iloc[row]
@@ -243,27 +232,20 @@ def test_what_cannot_be_opened(model, arguments, options, error, says):
         hl.AffinityTweaker(model, *arguments, **options)
 
 
-def test_costs_of_another_model(model):
-    import random
-
-    from planning.random_costs import random_costs
-    from small_models import stateful
-
-    from hetero_lab.model.read import prepare
-
-    costs = random_costs(random.Random(0), prepare(stateful()).graph, ["ACC", "CPU"])
+def test_costs_and_affinities_of_another_model(model, tweaker, tmp_path):
+    other = prepare(stateful()).graph
+    costs = random_costs(random.Random(0), other, ["ACC", "CPU"])
     with pytest.raises(PlanError, match="another model"):
         hl.AffinityTweaker(model, ["ACC", "CPU"], costs)
+    before = tweaker.affinity
+    hl.Affinity.from_graph(other, lambda _: "CPU").to_json(tmp_path / "other.json")
+    with pytest.raises(AffinityError, match="another model"):
+        tweaker.load(tmp_path / "other.json")
+    assert tweaker.affinity is before
 
 
 @pytest.mark.slow
 def test_measure_suggest_and_return(model, tmp_path):
-    import random
-
-    from planning.random_costs import random_costs
-
-    from hetero_lab.model.read import prepare
-
     prepared = prepare(model)
     costs = random_costs(random.Random(0), prepared.graph, ["ACC", "CPU"], forbidden=0.0)
     tweaker = hl.AffinityTweaker(model, ["ACC", "CPU"], costs, budget_s=3600)
@@ -387,8 +369,6 @@ def test_wrong_ops_of_another_model_or_none_are_refused(model):
 
 
 def test_a_guessed_latency_is_said_to_be_one():
-    from small_models import chain
-
     hl.emulate("ACC")
     known = prepare(chain("a", "b"))
     units = tuple(Unit((op,), (1.0, 2.0)) for op in ("a", "b"))
