@@ -54,9 +54,8 @@ def test_emulated_device_that_is_faster_sets_its_base_apart(monkeypatch, capsys)
     assert asked["CPU"]["INFERENCE_NUM_THREADS"] == 2
 
 
-def test_samples_are_listed(capsys):
-    assert cli.main(["samples"]) == 0
-    out = capsys.readouterr().out
+def test_samples_are_listed(said):
+    out = said("samples")
     assert [line.split()[0] for line in out.splitlines()[1:]] == list(hl.samples()["name"])
     assert "bundled" in out
 
@@ -109,9 +108,8 @@ def test_closed_pipe_is_no_traceback():
     assert process.returncode == 141
 
 
-def test_devices(capsys):
-    assert cli.main(["devices", "--emulate", EMULATE]) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_devices(said):
+    lines = said("devices", "--emulate", EMULATE).splitlines()
     assert lines[0].split()[0] == "DEVICE"
     rows = {line.split()[0]: line for line in lines[1:]}
     assert "(emulated)" in rows["CLIACC"]
@@ -176,10 +174,9 @@ def test_the_demo_has_a_decision_from_a_real_gpu():
 
 
 @pytest.mark.slow
-def test_a_pipeline_is_advised(tmp_path, capsys):
+def test_a_pipeline_is_advised(tmp_path, said):
     arguments = ["advise", "a=digits_inception", "b=digits_inception", "-d", "CPU", "--no-isolate"]
     arguments += ["--shape", "b.image=2,1,8,8", "-b", "20", "--csv", str(tmp_path / "a.csv")]
-    assert cli.main(arguments) == 0
+    again = said(*arguments).splitlines()[-1]
     assert {"a", "a_together_us", "b", "b_together_us"} <= {*pd.read_csv(tmp_path / "a.csv")}
-    again = capsys.readouterr().out.splitlines()[-1]
     assert "hetero-lab advise a=digits_inception b=digits_inception --deploy deploy" in again

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import openvino as ov
 import pytest
 from small_models import chain
 
 import hetero_lab as hl
-from hetero_lab.cli import main as cli
 from hetero_lab.model.read import prepare
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
 from hetero_lab.tables import number
@@ -49,85 +49,72 @@ def other_model(tmp_path) -> str:
     return str(tmp_path / "other.xml")
 
 
-def test_a_plan_from_stored_costs(costs_file, tmp_path, capsys):
+def test_a_plan_from_stored_costs(costs_file, tmp_path, said):
     out = str(tmp_path / "plan.json")
-    arguments = ["plan", MODEL, "--costs", costs_file, "--affinity-out", out, *EMULATE]
-    assert cli.main(arguments) == 0
-    said, err = capsys.readouterr()
-    assert "Note" not in err
+    text = said("plan", MODEL, "--costs", costs_file, "--affinity-out", out, *EMULATE)
     affinity = hl.Affinity.from_json(out)
     costs = made_costs()
     softmax = [op.name for op in costs.graph if op.type == "Softmax"]
     assert {op for op in affinity.ops if affinity[op] == "CPU"} >= set(softmax)
     plan = hl.plan(MODEL, costs)
     assert plan.affinity == affinity
-    lines = said.splitlines()
-    assert "elsewhere, OpenVINO 2026.4" in said
+    lines = text.splitlines()
+    assert "elsewhere, OpenVINO 2026.4" in text
     cpu = costs.predict_us(hl.Affinity.uniform(MODEL, "CPU"))
     rows = {
         line.split()[0]: line.split()[1] for line in lines if line.startswith(("plan ", "CPU "))
     }
     assert rows == {"plan": number(plan.predicted_us), "CPU": number(cpu)}
-    assert f"lower bound {number(plan.lower_bound_us)}" in " ".join(said.split())
-    assert "greedy" in said
-    assert "PLANACC alone cannot run every op." in said
-    assert "Lint:" in said
+    assert f"lower bound {number(plan.lower_bound_us)}" in " ".join(text.split())
+    assert "greedy" in text
+    assert "PLANACC alone cannot run every op." in text
+    assert "Lint:" in text
     assert lines[-2] == f"Written: {out}"
     assert lines[-1].startswith(f"Next:  hetero-lab apply {MODEL} {out}")
 
 
-def test_pins_and_limits_reach_the_plan(costs_file, tmp_path, capsys):
+def test_pins_and_limits_reach_the_plan(costs_file, tmp_path, said, refused):
     out = str(tmp_path / "plan.csv")
     arguments = [
         "plan", MODEL, "--costs", costs_file, "--affinity-out", out, *EMULATE, "-q",
         "--pin", "^mixed1/=CPU", "--objective", "throughput",
     ]  # fmt: skip
-    assert cli.main(arguments) == 0
-    assert capsys.readouterr().out == ""
+    assert said(*arguments) == ""
     affinity = hl.Affinity.from_csv(out)
     assert {affinity[op] for op in affinity.ops if op.startswith("mixed1/")} == {"CPU"}
-    assert cli.main([*arguments, "--memory-limit", "CPU=1"]) == 2
-    assert "No placement keeps within memory_limit" in capsys.readouterr().err
-    assert cli.main([*arguments, "--memory-limit", "PLANACC,CPU=1"]) == 2
-    assert "memory_limit (PLANACC and CPU 1 B): " in capsys.readouterr().err
+    err = refused(*arguments, "--memory-limit", "CPU=1")
+    assert "No placement keeps within memory_limit" in err
+    err = refused(*arguments, "--memory-limit", "PLANACC,CPU=1")
+    assert "memory_limit (PLANACC and CPU 1 B): " in err
 
 
-def test_a_solver_is_chosen_by_name(costs_file, capsys):
-    arguments = ["plan", MODEL, "--costs", costs_file, *EMULATE]
-    assert cli.main([*arguments, "--solver", "milp"]) == 0
-    assert "(milp, repaired)" in capsys.readouterr().out
-    assert cli.main([*arguments, "--solver", "milk"]) == 2
-    assert "no solver 'milk'. Did you mean 'milp'?" in capsys.readouterr().err
+def test_a_solver_is_chosen_by_name(costs_file, said, refused):
+    arguments = ["plan", MODEL, "--costs", costs_file, *EMULATE, "--solver"]
+    assert "(milp, repaired)" in said(*arguments, "milp")
+    assert "no solver 'milk'. Did you mean 'milp'?" in refused(*arguments, "milk")
 
 
-def test_a_plan_from_guessed_costs_says_so(tmp_path, capsys):
+def test_a_plan_from_guessed_costs_says_so(tmp_path, said):
     hl.guess_costs(chain("a", "b"), [made_costs()]).to_json(tmp_path / "costs.json")
     ov.save_model(chain("a", "b"), tmp_path / "m.xml")
-    arguments = ["plan", str(tmp_path / "m.xml"), "--costs", str(tmp_path / "costs.json")]
-    assert cli.main([*arguments, *EMULATE]) == 0
-    said = capsys.readouterr().out
-    assert "GUESSED µs" in said
-    assert "PREDICTED" not in said
+    text = said("plan", str(tmp_path / "m.xml"), "--costs", str(tmp_path / "costs.json"), *EMULATE)
+    assert "GUESSED µs" in text
+    assert "PREDICTED" not in text
 
 
-def test_a_plan_for_devices_of_another_machine_is_linted_by_what_the_costs_know(tmp_path, capsys):
-    elsewhere = json.loads(json.dumps(_as_text(made_costs(), tmp_path)).replace("PLANACC", "GPU.7"))
-    (tmp_path / "gpu.json").write_text(json.dumps(elsewhere))
-    assert cli.main(["plan", MODEL, "--costs", str(tmp_path / "gpu.json")]) == 0
-    said = capsys.readouterr().out
-    assert "91 ops on GPU.7, 1 op on CPU" in said
-    assert "Lint:  1 finding (1 tiny-subgraph): GPU.7 cannot run Softmax." in said
+def test_a_plan_for_devices_of_another_machine_is_linted_by_what_the_costs_know(
+    costs_file, tmp_path, said
+):
+    elsewhere = Path(costs_file).read_text().replace("PLANACC", "GPU.7")
+    (tmp_path / "gpu.json").write_text(elsewhere)
+    text = said("plan", MODEL, "--costs", str(tmp_path / "gpu.json"))
+    assert "91 ops on GPU.7, 1 op on CPU" in text
+    assert "Lint:  1 finding (1 tiny-subgraph): GPU.7 cannot run Softmax." in text
 
 
-def _as_text(costs: CostModel, directory) -> dict:
-    costs.to_json(directory / "as_text.json")
-    return json.loads((directory / "as_text.json").read_text())
-
-
-def test_costs_that_do_not_fit_are_refused(costs_file, other_model, tmp_path, capsys):
+def test_costs_that_do_not_fit_are_refused(costs_file, other_model, tmp_path, refused):
     def err(*arguments: str) -> str:
-        assert cli.main(["plan", *arguments, *EMULATE]) == 2
-        return capsys.readouterr().err
+        return refused("plan", *arguments, *EMULATE)
 
     assert "belongs to another model" in err(other_model, "--costs", costs_file)
     assert "hold for: PLANACC,CPU" in err(MODEL, "-d", "CPU,PLANACC", "--costs", costs_file)
@@ -138,36 +125,34 @@ def test_costs_that_do_not_fit_are_refused(costs_file, other_model, tmp_path, ca
     assert "not a stored cost model" in err(MODEL, "--costs", str(broken))
 
 
-def test_apply_an_affinity(tmp_path, capsys):
+def test_apply_an_affinity(tmp_path, said):
     hl.emulate("PLANACC", unsupported={"Softmax"})
     auto = hl.Affinity.automatic(MODEL, "HETERO:PLANACC,CPU")
     auto.to_json(tmp_path / "plan.json")
-    arguments = ["apply", MODEL, str(tmp_path / "plan.json"), *EMULATE, "-n", "10", "--table"]
-    assert cli.main([*arguments, "--property", "CPU.INFERENCE_PRECISION_HINT=f32"]) == 0
-    said = capsys.readouterr().out
+    f32 = ["--property", "CPU.INFERENCE_PRECISION_HINT=f32"]
+    text = said("apply", MODEL, str(tmp_path / "plan.json"), *EMULATE, "-n", "10", "--table", *f32)
     partition = hl.partition(MODEL, auto)
-    assert f"Partition:  {partition.n_subgraphs} subgraph" in said
-    assert "(observed)" in said
-    assert "Latency:    median" in said
-    assert "2 outputs compared with the f32 reference" in said
-    table = said.split("SUBGRAPH  DEVICE")[1].split("\n\n")[0].splitlines()[1:]
+    assert f"Partition:  {partition.n_subgraphs} subgraph" in text
+    assert "(observed)" in text
+    assert "Latency:    median" in text
+    assert "2 outputs compared with the f32 reference" in text
+    table = text.split("SUBGRAPH  DEVICE")[1].split("\n\n")[0].splitlines()[1:]
     assert [line.split()[1] for line in table] == [s.device for s in partition.subgraphs]
     assert [int(line.split()[2]) for line in table] == [len(s.ops) for s in partition.subgraphs]
 
 
 @pytest.mark.parametrize("placement", ["HETERO:PLANACC,CPU", "CPU"])
-def test_apply_a_frozen_placement(placement, tmp_path, capsys):
+def test_apply_a_frozen_placement(placement, tmp_path, said):
     hl.emulate("PLANACC", unsupported={"Softmax"})
     hl.freeze(MODEL, placement, tmp_path / "frozen")
-    assert cli.main(["apply", MODEL, str(tmp_path / "frozen"), "-n", "10"]) == 0
-    said = capsys.readouterr().out
+    text = said("apply", MODEL, str(tmp_path / "frozen"), "-n", "10")
     n_subgraphs = hl.partition(MODEL, placement).n_subgraphs
-    assert f"Partition:  {n_subgraphs} subgraph" in said
-    assert "2 outputs compared with the f32 reference" in said
-    assert ("PLANACC (emulated on CPU)" in said) == (placement != "CPU")
+    assert f"Partition:  {n_subgraphs} subgraph" in text
+    assert "2 outputs compared with the f32 reference" in text
+    assert ("PLANACC (emulated on CPU)" in text) == (placement != "CPU")
 
 
-def test_wrong_outputs_are_code_1(tmp_path, capsys):
+def test_wrong_outputs_are_code_1(tmp_path, said):
     """Weights that change on disk after freezing show in the outputs."""
     frozen = hl.freeze(MODEL, "CPU", tmp_path / "frozen")
     weights = bytearray((frozen / "model.bin").read_bytes())
@@ -176,16 +161,15 @@ def test_wrong_outputs_are_code_1(tmp_path, capsys):
         if data.get("element_type") == "f32" and size > 1000:
             weights[start : start + size] = bytes(size)
     (frozen / "model.bin").write_bytes(weights)
-    assert cli.main(["apply", MODEL, str(tmp_path / "frozen"), "-n", "10"]) == 1
-    assert "2 of 2 outputs wrong" in capsys.readouterr().out
+    text = said("apply", MODEL, str(tmp_path / "frozen"), "-n", "10", code=1)
+    assert "2 of 2 outputs wrong" in text
 
 
-def test_what_cannot_be_applied_says_why(tmp_path, capsys, costs_file, other_model):
+def test_what_cannot_be_applied_says_why(tmp_path, refused, costs_file, other_model):
     hl.emulate("PLANACC", unsupported={"Softmax"})
 
     def err(model: str, stored, *more: str) -> str:
-        assert cli.main(["apply", model, str(stored), *more]) == 2
-        return capsys.readouterr().err
+        return refused("apply", model, str(stored), *more)
 
     frozen = hl.freeze(MODEL, "HETERO:PLANACC,CPU", tmp_path / "frozen")
     assert "does not exist" in err(MODEL, tmp_path / "nothing.json")
@@ -225,25 +209,22 @@ def test_the_magic_takes_a_cost_model_and_stores_the_plan(shell, capsys):
 
 
 @pytest.mark.slow
-def test_plan_then_apply(tmp_path, capsys):
+def test_plan_then_apply(tmp_path, said):
     costs, plan = str(tmp_path / "costs.json"), str(tmp_path / "plan.json")
     emulate = ["--emulate", "PLANACC:unsupported=Concat,MaxPool,Softmax:faster_by=auto"]
     arguments = ["plan", MODEL, "-d", "PLANACC,CPU", *emulate, "--budget", "15"]
-    assert cli.main([*arguments, "--costs", costs, "--affinity-out", plan]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith("Plan:")
-    assert "Costs: measured now" in said
-    assert f"Written: {costs}\nWritten: {plan}\n" in said
-    assert "not fitted to" in said or "not validated: give more time" in said
-    assert cli.main([*arguments, "--costs", costs, "--affinity-out", plan]) == 0
-    again = capsys.readouterr().out
+    arguments += ["--costs", costs, "--affinity-out", plan]
+    first = said(*arguments)
+    assert first.startswith("Plan:")
+    assert "Costs: measured now" in first
+    assert f"Written: {costs}\nWritten: {plan}\n" in first
+    assert "not fitted to" in first or "not validated: give more time" in first
+    again = said(*arguments)
     assert f"Costs: from {costs}" in again
     # The same costs give the same plan.
-    assert again.split("Costs:")[0] == said.split("Costs:")[0]
-    tables = [text.split("PLACEMENT")[1].split("Written")[0] for text in (said, again)]
+    assert again.split("Costs:")[0] == first.split("Costs:")[0]
+    tables = [text.split("PLACEMENT")[1].split("Written")[0] for text in (first, again)]
     assert tables[0] == tables[1]
-    assert cli.main(["apply", MODEL, plan, *emulate]) == 0
-    assert (
-        hl.Affinity.from_json(plan).counts()
-        == hl.plan(MODEL, hl.CostModel.from_json(costs)).affinity.counts()
-    )
+    said("apply", MODEL, plan, *emulate)
+    planned = hl.plan(MODEL, hl.CostModel.from_json(costs)).affinity
+    assert hl.Affinity.from_json(plan).counts() == planned.counts()

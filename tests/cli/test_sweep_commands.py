@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 import hetero_lab as hl
-from hetero_lab.cli import main as cli
 from hetero_lab.experiments.measure import rounds
 from hetero_lab.tables import read_csv
 
@@ -18,14 +17,12 @@ def variables(shell):
     shell.user_ns["model"] = hl.load("digits_inception")
 
 
-def test_command_line_writes_store_and_csv(tmp_path, capsys):
-    arguments = [
+def test_command_line_writes_store_and_csv(tmp_path, said):
+    out = said(
         "sweep", "digits_inception", "-d", "CLIACC,CPU", "--orders", "all", "--fix", "^mixed=CPU",
         "--emulate", "CLIACC:unsupported=Concat,MaxPool", *FEW.split(),
         "--store", str(tmp_path / "store"), "--csv", str(tmp_path / "sweep.csv"),
-    ]  # fmt: skip
-    assert cli.main(arguments) == 0
-    out = capsys.readouterr().out
+    )  # fmt: skip
     assert "ratios to 'HETERO:CLIACC,CPU'" in out
     csv = read_csv(tmp_path / "sweep.csv")
     assert list(csv["label"]) == [

@@ -263,28 +263,3 @@ def test_a_failed_first_run_leaves_no_scale(chain):
     own = tried("1.", 80.0, 1.0, affinity)
     assert new_rows([], [failed, own]) == [failed, own]
     assert new_rows([failed], [tried("automatic", 70.0, 1.0, affinity), own])[1] == own
-
-
-def test_what_comes_after_an_op_is_selected_in_one_walk():
-    class Walked(tuple):
-        """Names that count how often all of them are gone through."""
-
-        n_walks = 0
-
-        def __iter__(self):
-            Walked.n_walks += 1
-            return super().__iter__()
-
-    tensor = Tensor((1, 4), "f32", 16, "")
-    n = 500
-    ops = tuple(
-        Op(i, f"op{i}", "Parameter" if not i else "Relu", ((i - 1, 0),) if i else (), (tensor,))
-        for i in range(n)
-    )
-    graph = OpGraph("long", (*ops, Op(n, "out", "Result", ((n - 1, 0),), ())), (0,), (n,))
-    names = frozenset(op.name for op in ops[1:])
-    long = TweakerState(graph, Affinity.from_graph(graph, lambda _: "CPU"), {"CPU": names})
-    long.__dict__["ops"] = Walked(long.ops)
-    long.select_after("op1")
-    assert Walked.n_walks <= 2
-    assert len(long.selection) == n - 2
