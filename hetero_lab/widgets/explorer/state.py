@@ -35,7 +35,9 @@ def parse(text: str) -> list[tuple[str, str, str]]:
     A comparison is a column, an operator and a value; a word is to be found in the label (``has``).
     """
     found = ((token, _TERM.match(token)) for token in text.split())
-    return [term.group(1, 2, 3) if term else ("label", "has", token) for token, term in found]
+    return [
+        (term[1], term[2], term[3]) if term else ("label", "has", token) for token, term in found
+    ]
 
 
 def matching(frame: pd.DataFrame, text: str) -> pd.DataFrame:
