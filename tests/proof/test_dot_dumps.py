@@ -67,7 +67,7 @@ def test_the_placement_graph_is_what_openvino_dumps(core, name, tmp_path, monkey
 
     # Every op and its device.
     of_kind = {op.name: op.type for op in graph.ops}
-    dumped = {n.name: n for n in dumps.dumped if n.device is not None}
+    dumped = {n.node: n for n in dumps.nodes.dropna(subset="device").itertuples()}
     free = {op.name for op in graph.ops if op.type not in (PARAMETER, CONSTANT)}
     known = {n for n in free if n in dumped}
     # Only outputs that are an input or a constant are not described there.
@@ -76,9 +76,9 @@ def test_the_placement_graph_is_what_openvino_dumps(core, name, tmp_path, monkey
     assert {n: dumped[n].type for n in known} == {n: of_kind[n] for n in known}
 
     # The same ops in one subgraph, on the same device.
-    theirs: dict[int | None, set[str]] = {}
+    theirs: dict[int, set[str]] = {}
     for op in affinity.ops:
-        theirs.setdefault(dumped[op].subgraph, set()).add(op)
+        theirs.setdefault(dumped[op].dump_subgraph, set()).add(op)
     ours = {frozenset(s.ops): s.device for s in compiled.partition.subgraphs if s.ops}
     assert {frozenset(ops): dumped[min(ops)].device for ops in theirs.values()} == ours
     drawn = [{graph.ops[i].name for i in box.nodes if i in graph.placeable} for box in data.boxes]
@@ -89,8 +89,9 @@ def test_the_placement_graph_is_what_openvino_dumps(core, name, tmp_path, monkey
         (graph.ops[source].name, op.name) for op in graph.ops for source, _ in op.inputs
     )
     described = {wire: n for wire, n in wires.items() if wire[1] in known}
-    assert Counter(w for w in dumps.wires if w[1] in known) == described
     frame = dumps.edges
+    drawn_wires = Counter(zip(frame["source"], frame["target"], strict=True))
+    assert {wire: n for wire, n in drawn_wires.items() if wire[1] in known} == described
     crossing = {(r.source, r.target) for r in frame[frame["crosses"]].itertuples()}
     ops = set(affinity.ops)
     assert {w for w in crossing if set(w) <= ops} == {
@@ -146,10 +147,10 @@ def test_a_raw_dump_with_any_names_can_be_read(tmp_path, monkeypatch):
     model = _named(chain(*names), "raw")
     affinity = random_affinity(prepare(model).graph, ["ACC", "CPU"], 1)
     hl.compile(model, in_f32(affinity), core=core)
-    nodes, wires = read_dot(Path("hetero_subgraphs_raw.dot").read_bytes().decode())
-    found = {n.name: n.device for n in nodes if n.device}
+    nodes, edges = read_dot(Path("hetero_subgraphs_raw.dot").read_bytes().decode())
+    found = dict(zip(nodes["node"], nodes["device"], strict=True))
     assert {n: found.get(n) for n in names} == {n: affinity[n] for n in names}
-    assert set(itertools.pairwise(names)) <= set(wires)
+    assert set(itertools.pairwise(names)) <= set(zip(edges["source"], edges["target"], strict=True))
 
 
 def test_what_is_no_dump_is_refused():

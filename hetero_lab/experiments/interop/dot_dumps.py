@@ -1,9 +1,9 @@
-"""OpenVINO's own two .dot dumps of a placement, made out of harm's way and read into tables.
+"""OpenVINO's own two .dot dumps of a placement, written safely and read into tables.
 
 ``OPENVINO_HETERO_VISUALIZE`` makes HETERO write ``hetero_affinity_<model>.dot`` and
-``hetero_subgraphs_<model>.dot`` into the current directory at every compile, over whatever is
-there, and none at all if the model's name has a ``/``. So they are made by a process in a
-directory of its own, of a model whose names need no quotes.
+``hetero_subgraphs_<model>.dot`` into the current directory at every compile. It overwrites
+existing files, and writes none if the model's name has a ``/``. So a process in a directory of
+its own compiles a copy of the model whose names need no quotes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 from hetero_lab.backend.bound import bind
 from hetero_lab.backend.core import environment_of_a_child
 from hetero_lab.backend.emulation import emulated_devices, plugin_of
-from hetero_lab.errors import ArgumentError, CompileError, StoredFileError, shorten
+from hetero_lab.errors import CompileError, StoredFileError, shorten
+from hetero_lab.experiments.measure.workers.set_up import positive
 from hetero_lab.model.naming import unique
 from hetero_lab.model.read import Source, save
 from hetero_lab.placement.partition import predict
@@ -42,7 +43,7 @@ _NODE = re.compile(
     r"\\n(?P=id)\\n[^\"\n\\]*::(?P<type>\w+)(?P<rest>[^\n]*)\]$",
     re.MULTILINE | re.DOTALL,
 )
-# Inputs and constants are drawn anew beside each user.
+# Inputs and constants are drawn again beside each user.
 _CLONE = re.compile(
     r"^    (?P<id>CLONE_\d+)\[[^\n]*?label=\"(?P<name>(?:(?!^    CLONE_\d+\[).)*?)"
     r"\\n(?P<unique>\w+)\\n[^\"\n\\]*::(?P<type>\w+)",
@@ -55,81 +56,44 @@ _SUBGRAPH = re.compile(r"\\nsubgraph=(\d+)")
 _DEVICE = re.compile(r"\\ndevice=([^\"\\]+)")
 
 
-@dataclass(frozen=True, slots=True)
-class DumpedNode:
-    """A node of a dump; inputs and constants have neither device nor subgraph there.
-
-    ``subgraph`` is the dump's own number: not the execution order, and with gaps.
-    """
-
-    name: str
-    type: str
-    device: str | None
-    subgraph: int | None
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class HeteroDumps(Result):
     """The contents of OpenVINO's two .dot dumps of a placement.
 
-    ``edges`` are (source, target) names, once for each input that is fed. ``affinity_dot`` and
-    ``subgraphs_dot`` are the files' own text, for Graphviz; names that would need quotes are
-    numbered in it.
+    Attributes
+    ----------
+    nodes
+        One row a node: ``node``, ``type``, ``device``, ``dump_subgraph``. Inputs and constants
+        have neither device nor subgraph there. The dump numbers subgraphs in its own way: not
+        in execution order, and with gaps.
+    edges
+        One row an input that is fed: ``source``, ``target``, ``crosses``. An edge crosses if it
+        connects different subgraphs; inputs and constants are drawn beside their users, so their
+        edges never do.
+    affinity_dot, subgraphs_dot
+        The text of the files, for Graphviz; names that would need quotes are numbered in it.
     """
 
     _TABLES = ("nodes", "edges", "subgraphs")
 
     label: str
-    dumped: tuple[DumpedNode, ...]
-    wires: tuple[tuple[str, str], ...]
+    nodes: pd.DataFrame
+    edges: pd.DataFrame
     affinity_dot: str
     subgraphs_dot: str
 
     @property
-    def nodes(self) -> pd.DataFrame:
-        """One row a node: ``node``, ``type``, ``device``, ``dump_subgraph``."""
-        import pandas as pd
-
-        rows = [(n.name, n.type, n.device, n.subgraph) for n in self.dumped]
-        frame = pd.DataFrame(rows, columns=["node", "type", "device", "dump_subgraph"])
-        return frame.astype({"dump_subgraph": "Int64"})
-
-    @property
-    def edges(self) -> pd.DataFrame:
-        """One row an input that is fed: ``source``, ``target``, ``crosses``.
-
-        ``crosses`` tells whether the two are in different subgraphs; inputs and constants are
-        drawn beside their users and never cross.
-        """
-        import pandas as pd
-
-        where = {n.name: n.subgraph for n in self.dumped}
-        rows = [
-            (source, target, where[source] is not None and where[source] != where[target])
-            for source, target in self.wires
-        ]
-        return pd.DataFrame(rows, columns=["source", "target", "crosses"])
-
-    @property
     def subgraphs(self) -> pd.DataFrame:
         """One row a subgraph: ``dump_subgraph``, ``device``, ``n_nodes``, ``nodes``."""
-        import pandas as pd
-
-        members: dict[int, list[DumpedNode]] = {}
-        for node in self.dumped:
-            if node.subgraph is not None:
-                members.setdefault(node.subgraph, []).append(node)
-        rows = [
-            (number, nodes[0].device, len(nodes), "\n".join(n.name for n in nodes))
-            for number, nodes in sorted(members.items())
-        ]
-        return pd.DataFrame(rows, columns=["dump_subgraph", "device", "n_nodes", "nodes"])
+        placed = self.nodes.dropna(subset="dump_subgraph").astype({"dump_subgraph": "int64"})
+        return placed.groupby("dump_subgraph", as_index=False).agg(
+            device=("device", "first"), n_nodes=("node", "size"), nodes=("node", "\n".join)
+        )
 
     def __repr__(self) -> str:
-        parts = {n.subgraph for n in self.dumped if n.subgraph is not None}
         return (
-            f"HeteroDumps({self.label!r}, {len(self.dumped)} nodes, {len(self.wires)} edges, "
-            f"{len(parts)} subgraphs)"
+            f"HeteroDumps({self.label!r}, {len(self.nodes)} nodes, {len(self.edges)} edges, "
+            f"{self.nodes['dump_subgraph'].nunique()} subgraphs)"
         )
 
 
@@ -143,15 +107,15 @@ def hetero_dumps(
     """Get OpenVINO's own two .dot dumps of a placement as tables.
 
     They show the affinities and subgraphs as the plugin itself sees them, independent of how
-    the lab predicts or observes a partition. Nothing is written outside a temporary directory.
+    hetero_lab predicts or observes a partition. Nothing is written outside a temporary directory.
 
     Parameters
     ----------
     model
         Anything that :func:`hetero_lab.load` takes.
     placement
-        A Placement, an Affinity, ``"HETERO:ACC,CPU"`` or ``"CPU"``; it is always compiled
-        through HETERO.
+        A Placement, an Affinity, ``"HETERO:ACC,CPU"`` or ``"CPU"``, always compiled through
+        HETERO.
     timeout_s
         Wall time after which the compiling process is ended.
 
@@ -178,8 +142,7 @@ def hetero_dumps(
     >>> hl.hetero_dumps(model, "HETERO:ACC,CPU")
     HeteroDumps('HETERO:ACC,CPU', ... nodes, ... edges, 2 subgraphs)
     """
-    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s > 0:
-        raise ArgumentError(f"timeout_s= is a number above 0, not {timeout_s!r}.")
+    positive("timeout_s", timeout_s)
     placed = resolve(bind(model, core), placement)
     with scratch_directory() as directory:
         names = _write(directory, placed)
@@ -193,37 +156,44 @@ def hetero_dumps(
                     "plugin may no longer know OPENVINO_HETERO_VISUALIZE."
                 )
             texts.append(path.read_text(encoding="utf-8", errors="replace"))
-    affinity_nodes, _ = read_dot(texts[0])
-    nodes, wires = read_dot(texts[1])
-    devices = {n.name: n.device for n in affinity_nodes}
-    apart = [n.name for n in nodes if n.device != devices.get(n.name)]
-    if apart:
-        raise StoredFileError(f"The two dumps do not agree on the device of {shorten(apart[0])}.")
-    return HeteroDumps(
-        placed.label,
-        tuple(DumpedNode(names.get(n.name, n.name), n.type, n.device, n.subgraph) for n in nodes),
-        tuple((names.get(s, s), names.get(t, t)) for s, t in wires),
-        *texts,
-    )
+    of_ops, _ = read_dot(texts[0])
+    nodes, edges = read_dot(texts[1])
+    both = nodes.merge(of_ops, on="node", how="left", suffixes=("", "_there"))
+    apart = both[both["device"].fillna("") != both["device_there"].fillna("")]
+    if len(apart):
+        raise StoredFileError(
+            f"The two dumps do not agree on the device of {shorten(apart['node'].iloc[0])}."
+        )
+    nodes["node"] = [names.get(name, name) for name in nodes["node"]]
+    for end in ("source", "target"):
+        edges[end] = [names.get(name, name) for name in edges[end]]
+    return HeteroDumps(placed.label, nodes, edges, *texts)
 
 
-def read_dot(text: str) -> tuple[tuple[DumpedNode, ...], tuple[tuple[str, str], ...]]:
-    """Read a dump: its nodes in the order of the file, and its edges by the nodes' names.
+def read_dot(text: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Read the nodes of a dump in the order of the file, and its edges.
 
     Names may hold quotes and line breaks. A node that the file never describes (an output that
     is an input or a constant of the model) keeps the runtime's own name.
+
+    Returns
+    -------
+    tuple
+        As in :class:`HeteroDumps`.
 
     Raises
     ------
     StoredFileError
         The text is not a dump of HETERO.
     """
+    import pandas as pd
+
     if not text.startswith("digraph"):
         raise StoredFileError("This is no .dot dump of HETERO: it does not begin with 'digraph'.")
-    nodes: dict[str, DumpedNode] = {}
+    nodes: dict[str, tuple[str, str, str | None, int | None]] = {}  # by the runtime's own name
     for match in _NODE.finditer(text):
         subgraph, device = _SUBGRAPH.search(match["rest"]), _DEVICE.search(match["rest"])
-        nodes[match["id"]] = DumpedNode(
+        nodes[match["id"]] = (
             match["name"],
             match["type"],
             device[1] if device else None,
@@ -232,13 +202,17 @@ def read_dot(text: str) -> tuple[tuple[DumpedNode, ...], tuple[tuple[str, str], 
     of_clone: dict[str, str] = {}
     for match in _CLONE.finditer(text):
         of_clone[match["id"]] = match["unique"]
-        nodes.setdefault(match["unique"], DumpedNode(match["name"], match["type"], None, None))
+        nodes.setdefault(match["unique"], (match["name"], match["type"], None, None))
     sends = {match["id"]: match["to"] for match in _SEND.finditer(text)}
-    edges = list(_edges(text, of_clone, sends))
-    for unique_name in (end for edge in edges for end in edge):
-        kind = unique_name.rpartition("_")[0]
-        nodes.setdefault(unique_name, DumpedNode(unique_name, kind, None, None))
-    return tuple(nodes.values()), tuple((nodes[s].name, nodes[t].name) for s, t in edges)
+    rows = []
+    for edge in _edges(text, of_clone, sends):
+        for end in edge:
+            nodes.setdefault(end, (end, end.rpartition("_")[0], None, None))
+        (source, *_, home), (target, *_, other) = (nodes[end] for end in edge)
+        rows.append((source, target, home is not None and home != other))
+    columns = ["node", "type", "device", "dump_subgraph"]
+    frame = pd.DataFrame(list(nodes.values()), columns=columns).astype({"dump_subgraph": "Int64"})
+    return frame, pd.DataFrame(rows, columns=["source", "target", "crosses"])
 
 
 def _edges(
@@ -290,7 +264,7 @@ def _rename(nodes: Iterable[Any]) -> dict[str, str]:
 
 
 def _compile_there(directory: Path, label: str, timeout_s: float) -> None:
-    # Settings of the drawing would change the form of the text that is read here.
+    # Settings of the drawing would change the text that is parsed here.
     own = environment_of_a_child(OPENVINO_HETERO_VISUALIZE="1")
     environment = {k: v for k, v in own.items() if not k.startswith("OV_VISUALIZE")}
     try:
