@@ -1,4 +1,4 @@
-"""Classify: a picture in, the best classes out, on any placement, as OpenVINO's samples do."""
+"""Classify a picture on any placement, as OpenVINO's samples do."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,8 +43,8 @@ if TYPE_CHECKING:
 class ClassScore:
     """One of the best classes of one output.
 
-    ``class_index`` counts from 0; ``label`` is empty where the classes have no known names;
-    ``score`` is the model's number, whether it is a probability or not.
+    ``class_index`` counts from 0; ``label`` is empty if the classes have no known names;
+    ``score`` is the model's number, which need not be a probability.
     """
 
     output: str
@@ -65,9 +67,9 @@ class Classification(Result):
     partition
         The subgraphs that ran, as observed on the runtime.
     counters
-        OpenVINO's counters of a second compile; empty unless they were asked for.
+        OpenVINO's counters of a second compile; empty unless requested.
     emulated
-        Emulated device → its base, of those in use.
+        The name and base of each emulated device in use.
     """
 
     _TABLES = ("table",)
@@ -85,12 +87,8 @@ class Classification(Result):
         """One row a class: image, placement, output, rank, class_index, label, score."""
         import pandas as pd
 
-        return pd.DataFrame(
-            [
-                {"image": self.image, "placement": self.placement, **asdict(found)}
-                for found in self.classes
-            ]
-        )
+        run = {"image": self.image, "placement": self.placement}
+        return pd.DataFrame([{**run, **asdict(found)} for found in self.classes])
 
     def report(self) -> str:
         """Return the classes as text, and the counters subgraph by subgraph."""
@@ -112,26 +110,19 @@ class Classification(Result):
         subgraphs = count_of(self.partition.n_subgraphs, "subgraph")
         yield f"Placement: {one_line(self.placement)}, {subgraphs}"
         yield f"Image:     {one_line(self.image)}"
-        for output in dict.fromkeys(found.output for found in self.classes):
-            yield ""
-            yield f"Output {one_line(output)}"
-            yield f"{'class':>7}  {'score':>12}  label"
-            for found in self.classes:
-                if found.output == output:
-                    text = f"{found.class_index:>7}  {found.score:>12.6g}  {one_line(found.label)}"
-                    yield text.rstrip()
+        for output, classes in groupby(self.classes, attrgetter("output")):
+            yield from ("", f"Output {one_line(output)}", f"{'class':>7}  {'score':>12}  label")
+            for found in classes:
+                text = f"{found.class_index:>7}  {found.score:>12.6g}  {one_line(found.label)}"
+                yield text.rstrip()
 
     def _counter_lines(self) -> Iterator[str]:
-        if not self.counters:
-            return
-        emulated = dict(self.emulated)
-        for subgraph in self.partition.subgraphs:
-            own = [c for c in self.counters if c.subgraph == subgraph.index]
-            base = emulated.get(subgraph.device)
-            on = f"{subgraph.device} (emulated on {base})" if base else subgraph.device
+        emulated = {name: f"{name} (emulated on {base})" for name, base in self.emulated}
+        for subgraph in self.partition.subgraphs if self.counters else ():
+            device, n_ops = emulated.get(subgraph.device, subgraph.device), len(subgraph.ops)
             yield ""
-            n_ops = len(subgraph.ops)
-            yield f"Performance counts of subgraph {subgraph.index} on {on}, {n_ops} ops"
+            yield f"Performance counts of subgraph {subgraph.index} on {device}, {n_ops} ops"
+            own = [c for c in self.counters if c.subgraph == subgraph.index]
             yield from profile_report.counter_lines(own, hetero=False)
 
 
@@ -160,22 +151,21 @@ def classify(
     placement
         A Placement, an Affinity, ``"HETERO:ACC,CPU"`` or ``"CPU"``.
     top
-        How many classes of each output.
+        The number of classes of each output.
     sample
-        The sample that the model is, whose preprocessing and labels are used; needed only where
-        ``model`` is not its name.
+        The name of the sample whose preprocessing and labels are used, if ``model`` is not it.
     mean, scale
-        The input is ``(pixel - mean) / scale``, pixels being 0 to 255: a number, or one a channel
-        in the model's order. ``None``: as the sample was trained, 0 and 1 for other models.
+        The input is ``(pixel - mean) / scale``, with pixels from 0 to 255: one number, or one a
+        channel in the model's order. By default as the sample was trained, else 0 and 1.
     bgr
-        Whether the model's first channel is blue; ``None``: as the sample, else red.
+        Whether the model's first channel is blue; by default as for the sample, else red.
     counters
         Whether to compile once more for OpenVINO's counters.
 
     Returns
     -------
     Classification
-        Of all outputs that have one score a class; the best class is the first.
+        The best classes of each output that has one score a class, the best first.
 
     Raises
     ------
@@ -184,7 +174,7 @@ def classify(
     InputError
         The picture cannot be read.
     ArgumentError
-        Anything else about the arguments.
+        Any other wrong argument.
     CompileError
         The runtime refused the placement.
     """
@@ -220,7 +210,7 @@ def classify(
 def _labels(name: str) -> tuple[str, ...] | None:
     try:
         return sample_labels(name)
-    except SampleError as error:  # the classes are known by number
+    except SampleError as error:
         warn(f"Classes have numbers only: {error}")
         return None
 
@@ -235,13 +225,13 @@ def _class_outputs(bound: BoundModel) -> list[str]:
         if shape is not None and len(shape) >= 1 and sum(size > 1 for size in shape) == 1
     ]
     if not found:
-        sentences = names_at_hand(
+        outputs = names_at_hand(
             f"{name} {'x'.join(map(str, shape)) if shape is not None else 'of unknown shape'}"
             for name, shape in zip(names, shapes, strict=True)
         )
         raise ModelError(
             "This model is not a classifier: no output has one score a class (1x1000). "
-            f"Outputs: {sentences}."
+            f"Outputs: {outputs}."
         )
     return found
 

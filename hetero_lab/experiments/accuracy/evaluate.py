@@ -1,9 +1,9 @@
-"""Evaluate: how often a placement is right, and what its precision costs against f32."""
+"""Evaluate: the accuracy of a placement, and its loss against f32."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Evaluation(Result):
-    """The answers of a placement to labelled or plain examples, beside a single device in f32.
+    """The answers of a placement to examples, compared with a single device in f32.
 
-    Shares are from 0 to 1; a drop is f32's share less the placement's, so that above 0 is worse.
-    Without labels there are output errors only.
+    Shares are from 0 to 1; a drop is f32's share less the placement's, so above 0 is worse.
+    Without labels there are only output errors.
 
     Attributes
     ----------
     label
-        Of the placement.
+        The placement's label.
     metric
         The name of the criterion for a right answer; empty without labels.
     answers
-        One an example.
+        One for each example.
     interrupted
         Whether Ctrl-C ended it before the last example.
     """
@@ -70,35 +70,32 @@ class Evaluation(Result):
         ArgumentError
             The examples had no labels.
         """
-        return float(np.mean(self._right(lambda answer: answer.right)))
+        return float(np.mean(self._answered("right")))
 
     @property
     def accuracy_ci95(self) -> tuple[float, float]:
         """95 % interval of the accuracy (Wilson 1927)."""
-        right = self._right(lambda answer: answer.right)
+        right = self._answered("right")
         return wilson_interval(sum(right), len(right))
 
     @property
     def reference_accuracy(self) -> float:
         """The share of right answers of the model on one device in f32."""
-        return float(np.mean(self._right(lambda answer: answer.reference_right)))
+        return float(np.mean(self._answered("reference_right")))
 
     @cached_property
     def paired(self) -> PairedDrop:
         """The drop of accuracy from f32, example by example, with interval and p-value."""
-        return paired_drop(
-            self._right(lambda answer: answer.reference_right),
-            self._right(lambda answer: answer.right),
-        )
+        return paired_drop(self._answered("reference_right"), self._answered("right"))
 
     @property
     def n_nan(self) -> int:
-        """Examples with an output that is not a number; they count as wrong."""
+        """The number of examples with NaN in an output; they count as wrong."""
         return sum(answer.is_nan for answer in self.answers)
 
     @property
     def relative_error(self) -> float:
-        """Mean relative error of the outputs against f32; NaN if no output is a number."""
+        """Mean relative error of the outputs against f32; NaN if every example has NaN."""
         return self._mean("relative_error")
 
     @property
@@ -108,7 +105,7 @@ class Evaluation(Result):
 
     @property
     def top1_agreement(self) -> float:
-        """Share of arg-max positions that are those of f32."""
+        """Share of arg-max positions that agree with f32."""
         return float(np.mean([answer.top1_agreement for answer in self.answers]))
 
     @cached_property
@@ -116,67 +113,58 @@ class Evaluation(Result):
         """One row: accuracy with interval, drop with interval and p, output errors, NaNs."""
         import pandas as pd
 
-        return pd.DataFrame([{"label": self.label, **accuracy_columns(self), **self._errors()}])
+        errors = ("relative_error", "cosine", "top1_agreement", "n_nan")
+        row = {
+            "label": self.label,
+            **accuracy_columns(self),
+            **{name: getattr(self, name) for name in errors},
+            "n_reference_nan": sum(answer.reference_is_nan for answer in self.answers),
+        }
+        return pd.DataFrame([row])
 
     @cached_property
     def examples(self) -> pd.DataFrame:
         """One row an example."""
         import pandas as pd
 
-        columns = [
-            "right", "reference_right", "is_nan", "reference_is_nan", "relative_error", "cosine",
-            "top1_agreement",
-        ]  # fmt: skip
+        frame = pd.DataFrame(list(map(asdict, self.answers)))
         if not self.is_labelled:
-            columns = columns[2:]
-        frame = pd.DataFrame([[getattr(a, c) for c in columns] for a in self.answers])
-        frame.columns = columns
+            frame = frame.drop(columns=["right", "reference_right"])
         frame.insert(0, "example", range(len(frame)))
         return frame
 
     def __repr__(self) -> str:
-        label, n = shorten(self.label), len(self)
-        nan = f", {self.n_nan} of them not a number" if self.n_nan else ""
-        nan += "; interrupted" if self.interrupted else ""
+        nan = f", {self.n_nan} of them with NaN" if self.n_nan else ""
+        n = f"{len(self)} examples{nan}{'; interrupted' if self.interrupted else ''}"
         if not self.is_labelled:
             return (
-                f"Evaluation({label}: relative error {self.relative_error:.2g}, cosine "
-                f"{self.cosine:.5f}, top-1 agreement {self.top1_agreement:.1%} with f32; "
-                f"{n} examples{nan})"
+                f"Evaluation({shorten(self.label)}: relative error {self.relative_error:.2g}, cosine "
+                f"{self.cosine:.5f}, top-1 agreement {self.top1_agreement:.1%} with f32; {n})"
             )
         low, high = self.accuracy_ci95
         drop = self.paired
         return (
-            f"Evaluation({label}: {self.metric} {self.accuracy:.1%} [{low:.1%}, {high:.1%}], "
-            f"f32 {self.reference_accuracy:.1%}, drop {100 * drop.drop:+.2f} points "
-            f"[{100 * drop.low:+.2f}, {100 * drop.high:+.2f}], p = {drop.p:.2g}; "
-            f"{n} examples{nan})"
+            f"Evaluation({shorten(self.label)}: {self.metric} {self.accuracy:.1%} "
+            f"[{low:.1%}, {high:.1%}], f32 {self.reference_accuracy:.1%}, drop "
+            f"{100 * drop.drop:+.2f} points [{100 * drop.low:+.2f}, {100 * drop.high:+.2f}], "
+            f"p = {drop.p:.2g}; {n})"
         )
 
-    def _right(self, of: Any) -> list[bool]:
+    def _answered(self, name: str) -> list[bool]:
         if not self.is_labelled:
             raise ArgumentError(
                 "The examples had no labels, so there is no accuracy. Give a labelled data set, "
                 "or (inputs, label) pairs with metric=."
             )
-        return [bool(of(answer)) for answer in self.answers]
+        return [bool(getattr(answer, name)) for answer in self.answers]
 
     def _mean(self, name: str) -> float:
         values = [getattr(a, name) for a in self.answers if not (a.is_nan or a.reference_is_nan)]
         return float(np.mean(values)) if values else float("nan")
 
-    def _errors(self) -> dict[str, Any]:
-        return {
-            "relative_error": self.relative_error,
-            "cosine": self.cosine,
-            "top1_agreement": self.top1_agreement,
-            "n_nan": self.n_nan,
-            "n_reference_nan": sum(answer.reference_is_nan for answer in self.answers),
-        }
-
 
 def accuracy_columns(found: Evaluation | None) -> dict[str, Any]:
-    """Return the columns about accuracy; all ``None`` for what was not evaluated."""
+    """Return the columns about accuracy; all ``None`` if it was not evaluated."""
     if found is None or not found.is_labelled:
         columns: dict[str, Any] = dict.fromkeys(_COLUMNS)
         return columns if found is None else {**columns, "n_examples": len(found)}
@@ -207,8 +195,8 @@ def evaluate(
 ) -> Evaluation:
     """Run a placement on examples: accuracy, and how its outputs differ from f32.
 
-    The same examples go through the model on one real device in f32; those outputs are kept, so
-    that the next placement of the process is evaluated sooner.
+    The same examples go through the model on one real device in f32. Those outputs are kept, so
+    the next evaluation in this process is faster.
 
     Parameters
     ----------
@@ -218,20 +206,20 @@ def evaluate(
         A Placement, an Affinity, ``"HETERO:ACC,CPU"`` or ``"CPU"``.
     data
         A labelled data set (its evaluation part and its metric are used), or ``(inputs, label)``
-        pairs with ``metric=``, or inputs alone: then only output errors are found.
+        pairs with ``metric=``, or inputs alone, which give only output errors.
     metric
         A :class:`~hetero_lab.samples.datasets.Metric`, or a function from outputs by name and
         a label to whether they fit.
     reference_model
-        The model in f32: for a quantised model, the one that it was made from. By default the model
-        itself, so that a drop is that of its placement.
+        The model in f32: for a quantised model, the one that it was made from. By default the
+        model itself, so a drop is due to the placement.
     progress
-        Show how far it is, if it takes more than two seconds.
+        Show progress, if it takes more than two seconds.
 
     Returns
     -------
     Evaluation
-        After Ctrl-C (:func:`hetero_lab.last_interrupted`): of the examples until then.
+        After Ctrl-C (:func:`hetero_lab.last_interrupted`): of the examples evaluated by then.
 
     Raises
     ------
@@ -268,7 +256,7 @@ class ReadData(NamedTuple):
 def evaluate_placed(
     placed: BoundPlacement, data: ReadData, *, reference: BoundModel, progress: bool
 ) -> Evaluation:
-    """Do as :func:`evaluate` does, with a placement and data that are bound and read already."""
+    """Evaluate a bound placement on data that was read."""
     examples, correct, name, output = data
     exact, run = Reference(reference), compile_placed(placed)
     answers: list[Answer] = []
@@ -283,7 +271,7 @@ def evaluate_placed(
 
 
 def read_data(data: Any, metric: Metric | Correct | None = None) -> ReadData:
-    """Read the arguments ``data=`` and ``metric=``; ArgumentError where they cannot be meant."""
+    """Read the arguments ``data=`` and ``metric=``; ArgumentError if they make no sense."""
     output = ""
     if isinstance(data, Dataset):
         metric, output, data = metric or data.metric, data.output, data.evaluation

@@ -105,7 +105,7 @@ def test_what_is_not_a_number_is_wrong_and_reported():
     assert (found.accuracy, found.n_nan) == (0.5, 1)
     assert found.relative_error < 1e-2  # of the one that is a number
     assert list(found.examples["is_nan"]) == [False, True]
-    assert "1 of them not a number" in repr(found)
+    assert "1 of them with NaN" in repr(found)
 
 
 @pytest.mark.parametrize(
