@@ -138,8 +138,9 @@ class Evaluation(Result):
         n = f"{len(self)} examples{nan}{'; interrupted' if self.interrupted else ''}"
         if not self.is_labelled:
             return (
-                f"Evaluation({shorten(self.label)}: relative error {self.relative_error:.2g}, cosine "
-                f"{self.cosine:.5f}, top-1 agreement {self.top1_agreement:.1%} with f32; {n})"
+                f"Evaluation({shorten(self.label)}: relative error {self.relative_error:.2g}, "
+                f"cosine {self.cosine:.5f}, top-1 agreement {self.top1_agreement:.1%} with f32; "
+                f"{n})"
             )
         low, high = self.accuracy_ci95
         drop = self.paired
