@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -51,137 +52,62 @@ class Row:
     says: tuple[str, ...]
 
 
-def row(name: str, call: Callable[[Any], Any], kind: type[HeteroLabError], *says: str) -> Row:
-    return Row(name, call, kind, says)
+# Good arguments by name; what is callable is made of ``k``.
+_GOOD = {
+    "accurate": "CPU",
+    "after": lambda k: k.affinity,
+    "before": "CPU",
+    "calibration": [GOOD],
+    "core": lambda k: k.core,
+    "costs": lambda k: k.costs,
+    "data": [GOOD],
+    "decode": lambda k: k.costs,
+    "devices": ["ACC", "CPU"],
+    "directory": lambda k: k.tmp / "frozen",
+    "fast": "ACC",
+    "file": lambda k: k.files("benchmark_average_counters_report.csv", REPORT),
+    "image": lambda k: k.files("digit.ppm", "P2 2 2 255 0 255 255 0\n"),
+    "memory_limit": {"ACC": "1MiB"},
+    "model": lambda k: k.model,
+    "name": "ACC2",
+    "placement": lambda k: k.affinity,
+    "placements": lambda k: [k.affinity],
+    "prefill": lambda k: k.costs,
+    "progress": False,
+    "scenario": lambda k: hl.Scenario(8, 8),
+    "source": lambda k: k.model,
+    "text": "Hello",
+    "token_ids": [[1, 2]],
+}
+_BLOCKS = {"model": "digits_inception"}  # it has blocks
+_OWN = {
+    "advise": {"devices": ["ACC", "CPU"]},
+    "Affinity.by_block": _BLOCKS,
+    "block_cuts": _BLOCKS,
+    "classify": {"model": "digits_inception", "placement": "CPU"},
+    "fit_blocks": _BLOCKS,
+    "recover_accuracy": {"data": lambda k: hl.dataset("digits")},
+    "verify": {"directory": lambda k: k.tmp},
+}
 
 
-def _asked(function: str, **good: Any) -> Callable[..., Callable[[Any], Any]]:
-    """Return a maker of calls of a public function: good arguments, some of them replaced."""
+def _call(function: str, wrong: Any) -> Callable[[Any], Any]:
+    """Return a call of a public function: good arguments, some of them replaced."""
+    if callable(wrong):
+        return wrong
 
-    def wrong(**changed: Any) -> Callable[[Any], Any]:
-        def call(k: Any) -> Any:
-            every = {**{key: make(k) for key, make in good.items()}}
-            for key, value in changed.items():
-                every[key] = value(k) if callable(value) else value
-            return attrgetter(function)(hl)(**every)
+    def call(k: Any) -> Any:
+        called = attrgetter(function)(hl)
+        needed = {
+            name: _GOOD[name]
+            for name, parameter in inspect.signature(called).parameters.items()
+            if name in ("core", "progress") or (parameter.default is parameter.empty)
+            if name in _GOOD
+        }
+        every = {**needed, **_OWN.get(function, {}), **wrong}
+        return called(**{name: v(k) if callable(v) else v for name, v in every.items()})
 
-        return call
-
-    return wrong
-
-
-_BASIC = {"model": lambda k: k.model, "placement": lambda k: k.affinity, "core": lambda k: k.core}
-_compile = _asked("compile", **_BASIC)
-_partition = _asked("partition", **_BASIC)
-_dumps = _asked("hetero_dumps", **_BASIC)
-_executor = _asked(
-    "ParallelExecutor",
-    model=lambda k: k.model,
-    placement=lambda k: k.affinity,
-    core=lambda k: k.core,
-)
-_freeze = _asked("freeze", **_BASIC, directory=lambda k: k.tmp / "frozen")
-_profile = _asked("profile", **_BASIC, progress=lambda k: False)
-_find = _asked(
-    "find_refused",
-    model=lambda k: k.model,
-    placement=lambda k: k.affinity,
-    core=lambda k: k.core,
-    progress=lambda k: False,
-)
-_wrong = _asked("find_wrong", **_BASIC, progress=lambda k: False)
-_lint = _asked(
-    "lint", model=lambda k: k.model, placement=lambda k: k.affinity, core=lambda k: k.core
-)
-_sweep = _asked(
-    "sweep",
-    model=lambda k: k.model,
-    placements=lambda k: [k.affinity],
-    core=lambda k: k.core,
-    progress=lambda k: False,
-)
-_calibrate = _asked(
-    "calibrate",
-    model=lambda k: k.model,
-    devices=lambda k: ["ACC", "CPU"],
-    core=lambda k: k.core,
-    progress=lambda k: False,
-)
-_blocks = _asked("blocks", model=lambda k: k.model)
-_fit_blocks = _asked(
-    "fit_blocks",
-    model=lambda k: "digits_inception",  # it has blocks
-    devices=lambda k: ["ACC", "CPU"],
-    memory_limit=lambda k: {"ACC": "1MiB"},
-    core=lambda k: k.core,
-)
-_noise = _asked("measure_noise", core=lambda k: k.core, progress=lambda k: False)
-_evaluate = _asked(
-    "evaluate",
-    model=lambda k: k.model,
-    placement=lambda k: k.affinity,
-    data=lambda k: [GOOD],
-    progress=lambda k: False,
-    core=lambda k: k.core,
-)
-_recover = _asked(
-    "recover_accuracy",
-    model=lambda k: k.model,
-    fast=lambda k: "ACC",
-    accurate=lambda k: "CPU",
-    data=lambda k: hl.dataset("digits"),
-    progress=lambda k: False,
-    core=lambda k: k.core,
-)
-_advise = _asked(
-    "advise",
-    model=lambda k: k.model,
-    devices=lambda k: ["ACC", "CPU"],
-    core=lambda k: k.core,
-    progress=lambda k: False,
-)
-_optimize = _asked(
-    "optimize",
-    model=lambda k: k.model,
-    devices=lambda k: ["ACC", "CPU"],
-    core=lambda k: k.core,
-    progress=lambda k: False,
-)
-_explain = _asked(
-    "explain",
-    model=lambda k: k.model,
-    before=lambda k: "CPU",
-    after=lambda k: k.affinity,
-    core=lambda k: k.core,
-)
-_quantize = _asked(
-    "quantize", model=lambda k: k.model, calibration=lambda k: [GOOD], progress=lambda k: False
-)
-_compress = _asked("compress_weights", model=lambda k: k.model, progress=lambda k: False)
-_plan = _asked("plan", model=lambda k: k.model, costs=lambda k: k.costs)
-_tokens = _asked("llm.tokenize", model=lambda k: k.model, text=lambda k: "Hello")
-_text = _asked("llm.detokenize", model=lambda k: k.model, token_ids=lambda k: [[1, 2]])
-_curve = _asked("llm.block_curve", costs=lambda k: k.costs)
-_memory = _asked("llm.measure_memory", model=lambda k: k.model, costs=lambda k: k.costs)
-_phases = _asked("llm.plan_phases", costs=lambda k: k.costs)
-_static = _asked("llm.static_phases", model=lambda k: k.model, scenario=lambda k: hl.Scenario(8, 8))
-_both = _asked(
-    "llm.plan_static_phases", prefill=lambda k: k.costs, decode=lambda k: k.costs,
-    scenario=lambda k: hl.Scenario(8, 8),
-)  # fmt: skip
-_emulate = _asked("emulate", name=lambda k: "ACC2", core=lambda k: k.core)
-_classify = _asked(
-    "classify",
-    model=lambda k: "digits_inception",
-    image=lambda k: k.files("digit.ppm", "P2 2 2 255 0 255 255 0\n"),
-    placement=lambda k: "CPU",
-    core=lambda k: k.core,
-)
-_read_report = _asked(
-    "interop.read_benchmark_app",
-    file=lambda k: k.files("benchmark_average_counters_report.csv", REPORT),
-    core=lambda k: k.core,
-)
+    return call
 
 
 def _other(k: Any) -> Any:
@@ -190,10 +116,6 @@ def _other(k: Any) -> Any:
 
 def _with(properties: Any) -> Callable[[Any], Any]:
     return lambda k: hl.Placement(k.affinity, device_properties=properties)
-
-
-def _file(k: Any, name: str, text: str) -> Path:
-    return k.files(name, text)
 
 
 # Every function that takes a model and a placement refuses these in the same words.
@@ -234,1013 +156,494 @@ _PLACEMENTS = {
     "properties of an absent device": (_with({"GPU": F32}), DeviceError, ["'GPU'", "ACC, CPU"]),
     "properties that are no mapping": (_with(3), ArgumentError, ["{'CPU': {"]),
 }
-_BOTH = {
-    "compile": _compile,
-    "partition": _partition,
-    "hetero_dumps": _dumps,
-    "freeze": _freeze,
-    "profile": _profile,
-    "find_wrong": _wrong,
-}
+_BOTH = ["compile", "partition", "hetero_dumps", "freeze", "profile", "find_wrong",
+         "ParallelExecutor", "lint", "find_refused"]  # fmt: skip
 _SOME = ("an absent device", "another model's affinity", "a number")
 
-SHARED = [
-    row(f"{name}: {what} as model", wrong(model=value), kind, *says)
-    for name, wrong in {
-        **_BOTH,
-        "sweep": _sweep,
-        "calibrate": _calibrate,
-        "optimize": _optimize,
-        "plan": _plan,
-        "lint": _lint,
-        "find_refused": _find,
-        "ParallelExecutor": _executor,
-    }.items()
-    for what, (value, kind, says) in _MODELS.items()
-    if name in ("compile", "sweep") or what in ("a number", "a dynamic model")
-] + [
-    row(f"{name}: {what} as placement", wrong(**{argument: value}), kind, *says)
-    for name, wrong, argument in [
-        *((name, wrong, "placement") for name, wrong in _BOTH.items()),
-        ("ParallelExecutor", _executor, "placement"),
-        ("lint", _lint, "placement"),
-        ("find_refused", _find, "placement"),
-    ]
-    for what, (value, kind, says) in _PLACEMENTS.items()
-    if name == "compile" or what in _SOME
-]
 
-LOADING = [
-    row("load: no source", lambda k: hl.load(None), ModelError, "not NoneType", "path"),
-    row(
-        "load: bytes",
-        lambda k: hl.load(b"model.xml"),
-        ModelError,
-        "not bytes",
-        "path",
-    ),
-    row(
-        "load: a shape of no input",
-        lambda k: hl.load(k.model, shapes={"y": [1, 8]}),
-        ModelError,
-        "no input 'y'",
-        "Inputs: 'x ",
-    ),
-    row(
-        "load: a negative shape",
-        lambda k: hl.load(k.model, shapes={"x": [1, -8]}),
-        ModelError,
-        "'x'",
-        "at least 1",
-    ),
-    row(
-        "load: a shape of another rank",
-        lambda k: hl.load(k.model, shapes={"x": [1, 8, 1]}),
-        ModelError,
-        "'x' has 2 dimensions",
-        "has 3",
-    ),
-    row(
-        "load: a shape that is text",
-        lambda k: hl.load(k.model, shapes={"x": "1,8"}),
-        ModelError,
-        "'x'",
-        "whole numbers",
-    ),
-    row(
-        "load: shapes that are no mapping",
-        lambda k: hl.load(k.model, shapes={1, 8}),
-        ModelError,
-        "shapes=",
-        '{"x": [',
-    ),
-    row(
-        "load: a shape that does not fit",
-        lambda k: hl.load(chain("a", "b"), shapes={"x": [0, 4]}),
-        ModelError,
-        "'x'",
-        "at least 1",
-    ),
-    row(
-        "dataset: an unknown one",
-        lambda k: hl.dataset("digit"),
-        ArgumentError,
-        "'digit'",
-        "Did you mean 'digits'",
-    ),
-    row("dataset: a number", lambda k: hl.dataset(3), ArgumentError, "3", "digits"),
-]
+def _shared() -> Iterator[Row]:
+    for function in [*_BOTH, "sweep", "calibrate", "optimize", "plan"]:
+        for what, (value, kind, says) in _MODELS.items():
+            if function in ("compile", "sweep") or what in ("a number", "a dynamic model"):
+                call = _call(function, {"model": value})
+                yield Row(f"{function}: {what} as model", call, kind, tuple(says))
+    for function in _BOTH:
+        for what, (value, kind, says) in _PLACEMENTS.items():
+            if function == "compile" or what in _SOME:
+                call = _call(function, {"placement": value})
+                yield Row(f"{function}: {what} as placement", call, kind, tuple(says))
 
-DEVICES = [
-    row(
-        "support: an absent device",
-        lambda k: hl.support(k.model, ["XPU"], core=k.core),
-        DeviceError,
-        "'XPU'",
-        "ACC, CPU",
-    ),
-    row(
-        "support: no device",
-        lambda k: hl.support(k.model, [], core=k.core),
-        DeviceError,
-        "names no device",
-        "['GPU', 'CPU']",
-    ),
-    row(
-        "support: no list",
-        lambda k: hl.support(k.model, 5, core=k.core),
-        DeviceError,
-        "5",
-        "for instance",
-    ),
-    row(
-        "priority_orders: an absent device",
-        lambda k: hl.priority_orders(["ACC", "XPU"], core=k.core),
-        DeviceError,
-        "'XPU'",
-        "ACC, CPU",
-    ),
-    row(
-        "priority_orders: no device",
-        lambda k: hl.priority_orders([], core=k.core),
-        ArgumentError,
-        "no device",
-    ),
-    *(
-        row(
-            f"Affinity.by_block: {what}",
-            lambda k, given=given: hl.Affinity.by_block("digits_inception", given, core=k.core),
-            AffinityError,
-            *says,
-        )
-        for what, given, says in (
-            ("an overlap", {"0-1": "ACC", 1: "CPU"}, ("Block 1", "ACC", "CPU")),
-            ("a block left out", {"1": "ACC"}, ("block 0", "0-1")),
-            ("a block too many", {"0-2": "ACC"}, ("no blocks '0-2'", "0-1")),
-            ("a range backwards", {"1-0": "ACC"}, ("no blocks '1-0'", "0-1")),
-            ("no range", {"first": "ACC", "0-1": "CPU"}, ("'first'", "'before'")),
-        )
-    ),
-    row(
-        "Affinity.by_block: an absent device",
-        lambda k: hl.Affinity.by_block("digits_inception", {"0-1": "XPU"}, core=k.core),
-        DeviceError,
-        "'XPU'",
-    ),
-    row(
-        "Affinity.by_block: no repeated layers",
-        lambda k: hl.Affinity.by_block(k.model, {"0": "CPU"}, core=k.core),
-        AffinityError,
-        "no repeated layers",
-    ),
-    row(
-        "block_cuts: no cut there",
-        lambda k: hl.block_cuts("digits_inception", ["ACC", "CPU"], after=[1], core=k.core),
-        AffinityError,
-        "after block 1",
-        "2 blocks",
-    ),
-    row(
-        "block_cuts: no repeated layers",
-        lambda k: hl.block_cuts(k.model, ["ACC", "CPU"], core=k.core),
-        AffinityError,
-        "no repeated layers",
-    ),
-    row(
-        "block_cuts: one device",
-        lambda k: hl.block_cuts("digits_inception", ["CPU"], core=k.core),
-        DeviceError,
-        "two devices",
-    ),
-    row(
-        "priority_orders: a number",
-        lambda k: hl.priority_orders(5, core=k.core),
-        ArgumentError,
-        "5",
-        "['GPU', 'CPU']",
-    ),
-    row(
-        "Priorities.parse: a number",
-        lambda k: Priorities.parse(5, k.core),
-        DeviceError,
-        "5",
-        "['GPU', 'CPU']",
-    ),
-    row("emulate: a name in use", _emulate(name="GPU"), DeviceError, "'GPU'", "name"),
-    row("emulate: a dot in the name", _emulate(name="A.B"), DeviceError, "'A.B'", "letters"),
-    row("emulate: no name", _emulate(name=""), DeviceError, "''", "letters"),
-    row("emulate: a number as name", _emulate(name=7), DeviceError, "7", "letters"),
-    row("emulate: an absent base", _emulate(base="XPU"), DeviceError, "'XPU'"),
-    row(
-        "emulate: supported and unsupported",
-        _emulate(supported=["Add"], unsupported=["Add"]),
-        ArgumentError,
-        "supported",
-        "unsupported",
-    ),
-    row(
-        "emulate: one op type as text",
-        _emulate(unsupported="Softmax"),
-        ArgumentError,
-        "unsupported=",
-        "{'Softmax'}",
-    ),
-    row(
-        "emulate: a precision that the base lacks",
-        _emulate(properties={"INFERENCE_PRECISION_HINT": LACKING}),
-        PropertyError,
-        LACKING,
-        "INFERENCE_PRECISION_HINT",
-    ),
-    row(
-        "emulate: an unknown property",
-        _emulate(properties={"SPEED": 9}),
-        PropertyError,
-        "'SPEED'",
-        "NUM_STREAMS",
-    ),
-    row(
-        "emulate: an unknown way to be faster",
-        _emulate(faster_by="magic"),
-        ArgumentError,
-        "'magic'",
-        "precision",
-        "threads",
-    ),
-]
 
-AFFINITIES = [
-    row(
-        "Affinity.automatic: an op that nobody can run",
-        lambda k: hl.Affinity.automatic(k.model, "HETERO:ACC", core=k.core),
-        DeviceError,
-        "'left (Sigmoid)'",
-        "hetero_lab.support(",
-    ),
-    row(
-        "Affinity.uniform: an absent device",
-        lambda k: hl.Affinity.uniform(k.model, "XPU", core=k.core),
-        DeviceError,
-        "'XPU'",
-        "ACC, CPU",
-    ),
-    row(
-        "Affinity.uniform: a number",
-        lambda k: hl.Affinity.uniform(k.model, 3, core=k.core),
-        DeviceError,
-        "'3' is not a device",
-        "ACC, CPU",
-    ),
-    row(
-        "fix: an unknown op",
-        lambda k: k.affinity.fix(ops={"lefft": "CPU"}, core=k.core),
-        AffinityError,
-        "'lefft'",
-        "Did you mean 'left'",
-    ),
-    row(
-        "fix: an unknown type",
-        lambda k: k.affinity.fix(types={"sigmoid": "CPU"}, core=k.core),
-        AffinityError,
-        "'sigmoid'",
-        "Did you mean 'Sigmoid'",
-    ),
-    row(
-        "fix: a pattern that matches nothing",
-        lambda k: k.affinity.fix(patterns={"^block": "CPU"}, core=k.core),
-        AffinityError,
-        "'^block' matches no op",
-        "'left'",
-    ),
-    row(
-        "fix: a broken pattern",
-        lambda k: k.affinity.fix(patterns={"(": "CPU"}, core=k.core),
-        AffinityError,
-        "'(' is not a regular expression",
-    ),
-    row(
-        "fix: an absent device",
-        lambda k: k.affinity.fix(ops={"left": "XPU"}, core=k.core),
-        DeviceError,
-        "'XPU'",
-        "ACC, CPU",
-    ),
-    row(
-        "fix: ops that are no mapping",
-        lambda k: k.affinity.fix(ops=["left"], core=k.core),
-        AffinityError,
-        "ops=",
-        "{",
-    ),
-    row(
-        "fix: subgraphs that are none",
-        lambda k: k.affinity.fix(subgraphs={0: "CPU"}, core=k.core),
-        AffinityError,
-        "hl.partition(",
-    ),
-    row(
-        "diff: another model",
-        lambda k: k.affinity.diff(_other(k)),
-        AffinityError,
-        "another model",
-        "'r'",
-    ),
-    row("diff: no affinity", lambda k: k.affinity.diff("CPU"), AffinityError, "not str"),
-    row(
-        "Placement: no affinity",
-        lambda k: hl.Placement("CPU"),
-        ArgumentError,
-        "not str",
-        "Affinity.automatic(",
-    ),
-    row(
-        "Placement: direct on two devices",
-        lambda k: hl.Placement(k.affinity, direct=True),
-        ArgumentError,
-        "direct=True",
-        "one device",
-    ),
-    row(
-        "Affinity.from_json: a missing file",
-        lambda k: hl.Affinity.from_json(k.tmp / "no.json"),
-        StoredFileError,
-        "no.json",
-    ),
-    row(
-        "Affinity.from_json: another kind",
-        lambda k: hl.Affinity.from_json(_file(k, "k.json", '{"kind": "sweep"}')),
-        StoredFileError,
-        "k.json",
-        "not a stored affinity",
-    ),
-    row(
-        "Affinity.from_json: a list",
-        lambda k: hl.Affinity.from_json(_file(k, "l.json", "[1]")),
-        StoredFileError,
-        "l.json",
-        "not a stored affinity",
-    ),
-    row(
-        "Affinity.from_csv: other columns",
-        lambda k: hl.Affinity.from_csv(_file(k, "c.csv", "a,b\n1,2\n")),
-        StoredFileError,
-        "c.csv",
-        "'device'",
-    ),
-    row(
-        "Affinity.to_json: a directory that is not there",
-        lambda k: k.affinity.to_json(k.tmp / "no" / "a.json"),
-        OutputPathError,
-        "no' does not exist",
-    ),
-    row(
-        "Affinity.to_csv: a directory",
-        lambda k: k.affinity.to_csv(k.tmp),
-        OutputPathError,
-        "is a directory; name a file",
-    ),
-]
+# Function → what is wrong, the wrong arguments or a whole call, the error and parts of its text.
+# fmt: off
+CASES: dict[str, list[tuple[Any, ...]]] = {
+    "load": [
+        ("no source", {"source": None}, ModelError, "not NoneType", "path"),
+        ("bytes", {"source": b"model.xml"}, ModelError, "not bytes", "path"),
+        ("a shape of no input", {"shapes": {"y": [1, 8]}}, ModelError, "no input 'y'",
+         "Inputs: 'x "),
+        ("a negative shape", {"shapes": {"x": [1, -8]}}, ModelError, "'x'", "at least 1"),
+        ("a shape of another rank", {"shapes": {"x": [1, 8, 1]}}, ModelError,
+         "'x' has 2 dimensions", "has 3"),
+        ("a shape that is text", {"shapes": {"x": "1,8"}}, ModelError, "'x'", "whole numbers"),
+        ("shapes that are no mapping", {"shapes": {1, 8}}, ModelError, "shapes=", '{"x": ['),
+        ("a shape that does not fit", {"source": chain("a", "b"), "shapes": {"x": [0, 4]}},
+         ModelError, "'x'", "at least 1"),
+    ],
+    "dataset": [
+        ("an unknown one", {"name": "digit"}, ArgumentError, "'digit'", "Did you mean 'digits'"),
+        ("a number", {"name": 3}, ArgumentError, "3", "digits"),
+    ],
+    "support": [
+        ("an absent device", {"devices": ["XPU"]}, DeviceError, "'XPU'", "ACC, CPU"),
+        ("no device", {"devices": []}, DeviceError, "names no device", "['GPU', 'CPU']"),
+        ("no list", {"devices": 5}, DeviceError, "5", "for instance"),
+    ],
+    "priority_orders": [
+        ("an absent device", {"devices": ["ACC", "XPU"]}, DeviceError, "'XPU'", "ACC, CPU"),
+        ("no device", {"devices": []}, ArgumentError, "no device"),
+        ("a number", {"devices": 5}, ArgumentError, "5", "['GPU', 'CPU']"),
+    ],
+    "Affinity.by_block": [
+        ("an overlap", {"devices": {"0-1": "ACC", 1: "CPU"}}, AffinityError, "Block 1", "ACC",
+         "CPU"),
+        ("a block left out", {"devices": {"1": "ACC"}}, AffinityError, "block 0", "0-1"),
+        ("a block too many", {"devices": {"0-2": "ACC"}}, AffinityError, "no blocks '0-2'", "0-1"),
+        ("a range backwards", {"devices": {"1-0": "ACC"}}, AffinityError, "no blocks '1-0'", "0-1"),
+        ("no range", {"devices": {"first": "ACC", "0-1": "CPU"}}, AffinityError, "'first'",
+         "'before'"),
+        ("an absent device", {"devices": {"0-1": "XPU"}}, DeviceError, "'XPU'"),
+        ("no repeated layers", {"model": lambda k: k.model, "devices": {"0": "CPU"}}, AffinityError,
+         "no repeated layers"),
+    ],
+    "block_cuts": [
+        ("no cut there", {"after": [1]}, AffinityError, "after block 1", "2 blocks"),
+        ("no repeated layers", {"model": lambda k: k.model}, AffinityError, "no repeated layers"),
+        ("one device", {"devices": ["CPU"]}, DeviceError, "two devices"),
+    ],
+    "Priorities.parse": [
+        ("a number", lambda k: Priorities.parse(5, k.core), DeviceError, "5", "['GPU', 'CPU']"),
+    ],
+    "emulate": [
+        ("a name in use", {"name": "GPU"}, DeviceError, "'GPU'", "name"),
+        ("a dot in the name", {"name": "A.B"}, DeviceError, "'A.B'", "letters"),
+        ("no name", {"name": ""}, DeviceError, "''", "letters"),
+        ("a number as name", {"name": 7}, DeviceError, "7", "letters"),
+        ("an absent base", {"base": "XPU"}, DeviceError, "'XPU'"),
+        ("supported and unsupported", {"supported": ["Add"], "unsupported": ["Add"]}, ArgumentError,
+         "supported", "unsupported"),
+        ("one op type as text", {"unsupported": "Softmax"}, ArgumentError, "unsupported=",
+         "{'Softmax'}"),
+        ("a precision that the base lacks", {"properties": {"INFERENCE_PRECISION_HINT": LACKING}},
+         PropertyError, LACKING, "INFERENCE_PRECISION_HINT"),
+        ("an unknown property", {"properties": {"SPEED": 9}}, PropertyError, "'SPEED'",
+         "NUM_STREAMS"),
+        ("an unknown way to be faster", {"faster_by": "magic"}, ArgumentError, "'magic'",
+         "precision", "threads"),
+    ],
+    "Affinity.automatic": [
+        ("an op that nobody can run", {"priorities": "HETERO:ACC"}, DeviceError, "'left (Sigmoid)'",
+         "hetero_lab.support("),
+    ],
+    "Affinity.uniform": [
+        ("an absent device", {"device": "XPU"}, DeviceError, "'XPU'", "ACC, CPU"),
+        ("a number", {"device": 3}, DeviceError, "'3' is not a device", "ACC, CPU"),
+    ],
+    "fix": [
+        ("an unknown op", lambda k: k.affinity.fix(ops={"lefft": "CPU"}, core=k.core),
+         AffinityError, "'lefft'", "Did you mean 'left'"),
+        ("an unknown type", lambda k: k.affinity.fix(types={"sigmoid": "CPU"}, core=k.core),
+         AffinityError, "'sigmoid'", "Did you mean 'Sigmoid'"),
+        ("a pattern that matches nothing",
+         lambda k: k.affinity.fix(patterns={"^block": "CPU"}, core=k.core), AffinityError,
+         "'^block' matches no op", "'left'"),
+        ("a broken pattern", lambda k: k.affinity.fix(patterns={"(": "CPU"}, core=k.core),
+         AffinityError, "'(' is not a regular expression"),
+        ("an absent device", lambda k: k.affinity.fix(ops={"left": "XPU"}, core=k.core),
+         DeviceError, "'XPU'", "ACC, CPU"),
+        ("ops that are no mapping", lambda k: k.affinity.fix(ops=["left"], core=k.core),
+         AffinityError, "ops=", "{"),
+        ("subgraphs that are none", lambda k: k.affinity.fix(subgraphs={0: "CPU"}, core=k.core),
+         AffinityError, "hl.partition("),
+    ],
+    "diff": [
+        ("another model", lambda k: k.affinity.diff(_other(k)), AffinityError, "another model",
+         "'r'"),
+        ("no affinity", lambda k: k.affinity.diff("CPU"), AffinityError, "not str"),
+    ],
+    "Placement": [
+        ("no affinity", lambda k: hl.Placement("CPU"), ArgumentError, "not str",
+         "Affinity.automatic("),
+        ("direct on two devices", lambda k: hl.Placement(k.affinity, direct=True), ArgumentError,
+         "direct=True", "one device"),
+    ],
+    "Affinity.from_json": [
+        ("a missing file", {"file": lambda k: k.tmp / "no.json"}, StoredFileError, "no.json"),
+        ("another kind", {"file": lambda k: k.files("k.json", '{"kind": "sweep"}')},
+         StoredFileError, "k.json", "not a stored affinity"),
+        ("a list", {"file": lambda k: k.files("l.json", "[1]")}, StoredFileError, "l.json",
+         "not a stored affinity"),
+    ],
+    "Affinity.from_csv": [
+        ("other columns", {"file": lambda k: k.files("c.csv", "a,b\n1,2\n")}, StoredFileError,
+         "c.csv", "'device'"),
+    ],
+    "Affinity.to_json": [
+        ("a directory that is not there", lambda k: k.affinity.to_json(k.tmp / "no" / "a.json"),
+         OutputPathError, "no' does not exist"),
+    ],
+    "Affinity.to_csv": [
+        ("a directory", lambda k: k.affinity.to_csv(k.tmp), OutputPathError,
+         "is a directory; name a file"),
+    ],
+    "measure_noise": [
+        ("an absent device", {"device": "XPU"}, DeviceError, "'XPU'"),
+        ("no time", {"budget_s": 0}, ArgumentError, "more than 0 seconds"),
+    ],
+    "compile": [
+        ("a property of the call that nobody knows", {"compile_properties": {"SPEED": 1}},
+         PropertyError, "'SPEED'", "NUM_STREAMS"),
+    ],
+    "call": [
+        ("an unknown input", lambda k: k.compiled({"z": GOOD}), InputError, "'z'", "'x'"),
+        ("a missing input", lambda k: k.compiled({}), InputError, "'x'"),
+        ("a wrong shape", lambda k: k.compiled([GOOD[0]]), InputError, "'x'", "[1, 8]"),
+        ("a wrong element type", lambda k: k.compiled([GOOD.astype(float)]), InputError, "'x'",
+         "astype('float32')"),
+        ("too many inputs", lambda k: k.compiled([GOOD, GOOD]), InputError, "2", "'x'"),
+        ("a number", lambda k: k.compiled(5), InputError, "int"),
+        ("a missing file", lambda k: k.compiled("no.npz"), InputError, "no.npz"),
+    ],
+    "profile": [
+        ("no iterations", {"iterations": 0}, ArgumentError, "iterations=", "0"),
+        ("iterations as text", {"iterations": "many"}, ArgumentError, "iterations="),
+        ("a negative warm-up", {"warmup": -1}, ArgumentError, "warmup=", "-1"),
+        ("no budget", {"budget_s": 0}, ArgumentError, "time budget", "not 0"),
+        ("a budget as text", {"budget_s": "1 min"}, ArgumentError, "time budget", "'1 min'"),
+        ("no request", {"requests": 0}, ArgumentError, "requests=", "0"),
+        ("an unknown executor", {"executor": "warp"}, ArgumentError, "'warp'", "hetero, parallel"),
+        ("a wrong input", {"inputs": {"z": GOOD}}, InputError, "'z'", "'x'"),
+        ("a seed as text", {"seed": "s"}, ArgumentError, "seed=", "'s'"),
+    ],
+    "freeze": [
+        ("a place that is a file", {"directory": lambda k: k.files("taken", "x")}, OutputPathError,
+         "taken"),
+        ("no example", {"examples": []}, ArgumentError, "examples="),
+    ],
+    "interop.export_model_explorer": [
+        ("a sweep", {"profile": lambda k: k.sweep, "directory": "explorer"}, ArgumentError,
+         "profile=", "not Sweep"),
+    ],
+    "hetero_dumps": [
+        ("no time", {"timeout_s": 0}, ArgumentError, "timeout_s=", "above 0"),
+    ],
+    "find_wrong": [
+        ("no tolerance", {"tolerance": 0}, ArgumentError, "tolerance=", "above 0"),
+        ("no time", {"budget_s": 0}, ArgumentError, "0"),
+        ("inputs of another shape", {"inputs": [GOOD[:, :3]]}, InputError, "shape"),
+    ],
+    "find_refused": [
+        ("an absent fallback", {"fallback": "XPU"}, DeviceError, "'XPU'"),
+    ],
+    "sweep": [
+        ("no placement", {"placements": []}, ArgumentError, "no placement"),
+        ("a number", {"placements": 3}, ArgumentError, "is a list"),
+        ("an absent device", {"placements": ["HETERO:FOO"]}, DeviceError, "'FOO'"),
+        ("another model's affinity", {"placements": lambda k: [_other(k)]}, AffinityError, "'r'"),
+        ("no model", {"model": {}}, ArgumentError, "mapping of variants is empty"),
+        ("an unknown dimension", {"grid": {"speed": [1]}}, ArgumentError, "'speed'", "CPU."),
+        ("a dimension without values", {"grid": {"CPU.NUM_STREAMS": []}}, ArgumentError,
+         "CPU.NUM_STREAMS", "list of values"),
+        ("an unknown property", {"grid": {"CPU.SPEED": [1]}}, PropertyError, "'SPEED'"),
+        ("a precision that a device lacks",
+         {"grid": {"*.INFERENCE_PRECISION_HINT": ["f32", LACKING]}}, PropertyError, LACKING,
+         "INFERENCE_PRECISION_HINT"),
+        ("no request", {"grid": {"requests": [0]}}, ArgumentError, "requests", "at least 1"),
+        ("a label that is a number", {"placements": lambda k: {3: k.affinity}}, ArgumentError,
+         "maps labels to placements", "'3' is not a label"),
+        ("a group of one", {"workers": lambda k: hl.Workers(group=1)}, ArgumentError, "group=",
+         "from 2"),
+        ("one turn", {"turns": 1}, ArgumentError, "turns=", "at least 2"),
+        ("turns as text", {"turns": "few"}, ArgumentError, "turns=", "'few'"),
+        ("no precision", {"precision": 0}, ArgumentError, "precision=", "above 0"),
+        ("a negative budget", {"budget_s": -1}, ArgumentError, "time budget", "more than 0", "-1"),
+        ("no time", {"workers": lambda k: hl.Workers(timeout_s=0)}, ArgumentError, "timeout_s=",
+         "above 0"),
+        ("a negative memory limit", {"workers": lambda k: hl.Workers(memory_limit=-1)},
+         ArgumentError, "memory_limit:", "-1"),
+        ("an unknown executor", {"grid": {"executor": ["warp"]}}, ArgumentError, "'warp'",
+         "hetero, parallel"),
+        ("a store that is a file", {"store": lambda k: k.files("taken", "x")}, OutputPathError,
+         "taken"),
+        ("a wrong input", {"inputs": {"z": GOOD}}, InputError, "'z'", "'x'"),
+    ],
+    "read_sweep": [
+        ("nothing there", {"directory": lambda k: k.tmp / "nothing"}, StoredFileError, "nothing"),
+    ],
+    "read_profile": [
+        ("nothing there", {"directory": lambda k: k.tmp / "nothing"}, StoredFileError, "nothing"),
+    ],
+    "read_wrong": [
+        ("nothing there", {"directory": lambda k: k.tmp / "nothing"}, StoredFileError, "nothing"),
+    ],
+    "compare": [
+        ("no sweep", {"before": lambda k: k.sweep, "after": 3}, ArgumentError, "int", "sweep"),
+    ],
+    "Sweep.profile": [
+        ("an unknown label", lambda k: k.sweep.profile("slow"), ArgumentError, "'slow'",
+         "'affinity'"),
+    ],
+    "Sweep.export": [
+        ("an unknown format", lambda k: k.sweep.export(k.tmp / "out", format="xlsx"), ArgumentError,
+         "'xlsx'", "parquet"),
+    ],
+    "Sweep.to_csv": [
+        ("no directory", lambda k: k.sweep.to_csv(k.tmp / "no" / "s.csv"), OutputPathError,
+         "does not exist"),
+    ],
+    "Profile.to_csv": [
+        ("no directory", lambda k: k.profile.to_csv(k.tmp / "no" / "s.csv"), OutputPathError,
+         "does not exist"),
+    ],
+    "Profile.export": [
+        ("a file", lambda k: k.profile.export(k.files("taken", "x")), OutputPathError, "taken"),
+    ],
+    "Profile.to_trace": [
+        ("a directory", lambda k: k.counted.to_trace(k.tmp), OutputPathError,
+         "is a directory; name a file"),
+    ],
+    "evaluate": [
+        ("no data", {"data": []}, ArgumentError, "no examples"),
+        ("a number as data", {"data": 3}, ArgumentError, "not int", "hetero_lab"),
+        ("no metric", {"metric": 3}, ArgumentError, "metric=", "not int"),
+    ],
+    "recover_accuracy": [
+        ("one device", {"fast": "CPU"}, ArgumentError, "both CPU"),
+        ("no share", {"max_drop": 3}, ArgumentError, "max_drop=", "3"),
+        ("a list", {"data": [GOOD]}, ArgumentError, "not list", "dataset("),
+        ("no costs", {"costs": 3}, ArgumentError, "not int", "calibrate("),
+        ("endless", {"budget_s": float("inf")}, ArgumentError, "budget_s=", "inf"),
+    ],
+    "calibrate": [
+        ("one device", {"devices": ["CPU"]}, ArgumentError, "two devices"),
+        ("an absent device", {"devices": ["CPU", "XPU"]}, DeviceError, "'XPU'"),
+        ("no budget", {"budget_s": 0}, ArgumentError, "time budget", "not 0"),
+        ("unknown property", {"device_properties": {"CPU": {"SPEED": 1}}}, PropertyError,
+         "'SPEED'"),
+        ("a precision that a device lacks",
+         {"device_properties": {"CPU": {"INFERENCE_PRECISION_HINT": LACKING}}}, PropertyError,
+         LACKING, "INFERENCE_PRECISION_HINT"),
+        ("a wrong input", {"inputs": {"z": GOOD}}, InputError, "'z'", "'x'"),
+    ],
+    "optimize": [
+        ("one device", {"devices": ["CPU"]}, ArgumentError, "two devices"),
+        ("an unknown objective", {"objective": "fun"}, ArgumentError, "'fun'", "latency"),
+        ("no costs", {"costs": "fast"}, ArgumentError, "not str", "calibrate("),
+        ("no budget", {"budget_s": 0}, ArgumentError, "time budget", "not 0"),
+        ("a pin that matches nothing", {"pin": {"^block": "CPU"}}, PlanError, "'^block'",
+         "matches no op"),
+        ("a limit for another device", {"memory_limit": {"GPU": 5}}, PlanError, "'GPU'",
+         "Devices: ACC, CPU"),
+        ("a limit as a riddle", {"memory_limit": {"CPU": "lots"}}, PlanError, "'2GiB'"),
+        ("pins that are no mapping", {"pin": ["left"]}, PlanError, "pin= maps"),
+    ],
+    "guess_costs": [
+        ("no costs", {"known": []}, ArgumentError, "known=", "at least one"),
+        ("paths", {"known": ["costs.json"]}, ArgumentError, "known="),
+    ],
+    "plan": [
+        ("no costs", {"costs": "fast"}, ArgumentError, "not str", "hetero_lab.calibrate("),
+        ("an unknown objective", {"objective": "fun"}, ArgumentError, "'fun'", "latency"),
+        ("an unknown executor", {"executor": "warp"}, ArgumentError, "'warp'", "'parallel'"),
+        ("a pin that matches nothing", {"pin": {"^block": "CPU"}}, PlanError, "'^block'",
+         "matches no op"),
+        ("a pin to another device", {"pin": {"left": "GPU"}}, PlanError, "GPU", "CPU"),
+        ("a limit for another device", {"memory_limit": {"GPU": 5}}, PlanError, "'GPU'",
+         "Devices: ACC, CPU"),
+        ("a limit as a riddle", {"memory_limit": {"CPU": "lots"}}, PlanError, "'lots'"),
+        ("no time", {"budget_s": 0}, ArgumentError, "budget_s", "above 0"),
+        ("limits for parallel", {"executor": "parallel", "pin": {"left": "CPU"}}, ArgumentError,
+         "pin="),
+        ("costs of another model", {"model": lambda k: chain("r")}, PlanError, "another model",
+         "calibrate"),
+        ("an empty pool", {"memory_limit": {(): 5}}, PlanError, "pool without devices"),
+        ("a pool with a stranger", {"memory_limit": {("CPU", "GPU"): 5}}, PlanError, "'GPU'",
+         "not planned for"),
+    ],
+    "CostModel.predict_us": [
+        ("another model", lambda k: k.costs.predict_us(_other(k)), AffinityError, "another model"),
+    ],
+    "CostModel.from_json": [
+        ("a missing file", {"file": lambda k: k.tmp / "no.json"}, StoredFileError, "no.json"),
+    ],
+    "blocks": [
+        ("no model", {"model": 3}, ModelError, "not int"),
+    ],
+    "fit_blocks": [
+        ("an absent device", {"devices": ["ACC", "XPU"]}, DeviceError, "'XPU'"),
+        ("a device twice", {"devices": ["CPU", "CPU"]}, DeviceError, "twice"),
+        ("no mapping", {"memory_limit": "1MiB"}, PlanError, "memory_limit="),
+        ("no tokens", {"context_tokens": 0}, PlanError, "context_tokens="),
+        ("no sequence", {"batch": 0}, PlanError, "batch="),
+        ("no blocks", {"model": lambda k: k.model}, PlanError, "no repeated"),
+    ],
+    "llm.tokenize": [
+        ("no text", {"text": ""}, InputError, "not empty"),
+        ("no language model", {}, ModelError, "no states"),
+    ],
+    "llm.detokenize": [
+        ("a flat list", {"token_ids": [1, 2]}, ArgumentError, "token_ids="),
+        ("no language model", {}, ModelError, "no states"),
+    ],
+    "llm.block_curve": [
+        ("one inference", {}, PlanError, "further token", "scenario="),
+        ("costs that are none", {"costs": "fast"}, ArgumentError, "costs=", "str"),
+    ],
+    "llm.measure_memory": [
+        ("one inference", {}, PlanError, "generation", "scenario="),
+        ("no costs", {"costs": 7}, ArgumentError, "costs=", "int"),
+    ],
+    "llm.plan_phases": [
+        ("one inference", {}, PlanError, "further token", "scenario="),
+        ("no costs", {"costs": None}, ArgumentError, "costs="),
+    ],
+    "llm.static_phases": [
+        ("no language model", {}, ModelError, "no states"),
+        ("no scenario", {"scenario": 8}, ArgumentError, "scenario="),
+    ],
+    "llm.plan_static_phases": [
+        ("no costs", {"decode": None}, ArgumentError, "decode="),
+        ("no scenario", {"scenario": None}, ArgumentError, "scenario="),
+        ("an unknown device in a limit", {"memory_limit": {"XPU": "1GiB"}}, PlanError, "XPU"),
+    ],
+    "lint": [
+        ("costs that are none", {"costs": "fast"}, ArgumentError, "costs=", "str"),
+    ],
+    "explain": [
+        ("no model", {"model": 5}, ModelError, "not int"),
+        ("an absent device", {"after": "XPU"}, DeviceError, "'XPU'", "ACC, CPU"),
+        ("another model's affinity", {"before": _other}, AffinityError, "'r'"),
+        ("no costs", {"costs": "fast"}, ArgumentError, "not str", "calibrate("),
+    ],
+    "quantize": [
+        ("no model", {"model": 5}, ModelError, "not int"),
+        ("no example", {"calibration": []}, InputError, "no example"),
+        ("a number", {"calibration": 5}, ArgumentError, "not int"),
+        ("an example of a wrong shape", {"calibration": [GOOD[0]]}, InputError, "example 0",
+         "[1, 8]"),
+        ("an example with a hole", {"calibration": [GOOD + np.nan]}, InputError, "example 0",
+         "'x' holds NaN"),
+        ("an op to leave out that is not there", {"ignored": ["Softmaxx"]}, ArgumentError,
+         "'Softmaxx'", "matches no op"),
+        ("an unknown preset", {"preset": "best"}, ArgumentError, "'best'", "mixed"),
+        ("no samples", {"subset_size": 0}, ArgumentError, "subset_size=", "0"),
+    ],
+    "compress_weights": [
+        ("no model", {"model": 5}, ModelError, "not int"),
+        ("an unknown mode", {"mode": "int3"}, ArgumentError, "'int3'", "int8_sym"),
+        ("an op to leave out that is not there", {"ignored": "Softmaxx"}, ArgumentError,
+         "'Softmaxx'", "matches no op"),
+    ],
+    "classify": [
+        ("a number as model", {"model": 5}, ModelError, "not int"),
+        ("a model without a picture", {"model": lambda k: k.model}, ModelError, "'x' 1x8",
+         "1x3x224x224"),
+        ("an absent device", {"placement": "XPU"}, DeviceError, "'XPU'", "ACC, CPU"),
+        ("no such picture", {"image": lambda k: k.tmp / "cat.png"}, InputError, "cat.png",
+         "does not exist"),
+        ("a text as picture", {"image": lambda k: k.files("cat.png", "meow")}, InputError,
+         "cat.png' is not a picture", "JPEG"),
+        ("half a picture", {"image": lambda k: k.files("cat.ppm", "P2 2 2 255 0")}, InputError,
+         "cat.ppm' cannot be decoded"),
+        ("no class", {"top": 0}, ArgumentError, "top=", "not 0"),
+        ("a text as mean", {"mean": "grey"}, ArgumentError, "mean=", "'grey'"),
+        ("two means", {"mean": [1, 2]}, ArgumentError, "mean=", "1.0, 2.0"),
+        ("a mean a channel", {"mean": [1, 2, 3]}, ArgumentError, "one channel"),
+        ("scale 0", {"scale": 0}, ArgumentError, "scale=", "cannot be 0"),
+    ],
+    "interop.read_benchmark_app": [
+        ("nothing there", {"file": lambda k: k.tmp / "nothing"}, StoredFileError,
+         "nothing' does not exist"),
+        ("a folder without a report", {"file": Path(__file__).parent}, StoredFileError,
+         "holds no report", "-report_folder"),
+        ("another file", {"file": lambda k: k.files("notes.csv", "a;b\n1;2\n")}, StoredFileError,
+         "notes.csv", "benchmark_average_counters_report"),
+        ("half a report", {"file": lambda k: k.files("half.csv", REPORT[:110])}, StoredFileError,
+         "half.csv", "half written", "Run benchmark_app again"),
+        ("rows that are missing",
+         {"file": lambda k: k.files("less.csv", REPORT.replace("Total;;;;0.0", "Total;;;;0.9"))},
+         StoredFileError, "less.csv", "do not add up"),
+        ("no model", {"model": 5, "placement": "CPU"}, ModelError, "int"),
+        ("where, but not what", {"placement": "CPU"}, ArgumentError, "name it too, model="),
+        ("what, but not where", {"model": lambda k: k.model}, ArgumentError, "placement='CPU'"),
+        ("an absent device", {"model": lambda k: k.model, "placement": "XPU"}, DeviceError, "'XPU'",
+         "ACC, CPU"),
+        ("another model", {"model": lambda k: chain("r"), "placement": "CPU"}, ArgumentError,
+         "another model", "'left'"),
+    ],
+    "placement_graph": [
+        ("no profile", lambda k: hl.views.placement_graph(3), ArgumentError, "int",
+         "hetero_lab.profile("),
+    ],
+    "latency_samples": [
+        ("no profile", lambda k: hl.views.latency_samples([]), ArgumentError, "profile"),
+    ],
+    "latency_ranking": [
+        ("no sweep", lambda k: hl.views.latency_ranking(k.profile), ArgumentError, "Profile",
+         "hetero_lab.sweep("),
+    ],
+    "timeline": [
+        ("a sweep", lambda k: hl.views.timeline(k.sweep), ArgumentError, "not Sweep",
+         "hetero_lab.profile("),
+    ],
+    "predicted_measured": [
+        ("a profile", lambda k: hl.views.predicted_measured(k.profile), ArgumentError,
+         "not Profile", "hetero_lab.calibrate("),
+    ],
+    "placement_latency": [
+        ("an unknown axis", lambda k: hl.views.placement_latency(k.sweep, x="speed"), ArgumentError,
+         "'speed'", "'subgraphs'"),
+    ],
+    "page": [
+        ("nothing", lambda k: hl.views.page([], k.tmp / "p.html"), ArgumentError, "result"),
+        ("no result", lambda k: hl.views.page([3], k.tmp / "p.html"), ArgumentError, "int"),
+        ("a number", lambda k: hl.views.page(3, k.tmp / "p.html"), ArgumentError, "int"),
+        ("no directory", lambda k: hl.views.page([k.profile], k.tmp / "no" / "p.html"),
+         OutputPathError, "does not exist"),
+    ],
+    "gallery": [
+        ("no result", lambda k: hl.views.gallery("x"), ArgumentError, "str"),
+    ],
+    "advise": [
+        ("an absent device", {"devices": ["XPU"]}, DeviceError, "'XPU'", "ACC, CPU"),
+        ("an objective", {"objective": "power"}, ArgumentError, "'power'", "latency"),
+        ("no data", {"metric": lambda k: max}, ArgumentError, "give data="),
+        ("no budget", {"budget_s": 0}, ArgumentError, "more than 0 seconds"),
+        ("bytes", {"memory_limit": {"CPU": "lots"}}, PlanError, "'lots'"),
+    ],
+    "verify": [
+        ("no contract", {}, StoredFileError, "contract.json"),
+        ("an edited contract",
+         {"directory": lambda k: k.files("contract.json", '{"kind": "contract"}').parent},
+         StoredFileError, "schema version None"),
+        ("no share", {"slower": -1}, ArgumentError, "slower="),
+        ("no drop", {"max_drop": 2}, ArgumentError, "max_drop="),
+        ("no labels", {"data": [{}]}, ArgumentError, "labels"),
+        ("no version", {"releases": ["latest"]}, ArgumentError, "'latest'"),
+    ],
+}
+# fmt: on
 
-RUNNING = [
-    row("measure_noise: an absent device", _noise(device="XPU"), DeviceError, "'XPU'"),
-    row("measure_noise: no time", _noise(budget_s=0), ArgumentError, "more than 0 seconds"),
-    row(
-        "compile: a property of the call that nobody knows",
-        _compile(compile_properties={"SPEED": 1}),
-        PropertyError,
-        "'SPEED'",
-        "NUM_STREAMS",
-    ),
-    row("call: an unknown input", lambda k: k.compiled({"z": GOOD}), InputError, "'z'", "'x'"),
-    row("call: a missing input", lambda k: k.compiled({}), InputError, "'x'"),
-    row(
-        "call: a wrong shape",
-        lambda k: k.compiled([GOOD[0]]),
-        InputError,
-        "'x'",
-        "[1, 8]",
-    ),
-    row(
-        "call: a wrong element type",
-        lambda k: k.compiled([GOOD.astype(float)]),
-        InputError,
-        "'x'",
-        "astype('float32')",
-    ),
-    row("call: too many inputs", lambda k: k.compiled([GOOD, GOOD]), InputError, "2", "'x'"),
-    row("call: a number", lambda k: k.compiled(5), InputError, "int"),
-    row("call: a missing file", lambda k: k.compiled("no.npz"), InputError, "no.npz"),
-    row("profile: no iterations", _profile(iterations=0), ArgumentError, "iterations=", "0"),
-    row("profile: iterations as text", _profile(iterations="many"), ArgumentError, "iterations="),
-    row("profile: a negative warm-up", _profile(warmup=-1), ArgumentError, "warmup=", "-1"),
-    row("profile: no budget", _profile(budget_s=0), ArgumentError, "time budget", "not 0"),
-    row(
-        "profile: a budget as text",
-        _profile(budget_s="1 min"),
-        ArgumentError,
-        "time budget",
-        "'1 min'",
-    ),
-    row("profile: no request", _profile(requests=0), ArgumentError, "requests=", "0"),
-    row(
-        "profile: an unknown executor",
-        _profile(executor="warp"),
-        ArgumentError,
-        "'warp'",
-        "hetero, parallel",
-    ),
-    row("profile: a wrong input", _profile(inputs={"z": GOOD}), InputError, "'z'", "'x'"),
-    row("profile: a seed as text", _profile(seed="s"), ArgumentError, "seed=", "'s'"),
-    row(
-        "freeze: a place that is a file",
-        _freeze(directory=lambda k: _file(k, "taken", "x")),
-        OutputPathError,
-        "taken",
-    ),
-    row(
-        "export_model_explorer: a sweep",
-        lambda k: hl.interop.export_model_explorer(k.sweep, "explorer"),
-        ArgumentError,
-        "profile=",
-        "not Sweep",
-    ),
-    row(
-        "hetero_dumps: no time",
-        _dumps(timeout_s=0),
-        ArgumentError,
-        "timeout_s=",
-        "above 0",
-    ),
-    row("find_wrong: no tolerance", _wrong(tolerance=0), ArgumentError, "tolerance=", "above 0"),
-    row("find_wrong: no time", _wrong(budget_s=0), ArgumentError, "0"),
-    row("find_wrong: inputs of another shape", _wrong(inputs=[GOOD[:, :3]]), InputError, "shape"),
-    row("find_refused: an absent fallback", _find(fallback="XPU"), DeviceError, "'XPU'"),
-]
 
-SWEEPS = [
-    row("sweep: no placement", _sweep(placements=[]), ArgumentError, "no placement"),
-    row("sweep: a number", _sweep(placements=3), ArgumentError, "is a list"),
-    row("sweep: an absent device", _sweep(placements=["HETERO:FOO"]), DeviceError, "'FOO'"),
-    row(
-        "sweep: another model's affinity",
-        _sweep(placements=lambda k: [_other(k)]),
-        AffinityError,
-        "'r'",
-    ),
-    row(
-        "sweep: no model", _sweep(model=lambda k: {}), ArgumentError, "mapping of variants is empty"
-    ),
-    row(
-        "sweep: an unknown dimension",
-        _sweep(grid={"speed": [1]}),
-        ArgumentError,
-        "'speed'",
-        "CPU.",
-    ),
-    row(
-        "sweep: a dimension without values",
-        _sweep(grid={"CPU.NUM_STREAMS": []}),
-        ArgumentError,
-        "CPU.NUM_STREAMS",
-        "list of values",
-    ),
-    row("sweep: an unknown property", _sweep(grid={"CPU.SPEED": [1]}), PropertyError, "'SPEED'"),
-    row(
-        "sweep: a precision that a device lacks",
-        _sweep(grid={"*.INFERENCE_PRECISION_HINT": ["f32", LACKING]}),
-        PropertyError,
-        LACKING,
-        "INFERENCE_PRECISION_HINT",
-    ),
-    row(
-        "sweep: no request", _sweep(grid={"requests": [0]}), ArgumentError, "requests", "at least 1"
-    ),
-    row(
-        "sweep: a label that is a number",
-        _sweep(placements=lambda k: {3: k.affinity}),
-        ArgumentError,
-        "maps labels to placements",
-        "'3' is not a label",
-    ),
-    row(
-        "sweep: a group of one",
-        _sweep(workers=lambda k: hl.Workers(group=1)),
-        ArgumentError,
-        "group=",
-        "from 2",
-    ),
-    row("sweep: one turn", _sweep(turns=1), ArgumentError, "turns=", "at least 2"),
-    row("sweep: turns as text", _sweep(turns="few"), ArgumentError, "turns=", "'few'"),
-    row("sweep: no precision", _sweep(precision=0), ArgumentError, "precision=", "above 0"),
-    row(
-        "sweep: a negative budget",
-        _sweep(budget_s=-1),
-        ArgumentError,
-        "time budget",
-        "more than 0",
-        "-1",
-    ),
-    row(
-        "sweep: no time",
-        _sweep(workers=lambda k: hl.Workers(timeout_s=0)),
-        ArgumentError,
-        "timeout_s=",
-        "above 0",
-    ),
-    row(
-        "sweep: a negative memory limit",
-        _sweep(workers=lambda k: hl.Workers(memory_limit=-1)),
-        ArgumentError,
-        "memory_limit:",
-        "-1",
-    ),
-    row(
-        "sweep: an unknown executor",
-        _sweep(grid={"executor": ["warp"]}),
-        ArgumentError,
-        "'warp'",
-        "hetero, parallel",
-    ),
-    row(
-        "sweep: a store that is a file",
-        _sweep(store=lambda k: _file(k, "taken", "x")),
-        OutputPathError,
-        "taken",
-    ),
-    row("sweep: a wrong input", _sweep(inputs={"z": GOOD}), InputError, "'z'", "'x'"),
-    row(
-        "read_sweep: nothing there",
-        lambda k: hl.read_sweep(k.tmp / "nothing"),
-        StoredFileError,
-        "nothing",
-    ),
-    row(
-        "read_profile: nothing there",
-        lambda k: hl.read_profile(k.tmp / "nothing"),
-        StoredFileError,
-        "nothing",
-    ),
-    row(
-        "read_wrong: nothing there",
-        lambda k: hl.read_wrong(k.tmp / "nothing"),
-        StoredFileError,
-        "nothing",
-    ),
-    row("compare: no sweep", lambda k: hl.compare(k.sweep, 3), ArgumentError, "int", "sweep"),
-    row(
-        "Sweep.profile: an unknown label",
-        lambda k: k.sweep.profile("slow"),
-        ArgumentError,
-        "'slow'",
-        "'affinity'",
-    ),
-    row(
-        "Sweep.export: an unknown format",
-        lambda k: k.sweep.export(k.tmp / "out", format="xlsx"),
-        ArgumentError,
-        "'xlsx'",
-        "parquet",
-    ),
-    row(
-        "Sweep.to_csv: no directory",
-        lambda k: k.sweep.to_csv(k.tmp / "no" / "s.csv"),
-        OutputPathError,
-        "does not exist",
-    ),
-    row(
-        "Profile.to_csv: no directory",
-        lambda k: k.profile.to_csv(k.tmp / "no" / "s.csv"),
-        OutputPathError,
-        "does not exist",
-    ),
-    row(
-        "Profile.export: a file",
-        lambda k: k.profile.export(_file(k, "taken", "x")),
-        OutputPathError,
-        "taken",
-    ),
-    row(
-        "Profile.to_trace: a directory",
-        lambda k: k.counted.to_trace(k.tmp),
-        OutputPathError,
-        "is a directory; name a file",
-    ),
-]
+def _bare(function: str) -> str:
+    return function.removeprefix("llm.").removeprefix("interop.")
 
-ACCURACY = [
-    row("evaluate: no data", _evaluate(data=[]), ArgumentError, "no examples"),
-    row("evaluate: a number as data", _evaluate(data=3), ArgumentError, "not int", "hetero_lab"),
-    row("evaluate: no metric", _evaluate(metric=3), ArgumentError, "metric=", "not int"),
-    row("recover_accuracy: one device", _recover(fast="CPU"), ArgumentError, "both CPU"),
-    row("recover_accuracy: no share", _recover(max_drop=3), ArgumentError, "max_drop=", "3"),
-    row("recover_accuracy: a list", _recover(data=[GOOD]), ArgumentError, "not list", "dataset("),
-]
-
-PLANNING = [
-    row("calibrate: one device", _calibrate(devices=["CPU"]), ArgumentError, "two devices"),
-    row("calibrate: an absent device", _calibrate(devices=["CPU", "XPU"]), DeviceError, "'XPU'"),
-    row("calibrate: no budget", _calibrate(budget_s=0), ArgumentError, "time budget", "not 0"),
-    row(
-        "calibrate: unknown property",
-        _calibrate(device_properties={"CPU": {"SPEED": 1}}),
-        PropertyError,
-        "'SPEED'",
-    ),
-    row(
-        "calibrate: a precision that a device lacks",
-        _calibrate(device_properties={"CPU": {"INFERENCE_PRECISION_HINT": LACKING}}),
-        PropertyError,
-        LACKING,
-        "INFERENCE_PRECISION_HINT",
-    ),
-    row("calibrate: a wrong input", _calibrate(inputs={"z": GOOD}), InputError, "'z'", "'x'"),
-    row("optimize: one device", _optimize(devices=["CPU"]), ArgumentError, "two devices"),
-    row(
-        "optimize: an unknown objective",
-        _optimize(objective="fun"),
-        ArgumentError,
-        "'fun'",
-        "latency",
-    ),
-    row("optimize: no costs", _optimize(costs="fast"), ArgumentError, "not str", "calibrate("),
-    row("recover_accuracy: no costs", _recover(costs=3), ArgumentError, "not int", "calibrate("),
-    row(
-        "recover_accuracy: endless",
-        _recover(budget_s=float("inf")),
-        ArgumentError,
-        "budget_s=",
-        "inf",
-    ),
-    row("optimize: no budget", _optimize(budget_s=0), ArgumentError, "time budget", "not 0"),
-    row(
-        "optimize: a pin that matches nothing",
-        _optimize(pin={"^block": "CPU"}),
-        PlanError,
-        "'^block'",
-        "matches no op",
-    ),
-    row(
-        "guess_costs: no costs",
-        lambda k: hl.guess_costs(k.model, []),
-        ArgumentError,
-        "known=",
-        "at least one",
-    ),
-    row(
-        "guess_costs: paths",
-        lambda k: hl.guess_costs(k.model, ["costs.json"]),
-        ArgumentError,
-        "known=",
-    ),
-    row("plan: no costs", _plan(costs="fast"), ArgumentError, "not str", "hetero_lab.calibrate("),
-    row("plan: an unknown objective", _plan(objective="fun"), ArgumentError, "'fun'", "latency"),
-    row("plan: an unknown executor", _plan(executor="warp"), ArgumentError, "'warp'", "'parallel'"),
-    row(
-        "plan: a pin that matches nothing",
-        _plan(pin={"^block": "CPU"}),
-        PlanError,
-        "'^block'",
-        "matches no op",
-    ),
-    row("plan: a pin to another device", _plan(pin={"left": "GPU"}), PlanError, "GPU", "CPU"),
-    row(
-        "plan: a limit for another device",
-        _plan(memory_limit={"GPU": 5}),
-        PlanError,
-        "'GPU'",
-        "Devices: ACC, CPU",
-    ),
-    row(
-        "optimize: a limit for another device",
-        _optimize(memory_limit={"GPU": 5}),
-        PlanError,
-        "'GPU'",
-        "Devices: ACC, CPU",
-    ),
-    row(
-        "optimize: a limit as a riddle",
-        _optimize(memory_limit={"CPU": "lots"}),
-        PlanError,
-        "'2GiB'",
-    ),
-    row("optimize: pins that are no mapping", _optimize(pin=["left"]), PlanError, "pin= maps"),
-    row("plan: a limit as a riddle", _plan(memory_limit={"CPU": "lots"}), PlanError, "'lots'"),
-    row("plan: no time", _plan(budget_s=0), ArgumentError, "budget_s", "above 0"),
-    row(
-        "plan: limits for parallel",
-        _plan(executor="parallel", pin={"left": "CPU"}),
-        ArgumentError,
-        "pin=",
-    ),
-    row(
-        "plan: costs of another model",
-        _plan(model=lambda k: chain("r")),
-        PlanError,
-        "another model",
-        "calibrate",
-    ),
-    row(
-        "CostModel.predict_us: another model",
-        lambda k: k.costs.predict_us(_other(k)),
-        AffinityError,
-        "another model",
-    ),
-    row(
-        "CostModel.from_json: a missing file",
-        lambda k: hl.CostModel.from_json(k.tmp / "no.json"),
-        StoredFileError,
-        "no.json",
-    ),
-    row("blocks: no model", _blocks(model=3), ModelError, "not int"),
-    row("fit_blocks: an absent device", _fit_blocks(devices=["ACC", "XPU"]), DeviceError, "'XPU'"),
-    row("fit_blocks: a device twice", _fit_blocks(devices=["CPU", "CPU"]), DeviceError, "twice"),
-    row("fit_blocks: no mapping", _fit_blocks(memory_limit="1MiB"), PlanError, "memory_limit="),
-    row("fit_blocks: no tokens", _fit_blocks(context_tokens=0), PlanError, "context_tokens="),
-    row("fit_blocks: no sequence", _fit_blocks(batch=0), PlanError, "batch="),
-    row("fit_blocks: no blocks", _fit_blocks(model=lambda k: k.model), PlanError, "no repeated"),
-    row("tokenize: no text", _tokens(text=""), InputError, "not empty"),
-    row("tokenize: no language model", _tokens(), ModelError, "no states"),
-    row("detokenize: a flat list", _text(token_ids=[1, 2]), ArgumentError, "token_ids="),
-    row("detokenize: no language model", _text(), ModelError, "no states"),
-    row("block_curve: one inference", _curve(), PlanError, "further token", "scenario="),
-    row("block_curve: costs that are none", _curve(costs="fast"), ArgumentError, "costs=", "str"),
-    row("measure_memory: one inference", _memory(), PlanError, "generation", "scenario="),
-    row("measure_memory: no costs", _memory(costs=7), ArgumentError, "costs=", "int"),
-    row("plan_phases: one inference", _phases(), PlanError, "further token", "scenario="),
-    row("plan_phases: no costs", _phases(costs=None), ArgumentError, "costs="),
-    row("static_phases: no language model", _static(), ModelError, "no states"),
-    row("static_phases: no scenario", _static(scenario=8), ArgumentError, "scenario="),
-    row("plan_static_phases: no costs", _both(decode=None), ArgumentError, "decode="),
-    row("plan_static_phases: no scenario", _both(scenario=None), ArgumentError, "scenario="),
-    row(
-        "plan_static_phases: an unknown device in a limit",
-        _both(memory_limit={"XPU": "1GiB"}),
-        PlanError,
-        "XPU",
-    ),
-    row("plan: an empty pool", _plan(memory_limit={(): 5}), PlanError, "pool without devices"),
-    row(
-        "plan: a pool with a stranger",
-        _plan(memory_limit={("CPU", "GPU"): 5}),
-        PlanError,
-        "'GPU'",
-        "not planned for",
-    ),
-    row("lint: costs that are none", _lint(costs="fast"), ArgumentError, "costs=", "str"),
-]
-
-EXPLAINING = [
-    row("explain: no model", _explain(model=5), ModelError, "not int"),
-    row("explain: an absent device", _explain(after="XPU"), DeviceError, "'XPU'", "ACC, CPU"),
-    row("explain: another model's affinity", _explain(before=_other), AffinityError, "'r'"),
-    row("explain: no costs", _explain(costs="fast"), ArgumentError, "not str", "calibrate("),
-]
-
-QUANTISING = [
-    row("quantize: no model", _quantize(model=5), ModelError, "not int"),
-    row("quantize: no example", _quantize(calibration=[]), InputError, "no example"),
-    row("quantize: a number", _quantize(calibration=5), ArgumentError, "not int"),
-    row(
-        "quantize: an example of a wrong shape",
-        _quantize(calibration=[GOOD[0]]),
-        InputError,
-        "example 0",
-        "[1, 8]",
-    ),
-    row(
-        "quantize: an example with a hole",
-        _quantize(calibration=[GOOD + np.nan]),
-        InputError,
-        "example 0",
-        "'x' holds NaN",
-    ),
-    row(
-        "quantize: an op to leave out that is not there",
-        _quantize(ignored=["Softmaxx"]),
-        ArgumentError,
-        "'Softmaxx'",
-        "matches no op",
-    ),
-    row("quantize: an unknown preset", _quantize(preset="best"), ArgumentError, "'best'", "mixed"),
-    row("quantize: no samples", _quantize(subset_size=0), ArgumentError, "subset_size=", "0"),
-    row("compress_weights: no model", _compress(model=5), ModelError, "not int"),
-    row(
-        "compress_weights: an unknown mode",
-        _compress(mode="int3"),
-        ArgumentError,
-        "'int3'",
-        "int8_sym",
-    ),
-    row(
-        "compress_weights: an op to leave out that is not there",
-        _compress(ignored="Softmaxx"),
-        ArgumentError,
-        "'Softmaxx'",
-        "matches no op",
-    ),
-]
-
-CLASSIFYING = [
-    row("classify: a number as model", _classify(model=5), ModelError, "not int"),
-    row(
-        "classify: a model without a picture",
-        _classify(model=lambda k: k.model),
-        ModelError,
-        "'x' 1x8",
-        "1x3x224x224",
-    ),
-    row("classify: an absent device", _classify(placement="XPU"), DeviceError, "'XPU'", "ACC, CPU"),
-    row(
-        "classify: no such picture",
-        _classify(image=lambda k: k.tmp / "cat.png"),
-        InputError,
-        "cat.png",
-        "does not exist",
-    ),
-    row(
-        "classify: a text as picture",
-        _classify(image=lambda k: _file(k, "cat.png", "meow")),
-        InputError,
-        "cat.png' is not a picture",
-        "JPEG",
-    ),
-    row(
-        "classify: half a picture",
-        _classify(image=lambda k: _file(k, "cat.ppm", "P2 2 2 255 0")),
-        InputError,
-        "cat.ppm' cannot be decoded",
-    ),
-    row("classify: no class", _classify(top=0), ArgumentError, "top=", "not 0"),
-    row("classify: a text as mean", _classify(mean="grey"), ArgumentError, "mean=", "'grey'"),
-    row("classify: two means", _classify(mean=[1, 2]), ArgumentError, "mean=", "1.0, 2.0"),
-    row("classify: a mean a channel", _classify(mean=[1, 2, 3]), ArgumentError, "one channel"),
-    row("classify: scale 0", _classify(scale=0), ArgumentError, "scale=", "cannot be 0"),
-]
-
-REPORTS = [
-    row(
-        "read_benchmark_app: nothing there",
-        _read_report(file=lambda k: k.tmp / "nothing"),
-        StoredFileError,
-        "nothing' does not exist",
-    ),
-    row(
-        "read_benchmark_app: a folder without a report",
-        _read_report(file=Path(__file__).parent),
-        StoredFileError,
-        "holds no report",
-        "-report_folder",
-    ),
-    row(
-        "read_benchmark_app: another file",
-        _read_report(file=lambda k: _file(k, "notes.csv", "a;b\n1;2\n")),
-        StoredFileError,
-        "notes.csv",
-        "benchmark_average_counters_report",
-    ),
-    row(
-        "read_benchmark_app: half a report",
-        _read_report(file=lambda k: _file(k, "half.csv", REPORT[:110])),
-        StoredFileError,
-        "half.csv",
-        "half written",
-        "Run benchmark_app again",
-    ),
-    row(
-        "read_benchmark_app: rows that are missing",
-        _read_report(
-            file=lambda k: _file(k, "less.csv", REPORT.replace("Total;;;;0.0", "Total;;;;0.9"))
-        ),
-        StoredFileError,
-        "less.csv",
-        "do not add up",
-    ),
-    row("read_benchmark_app: no model", _read_report(model=5, placement="CPU"), ModelError, "int"),
-    row(
-        "read_benchmark_app: where, but not what",
-        _read_report(placement="CPU"),
-        ArgumentError,
-        "name it too, model=",
-    ),
-    row(
-        "read_benchmark_app: what, but not where",
-        _read_report(model=lambda k: k.model),
-        ArgumentError,
-        "placement='CPU'",
-    ),
-    row(
-        "read_benchmark_app: an absent device",
-        _read_report(model=lambda k: k.model, placement="XPU"),
-        DeviceError,
-        "'XPU'",
-        "ACC, CPU",
-    ),
-    row(
-        "read_benchmark_app: another model",
-        _read_report(model=lambda k: chain("r"), placement="CPU"),
-        ArgumentError,
-        "another model",
-        "'left'",
-    ),
-]
-
-VIEWS = [
-    row(
-        "placement_graph: no profile",
-        lambda k: hl.views.placement_graph(3),
-        ArgumentError,
-        "int",
-        "hetero_lab.profile(",
-    ),
-    row(
-        "latency_samples: no profile",
-        lambda k: hl.views.latency_samples([]),
-        ArgumentError,
-        "profile",
-    ),
-    row(
-        "latency_ranking: no sweep",
-        lambda k: hl.views.latency_ranking(k.profile),
-        ArgumentError,
-        "Profile",
-        "hetero_lab.sweep(",
-    ),
-    row(
-        "timeline: a sweep",
-        lambda k: hl.views.timeline(k.sweep),
-        ArgumentError,
-        "not Sweep",
-        "hetero_lab.profile(",
-    ),
-    row(
-        "predicted_measured: a profile",
-        lambda k: hl.views.predicted_measured(k.profile),
-        ArgumentError,
-        "not Profile",
-        "hetero_lab.calibrate(",
-    ),
-    row(
-        "placement_latency: an unknown axis",
-        lambda k: hl.views.placement_latency(k.sweep, x="speed"),
-        ArgumentError,
-        "'speed'",
-        "'subgraphs'",
-    ),
-    row("page: nothing", lambda k: hl.views.page([], k.tmp / "p.html"), ArgumentError, "result"),
-    row(
-        "page: no result",
-        lambda k: hl.views.page([3], k.tmp / "p.html"),
-        ArgumentError,
-        "int",
-    ),
-    row("page: a number", lambda k: hl.views.page(3, k.tmp / "p.html"), ArgumentError, "int"),
-    row(
-        "page: no directory",
-        lambda k: hl.views.page([k.profile], k.tmp / "no" / "p.html"),
-        OutputPathError,
-        "does not exist",
-    ),
-    row("gallery: no result", lambda k: hl.views.gallery("x"), ArgumentError, "str"),
-]
-
-DEPLOYING = [
-    row("advise: an absent device", _advise(devices=["XPU"]), DeviceError, "'XPU'", "ACC, CPU"),
-    row("advise: an objective", _advise(objective="power"), ArgumentError, "'power'", "latency"),
-    row("advise: no data", _advise(metric=lambda k: max), ArgumentError, "give data="),
-    row("advise: no budget", _advise(budget_s=0), ArgumentError, "more than 0 seconds"),
-    row("advise: bytes", _advise(memory_limit={"CPU": "lots"}), PlanError, "'lots'"),
-    row("verify: no contract", lambda k: hl.verify(k.tmp), StoredFileError, "contract.json"),
-    row(
-        "verify: an edited contract",
-        lambda k: hl.verify(k.files("contract.json", '{"kind": "contract"}').parent),
-        StoredFileError,
-        "schema version None",
-    ),
-    row("verify: no share", lambda k: hl.verify(k.tmp, slower=-1), ArgumentError, "slower="),
-    row("verify: no drop", lambda k: hl.verify(k.tmp, max_drop=2), ArgumentError, "max_drop="),
-    row("verify: no labels", lambda k: hl.verify(k.tmp, data=[{}]), ArgumentError, "labels"),
-    row(
-        "verify: no version",
-        lambda k: hl.verify(k.tmp, releases=["latest"]),
-        ArgumentError,
-        "'latest'",
-    ),
-    row("freeze: no example", _freeze(examples=[]), ArgumentError, "examples="),
-]
 
 ROWS = [
-    *SHARED,
-    *LOADING,
-    *DEVICES,
-    *AFFINITIES,
-    *RUNNING,
-    *SWEEPS,
-    *PLANNING,
-    *EXPLAINING,
-    *QUANTISING,
-    *ACCURACY,
-    *CLASSIFYING,
-    *REPORTS,
-    *VIEWS,
-    *DEPLOYING,
+    *_shared(),
+    *(
+        Row(f"{_bare(function)}: {what}", _call(function, wrong), kind, tuple(says))
+        for function, cases in CASES.items()
+        for what, wrong, kind, *says in cases
+    ),
 ]
