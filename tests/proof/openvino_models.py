@@ -19,8 +19,9 @@ from openvino.op.util import Variable, VariableInfo
 class Case:
     """A model, the device of each of its nodes, and what the plugin's tests expect.
 
-    ``others`` is the device of every node that ``devices`` does not name; ``loaded`` is the
-    number after :func:`hetero_lab.load`, where folding or following changes it.
+    ``others`` is the device of every node that ``devices`` does not name; ``together`` holds the
+    ops of each subgraph, ``"a b | c"``; ``loaded`` is the number after :func:`hetero_lab.load`,
+    where folding or following changes it.
     """
 
     name: str
@@ -29,8 +30,13 @@ class Case:
     devices: dict[str, str]
     others: str = "M0"
     per_device: dict[str, int] | None = None
-    together: tuple[frozenset[str], ...] = ()
+    together: str = ""
     loaded: int | None = None
+
+    @property
+    def subgraphs(self) -> list[frozenset[str]]:
+        """The ops of each subgraph; empty if the plugin's tests do not name them."""
+        return [frozenset(ops.split()) for ops in self.together.split("|") if ops]
 
 
 def _ints(name: str, *values: int) -> ov.Node:
@@ -214,131 +220,44 @@ def subtract_reshape(dynamic: bool = False, by_shape: bool = False) -> ov.Model:
 
 
 CASES = (
-    Case(
-        "linear chain",
-        linear_chain,
-        3,
-        {"sub": "M1"},
-        per_device={"M0": 2, "M1": 1},
-        together=(frozenset({"add"}), frozenset({"sub"}), frozenset({"reshape"})),
-    ),
-    Case(
-        "diamond",
-        diamond,
-        3,
-        {"sub": "M1"},
-        per_device={"M0": 2, "M1": 1},
-        together=(
-            frozenset({"add1", "add2"}),
-            frozenset({"sub"}),
-            frozenset({"add3", "reshape"}),
-        ),
-    ),
-    Case(
-        "nested cycle",
-        nested_cycle,
-        5,
-        {"b1": "M1", "b2": "M1"},
-        per_device={"M0": 3, "M1": 2},
-        together=tuple(frozenset({name}) for name in ("a1", "b1", "a2", "b2", "a3")),
-    ),
-    Case(
-        "unused input",
-        unused_input,
-        3,
-        {"const_val2": "M1", "add2": "M1", "res": "M1"},
-    ),
+    Case("linear chain", linear_chain, 3, {"sub": "M1"}, per_device={"M0": 2, "M1": 1},
+         together="add | sub | reshape"),
+    Case("diamond", diamond, 3, {"sub": "M1"}, per_device={"M0": 2, "M1": 1},
+         together="add1 add2 | sub | add3 reshape"),
+    Case("nested cycle", nested_cycle, 5, {"b1": "M1", "b2": "M1"}, per_device={"M0": 3, "M1": 2},
+         together="a1 | b1 | a2 | b2 | a3"),
+    Case("unused input", unused_input, 3, {"const_val2": "M1", "add2": "M1", "res": "M1"}),
     Case("all same", linear_chain, 1, {}, per_device={"M0": 1}),
-    Case(
-        "all different",
-        linear_chain,
-        4,
-        {"add": "M1", "sub": "M2", "reshape_val": "M3", "reshape": "M3", "res": "M3"},
-        per_device={"M0": 1, "M1": 1, "M2": 1, "M3": 1},
-        loaded=3,  # there the input follows the add that uses it
-    ),
+    # Loaded, the input follows the add that uses it.
+    Case("all different", linear_chain, 4, loaded=3,
+         devices={"add": "M1", "sub": "M2", "reshape_val": "M3", "reshape": "M3", "res": "M3"},
+         per_device={"M0": 1, "M1": 1, "M2": 1, "M3": 1}),
     Case("result inherits", linear_chain, 1, {"res": "M1"}, per_device={"M0": 1}),
-    Case(
-        "alternating",
-        alternating_chain,
-        4,
-        {"B": "M1", "D": "M1", "res": "M1"},
-        per_device={"M0": 2, "M1": 2},
-    ),
+    Case("alternating", alternating_chain, 4, {"B": "M1", "D": "M1", "res": "M1"},
+         per_device={"M0": 2, "M1": 2}),
     Case("independent paths", independent_paths, 2, {}, per_device={"M0": 2}),
     Case("diverging paths", diverging_paths, 1, {}, per_device={"M0": 1}),
     Case("stateful on one device", stateful, 1, {}, per_device={"M0": 1}),
-    Case(
-        "indirect bridge, cycle",
-        lambda: indirect_bridge(cycle=True),
-        3,
-        {"B": "M1"},
-        per_device={"M0": 2, "M1": 1},
-        together=(frozenset({"A", "X"}), frozenset({"B"}), frozenset({"C"})),
-    ),
-    Case(
-        "constant fans out over devices",
-        constant_fan_out,
-        3,
-        {"Node_B": "M1"},
-        per_device={"M0": 2, "M1": 1},
-        together=tuple(frozenset({f"Node_{letter}"}) for letter in "ABC"),
-    ),
-    Case(
-        "constant as source of the cycle",
-        constant_as_source,
-        4,
-        {"B": "M1"},
-        per_device={"M0": 3, "M1": 1},
-        together=tuple(frozenset({letter}) for letter in "AXBC"),
-        loaded=3,  # X is folded: its value is copied to its users
-    ),
-    Case(
-        "constant without a cycle",
-        constant_without_cycle,
-        2,
-        {"B": "M1", "res": "M1"},
-        per_device={"M0": 1, "M1": 1},
-        together=(frozenset({"A", "X"}), frozenset({"B"})),
-        loaded=3,  # X is folded to a constant of its own that A does not use
-    ),
-    Case(
-        "indirect bridge, no cycle",
-        lambda: indirect_bridge(cycle=False),
-        2,
-        {"B": "M1", "res_b": "M1"},
-        per_device={"M0": 1, "M1": 1},
-        together=(frozenset({"A", "X", "C"}), frozenset({"B"})),
-    ),
-    Case(
-        "several constants, partial cycle",
-        two_constants,
-        3,
-        {"B": "M1"},
-        per_device={"M0": 2, "M1": 1},
-        together=(frozenset({"A", "X", "Z"}), frozenset({"B"}), frozenset({"C"})),
-        loaded=4,  # Z is folded to a constant of its own
-    ),
-    Case(
-        "input and constant bridge",
-        mixed_bridges,
-        4,
-        {"B": "M1", "res_b": "M1"},
-        per_device={"M0": 3, "M1": 1},
-        together=tuple(map(frozenset, ({"A", "X"}, {"B"}, {"C"}, {"F"}))),
-    ),
-    Case(
-        "constants follow their users",
-        shape_of,
-        4,
-        {"transpose": "M1", "reshape": "M1", "gather": "M1"},
-        per_device={"M0": 2, "M1": 2},
-        together=(
-            frozenset({"convert", "mul"}),
-            frozenset({"transpose"}),
-            frozenset({"shapeOf"}),
-            frozenset({"reshape", "gather"}),
-        ),
-        loaded=2,  # all of it is folded to the answer; the input is alone
-    ),
-)
+    Case("indirect bridge, cycle", lambda: indirect_bridge(cycle=True), 3, {"B": "M1"},
+         per_device={"M0": 2, "M1": 1}, together="A X | B | C"),
+    Case("constant fans out over devices", constant_fan_out, 3, {"Node_B": "M1"},
+         per_device={"M0": 2, "M1": 1}, together="Node_A | Node_B | Node_C"),
+    # Loaded, X is folded: its value is copied to its users.
+    Case("constant as source of the cycle", constant_as_source, 4, {"B": "M1"}, loaded=3,
+         per_device={"M0": 3, "M1": 1}, together="A | X | B | C"),
+    # Loaded, X is folded to a constant of its own that A does not use.
+    Case("constant without a cycle", constant_without_cycle, 2, {"B": "M1", "res": "M1"}, loaded=3,
+         per_device={"M0": 1, "M1": 1}, together="A X | B"),
+    Case("indirect bridge, no cycle", lambda: indirect_bridge(cycle=False), 2,
+         {"B": "M1", "res_b": "M1"}, per_device={"M0": 1, "M1": 1}, together="A X C | B"),
+    # Loaded, Z is folded to a constant of its own.
+    Case("several constants, partial cycle", two_constants, 3, {"B": "M1"}, loaded=4,
+         per_device={"M0": 2, "M1": 1}, together="A X Z | B | C"),
+    Case("input and constant bridge", mixed_bridges, 4, {"B": "M1", "res_b": "M1"},
+         per_device={"M0": 3, "M1": 1}, together="A X | B | C | F"),
+    # Loaded, all of it is folded to the answer; the input is alone.
+    Case("constants follow their users", shape_of, 4, loaded=2,
+         devices={"transpose": "M1", "reshape": "M1", "gather": "M1"},
+         per_device={"M0": 2, "M1": 2},
+         together="convert mul | transpose | shapeOf | reshape gather"),
+)  # fmt: skip

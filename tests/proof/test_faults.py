@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -260,17 +259,21 @@ int gettimeofday(struct timeval *restrict now, void *restrict zone) {
 }
 """
 
-SWEEP = """
+PRELUDE = """
 import sys, time
 sys.path[:0] = [{root!r}, {root!r} + "/tests"]
 from small_models import convolutions
 import hetero_lab as hl
-walls = [time.time() for _ in range(9)]
-assert min(walls) < walls[0] - 86000, walls
 hl.emulate("ACC", unsupported={{"Softmax"}})
 model = hl.load(convolutions(8))
 auto = hl.Affinity.automatic(model, "HETERO:ACC,CPU")
 f32 = {f32!r}
+"""
+SWEEP = (
+    PRELUDE
+    + """
+walls = [time.time() for _ in range(9)]
+assert min(walls) < walls[0] - 86000, walls
 swept = hl.sweep(model, [hl.Placement(auto, "auto", f32)], store={store!r}, turns={turns},
                  counters=False, budget_s={budget}, progress=False)
 assert list(swept.summary["status"]) == ["ok", "ok"], swept.summary
@@ -279,6 +282,7 @@ assert (swept.summary["n_turns"] >= {turns}).all()
 profile = hl.profile(model, auto, budget_s=0.5, counters=False, progress=False)
 assert min(profile.latency.samples_us) > 0
 """
+)
 
 
 @pytest.mark.slow
@@ -305,20 +309,15 @@ def test_a_clock_that_jumps_back(tmp_path):
 
 # -- the notebook ------------------------------------------------------------------------------
 
-CELL = """
-import sys
-sys.path[:0] = [{root!r}, {root!r} + "/tests"]
-from small_models import convolutions
-import hetero_lab as hl
-hl.emulate("ACC", unsupported={{"Softmax"}})
-model = hl.load(convolutions(8))
-auto = hl.Affinity.automatic(model, "HETERO:ACC,CPU")
-f32 = {f32!r}
+CELL = (
+    PRELUDE
+    + """
 swept = hl.sweep(model, [hl.Placement(auto, "auto", f32), hl.Placement(auto.fix(
     types={{"Add": "CPU"}}), "b", f32)], store={store!r}, turns={turns}, counters=False,
     budget_s=None, progress=False)
 print("interrupted:", swept.interrupted, "rows:", len(swept.summary))
 """
+)
 
 
 def _run(client, code: str, wait_s: float = 120) -> tuple[str, str]:
@@ -345,8 +344,7 @@ def test_a_kernel_interrupted_and_restarted(tmp_path):
     from jupyter_client.manager import KernelManager
 
     store = tmp_path / "store"
-    cell = textwrap.dedent(CELL)
-    endless = cell.format(root=ROOT, f32=F32, store=str(store), turns=ENDLESS)
+    endless = CELL.format(root=ROOT, f32=F32, store=str(store), turns=ENDLESS)
     manager = KernelManager(kernel_name="python3")
     manager.start_kernel()
     try:
@@ -378,7 +376,7 @@ def test_a_kernel_interrupted_and_restarted(tmp_path):
         client.wait_for_ready(timeout=60)
         turns = int(hl.read_sweep(store).summary["n_turns"].max()) + 1
         printed, status = _run(
-            client, cell.format(root=ROOT, f32=F32, store=str(store), turns=turns)
+            client, CELL.format(root=ROOT, f32=F32, store=str(store), turns=turns)
         )
         assert status == "ok", printed
         assert "interrupted: False rows: 3" in printed

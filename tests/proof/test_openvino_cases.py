@@ -42,6 +42,12 @@ def devices():
     return core
 
 
+def split(model: ov.Model, core: ov.Core, on_cpu: str = "sub") -> tuple[ov.Model, hl.Affinity]:
+    """Load a model and place one op on CPU, the others on ACC."""
+    loaded = hl.load(model)
+    return loaded, hl.Affinity.uniform(loaded, "ACC", core=core).fix(ops={on_cpu: "CPU"})
+
+
 def _outputs(prepared: PreparedModel, compiled, core, inputs) -> None:
     """Compare with one device in f32, value by value."""
     cpu = hl.Affinity.uniform(prepared, "CPU", core=core)
@@ -71,10 +77,10 @@ def test_as_the_plugins_tests_have_it(case: Case, devices):
     assert compiled.as_predicted is True
     if case.per_device is not None:
         assert Counter(MOCK[s.device] for s in observed.subgraphs) == case.per_device
-    if case.together:
-        # What is computed from constants alone is no op of a subgraph for us.
+    if case.subgraphs:
+        # Ops that depend on constants alone belong to no subgraph here.
         computed = {prepared.graph.ops[i].name for i in prepared.graph.constant_side}
-        expected = Counter(ops - computed for ops in case.together)
+        expected = Counter(ops - computed for ops in case.subgraphs)
         assert Counter(frozenset(s.ops) for s in observed.subgraphs) == expected
     _outputs(prepared, compiled, devices, generate_inputs(prepared, 3))
 
@@ -157,8 +163,7 @@ def test_dynamic_shapes_are_refused_before_they_fail_late(devices):
 
 
 def test_shape_of_compiles_split_and_gives_the_shape(devices):
-    model = hl.load(subtract_reshape(by_shape=True))
-    affinity = hl.Affinity.uniform(model, "ACC", core=devices).fix(ops={"sub": "CPU"})
+    model, affinity = split(subtract_reshape(by_shape=True), devices)
     compiled = hl.compile(model, in_f32(affinity), core=devices)
     values = np.arange(12, dtype=np.int64).reshape(1, 3, 2, 2)
     (out,) = compiled({"input": values}).values()
@@ -167,8 +172,7 @@ def test_shape_of_compiles_split_and_gives_the_shape(devices):
 
 @pytest.mark.parametrize("exclusive", [True, False])
 def test_device_properties_with_and_without_exclusive_requests(devices, exclusive: bool):
-    model = hl.load(subtract_reshape())
-    affinity = hl.Affinity.uniform(model, "ACC", core=devices).fix(ops={"sub": "CPU"})
+    model, affinity = split(subtract_reshape(), devices)
     shared = {} if exclusive else {"EXCLUSIVE_ASYNC_REQUESTS": False}
     placement = hl.Placement(
         affinity,
@@ -195,8 +199,7 @@ def test_device_properties_with_and_without_exclusive_requests(devices, exclusiv
 
 
 def test_counters_are_per_compile_and_not_per_device(devices):
-    model = hl.load(subtract_reshape())
-    affinity = hl.Affinity.uniform(model, "ACC", core=devices).fix(ops={"sub": "CPU"})
+    model, affinity = split(subtract_reshape(), devices)
     compiled = hl.compile(model, in_f32(affinity), counters=True, core=devices)
     request = compiled.new_request(generate_inputs(compiled.prepared))
     request.infer()
@@ -205,8 +208,7 @@ def test_counters_are_per_compile_and_not_per_device(devices):
 
 
 def test_a_blob_is_written_and_used_and_gives_the_same_outputs(devices, tmp_path):
-    model = hl.load(linear_chain())
-    affinity = hl.Affinity.uniform(model, "ACC", core=devices).fix(ops={"sub": "CPU"})
+    model, affinity = split(linear_chain(), devices)
     cached = {"CACHE_DIR": str(tmp_path)}
     first = hl.compile(model, in_f32(affinity), compile_properties=cached, core=devices)
     (blob,) = tmp_path.glob("*.blob")
@@ -220,14 +222,13 @@ def test_a_blob_is_written_and_used_and_gives_the_same_outputs(devices, tmp_path
     for name, value in first(inputs).items():
         np.testing.assert_array_equal(second(inputs)[name], value)
     # Another affinity is another blob.
-    other = hl.Affinity.uniform(model, "ACC", core=devices).fix(ops={"add": "CPU"})
+    model, other = split(model, devices, "add")
     hl.compile(model, in_f32(other), compile_properties=cached, core=devices)
     assert len(list(tmp_path.glob("*.blob"))) == 2
 
 
 def test_export_and_import(devices):
-    model = hl.load(linear_chain())
-    affinity = hl.Affinity.uniform(model, "ACC", core=devices).fix(ops={"sub": "CPU"})
+    model, affinity = split(linear_chain(), devices)
     compiled = hl.compile(model, in_f32(affinity), core=devices)
     blob = compiled.compiled_model.export_model()
     imported = devices.import_model(blob, "HETERO:ACC,CPU", {})
@@ -271,8 +272,7 @@ def test_a_state_is_never_torn(devices):
 
 
 def test_several_threads_infer_at_once_without_meeting(devices):
-    model = hl.load(linear_chain())
-    affinity = hl.Affinity.uniform(model, "ACC", core=devices).fix(ops={"sub": "CPU"})
+    model, affinity = split(linear_chain(), devices)
     compiled = hl.compile(model, in_f32(affinity), core=devices)
     wrong: list[tuple[int, int]] = []
     started = threading.Barrier(8)

@@ -245,31 +245,26 @@ def _look(result: Any) -> None:
         getattr(result, name, None)
 
 
-def _affinity(directory: Path, k) -> tuple[Path, Callable[[], Any]]:
-    path = directory / "affinity.json"
-    k.placement.affinity.to_json(path)
-    return path, lambda: hl.Affinity.from_json(path)
-
-
-def _costs(directory: Path, k) -> tuple[Path, Callable[[], Any]]:
-    path = directory / "costs.json"
-    k.costs.to_json(path)
-    return path, lambda: hl.CostModel.from_json(path)
-
-
-def _profile(directory: Path, k) -> tuple[Path, Callable[[], Any]]:
-    k.profile.export(directory)
-    return directory / "profile.json", lambda: hl.read_profile(directory)
-
-
-def _sweep(directory: Path, k) -> tuple[Path, Callable[[], Any]]:
-    hl.sweep(k.model, [k.placement], store=directory, **k.quick)
-    return directory / "sweep.json", lambda: hl.read_sweep(directory)
-
-
-def _wrong(directory: Path, k) -> tuple[Path, Callable[[], Any]]:
-    k.wrong.export(directory)
-    return directory / "wrong.json", lambda: hl.read_wrong(directory)
+# File → how it is written into a directory, and how it is read.
+STORED: dict[str, tuple[Callable[[Path, Any], Any], Callable[[Path], Any]]] = {
+    "affinity.json": (
+        lambda path, k: k.placement.affinity.to_json(path),
+        hl.Affinity.from_json,
+    ),
+    "costs.json": (lambda path, k: k.costs.to_json(path), hl.CostModel.from_json),
+    "profile.json": (
+        lambda path, k: k.profile.export(path.parent),
+        lambda path: hl.read_profile(path.parent),
+    ),
+    "sweep.json": (
+        lambda path, k: hl.sweep(k.model, [k.placement], store=path.parent, **k.quick),
+        lambda path: hl.read_sweep(path.parent),
+    ),
+    "wrong.json": (
+        lambda path, k: k.wrong.export(path.parent),
+        lambda path: hl.read_wrong(path.parent),
+    ),
+}
 
 
 @pytest.fixture(scope="module")
@@ -294,20 +289,19 @@ EVERY = pytest.param(1, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize("step", [EVERY, 47])
-@pytest.mark.parametrize(
-    "make", [_affinity, _costs, _profile, _sweep, _wrong], ids=lambda m: m.__name__
-)
-def test_a_stored_file_with_wrong_values_says_so(make, step, stored, tmp_path):
-    path, read = make(tmp_path, stored)
+@pytest.mark.parametrize("name", STORED)
+def test_a_stored_file_with_wrong_values_says_so(name, step, stored, tmp_path):
+    path, (write, read) = tmp_path / name, STORED[name]
+    write(path, stored)
     data = json.loads(path.read_text())
-    _look(read())
+    _look(read(path))
     tried = refused = 0
     escaped: list[str] = []
     for where, value, spoilt in itertools.islice(_spoilt(data), 0, None, step):
         path.write_text(json.dumps(spoilt))
         tried += 1
         try:
-            _look(read())
+            _look(read(path))
         except HeteroLabError as error:
             refused += 1
             assert len(str(error)) < 2000
@@ -319,7 +313,7 @@ def test_a_stored_file_with_wrong_values_says_so(make, step, stored, tmp_path):
 
 @pytest.mark.parametrize("step", [EVERY, 47])
 def test_records_with_wrong_values_say_so(step, stored, tmp_path):
-    _sweep(tmp_path, stored)
+    STORED["sweep.json"][0](tmp_path / "sweep.json", stored)
     path = tmp_path / "records.jsonl"
     lines = [json.loads(line)["record"] for line in path.read_text().splitlines()]
     kinds = {record["type"]: index for index, record in enumerate(lines)}
@@ -356,34 +350,20 @@ def test_records_with_wrong_values_say_so(step, stored, tmp_path):
     ids=["deep list", "deep object", "deep nodes", "long number", "NaN", "zeros", "bytes", "empty"],
 )
 def test_a_nested_or_garbled_file_says_so(text, tmp_path):
-    path = tmp_path / "affinity.json"
-    path.write_text(text, encoding="latin-1")
-    with pytest.raises(StoredFileError, match=r"affinity\.json"):
-        hl.Affinity.from_json(path)
-    (tmp_path / "sweep.json").write_text(text, encoding="latin-1")
-    with pytest.raises(StoredFileError, match=r"sweep\.json"):
-        hl.read_sweep(tmp_path)
-    (tmp_path / "profile.json").write_text(text, encoding="latin-1")
-    with pytest.raises(StoredFileError, match=r"profile\.json"):
-        hl.read_profile(tmp_path)
-    (tmp_path / "wrong.json").write_text(text, encoding="latin-1")
-    with pytest.raises(StoredFileError, match=r"wrong\.json"):
-        hl.read_wrong(tmp_path)
+    for name, (_, read) in STORED.items():
+        (tmp_path / name).write_text(text, encoding="latin-1")
+        with pytest.raises(StoredFileError, match=re.escape(name)):
+            read(tmp_path / name)
 
 
 def test_a_huge_file_is_not_read(stored, tmp_path):
-    for name, read in {
-        "affinity.json": hl.Affinity.from_json,
-        "costs.json": hl.CostModel.from_json,
-        "sweep.json": lambda path: hl.read_sweep(path.parent),
-        "profile.json": lambda path: hl.read_profile(path.parent),
-        "wrong.json": lambda path: hl.read_wrong(path.parent),
-    }.items():
+    for name, (_, read) in STORED.items():
         with open(tmp_path / name, "wb") as file:
             file.truncate((1 << 30) + 1)  # takes no room on the disk
         with pytest.raises(StoredFileError, match="larger than 1 GiB"):
             read(tmp_path / name)
-    _sweep(tmp_path / "store", stored)
+    (tmp_path / "store").mkdir()
+    STORED["sweep.json"][0](tmp_path / "store" / "sweep.json", stored)
     with open(tmp_path / "store" / "records.jsonl", "ab") as file:
         file.truncate((1 << 30) + 1)
     with pytest.raises(StoredFileError, match="larger than 1 GiB"):
