@@ -23,7 +23,7 @@ from hetero_lab.model.read import prepare
 from hetero_lab.placement.affinity import Affinity, Node
 from hetero_lab.placement.partition import predict
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, LostFusion, Unit
-from tests.experiments.faults.test_find_wrong import chain_case
+from tests.experiments.faults.cases import chain_case
 from tests.proof import injected_faults
 from tests.proof.faults import Fault
 

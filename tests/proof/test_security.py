@@ -30,7 +30,7 @@ from hetero_lab.experiments.measure.store import stored_line
 from hetero_lab.fetch import Member, Wheel
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
 from hetero_lab.samples.catalogue import datasets_dir
-from tests.experiments.faults.test_find_wrong import chain_case
+from tests.experiments.faults.cases import chain_case
 from tests.proof import injected_faults
 from tests.proof.faults import Fault
 

@@ -6,7 +6,7 @@ import pytest
 
 import hetero_lab as hl
 from hetero_lab.errors import ArgumentError
-from tests.experiments.faults.test_find_wrong import chain_case
+from tests.experiments.faults.cases import chain_case
 from tests.proof import injected_faults as injected
 from tests.proof.faults import Fault
 

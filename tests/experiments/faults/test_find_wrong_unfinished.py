@@ -1,28 +1,23 @@
-"""What find_wrong says and keeps when it could not do all that it wanted."""
+"""The result of find_wrong if the search ends early or the device refuses parts of it."""
 
 from __future__ import annotations
 
 import functools
-import sys
 from dataclasses import replace
 
 import pytest
 
 import hetero_lab as hl
-from hetero_lab.backend.core import shared_core
-from hetero_lab.backend.devices import precisions
 from hetero_lab.cli.main import main
 from hetero_lab.experiments.faults.find_wrong import search_wrong
 from hetero_lab.experiments.faults.placed_runs import PlacedRuns
 from hetero_lab.runtime.timing import Stopwatch
-from tests.experiments.faults.test_find_wrong import F32, chain_case
+from tests.experiments.faults.cases import F32, chain_case, failing, fault, needs
 from tests.proof import injected_faults as injected
-from tests.proof.faults import Fault, spoil
+from tests.proof.faults import spoil
 
 OPS = ["matmul", "tanh", "shift", "sigmoid", "negative"]
-TANH = Fault(frozenset({"tanh"}), "tanh")
-FIRST = Fault(frozenset({"matmul", "tanh"}), "tanh")
-LAST = Fault(frozenset({"sigmoid", "negative"}), "negative")
+TANH, FIRST, LAST = fault("tanh"), fault("matmul", "tanh"), fault("sigmoid", "negative")
 
 
 def over_when(is_over):
@@ -88,9 +83,26 @@ def test_ctrl_c_keeps_what_was_found():
     assert set(n_found) == {0, 1, 2}
 
 
+def test_ctrl_c_while_the_errors_are_measured_keeps_what_is_wrong():
+    runs = chain_case(TANH).runs()
+    placed = runs.placed
+
+    def interrupted_at_last(placement, shown=()):
+        if shown:  # the last run, with all tensors in sight
+            raise KeyboardInterrupt
+        return placed(placement)
+
+    runs.placed = interrupted_at_last
+    wrong = search_wrong(runs, Stopwatch.start(None))
+    assert wrong.interrupted
+    assert wrong.fix == {"tanh": "CPU"}
+    assert wrong.proven
+    assert wrong.errors["accumulated_error"].isna().all()
+    assert any(note.startswith("Ctrl-C came before") for note in wrong.notes)
+
+
 def test_a_right_placement_is_not_said_to_be_tested_op_by_op():
-    if "bf16" not in precisions("CPU", core=shared_core()):
-        pytest.skip("this CPU does not round to bf16")
+    needs("bf16")
     case = injected.placed_graph(3, n_ops=10, precision="bf16")
     *cut, whole = by_budget(case)
     assert whole.kind == "rounding"
@@ -176,7 +188,7 @@ def test_where_no_cut_shows_the_fault_all_goes_to_the_trusted_device():
         "CPU",
         before_compile=in_whole_runs(TANH),
     )
-    wrong = search_wrong(runs, injected.Stopwatch.start(None))
+    wrong = search_wrong(runs, Stopwatch.start(None))
     assert (wrong.kind, wrong.sets) == ("combination", ())
     assert wrong.fix == dict.fromkeys(OPS[1:], "CPU")
     assert wrong.proven
@@ -186,14 +198,14 @@ def test_where_no_cut_shows_the_fault_all_goes_to_the_trusted_device():
 
 def test_a_way_out_that_was_run_and_is_wrong_is_said_to_be():
     case = chain_case()
-    hidden = in_whole_runs(Fault(frozenset({"negative"}), "negative"))
+    hidden = in_whole_runs(fault("negative"))
 
     def before_compile(model, subgraphs):
         spoil(injected.SUSPECT, [TANH])(model, subgraphs)
         hidden(model, subgraphs)
 
     runs = PlacedRuns(case.placed, case.arrays, "CPU", before_compile=before_compile)
-    wrong = search_wrong(runs, injected.Stopwatch.start(None))
+    wrong = search_wrong(runs, Stopwatch.start(None))
     assert [found.ops for found in wrong.sets] == [("tanh",)]
     assert "With 1 op moved to CPU, the outputs are still off by 2." in wrong.verdict
     assert wrong.fix == dict.fromkeys(OPS, "CPU")
@@ -202,12 +214,8 @@ def test_a_way_out_that_was_run_and_is_wrong_is_said_to_be():
 
 def test_a_set_is_minimal_only_if_all_left_out_trials_ran(monkeypatch, tmp_path):
     """The device refuses sigmoid by itself, which is what is wrong."""
-    monkeypatch.setenv("FAULT", "refuse")
-    monkeypatch.setenv("FAULT_MAKER", "Parameter")
-    monkeypatch.setenv("FAULT_READER", "sigmoid")
-    command = (sys.executable, "-m", "tests.experiments.faults.crashing_worker")
-    case = chain_case(Fault(frozenset({"sigmoid"}), "sigmoid"))
-    wrong = injected.search(replace(case, worker_command=command))
+    case = chain_case(fault("sigmoid"))
+    wrong = injected.search(failing(case, monkeypatch, "refuse", "Parameter", "sigmoid"))
     (found,) = wrong.sets
     assert found.ops == ("shift", "sigmoid")
     assert not found.minimal

@@ -19,7 +19,7 @@ from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Unit
 from hetero_lab.tables import read_csv
 from hetero_lab.widgets.tweaker.controls import ABOVE, FILES, PANEL
 from hetero_lab.widgets.tweaker.measurement import Attempt, attempt_label
-from tests.experiments.faults.test_find_wrong import chain_case
+from tests.experiments.faults.cases import chain_case
 from tests.proof import injected_faults
 from tests.proof.faults import Fault
 

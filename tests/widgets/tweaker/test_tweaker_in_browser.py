@@ -10,7 +10,7 @@ import openvino as ov
 import pytest
 from widgets.jupyter_in_browser import DARK, LIGHT, opened, write_notebook
 
-from tests.experiments.faults.test_find_wrong import chain_case
+from tests.experiments.faults.cases import chain_case
 from tests.proof import injected_faults
 from tests.proof.faults import Fault
 

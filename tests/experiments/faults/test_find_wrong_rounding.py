@@ -3,58 +3,31 @@
 from __future__ import annotations
 
 import numpy as np
-import openvino as ov
 import pytest
 from openvino import opset13 as op
 
-import hetero_lab as hl
-from hetero_lab.backend.core import shared_core
-from hetero_lab.backend.devices import precisions
 from hetero_lab.runtime.rounding import Rounding, drawn_by_value
+from tests.experiments.faults.cases import case_of, constant, f32, fault, parameter, slow
 from tests.proof import injected_faults as injected
-from tests.proof.faults import Fault
+from tests.proof.injected_faults import found_sets, search
 
-RNG = np.random.default_rng(5)
-NORMAL = [RNG.normal(size=(4, 64)).astype(np.float32)]
-
-
-def f32(values):
-    return np.array(values, np.float32)
-
-
-def constant(value):
-    return op.constant(np.float32(value))
+SHAPE = (4, 64)
+NORMAL = [np.random.default_rng(5).normal(size=SHAPE).astype(np.float32)]
 
 
 def matmul(x, name):
     weights = np.random.default_rng(1).normal(size=(64, 64)) / 8
-    return op.matmul(x, op.constant(weights.astype(np.float32)), False, False, name=name)
-
-
-def case_of(nodes, inputs, arrays, precision, *faults):
-    """Return a model on the suspect as a whole, in a precision, with faults in it."""
-    if precision not in precisions("CPU", core=shared_core()):
-        pytest.skip(f"the CPU here does not compute in {precision}")
-    hl.emulate(injected.SUSPECT)
-    prepared = injected.prepare(ov.Model(nodes, inputs, "m"))
-    affinity = hl.Affinity.uniform(prepared.model, injected.SUSPECT)
-    hint = {injected.SUSPECT: {"INFERENCE_PRECISION_HINT": precision}}
-    placement = hl.Placement(affinity, "placed", hint, direct=True)
-    return injected.Case(prepared, placement, precision, arrays, faults)
-
-
-def parameter(shape=(4, 64), kind: type = np.float32):
-    return op.parameter(list(shape), kind, name="x")
+    return op.matmul(x, constant(weights), False, False, name=name)
 
 
 @pytest.mark.parametrize("precision", ["f32", "bf16", "f16"])
 def test_zeros_before_a_root_hide_no_fault(precision):
-    x = parameter()
+    x = parameter(SHAPE)
     node = op.sqrt(op.relu(x, name="relu"), name="sqrt")
     node = op.abs(op.tanh(node, name="tanh"), name="abs")
-    fault = Fault(frozenset({"sqrt", "tanh"}), "tanh")
-    wrong = injected.search(case_of([node], [x], NORMAL, precision, fault))
-    assert injected.found_sets(wrong) == {fault.ops}
+    together = fault("sqrt", "tanh")
+    wrong = search(case_of([node], [x], NORMAL, together, precision=precision))
+    assert found_sets(wrong) == {together.ops}
     assert wrong.proven
 
 
@@ -84,8 +57,8 @@ def norm_of_large_values(x):
     ],
 )
 def test_what_leaves_the_range_of_a_precision_is_no_fault_and_not_right(make, said):
-    x = parameter()
-    wrong = injected.search(case_of([make(x)], [x], NORMAL, "f16"))
+    x = parameter(SHAPE)
+    wrong = search(case_of([make(x)], [x], NORMAL, precision="f16"))
     assert wrong.kind == "rounding"
     assert said in wrong.verdict
     assert "inf " not in wrong.verdict
@@ -94,11 +67,10 @@ def test_what_leaves_the_range_of_a_precision_is_no_fault_and_not_right(make, sa
 
 
 def test_a_fault_beside_what_leaves_the_range_is_found_and_all_goes_to_the_trusted_device():
-    x = parameter()
+    x = parameter(SHAPE)
     results = [log_of_an_exponential(x), op.abs(op.tanh(x, name="tanh"), name="abs")]
-    fault = Fault(frozenset({"tanh"}), "tanh")
-    wrong = injected.search(case_of(results, [x], NORMAL, "f16", fault))
-    assert injected.found_sets(wrong) == {fault.ops}
+    wrong = search(case_of(results, [x], NORMAL, fault("tanh"), precision="f16"))
+    assert found_sets(wrong) == {frozenset({"tanh"})}
     assert "With 1 op moved to CPU, the outputs are still off by inf." in wrong.verdict
     assert set(wrong.fix) == set(wrong.given.affinity.ops)
     assert wrong.proven
@@ -110,24 +82,23 @@ def test_a_long_sum_in_a_narrow_precision_is_rounding(precision):
     x = parameter((1, 2048))
     node = op.sin(op.cum_sum(x, op.constant(np.int64(1)), name="total"), name="sine")
     arrays = [np.random.default_rng(0).normal(size=(1, 2048)).astype(np.float32)]
-    wrong = injected.search(case_of([node], [x], arrays, precision))
+    wrong = search(case_of([node], [x], arrays, precision=precision))
     assert wrong.kind in ("none", "rounding")
 
 
-def test_graphs_of_ops_that_amplify_rounding_are_not_called_wrong():
-    assert injected.run_narrow(1, first_seed=28)
-    assert injected.run_narrow(1, first_seed=120)
-    assert injected.run_narrow(1, first_seed=349)
-    assert injected.run_narrow(1, first_seed=403)
-
-
-@pytest.mark.slow
-def test_graphs_whose_rounding_depends_on_more_are_not_called_wrong():
-    assert injected.run_narrow(1, first_seed=64)  # equal numbers, whose errors add up
-    assert injected.run_narrow(1, first_seed=1217)  # two running sums, which are rounded one way
-    assert injected.run_narrow(1, first_seed=1383)  # a running sum rounded towards zero
-    assert injected.run_narrow(1, first_seed=2161)  # divided by zeros of either sign
-    assert injected.run_narrow(1, first_seed=659)  # sines of large numbers, which can be any
+@pytest.mark.parametrize(
+    "seed",
+    [
+        *(28, 120, 349, 403),
+        slow(64),  # equal numbers, whose errors add up
+        slow(1217),  # two running sums, which are rounded one way
+        slow(1383),  # a running sum rounded towards zero
+        slow(2161),  # divided by zeros of either sign
+        slow(659),  # sines of large numbers, which can be any
+    ],
+)
+def test_graphs_of_ops_that_amplify_rounding_are_not_called_wrong(seed):
+    assert injected.run_narrow(1, first_seed=seed)
 
 
 @pytest.mark.parametrize("precision", ["f32", "bf16", "f16"])
@@ -152,12 +123,11 @@ def test_an_image_in_8_bits_does_not_make_f32_coarse():
     x = parameter((1, 16), np.uint8)
     rng = np.random.default_rng(1)
     node = op.multiply(op.convert(x, "f32"), constant(1 / 255), name="scale")
-    weights = op.constant(rng.normal(size=(16, 16)).astype(np.float32))
+    weights = constant(rng.normal(size=(16, 16)))
     node = op.matmul(op.tanh(node, name="tanh"), weights, False, False, name="matmul")
-    node = op.add(node, op.constant((rng.normal(size=(1, 16)) * 8).astype(np.float32)))
+    node = op.add(node, constant(rng.normal(size=(1, 16)) * 8))
     arrays = [rng.integers(0, 256, (1, 16)).astype(np.uint8)]
-    fault = Fault(frozenset({"matmul"}), "matmul")
-    wrong = injected.search(case_of([node], [x], arrays, "f32", fault))
+    wrong = search(case_of([node], [x], arrays, fault("matmul")))
     assert wrong.precisions == {injected.SUSPECT: "f32"}
     assert wrong.before < 0.3
-    assert injected.found_sets(wrong) == {fault.ops}
+    assert found_sets(wrong) == {frozenset({"matmul"})}
