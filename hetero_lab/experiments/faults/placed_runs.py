@@ -141,13 +141,8 @@ class PlacedRuns:
         device: str,
         pieces: Sequence[Collection[str]],
         values: Mapping[TensorKey, np.ndarray],
-    ) -> list[tuple[int, TensorKey, np.ndarray]]:
-        """Run pieces side by side on a device of the placement, with given input tensors.
-
-        Returns
-        -------
-        list
-            The number of a piece, a tensor that it makes, and the value.
+    ) -> list[dict[TensorKey, np.ndarray]]:
+        """Run pieces side by side on a device, with given input tensors; return their tensors.
 
         Raises
         ------
@@ -158,7 +153,10 @@ class PlacedRuns:
         self._prepare(cut.model, [(device, frozenset(piece)) for piece in pieces])
         arrays = [values[key] for key in cut.inputs]
         outputs = self._infer(cut.model, device, self.given.properties[device], arrays, [device])
-        return [(n, key, array) for (n, key), array in zip(cut.outputs, outputs, strict=True)]
+        made: list[dict[TensorKey, np.ndarray]] = [{} for _ in pieces]
+        for (number, key), array in zip(cut.outputs, outputs, strict=True):
+            made[number][key] = array
+        return made
 
     def transparent(self, fixed: Mapping[TensorKey, np.ndarray] | None = None) -> TransparentModel:
         """Return the model with every tensor visible, some fixed, on the trusted device."""

@@ -7,6 +7,7 @@ hitting sets (Reiter 1987).
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TypeVar
 
@@ -17,7 +18,7 @@ from hetero_lab.experiments.faults.expected import Expected, SetResult
 from hetero_lab.experiments.faults.wrong import WrongSet
 from hetero_lab.placement.partition import partition_of
 from hetero_lab.placement.placement import Placement
-from hetero_lab.runtime.pieces import TensorKey, cut_pieces
+from hetero_lab.runtime.pieces import cut_pieces
 
 _WINDOW = 16  # ops
 _MOST_OVERLAPS = 64  # runs that look for sets that share ops with known ones
@@ -87,10 +88,7 @@ class WrongSetSearch:
                 trial = SetResult(False, float("nan"), float("nan"), str(error))
             self.trials[device, sets[0]] = trial
             return [trial]
-        by_set: list[dict[TensorKey, np.ndarray]] = [{} for _ in sets]
-        for index, key, value in made:
-            by_set[index][key] = value
-        for ops, values in zip(sets, by_set, strict=True):
+        for ops, values in zip(sets, made, strict=True):
             self.trials[device, ops] = self.expected.judged(ops, values)
         return [self.trials[device, ops] for ops in sets]
 
@@ -303,13 +301,12 @@ def minimal_set(
         return failed
 
     def shortest(needed: list[T], pool: list[T], passes: int, fails_at: int) -> int:
-        while fails_at - passes > 1:
-            middle = (passes + fails_at) // 2
-            if fails_together([*needed, *pool[:middle]]):
-                fails_at = middle
-            else:
-                passes = middle
-        return fails_at
+        """Return how many items of the pool fail together with the needed ones, at least."""
+
+        def fails_with(n: int) -> bool:
+            return fails_together([*needed, *pool[:n]])
+
+        return bisect_left(range(fails_at), True, passes + 1, key=fails_with)
 
     pool = list(items)
     last = shortest([], pool, 0, len(pool)) - 1
