@@ -8,7 +8,13 @@ import numpy as np
 
 from hetero_lab.backend.emulation import emulated_devices, plugin_of
 from hetero_lab.errors import HeteroLabError, names_at_hand
-from hetero_lab.experiments.faults.expected import SHARE, BudgetOverError, Expected, relative_to
+from hetero_lab.experiments.faults.expected import (
+    SHARE,
+    BudgetOverError,
+    Expected,
+    relative_error,
+    relative_to,
+)
 from hetero_lab.experiments.faults.ways_around import Way, WaysAround
 from hetero_lab.experiments.faults.wrong import Kind, OpError, Wrong, WrongSet, doubt
 from hetero_lab.experiments.faults.wrong_sets import WrongSetSearch
@@ -16,7 +22,7 @@ from hetero_lab.experiments.measure.environment import current_environment
 from hetero_lab.interrupts import UntilInterrupted
 from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.runtime.pieces import TensorKey, outgoing
-from hetero_lab.runtime.rounding import Rounding, distance
+from hetero_lab.runtime.rounding import Rounding
 
 
 def answer(
@@ -82,7 +88,7 @@ def _joined(
     rounding: Mapping[TensorKey, Rounding],
 ) -> tuple[OpError, ...]:
     expected, graph, values = sets.expected, sets.graph, sets.expected.values
-    errors = {k: relative_to(distance(v, values[k]), values[k]) for k, v in arrived.items()}
+    errors = {key: relative_error(value, values[key]) for key, value in arrived.items()}
     most = {k: relative_to(r.farthest, values[k]) for k, r in rounding.items() if k in values}
     unexplained = {
         key

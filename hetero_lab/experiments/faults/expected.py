@@ -194,7 +194,7 @@ class Expected:
         if not self.reference:
             return []  # the search ended before the reference was run
         return [
-            (key, output, expected, relative_to(distance(output, expected), expected))
+            (key, output, expected, relative_error(output, expected))
             for key, output, expected in zip(self.output_keys, outputs, self.reference, strict=True)
             if key[0] not in self.changing
         ]
@@ -270,21 +270,21 @@ class Expected:
             "{} read NaN already in the reference, so their outputs cannot be judged; they were "
             "left out.",
         )
-        unfused = [None if key[0] in self.changing else values.get(key) for key in self.output_keys]
+        unfused = [
+            fused if key[0] in self.changing else values.get(key, fused).astype(fused.dtype)
+            for key, fused in zip(self.output_keys, self.reference, strict=True)
+        ]
         apart = [
-            name
-            for name, fused, plain in zip(range(len(unfused)), self.reference, unfused, strict=True)
-            if plain is not None and relative_to(distance(fused, plain), plain) > self.equal
+            str(number)
+            for number, (fused, plain) in enumerate(zip(self.reference, unfused, strict=True))
+            if relative_error(fused, plain) > self.equal
         ]
         if apart:
             self.notes.append(
                 f"{self.runs.trusted} itself computes other numbers for output "
-                f"{', '.join(map(str, apart))} when no ops are fused; they are the reference here."
+                f"{', '.join(apart)} when no ops are fused; they are the reference here."
             )
-            self.reference = [
-                fused if plain is None else plain.astype(fused.dtype)
-                for fused, plain in zip(self.reference, unfused, strict=True)
-            ]
+            self.reference = unfused
 
     def _inputs_of(self, op: Op) -> list[TensorKey]:
         return [(self.graph.ops[producer].name, port) for producer, port in op.inputs]
@@ -317,15 +317,15 @@ class Expected:
     def judged(self, ops: frozenset[str], made: Mapping[TensorKey, np.ndarray]) -> SetResult:
         """Judge the tensors that a set of ops makes from the reference's inputs."""
         values = self.transparent.values
-        far = {key: distance(value, values[key]) for key, value in made.items() if key in values}
-        error = max((relative_to(d, values[key]) for key, d in far.items()), default=0.0)
+        errors = {key: relative_error(made[key], values[key]) for key in made if key in values}
+        error = max(errors.values(), default=0.0)
         if error <= _UNSEEN:
             return SetResult(False, error, error)
-        damages = self._damages({key: made[key] for key, d in far.items() if d > 0})
+        damages = self._damages({key: made[key] for key in errors if errors[key] > 0})
         damage = max(damages.values(), default=0.0)
         if all(d <= SHARE * self.thresholds[key] for key, d in damages.items()):
             return SetResult(False, error, damage)
-        seen = {key: made[key] for key in far}
+        seen = {key: made[key] for key in errors}
         rounding = self.transparent.rounding({op: self.suspects[op] for op in ops}, set(seen), seen)
         unexplained = (not r.explains(made[key], values[key]) for key, r in rounding.items())
         return SetResult(any(unexplained), error, damage)
@@ -343,10 +343,7 @@ class Expected:
             reached = self.transparent.run(offsets, set(self.output_keys))
         except RuntimeError:
             return bad
-        return {
-            key: relative_to(distance(value, values[key]), values[key])
-            for key, value in reached.items()
-        }
+        return {key: relative_error(value, values[key]) for key, value in reached.items()}
 
     def beyond_precision(self) -> str:
         """Say where numbers leave the range of the executed precision, if outputs depend on it."""
@@ -364,16 +361,21 @@ class Expected:
         rounded = [op for op in first if op not in beyond]
         sentences = ""
         if out:
-            leave = "leaves" if len(out) == 1 else "leave"
             used = ", ".join(sorted({self.executed[op] for op in out if op in self.executed}))
-            sentences += f" {names_at_hand(out)} {leave} the range of {used}."
+            verb = "leaves" if len(out) == 1 else "leave"
+            sentences += f" {names_at_hand(out)} {verb} the range of {used}."
         if rounded:
-            make = "turns" if len(rounded) == 1 else "turn"
+            verb = "turns" if len(rounded) == 1 else "turn"
             sentences += (
-                f" {names_at_hand(rounded)} {make} numbers that {self.narrow} cannot tell apart "
+                f" {names_at_hand(rounded)} {verb} numbers that {self.narrow} cannot tell apart "
                 "into infinity or NaN."
             )
         return f"{sentences} Outputs that depend on it could not be judged."
+
+
+def relative_error(value: np.ndarray, reference: np.ndarray) -> float:
+    """Return the relative error of a tensor (Euclidean norm)."""
+    return relative_to(distance(value, reference), reference)
 
 
 def relative_to(far: float, reference: np.ndarray) -> float:

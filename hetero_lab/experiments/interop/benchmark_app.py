@@ -45,16 +45,21 @@ _FIELDS = ["node_name", "status", "node_type", "exec_type", "real_time", "cpu_ti
 _JSON_FIELDS = ["name", "status", "node_type", "exec_type", "real_time", "cpu_time"]
 _TIMES = ["real_time_us", "cpu_time_us"]
 _COUNTERS = ("average_counters", "detailed_counters")
+_KINDS = {  # by a file's name without its ending
+    "benchmark_report": "report",
+    **{f"benchmark_{kind}_report": kind for kind in _COUNTERS},
+}
 _SECTIONS = {  # in CSV, in JSON
     "Command line parameters": "cmd_options",
     "Configuration setup": "configuration_setup",
     "Execution results": "execution_results",
 }
+_PARTS = ("options", "settings", "results")
 _FAULTS = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError,
            RecursionError, csv.Error)  # fmt: skip
 _PERCENTILE = re.compile(r"latency \((\d+) percentile\) \(ms\)")
 
-Settings: TypeAlias = "Mapping[str, Mapping[str, str]]"  # options, settings and results
+Settings: TypeAlias = "Mapping[str, Mapping[str, str]]"  # by part
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +71,7 @@ class BenchmarkReport(Result):
     source
         The folder or file that was read.
     found
-        The tables that are there: summary and settings with ``benchmark_report``, counters, and
+        The tables that are there: summary and settings of ``benchmark_report``, counters, and
         requests if each request has counters of its own.
     emulated
         The emulated devices among those that the counters name.
@@ -105,7 +110,7 @@ class BenchmarkReport(Result):
 
     @property
     def tables(self) -> Tables:
-        """Those of summary, settings, counters and requests that are there."""
+        """The tables among summary, settings, counters and requests that are there."""
         return Tables(self.found)
 
     def __repr__(self) -> str:
@@ -189,7 +194,7 @@ def read_benchmark_app(
 
 
 def _placed(model: Source | None, placement: PlacementLike, core: ov.Core | None) -> BoundPlacement:
-    """Bind the model and placement that were measured; ArgumentError where they are not named."""
+    """Bind the model and placement that were measured; ArgumentError if one is not named."""
     if model is None:
         raise ArgumentError("placement= says where a model ran: name it too, model=….")
     if not placement:
@@ -351,23 +356,22 @@ def _find(path: str | os.PathLike[str]) -> dict[str, Path]:
         raise StoredFileError(f"{name} does not exist.")
     if not os.path.isdir(path):
         return {_kind(Path(path)): Path(path)}
-    stems = {kind: f"benchmark_{kind}_report" for kind in _COUNTERS}
-    stems["report"] = "benchmark_report"
-    there = {kind: _of_stem(Path(path), stem) for kind, stem in stems.items()}
-    counters = [file for kind in _COUNTERS for file in there[kind]]
-    several = next((files for files in (there["report"], counters) if len(files) > 1), None)
+    there = [Path(path) / f"{stem}.{ending}" for stem in _KINDS for ending in ("csv", "json")]
+    found = [file for file in there if file.is_file()]
+    counters = [file for file in found if _KINDS[file.stem] in _COUNTERS]
+    reports = [file for file in found if file not in counters]
+    several = next((files for files in (reports, counters) if len(files) > 1), None)
     if several:
         raise StoredFileError(
             f"{name} holds reports of several runs: {names_at_hand([f.name for f in several])}. "
             "Name the file to read, or give each run a folder of its own."
         )
-    found = {kind: files[0] for kind, files in there.items() if files}
     if not found:
         raise StoredFileError(
             f"{name} holds no report of benchmark_app. It writes some with -report_type "
             f"average_counters (or detailed_counters, no_counters) -report_folder {name}."
         )
-    return found
+    return {_KINDS[file.stem]: file for file in found}
 
 
 def _read_nodes(path: Path) -> pd.DataFrame:
@@ -394,23 +398,14 @@ def _read_settings(path: Path) -> Settings:
             raise ValueError("it has no execution results: half written, or another file")
         return {
             part: {name: str(value) for name, value in sections.get(key, {}).items()}
-            for part, key in zip(
-                ("options", "settings", "results"), _SECTIONS.values(), strict=True
-            )
+            for part, key in zip(_PARTS, _SECTIONS.values(), strict=True)
         }
 
 
-def _of_stem(folder: Path, stem: str) -> list[Path]:
-    files = (folder / f"{stem}.{ending}" for ending in ("csv", "json"))
-    return [file for file in files if file.is_file()]
-
-
 def _kind(path: Path) -> str:
-    """Tell by its name, or by its content where it was renamed, which report a file is."""
-    by_name = {f"benchmark_{kind}_report": kind for kind in _COUNTERS}
-    by_name["benchmark_report"] = "report"
-    if path.stem in by_name:
-        return by_name[path.stem]
+    """Tell by its name, or by its content if it was renamed, which report a file is."""
+    if path.stem in _KINDS:
+        return _KINDS[path.stem]
     with _one_error(path):
         if _is_json(path):
             data = _json(path)
