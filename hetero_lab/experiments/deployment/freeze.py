@@ -113,7 +113,7 @@ def freeze_placed(
     examples: Sequence[Inputs] | None = None,
     accuracy: AccuracyPromise | None = None,
 ) -> Path:
-    """Do what :func:`freeze` does with a placement that is already bound."""
+    """Freeze a placement that is already bound."""
     bound = placed.bound
     arrays = _requests(bound, examples)
     if not arrays:

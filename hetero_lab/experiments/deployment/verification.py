@@ -176,7 +176,7 @@ def _model(directory: str | os.PathLike[str], contract: Contract) -> Checked:
     then = contract.files.items()
     other = [name for name, digest in then if file_digest(Path(directory) / name) != digest]
     if other:
-        return BROKEN, f"{' and '.join(other)} is not what was frozen"
+        return BROKEN, f"{' and '.join(other)} differs from the frozen file"
     return OK, ""
 
 
@@ -246,7 +246,7 @@ def _partition(contract: Contract, seen: ObservedRun) -> Checked:
         if sorted(contract.execution_devices) != sorted(seen.execution_devices):
             return BROKEN, f"runs on {here}, promised was {promised}"
         if then is not None:
-            return UNKNOWN, "this OpenVINO does not report what it compiled"
+            return UNKNOWN, "this OpenVINO does not report the partition"
         return OK, f"whole, on {here}"
     here, promised = (
         f"{len(of.devices)}{noun} ({names_at_hand(of.devices, 8)})"

@@ -1,4 +1,4 @@
-"""Prove again what a deployed directory promises, here or with other releases of OpenVINO.
+"""Prove again that a deployed directory keeps its contract, here or with other releases.
 
 HETERO's own code changes between releases, so the same affinities can give another partition, or
 fail to compile.
@@ -86,7 +86,7 @@ def verify(
     max_drop: float = MAX_DROP,
     progress: bool = True,
 ) -> Verification | Across:
-    """Prove again, on the OpenVINO, drivers and machine here, what a deployed directory promises.
+    """Prove that a deployed directory keeps its contract with the OpenVINO and the machine here.
 
     The directory is compiled and run in a process of its own. Its latency is compared as the
     ratio to the reference, the same model on one core in f32, so that the speed of another

@@ -182,12 +182,12 @@ def _verdict(around: WaysAround, kind: Kind, way: Way, *, complete: bool, interr
         return f"Nothing is wrong: no output is off by more than {expected.before:.2g} (relative)."
     seen = _seen(sets)
     if kind == "rounding" and complete and sets.could_all_run():
-        what = "Each op is right" if expected.random else seen
+        fact = "Each op is right" if expected.random else seen
         lost = ""
         if not (way.right or expected.random):
             expected.transparent.before_run = None  # no budget: this sentence is needed
             lost = expected.beyond_precision()
-        return f"{what}: no op is wrong, by itself or together with others.{lost}"
+        return f"{fact}: no op is wrong, by itself or together with others.{lost}"
     tested = _blame(sets.found) if sets.found else _tested(sets, complete)
     sentences = [f"{seen}.", tested]
     if way.placement is not expected.given:
@@ -211,11 +211,12 @@ def _seen(sets: WrongSetSearch) -> str:
     if expected.random and expected.before <= expected.equal:
         off = "The outputs that can be compared are right"
     if np.isinf(expected.before):
-        off = "Outputs are infinite or no number where the reference is finite, or the reverse"
+        off = "Outputs are infinite or NaN where the reference is finite, or the reverse"
     if sets.found or expected.random or expected.right is None:
         return off
-    how = "by rounding in" if expected.right else "which is more than what comes of rounding in"
-    return f"{off}, {how} {expected.narrow}"
+    if not expected.right:
+        return f"{off}, more than rounding in {expected.narrow} explains"
+    return f"{off}, by rounding in {expected.narrow}"
 
 
 def _blame(found: list[WrongSet]) -> str:

@@ -103,9 +103,7 @@ class Expected:
             return self.runs.placed(self.given)[0]
         except CompileError as error:
             self.refused, self.right, self.before = str(error), False, float("inf")
-            self.notes.append(
-                f"The placement does not run: {error}. What is refused counts as wrong."
-            )
+            self.notes.append(f"The placement does not run: {error}. Refused ops count as wrong.")
             return []
 
     def compare(self, outputs: Sequence[np.ndarray]) -> bool:

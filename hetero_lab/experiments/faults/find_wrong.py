@@ -125,8 +125,8 @@ def find_wrong(
         trusted = reference_device(placed.bound)
     except DeviceError as error:
         raise DeviceError(
-            "No single real device here supports the whole model, so there is no reference that "
-            "could tell what is wrong."
+            "No single real device here supports the whole model, so there is no reference to "
+            "compare with."
         ) from error
     if costs is not None:
         costs.check_devices([*placed.devices, trusted])

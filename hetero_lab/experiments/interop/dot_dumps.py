@@ -189,7 +189,7 @@ def read_dot(text: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     import pandas as pd
 
     if not text.startswith("digraph"):
-        raise StoredFileError("This is no .dot dump of HETERO: it does not begin with 'digraph'.")
+        raise StoredFileError("This is not a .dot dump of HETERO: it must begin with 'digraph'.")
     nodes: dict[str, tuple[str, str, str | None, int | None]] = {}  # by the runtime's own name
     for match in _NODE.finditer(text):
         subgraph, device = _SUBGRAPH.search(match["rest"]), _DEVICE.search(match["rest"])
@@ -225,7 +225,7 @@ def _edges(
 
 
 def _write(directory: Path, placed: BoundPlacement) -> dict[str, str]:
-    """Write what ``run_frozen`` compiles; return dumped name → own name, where they differ."""
+    """Write the files for ``run_frozen``; return dumped name → own name where they differ."""
     model, _ = labelled_clone(placed, predict(placed.graph, placed.affinity))
     model.set_friendly_name(_MODEL)
     names = _rename(model.get_ordered_ops())

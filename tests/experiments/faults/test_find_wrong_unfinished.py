@@ -62,7 +62,7 @@ def test_what_was_found_is_kept_when_the_budget_ends_and_no_more_is_claimed():
         if not wrong.sets:
             assert wrong.kind in ("not known", "combination")
             # Wrong outputs are a fault, whoever is to blame; outputs that nobody compared are none.
-            assert (wrong.kind == "combination") == ("more than what comes of" in wrong.verdict)
+            assert (wrong.kind == "combination") == ("more than rounding in" in wrong.verdict)
             assert "No op was run by itself" in wrong.verdict
 
 
