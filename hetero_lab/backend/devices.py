@@ -21,7 +21,7 @@ from hetero_lab.errors import (
     shorten,
     warn,
 )
-from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.model.opgraph import NOT_OPS, OpGraph
 from hetero_lab.model.read import Source
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def support(model: Source, devices: Sequence[str], *, core: ov.Core | None = Non
     if not isinstance(devices, Iterable) or not (devices := list(devices)):
         raise DeviceError(f"{devices!r} names no device. Give a list, for instance ['GPU', 'CPU'].")
     bound = bind(model, core)
-    ops = [op for op in bound.graph if op.type not in ("Parameter", "Constant", "Result")]
+    ops = [op for op in bound.graph if op.type not in NOT_OPS]
     columns: dict[str, list[Any]] = {
         "op": [op.name for op in ops],
         "op_type": [op.type for op in ops],
@@ -237,7 +237,7 @@ def _types_of_opsets() -> frozenset[str]:
 
 
 def _allowed(spec: EmulatedDevice, op_type: str) -> bool:
-    return op_type in ("Parameter", "Constant", "Result") or spec.allows(op_type)
+    return op_type in NOT_OPS or spec.allows(op_type)
 
 
 def _asked(core: ov.Core, device: str, key: str) -> Any:

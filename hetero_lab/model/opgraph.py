@@ -15,6 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 PARAMETER, CONSTANT, RESULT = "Parameter", "Constant", "Result"
+NOT_OPS = frozenset({PARAMETER, CONSTANT, RESULT})  # nodes whose device is never chosen
 NOT_CONSTANT_SOURCES = {"RandomUniform", "Multinomial", "RandomPoisson", "ReadValue"}
 
 _PRODUCTS = frozenset(

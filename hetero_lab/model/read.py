@@ -45,6 +45,7 @@ from hetero_lab.model.naming import make_names_unique, name_the_nameless, names_
 from hetero_lab.model.opgraph import (
     CONSTANT,
     NOT_CONSTANT_SOURCES,
+    NOT_OPS,
     PARAMETER,
     RESULT,
     Op,
@@ -159,18 +160,12 @@ def attributes_of(prepared: PreparedModel) -> dict[str, dict[str, str]]:
     return {
         op.get_friendly_name(): {name: str(value) for name, value in op.get_attributes().items()}
         for op in prepared.model.get_ordered_ops()
-        if op.get_type_name() not in ("Constant", "Parameter", "Result")
+        if op.get_type_name() not in NOT_OPS
     }
 
 
 def save(model: ov.Model, path: Path) -> None:
-    """Write a model as IR with its weights as they are, not compressed to f16.
-
-    Raises
-    ------
-    OSError
-        The disk is full, or the place cannot be written.
-    """
+    """Write a model as IR with its weights as they are; OSError if the disk is full."""
     try:
         ov.save_model(model, path, compress_to_fp16=False)
     except Exception as error:
@@ -192,15 +187,15 @@ def op_graph(model: ov.Model) -> OpGraph:
     index_of = {node.get_friendly_name(): index for index, node in enumerate(nodes)}
     ops = tuple(
         Op(
-            index=index,
-            name=node.get_friendly_name(),
-            type=node.get_type_name(),
-            inputs=tuple(
+            index,
+            node.get_friendly_name(),
+            node.get_type_name(),
+            tuple(
                 (index_of[source.get_node().get_friendly_name()], source.get_index())
                 for source in node.input_values()
             ),
-            outputs=tuple(_tensor(output) for output in node.outputs()),
-            variable=_variable(node),
+            tuple(map(_tensor, node.outputs())),
+            _variable(node),
         )
         for index, node in enumerate(nodes)
     )
@@ -577,19 +572,28 @@ def _structure(model: ov.Model) -> int:
     """
     crc = 0
     for node in model.get_ordered_ops():
-        kind = node.get_type_name()
         wires = [(s.get_node().get_friendly_name(), s.get_index()) for s in node.input_values()]
-        outputs = [(str(o.get_partial_shape()), str(o.get_element_type())) for o in node.outputs()]
-        attributes = sorted((k, str(v)) for k, v in node.get_attributes().items())
-        line = repr((node.get_friendly_name(), kind, wires, outputs, attributes))
+        line = repr((node.get_friendly_name(), node.get_type_name(), wires, *_described(node)))
         crc = zlib.crc32(line.encode("utf-8", "surrogatepass"), crc)
-        if kind == CONSTANT and "string" not in str(node.get_element_type()):
-            values = node.get_data().reshape(-1)
-            sample = np.ascontiguousarray(values[:: max(1, values.size // _SAMPLED)])
-            crc = zlib.crc32(sample.view(np.uint8).data, crc)
+        values = _values(node)
+        sample = np.ascontiguousarray(values[:: max(1, values.size // _SAMPLED)])
+        crc = zlib.crc32(sample.view(np.uint8).data, crc)
         for body in _bodies(node):
             crc = zlib.crc32(str(_structure(body)).encode(), crc)
     return crc
+
+
+def _described(node: Any) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Return shape and type of each output, and the attributes."""
+    outputs = [(str(o.get_partial_shape()), str(o.get_element_type())) for o in node.outputs()]
+    return outputs, sorted((k, str(v)) for k, v in node.get_attributes().items())
+
+
+def _values(node: Any) -> np.ndarray:
+    """Return the values of a constant that has numbers, flat; else none."""
+    if node.get_type_name() != CONSTANT or "string" in str(node.get_element_type()):
+        return np.empty(0, np.uint8)
+    return np.ascontiguousarray(node.get_data()).reshape(-1)
 
 
 def _prepared_mark(model: ov.Model) -> str | None:
@@ -606,22 +610,13 @@ def _fingerprint(model: ov.Model) -> str:
     index_of = {node.get_friendly_name(): index for index, node in enumerate(nodes)}
     for node in nodes:
         kind = node.get_type_name()
-        named = kind not in (PARAMETER, RESULT)
+        name = "" if kind in (PARAMETER, RESULT) else node.get_friendly_name()
         wires = [
             (index_of[s.get_node().get_friendly_name()], s.get_index()) for s in node.input_values()
         ]
-        line = repr(
-            (
-                kind,
-                node.get_friendly_name() if named else "",
-                wires,
-                [(str(o.get_partial_shape()), str(o.get_element_type())) for o in node.outputs()],
-                sorted((k, str(v)) for k, v in node.get_attributes().items()),
-            )
-        )
+        line = repr((kind, name, wires, *_described(node)))
         digest.update(line.encode("utf-8", "surrogatepass"))
-        if kind == CONSTANT and not str(node.get_element_type()).count("string"):
-            digest.update(np.ascontiguousarray(node.get_data()).reshape(-1).view(np.uint8).data)
+        digest.update(_values(node).view(np.uint8).data)
         for body in _bodies(node):
             digest.update(_fingerprint(body).encode())
     return digest.hexdigest()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,7 @@ from hetero_lab.errors import (
     shorten,
 )
 from hetero_lab.model.blocks import device_by_block, find_blocks
-from hetero_lab.model.opgraph import OpGraph
+from hetero_lab.model.opgraph import NOT_OPS, OpGraph
 from hetero_lab.model.read import Source, prepare
 from hetero_lab.placement.priorities import Priorities
 from hetero_lab.result import Framed
@@ -249,11 +250,11 @@ class Affinity(Framed, Mapping[str, str]):
     def ops(self) -> tuple[str, ...]:
         """Names of the ops whose device can be chosen, in topological order."""
         types = {node.name: node.type for node in self._nodes}
-        free = ("Parameter", "Constant", "Result")
         return tuple(
-            n.name
-            for n in self._nodes
-            if n.type not in free and (n.leader == n.name or types[n.leader] not in free)
+            node.name
+            for node in self._nodes
+            if node.type not in NOT_OPS
+            and (node.leader == node.name or types[node.leader] not in NOT_OPS)
         )
 
     @property
@@ -263,10 +264,7 @@ class Affinity(Framed, Mapping[str, str]):
 
     def counts(self) -> dict[str, int]:
         """Return how many ops each device has."""
-        counts: dict[str, int] = {}
-        for name in self.ops:
-            counts[self._devices[name]] = counts.get(self._devices[name], 0) + 1
-        return counts
+        return dict(Counter(self._devices[name] for name in self.ops))
 
     @checked
     def fix(
@@ -310,18 +308,14 @@ class Affinity(Framed, Mapping[str, str]):
         1   head_digit/matmul    ACC   CPU
         2     head_digit/bias    ACC   CPU
         """
-        for argument, given in (
-            ("ops", ops),
-            ("types", types),
-            ("patterns", patterns),
-            ("subgraphs", subgraphs),
-        ):
-            if given is not None and not isinstance(given, Mapping):
+        given = {"subgraphs": subgraphs, "types": types, "patterns": patterns, "ops": ops}
+        for argument, mapping in given.items():
+            if mapping is not None and not isinstance(mapping, Mapping):
                 raise AffinityError(
                     f"{argument}= must be a mapping to devices, for instance {{…: 'CPU'}}, not "
-                    f"{type(given).__name__}."
+                    f"{type(mapping).__name__}."
                 )
-        levels: list[Iterable[tuple[list[Node], str]]] = [
+        levels = [
             self._by_subgraph(subgraphs or {}),
             self._by_type(types or {}),
             self._by_pattern(patterns or {}),
@@ -361,8 +355,32 @@ class Affinity(Framed, Mapping[str, str]):
         return self.onto(prepare(variant).graph)
 
     def onto(self, graph: OpGraph) -> Affinity:
-        """Do as :meth:`carried_to`, given the graph of a variant."""
-        return Affinity.from_graph(graph, _carried_devices(self._devices, graph))
+        """Do as :meth:`carried_to`, given the graph of a variant.
+
+        A new op goes where its output is used first, so that a FakeQuantize stays with the op that
+        it lets run in int8. If no known op uses its output, it goes with its inputs.
+        """
+        devices, placeable = self._devices, graph.placeable
+        known = [index for index in placeable if graph.ops[index].name in devices]
+        found = {index: devices[graph.ops[index].name] for index in known}
+        # Quantisers are new in every quantised variant, so they say nothing about its identity.
+        old = [i for i in placeable if i in found or graph.ops[i].type not in _QUANTIZER_TYPES]
+        if len(known) < _MIN_SHARE * len(old) or not known:
+            missing = names_at_hand([graph.ops[i].name for i in old if i not in found], 3)
+            raise AffinityError(
+                f"This affinity belongs to another model: it knows {len(known)} of {len(old)} ops, "
+                f"not {missing}. Make one with hetero_lab.Affinity.automatic(model, 'HETERO:…')."
+            )
+        for index in reversed(placeable):
+            users = [use.index for use in graph.consumers[index] if use.index in found]
+            if index not in found and users:
+                found[index] = found[users[0]]
+        anywhere = found[known[0]]
+        for index in placeable:
+            above = [producer for producer, _ in graph.ops[index].inputs if producer in found]
+            found.setdefault(index, found[above[0]] if above else anywhere)
+        leaders = {graph.ops[i].name: found.get(i, anywhere) for i in dict.fromkeys(graph.leader)}
+        return Affinity.from_graph(graph, leaders)
 
     @checked
     def diff(self, before: Affinity) -> pd.DataFrame:
@@ -471,9 +489,7 @@ class Affinity(Framed, Mapping[str, str]):
         # A leader decides for its followers, so an op that was moved without its leader is an error
         # and not a wish that is silently dropped. Constants and inputs follow without complaint.
         for node in nodes:
-            if node.type not in ("Parameter", "Constant", "Result") and (
-                devices[node.name] != devices[node.leader]
-            ):
+            if node.type not in NOT_OPS and devices[node.name] != devices[node.leader]:
                 raise StoredFileError(
                     f"{bad}: {shorten(node.name)} is on {devices[node.name]}, but goes with "
                     f"{shorten(node.leader)} on {devices[node.leader]}. Give both one device."
@@ -533,13 +549,7 @@ class Affinity(Framed, Mapping[str, str]):
 
 
 def greedy(bound: BoundModel, order: Sequence[str]) -> Affinity:
-    """Put each op on the first device of an order that supports it.
-
-    Raises
-    ------
-    DeviceError
-        No device supports some op.
-    """
+    """Put each op on the first device of an order that supports it; see :func:`first_able`."""
     return first_able(bound.graph, {device: supported_ops(bound, device) for device in order})
 
 
@@ -576,7 +586,7 @@ def _members(graph: OpGraph) -> dict[int, list[int]]:
     """Return, for each leader, the ops that its device must support."""
     members: dict[int, list[int]] = {leader: [] for leader in graph.leader}
     for op in graph:
-        if op.type not in ("Parameter", "Constant", "Result"):
+        if op.type not in NOT_OPS:
             members[graph.leader[op.index]].append(op.index)
     return members
 
@@ -591,52 +601,3 @@ def _other_model(names: Iterable[str], expected: Iterable[str]) -> str:
         + (f" ({names_at_hand(sorted(model - given), 3)})" if model - given else "")
         + ". Make one with hetero_lab.Affinity.automatic(model, 'HETERO:…')."
     )
-
-
-def _carried_devices(devices: Mapping[str, str], graph: OpGraph) -> dict[str, str]:
-    """Return the device of each leader of a variant's graph, from those of the original's nodes.
-
-    An op of the same name keeps its device. A new one goes where its output is used first, so
-    that a FakeQuantize stays with the op that it lets run in int8. If no known op uses its
-    output, it goes with its inputs.
-
-    Parameters
-    ----------
-    devices
-        Node of the original model → device.
-    graph
-        The variant.
-
-    Raises
-    ------
-    AffinityError
-        Fewer than half of the variant's ops are known: it belongs to another model.
-    """
-    placeable = graph.placeable
-    known = [index for index in placeable if graph.ops[index].name in devices]
-    found = {index: devices[graph.ops[index].name] for index in known}
-    # Quantisers are new in every quantised variant, so they say nothing about its identity.
-    old = [i for i in placeable if i in found or graph.ops[i].type not in _QUANTIZER_TYPES]
-    if len(known) < _MIN_SHARE * len(old) or not known:
-        missing = names_at_hand([graph.ops[i].name for i in old if i not in known], 3)
-        raise AffinityError(
-            f"This affinity belongs to another model: it knows {len(known)} of {len(old)} ops, "
-            f"not {missing}. Make one with hetero_lab.Affinity.automatic(model, 'HETERO:…')."
-        )
-    free = set(placeable)
-    for index in reversed(placeable):
-        if index not in found:
-            users = (use.index for use in graph.consumers[index] if use.index in found)
-            first = next(users, None)
-            if first is not None:
-                found[index] = found[first]
-    for index in placeable:
-        if index not in found:
-            above = (producer for producer, _ in graph.ops[index].inputs if producer in found)
-            first = next(above, None)
-            found[index] = found[first] if first is not None else found[known[0]]
-    leaders = dict.fromkeys(graph.leader)
-    return {
-        graph.ops[index].name: found[index] if index in free else found[known[0]]
-        for index in leaders
-    }

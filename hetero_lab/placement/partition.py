@@ -10,7 +10,7 @@ share joins them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -20,7 +20,7 @@ import numpy as np
 
 from hetero_lab.backend.bound import bind
 from hetero_lab.errors import names_at_hand
-from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, Consumer, OpGraph
+from hetero_lab.model.opgraph import CONSTANT, PARAMETER, RESULT, OpGraph
 from hetero_lab.model.read import Source
 from hetero_lab.placement import convexity, cycle_breaking
 from hetero_lab.placement.affinity import Affinity
@@ -232,20 +232,7 @@ def boundary_size(partition: Partition, known: str) -> str:
 
 
 def predict(graph: OpGraph, affinity: Affinity) -> Partition:
-    """Predict the partition without compiling.
-
-    Parameters
-    ----------
-    graph
-        The model's graph.
-    affinity
-        The device of every node of it.
-
-    Raises
-    ------
-    AffinityError
-        The affinity is of another model.
-    """
+    """Predict the partition; AffinityError if the affinity is of another model."""
     devices = _devices(graph, affinity)
     numbers: dict[str, int] = {}
     numbered = [numbers.setdefault(device, len(numbers)) for device in devices]
@@ -284,9 +271,13 @@ def _collect(graph: OpGraph, devices: Sequence[str], parts: Cut) -> Partition:
     for edge in np.flatnonzero(cut & ~top.from_constant).tolist():
         producer, source_port = int(top.source[edge]), top.source_port[edge]
         if (producer, source_port) not in crossing:
-            users = _other_users(graph, ids, producer, source_port)
-            crossing[producer, source_port] = list(dict.fromkeys(ids[u.index] for u in users))
+            users = (u for u in graph.consumers[producer] if u.source_port == source_port)
+            receivers = dict.fromkeys(ids[u.index] for u in users if ids[u.index] != ids[producer])
+            crossing[producer, source_port] = list(receivers)
     crossing = {tensor: receivers for tensor, receivers in crossing.items() if receivers}
+    feeds: dict[int, set[int]] = {}
+    for (producer, _), receivers in crossing.items():
+        feeds.setdefault(ids[producer], set()).update(receivers)
     inputs: dict[int, list[tuple[str | int, ...]]] = {}
     outputs: dict[int, list[tuple[str | int, ...]]] = {}
     for number, index in enumerate(graph.parameters):
@@ -307,7 +298,7 @@ def _collect(graph: OpGraph, devices: Sequence[str], parts: Cut) -> Partition:
     # A group of nodes without inputs, outputs or sinks holds constants alone, which are copied to
     # their users: the runtime makes no submodel of it.
     real = [s for s in members if s in inputs or s in outputs or s in sinks]
-    order = _execution_order(real, _feeds(crossing, ids), members)
+    order = _execution_order(real, feeds, members)
     position = {subgraph: index for index, subgraph in enumerate(order)}
     placeable = set(graph.placeable)
     subgraphs = tuple(
@@ -334,21 +325,6 @@ def _collect(graph: OpGraph, devices: Sequence[str], parts: Cut) -> Partition:
     return Partition(subgraphs, crossings, wiring, home=home)
 
 
-def _other_users(
-    graph: OpGraph, ids: Sequence[int], producer: int, source_port: int
-) -> Iterator[Consumer]:
-    for use in graph.consumers[producer]:
-        if use.source_port == source_port and ids[use.index] != ids[producer]:
-            yield use
-
-
-def _feeds(crossing: dict[tuple[int, int], list[int]], ids: Sequence[int]) -> dict[int, set[int]]:
-    feeds: dict[int, set[int]] = {}
-    for (producer, _), receivers in crossing.items():
-        feeds.setdefault(ids[producer], set()).update(receivers)
-    return feeds
-
-
 def _execution_order(
     subgraphs: list[int], feeds: dict[int, set[int]], members: dict[int, list[int]]
 ) -> list[int]:
@@ -373,11 +349,9 @@ def _execution_order(
 
 def _device(graph: OpGraph, devices: Sequence[str], members: Sequence[int]) -> str:
     """Return a submodel's device: of its ops, else of its parameters, else of its constants."""
-    for kinds in ((CONSTANT, PARAMETER), (CONSTANT,), ()):
-        for index in members:
-            if graph.ops[index].type not in kinds:
-                return devices[index]
-    raise AssertionError("a subgraph has at least one node")
+    last = [PARAMETER, CONSTANT]
+    types = {index: graph.ops[index].type for index in members}
+    return devices[min(members, key=lambda i: last.index(types[i]) if types[i] in last else -1)]
 
 
 def _tensor_name(graph: OpGraph, producer: int, port: int) -> str:
@@ -420,13 +394,7 @@ def partition_from_json(data: Mapping[str, Any]) -> Partition:
 
 
 def reordered(predicted: Partition, order: list[int]) -> Partition:
-    """Return a partition as it was observed: its subgraphs in the order in which they ran.
-
-    Parameters
-    ----------
-    order
-        The index that each subgraph, as it ran, has in ``predicted``.
-    """
+    """Return a partition as observed; ``order`` has the predicted index of each one that ran."""
     position = {old: new for new, old in enumerate(order)}
     return Partition(
         subgraphs=tuple(replace(predicted.subgraphs[old], index=i) for i, old in enumerate(order)),
@@ -448,14 +416,8 @@ def reordered(predicted: Partition, order: list[int]) -> Partition:
 class Displacement:
     """Why an op is not on its preferred device.
 
-    Parameters
-    ----------
-    device
-        The first device that is listed.
-    is_cause
-        Whether the device cannot run the op; otherwise it can, and the op went along.
-    causes
-        The ops that it went along with; empty for a cause.
+    ``is_cause`` says that ``device``, an earlier one, cannot run the op; otherwise it can, and the
+    op went along with ``causes``.
     """
 
     device: str
@@ -473,33 +435,24 @@ def displacements(
 ) -> dict[str, Displacement]:
     """Return the ops that are not on their preferred device, by name, and why.
 
-    Every op prefers the first device listed. An op on a later one is a cause if no earlier device
-    supports it; it is a consequence if one does and its subgraph holds a cause.
-
-    Parameters
-    ----------
-    partition
-        The subgraphs of a placement.
-    able
-        Device → the ops that it supports, the preferred device first. Subgraphs on other devices
-        and ops that no device supports are left out.
+    Every op prefers the first device of ``able``, which maps devices to the ops that they support.
+    An op on a later one is a cause if no earlier device supports it; it is a consequence if one
+    does and its subgraph holds a cause. Subgraphs on other devices and ops that no device supports
+    are left out.
     """
     order = list(able)
     known = frozenset().union(*able.values())
     found: dict[str, Displacement] = {}
     for subgraph in partition.subgraphs:
-        if subgraph.device not in able:
+        if subgraph.device not in order[1:]:
             continue
         earlier = order[: order.index(subgraph.device)]
-        ops = [op for op in subgraph.ops if op in known]
-        causes = tuple(op for op in ops if not any(op in able[device] for device in earlier))
-        if not earlier or not causes:
-            continue
-        refused = set(causes)
-        for op in ops:
-            if op in refused:
-                found[op] = Displacement(earlier[0], is_cause=True)
-            else:
-                device = next(device for device in earlier if op in able[device])
-                found[op] = Displacement(device, is_cause=False, causes=causes)
+        first_able = {
+            op: next((device for device in earlier if op in able[device]), None)
+            for op in subgraph.ops
+            if op in known
+        }
+        causes = tuple(op for op, device in first_able.items() if device is None)
+        for op, device in first_able.items() if causes else ():
+            found[op] = Displacement(device or earlier[0], device is None, causes if device else ())
     return found

@@ -147,19 +147,11 @@ class BoundPlacement:
     @cached_property
     def properties(self) -> dict[str, dict[str, Any]]:
         """Each used device's properties: an emulated one's defaults, then the placement's."""
-        emulated = emulated_devices(self.core)
-        given = self.placement.device_properties
-        merged = {
-            device: {
-                **(emulated[device].properties if device in emulated else {}),
-                **given.get(device, {}),
-            }
-            for device in self.devices
-        }
-        if self.placement.virtual:
-            kind = self.placement.virtual.kind
-            merged[kind] = dict(given.get(kind, {}))
-        return merged
+        defaults = {d: spec.properties for d, spec in emulated_devices(self.core).items()}
+        merged = merged_properties(defaults, self.placement.device_properties)
+        virtual = self.placement.virtual
+        used = (*self.devices, virtual.kind) if virtual else self.devices
+        return {device: merged.get(device, {}) for device in used}
 
     @property
     def compile_call(self) -> tuple[str, dict[str, Any]]:
@@ -205,13 +197,7 @@ def resolve(bound: BoundModel, placement: PlacementLike) -> BoundPlacement:
 
 
 def carried_over(graph: OpGraph, placement: PlacementLike) -> PlacementLike:
-    """Return a placement as it is, or carried to this variant if it was made for another.
-
-    Raises
-    ------
-    AffinityError
-        It belongs to another model altogether.
-    """
+    """Return a placement as it is, or carried to this variant if it was made for another."""
     affinity = placement.affinity if isinstance(placement, Placement) else placement
     if not isinstance(affinity, Affinity) or set(affinity) == set(graph.index_of):
         return placement
@@ -276,19 +262,12 @@ def absent_devices(bound: BoundModel, devices: Sequence[str], known: Knowledge) 
 def affinity_elsewhere(
     bound: BoundModel, placement: PlacementLike, known: Knowledge
 ) -> Affinity | None:
-    """Return a placement's affinity if it needs a device that only a cost model knows.
-
-    Raises
-    ------
-    AffinityError
-        It is of another model.
-    DeviceError
-        A device does not support an op there.
-    """
+    """Return a placement's affinity, checked, if it needs a device that only a cost model knows."""
     if isinstance(placement, str | Priorities):
         names = str(placement).removeprefix("HETERO:").split(",")
         if set(names) <= set(known.devices) and absent_devices(bound, names, known):
-            return greedy_elsewhere(bound.graph, names, known)
+            constant = {bound.graph.ops[index].name for index in bound.graph.constant_side}
+            return first_able(bound.graph, {d: known.supports(d) | constant for d in names})
         return None
     affinity = placement.affinity if isinstance(placement, Placement) else placement
     if not isinstance(affinity, Affinity) or not absent_devices(bound, affinity.devices, known):
@@ -304,12 +283,6 @@ def affinity_elsewhere(
                     f"it, for instance {refused[0]}."
                 )
     return affinity
-
-
-def greedy_elsewhere(graph: OpGraph, order: Sequence[str], known: Knowledge) -> Affinity:
-    """Put each op on the first device of an order that a cost model says supports it."""
-    constant = {graph.ops[index].name for index in graph.constant_side}
-    return first_able(graph, {device: known.supports(device) | constant for device in order})
 
 
 def block_cuts(
