@@ -43,11 +43,6 @@ class Blocks:
     n_blocks: int
     of_op: tuple[int, ...]
 
-    def numbered(self, index: int) -> int | None:
-        """Return the block of a node, or ``None``."""
-        block = self.of_op[index]
-        return block if 0 <= block < self.n_blocks else None
-
 
 def blocks(model: Source) -> pd.DataFrame:
     """List the repeated layers of a network, such as the layers of a transformer.
@@ -87,9 +82,10 @@ def blocks(model: Source) -> pd.DataFrame:
     found = find_blocks(graph)
     if not found.n_blocks:
         warn(f"{shorten(graph.name)} has no repeated layers; no op is in a block.")
-    rows = [(graph.ops[index].name, found.numbered(index)) for index in graph.placeable]
-    frame = pd.DataFrame(rows, columns=["op", "block"])
-    return frame.astype({"op": "str", "block": "Int64"})
+    rows = [(graph.ops[index].name, found.of_op[index]) for index in graph.placeable]
+    frame = pd.DataFrame(rows, columns=["op", "block"]).astype({"op": "str", "block": "Int64"})
+    frame.loc[~frame["block"].between(0, found.n_blocks - 1), "block"] = pd.NA
+    return frame
 
 
 def find_blocks(graph: OpGraph) -> Blocks:
@@ -98,94 +94,76 @@ def find_blocks(graph: OpGraph) -> Blocks:
 
 
 def _find(graph: OpGraph) -> Blocks:
-    wiring = _Edges.of(graph)
-    trunk = _Trunk.of(wiring)
-    repeated = _longest_repetition(trunk.symbols)
+    skeleton = _Skeleton(graph)
+    repeated = _longest_repetition(skeleton.symbols)
     if repeated is None:
         return Blocks(0, (-1,) * len(graph))
     matched = [
-        (changes, _without_fragments(_matched(wiring, trunk, starts, repeated)))
-        for changes, starts in _starts(graph, trunk, repeated)
+        (changes, _without_fragments(_matched(skeleton, starts, repeated)))
+        for changes, starts in _starts(skeleton, repeated)
     ]
     _, block = min(matched, key=lambda found: (found[0], -len(found[1])))
-    return _total(wiring, block)
+    return _total(skeleton, block)
 
 
-@dataclass(frozen=True)
-class _Edges:
-    """The placeable ops of a graph and the wires between them."""
+class _Skeleton:
+    """The placeable ops of a graph, the wires between them, and the longest paths by level.
 
-    graph: OpGraph
-    signatures: dict[int, _Signature]
-    reads: dict[int, list[tuple[int, int]]]  # op → (port, producer)
-    uses: dict[int, list[tuple[int, int, int]]]  # op → (its output, port of the user, user)
+    Attributes
+    ----------
+    signatures
+        Ops of equal signature may be counterparts.
+    reads, uses
+        For each op (port, producer), and (its output, port of the user, user).
+    levels
+        The ops on the longest paths, by level.
+    symbols
+        For each level, what its ops are; equal symbols are equal signatures.
+    open_wires
+        For each level, the number of tensors that are read below it.
+    """
 
-    @classmethod
-    def of(cls, graph: OpGraph) -> _Edges:
+    def __init__(self, graph: OpGraph):
         own = set(graph.placeable)
-        reads = {
-            i: [(port, p) for port, (p, _) in enumerate(graph.ops[i].inputs) if p in own]
-            for i in graph.placeable
-        }
-        uses = {
-            i: [(u.source_port, u.port, u.index) for u in graph.consumers[i] if u.index in own]
-            for i in graph.placeable
-        }
-        signatures = {
-            i: (
-                graph.ops[i].type,
-                tuple(producer in own for producer, _ in graph.ops[i].inputs),
-                len(graph.ops[i].outputs),
-            )
-            for i in graph.placeable
-        }
-        return cls(graph, signatures, reads, uses)
-
-
-@dataclass(frozen=True)
-class _Trunk:
-    """The ops on the longest paths of a graph, by level."""
-
-    levels: tuple[tuple[int, ...], ...]
-    symbols: np.ndarray  # of each level
-    open_wires: np.ndarray  # for each level, the number of tensors that are read below it
-
-    @classmethod
-    def of(cls, wiring: _Edges) -> _Trunk:
+        self.graph = graph
+        self.reads: dict[int, list[tuple[int, int]]] = {}
+        self.uses: dict[int, list[tuple[int, int, int]]] = {}
+        self.signatures: dict[int, _Signature] = {}
+        for i in graph.placeable:
+            op, users = graph.ops[i], graph.consumers[i]
+            self.reads[i] = [(port, p) for port, (p, _) in enumerate(op.inputs) if p in own]
+            self.uses[i] = [(u.source_port, u.port, u.index) for u in users if u.index in own]
+            from_ops = tuple(producer in own for producer, _ in op.inputs)
+            self.signatures[i] = op.type, from_ops, len(op.outputs)
         depth: dict[int, int] = {}
-        for index, reads in wiring.reads.items():
+        for index, reads in self.reads.items():
             depth[index] = max((depth[p] + 1 for _, p in reads), default=0)
         height: dict[int, int] = {}
-        for index in reversed(wiring.graph.placeable):
-            height[index] = max((height[u] + 1 for _, _, u in wiring.uses[index]), default=0)
+        for index in reversed(graph.placeable):
+            height[index] = max((height[u] + 1 for _, _, u in self.uses[index]), default=0)
         longest = max(depth.values(), default=-1)
-        levels: list[list[int]] = [[] for _ in range(longest + 1)]
+        self.levels: list[list[int]] = [[] for _ in range(longest + 1)]
         change = np.zeros(longest + 2, dtype=np.int64)
         for index, at in depth.items():
             if at + height[index] == longest:
-                levels[at].append(index)
-            last = max((depth[u] for _, _, u in wiring.uses[index]), default=at)
+                self.levels[at].append(index)
             change[at] += 1
-            change[last] -= 1
+            change[max((depth[u] for _, _, u in self.uses[index]), default=at)] -= 1
+        self.open_wires = np.cumsum(change)[:-1]
         number: dict[tuple[_Signature, ...], int] = {}
-        words = [tuple(sorted(wiring.signatures[i] for i in level)) for level in levels]
+        words = [tuple(sorted(self.signatures[i] for i in level)) for level in self.levels]
         symbols = [number.setdefault(word, len(number)) for word in words]
-        return cls(
-            tuple(map(tuple, levels)), np.array(symbols, dtype=np.int64), np.cumsum(change)[:-1]
-        )
+        self.symbols = np.array(symbols, dtype=np.int64)
 
 
-@dataclass(frozen=True)
-class _Repetition:
-    """Levels ``start`` to ``end`` that repeat with a ``period``."""
+def _longest_repetition(symbols: np.ndarray) -> range | None:
+    """Return the repetition that covers most levels; among equals, that of the shortest period.
 
-    start: int
-    end: int
-    period: int
-
-
-def _longest_repetition(symbols: np.ndarray) -> _Repetition | None:
-    """Return the repetition that covers most levels; among equals, that of the shortest period."""
+    Returns
+    -------
+    range or None
+        From the first level to the one behind the last, in steps of the period.
+    """
     best, most = None, 0
     for period in range(1, len(symbols) // 2 + 1):
         alike = np.flatnonzero(np.diff(symbols[:-period] == symbols[period:], prepend=0, append=0))
@@ -197,21 +175,20 @@ def _longest_repetition(symbols: np.ndarray) -> _Repetition | None:
             covered = length // period * period
             # A chain of equal ops, such as ReLU after ReLU, is not a layer.
             if covered > most and np.ptp(symbols[start : start + period]):
-                best, most = _Repetition(start, start + length, period), covered
+                best, most = range(start, start + length, period), covered
     return best if most >= _LEAST_SHARE * len(symbols) else None
 
 
-def _starts(
-    graph: OpGraph, trunk: _Trunk, repeated: _Repetition
-) -> Iterator[tuple[int, list[int]]]:
+def _starts(skeleton: _Skeleton, repeated: range) -> Iterator[tuple[int, list[int]]]:
     """Yield the levels at which layers begin, cut in one or two ways; partial layers are left out.
 
     The period is cut at the level where the numbers in names change, then where the fewest
     tensors cross, then at the first. The second way does the same among the cuts that make the
     most layers. Each comes with how often numbers change within a layer.
     """
-    start, end, period = repeated.start, repeated.end, repeated.period
-    names = [graph.ops[level[0]].name for level in trunk.levels]
+    start, end, period = repeated.start, repeated.stop, repeated.step
+    symbols = skeleton.symbols
+    names = [skeleton.graph.ops[level[0]].name for level in skeleton.levels]
     layer = [
         _counting(names[d], names[d + period]) if d + period < len(names) else None
         for d in range(len(names))
@@ -224,15 +201,15 @@ def _starts(
         for first, behind in itertools.pairwise(cuts):
             known = [number for number in layer[first:behind] if number is not None]
             changes += sum(a != b for a, b in itertools.pairwise(known))
-        crossing = np.mean([trunk.open_wires[cut - 1] for cut in cuts[1:]])
+        crossing = np.mean([skeleton.open_wires[cut - 1] for cut in cuts[1:]])
         return changes, float(crossing), offset
 
     most = range((end - start) % period + 1)
     for offset in dict.fromkeys(min(some, key=cost) for some in (range(period), most)):
         starts = list(range(start + offset, end - period + 1, period))
-        word = trunk.symbols[starts[0] : starts[0] + period]
-        earlier = _elsewhere(trunk.symbols, word, range(starts[0] - period, -1, -1))
-        later = _elsewhere(trunk.symbols, word, range(starts[-1] + period, len(trunk.symbols)))
+        word = symbols[starts[0] : starts[0] + period]
+        earlier = _elsewhere(symbols, word, range(starts[0] - period, -1, -1))
+        later = _elsewhere(symbols, word, range(starts[-1] + period, len(symbols)))
         yield cost(offset)[0], [*reversed(list(earlier)), *starts, *later]
 
 
@@ -257,13 +234,11 @@ def _elsewhere(symbols: np.ndarray, word: np.ndarray, levels: range) -> Iterator
             free = level + levels.step * len(word)
 
 
-def _matched(
-    wiring: _Edges, trunk: _Trunk, starts: Sequence[int], repeated: _Repetition
-) -> dict[int, int]:
+def _matched(skeleton: _Skeleton, starts: Sequence[int], repeated: range) -> dict[int, int]:
     """Return the block of each op that has a counterpart in the layer before or after it.
 
-    Starting from the ops of the trunk, producers of counterparts are counterparts too if they are
-    of one kind; then users are. Ops that several layers share have none.
+    Starting from the ops of the longest paths, producers of counterparts are counterparts too if
+    they are of one kind; then users are. Ops that several layers share have none.
     """
     block: dict[int, int] = {}
     before: dict[int, int] = {}  # op → its counterpart in the layer before
@@ -272,7 +247,7 @@ def _matched(
     def pair(op: int, other: int, number: int) -> bool:
         if op == other or op in before or other in taken:
             return False
-        if wiring.signatures[op] != wiring.signatures[other]:
+        if skeleton.signatures[op] != skeleton.signatures[other]:
             return False
         if block.get(op, number) != number or block.get(other, number - 1) != number - 1:
             return False
@@ -281,7 +256,7 @@ def _matched(
         block[op], block[other] = number, number - 1
         return True
 
-    period = repeated.period
+    period = repeated.step
     levels = [
         (later + at, earlier + at, number)
         for number, (earlier, later) in enumerate(itertools.pairwise(starts), 1)
@@ -290,50 +265,52 @@ def _matched(
     if repeated.start < starts[0]:  # the end of a layer whose beginning looks different
         levels += [(d + period, d, 0) for d in range(repeated.start, starts[0])]
     last = starts[-1] + period
-    levels += [(d, d - period, len(starts)) for d in range(last, repeated.end)]
+    levels += [(d, d - period, len(starts)) for d in range(last, repeated.stop)]
     new = [
         (op, other, number)
         for later, earlier, number in levels
-        for op, other in _alike(wiring, trunk.levels[later], trunk.levels[earlier])
+        for op, other in _alike(skeleton, skeleton.levels[later], skeleton.levels[earlier])
         if pair(op, other, number)
     ]
     while new:
         upwards = list(new)
         while upwards:
             op, other, number = upwards.pop()
-            ports = dict(wiring.reads[other])
-            for port, producer in wiring.reads[op]:
+            ports = dict(skeleton.reads[other])
+            for port, producer in skeleton.reads[op]:
                 if port in ports and pair(producer, ports[port], number):
                     upwards.append((producer, ports[port], number))
                     new.append((producer, ports[port], number))
         found = []
         for op, other, number in new:
-            for user, counterpart in _users_alike(wiring, op, other, before, taken):
+            for user, counterpart in _users_alike(skeleton, op, other, before, taken):
                 if pair(user, counterpart, number):
                     found.append((user, counterpart, number))
         new = found
     return block
 
 
-def _alike(wiring: _Edges, ops: Iterable[int], others: Iterable[int]) -> Iterator[tuple[int, int]]:
+def _alike(
+    skeleton: _Skeleton, ops: Iterable[int], others: Iterable[int]
+) -> Iterator[tuple[int, int]]:
     """Yield pairs of ops that are the only one of their kind on their side."""
-    kinds = [Counter(wiring.signatures[i] for i in some) for some in (ops, others)]
-    by_kind = {wiring.signatures[i]: i for i in others}
+    kinds = [Counter(skeleton.signatures[i] for i in some) for some in (ops, others)]
+    by_kind = {skeleton.signatures[i]: i for i in others}
     for op in ops:
-        kind = wiring.signatures[op]
+        kind = skeleton.signatures[op]
         if kinds[0][kind] == kinds[1][kind] == 1:
             yield op, by_kind[kind]
 
 
 def _users_alike(
-    wiring: _Edges, op: int, other: int, before: dict[int, int], taken: set[int]
+    skeleton: _Skeleton, op: int, other: int, before: dict[int, int], taken: set[int]
 ) -> Iterator[tuple[int, int]]:
     """Yield pairs of users that read two ops in the same way, if both have equally many."""
     groups: dict[tuple[int, int, _Signature], tuple[list[int], list[int]]] = {}
     for side, (index, known) in enumerate(((op, before), (other, taken))):
-        for output, port, user in wiring.uses[index]:
+        for output, port, user in skeleton.uses[index]:
             if user not in known:
-                key = (output, port, wiring.signatures[user])
+                key = (output, port, skeleton.signatures[user])
                 groups.setdefault(key, ([], []))[side].append(user)
     for users, counterparts in groups.values():
         if len(users) == len(counterparts):
@@ -348,31 +325,31 @@ def _without_fragments(block: dict[int, int]) -> dict[int, int]:
     return {i: number - whole[0] for i, number in block.items() if whole[0] <= number <= whole[-1]}
 
 
-def _total(wiring: _Edges, block: dict[int, int]) -> Blocks:
+def _total(skeleton: _Skeleton, block: dict[int, int]) -> Blocks:
     """Assign all other ops to the layer that they are in, or before or after all layers."""
-    graph = wiring.graph
+    graph = skeleton.graph
     n_blocks = max(block.values()) + 1
     for path in graph.stateful_paths:
-        users = [user for i in path for _, _, user in wiring.uses[i]]
+        users = [user for i in path for _, _, user in skeleton.uses[i]]
         known = [block[i] for i in path if i in block] or [block[i] for i in users if i in block]
         block.update(dict.fromkeys(path, min(known)) if known else {})
     below: set[int] = set()
     for index in graph.placeable:
-        if any(p in block or p in below for _, p in wiring.reads[index]):
+        if any(p in block or p in below for _, p in skeleton.reads[index]):
             below.add(index)
     for index in reversed(graph.placeable):
         if index in block:
             continue
-        users = [block[user] for _, _, user in wiring.uses[index] if user in block]
+        users = [block[user] for _, _, user in skeleton.uses[index] if user in block]
         if index in below:
             block[index] = min(users, default=n_blocks)
-        elif users and min(users) == max(users) > 0 and len(users) == len(wiring.uses[index]):
+        elif users and min(users) == max(users) > 0 and len(users) == len(skeleton.uses[index]):
             block[index] = users[0]
     of_op = [-1] * len(graph)
     # No wire may lead back to an earlier block, or two devices that take turns by block would
     # depend on each other in a cycle.
     for index in graph.placeable:
-        earliest = max((of_op[p] for _, p in wiring.reads[index]), default=-1)
+        earliest = max((of_op[p] for _, p in skeleton.reads[index]), default=-1)
         of_op[index] = max(block.get(index, -1), earliest)
     for path in graph.stateful_paths:
         for index in path:
@@ -385,11 +362,7 @@ def _total(wiring: _Edges, block: dict[int, int]) -> Blocks:
 def device_by_block(found: Blocks, name: str, devices: Mapping[Any, str]) -> list[str]:
     """Return the devices of the ops before the first block, of each block, and of the ops after.
 
-    Raises
-    ------
-    AffinityError
-        The model has no blocks, a key is not a range of them, two overlap, or a block is left
-        out.
+    Raises AffinityError as :meth:`hetero_lab.Affinity.by_block` says.
     """
     n_blocks = found.n_blocks
     if not n_blocks:
@@ -410,7 +383,7 @@ def device_by_block(found: Blocks, name: str, devices: Mapping[Any, str]) -> lis
             if block in chosen:
                 raise AffinityError(
                     f"Block {block} is given to {shorten(str(chosen[block]))} and, by "
-                    f"{shorten(repr(key))}, to {shorten(str(device))}. Let ranges not overlap."
+                    f"{shorten(repr(key))}, to {shorten(str(device))}. Ranges must not overlap."
                 )
             chosen[block] = device
     left_out = [block for block in range(n_blocks) if block not in chosen]
@@ -446,11 +419,6 @@ def _blocks_of(key: object, n_blocks: int) -> range:
 
 def _spans(blocks: list[int]) -> str:
     """Write blocks in words: ``block 3``, ``blocks 3-5, 9``."""
-    runs: list[list[int]] = []
-    for block in blocks:
-        if runs and runs[-1][1] == block - 1:
-            runs[-1][1] = block
-        else:
-            runs.append([block, block])
-    spans = ", ".join(block_range(*run) for run in runs)
+    runs = np.split(blocks, np.flatnonzero(np.diff(blocks) > 1) + 1)
+    spans = ", ".join(block_range(int(run[0]), int(run[-1])) for run in runs)
     return f"block{'s' * (len(blocks) > 1)} {spans}"

@@ -7,6 +7,8 @@ vocabulary. Its shapes stay dynamic: a prompt is longer than the single token of
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +20,8 @@ import openvino as ov
 from hetero_lab.arguments import check_whole
 from hetero_lab.errors import ArgumentError, InputError, ModelError, names_at_hand, shorten
 
-_IDS, _MASK, _POSITIONS, _BEAM = "input_ids", "attention_mask", "position_ids", "beam_idx"
-_INPUTS = (_IDS, _MASK, _POSITIONS, _BEAM)
+IDS, MASK, POSITIONS, BEAM = "input_ids", "attention_mask", "position_ids", "beam_idx"
+_INPUTS = (IDS, MASK, POSITIONS, BEAM)
 _OUTPUT = "logits"
 _NOTES = "hetero_lab"
 _CONTEXT = [_NOTES, "context_tokens"]
@@ -92,13 +94,7 @@ class LanguageModel:
     context_tokens: int | None = None
 
     def check(self, scenario: Scenario) -> None:
-        """Raise for a scenario that does not fit into the context.
-
-        Raises
-        ------
-        ArgumentError
-            The prompt and the new tokens are more than the model was trained for.
-        """
+        """Raise ArgumentError for a scenario longer than the context of the model's training."""
         if self.context_tokens is not None and scenario.context_tokens > self.context_tokens:
             raise ArgumentError(
                 f"A prompt of {scenario.prompt_tokens} tokens and {scenario.new_tokens} new ones "
@@ -118,10 +114,10 @@ class LanguageModel:
         """
         batch, n = ids.shape
         made = {
-            _IDS: lambda: ids,
-            _MASK: lambda: np.ones((batch, past + n)),
-            _POSITIONS: lambda: np.tile(np.arange(past, past + n), (batch, 1)),
-            _BEAM: lambda: np.arange(batch),
+            IDS: lambda: ids,
+            MASK: lambda: np.ones((batch, past + n)),
+            POSITIONS: lambda: np.tile(np.arange(past, past + n), (batch, 1)),
+            BEAM: lambda: np.arange(batch),
         }
         typed = zip(self.inputs, self.types, strict=True)
         return [made[name]().astype(dtype, copy=False) for name, dtype in typed]
@@ -133,13 +129,7 @@ class LanguageModel:
         return rng.integers(0, self.vocabulary or 2, shape, dtype=np.int64)
 
     def check_prompt(self, ids: np.ndarray, scenario: Scenario) -> np.ndarray:
-        """Return a prompt as int64 if it fits a scenario.
-
-        Raises
-        ------
-        InputError
-            It has another shape, is not made of integers, or has tokens unknown to the model.
-        """
+        """Return a prompt as int64; InputError if it does not fit the scenario or vocabulary."""
         shape = (scenario.batch, scenario.prompt_tokens)
         if ids.dtype.kind not in "iu" or ids.shape != shape:
             raise InputError(
@@ -171,7 +161,7 @@ def language_model(model: ov.Model) -> LanguageModel:
             "keeps its key-value cache. Export it with states (optimum-cli export openvino does)."
         )
     unknown = [name for name in inputs if name not in _INPUTS]
-    if unknown or _IDS not in inputs:
+    if unknown or IDS not in inputs:
         what = f"has the inputs {names_at_hand(unknown)}" if unknown else "has no input input_ids"
         raise ModelError(
             f"{model.get_friendly_name()!r} {what}. A language model's inputs are "
@@ -198,21 +188,12 @@ def language_model(model: ov.Model) -> LanguageModel:
 def is_language_model(model: ov.Model) -> bool:
     """Return whether a model has states and reads token ids, so that its shapes stay dynamic."""
     return bool(model.get_variables()) and any(
-        _name(port, (_IDS,)) == _IDS and port.get_partial_shape().is_dynamic
-        for port in model.inputs
+        _name(port, (IDS,)) == IDS and port.get_partial_shape().is_dynamic for port in model.inputs
     )
 
 
 def check_scenario(model: ov.Model, scenario: Scenario | None) -> None:
-    """Raise unless a scenario is given exactly where the model is a language model, and fits it.
-
-    Raises
-    ------
-    ArgumentError
-        A language model without a scenario, or one that does not fit into its context.
-    ModelError
-        A scenario was given for a model that is not a language model.
-    """
+    """Raise unless a scenario is given exactly where the model is a language model, and fits it."""
     if scenario is not None:
         language_model(model).check(scenario)
     elif is_language_model(model):
@@ -224,13 +205,7 @@ def check_scenario(model: ov.Model, scenario: Scenario | None) -> None:
 
 
 def expect_scenario(scenario: object) -> None:
-    """Raise unless an argument is a scenario.
-
-    Raises
-    ------
-    ArgumentError
-        It is something else.
-    """
+    """Raise ArgumentError unless an argument is a scenario."""
     if not isinstance(scenario, Scenario):
         raise ArgumentError(
             "scenario= is a hetero_lab.Scenario(prompt_tokens=…, new_tokens=…), not "
@@ -239,13 +214,7 @@ def expect_scenario(scenario: object) -> None:
 
 
 def refuse_language_model(model: ov.Model, function: str) -> None:
-    """Raise for a language model where a function of the library needs static shapes.
-
-    Raises
-    ------
-    ModelError
-        It is one.
-    """
+    """Raise ModelError for a language model where a function of the library needs static shapes."""
     if is_language_model(model):
         raise ModelError(
             f"{shorten(model.get_friendly_name())} is a language model, whose shapes are dynamic: "
@@ -254,14 +223,15 @@ def refuse_language_model(model: ov.Model, function: str) -> None:
         )
 
 
-def set_context_tokens(model: ov.Model, n_tokens: int) -> None:
-    """Record in the model the number of positions that it was trained for."""
-    model.set_rt_info(str(n_tokens), _CONTEXT)
+def note_surroundings(model: ov.Model, directory: Path) -> None:
+    """Record in a model where its tokenizer is, and how long a sequence may be.
 
-
-def set_directory(model: ov.Model, directory: Path) -> None:
-    """Record in the model where it was read, and so where its tokenizer is."""
+    The configuration beside the model states the length.
+    """
     model.set_rt_info(str(directory.resolve()), _DIRECTORY)
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        config = json.loads((directory / "config.json").read_text("utf-8"))
+        model.set_rt_info(str(int(config["max_position_embeddings"])), _CONTEXT)
 
 
 def directory_of(model: ov.Model) -> Path | None:
@@ -285,7 +255,7 @@ def forget_notes(model: ov.Model) -> None:
     if _NOTES in model.rt_info:
         del model.rt_info[_NOTES]
     if n_tokens is not None:
-        set_context_tokens(model, n_tokens)
+        model.set_rt_info(str(n_tokens), _CONTEXT)
 
 
 def _context_tokens(model: ov.Model) -> int | None:

@@ -7,10 +7,8 @@ model keeps its dynamic shapes.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -38,8 +36,7 @@ from hetero_lab.errors import (
 from hetero_lab.model.language import (
     forget_notes,
     is_language_model,
-    set_context_tokens,
-    set_directory,
+    note_surroundings,
 )
 from hetero_lab.model.naming import make_names_unique, name_the_nameless, names_of_file, unique
 from hetero_lab.model.opgraph import (
@@ -139,7 +136,8 @@ def prepare(source: Source, shapes: Shapes | None = None) -> PreparedModel:
             # Frontends give every model the same name; the file's name says more.
             model.set_friendly_name(Path(os.fspath(source)).stem)
         forget_notes(model)
-        _note_surroundings(model, path)
+        if path.name == _EXPORTED and is_language_model(model):
+            note_surroundings(model, path.parent)
     if is_language_model(model):
         _keep_broadcast_sizes(model)
     if shapes or not is_language_model(model):
@@ -249,19 +247,6 @@ def _path(source: str | os.PathLike[str]) -> tuple[Path, dict[str, Sequence[int]
     return Path(text), {}
 
 
-def _note_surroundings(model: ov.Model, path: Path) -> None:
-    """Record in a language model where its tokenizer is, and how long a sequence may be.
-
-    The configuration beside the model says so.
-    """
-    if path.name != _EXPORTED or not is_language_model(model):
-        return
-    set_directory(model, path.parent)
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        config = json.loads((path.parent / "config.json").read_text("utf-8"))
-        set_context_tokens(model, int(config["max_position_embeddings"]))
-
-
 def _models_beside(path: str) -> list[str]:
     """Return the names of the model files in the directory that a path is in."""
     try:
@@ -349,38 +334,37 @@ def _set_static_shapes(model: ov.Model, shapes: Shapes) -> None:
             )
         shapes = {names[0]: shapes}
     for key, shape in shapes.items():
-        index = _input_index(model, key)
+        index = next((i for i, p in enumerate(model.inputs) if key in _names(p)), None)
         if index is None:
             raise ModelError(
                 f"The model has no input {shorten(str(key))}."
                 f"{did_you_mean(str(key), names)} Inputs: {_describe_inputs(model)}."
             )
         given[index] = _checked_shape(names[index], model.inputs[index].get_partial_shape(), shape)
-    new: dict[Any, ov.PartialShape] = {}
-    guessed: list[str] = []
-    for index, port in enumerate(model.inputs):
-        partial = port.get_partial_shape()
-        if index in given:
-            new[port] = ov.PartialShape(given[index])
-        elif partial.is_dynamic:
-            if partial.rank.is_dynamic or any(d.is_dynamic for d in list(partial)[1:]):
-                examples = {
-                    names[i]: _example_shape(p.get_partial_shape())
-                    for i, p in enumerate(model.inputs)
-                    if p.get_partial_shape().is_dynamic and i not in given
-                }
-                example = ", ".join(f'"{name}": {shape}' for name, shape in examples.items())
-                options = " ".join(
-                    f"--shape {name}={','.join(map(str, shape))}"
-                    for name, shape in examples.items()
-                )
-                raise ModelError(
-                    f"The model has dynamic inputs: {_describe_inputs(model)}. HETERO needs static "
-                    f"shapes. Give them, for instance load(source, shapes={{{example}}}), or on "
-                    f"the command line {options}."
-                )
-            new[port] = ov.PartialShape([1, *list(partial)[1:]])
-            guessed.append(names[index])
+    new: dict[Any, ov.PartialShape] = {
+        model.inputs[index]: ov.PartialShape(shape) for index, shape in given.items()
+    }
+    open_ends = {
+        names[index]: (port, port.get_partial_shape())
+        for index, port in enumerate(model.inputs)
+        if port.get_partial_shape().is_dynamic and index not in given
+    }
+    if any(
+        partial.rank.is_dynamic or any(size.is_dynamic for size in list(partial)[1:])
+        for _, partial in open_ends.values()
+    ):
+        examples = {name: _example_shape(partial) for name, (_, partial) in open_ends.items()}
+        example = ", ".join(f'"{name}": {shape}' for name, shape in examples.items())
+        options = " ".join(
+            f"--shape {name}={','.join(map(str, shape))}" for name, shape in examples.items()
+        )
+        raise ModelError(
+            f"The model has dynamic inputs: {_describe_inputs(model)}. HETERO needs static "
+            f"shapes. Give them, for instance load(source, shapes={{{example}}}), or on "
+            f"the command line {options}."
+        )
+    new |= {port: ov.PartialShape([1, *list(partial)[1:]]) for port, partial in open_ends.values()}
+    guessed = list(open_ends)
     if guessed:
         warn(
             f"The batch of {names_at_hand(guessed)} is dynamic and was set to 1. Another one: "
@@ -396,11 +380,8 @@ def _set_static_shapes(model: ov.Model, shapes: Shapes) -> None:
             ) from error
 
 
-def _input_index(model: ov.Model, key: object) -> int | None:
-    for index, port in enumerate(model.inputs):
-        if key in port.get_names() or key == port.get_node().get_friendly_name():
-            return index
-    return None
+def _names(port: Any) -> set[str]:
+    return {*port.get_names(), port.get_node().get_friendly_name()}
 
 
 def _checked_shape(name: str, partial: ov.PartialShape, shape: Sequence[int]) -> list[int]:

@@ -17,6 +17,10 @@ from openvino import opset13 as op
 
 from hetero_lab.errors import InputError, ModelError, shorten
 from hetero_lab.model.language import (
+    BEAM,
+    IDS,
+    MASK,
+    POSITIONS,
     LanguageModel,
     Scenario,
     expect_scenario,
@@ -24,8 +28,6 @@ from hetero_lab.model.language import (
 )
 from hetero_lab.model.opgraph import Op, OpGraph, Tensor
 from hetero_lab.model.read import PreparedModel, Source, prepare
-
-_IDS, _MASK, _POSITIONS, _BEAM = "input_ids", "attention_mask", "position_ids", "beam_idx"
 
 
 @dataclass(frozen=True)
@@ -80,10 +82,10 @@ class StaticPhases:
                 f"{self.scenario.batch}, prompts of at most {self.scenario.prompt_tokens} tokens, "
                 f"then one at a time, {self.scenario.context_tokens} in all."
             )
-        made = {_MASK: np.zeros((batch, n_places + width))}
-        made[_MASK][:, :past] = 1
-        made[_MASK][:, n_places : n_places + n] = 1
-        for name, values in ((_IDS, ids), (_POSITIONS, np.arange(past, past + n)[None])):
+        made = {MASK: np.zeros((batch, n_places + width))}
+        made[MASK][:, :past] = 1
+        made[MASK][:, n_places : n_places + n] = 1
+        for name, values in ((IDS, ids), (POSITIONS, np.arange(past, past + n)[None])):
             made[name] = np.zeros((batch, width))
             made[name][:, :n] = values
         types = zip(self.language.inputs, self.language.types, strict=True)
@@ -120,9 +122,9 @@ def static_phases(model: Source, scenario: Scenario) -> StaticPhases:
     known = language_model(model)
     expect_scenario(scenario)
     known.check(scenario)
-    if _MASK not in known.inputs:
+    if MASK not in known.inputs:
         raise ModelError(
-            f"{shorten(model.get_friendly_name())} has no input {_MASK}, so that nothing could "
+            f"{shorten(model.get_friendly_name())} has no input {MASK}, so that nothing could "
             "tell which places of a cache of fixed length are filled. Export it with one."
         )
     axes = tuple(_axis(variable.get_info()) for variable in model.get_variables())
@@ -160,11 +162,11 @@ def _phase(
     """Return a prepared model that reads ``n`` tokens after ``past`` places of a cache."""
     made = model.clone()
     inputs = dict(zip(known.inputs, made.get_parameters(), strict=True))
-    sizes = {_MASK: [batch, past + n], _BEAM: [batch]}
+    sizes = {MASK: [batch, past + n], BEAM: [batch]}
     for name, parameter in inputs.items():
         parameter.set_partial_shape(ov.PartialShape(sizes.get(name, [batch, n])))
-    if _BEAM in inputs:  # each sequence goes on with its own cache
-        _keep_order(inputs.pop(_BEAM), batch)
+    if BEAM in inputs:  # each sequence goes on with its own cache
+        _keep_order(inputs.pop(BEAM), batch)
     parameters, results = [*inputs.values()], [made.get_results()[known.logits]]
     reads = {node.get_variable_id(): node for node in made.get_ops() if _is(node, "ReadValue")}
     writes = {node.get_variable_id(): node for node in made.get_sinks() if _is(node, "Assign")}
