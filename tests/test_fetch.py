@@ -365,15 +365,12 @@ def test_a_second_process_waits_for_the_first_one(
     assert index.n_wheels_asked_for == 1
 
 
-@pytest.mark.parametrize(
-    ("quiet_s", "progress", "shown"),
-    [(0.0, True, True), (0.0, False, False), (3600.0, True, False)],
-)
+@pytest.mark.parametrize(("quiet_s", "shown"), [(0.0, True), (3600.0, False)])
 def test_a_bar_shows_slow_downloads(
-    cache: Path, wheel: Wheel, capfd, monkeypatch, quiet_s: float, progress: bool, shown: bool
+    cache: Path, wheel: Wheel, capfd, monkeypatch, quiet_s: float, shown: bool
 ) -> None:
     monkeypatch.setattr(fetching, "QUIET_S", quiet_s)
-    fetch(wheel, wheel.members[0], progress)
+    fetch(wheel, wheel.members[0])
     output, errors = capfd.readouterr()
     assert output == ""
     assert ("labtoy 1.0:" in errors) == shown

@@ -32,6 +32,9 @@ _FLOAT = {"BF16": "bf16", "FP16": "f16", "FP32": "f32"}
 _NOT_INTEL = (
     "not an Intel GPU: the plugin runs its reference kernels on it, and only f32 is to be trusted"
 )
+_COLUMNS = [
+    "device", "available", "full_name", "type", "capabilities", "emulated_on", "problem",
+]  # fmt: skip
 _NO_DEVICE = "the plugin loads but finds no device: driver missing, or no permission to use it"
 _SUPPORT_CACHE_SIZE = 256
 _support_cache: weakref.WeakKeyDictionary[ov.Core, dict[Any, frozenset[str]]] = (
@@ -66,18 +69,9 @@ def devices(*, core: ov.Core | None = None) -> pd.DataFrame:
     rows = [_device_row(core, name, emulated.get(name)) for name in here]
     for plugin in _PLUGINS_OF_THE_WHEEL:
         if not any(name == plugin or name.startswith(f"{plugin}.") for name in here):
-            rows.append(
-                {
-                    "device": plugin,
-                    "available": False,
-                    "full_name": "",
-                    "type": "",
-                    "capabilities": "",
-                    "emulated_on": "",
-                    "problem": why_unavailable(plugin, core=core),
-                }
-            )
-    return pd.DataFrame(rows)
+            why = why_unavailable(plugin, core=core)
+            rows.append({"device": plugin, "available": False, "problem": why})
+    return pd.DataFrame(rows, columns=_COLUMNS).fillna("")
 
 
 def device_names(core: ov.Core) -> list[str]:
@@ -178,13 +172,7 @@ def support(model: Source, devices: Sequence[str], *, core: ov.Core | None = Non
 
 
 def supported_ops(bound: BoundModel, device: str) -> frozenset[str]:
-    """Return the names of all nodes that ``device`` supports (cached per model and device).
-
-    Raises
-    ------
-    DeviceError
-        It is not here, or does not answer.
-    """
+    """Return the names of all nodes that ``device`` supports (cached per model and device)."""
     check_device(device, bound.core)
     spec = emulated_devices(bound.core).get(device)
     cache = _support_cache.setdefault(bound.core, {})

@@ -88,13 +88,7 @@ class VirtualDevice:
 
 
 def virtual_device(name: str, core: ov.Core) -> VirtualDevice | None:
-    """Read the name of a virtual device, ``None`` for others. A bare ``AUTO`` means all devices.
-
-    Raises
-    ------
-    DeviceError
-        It begins like one but cannot be read.
-    """
+    """Read a name as :func:`parse_virtual` does; a bare ``AUTO`` means all devices."""
     if name in ("AUTO", "MULTI"):
         emulated = emulated_devices(core)
         name = f"{name}:{','.join(d for d in device_names(core) if d not in emulated)}"

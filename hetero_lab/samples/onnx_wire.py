@@ -10,11 +10,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeVar
 
 import numpy as np
-
-Message = TypeVar("Message", bytes, memoryview)
 
 FLOAT, INT64 = 1, 7
 _IR_VERSION = 8
@@ -22,18 +19,8 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _ELEMENT_TYPES = {"<f4": FLOAT, "<i8": INT64}
 
 
-def fields(message: Message) -> Iterator[tuple[int, int | Message]]:
-    """Yield the number and value of every field of a message.
-
-    Parameters
-    ----------
-    message
-        An encoded message; a view of one is not copied.
-
-    Yields
-    ------
-    tuple
-        Number and value: an ``int`` for a varint, else bytes of the message's own type.
+def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Yield the number and value of every field of a message: an ``int`` for a varint, else bytes.
 
     Raises
     ------
@@ -60,30 +47,14 @@ def fields(message: Message) -> Iterator[tuple[int, int | Message]]:
         position += size
 
 
-def strings(message: Message, number: int) -> list[str]:
+def strings(message: bytes, number: int) -> list[str]:
     """Return every value of one text field."""
-    return [bytes(value).decode() for value in messages(message, number)]
+    return [value.decode() for value in messages(message, number)]
 
 
-def messages(message: Message, number: int) -> list[Message]:
+def messages(message: bytes, number: int) -> list[bytes]:
     """Return every value of one field that holds messages."""
     return [value for n, value in fields(message) if n == number and not isinstance(value, int)]
-
-
-def integers(message: Message, number: int) -> list[int]:
-    """Return every value of one field of signed whole numbers, packed or not."""
-    found: list[int] = []
-    for n, value in fields(message):
-        if n != number:
-            continue
-        if isinstance(value, int):
-            found.append(value)
-            continue
-        position = 0
-        while position < len(value):
-            one, position = _read_varint(value, position)
-            found.append(one)
-    return [value - (1 << 64) if value >> 63 else value for value in found]
 
 
 def metadata(model: bytes) -> dict[str, str]:
@@ -150,7 +121,7 @@ def model(graph: bytes, opset: int) -> bytes:
     return encode((1, _IR_VERSION), (2, "hetero_lab"), (7, graph), (8, opset_id))
 
 
-def _read_varint(message: bytes | memoryview, position: int) -> tuple[int, int]:
+def _read_varint(message: bytes, position: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         if position >= len(message) or shift > 63:

@@ -11,6 +11,7 @@ import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -173,12 +174,10 @@ def read_picture(
     return np.ascontiguousarray(whole if into.channels_last else whole.transpose(2, 0, 1))[None]
 
 
-def _stretched(image: Image.Image, into: PictureInput) -> Image.Image:
-    return image.resize((into.width, into.height), Image.Resampling.BILINEAR)
-
-
-def _averaged(image: Image.Image, into: PictureInput) -> Image.Image:
-    return image.resize((into.width, into.height), Image.Resampling.BOX)
+def _stretched(
+    image: Image.Image, into: PictureInput, filter: Image.Resampling = Image.Resampling.BILINEAR
+) -> Image.Image:
+    return image.resize((into.width, into.height), filter)
 
 
 def _cropped(image: Image.Image, into: PictureInput) -> Image.Image:
@@ -202,7 +201,12 @@ def _as_line(image: Image.Image, into: PictureInput) -> Image.Image:
     return image.resize((width, into.height), Image.Resampling.BILINEAR)
 
 
-_FITS = {"stretch": _stretched, "average": _averaged, "crop": _cropped, "line": _as_line}
+_FITS = {
+    "stretch": _stretched,
+    "average": partial(_stretched, filter=Image.Resampling.BOX),
+    "crop": _cropped,
+    "line": _as_line,
+}
 
 
 def _opened(path: str | os.PathLike[str]) -> Image.Image:

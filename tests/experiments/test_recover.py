@@ -24,7 +24,7 @@ from hetero_lab.experiments.recover import (
     promising_sets,
     verdict,
 )
-from hetero_lab.samples.datasets import dataset_names
+from hetero_lab.samples.datasets import DATASETS
 
 BF16 = {"INFERENCE_PRECISION_HINT": "bf16"}
 
@@ -214,7 +214,7 @@ def test_data_that_overlaps_is_refused(digits, own_core):
 
 
 def test_no_sample_data_overlaps():
-    for name in dataset_names():
+    for name in DATASETS:
         try:
             data = hl.dataset(name)
         except hl.HeteroLabError:  # a package or a file is not here

@@ -23,7 +23,7 @@ from hypothesis import given, strategies as st
 from hetero_lab.errors import ArgumentError, HeteroLabError, SampleError
 from hetero_lab.samples import catalogue as samples, made_models, onnx_wire
 from hetero_lab.samples.catalogue import datasets_dir
-from hetero_lab.samples.datasets import dataset_names
+from hetero_lab.samples.datasets import DATASETS
 
 LIGHT_MODEL = "onnx/backend/test/data/light/light_inception_v1.onnx"
 
@@ -56,7 +56,7 @@ def test_manifest(name: str) -> None:
     assert chosen.licence in ("Apache-2.0", "MIT")
     assert chosen.shapes == samples.sample_shapes(name)
     assert all(n > 0 for shape in chosen.shapes.values() for n in shape)
-    assert chosen.dataset in (None, *dataset_names())
+    assert chosen.dataset in (None, *DATASETS)
     assert (chosen.bundled is None) != (chosen.wheel is None)
     if chosen.wheel is not None:
         assert chosen.member in chosen.wheel.members
@@ -71,7 +71,7 @@ def test_manifest(name: str) -> None:
 
 def test_every_data_set_goes_with_a_model() -> None:
     goes_with = {samples.sample(name).dataset for name in samples.sample_names()}
-    assert goes_with - {None} == set(dataset_names())
+    assert goes_with - {None} == set(DATASETS)
 
 
 def test_table() -> None:

@@ -45,7 +45,7 @@ every_data_set = pytest.mark.parametrize(
     "data",
     [
         pytest.param(name, marks=[pytest.mark.slow] * (name == "page_orientation"))
-        for name in labelled_data.dataset_names()
+        for name in labelled_data.DATASETS
     ],
     indirect=True,
 )
