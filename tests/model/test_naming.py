@@ -16,7 +16,7 @@ from openvino import opset13 as op
 from small_models import all_of, chain
 
 import hetero_lab as hl
-from hetero_lab.model.naming import make_names_unique, name_the_nameless, names_of_file, unique
+from hetero_lab.model.naming import name_the_nameless, names_of_file
 from hetero_lab.model.read import prepare
 from hetero_lab.samples import onnx_wire
 
@@ -117,14 +117,6 @@ def test_numbers_go_by_type_and_leave_out_what_is_taken():
     again.get_ordered_ops()[2].set_friendly_name("Relu_2")
     name_the_nameless(again.get_ordered_ops(), set())
     assert len(set(all_of(again))) == 4
-
-
-def test_repeated_names_get_a_number():
-    model = chain("a", "a", "a_2", "a")
-    make_names_unique(model.get_ordered_ops())
-    assert all_of(model) == ["x", "a", "a_3", "a_2", "a_4", "out"]
-    assert unique("a", set()) == "a"
-    assert unique("a", {"a", "a_2"}) == "a_3"
 
 
 class _Named:

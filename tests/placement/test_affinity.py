@@ -2,13 +2,11 @@ from __future__ import annotations
 
 import json
 import random
-from pathlib import Path
 
 import numpy as np
 import openvino as ov
 import pytest
 from counting_core import core_with_acc
-from hypothesis import given, settings, strategies as st
 from openvino import opset13 as op
 from random_models import random_affinity, random_model
 from small_models import (
@@ -27,6 +25,8 @@ import hetero_lab as hl
 from hetero_lab.backend.bound import bind
 from hetero_lab.backend.devices import supported_ops
 from hetero_lab.errors import AffinityError, DeviceError, OutputPathError, StoredFileError
+from hetero_lab.lint.quantized_blocks import quantized_blocks
+from hetero_lab.model.blocks import find_blocks
 from hetero_lab.model.read import prepare
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.priorities import Priorities
@@ -163,22 +163,6 @@ def test_every_node_has_a_device(core, model):
         assert list(affinity) == nodes
         assert len(affinity) == len(nodes)
         assert all(isinstance(device, str) for device in affinity.values())
-
-
-@settings(max_examples=40)
-@given(st.integers(0, 10_000), st.integers(0, 100))
-def test_followers_follow(seed, choice):
-    graph = prepare(random_model(seed)).graph
-    affinity = random_affinity(graph, ["ACC", "CPU"], choice)
-    assert set(affinity) == set(graph.index_of)
-    for node in graph:
-        users = [use.index for use in graph.consumers[node.index]]
-        if node.type == "Result":
-            assert affinity[node.name] == affinity[graph.ops[node.inputs[0][0]].name]
-        elif node.type in ("Parameter", "Constant"):
-            # It is where one of its users is, so it starts no subgraph of its own.
-            at = {affinity[graph.ops[user].name] for user in users}
-            assert not at or affinity[node.name] in at
 
 
 def test_one_missing_affinity_fails_in_the_runtime(core):
@@ -457,16 +441,6 @@ def test_from_graph_takes_a_function_or_a_mapping():
     assert Affinity.from_graph(graph, by_name.get) == made
 
 
-@pytest.mark.parametrize("read", [hl.Affinity.from_json, hl.Affinity.from_csv])
-def test_an_affinity_that_version_0_1_wrote_is_read(core, read):
-    """Made by ``fix(types={"Add": "CPU"})`` of 0.1.0 on what ACC, without softmax, supports."""
-    model = hl.load(convolutions(3))
-    moved = {"bias1": "CPU", "softmax": "CPU", "bias2": "CPU"}
-    fixed = hl.Affinity.uniform(model, "ACC", core=core).fix(ops=moved, core=core)
-    stored = Path(__file__).parent / "stored_by_0_1"
-    assert read(stored / f"affinity.{read.__name__.removeprefix('from_')}") == fixed
-
-
 def test_an_input_that_is_an_output_goes_with_a_device_that_is_named(core):
     x, y = (op.parameter([4], np.float32, name=name) for name in "xy")
     model = ov.Model([op.result(x), op.result(op.exp(y, name="exp"))], [x, y], "passed_on")
@@ -474,3 +448,91 @@ def test_an_input_that_is_an_output_goes_with_a_device_that_is_named(core):
     given = [np.full(4, value, np.float32) for value in (1, 0)]
     outputs = hl.compile(model, affinity, core=core)(given)
     assert [list(value) for value in outputs.values()] == [[1.0] * 4] * 2
+
+
+# -- for a variant of the model -----------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def f32():
+    return hl.load("digits_inception")
+
+
+@pytest.fixture(scope="module")
+def int8(f32):
+    examples = hl.dataset("digits").calibration
+    return hl.quantize(f32, examples, subset_size=4, progress=False)
+
+
+def test_ops_keep_their_device_and_quantisers_go_with_their_users(f32, int8, core):
+    original = hl.Affinity.uniform(f32, "CPU", core=core).fix(
+        patterns={"^mixed2/": "ACC", "^head": "ACC"}, core=core
+    )
+    carried = original.carried_to(int8)
+    graph = prepare(int8).graph
+    carried.check_model(graph)
+    known = set(original.ops) & set(carried.ops)
+    assert len(known) > 60
+    assert all(carried[name] == original[name] for name in known)
+    # A quantiser with users on both devices can be with one of them only.
+    for block in quantized_blocks(graph):
+        for index in block.quantizers:
+            users = {carried[graph.ops[use.index].name] for use in graph.consumers[index]}
+            assert carried[graph.ops[index].name] in users
+
+
+def test_the_same_model_gets_the_same_affinity(f32, core):
+    affinity = hl.Affinity.automatic(f32, "HETERO:ACC,CPU", core=core).fix(
+        types={"Concat": "CPU"}, core=core
+    )
+    assert affinity.carried_to(f32) == affinity
+
+
+def test_the_way_back_leaves_the_new_ops_out(f32, int8, core):
+    affinity = hl.Affinity.uniform(int8, "CPU", core=core).fix(
+        patterns={"mixed3": "ACC"}, core=core
+    )
+    back = affinity.carried_to(f32)
+    assert set(back) == set(prepare(f32).graph.index_of)
+    assert back["mixed3/concat"] == "ACC"
+    assert back["mixed1/concat"] == "CPU"
+
+
+def test_another_model_is_refused(f32, core):
+    affinity = hl.Affinity.uniform(f32, "CPU", core=core)
+    for other in (chain("a", "b"), diamond(), convolutions()):
+        with pytest.raises(AffinityError, match=r"belongs to another model: it knows 0 of \d ops"):
+            affinity.carried_to(other)
+
+
+# -- by block ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def digits():
+    hl.emulate("ACC")
+    return prepare("digits_inception")
+
+
+def test_each_block_goes_where_it_is_sent(digits):
+    found = find_blocks(digits.graph)
+    affinity = hl.Affinity.by_block(digits, {0: "ACC", "1": "CPU"})
+    for node in digits.graph:
+        # What is before goes with the first block, what is after with the last.
+        assert affinity[node.name] == ("ACC" if found.of_op[node.index] <= 0 else "CPU")
+
+
+def test_before_and_after_may_go_elsewhere(digits):
+    found = find_blocks(digits.graph)
+    affinity = hl.Affinity.by_block(digits, {"0 - 1": "ACC", "before": "CPU", "after": "CPU"})
+    for node in digits.graph:
+        assert affinity[node.name] == ("ACC" if 0 <= found.of_op[node.index] <= 1 else "CPU")
+    assert hl.partition(digits, affinity).n_subgraphs == 3
+
+
+def test_a_cut_after_each_block_in_both_directions(digits):
+    cuts = hl.block_cuts(digits, ["ACC", "CPU"])
+    assert [cut.label for cut in cuts] == ["0 ACC, 1 CPU", "0 CPU, 1 ACC"]
+    assert cuts[0].affinity == hl.Affinity.by_block(digits, {0: "ACC", 1: "CPU"})
+    assert hl.partition(digits, cuts[0].affinity).n_subgraphs == 2
+    assert hl.block_cuts(digits, ["ACC", "CPU"], after=[]) == []

@@ -13,26 +13,33 @@ from hetero_lab.runtime.reference import compare_with_reference, executed_precis
 from hetero_lab.samples.catalogue import sample_names, sample_shapes
 
 F32 = {"ACC": {"INFERENCE_PRECISION_HINT": "f32"}, "CPU": {"INFERENCE_PRECISION_HINT": "f32"}}
-TIMES = 20
+TIMES = {"hetero": 20, "parallel": 2}
+REQUESTS = 4
 
 
 @pytest.mark.network
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("executor", TIMES)
 @pytest.mark.parametrize("name", list(filter(sample_shapes, sample_names())))
-def test_random_placements_equal_one_device(name):
+def test_random_placements_equal_one_device(name, executor):
     hl.emulate("ACC")
     prepared = prepare(hl.load(name))
-    inputs = generate_inputs(prepared)
-    arrays = bind_inputs(prepared, inputs)
-    predicted = 0
-    for seed in range(TIMES):
+    arrays = bind_inputs(prepared, generate_inputs(prepared))
+    for seed in range(TIMES[executor]):
         affinity = random_affinity(prepared.graph, ["ACC", "CPU"], seed)
         placement = hl.Placement(affinity, f"random {seed}", F32)
-        compiled = hl.compile(prepared, placement)
+        if executor == "hetero":
+            compiled = hl.compile(prepared, placement)
+            assert compiled.as_predicted
+            made = [compiled(arrays)]
+        else:
+            requests = 1 + seed * (REQUESTS - 1)
+            with hl.ParallelExecutor(prepared, placement, requests=requests) as compiled:
+                futures = [compiled.submit_bound(arrays) for _ in range(requests + 1)]
+                made = [future.result() for future in futures]
         precision = executed_precision((), compiled)
-        allowed = {"equal", "rounding"} if precision == "i8" else {"equal"}
-        predicted += bool(compiled.as_predicted)
-        agreement = compare_with_reference(bind(prepared), arrays, compiled(inputs), precision)
         # An 8-bit model rounds in other places in each placement; all others agree in f32.
-        assert {a.verdict for a in agreement} <= allowed, (seed, agreement)
-    assert predicted == TIMES
+        allowed = {"equal", "rounding"} if precision == "i8" else {"equal"}
+        for outputs in made:
+            agreement = compare_with_reference(bind(prepared), arrays, outputs, precision)
+            assert {a.verdict for a in agreement} <= allowed, (seed, agreement)
