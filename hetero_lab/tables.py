@@ -72,13 +72,7 @@ def unprotect(text: str) -> str:
 
 
 def write_csv(path: str | os.PathLike[str], frame: pd.DataFrame) -> None:
-    """Write a table as CSV, whole or not at all.
-
-    Raises
-    ------
-    OutputPathError
-        The file cannot be written there.
-    """
+    """Write a table as CSV, whole or not at all."""
     safe = frame.copy()
     for column in safe.columns:
         if _is_text(safe[column]):
@@ -94,7 +88,7 @@ def read_csv(path: str | os.PathLike[str]) -> pd.DataFrame:
     Raises
     ------
     StoredFileError
-        The file is missing or is no CSV table.
+        The file is missing or is not a CSV table.
     """
     import pandas as pd
 
@@ -134,15 +128,7 @@ def write_parquet(path: str | os.PathLike[str], frame: pd.DataFrame) -> None:
 def write_tables(
     directory: str | os.PathLike[str], tables: Mapping[str, pd.DataFrame], format: str
 ) -> Path:
-    """Write each table as ``NAME.csv`` or ``NAME.parquet``; return the directory.
-
-    Raises
-    ------
-    ArgumentError
-        Another format; nothing was written.
-    OutputPathError
-        The directory cannot be made or written.
-    """
+    """Write each table as ``NAME.csv`` or ``NAME.parquet``; return the directory."""
     writers = {"csv": write_csv, "parquet": write_parquet}
     if format not in writers:
         raise ArgumentError(f"format= is 'csv' or 'parquet', not {shorten(str(format))}.")
@@ -171,7 +157,7 @@ def read_json(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
     name = shorten(os.fspath(path))
     try:
         if os.path.getsize(path) > _MAX_JSON_BYTES:
-            raise StoredFileError(f"{name} is larger than 1 GiB; that is no {kind}.")
+            raise StoredFileError(f"{name} is larger than 1 GiB, so it is not a {kind}.")
         data = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         if isinstance(error, StoredFileError):
@@ -188,13 +174,7 @@ def read_json(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
 
 
 def read_flat_json(path: str | os.PathLike[str], expected: str) -> dict[str, str]:
-    """Read a JSON object of strings, ``{"op": "device"}``, that any tool may have written.
-
-    Raises
-    ------
-    StoredFileError
-        The file is missing, broken, or something else.
-    """
+    """Read a JSON object of strings, ``{"op": "device"}``, that any tool may have written."""
     name = shorten(os.fspath(path))
     try:
         if os.path.getsize(path) > _MAX_JSON_BYTES:
@@ -220,7 +200,7 @@ def write_text(path: str | os.PathLike[str], text: str, *, private: bool = False
 def whole_file(path: str | os.PathLike[str], private: bool = False) -> Iterator[Path]:
     """Give a temporary path whose content goes to ``path`` if the block succeeds.
 
-    An ordinary file is replaced as a whole, through symbolic links. What is no ordinary file (a
+    An ordinary file is replaced as a whole, through symbolic links. Anything else (a
     terminal, a pipe, ``/dev/null``) cannot be replaced and gets the content written to it. A new
     file has the usual mode, or is for the user alone if ``private``.
     """

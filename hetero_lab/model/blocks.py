@@ -23,7 +23,7 @@ from hetero_lab.model.read import Source, prepare
 if TYPE_CHECKING:
     import pandas as pd
 
-_LEAST_SHARE = 0.25  # of the levels must repeat; two small twins in a big model are no layers
+_LEAST_SHARE = 0.25  # of the levels must repeat; two small twins in a big model are not layers
 _NUMBER = re.compile(r"\d+")
 _BEFORE, _AFTER = "before", "after"
 _RANGE = re.compile(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?")

@@ -67,11 +67,6 @@ class StaticPhases:
             Tokens, shape ``[batch, n]``.
         past
             The number of places of the cache that are filled.
-
-        Raises
-        ------
-        InputError
-            There are more tokens than the models were made for.
         """
         batch, n = ids.shape
         width = 1 if past else self.scenario.prompt_tokens

@@ -27,13 +27,7 @@ WORK_OF_A_SUBGRAPH = 1e6
 
 
 def predict_overlapping(graph: OpGraph, affinity: Affinity) -> Partition:
-    """Predict the subgraphs of a :class:`~hetero_lab.runtime.parallel.ParallelExecutor`.
-
-    Raises
-    ------
-    AffinityError
-        The affinity is of another model.
-    """
+    """Predict the subgraphs of a :class:`~hetero_lab.runtime.parallel.ParallelExecutor`."""
     coarse = predict(graph, affinity)
     if graph.stateful_paths:  # the ops between the two ends of a state must stay together
         by_level = predict_by_level(graph, affinity) if torn_path(graph, coarse) else None
@@ -238,11 +232,6 @@ def predict_by_level(graph: OpGraph, affinity: Affinity) -> Partition | None:
     -------
     Partition or None
         ``None`` if this cut would tear a state as well.
-
-    Raises
-    ------
-    AffinityError
-        The affinity is of another model.
     """
     affinity.check_model(graph)
     if any(affinity[op.name] != affinity[graph.ops[graph.leader[op.index]].name] for op in graph):

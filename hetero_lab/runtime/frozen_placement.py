@@ -73,13 +73,7 @@ class FrozenPlacement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_frozen(directory: str | os.PathLike[str]) -> FrozenPlacement:
-    """Read ``placement.json`` of a frozen directory.
-
-    Raises
-    ------
-    StoredFileError
-        It is missing or incomplete.
-    """
+    """Read ``placement.json`` of a frozen directory."""
     data = read_json(Path(directory) / PLACEMENT_FILE, kind=KIND)
     try:
         return msgspec.convert(data, FrozenPlacement)

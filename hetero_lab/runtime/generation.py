@@ -182,11 +182,6 @@ def generate(
         Token ids, int64 of shape ``[batch, n]``.
     new_tokens
         How many to generate for each sequence.
-
-    Raises
-    ------
-    InferenceError
-        The runtime failed.
     """
     chosen: list[np.ndarray] = []
     logits: list[np.ndarray] = []
@@ -235,13 +230,7 @@ def given_or_random_prompt(
 
 
 def given_prompt(bound: BoundModel, inputs: Any, new_tokens: int) -> list[np.ndarray]:
-    """Return a prompt as :func:`given_or_random_prompt` does, whatever its length is.
-
-    Raises
-    ------
-    ArgumentError, InputError
-        It is not an array of token ids of the model, or too long.
-    """
+    """Return a prompt as :func:`given_or_random_prompt` does, whatever its length is."""
     model, ids = language_model(bound.model), _token_ids(inputs)
     if ids.ndim != 2 or not ids.size:
         raise InputError(
@@ -297,11 +286,6 @@ def reference_generation(
     """Generate on one device in f32; kept for each model, prompt and scenario.
 
     The key-value cache is in f32 too, and nothing is quantised.
-
-    Raises
-    ------
-    DeviceError
-        No single device here supports the whole model.
     """
     supported = bound.core.get_property(reference_device(bound), "SUPPORTED_PROPERTIES")
     exact = {key: value for key, value in _EXACT.items() if key in supported}
@@ -381,9 +365,9 @@ def tokenize(model: Source, text: str) -> np.ndarray:
     Raises
     ------
     ModelError
-        It is no language model, has no tokenizer beside it, or openvino-tokenizers is missing.
+        It is not a language model, has no tokenizer beside it, or openvino-tokenizers is missing.
     InputError
-        The text is empty, or no text.
+        The text is empty, or is not text.
     """
     if not isinstance(text, str) or not text:
         raise InputError(f"A prompt is a text that is not empty, not {text!r}.")
@@ -405,7 +389,7 @@ def detokenize(model: Source, token_ids: np.ndarray | Sequence[Sequence[int]]) -
     ModelError
         As for :func:`tokenize`.
     InputError
-        It is no array of token ids.
+        It is not an array of token ids.
     """
     ids = np.asarray(token_ids)
     if ids.ndim != 2 or ids.dtype.kind not in "iu":

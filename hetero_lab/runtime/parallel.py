@@ -33,15 +33,7 @@ from hetero_lab.runtime.timeline import Span
 
 
 def cuts(placed: BoundPlacement, *, requests: int = 1) -> Partition:
-    """Return the partition that a :class:`ParallelExecutor` makes, without compiling anything.
-
-    Raises
-    ------
-    AffinityError
-        The affinity tears a stateful path, or a submodel does not know enough of its shapes.
-    ArgumentError
-        Less than one request, or several of a model with states.
-    """
+    """Return the partition that a :class:`ParallelExecutor` makes, without compiling anything."""
     check_whole("requests", requests, least=1)
     graph = placed.graph
     if graph.stateful_paths and requests > 1:

@@ -340,7 +340,8 @@ def _ignored_ops(graph: OpGraph, ignored: str | Sequence[str]) -> list[str]:
             search = re.compile(text).search
         except re.error as error:
             raise ArgumentError(
-                f"{shorten(text)} in ignored= is no op, no type and no regular expression: {error}."
+                f"{shorten(text)} in ignored= is not an op, a type or a regular expression: "
+                f"{error}."
             ) from error
         matched = [op.name for op in ops if search(op.name)]
         if not matched or not text:

@@ -69,24 +69,12 @@ class Agreement:
 def reference_outputs(
     bound: BoundModel, arrays: Sequence[np.ndarray], precision: str = "f32"
 ) -> dict[str, np.ndarray]:
-    """Infer on one device in one precision; cached per model and inputs.
-
-    Raises
-    ------
-    DeviceError
-        No single device here supports the whole model.
-    """
+    """Infer on one device in one precision; cached per model and inputs."""
     return Reference(bound, precision)(arrays)
 
 
 class Reference:
-    """A model on one real device in one precision, compiled when it is first needed.
-
-    Raises
-    ------
-    DeviceError
-        No single device here supports the whole model.
-    """
+    """A model on one real device in one precision, compiled when it is first needed."""
 
     def __init__(self, bound: BoundModel, precision: str = "f32"):
         self.bound = bound
@@ -113,11 +101,6 @@ def reference_placement(
     """Return the placement that references are run with: one device, in one precision.
 
     ``properties`` are more properties of that device.
-
-    Raises
-    ------
-    DeviceError
-        No single device here supports the whole model.
     """
     device = reference_device(bound)
     placement = Placement(
@@ -160,11 +143,6 @@ def compare_with_reference(
     Some models amplify rounding far more than others. Where an output is further off than
     usual for its precision, the whole model is run in that precision on one device, and up to
     twice that run's own error counts as rounding.
-
-    Raises
-    ------
-    DeviceError
-        No single device here supports the whole model.
     """
     if expected is None:
         expected = reference_outputs(bound, arrays)

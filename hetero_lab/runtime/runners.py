@@ -347,13 +347,6 @@ def open_runner(
         Compile with OpenVINO's performance counters (slower to run).
     compile_properties
         More properties of each compile call, for instance ``{"CACHE_DIR": …}``.
-
-    Raises
-    ------
-    AffinityError, ArgumentError
-        The executor cannot run it; nothing was compiled.
-    CompileError
-        The runtime refused.
     """
     compiled: CompiledPlacement | ParallelExecutor
     if execution.executor == HETERO:
@@ -372,13 +365,7 @@ def open_runner(
 def measure_counters(
     placed: BoundPlacement, arrays: list[np.ndarray], execution: Execution
 ) -> tuple[Counter, ...]:
-    """Compile a placement once more with counters, run it and read them.
-
-    Raises
-    ------
-    MeasurementError
-        Its devices have no counters.
-    """
+    """Compile a placement once more with counters, run it and read them."""
     return read_counted(open_counted(placed, arrays, execution))
 
 
@@ -400,13 +387,7 @@ def open_counted(
 
 
 def read_counted(runner: Runner) -> tuple[Counter, ...]:
-    """Run what was compiled with counters, read them and close it.
-
-    Raises
-    ------
-    MeasurementError
-        Its devices have no counters.
-    """
+    """Run what was compiled with counters, read them and close it; MeasurementError without any."""
     with contextlib.closing(runner):
         for _ in range(_COUNTER_TURNS):
             run_turn(runner.infer)
@@ -416,13 +397,7 @@ def read_counted(runner: Runner) -> tuple[Counter, ...]:
 def inputs_for(
     bound: BoundModel, inputs: Inputs | None, seed: int, scenario: Scenario | None
 ) -> list[np.ndarray]:
-    """Return the arrays that a runner is opened with: the model's inputs, or a prompt.
-
-    Raises
-    ------
-    InputError
-        They do not fit the model, or the scenario.
-    """
+    """Return the arrays that a runner is opened with: the model's inputs, or a prompt."""
     if scenario is None:
         return given_or_generated(bound, inputs, seed)
     return given_or_random_prompt(bound, inputs, scenario, seed)
@@ -431,13 +406,7 @@ def inputs_for(
 def expected_outputs(
     placed: BoundPlacement, arrays: Sequence[np.ndarray], scenario: Scenario | None
 ) -> dict[str, np.ndarray]:
-    """Return what one device in f32 makes of a runner's inputs.
-
-    Raises
-    ------
-    DeviceError
-        No single device here supports the whole model.
-    """
+    """Return what one device in f32 makes of a runner's inputs."""
     if scenario is None:
         return reference_outputs(placed.bound, arrays)
     return reference_generation(placed.bound, arrays[0], scenario)

@@ -79,11 +79,6 @@ def count_right(
     """Return how many labelled examples are answered right, whatever runs the model.
 
     ``run`` goes from inputs in the model's order to outputs by name.
-
-    Raises
-    ------
-    InputError, ArgumentError
-        Inputs or labels that do not fit.
     """
     right = 0
     for number, example in enumerate(examples):
@@ -168,11 +163,11 @@ def _parts(example: Any, number: int, is_labelled: bool) -> tuple[Any, Any]:
     is_pair = isinstance(example, tuple) and len(example) == 2
     if is_labelled and not is_pair:
         raise ArgumentError(
-            f"Example {number} is no pair (inputs, label) but {type(example).__name__}. Without "
-            "metric= examples are inputs alone."
+            f"Example {number} is not a pair (inputs, label) but {type(example).__name__}. Without "
+            "metric=, examples are inputs alone."
         )
     if not is_labelled and is_pair and isinstance(example[0], Mapping):
-        return example[0], None  # labelled examples of which only the outputs are compared
+        return example[0], None  # of labelled examples, only the outputs are compared
     return example if is_labelled else (example, None)
 
 

@@ -43,13 +43,8 @@ def cut(
     """Cut a clone of the model; the caller's stays as it is.
 
     HETERO hands an input of the model on: the first subgraph that reads it has it as an output,
-    which a GPU copies back to the host. Without ``hand_inputs_on`` it is no output, for whoever
-    gives it to each reader; only a subgraph that has no other output keeps it.
-
-    Raises
-    ------
-    ArgumentError
-        The partition does not say where every node belongs.
+    which a GPU copies back to the host. Without ``hand_inputs_on`` it is not an output, for
+    callers that give it to each reader; only a subgraph without another output keeps it.
     """
     graph = bound.graph
     if len(partition.home) != len(graph.ops):

@@ -129,11 +129,6 @@ def run_side_by_side_turn(
     -------
     list of tuple
         The durations of each model's inferences in µs.
-
-    Raises
-    ------
-    RuntimeError
-        What the runtime raised in one of them.
     """
     samples: list[list[float]] = [[] for _ in runs]
     failed: list[BaseException] = []

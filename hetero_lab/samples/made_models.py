@@ -182,11 +182,6 @@ def efficientnet_lite0(pth: bytes) -> bytes:
     bytes
         An ONNX model: ``image`` [1, 3, 224, 224] f32 in, ``logits`` [1, 1000] out; batch
         normalisation is folded into the convolutions.
-
-    Raises
-    ------
-    ValueError
-        The file is not such a file of weights.
     """
     weights = read_weights(pth)
     graph = _Graph(weights)
@@ -387,11 +382,6 @@ def convert_gguf(source: Path, directory: Path) -> None:
     OpenVINO GenAI (extra ``llm``) converts in a process of its own: it compiles the model just to
     write it, and op names are numbered per process, so only a fresh process gives the same names
     every time.
-
-    Raises
-    ------
-    SampleError
-        OpenVINO GenAI refused.
     """
     copy = directory / "model.gguf"  # GenAI writes beside the file that it reads
     shutil.copyfile(source, copy)

@@ -310,7 +310,7 @@ def test_a_whole_data_set(data, f32):
         ({"subset_size": 0}, "subset_size= is a whole number"),
         ({"subset_size": True}, "subset_size= is a whole number"),
         ({"ignored": ["MatMull"]}, "'MatMull' in ignored= matches no op. Did you mean 'MatMul'"),
-        ({"ignored": "("}, "no regular expression"),
+        ({"ignored": "("}, "or a regular expression: "),
         ({"ignored": [""]}, "matches no op"),
         ({"ignored": [3]}, "ignored= lists names of ops"),
         ({"ignored": 3}, "ignored= lists names of ops"),
