@@ -104,11 +104,6 @@ def test_support_takes_one_device_as_text_and_asks_each_model_anew(core):
     assert hl.support(embedding(), "CPU", core=core)["op"].tolist() == ["narrow", "wrap", "gather"]
 
 
-def test_support_of_an_unknown_device(core):
-    with pytest.raises(DeviceError, match="'XPU' is not a device here"):
-        hl.support(chain("r"), ["CPU", "XPU"], core=core)
-
-
 def test_support_is_asked_once_and_still_follows_the_emulation():
     core = core_with_acc()
     model = prepare(chain("r", "s"))

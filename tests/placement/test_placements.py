@@ -42,11 +42,8 @@ def test_a_single_device_through_hetero_is_not_direct(core):
     [
         ("ACC,CPU", DeviceError, "Several devices need HETERO: 'HETERO:ACC,CPU'"),
         ("CPU,CPU", DeviceError, "names 'CPU' twice"),
-        ("", DeviceError, "'' is not a device here"),
-        ("cpu", DeviceError, "Did you mean 'CPU'"),
         ("AUTO:XPU", DeviceError, "'XPU' is not a device here"),
         ("HETERO:", DeviceError, "names no device"),
-        (5, ArgumentError, "A placement is a hetero_lab.Placement"),
         (None, ArgumentError, "not NoneType"),
         ({"relu": "CPU"}, ArgumentError, "not dict"),
         (["ACC", "CPU"], ArgumentError, "not list"),
@@ -56,19 +53,6 @@ def test_what_is_no_placement(core, placement, kind, says):
     with pytest.raises(kind) as caught:
         resolve(bind(two_parts(), core), placement)
     assert says in str(caught.value)
-
-
-def test_a_placement_needs_an_affinity():
-    with pytest.raises(ArgumentError, match=r"is an hetero_lab.Affinity, .* not dict"):
-        hl.Placement({"relu": "CPU"})
-    with pytest.raises(ArgumentError, match="not str"):
-        hl.Placement("HETERO:ACC,CPU")
-
-
-def test_direct_needs_one_device(core):
-    affinity = hl.Affinity.uniform(two_parts(), "CPU", core=core).fix(ops={"abs": "ACC"}, core=core)
-    with pytest.raises(ArgumentError, match="one device only"):
-        hl.Placement(affinity, direct=True)
 
 
 def test_an_op_on_a_device_that_does_not_support_it():
@@ -86,16 +70,13 @@ def test_an_op_on_a_device_that_does_not_support_it():
 @pytest.mark.parametrize(
     ("properties", "kind", "says"),
     [
-        ({"XPU": F32}, DeviceError, "'XPU' is not a device here"),
         ({"cpu": F32}, DeviceError, "Did you mean 'CPU'"),
-        ({"CPU": {"NO_SUCH": 1}}, PropertyError, "'NO_SUCH' is not a property of CPU"),
         ({"ACC": {"NO_SUCH": 1}}, PropertyError, "'NO_SUCH' is not a property of ACC"),
         ({"CPU": {"PERF_COUNT": "x"}}, PropertyError, "is not a value for PERF_COUNT of CPU"),
         ({"CPU": "f32"}, PropertyError, "are a mapping"),
         ({"CPU": None}, PropertyError, "are a mapping"),
         (F32, DeviceError, "'INFERENCE_PRECISION_HINT' is not a device here"),
         ([("CPU", F32)], ArgumentError, "maps devices to properties"),
-        ("f32", ArgumentError, "maps devices to properties"),
         (None, ArgumentError, "maps devices to properties"),
     ],
 )

@@ -17,7 +17,6 @@ from hetero_lab.errors import (
     ArgumentError,
     HeteroLabError,
     InputError,
-    ModelError,
     QuantizationError,
 )
 from hetero_lab.model.read import prepare
@@ -273,13 +272,11 @@ def not_a_number() -> list[np.ndarray]:
 @pytest.mark.parametrize(
     ("calibration", "message"),
     [
-        ([], "no example to calibrate with"),
         (iter(()), "no example to calibrate with"),
         ([{"y": np.zeros((1, 8), np.float32)}], "example 0: The model has no input 'y'"),
         (some((1, 9)), r"example 0: Input 'x' has the shape \[1, 8\], the given array \[1, 9\]"),
         ([*some(), *some(dtype=np.float64)], "example 4: Input 'x' has the element type float32"),
         (not_a_number(), "example 2: input 'x' holds NaN or infinity"),
-        ([np.full((1, 8), np.inf, np.float32)], "example 0: input 'x' holds NaN or infinity"),
         ([3], "example 0: "),
         ([[np.zeros((1, 8), np.float32)] * 2], "example 0: The model has 1 inputs"),
     ],
@@ -305,9 +302,7 @@ def test_a_whole_data_set(data, f32):
     [
         ({"preset": "mixd"}, r"preset= is 'mixed' or 'performance', not 'mixd'\. Did you mean"),
         ({"preset": None}, "preset= is"),
-        ({"preset": ["mixed"]}, "preset= is"),
         ({"target_device": "TPU"}, "target_device= is 'ANY' or 'CPU'"),
-        ({"subset_size": 0}, "subset_size= is a whole number"),
         ({"subset_size": True}, "subset_size= is a whole number"),
         ({"ignored": ["MatMull"]}, "'MatMull' in ignored= matches no op. Did you mean 'MatMul'"),
         ({"ignored": "("}, "or a regular expression: "),
@@ -319,13 +314,6 @@ def test_a_whole_data_set(data, f32):
 def test_wrong_options(options, message):
     with pytest.raises(ArgumentError, match=message):
         hl.quantize(matmul(), some(), progress=False, **options)
-
-
-def test_unknown_mode_and_missing_model():
-    with pytest.raises(ArgumentError, match=r"mode= is 'int8_sym' or .*not 'int8'"):
-        hl.compress_weights(matmul(), "int8")
-    with pytest.raises(ModelError, match="does not exist"):
-        hl.quantize("no_such_model.onnx", some())
 
 
 def test_nothing_to_quantise(int8, data):
