@@ -43,6 +43,11 @@ class Blocks:
     n_blocks: int
     of_op: tuple[int, ...]
 
+    def numbered(self, index: int) -> int | None:
+        """Return the block of a node, or ``None``."""
+        block = self.of_op[index]
+        return block if 0 <= block < self.n_blocks else None
+
 
 def blocks(model: Source) -> pd.DataFrame:
     """List the repeated layers of a network, such as the layers of a transformer.
@@ -82,10 +87,9 @@ def blocks(model: Source) -> pd.DataFrame:
     found = find_blocks(graph)
     if not found.n_blocks:
         warn(f"{shorten(graph.name)} has no repeated layers; no op is in a block.")
-    rows = [(graph.ops[index].name, found.of_op[index]) for index in graph.placeable]
-    frame = pd.DataFrame(rows, columns=["op", "block"]).astype({"op": "str", "block": "Int64"})
-    frame.loc[~frame["block"].between(0, found.n_blocks - 1), "block"] = pd.NA
-    return frame
+    rows = [(graph.ops[index].name, found.numbered(index)) for index in graph.placeable]
+    frame = pd.DataFrame(rows, columns=["op", "block"])
+    return frame.astype({"op": "str", "block": "Int64"})
 
 
 def find_blocks(graph: OpGraph) -> Blocks:

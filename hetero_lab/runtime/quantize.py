@@ -110,7 +110,31 @@ def quantize(
     preset = _choice("preset", preset, PRESETS)
     target_device = _choice("target_device", target_device, TARGETS)
     check_whole("subset_size", subset_size, least=1)
-    prepared = prepare(model)
+    made = quantize_prepared(
+        prepare(model),
+        calibration,
+        preset=preset,
+        target_device=target_device,
+        ignored=ignored,
+        subset_size=subset_size,
+        fast_bias_correction=fast_bias_correction,
+        progress=progress,
+    )
+    return made.model
+
+
+def quantize_prepared(
+    prepared: PreparedModel,
+    calibration: Iterable[Any],
+    *,
+    preset: str = PRESETS[0],
+    target_device: str = TARGETS[0],
+    ignored: str | Sequence[str] = (),
+    subset_size: int = SUBSET_SIZE,
+    fast_bias_correction: bool = True,
+    progress: bool = True,
+) -> PreparedModel:
+    """Quantise as :func:`quantize` does, a model that is already prepared."""
     names = _ignored_ops(prepared.graph, ignored)
     _check_not_quantized(prepared.graph)
     examples = calibration_inputs(prepared, calibration, subset_size)
@@ -128,7 +152,7 @@ def quantize(
 
     made = _run(run, prepared, "quantise", progress)
     _check_gained(prepared, made, "no op that it can quantise", names)
-    return made.model
+    return made
 
 
 def compress_weights(
