@@ -58,8 +58,8 @@ MOST_FITTED = 72
 MOST_VALIDATED = 16
 _VALIDATED = 0.25  # of the placements that are measured besides the base
 _VALIDATED_AT_ONCE = 4  # then more is fitted to
-_FEW = 6  # fewer placements than this besides the base: coarser units
-_AT_ONCE = 0.8  # of what is affordable; then it is known better what placements take
+_FEW = 6  # with fewer placements than this besides the base, units are coarser
+_AT_ONCE = 0.8  # of the affordable placements; afterwards their time is known better
 _SLOW_COMPILE_S = 0.2  # of a subgraph; with slower compiles placements have fewer subgraphs
 _MOST_SWITCHES = 80
 
@@ -78,15 +78,15 @@ def calibrate(
     progress: bool = True,
     core: ov.Core | None = None,
 ) -> CostModel:
-    """Learn what every part of a placement of a model costs on some devices.
+    """Learn the cost of every part of a placement of a model on some devices.
 
-    First a reference is measured that uses all devices; how long that takes tells what the
-    budget allows. Then come each device alone and each device first in a greedy order, then
-    placements that are designed to spread the work of the devices, the number of subgraphs and
-    the places of the cuts (:func:`~hetero_lab.planning.design.segmented_affinities`), and some
-    that divide the model by op types and by neighbourhoods, as support and people do; all
-    interleaved with the reference. Their counters and latencies are fitted
-    (:mod:`hetero_lab.planning.fitting`), and a quarter of the designed ones, kept out of the
+    A reference that uses all devices comes first; its time tells how many placements the budget
+    allows. Then come each device alone and each device first in a greedy order, then placements
+    that are designed to spread the work of the devices, the number of subgraphs and the places
+    of the cuts (:func:`~hetero_lab.planning.design.segmented_affinities`), and some that divide
+    the model by op types and by neighbourhoods, as support and people do. All are measured in
+    turns with the reference. The costs are fitted to counters and latencies
+    (:mod:`hetero_lab.planning.fitting`); a quarter of the designed placements, kept out of the
     fit, validates the result.
 
     Parameters
@@ -97,27 +97,27 @@ def calibrate(
         In order of priority: names, or ``"HETERO:ACC,CPU"``.
     budget_s
         Wall time of the whole call, compiles included; overrun at most by one compile. The
-        reference is measured in any case. What the budget did not allow is in the notes of the
-        cost model, and a warning says it. ``None`` measures all that is designed.
+        reference is measured in any case. A warning and notes of the cost model name the limits
+        of a short budget. With ``None``, measure all designed placements.
     device_properties
         Properties of each device, as in a Placement.
     inputs, seed
         As for :func:`hetero_lab.profile`.
     scenario
-        What a language model generates. It is cut between its repeated layers, once. The costs
-        are those of a further token, ``costs.prefill`` those of the first one.
+        The generation of a language model, which is cut between its repeated layers, once. The
+        costs are those of a further token, ``costs.prefill`` those of the first one.
     validate
-        How many placements to keep out of the fit; a quarter, if it is left out.
+        How many placements to keep out of the fit; a quarter by default.
     isolate
         Compile and run in worker processes; recommended for new drivers.
     progress
-        Show what runs now.
+        Show the current step.
 
     Returns
     -------
     CostModel
         ``predict_us``, ``validation``, ``mape``, ``r2``, ``notes``; ``to_json`` stores it. After
-        Ctrl-C (:func:`hetero_lab.last_interrupted`): of the placements that were measured.
+        Ctrl-C, :func:`hetero_lab.last_interrupted` returns the costs of the measured placements.
 
     Raises
     ------
@@ -168,7 +168,7 @@ def calibrate_bound(
 ) -> CostModel:
     """Calibrate until the watch of a search shows ``until_s``.
 
-    After Ctrl-C the costs of what was measured until then are returned, marked ``interrupted``.
+    Ctrl-C ends it earlier; the costs are then marked ``interrupted``.
     """
     calibration = Calibration(search, devices, properties)
     with UntilInterrupted(lambda: calibration.observed) as until:
@@ -214,21 +214,12 @@ def _most_validated(n_affordable: int) -> int:
 
 
 class Calibration:
-    """What is measured of a model so far, and the costs that follow from it.
+    """The placements of a model that were measured so far, and the costs that follow from them.
 
-    Nothing is measured before :meth:`run` or :meth:`run_base`. After Ctrl-C these raise
-    ``KeyboardInterrupt``, and what was measured until then is kept.
-
-    Attributes
-    ----------
-    observed
-        Placements that costs are fitted to.
-    validating
-        Placements that are kept out of the fit.
-    prior
-        Costs that were learnt before: they are adjusted, and no placement is designed.
-    layers
-        The repeated layers of a language model, between which it is cut.
+    Costs are fitted to ``observed`` and validated with ``validating``. With ``prior`` costs no
+    placement is designed, and they are adjusted. A language model is cut between its ``layers``.
+    After Ctrl-C, :meth:`run` and :meth:`run_base` keep the observations and raise
+    ``KeyboardInterrupt``.
     """
 
     def __init__(
@@ -259,7 +250,7 @@ class Calibration:
         self._validates = True  # unless no placement is to validate
 
     def run(self, until_s: float, validate: int | None = None) -> None:
-        """Measure each device by itself, then what is designed, until ``until_s`` on the watch."""
+        """Measure the base, then designed placements, until ``until_s`` on the watch."""
         self._validates = validate != 0
         self.run_base(until_s)
         if self.prior is not None:
@@ -268,7 +259,7 @@ class Calibration:
         fitted, kept = self._design(self.observer.affordable(until_s), validate)
         # The layers of a language model are alike: single devices tell what each op takes.
         counters = self.layers is None
-        # What validates comes in between, so that it has some of what the time allows.
+        # Placements that validate come in between, so that some are measured in any budget.
         n_pauses = max(1, len(kept) // _VALIDATED_AT_ONCE)
         parts = _parts(fitted, n_pauses + 1), _parts(kept, n_pauses)
         for part, between in itertools.zip_longest(*parts, fillvalue={}):
@@ -295,7 +286,7 @@ class Calibration:
         *,
         counters: bool,
     ) -> None:
-        """Measure what is in the queue and take it out, as long as there is time."""
+        """Measure placements and take them out of the queue, as long as there is time."""
         while queue and (n_affordable := self.observer.affordable(until_s)):
             batch = list(queue)[: max(1, math.ceil(_AT_ONCE * n_affordable))]
             affinities = {label: queue.pop(label) for label in batch}
@@ -363,7 +354,7 @@ class Calibration:
         return sum(seen.affinity not in base for seen in self.observed) < _FEW
 
     def _notes(self, *, interrupted: bool) -> Iterator[str]:
-        """Say what the time did not allow."""
+        """Say which limits the time set."""
         budget_s = self.search.watch.budget_s
         limit = "The time" if budget_s is None else f"The budget of {budget_s:g} s"
         if interrupted:
@@ -390,7 +381,7 @@ class Calibration:
 
     def _check_devices(self) -> None:
         """Raise MeasurementError if all placements that use some device failed."""
-        failed = self.observer.failed  # what a search tried besides is there, too
+        failed = self.observer.failed  # with other placements of a search
         for label, affinity in {"reference": self.observer.reference, **self.base}.items():
             missing = [d for d in affinity.devices if d not in self._reached]
             if label in failed and missing:
@@ -467,7 +458,7 @@ def _support(bound: BoundModel, names: Sequence[str]) -> dict[str, frozenset[str
     graph = bound.graph
     placeable = [graph.ops[index].name for index in graph.placeable]
     able = {d: supported_ops(bound, d) for d in names}
-    # What is computed from constants goes with the op that uses it.
+    # An op computed from constants goes with the op that uses it.
     with_it: dict[str, set[str]] = {op: set() for op in placeable}
     for index in graph.constant_side:
         leader = graph.ops[graph.leader[index]].name
@@ -520,12 +511,9 @@ def _validation(costs: CostModel, observations: Iterable[Observation]) -> tuple[
 def _supporting_whole(
     units: Sequence[tuple[str, ...]], support: Mapping[str, frozenset[str]]
 ) -> dict[str, frozenset[str]]:
-    """Return of what each device supports the units that it supports wholly.
+    """Return the ops of each device in units that it supports wholly.
 
-    Raises
-    ------
-    PlanError
-        No device supports all of some unit.
+    PlanError, if no device supports all of some unit.
     """
     found = {
         device: frozenset(op for ops in units if able.issuperset(ops) for op in ops)

@@ -50,7 +50,7 @@ _DOING = {Compiled: "compile", Turn: "measure", Counters: "read counters"}
 
 @dataclass
 class Search:
-    """What the stages of one question share: a session, a budget and a line of progress."""
+    """A session, a budget and a line of progress, which the stages of one question share."""
 
     bound: BoundModel
     conditions: Conditions
@@ -91,17 +91,11 @@ class Search:
         store: Path | None = None,
         data: ReadData | None = None,
     ) -> Sweep:
-        """Measure placements in turns within a budget; the first one is the reference.
+        """Measure placements, the first of which is the reference, in turns within a budget.
 
-        Parameters
-        ----------
-        least
-            How many of the first placements get two turns even if the budget ends before any of
-            them is measured.
-        models
-            Variants to measure instead of the model of the search.
-        options, grid, store, data
-            As for :meth:`Session.measure` and :func:`hetero_lab.sweep`.
+        If the budget ends before any is measured, the first ``least`` get two turns nevertheless.
+        ``models`` are variants to measure instead of the model of the search; the other arguments
+        are those of :meth:`Session.measure` and :func:`hetero_lab.sweep`.
         """
         with contextlib.ExitStack() as stack:
             session = self.session
@@ -152,37 +146,19 @@ def searching(
 class Observer:
     """Measures placements of one model, always beside the same reference.
 
-    A drift of the machine between two calls is removed through the reference: an observation is
-    the ratio to it, times the reference's first level.
-
-    Attributes
-    ----------
-    search, device_properties
-        Measures, with the properties of each device for every placement.
-    reference
-        The affinity that is measured every time.
-    level_us, first_us
-        The first level of the reference, and its first token if it is a language model. The time
-        that is observed is then that of a further token.
-    levels_us
-        The levels of the reference, turn by turn.
-    each_s
-        Seconds that each of the latest placements took on average, compiles included.
-    slowest_subgraph_s
-        The longest compile of a subgraph.
-    failed
-        Label of each placement that does not run, and why.
+    The reference removes a drift of the machine between two calls: an observation is the ratio to
+    it, times its first level. The time of a language model is that of a further token.
     """
 
     search: Search
     device_properties: Mapping[str, Mapping[str, Any]]
     reference: Affinity
-    level_us: float = 0.0
-    first_us: float = 0.0
-    levels_us: list[float] = field(default_factory=list)
-    each_s: float = 0.0
-    slowest_subgraph_s: float = 0.0
-    failed: dict[str, str] = field(default_factory=dict)
+    level_us: float = 0.0  # of the reference, at first
+    first_us: float = 0.0  # its first token
+    levels_us: list[float] = field(default_factory=list)  # of the reference, turn by turn
+    each_s: float = 0.0  # of the latest placements, on average, compiles included
+    slowest_subgraph_s: float = 0.0  # compile time of a subgraph
+    failed: dict[str, str] = field(default_factory=dict)  # why a placement, by label, does not run
 
     def placement(self, affinity: Affinity, label: str) -> Placement:
         """Return the placement that is compiled for an affinity."""
@@ -193,10 +169,7 @@ class Observer:
     ) -> None:
         """Measure the reference, or the first of the others if it fails, whatever the budget.
 
-        Raises
-        ------
-        MeasurementError
-            None of them runs.
+        MeasurementError, if none of them runs.
         """
         for affinity in (self.reference, *others.values()):
             made = self._measure({"reference": affinity}, _FIRST_TURNS, math.inf, counters=counters)
@@ -206,7 +179,7 @@ class Observer:
                 self.level_us = float(np.median(self.levels_us))
                 generation = first.profile.generation
                 self.first_us = generation.ttft.median_us if generation else 0.0
-                # Later ones have more turns.
+                # Later placements have more turns.
                 self.each_s += (self._turns - _FIRST_TURNS) * self._turn_s
                 into.append(self._observation(first, first))
             if made.interrupted:
@@ -233,12 +206,9 @@ class Observer:
         *,
         counters: bool,
     ) -> None:
-        """Measure placements; add those that ran and for which there was time.
+        """Measure placements; add the observations for which there was time.
 
-        Raises
-        ------
-        KeyboardInterrupt
-            After Ctrl-C, when what was measured until then is added.
+        After Ctrl-C, ``KeyboardInterrupt`` is raised when they are added.
         """
         left_s = until_s - self.search.watch.elapsed_s
         if left_s <= 0.0:

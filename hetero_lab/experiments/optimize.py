@@ -66,21 +66,21 @@ class Optimized(Result):
     Attributes
     ----------
     placement
-        What to compile: a planned placement, or the best baseline where none was faster.
+        The placement to compile: a planned one, or the best baseline where none was faster.
     objective
         ``"latency"`` or ``"throughput"``.
     verdict
-        In a sentence, how it compares with the best baseline.
+        A sentence that compares it with the best baseline.
     improved
         Whether it is faster than every baseline that was measured, beyond the uncertainty.
     costs, plan
         The cost model with all that was learnt, and its plan.
     sweep
-        The last measurement: rows ``optimized``, ``greedy`` and one a feasible single device.
+        The proof: rows ``optimized``, ``greedy`` and one a feasible single device.
     trials
-        What was planned and measured on the way.
+        Placements that were planned and measured on the way.
     notes
-        What the budget did not allow.
+        Limits of the result, where the budget was too short.
     interrupted
         Whether Ctrl-C ended the proof: fewer turns, or fewer placements.
     """
@@ -157,14 +157,13 @@ def optimize(
     progress: bool = True,
     core: ov.Core | None = None,
 ) -> Optimized:
-    """Find the placement that really is the fastest: calibrate, plan, measure, learn, repeat.
+    """Find the fastest placement by measurement: calibrate, plan, measure, learn, repeat.
 
-    First come the best cuts of the model in two, where one tensor alone goes on. Plans are made
-    with the price of a boundary scaled several ways, measured beside the best so far, and what is
-    measured goes into the next fit. At the end the best few are measured in
-    turns with HETERO's greedy choice and each single device that can run the model; the winner
-    is returned only if it is faster beyond the uncertainty (Holm-corrected), else the best
-    baseline is.
+    First come the best cuts of the model in two, where a single tensor crosses. Plans are then
+    made with the price of a boundary scaled several ways and measured, and each measurement goes
+    into the next fit. At the end the best few are measured in turns with HETERO's greedy choice
+    and each single device that can run the model. The winner is returned only if it is faster
+    beyond the uncertainty (Holm-corrected), else the best baseline is.
 
     Parameters
     ----------
@@ -177,40 +176,38 @@ def optimize(
         requests in flight; devices then get ``EXCLUSIVE_ASYNC_REQUESTS: False`` unless
         ``device_properties`` says otherwise.
     budget_s
-        Wall time of the whole call, compiles included. A reference is measured in any case, and
-        so is the greedy choice, and the single devices have the time that placements took before:
-        where compiles are slow, a small budget is overrun. What the
-        budget did not allow is in the notes of the result. ``None`` goes on until no gain is
-        seen.
+        Wall time of the whole call, compiles included. With ``None``, search until nothing
+        improves. A reference and the greedy choice are measured in any case, and the single
+        devices get the time that other placements took: where compiles are slow, a small budget
+        is overrun. Notes of the result name the limits of a short budget.
     device_properties
         Properties of each device, as in a Placement.
     memory_limit, pin
         As for :func:`hetero_lab.plan`. A baseline that breaks them is measured, but not returned.
     costs
-        What :func:`hetero_lab.calibrate` returned for this model and these devices, perhaps in
-        another process; its device properties are taken. It is adjusted to what is measured
+        The result of :func:`hetero_lab.calibrate` for this model and these devices, perhaps from
+        another process; its device properties are used. It is adjusted to the measurements
         instead of learnt anew, and each placement is compiled once.
     store
-        Directory of the last measurement, appended turn by turn: :func:`hetero_lab.read_sweep`
-        reads it.
+        Directory of the proof, appended turn by turn: :func:`hetero_lab.read_sweep` reads it.
     scenario
-        What a language model generates. What is optimised is the time of a further token, each
-        device has one run of layers, and placements with other tokens than one device in f32,
-        beyond rounding, are not returned.
+        The generation of a language model. Its objective is the time of a further token, each
+        device has one run of layers, and placements whose tokens differ from those of one device
+        in f32, beyond rounding, are not returned.
     inputs, seed, isolate, progress
         As for :func:`hetero_lab.sweep`.
 
     Returns
     -------
     Optimized
-        After Ctrl-C (:func:`hetero_lab.last_interrupted`): the costs that were learnt, to go on
-        with ``costs=``; in the proof, what is known of it.
-        ``.placement``, ``.summary``, ``.verdict``, ``.notes``.
+        ``.placement``, ``.summary``, ``.verdict``, ``.notes``. After Ctrl-C,
+        :func:`hetero_lab.last_interrupted` returns the costs that were learnt, to continue with
+        ``costs=``; in the proof, its turns so far.
 
     Raises
     ------
     DeviceError, PropertyError, PlanError
-        As for :func:`hetero_lab.calibrate` and :func:`hetero_lab.plan`; or ``costs`` hold for
+        As for :func:`hetero_lab.calibrate` and :func:`hetero_lab.plan`, or ``costs`` are those of
         another model, other devices or other properties.
     MeasurementError
         No baseline runs.
@@ -269,14 +266,8 @@ def optimize_bound(
 ) -> Optimized:
     """Search for a placement of a bound model, and prove it; the proof is stored.
 
-    Raises
-    ------
-    PlanError
-        The costs hold for other devices, properties or another scenario, or a limit cannot be kept.
-    MeasurementError
-        No baseline runs.
-    KeyboardInterrupt
-        After Ctrl-C before the proof; the costs that were learnt are set aside.
+    Ctrl-C before the proof passes as ``KeyboardInterrupt``, with the costs that were learnt set
+    aside.
     """
     if costs is not None:
         costs.check_conditions(devices, properties)

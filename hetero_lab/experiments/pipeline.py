@@ -52,21 +52,11 @@ _COLUMNS = ("judgement", "median_us", "ratio", "ratio_ci95_low", "ratio_ci95_hig
 
 @dataclass(frozen=True)
 class Combination:
-    """One way to run all models at the same time.
-
-    Attributes
-    ----------
-    chosen
-        The candidate of each model.
-    turns_us
-        For each turn the latency of each model while the others ran, in µs.
-    judgement
-        ``best``, ``as fast``, ``slower`` or ``not measured``.
-    """
+    """One way to run all models at the same time: a candidate of each."""
 
     chosen: Mapping[str, Judged]
-    turns_us: tuple[Mapping[str, float], ...] = ()
-    judgement: str = UNMEASURED
+    turns_us: tuple[Mapping[str, float], ...] = ()  # of each model while the others ran
+    judgement: str = UNMEASURED  # or best, as fast, slower
 
     @property
     def label(self) -> str:
@@ -92,14 +82,14 @@ class PipelineAdvice(Result):
     best
         The placement of each model.
     verdict
-        Sentences: what is best together, by how much and how sure, and what it costs beside each
-        model alone.
+        Sentences: the best combination, by how much and how sure, and its times beside those of
+        each model alone.
     advices
-        What is best for each model alone.
+        The advice on each model alone.
     combinations
-        What was measured together, one request of each model at a time whatever ``requests`` is.
-        The reference first: what is best for each model alone, or
-        under memory limits the first that keeps to them.
+        The combinations that were measured, with one request of each model at a time whatever
+        ``requests`` is. The first one is the reference: the best of each model alone, or under
+        memory limits the first that keeps to them.
     left_out
         Combinations that no device has the memory for, and why.
     objective
@@ -125,8 +115,8 @@ class PipelineAdvice(Result):
         """One row a combination.
 
         ``judgement``; per model ``NAME``, ``NAME_together_us``, and ``NAME_alone_us`` where that
-        is of one request, too; ``median_us`` of the objective, ``ratio``, ``ratio_ci95_low`` and
-        ``ratio_ci95_high`` to the first row; ``n_turns``. What was not measured is missing.
+        is also of one request; ``median_us`` of the objective, ``ratio``, ``ratio_ci95_low`` and
+        ``ratio_ci95_high`` to the first row; ``n_turns``. Values not measured are missing.
         """
         import pandas as pd
 
@@ -187,13 +177,9 @@ class PipelineAdvice(Result):
 
 
 def check_pipeline(models: Mapping[str, Any], given: Sequence[str]) -> None:
-    """Raise for names that cannot be those of directories, and for arguments of one model.
+    """Raise ArgumentError for names that no directory or column can have, or for no model at all.
 
-    Raises
-    ------
-    ArgumentError
-        No model, a name with other characters or of a column of the summary, or an argument of
-        one model only.
+    ``given`` are names of arguments that are for one model only.
     """
     if not models:
         raise ArgumentError("A pipeline needs a model at least: {'det': 'det.onnx', …}.")
@@ -229,16 +215,9 @@ def advise_together(
     progress: bool,
     core: ov.Core,
 ) -> PipelineAdvice:
-    """Measure combinations of what is good for each model alone, all models at the same time.
+    """Combine the good candidates of each model, and measure all models at the same time.
 
-    After Ctrl-C in an advice nothing is measured: what is best alone is known.
-
-    Raises
-    ------
-    PlanError
-        No combination keeps to the memory limits.
-    MeasurementError
-        No combination runs, or nothing usable was measured of a model alone.
+    After Ctrl-C in an advice nothing is measured: the best of each alone are known.
     """
     combinations, left_out = possible_combinations(advices, objective, memory_limit)
     used = {d for one in combinations for c in one.chosen.values() for d in c.placement.devices}
@@ -271,7 +250,11 @@ def advise_together(
 def possible_combinations(
     advices: Mapping[str, Advice], objective: str, memory_limit: MemoryLimit | None
 ) -> tuple[list[Combination], dict[str, str]]:
-    """Return what is best for each alone, then other devices for some, the promising ones first."""
+    """Return the best of each alone, then other devices for some, the promising ones first.
+
+    Also return why others are left out. MeasurementError, if nothing usable was measured of a
+    model alone; PlanError, if no combination keeps to the memory limits.
+    """
     options = [_options(advice) for advice in advices.values()]
     for (name, advice), of_model in zip(advices.items(), options, strict=True):
         if not of_model:
@@ -312,7 +295,7 @@ def _over_limit(combination: Combination, memory_limit: MemoryLimit | None) -> s
 
 
 def _expected_us(combination: Combination, objective: str) -> float:
-    """Guess from the latencies alone: models on one device wait for each other."""
+    """Guess the time from the latencies alone: models on one device wait for each other."""
     busy: dict[str, float] = {}
     alone = []
     for candidate in combination.chosen.values():
@@ -344,7 +327,7 @@ class PipelineRace:
     def run(self, watch: Stopwatch) -> None:
         """Measure until the last one beside the reference is known well, or the budget is over.
 
-        At least the reference is measured, in three turns.
+        The reference has three turns in any case.
         """
         for number in range(1, _MOST_TURNS + 1):
             for index in self._racing:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -99,15 +99,15 @@ class Recovered(Result):
     Attributes
     ----------
     placement
-        What to compile.
+        The placement to compile.
     fast, accurate
         The two devices.
     verdict
-        In a sentence: what it costs and what it gains.
+        A sentence on its speed and its accuracy.
     chosen
         Label of the placement among the rows.
     max_drop
-        The share of right answers that was allowed to be lost.
+        The share of right answers that may be lost.
     finalists
         The candidates that were measured and verified on held-out examples; all fast and all
         accurate included.
@@ -153,20 +153,18 @@ class Recovered(Result):
             "status", "n_subgraphs", "median_us", "ci95_low_us", "ci95_high_us", "ratio",
             "ratio_ci95_low", "ratio_ci95_high", "weight_bytes",
         ]  # fmt: skip
-        rows = []
-        for candidate in self.finalists:
-            calibrated = candidate.calibration
-            rows.append(
-                {
-                    "label": candidate.label,
-                    **measured.loc[candidate.label, columns].to_dict(),
-                    **accuracy_columns(candidate.held_out),
-                    "calibration_accuracy": calibrated.accuracy,
-                    "calibration_error": calibrated.relative_error,
-                    "predicted_us": candidate.predicted_us,
-                    "chosen": candidate.label == self.chosen,
-                }
-            )
+        rows = [
+            {
+                "label": c.label,
+                **measured.loc[c.label, columns].to_dict(),
+                **accuracy_columns(c.held_out),
+                "calibration_accuracy": c.calibration.accuracy,
+                "calibration_error": c.calibration.relative_error,
+                "predicted_us": c.predicted_us,
+                "chosen": c.label == self.chosen,
+            }
+            for c in self.finalists
+        ]
         return pd.DataFrame(rows)
 
     @cached_property
@@ -261,11 +259,11 @@ def recover_accuracy(
 ) -> Recovered:
     """Find the fastest placement that keeps the accuracy of f32 on two devices.
 
-    Which parts of the model lose accuracy on the fast device is measured first, on the
-    calibration part of the data. Sets of parts go to the accurate device, the rest is planned
-    with the cost model; the candidates that keep the accuracy there are measured beside both
-    devices alone, and the fastest of them is verified on the evaluation part. Held-out examples
-    choose nothing: they can only refuse a candidate, and then the next slower one is looked at.
+    First the calibration part of the data tells which parts of the model lose accuracy on the
+    fast device. Sets of parts then go to the accurate device, and the cost model places the rest.
+    The candidates that keep the accuracy are measured beside both devices alone, and the fastest
+    of them is verified on the evaluation part. Held-out examples only refuse: then the next slower
+    candidate is verified.
 
     Parameters
     ----------
@@ -277,18 +275,17 @@ def recover_accuracy(
     data
         A labelled data set, such as :func:`hetero_lab.dataset` returns.
     max_drop
-        How much of the share of right answers may be lost (0.01: one point). The calibration
-        part must show no more, and the 95 % interval on the evaluation part must reach down to
-        it.
+        The share of right answers that may be lost (0.01: one point). The calibration part must
+        show no more, and the 95 % interval on the evaluation part must reach down to it.
     budget_s
-        About the wall time of the search and the measurement; ``None`` tries all that is
-        promising. Each device alone is tried and measured in any case, and the evaluation part
-        goes through each finalist after that. What the budget did not allow is in the notes of
-        the result.
+        About the wall time of the search and the measurement. With ``None``, try all promising
+        candidates. Each device alone is tried and measured in any case, and the evaluation part
+        goes through each finalist after that. Notes of the result name the limits of a short
+        budget.
     device_properties
         Properties of each device, as in a Placement.
     costs
-        A cost model of the two devices with these properties; calibrated here if left out.
+        A cost model of the two devices with these properties; by default it is calibrated here.
     isolate, progress
         As for :func:`hetero_lab.sweep`.
 
@@ -340,14 +337,9 @@ def recover_bound(
     max_drop: float,
     costs: CostModel | None = None,
 ) -> Recovered:
-    """Recover the accuracy of a bound model; the arguments are checked already.
+    """Recover the accuracy of a bound model with checked arguments.
 
-    Raises
-    ------
-    DeviceError, PlanError, MeasurementError
-        As for :func:`recover_accuracy`.
-    KeyboardInterrupt
-        After Ctrl-C; the costs that were learnt are set aside.
+    Ctrl-C passes as ``KeyboardInterrupt``, with the costs that were learnt set aside.
     """
     bound, names = search.bound, (fast, accurate)
     properties = {device: dict(own) for device, own in device_properties.items()}
@@ -373,13 +365,7 @@ def recover_bound(
 
 
 def check_recovery(fast: str, accurate: str, data: Any, max_drop: Any, core: ov.Core) -> None:
-    """Raise for devices, data or a share with which no accuracy can be recovered.
-
-    Raises
-    ------
-    ArgumentError, DeviceError
-        As for :func:`recover_accuracy`.
-    """
+    """Raise ArgumentError or DeviceError for arguments that :func:`recover_accuracy` refuses."""
     for device in (fast, accurate):
         check_device(device, core)
     if fast == accurate:
@@ -402,8 +388,8 @@ def check_recovery(fast: str, accurate: str, data: Any, max_drop: Any, core: ov.
         shared = set(parts[0].keys) & set(parts[1].keys)
         if shared:
             raise ArgumentError(
-                f"{len(shared)} examples are in both parts of {data.name!r}. What a placement was "
-                "chosen with cannot verify it."
+                f"{len(shared)} examples are in both parts of {data.name!r}. Examples that chose "
+                "a placement cannot verify it."
             )
 
 
@@ -416,7 +402,7 @@ def evaluated(placement: Placement, data: ReadData, reference: Reference) -> Eva
 
 
 class _Recovery:
-    """Sensitivity and candidates, on the calibration part only."""
+    """The stages on the calibration part, then the proof."""
 
     def __init__(
         self,
@@ -445,18 +431,18 @@ class _Recovery:
         """Measure the sensitivity of each part, then try the sets that it suggests."""
         self.search.begin("sensitivity")
         everything = frozenset(range(len(self.parts)))
-        self.all_fast = self._try(ALL_FAST, self.affinity(frozenset()))
+        self.all_fast = self._try(ALL_FAST, self.affinity(()))
         self.all_accurate = self._try(ALL_ACCURATE, self.affinity(everything))
         # In low precision the error of an op depends on its neighbours (a tensor handed on in
-        # bf16, a fusion), so that neither way alone tells it; the second one is worth less.
-        wanted = [("only_accurate", "part {} accurate", i, frozenset({i})) for i in everything]
+        # bf16, a fusion), so that each part is tried alone on either device.
+        n = len(self.parts)
+        wanted = [("only_accurate", f"part {i + 1} accurate", i, {i}) for i in range(n)]
         wanted += [
-            ("only_fast", "all but part {} accurate", i, everything - {i}) for i in everything
+            ("only_fast", f"all but part {i + 1} accurate", i, everything - {i}) for i in range(n)
         ]
-        for way, name, index, on_accurate in wanted:
+        for way, label, index, on_accurate in wanted:
             if not self._has_time(_SENSED):
                 break
-            label = name.format(index + 1)
             with contextlib.suppress(HeteroLabError):  # a refused cut says nothing about the part
                 tried = self._try(label, self.affinity(on_accurate))
                 self.candidates.append(tried)
@@ -469,7 +455,7 @@ class _Recovery:
             with contextlib.suppress(HeteroLabError):  # a cut that the runtime refuses
                 self.candidates.append(self._try(name, affinity))
 
-    def affinity(self, on_accurate: frozenset[int]) -> Affinity:
+    def affinity(self, on_accurate: Collection[int]) -> Affinity:
         """Return the placement with these parts on the accurate device, the others not."""
         on_fast = {
             op: self.fast
@@ -481,32 +467,26 @@ class _Recovery:
         return self.whole.fix(ops=on_fast, core=self.search.bound.core)
 
     def finalists(self) -> list[Candidate]:
-        """Return the fastest as predicted that keep the accuracy, and the most exact of the rest.
+        """Return the candidates with the least predicted time that keep the accuracy.
 
-        The other places go to those whose outputs are nearest to f32 among the candidates that
-        are faster than the accurate device: calibration examples are few, and an output error
-        tells more than the answers that happened to change.
+        The last places go to slower ones whose outputs are clearly nearer to f32: calibration
+        examples are few, and an output error tells more than the few answers that change.
         """
-        taken = {self.all_fast.placement.affinity, self.all_accurate.placement.affinity}
-        distinct = {c.placement.affinity: c for c in self.candidates}
         keeps = [
             c
-            for affinity, c in distinct.items()
-            if affinity not in taken
+            for c in {c.placement.affinity: c for c in self.candidates}.values()
+            if c not in (self.all_fast, self.all_accurate)
             and c.calibration.paired.drop <= self.max_drop
             and c.predicted_us < self.all_accurate.predicted_us
         ]
         keeps.sort(key=lambda c: c.predicted_us)
         chosen = keeps[: _FINALISTS // 2 + 1]
-        # Further along the front: slower, but nearer to f32 than all that is faster.
         nearest = min((c.calibration.relative_error for c in chosen), default=np.inf)
         for candidate in keeps[len(chosen) :]:
-            if len(chosen) == _FINALISTS:
-                break
             if candidate.calibration.relative_error < 0.7 * nearest:
                 chosen.append(candidate)
                 nearest = candidate.calibration.relative_error
-        return chosen
+        return chosen[:_FINALISTS]
 
     def _proposals(self) -> list[tuple[str, Affinity]]:
         """Return placements that are worth a try, the best guess first."""
@@ -681,13 +661,12 @@ def choose(
 ) -> tuple[Candidate, list[str]]:
     """Return the fastest that calibration examples allow and held-out ones do not refuse.
 
-    ``ratios`` are latencies as shares of that of all accurate, of what was measured beside it:
-    nothing else can be known to be faster.
+    ``ratios`` are the latencies of the candidates measured beside all accurate, as shares of its
+    latency: only these can be known to be faster. Also return the refused candidates.
     """
     refused = []
-    for candidate in sorted(
-        (c for c in verified if c.label in ratios), key=lambda c: ratios[c.label]
-    ):
+    measured = [c for c in verified if c.label in ratios]
+    for candidate in sorted(measured, key=lambda c: ratios[c.label]):
         if candidate.label == ALL_ACCURATE or ratios[candidate.label] >= 1.0:
             break
         if candidate.calibration.paired.drop > max_drop or candidate.held_out is None:
@@ -699,7 +678,7 @@ def choose(
 
 
 def verdict(chosen: Candidate, refused: Sequence[str], made: Sweep, max_drop: float) -> str:
-    """Say what was chosen, how much faster it is, and what that costs."""
+    """Say which placement was chosen, how much faster it is, and its loss of accuracy."""
     held = chosen.held_out
     assert held is not None  # all finalists were verified
     sentences = f" Held-out examples refused {names_at_hand(refused)}." if refused else ""

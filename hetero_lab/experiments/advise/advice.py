@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,21 +33,13 @@ WRONG, INACCURATE, UNMEASURED = "wrong outputs", "less accurate", "not measured"
 
 @dataclass(frozen=True)
 class Judged:
-    """A candidate: what it was measured as, and what became of it.
-
-    Attributes
-    ----------
-    stage
-        ``race`` or ``final``.
-    judgement
-        ``best``, ``as fast``, ``slower``, ``wrong outputs``, ``less accurate`` or ``not measured``.
-    """
+    """A candidate of an advice, and the judgement on it."""
 
     row: Row
     placement: Placement
     bound: BoundModel
-    stage: str
-    judgement: str
+    stage: str  # race or final
+    judgement: str  # best, as fast, slower, wrong outputs, less accurate or not measured
     why: str = ""
 
 
@@ -60,21 +52,21 @@ class Advice(Result):
     best
         The placement to deploy.
     verdict
-        Sentences: what is best, by how much and how sure, what was wrong or unusable and why,
-        what would change the answer.
+        Sentences: the best candidate, by how much and how sure, wrong and unusable ones and why,
+        and arguments that could change the answer.
     candidates
-        All that was measured or tried, in order of simplicity.
+        All candidates that were measured or tried, in order of simplicity.
     left_out
-        What could not be a candidate, and why.
+        Other placements that could be no candidates, and why.
     executor
-        What runs the best placement fastest: ``hetero``, or ``parallel`` for
+        The executor that runs the best placement fastest: ``hetero``, or ``parallel`` for
         :class:`hetero_lab.ParallelExecutor`.
     sweep
         The last measurement of the best few.
     optimized
-        What :func:`hetero_lab.optimize` found, if it was asked.
+        The result of :func:`hetero_lab.optimize`, if it ran.
     interrupted
-        Whether Ctrl-C ended it; what is known is sound.
+        Whether Ctrl-C ended it; the result is sound nevertheless.
     """
 
     best: Placement
@@ -93,10 +85,11 @@ class Advice(Result):
         import pandas as pd
 
         frames = []
+        key = next((r.key for r in self.sweep.rows if r.label == self.sweep.reference), "")
         for stage in dict.fromkeys(c.stage for c in self.candidates):
             own = [c for c in self.candidates if c.stage == stage]
             rows = tuple(c.row for c in own)
-            reference = next((c.row.label for c in own if c.row.key == self._reference_key), "")
+            reference = next((row.label for row in rows if row.key == key), "")
             frame = Sweep(rows, reference, self.sweep.environment, ()).summary.copy()
             frame.insert(1, "stage", stage)
             frame.insert(2, "judgement", [c.judgement for c in own])
@@ -113,10 +106,10 @@ class Advice(Result):
         MeasurementError
             Nothing was measured.
         """
-        for candidate in self.candidates:
-            if candidate.judgement == BEST:
-                return candidate
-        raise MeasurementError("Nothing was measured, so there is no choice to look at.")
+        best = by_label(self.candidates, BEST)
+        if not best:
+            raise MeasurementError("Nothing was measured, so there is no choice to look at.")
+        return best[0]
 
     def deploy(self, directory: str | os.PathLike[str]) -> Path:
         """Freeze the advised placement with its contract, as :func:`hetero_lab.freeze` does.
@@ -131,25 +124,13 @@ class Advice(Result):
         MeasurementError, OutputPathError, CompileError
             Nothing was measured; as for :func:`hetero_lab.freeze`.
         """
-        chosen = self.chosen
-        found = chosen.row.evaluation
-        accuracy = None
+        placed, found = resolve(self.chosen.bound, self.best), self.chosen.row.evaluation
+        promise = None
         if found is not None and found.is_labelled:
-            accuracy = AccuracyPromise(
-                accuracy=float(found.accuracy or 0.0),
-                drop=float(found.paired.drop),
-                n_examples=len(found),
+            promise = AccuracyPromise(
+                accuracy=found.accuracy, drop=float(found.paired.drop), n_examples=len(found)
             )
-        return freeze_placed(
-            resolve(chosen.bound, self.best),
-            directory,
-            examples=self.examples or None,
-            accuracy=accuracy,
-        )
-
-    @property
-    def _reference_key(self) -> str:
-        return next((r.key for r in self.sweep.rows if r.label == self.sweep.reference), "")
+        return freeze_placed(placed, directory, examples=self.examples or None, accuracy=promise)
 
     def __repr__(self) -> str:
         return f"Advice({self.best.label!r})\n{self.verdict}"
@@ -184,7 +165,6 @@ def judge(
     ``rows``, ``models`` and ``placements`` are by label; ``max_drop`` is the share of right answers
     that may be lost to f32.
     """
-    rows = {label: replace(row, label=label) for label, row in rows.items()}
     reasons = {label: _unusable(row, max_drop) for label, row in rows.items()}
     usable = {
         label: row.latency.us
@@ -204,7 +184,7 @@ def judge(
 
 
 def _unusable(row: Row, max_drop: float) -> tuple[str, str] | None:
-    """Return a judgement and its reason for what was not measured or is not right."""
+    """Return the judgement on a row that was not measured or is not right, and its reason."""
     if row.profile is None or row.latency is None:
         if row.status == BUDGET_ENDED:
             return UNMEASURED, "the budget ended before them"
@@ -220,37 +200,28 @@ def _unusable(row: Row, max_drop: float) -> tuple[str, str] | None:
 
 
 def verdict_sentences(
-    known: Sequence[Judged],
-    made: Sweep,
-    best: Judged | None,
-    fallback: Placement,
-    *,
-    left_out: Mapping[str, str],
-    notes: Sequence[str],
-    n_requests: int,
-    interrupted: bool,
-    would_change: Iterable[str],
+    advice: Advice, *, notes: Sequence[str], n_requests: int, would_change: Iterable[str]
 ) -> list[str]:
-    """Say what is best, how sure that is, what was unusable, and what would change the answer.
+    """Return the sentences of a verdict.
 
-    Without anything usable, ``fallback`` is advised, which needs no measurement. ``left_out`` says
-    by label why others are no candidates, and ``notes`` what did not work on the way.
+    ``notes`` are on stages that did not work, ``would_change`` arguments that, besides a larger
+    budget, could lead to another answer.
     """
-    sentences = []
-    if best is None:
-        sentences.append(f"Nothing usable was measured; {fallback.label} is OpenVINO's own choice.")
-    else:
-        sentences.append(_what_is_best(best, made, n_requests))
-        alike = [c.row.label for c in by_label(known, ALIKE)]
-        if alike:
-            sentences.append(
-                f"About as fast, or indistinguishable: {names_at_hand(alike, 4)}. Of those within "
-                "1 %, the simplest is recommended."
-            )
-        slower = by_label(known, SLOWER)
-        if slower:
-            names = names_at_hand([c.row.label for c in slower], 4)
-            sentences.append(f"Slower, beyond the uncertainty: {names}.")
+    known, made = advice.candidates, advice.sweep
+    labels = {
+        judgement: [c.row.label for c in by_label(known, judgement)]
+        for judgement in (BEST, ALIKE, SLOWER, INACCURATE, UNMEASURED)
+    }
+    sentences = [f"Nothing usable was measured; {advice.best.label} is OpenVINO's own choice."]
+    if labels[BEST]:
+        sentences = [_what_is_best(advice.chosen, made, n_requests)]
+    if labels[ALIKE]:
+        sentences.append(
+            f"About as fast, or indistinguishable: {names_at_hand(labels[ALIKE], 4)}. Of those "
+            "within 1 %, the simplest is recommended."
+        )
+    if labels[SLOWER]:
+        sentences.append(f"Slower, beyond the uncertainty: {names_at_hand(labels[SLOWER], 4)}.")
     for candidate in by_label(known, WRONG):
         sentences.append(
             f"{candidate.row.label} computes wrong outputs ({candidate.why}); "
@@ -263,9 +234,9 @@ def verdict_sentences(
         if needed_s:
             reasons[f"what is left needs about {math.ceil(needed_s)} s"] = None
         if several:
-            labels = names_at_hand([c.row.label for c in several], 4)
-            sentences.append(f"{judgement.capitalize()}: {labels} ({'; '.join(reasons)[:300]}).")
-    for label, why in left_out.items():
+            named = names_at_hand(labels[judgement], 4)
+            sentences.append(f"{judgement.capitalize()}: {named} ({'; '.join(reasons)[:300]}).")
+    for label, why in advice.left_out:
         sentences.append(f"Not a candidate: {label}, because {why.rstrip('.')}.")
     emulated = dict(made.environment.emulated)
     if emulated:
@@ -274,7 +245,7 @@ def verdict_sentences(
             "there say nothing about a real device."
         )
     sentences += notes
-    if interrupted:
+    if advice.interrupted:
         sentences.append("Ctrl-C ended it early: this is what was known by then.")
     larger = "a larger budget_s="
     if np.isfinite(made.smallest_difference):
@@ -294,10 +265,8 @@ def _what_is_best(best: Judged, made: Sweep, n_requests: int) -> str:
         text += " (too few turns for an interval)"
     if best.row.label == made.reference:
         others = sum(row.profile is not None for row in made.rows) - 1
-        if others:
-            text += f". None of the {others} others measured with it is worth the change"
-        else:
-            text += ". Nothing else was measured with it"
+        none = f"None of the {others} others measured with it is worth the change"
+        text += f". {none if others else 'Nothing else was measured with it'}"
     elif ratio is not None:
         middle, low, high, _ = ratio
         text += f", {middle:.3f} of the time of {made.reference}"

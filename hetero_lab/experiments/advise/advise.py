@@ -145,19 +145,19 @@ def advise(
 ) -> Advice | PipelineAdvice:
     """Say what to deploy, and why.
 
-    First all candidates are raced: single devices and their properties, AUTO and MULTI, HETERO's
+    First all candidates race: single devices and their properties, AUTO and MULTI, HETERO's
     greedy orders. Those that are slower beyond the intervals are dropped (racing, Maron and Moore
-    1994), so that the budget goes into the few that may be best. On several devices a placement
-    is then searched for (:func:`hetero_lab.optimize`), and where the fastest candidate loses
-    accuracy that a slower device keeps, one that mixes the two
-    (:func:`hetero_lab.recover_accuracy`). The best few, with int8 variants if there is data to
-    calibrate with, are measured once more, in turns with each other, and the best split with the
-    parallel executor. Of what is equally fast within 1 %, the simplest is advised.
+    1994), so that the budget goes into the few that may be best. On several devices
+    :func:`hetero_lab.optimize` then searches for a placement, and where the fastest candidate
+    loses accuracy that a slower device keeps, :func:`hetero_lab.recover_accuracy` mixes the two.
+    The best few, with int8 variants if there is data to calibrate with, are measured once more in
+    turns with each other, and the best split with the parallel executor. Of candidates that are
+    equally fast within 1 %, the simplest is advised.
 
-    Several models, by name, are a pipeline, all of them at work at the same time: each is advised
-    on alone, in half of the budget, and what is good for each is then combined and measured
-    together in what is left of it, so that no two wait for one device without need. Together they
-    run in this process whatever ``isolate`` is, with one request of each model at a time.
+    Several models, by name, are a pipeline, in which all run at the same time. Each is advised on
+    alone, in half of the budget. The good candidates of each are then combined and measured
+    together in the rest of it, in this process whatever ``isolate`` is, with one request of each
+    model at a time.
 
     Parameters
     ----------
@@ -168,37 +168,37 @@ def advise(
         By default all that are here, emulated ones included.
     data, metric
         Examples to judge the accuracy on, as for :func:`hetero_lab.evaluate`; a
-        :class:`~hetero_lab.Dataset` has examples to calibrate int8 with, too. Accuracy is
-        evaluated outside of the budget.
+        :class:`~hetero_lab.Dataset` also has examples to calibrate int8 with. The budget does not
+        include evaluations.
     max_drop
         The share of right answers that may be lost to f32.
     objective, requests
         ``"latency"`` of one request, or ``"throughput"`` with so many requests in flight (4, if
         ``requests`` is 1).
     budget_s
-        Wall time of the measurements. Where it is too short, the advice says what it needs.
+        Wall time of the measurements. Where it is too short, the advice names the time it needs.
     device_properties, memory_limit, costs
         As for :func:`hetero_lab.optimize`; in a pipeline the limits are those of all models
         together.
     inputs, seed, isolate, progress
         As for :func:`hetero_lab.sweep`.
     store
-        Directory in which measurements are kept. The same call goes on where it was stopped.
+        Directory of the measurements. The same call continues where it was stopped.
 
     Returns
     -------
     Advice or PipelineAdvice
-        ``.verdict``, ``.summary``, ``.best``, ``.deploy(directory)``. After Ctrl-C
-        (:func:`hetero_lab.last_interrupted`): what is known. Of a pipeline, ``.best`` is a
-        placement by name.
+        ``.verdict``, ``.summary``, ``.best`` (of a pipeline a placement by name),
+        ``.deploy(directory)``. After Ctrl-C, :func:`hetero_lab.last_interrupted` returns the
+        advice by the measurements so far.
 
     Raises
     ------
     DeviceError
         The model runs nowhere here; the message names the ops.
     ArgumentError
-        ``metric`` without data, or another wrong argument, before something is compiled; or
-        what is of one model only (``data``, ``metric``, ``costs``, ``inputs``) for a pipeline.
+        ``metric`` without data, or another wrong argument, before anything is compiled; or an
+        argument of one model (``data``, ``metric``, ``costs``, ``inputs``) for a pipeline.
     PlanError
         No combination of a pipeline keeps to the memory limits.
     MeasurementError
@@ -263,8 +263,8 @@ def advise(
 class _Inquiry:
     """The stages of the advice on one model: race, search, final.
 
-    The fields before ``search`` are the arguments of :func:`advise`, checked; ``examples`` are
-    those of ``data``. ``known`` and ``sweep`` are of the last stage that had a result.
+    ``known`` are the candidates of the last stage with a result, the others the checked arguments
+    of :func:`advise`; ``examples`` are those of ``data``.
     """
 
     bound: BoundModel
@@ -288,7 +288,7 @@ class _Inquiry:
     notes: list[str] = field(default_factory=list)
 
     def advice(self) -> Advice:
-        """Race, search, measure the best few, and decide; after Ctrl-C by what is known."""
+        """Race, search, measure the best few, and decide; Ctrl-C ends these stages earlier."""
         refuse_language_model(self.bound.model, "advise")
         check_constraints(self.bound.graph, self.devices, self.memory_limit, None)
         if self.costs is not None:
@@ -604,22 +604,10 @@ class _Inquiry:
     # -- the answer ---------------------------------------------------------------------------
 
     def _advice(self, interrupted: bool) -> Advice:
-        best = next(iter(by_label(self.known, BEST)), None)
-        fallback = next(iter(self.placements.values()))
-        sentences = verdict_sentences(
-            self.known,
-            self.sweep,
-            best,
-            fallback,
-            left_out=self.left_out,
-            notes=self.notes,
-            n_requests=self.requests,
-            interrupted=interrupted,
-            would_change=self._would_change(),
-        )
-        return Advice(
-            best=fallback if best is None else best.placement,
-            verdict="\n".join(sentences),
+        best = by_label(self.known, BEST)
+        advice = Advice(
+            best=best[0].placement if best else next(iter(self.placements.values())),
+            verdict="",
             candidates=tuple(self.known),
             left_out=tuple(self.left_out.items()),
             executor=self.executor,
@@ -628,6 +616,13 @@ class _Inquiry:
             optimized=self.optimized,
             interrupted=interrupted,
         )
+        sentences = verdict_sentences(
+            advice,
+            notes=self.notes,
+            n_requests=self.requests,
+            would_change=self._would_change(),
+        )
+        return replace(advice, verdict="\n".join(sentences))
 
     def _would_change(self) -> Iterator[str]:
         """Say which other arguments could lead to another answer."""

@@ -48,12 +48,9 @@ def remedied_label(label: str) -> str:
 
 
 def order_of(devices: Sequence[str] | None, core: ov.Core) -> tuple[str, ...]:
-    """Return the devices to advise on, the host's CPU last, as the one that others fall back to.
+    """Return the devices to advise on; the host's CPU is last, as the others fall back to it.
 
-    Raises
-    ------
-    DeviceError
-        One is not here, or named twice.
+    DeviceError, if one is not here, or named twice.
     """
     names = Priorities.parse(device_names(core) if devices is None else devices, core).devices
     return tuple(sorted(names, key=lambda name: name == "CPU"))
@@ -68,14 +65,9 @@ def candidates_for(
     device_properties: Mapping[str, Mapping[str, Any]],
     memory_limit: MemoryLimit | None,
 ) -> tuple[dict[str, Placement], dict[str, str]]:
-    """Return placements by label, the reference first, and why others are not among them.
+    """Return placements that need no search, the reference first, and why others are left out.
 
-    These are the ways to run the model that need no search.
-
-    Raises
-    ------
-    DeviceError
-        No device supports some op, so that the model runs nowhere here.
+    DeviceError, if no device supports some op, so that the model runs nowhere here.
     """
     every, core = list(bound.graph), bound.core
     able = {device: supported_ops(bound, device) for device in devices}
@@ -234,19 +226,13 @@ def choose_finalists(
 ) -> dict[str, Placement]:
     """Return placements to measure again by label, the reference first; empty without time for it.
 
-    Parameters
-    ----------
-    known
-        The raced candidates, the reference first; one is the best of them. A candidate that the
-        race did not get to may be the best as well: it comes last.
-    found
-        The placements that were searched for, which were measured to be faster than the
-        candidates of their kind.
-    left_s
-        The time for compiles and turns. The reference, the best and ``found`` have to fit; any
-        other one is taken unless its compile would need too much of the time that is left then.
-    n_models
-        Variants of the model that each is measured with.
+    ``known`` are the raced candidates, the reference first; one is the best of them. A candidate
+    that the race did not reach may be the best as well: it comes last. ``found`` are the results
+    of searches, which were measured to be faster than the candidates of their kind.
+
+    The reference, the best and ``found`` have to fit into ``left_s`` seconds. Any other candidate
+    is taken unless its compiles, one for each of ``n_models`` variants, would need too much of the
+    time that is left then.
     """
     compile_s = compile_times(known)
 
