@@ -15,7 +15,7 @@ from widgets.hand_sweeps import measured_row, small_sweep
 import hetero_lab as hl
 from hetero_lab.backend.bound import bind
 from hetero_lab.backend.core import shared_core
-from hetero_lab.errors import ArgumentError, MeasurementError, PlanError
+from hetero_lab.errors import MeasurementError, PlanError
 from hetero_lab.experiments import pipeline
 from hetero_lab.experiments.advise.advice import Advice, Judged
 from hetero_lab.experiments.pipeline import Combination, PipelineAdvice, PipelineRace
@@ -287,22 +287,3 @@ def test_a_turn_side_by_side_measures_every_model_while_all_run():
         runs.append(compiled.new_request(generate_inputs(compiled.placed.bound)).infer)
     samples = run_side_by_side_turn(runs, timed=5)
     assert all(len(mine) >= 5 for mine in samples)
-
-
-@pytest.mark.parametrize(
-    ("models", "changes", "says"),
-    [
-        ({}, {}, "needs a model"),
-        ({"../x": "digits_inception"}, {}, "is no name of a model"),
-        ({"ratio": "digits_inception"}, {}, "'ratio' is no name of a model of this pipeline"),
-        (
-            dict.fromkeys(("a", "a_alone_us"), "digits_inception"),
-            {},
-            "'a_alone_us' is no name of a model of this pipeline",
-        ),
-        ({"a": "digits_inception"}, {"data": []}, "data= is for one model"),
-    ],
-)
-def test_what_cannot_be_asked(models, changes, says):
-    with pytest.raises(ArgumentError, match=says):
-        hl.advise(models, ["CPU"], progress=False, **changes)

@@ -118,6 +118,10 @@ def _with(properties: Any) -> Callable[[Any], Any]:
     return lambda k: hl.Placement(k.affinity, device_properties=properties)
 
 
+def _several(*names: str) -> dict[str, Any]:
+    return {"model": lambda k: dict.fromkeys(names, k.model)}
+
+
 # Every function that takes a model and a placement refuses these in the same words.
 _MODELS = {
     "a number": (5, ModelError, ["not int", "openvino.Model"]),
@@ -419,12 +423,16 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
     ],
     "recover_accuracy": [
         ("one device", {"fast": "CPU"}, ArgumentError, "both CPU"),
+        ("no device", {"accurate": "XPU"}, DeviceError, "'XPU'"),
         ("no share", {"max_drop": 3}, ArgumentError, "max_drop=", "3"),
         ("a list", {"data": [GOOD]}, ArgumentError, "not list", "dataset("),
         ("no costs", {"costs": 3}, ArgumentError, "not int", "calibrate("),
         ("endless", {"budget_s": float("inf")}, ArgumentError, "budget_s=", "inf"),
     ],
     "calibrate": [
+        ("no device", {"devices": []}, DeviceError, "names no device"),
+        ("a property", {"device_properties": 3}, ArgumentError, "maps devices"),
+        ("properties of another device", {"device_properties": {"XPU": {}}}, DeviceError, "XPU"),
         ("one device", {"devices": ["CPU"]}, ArgumentError, "two devices"),
         ("an absent device", {"devices": ["CPU", "XPU"]}, DeviceError, "'XPU'"),
         ("no budget", {"budget_s": 0}, ArgumentError, "time budget", "not 0"),
@@ -620,6 +628,13 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
         ("no data", {"metric": lambda k: max}, ArgumentError, "give data="),
         ("no budget", {"budget_s": 0}, ArgumentError, "more than 0 seconds"),
         ("bytes", {"memory_limit": {"CPU": "lots"}}, PlanError, "'lots'"),
+        ("no examples", {"data": []}, ArgumentError, "data= has no examples"),
+        ("no model", {"model": {}}, ArgumentError, "needs a model"),
+        ("a path as a name", _several("../x"), ArgumentError, "cannot name a model"),
+        ("a column as a name", _several("ratio"), ArgumentError, "'ratio'", "cannot name"),
+        ("two names", _several("a", "a_alone_us"), ArgumentError, "'a_alone_us'"),
+        ("data of several", {**_several("a"), "data": [GOOD]}, ArgumentError,
+         "data= is for one model"),
     ],
     "verify": [
         ("no contract", {}, StoredFileError, "contract.json"),

@@ -18,7 +18,7 @@ from hetero_lab.backend.bound import bind
 from hetero_lab.backend.core import shared_core
 from hetero_lab.backend.devices import precisions
 from hetero_lab.cli.main import main
-from hetero_lab.errors import ArgumentError, DeviceError, MeasurementError
+from hetero_lab.errors import DeviceError, MeasurementError
 from hetero_lab.experiments import calibrate, optimize as optimizing, recover
 from hetero_lab.experiments.accuracy.evaluate import read_data
 from hetero_lab.experiments.advise import advise as advising
@@ -69,7 +69,7 @@ def advice(tmp_path_factory):
     return made, store, options
 
 
-def test_every_candidate_is_judged(advice):
+def test_every_candidate_is_judged_and_the_simplest_of_the_fastest_advised(advice, tmp_path):
     made, _, _ = advice
     assert set(made.summary["judgement"]) <= JUDGEMENTS
     assert list(made.summary["judgement"]).count("best") == 1
@@ -80,14 +80,15 @@ def test_every_candidate_is_judged(advice):
     assert "does not support 'head_digit/softmax'" in dict(made.left_out)["ADVACC"]
     assert made.verdict.startswith(f"Deploy {made.best.label}")
     assert "What could change the answer" in made.verdict
-
-
-def test_the_advice_is_the_simplest_of_the_fastest(advice):
-    made, _, _ = advice
     usable = [c for c in made.candidates if c.judgement in ("best", "as fast", "slower")]
     final = [c for c in usable if c.stage == "final"]
     least = min(c.row.latency.us for c in final)
-    assert made.chosen == next(c for c in final if c.row.latency.us <= 1.01 * least)
+    simplest = next(c for c in final if c.row.latency.us <= 1.01 * least)
+    assert made.chosen == simplest
+    hl.views.page(made, tmp_path / "advice.html")
+    text = (tmp_path / "advice.html").read_text()
+    assert f"What to deploy: {made.best.label}" in text
+    assert "What could change the answer" in text
 
 
 @pytest.mark.slow
@@ -131,14 +132,6 @@ def test_the_same_call_goes_on_from_its_store(advice):
     for row, turns in before.items():  # what was measured is kept, and gone on with
         assert turns.items() <= after[row].items()
     assert {c.row.label for c in made.candidates} == {c.row.label for c in again.candidates}
-
-
-def test_the_page_holds_the_verdict(advice, tmp_path):
-    made, _, _ = advice
-    hl.views.page(made, tmp_path / "advice.html")
-    text = (tmp_path / "advice.html").read_text()
-    assert f"What to deploy: {made.best.label}" in text
-    assert "What could change the answer" in text
 
 
 def test_too_small_a_budget_says_what_it_needs_and_answers():
@@ -508,33 +501,15 @@ def test_a_memory_limit_leaves_devices_out():
     assert "ADVTWO and CPU would hold" in left_out["AUTO:ADVTWO,CPU"]
 
 
-def test_order_of_devices():
+def test_the_cpu_is_the_last_device():
     hl.emulate("ADVACC", unsupported={"Softmax"})
-    core = shared_core()
-    assert order_of(["CPU", "ADVACC"], core) == ("ADVACC", "CPU")
-    with pytest.raises(DeviceError, match="'XPU' is not a device here"):
-        order_of(["XPU"], core)
+    assert order_of(["CPU", "ADVACC"], shared_core()) == ("ADVACC", "CPU")
 
 
 def test_a_model_that_runs_nowhere():
     hl.emulate("ADVNONE", supported=set())
     with pytest.raises(DeviceError, match="runs nowhere here: none of ADVNONE supports"):
         hl.advise(two_parts(), ["ADVNONE"], progress=False)
-
-
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"objective": "power"}, "'power' is not an objective"),
-        ({"metric": max}, "give data="),
-        ({"data": []}, "data= has no examples"),
-        ({"budget_s": 0}, "more than 0 seconds"),
-        ({"memory_limit": {"CPU": "lots"}}, "'lots' is not a number of bytes"),
-    ],
-)
-def test_what_cannot_be_asked(changes, says):
-    with pytest.raises(ArgumentError, match=says):
-        hl.advise("digits_inception", ["CPU"], progress=False, **changes)
 
 
 def test_the_command(tmp_path, capsys):
