@@ -296,8 +296,7 @@ class _Inquiry:
         self.placements, self.left_out = candidates_for(
             self.bound,
             self.devices,
-            objective=self.objective,
-            requests=self.requests,
+            requests=0 if self.objective == LATENCY else self.requests,
             device_properties=self.properties,
             memory_limit=self.memory_limit,
         )
@@ -382,12 +381,9 @@ class _Inquiry:
                 f"{least_s / (_SEARCH - _RACE):.0f} s or more."
             )
             return None
-        kept_costs = self._kept("costs", ".json", *self._asked)
-        costs = self.costs
-        if costs is None and kept_costs is not None and kept_costs.is_file():
-            costs = CostModel.from_json(kept_costs)
         try:
-            with _keeping_costs(kept_costs):
+            with self._kept_costs("costs") as costs:
+                costs = costs if self.costs is None else self.costs
                 found = optimize_bound(
                     self.search.within(budget_s),
                     self.devices,
@@ -396,12 +392,11 @@ class _Inquiry:
                     memory_limit=self.memory_limit,
                     costs=costs,
                 )
+                set_aside(found.costs)
         except HeteroLabError as error:
             self.notes.append(f"No placement was searched for: {error}")
             return None
         self.optimized = found
-        if kept_costs is not None:
-            found.costs.to_json(kept_costs)
         if found.interrupted:
             raise KeyboardInterrupt
         if kept is not None:
@@ -452,12 +447,8 @@ class _Inquiry:
         if kept is not None and kept.is_file():
             affinity = Affinity.from_json(kept)
         else:
-            kept_costs = self._kept(f"{RECOVERED}_costs", ".json", *self._asked, repr(asked))
-            costs = None
-            if kept_costs is not None and kept_costs.is_file():
-                costs = CostModel.from_json(kept_costs)
             check_recovery(fast, accurate, data, self.max_drop, self.bound.core)
-            with _keeping_costs(kept_costs, whole=True):
+            with self._kept_costs(f"{RECOVERED}_costs", repr(asked), whole=True) as costs:
                 found = recover_bound(
                     search, fast, accurate, data, own, max_drop=self.max_drop, costs=costs
                 )
@@ -506,10 +497,7 @@ class _Inquiry:
     ) -> bool:
         """Judge the rows of a stage, by label; keep the result if any of them is usable.
 
-        Raises
-        ------
-        KeyboardInterrupt
-            After Ctrl-C in the stage.
+        ``KeyboardInterrupt``, if Ctrl-C ended the stage.
         """
         rows = {
             label: replace(row, label=label)
@@ -650,6 +638,22 @@ class _Inquiry:
         """Return where a file is kept; another call may ask for something else."""
         return self.store and self.store / f"{name}-{digest(depends_on)}{suffix}"
 
+    @contextlib.contextmanager
+    def _kept_costs(
+        self, name: str, *depends_on: str, whole: bool = False
+    ) -> Iterator[CostModel | None]:
+        """Yield the costs that an earlier call kept; keep those that the block sets aside.
+
+        ``whole`` leaves out the costs of a calibration that Ctrl-C ended.
+        """
+        path = self._kept(name, ".json", *self._asked, *depends_on)
+        try:
+            yield CostModel.from_json(path) if path is not None and path.is_file() else None
+        finally:
+            learnt = what_was_set_aside()
+            if path and isinstance(learnt, CostModel) and not (whole and learnt.interrupted):
+                learnt.to_json(path)
+
     @cached_property
     def _asked(self) -> tuple[str, str, str]:
         """All that the result of a search depends on; files are named by it, so it stays as is."""
@@ -688,20 +692,6 @@ def keep_model(made: PreparedModel, kept: Path, notes: list[str]) -> PreparedMod
         notes.append(f"The int8 variant could not be kept in store=: {error}")
         return made
     return prepare(kept)
-
-
-@contextlib.contextmanager
-def _keeping_costs(path: Path | None, *, whole: bool = False) -> Iterator[None]:
-    """Write the costs that a block sets aside, so that the same call goes on from them.
-
-    ``whole`` leaves out those of a calibration that Ctrl-C ended.
-    """
-    try:
-        yield
-    finally:
-        learnt = what_was_set_aside()
-        if path and isinstance(learnt, CostModel) and not (whole and learnt.interrupted):
-            learnt.to_json(path)
 
 
 def _level(row: Row) -> float:

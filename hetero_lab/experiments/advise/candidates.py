@@ -30,7 +30,6 @@ from hetero_lab.planning.memory import (
     memory_pools,
     placement_memory,
 )
-from hetero_lab.planning.objective import LATENCY
 from hetero_lab.runtime.submodels import leave_cores
 
 if TYPE_CHECKING:
@@ -60,13 +59,13 @@ def candidates_for(
     bound: BoundModel,
     devices: Sequence[str],
     *,
-    objective: str,
     requests: int,
     device_properties: Mapping[str, Mapping[str, Any]],
     memory_limit: MemoryLimit | None,
 ) -> tuple[dict[str, Placement], dict[str, str]]:
     """Return placements that need no search, the reference first, and why others are left out.
 
+    ``requests`` are in flight where the objective is throughput, and 0 for latency.
     DeviceError, if no device supports some op, so that the model runs nowhere here.
     """
     every, core = list(bound.graph), bound.core
@@ -104,11 +103,10 @@ def candidates_for(
         return placement
 
     whole = [d for d in devices if all(op.name in able[d] for op in every)]
-    many = objective != LATENCY
-    # CPU is the reference; what runs on it alone is compiled soonest.
+    # CPU is the reference, and placements on it alone are compiled soonest.
     for device in sorted(whole, key=lambda name: name != "CPU"):
         offer(device, device, {})
-        for label, properties in _variations(device, requests if many else 1, core).items():
+        for label, properties in _variations(device, requests, core).items():
             offer(device, f"{device} · {label}", {device: properties})
     for device in devices:
         if device not in whole:
@@ -116,16 +114,15 @@ def candidates_for(
             left_out[device] = f"it does not support {names_at_hand(lacks)}"
     if len(devices) > 1:
         together = ",".join(devices)
-        hint = {"AUTO": {"PERFORMANCE_HINT": "CUMULATIVE_THROUGHPUT"}} if many else {}
+        hint = {"AUTO": {"PERFORMANCE_HINT": "CUMULATIVE_THROUGHPUT"}} if requests else {}
         offer(f"AUTO:{together}", f"AUTO:{together}", hint)
-        if many:
+        if requests:
             offer(f"MULTI:{together}", f"MULTI:{together}", {})
-        if many and requests >= len(devices):
+        if requests >= len(devices):
             name, changes = over_all(devices, requests, device_properties, core)
             offer(name, name, changes)
-    if len(devices) > 1:
         # Without this a split lets requests wait for each other.
-        free = {d: {"EXCLUSIVE_ASYNC_REQUESTS": False} for d in devices} if many else {}
+        free = {d: {"EXCLUSIVE_ASYNC_REQUESTS": False} for d in devices} if requests else {}
         greedy = [
             offer(str(order), str(order), free)
             for order in priority_orders(devices, core=core)[:_MOST_ORDERS]
@@ -135,7 +132,7 @@ def candidates_for(
             able = {device: able_ops(bound, device) for device in devices}
             remedied = follow_remedies(bound.graph, first.affinity, able)
             offer(remedied, remedied_label(first.label), free)
-            if many:  # as HETERO does by itself
+            if requests:  # as HETERO does by itself
                 offer(first.label, f"{first.label} · exclusive requests", {})
     return placements, left_out
 
@@ -148,15 +145,13 @@ def over_all(
 ) -> tuple[str, dict[str, dict[str, Any]]]:
     """Return a MULTI that has requests in flight on all devices, and properties for it.
 
-    MULTI by itself fills the first device with as many as this takes, so that few requests never
-    get to another one. Here all but the first have one in flight at a time, as fast as they can.
+    By itself MULTI fills the first device, so that few requests never reach another one. Here all
+    but the first have one in flight at a time, as fast as they can.
     """
     first, *others = devices
-    one_at_a_time = {"PERFORMANCE_HINT": "LATENCY"}
-    own = {
-        first: dict(device_properties.get(first, {})),
-        **{d: {**one_at_a_time, **device_properties.get(d, {})} for d in others},
-    }
+    one_at_a_time = {device: {"PERFORMANCE_HINT": "LATENCY"} for device in others}
+    given = {device: device_properties.get(device, {}) for device in devices}
+    own = merged_properties(one_at_a_time, given)
     numbered = [f"{first}({requests - len(others)})", *(f"{device}(1)" for device in others)]
     return f"MULTI:{','.join(numbered)}", leave_cores(own, core, n_left=requests)
 

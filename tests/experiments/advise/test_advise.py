@@ -46,9 +46,7 @@ def candidates(devices, **changes) -> dict[str, hl.Placement]:
 
 
 def raced(devices, **changes):
-    options = {
-        "objective": "latency", "requests": 1, "device_properties": {}, "memory_limit": {},
-    }  # fmt: skip
+    options = {"requests": 0, "device_properties": {}, "memory_limit": {}}
     bound = bind("digits_inception", shared_core())
     return candidates_for(bound, devices, **{**options, **changes})
 
@@ -461,7 +459,7 @@ def test_what_is_raced_for_latency_and_for_throughput():
     assert not any("MULTI" in label for label in for_latency)
     # With ADVDSP able to run everything, no order is split.
     assert not any(label.startswith("HETERO") for label in for_latency)
-    many = candidates(("ADVDSP", "CPU"), objective="throughput", requests=4)
+    many = candidates(("ADVDSP", "CPU"), requests=4)
     assert {"MULTI:ADVDSP,CPU", "CPU · throughput hint", "CPU · 4 streams"} <= set(many)
     # Without numbers MULTI gives a few requests to the first device only.
     assert many["MULTI:ADVDSP(3),CPU(1)"].device_properties == {
@@ -471,7 +469,7 @@ def test_what_is_raced_for_latency_and_for_throughput():
         "PERFORMANCE_HINT": "CUMULATIVE_THROUGHPUT"
     }
     hl.emulate("ADVACC", unsupported={"Softmax"})
-    many = candidates(("ADVACC", "CPU"), objective="throughput", requests=4)
+    many = candidates(("ADVACC", "CPU"), requests=4)
     free, exclusive = (many[f"HETERO:ADVACC,CPU{end}"] for end in ("", " · exclusive requests"))
     assert free.affinity == exclusive.affinity
     assert free.device_properties["ADVACC"] == {"EXCLUSIVE_ASYNC_REQUESTS": False}
