@@ -124,17 +124,14 @@ class PipelineAdvice(Result):
         for combination in self.combinations:
             row: dict[str, object] = {"judgement": combination.judgement}
             for name, candidate in combination.chosen.items():
-                turns = [turn[name] for turn in combination.turns_us]
                 row[name] = candidate.row.label
                 if candidate.row.requests == 1:
                     row[f"{name}_alone_us"] = _alone_us(candidate)
-                row[f"{name}_together_us"] = float(np.median(turns)) if turns else None
+                row[f"{name}_together_us"] = _median([t[name] for t in combination.turns_us])
             levels = combination.levels_us(self.objective)
             found = combination.ratio(self.combinations[0], self.objective, self.noise)
-            shown = found[:3] if found else (np.nan,) * 3
-            row["median_us"] = float(np.median(levels)) if levels else None
-            row |= dict(zip(("ratio", "ratio_ci95_low", "ratio_ci95_high"), shown, strict=True))
-            rows.append(row | {"n_turns": len(levels)})
+            shown = (_median(levels), *(found[:3] if found else (np.nan,) * 3), len(levels))
+            rows.append(row | dict(zip(_COLUMNS[1:], shown, strict=True)))
         return pd.DataFrame(rows)
 
     @property
@@ -174,6 +171,10 @@ class PipelineAdvice(Result):
 
     def _sentences(self) -> list[str]:
         return [self.verdict]
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return float(np.median(values)) if values else None
 
 
 def check_pipeline(models: Mapping[str, Any], given: Sequence[str]) -> None:
@@ -232,12 +233,9 @@ def advise_together(
         interrupted = until.interrupted
     measured = race.judged()
     best = next((c for c in measured if c.judgement == BEST), measured[0])
-    sentences = pipeline_verdict(measured, best, left_out, race)
-    if interrupted:
-        sentences.append("Ctrl-C ended it early: this is what was known by then.")
-    return PipelineAdvice(
+    advice = PipelineAdvice(
         best={name: c.placement for name, c in best.chosen.items()},
-        verdict="\n".join(sentences),
+        verdict="",
         advices=dict(advices),
         combinations=tuple(measured),
         left_out=tuple(left_out.items()),
@@ -245,6 +243,7 @@ def advise_together(
         noise=race.noise,
         interrupted=interrupted,
     )
+    return replace(advice, verdict="\n".join(pipeline_verdict(advice, race.failed)))
 
 
 def possible_combinations(
@@ -419,48 +418,42 @@ def _alone_us(candidate: Judged) -> float | None:
     return None if latency is None or candidate.row.requests > 1 else latency.us
 
 
-def pipeline_verdict(
-    judged: Sequence[Combination],
-    best: Combination,
-    left_out: Mapping[str, str],
-    race: PipelineRace,
-) -> list[str]:
-    """Say what is best together, what that costs each model, and what could not be tried."""
-    reference = judged[0]
+def pipeline_verdict(advice: PipelineAdvice, failed: Mapping[int, str]) -> list[str]:
+    """Return the sentences of a verdict; ``failed`` says which combinations do not run, and why."""
+    reference = advice.combinations[0]
     fits = all(candidate.judgement == BEST for candidate in reference.chosen.values())
     what = "what is best for each model alone" if fits else "the first that keeps to memory_limit="
-    if best.judgement == BEST:
-        sentences = _what_is_best(judged, best, race, what)
-    else:
-        sentences = [f"Nothing was measured together; {reference.label} is {what}."]
-    sentences += [f"Not measured: {judged[i].label}: {why}" for i, why in race.failed.items()]
-    if left_out:
-        label, why = next(iter(left_out.items()))
-        more = f" (and {len(left_out) - 1} more)" if len(left_out) > 1 else ""
+    sentences = [f"Nothing was measured together; {reference.label} is {what}."]
+    if advice.chosen.judgement == BEST:
+        sentences = _what_is_best(advice, what)
+    sentences += [
+        f"Not measured: {advice.combinations[i].label}: {why}" for i, why in failed.items()
+    ]
+    if advice.left_out:
+        label, why = advice.left_out[0]
+        more = f" (and {len(advice.left_out) - 1} more)" if len(advice.left_out) > 1 else ""
         sentences.append(f"Left out: {label}{more}, because {why}.")
+    if advice.interrupted:
+        sentences.append("Ctrl-C ended it early: this is what was known by then.")
     return sentences
 
 
-def _what_is_best(
-    judged: Sequence[Combination], best: Combination, race: PipelineRace, what: str
-) -> list[str]:
-    """Say what is best together, and how far that is from the reference, which is ``what``."""
-    reference, objective = judged[0], race.objective
+def _what_is_best(advice: PipelineAdvice, what: str) -> list[str]:
+    """Say which combination is best, and how far it is from the reference, which is ``what``."""
+    reference, best, objective = advice.combinations[0], advice.chosen, advice.objective
     whole = "an item through all of them" if objective == LATENCY else "between two items"
-    levels = best.levels_us(objective)
     sentences = [
-        f"Deploy {best.label}: {np.median(levels):,.0f} µs {whole}, all at work at once, "
-        "one request of each model at a time."
+        f"Deploy {best.label}: {np.median(best.levels_us(objective)):,.0f} µs {whole}, all at work "
+        "at once, one request of each model at a time."
     ]
+    found = best.ratio(reference, objective, advice.noise)
     if best is reference:
         sentences.append(f"That is also {what}.")
-    else:
-        found = best.ratio(reference, objective, race.noise)
-        if found is not None:
-            sentences.append(
-                f"That is {found.middle:.3f} of the time (95 %: {found.low:.3f} to "
-                f"{found.high:.3f}) of {what} ({reference.label})."
-            )
+    elif found is not None:
+        sentences.append(
+            f"That is {found.middle:.3f} of the time (95 %: {found.low:.3f} to {found.high:.3f}) "
+            f"of {what} ({reference.label})."
+        )
     parts = []
     for name, candidate in best.chosen.items():
         together = float(np.median([turn[name] for turn in best.turns_us]))
@@ -469,7 +462,7 @@ def _what_is_best(
         parts.append(f"{name} {together:,.0f} µs{alone}")
     sentences.append(f"Beside the others: {'; '.join(parts)}.")
     for judgement, begins in ((ALIKE, "As fast, or indistinguishable"), (SLOWER, "Slower")):
-        labels = [c.label for c in judged if c.judgement == judgement]
+        labels = [c.label for c in advice.combinations if c.judgement == judgement]
         if labels:
             sentences.append(f"{begins}: {names_at_hand(labels, 3)}.")
     return sentences

@@ -157,11 +157,10 @@ def still(combinations: Sequence[Combination], objective: str = "latency") -> Pi
     return PipelineRace(list(combinations), objective, ASSUMED_NOISE, lambda _: {})
 
 
-def sentences(combinations, objective="latency", left_out=None) -> str:
-    race = still(combinations, objective)
-    judged = race.judged()
-    best = next((c for c in judged if c.judgement == "best"), judged[0])
-    return "\n".join(pipeline.pipeline_verdict(judged, best, left_out or {}, race))
+def sentences(combinations, objective="latency", left_out=()) -> str:
+    judged = tuple(still(combinations, objective).judged())
+    advice = PipelineAdvice({}, "", {}, judged, left_out, objective, ASSUMED_NOISE)
+    return "\n".join(pipeline.pipeline_verdict(advice, {}))
 
 
 def test_memory_is_that_of_all_models_together_and_the_first_that_fits_is_said_to_be_that():
@@ -176,7 +175,7 @@ def test_memory_is_that_of_all_models_together_and_the_first_that_fits_is_said_t
     with pytest.raises(PlanError, match="CPU and PIPEMEM would hold .* more than the limit of"):
         pipeline.possible_combinations(advices, "latency", pool)
     first, second = found
-    said = sentences([measured(first, a=10.0, b=30.0), second], left_out=left_out)
+    said = sentences([measured(first, a=10.0, b=30.0), second], left_out=tuple(left_out.items()))
     assert "That is also the first that keeps to memory_limit=." in said
     assert "best for each" not in said
     said = sentences([measured(first, a=10.0, b=30.0), measured(second, a=1.0, b=3.0)])
