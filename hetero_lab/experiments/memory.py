@@ -1,4 +1,4 @@
-"""Measure what the layers of a language model take of each device's memory."""
+"""Measure the memory that the layers of a language model take on each device."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ def measure_memory(
     """Measure the memory that a language model takes on devices whose memory is the process's.
 
     Plans count weights as they are stored and the cache by its shape. A plugin takes more: it
-    packs weights for its kernels, lets the cache grow in steps, and keeps room to work in. Here
-    the model runs as a whole and cut at two places, all parts compiled for one device, each time
-    in a process of its own, and generates what the scenario says. To the private memory that each
-    part takes are fitted what comes before the layers, a layer, what comes after them, and what
-    any part takes besides; the last is raised until no part took more than it is given. To that
-    comes what a process takes that runs the model on HETERO, for the nodes of the model, counted
-    on each device. Plans with the costs that are returned keep ``memory_limit`` by these figures.
+    packs weights for its kernels, lets the cache grow in steps, and needs workspace. Here the
+    model runs as a whole and cut at two places, each time in a process of its own, with all parts
+    compiled for one device, and generates as the scenario says. The private memory of each part
+    is fitted by the memory before the layers, of a layer, after the layers, and of any part
+    besides; the last is raised until it covers every part. A process with HETERO then shows the
+    memory for the nodes of the model, which is counted on each device. Plans with the returned
+    costs keep ``memory_limit`` by these figures.
 
-    That is done for the CPU and what is emulated on it, on Linux. What other devices hold is
+    This works for the CPU and devices emulated on it, on Linux. The memory of other devices is
     counted as before. A mapped file of weights is not private memory.
 
     Parameters
     ----------
     model
-        The one that was calibrated.
+        The calibrated model.
     costs
-        What :func:`hetero_lab.calibrate` returned with a ``scenario``.
+        The result of :func:`hetero_lab.calibrate` with a ``scenario``.
     progress
-        Show what runs now.
+        Show the current step.
 
     Returns
     -------
@@ -64,12 +64,12 @@ def measure_memory(
     Raises
     ------
     ArgumentError
-        ``costs`` are no cost model.
+        ``costs`` are not a cost model.
     PlanError
-        They are not those of a language model or of another one, or no device is one of these.
+        They are those of no language model or of another one, or no device is one of these.
     MeasurementError
         The model cannot be cut between layers, its parts cannot be compiled or run, or the
-        system does not tell.
+        system does not show private memory.
 
     Examples
     --------
@@ -92,8 +92,8 @@ def measure_memory(
     inside = [d for d in costs.devices if base[d].partition(".")[0] == "CPU"]
     if not inside:
         raise PlanError(
-            f"What {names_at_hand(costs.devices)} hold is not in the memory of a process, so that "
-            "it cannot be measured there. Plan with what is counted."
+            f"The memory of {names_at_hand(costs.devices)} is not that of a process, so that it "
+            "cannot be measured there. Plan with the memory that is counted."
         )
     known: dict[str, tuple[MeasuredBytes, ...]] = {}
     measured: dict[str, tuple[MeasuredBytes, ...]] = {}
@@ -111,7 +111,7 @@ def measure_memory(
 def _measured(
     bound: BoundModel, costs: CostModel, device: str, bar: Progress
 ) -> tuple[MeasuredBytes, ...]:
-    """Return what the units before and after the layers take, each layer, and any of them."""
+    """Return the memory of the units before and after the layers, each layer, and any part."""
     found, index_of = find_blocks(costs.graph), costs.graph.index_of
     n, few = found.n_blocks, found.n_blocks // _FEW
     blocks = [found.of_op[index_of[unit.ops[0]]] for unit in costs.units]
@@ -128,13 +128,12 @@ def _measured(
                 taken.append(MeasuredBytes(units, *(max(0, size) for size in n_bytes)))
         bar.step(f"memory of a process with HETERO on {device}")
         (process,) = _asked(session, costs, device, {}).values()
-    *fitted, any_of_them = _fitted(blocks, n, taken)
+    *fitted, any_part = _fitted(blocks, n, taken)
     whole = taken[-1]  # behind the last layer there is no cut
-    more = process[0] - whole.weight_bytes, process[1] - whole.state_bytes
     return *fitted, MeasuredBytes(
-        any_of_them.units,
-        any_of_them.weight_bytes + max(0, more[0]),
-        any_of_them.state_bytes + max(0, more[1]),
+        any_part.units,
+        any_part.weight_bytes + max(0, process[0] - whole.weight_bytes),
+        any_part.state_bytes + max(0, process[1] - whole.state_bytes),
     )
 
 
@@ -163,7 +162,7 @@ def _asked(
 def _fitted(
     blocks: Sequence[int], n_blocks: int, taken: Sequence[MeasuredBytes]
 ) -> list[MeasuredBytes]:
-    """Fit what ends and layers take, and what any part does, raised so that none took more.
+    """Fit the memory of ends, layers and any part, the last raised so that it covers every part.
 
     ``blocks`` has the block of each unit, -1 and ``n_blocks`` at the ends.
     """
@@ -175,13 +174,12 @@ def _fitted(
         [[*(has >= {*u} for u in ends), sum(has >= {*u} for u in layers), 1] for has in sets],
         dtype=float,
     )
-    each = []
-    for n_bytes in ([p.weight_bytes for p in taken], [p.state_bytes for p in taken]):
-        x, _ = nnls(matrix, np.array(n_bytes, dtype=float))
+    fitted = []
+    for n_bytes in np.array([[p.weight_bytes, p.state_bytes] for p in taken], dtype=float).T:
+        x, _ = nnls(matrix, n_bytes)
         x[-1] += max(0.0, float((n_bytes - matrix @ x).max()))
-        each.append(np.ceil(x).astype(int).tolist())
-    weights, states = each
-    at = len(ends)
-    found = [MeasuredBytes(u, weights[i], states[i]) for i, u in enumerate(ends)]
-    found += [MeasuredBytes(units, weights[at], states[at]) for units in layers]
-    return [*found, MeasuredBytes(tuple(range(len(blocks))), weights[-1], states[-1])]
+        fitted.append(np.ceil(x).astype(int).tolist())
+    *of_ends, of_layer, of_any = zip(*fitted, strict=True)
+    found = [MeasuredBytes(units, *n_bytes) for units, n_bytes in zip(ends, of_ends, strict=True)]
+    found += [MeasuredBytes(units, *of_layer) for units in layers]
+    return [*found, MeasuredBytes(tuple(range(len(blocks))), *of_any)]
