@@ -104,12 +104,15 @@ class Search:
             given = expand(
                 session.models, placements, grid, scenario=self.scenario, baselines=False
             )
-            measure = partial(session.measure, control=SweepControl(self._on_record), store=store)
-            made = measure(given, options, _watch(budget_s), data=data)
+            measure = partial(session.measure, control=SweepControl(self._on_record))
+            made = measure(given, options, _watch(budget_s), store=store, data=data)
             if not least or made.interrupted or any(row.profile is not None for row in made.rows):
                 return made
-            few = replace(options, turns=_FIRST_TURNS)
-            first = measure(given[:least], few, Stopwatch.start(None))
+            few = given[:least]
+            if {d for t in few for d in t.devices} != {d for t in given for d in t.devices}:
+                store = None  # which belongs to all these devices
+            twice = replace(options, turns=_FIRST_TURNS)
+            first = measure(few, twice, Stopwatch.start(None), store=store)
             return replace(first, rows=(*first.rows, *made.rows[least:]))
 
     def _on_record(self, record: AnyRecord) -> None:

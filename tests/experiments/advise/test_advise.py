@@ -132,11 +132,15 @@ def test_the_same_call_goes_on_from_its_store(advice):
     assert {c.row.label for c in made.candidates} == {c.row.label for c in again.candidates}
 
 
-def test_too_small_a_budget_says_what_it_needs_and_answers():
-    made = hl.advise("digits_inception", ["CPU"], budget_s=0.01, **QUICK)
+def test_too_small_a_budget_says_what_it_needs_and_answers(tmp_path):
+    hl.emulate("ADVTWO")
+    options: dict[str, Any] = {"store": tmp_path, **QUICK}
+    made = hl.advise("digits_inception", ["ADVTWO", "CPU"], budget_s=0.01, **options)
     assert made.best.affinity.devices == ("CPU",)
     assert "needs about" in made.verdict
     assert made.chosen.row.profile is not None
+    again = hl.advise("digits_inception", ["ADVTWO", "CPU"], budget_s=1, **options)
+    assert sum(c.row.profile is not None for c in again.candidates) > 1
 
 
 @pytest.fixture
