@@ -24,31 +24,32 @@ from hetero_lab.runtime.timing import Stopwatch, run_side_by_side_turn
 from hetero_lab.statistics import ASSUMED_NOISE, Noise
 
 
-@pytest.fixture(scope="module")
-def advice():
+@pytest.mark.slow
+def test_each_model_is_advised_alone_and_all_are_measured_together(tmp_path):
     hl.emulate("PIPEACC")
     models = {"det": "digits_inception", "rec": chain("r", "s")}
-    options = {"budget_s": 8, "isolate": False, "progress": False}
-    return hl.advise(models, ["PIPEACC", "CPU"], **options)
-
-
-@pytest.mark.slow
-def test_each_model_is_advised_alone_and_all_are_measured_together(advice):
+    options: dict[str, Any] = {"budget_s": 8, "isolate": False, "progress": False}
+    advice = hl.advise(models, ["PIPEACC", "CPU"], **options)
     assert set(advice.best) == set(advice.advices) == {"det", "rec"}
     table = advice.summary
     assert list(table["judgement"]).count("best") == 1
     assert table["ratio"][0] == 1.0
+    assert table["n_turns"][0] >= 3
     first = advice.combinations[0]
     assert {n: c.row.label for n, c in first.chosen.items()} == {
         name: alone.chosen.row.label for name, alone in advice.advices.items()
     }
-    assert table["n_turns"][0] >= 3
     for combination in advice.combinations:
         for turn in combination.turns_us:
             assert turn.keys() == {"det", "rec"}
             assert min(turn.values()) > 0
     assert advice.verdict.startswith("Deploy det: ")
     assert "all at work at once" in advice.verdict
+    hl.views.page(advice, tmp_path / "page.html")
+    assert "What to deploy: det, rec together" in (tmp_path / "page.html").read_text()
+    target = advice.deploy(tmp_path / "deploy")
+    assert sorted(path.name for path in target.iterdir()) == ["det", "rec"]
+    assert hl.verify(target / "rec", turns=3, slower=1e6).ok
 
 
 def race_of(*levels_us: Sequence[float]) -> PipelineRace:
@@ -117,8 +118,7 @@ def test_a_combination_that_fails_leaves_the_race():
 
 
 def test_latency_is_the_sum_and_throughput_the_slowest():
-    turns = ({"a": 3.0, "b": 5.0}, {"a": 4.0, "b": 2.0})
-    combination = Combination({}, turns)
+    combination = Combination({}, ({"a": 3.0, "b": 5.0}, {"a": 4.0, "b": 2.0}))
     assert combination.levels_us("latency") == [8.0, 6.0]
     assert combination.levels_us("throughput") == [5.0, 4.0]
 
@@ -264,19 +264,6 @@ def test_without_a_measurement_there_is_nothing_to_deploy(tmp_path):
     with pytest.raises(MeasurementError, match="Nothing was measured together"):
         unmeasured.deploy(tmp_path / "deploy")
     assert not (tmp_path / "deploy").exists()
-
-
-@pytest.mark.slow
-def test_deploy_writes_each_model_with_its_contract(advice, tmp_path):
-    target = advice.deploy(tmp_path / "deploy")
-    assert sorted(path.name for path in target.iterdir()) == ["det", "rec"]
-    assert hl.verify(target / "rec", turns=3, slower=1e6).ok
-
-
-@pytest.mark.slow
-def test_the_page(advice, tmp_path):
-    hl.views.page(advice, tmp_path / "page.html")
-    assert "What to deploy: det, rec together" in (tmp_path / "page.html").read_text()
 
 
 def test_a_turn_side_by_side_measures_every_model_while_all_run():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,27 +37,17 @@ def digits():
     )
 
 
-@pytest.fixture(scope="module")
-def found(digits):
-    from counting_core import core_with_acc
-
+@pytest.mark.slow
+def test_the_fastest_placement_that_keeps_the_accuracy_is_found_and_drawn(digits):
     hint = BF16 if "bf16" in precisions("CPU", core=shared_core()) else {}
-    core = core_with_acc(properties=hint)
+    hl.emulate("RECACC", properties=hint)
     with pytest.MonkeyPatch.context() as patch:  # few placements, however long they take
         patch.setattr(calibrate, "MOST_FITTED", 6)
         patch.setattr(calibrate, "MOST_VALIDATED", 0)
         patch.setattr(recover, "MOST_PARTS", 4)
-        return hl.recover_accuracy(
-            *(digits[0], "ACC", "CPU", digits[1]),
-            budget_s=3600,
-            isolate=False,
-            progress=False,
-            core=core,
+        found = hl.recover_accuracy(
+            *(digits[0], "RECACC", "CPU", digits[1]), budget_s=3600, isolate=False, progress=False
         )
-
-
-@pytest.mark.slow
-def test_both_devices_are_in_the_summary_and_one_row_is_chosen(found):
     summary = found.summary
     assert list(summary["label"][:2]) == [ALL_ACCURATE, ALL_FAST]
     assert list(summary.loc[summary["chosen"], "label"]) == [found.chosen]
@@ -71,10 +61,6 @@ def test_both_devices_are_in_the_summary_and_one_row_is_chosen(found):
     assert ("keep the whole model on the accurate device" in found.verdict) == kept
     assert found.verdict.startswith(f"{found.chosen!r} is ") == (not kept)
     assert found.verdict in repr(found)
-
-
-@pytest.mark.slow
-def test_parts_front_and_finalists_are_sound(found):
     ops = [op for tried in found.tried for op in tried.ops]
     assert sorted(ops) == sorted(found.affinity.ops)
     table = found.sensitivity
@@ -85,11 +71,13 @@ def test_parts_front_and_finalists_are_sound(found):
     assert accurate.calibration.relative_error < 1e-5
     assert found.front["median_us"].is_monotonic_increasing
     assert found.front["accuracy"].is_monotonic_increasing
-    assert found.front["median_us"].iloc[0] == found.summary["median_us"].min()
+    assert found.front["median_us"].iloc[0] == summary["median_us"].min()
+    check_drawn(found)
+    compiled = hl.compile(digits[0], found.affinity)
+    assert list(compiled(digits[1].evaluation[0][0])) == ["digit", "parity"]
 
 
-@pytest.mark.slow
-def test_views_draw_it(found):
+def check_drawn(found: hl.types.Recovered) -> None:
     bars = hl.views.sensitivity(found)
     drawn = [x for trace in bars.data if trace.type == "bar" for x in trace.x]
     table = found.sensitivity[["error_only_fast", "error_only_accurate"]]
@@ -99,13 +87,6 @@ def test_views_draw_it(found):
     n_points = sum(len(t.x) for t in front.data if t.mode == "markers")
     assert n_points == len(found.summary)
     assert set(hl.views.gallery(found)) >= {"sensitivity", "accuracy_front"}
-
-
-@pytest.mark.slow
-def test_what_is_chosen_runs(found, digits):
-    hl.emulate("ACC")  # in the Core that everybody shares
-    compiled = hl.compile(digits[0], found.affinity)
-    assert list(compiled(digits[1].evaluation[0][0])) == ["digit", "parity"]
 
 
 def tried(index: int, only_fast: float, only_accurate: float) -> ModelPart:
@@ -120,7 +101,7 @@ def test_sets_begin_with_what_matters_most():
     assert frozenset({0, 1}) in sets.values()
     assert all(len(chosen) < 3 for chosen in sets.values())
     assert len(set(sets.values())) == len(sets)
-    # The chunk that is left loses 0.04 by itself and 0.01 the other; one of them mends to 0.02.
+    # The part that is left loses 0.04 by itself and 0.01 the other; one of them mends to 0.02.
     left = expected_error(every, frozenset({1}), 0.3)
     assert left == pytest.approx(np.hypot(0.01, 0.04))
     assert expected_error(every, frozenset({0, 1, 2}), 0.3) == 0.02
@@ -150,16 +131,9 @@ def test_without_time_both_devices_are_compared_and_the_rest_is_named(digits, ow
     assert len(found.front) >= 1
 
 
-@dataclass(frozen=True)
-class Judged:
-    label: str
-    calibration: Any
-    held_out: Any
-
-
 def judged(label: str, drop: float, low: float) -> Any:
-    paired = SimpleNamespace(drop=drop, low=low)
-    return Judged(label, SimpleNamespace(paired=paired), SimpleNamespace(paired=paired))
+    answers = SimpleNamespace(paired=SimpleNamespace(drop=drop, low=low))
+    return SimpleNamespace(label=label, calibration=answers, held_out=answers)
 
 
 def test_only_what_was_measured_to_be_faster_is_chosen():
@@ -180,7 +154,7 @@ def test_a_ratio_that_may_be_nothing_has_no_upper_bound_of_its_speed():
     held = SimpleNamespace(
         paired=SimpleNamespace(drop=0.0, low=0.0, high=0.0, n=4), accuracy=1.0, metric="accuracy"
     )
-    chosen: Any = Judged("a", None, held)
+    chosen: Any = SimpleNamespace(label="a", held_out=held)
     row = {"label": "a", "ratio": 0.5, "ratio_ci95_low": 0.0, "ratio_ci95_high": 0.8}
     sweep: Any = SimpleNamespace(summary=pd.DataFrame([row]))
     said = verdict(chosen, [], sweep, 0.01)
