@@ -370,7 +370,7 @@ class Calibration:
         if self.layers is None:
             yield (
                 f"{limit} allowed {len(self.observed)} placements: ops that any device "
-                "fuses are one unit, what a boundary costs is mostly assumed, and nothing "
+                "fuses are one unit, the cost of a boundary is mostly assumed, and nothing "
                 "validates the predictions. A larger budget_s makes the cost model finer."
             )
         elif self._validates and not self.validating:

@@ -1,4 +1,4 @@
-"""Measure placements for a search, and read from each what a cost model is fitted to."""
+"""Measure placements for a search, and read the observations that a cost model is fitted to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optimize: calibrate, plan, measure what was planned, learn from it, and prove the result."""
+"""Optimize: calibrate, plan, measure the plans, learn from them, and prove the result."""
 
 from __future__ import annotations
 
@@ -124,14 +124,14 @@ class Optimized(Result):
         return [self.verdict, *self.notes]
 
 
-_LEARNING, _SEARCHING = 0.4, 0.75  # shares of the budget after which these end
+_LEARNING, _SEARCHING = 0.4, 0.75  # shares of the budget at which these end
 ROUNDS = 8
 _IDLE_ROUNDS = 2  # rounds without a gain after which the search ends
 _SCALES = (1.0, 0.5, 2.0, 4.0, 0.25)  # of the price of a boundary, while it is uncertain
 _CANDIDATES = 3
-_WORTH = 0.995  # a measured gain that is worth another round
-_PLANNED, _PLAN_S = 0.03, 5.0  # share of the budget for a plan, and the most that it takes
-_CUTS, _MOST_CUTS = 4, 48  # cuts of the model in two that are measured, and thought of
+_WORTH = 0.995  # a measured ratio that is worth another round
+_PLANNED, _PLAN_S = 0.03, 5.0  # share of the budget for a plan, and its limit
+_CUTS, _MOST_CUTS = 4, 48  # cuts of the model in two that are measured, and predicted
 _STRIDE = 6  # every so many cuts first, then those between
 _APART = 12  # part of the ops by which such cuts differ
 _SLOW = 1.25  # times a single device's predicted latency is too slow for such a cut
@@ -288,7 +288,7 @@ def optimize_bound(
 
 @dataclass
 class _Optimization:
-    """Rounds of planning and measuring; keeps what was learnt and tried."""
+    """Rounds of planning and measuring, and the proof."""
 
     calibration: Calibration
     objective: str
@@ -321,7 +321,7 @@ class _Optimization:
             idle = 0 if gained else idle + 1
 
     def _measure(self, number: int, affinities: Sequence[Affinity]) -> list[Observation]:
-        """Measure and learn from the proposals of a round; return what the time allowed."""
+        """Measure and learn from the proposals of a round; return the new observations."""
         if not affinities:
             return []
         calibration, observer = self.calibration, self.calibration.observer
@@ -365,7 +365,7 @@ class _Optimization:
         return min(_SEARCHING * budget_s, budget_s - proof_s - self.planning_s)
 
     def _plan(self) -> None:
-        """Fit the costs to what was observed, and plan with them."""
+        """Fit the costs to the observations, and plan with them."""
         began_s = self._search.watch.elapsed_s
         self.costs = self.calibration.fit()
         self.plan = self._planned(self.costs)
@@ -495,7 +495,7 @@ class _Optimization:
         )
 
     def _notes(self, rows: Mapping[str, Row], interrupted: bool) -> Iterator[str]:
-        """Say what the budget or Ctrl-C did not allow."""
+        """Say which steps the budget or Ctrl-C left out."""
         if not self.planned:
             yield "The budget ended before a planned placement was measured and learnt from."
         missing = [label for label, row in rows.items() if row.was_left_out]

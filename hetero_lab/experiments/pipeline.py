@@ -1,4 +1,4 @@
-"""Pipelines: several models that run at the same time, and the devices that suit them together."""
+"""Pipelines: several models that run at the same time, and their best devices together."""
 
 from __future__ import annotations
 
@@ -183,20 +183,20 @@ def check_pipeline(models: Mapping[str, Any], given: Sequence[str]) -> None:
     ``given`` are names of arguments that are for one model only.
     """
     if not models:
-        raise ArgumentError("A pipeline needs a model at least: {'det': 'det.onnx', …}.")
+        raise ArgumentError("A pipeline needs at least one model: {'det': 'det.onnx', …}.")
     for name in models:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ArgumentError(
-                f"{shorten(repr(name))} is no name of a model of a pipeline, which has letters, "
-                "digits, - and _ only: what deploy() writes is called so."
+                f"{shorten(repr(name))} cannot name a model of a pipeline: deploy() names a "
+                "directory after it. Use letters, digits, - and _ only."
             )
     columns = list(_COLUMNS)
     for name in models:
         own = [name, f"{name}_alone_us", f"{name}_together_us"]
         if taken := sorted({*own} & {*columns}):
             raise ArgumentError(
-                f"{name!r} is no name of a model of this pipeline: its summary has another column "
-                f"{taken[0]!r}. Another name is needed."
+                f"{name!r} cannot name a model of this pipeline: its summary has another column "
+                f"{taken[0]!r}. Choose another name."
             )
         columns += own
     if given:
@@ -347,7 +347,7 @@ class PipelineRace:
                 return
 
     def judged(self) -> list[Combination]:
-        """Return the combinations, each with what became of it.
+        """Return the combinations, each with a judgement.
 
         The best is one of those that were not dropped, by the turns that they share: one that
         was dropped early may have been measured while the machine was faster.
@@ -393,7 +393,7 @@ class PipelineRace:
 
 
 def side_by_side(seed: int) -> Callable[[Combination], dict[str, float]]:
-    """Return what measures a turn of a combination; each candidate is compiled once."""
+    """Return a function that measures a turn of a combination; it compiles a candidate once."""
     requests: dict[int, tuple[CompiledPlacement, ov.InferRequest]] = {}
 
     def request(candidate: Judged) -> ov.InferRequest:
@@ -422,7 +422,7 @@ def pipeline_verdict(advice: PipelineAdvice, failed: Mapping[int, str]) -> list[
     """Return the sentences of a verdict; ``failed`` says which combinations do not run, and why."""
     reference = advice.combinations[0]
     fits = all(candidate.judgement == BEST for candidate in reference.chosen.values())
-    what = "what is best for each model alone" if fits else "the first that keeps to memory_limit="
+    what = "the best of each model alone" if fits else "the first that keeps to memory_limit="
     sentences = [f"Nothing was measured together; {reference.label} is {what}."]
     if advice.chosen.judgement == BEST:
         sentences = _what_is_best(advice, what)
@@ -434,7 +434,7 @@ def pipeline_verdict(advice: PipelineAdvice, failed: Mapping[int, str]) -> list[
         more = f" (and {len(advice.left_out) - 1} more)" if len(advice.left_out) > 1 else ""
         sentences.append(f"Left out: {label}{more}, because {why}.")
     if advice.interrupted:
-        sentences.append("Ctrl-C ended it early: this is what was known by then.")
+        sentences.append("Ctrl-C ended it early: the turns until then decide.")
     return sentences
 
 

@@ -1,4 +1,4 @@
-"""Recover accuracy: the fastest placement over a fast and an accurate device that stays right."""
+"""Recover accuracy: the fastest placement over a fast and an accurate device that keeps it."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ class Recovered(Result):
 
     @cached_property
     def sensitivity(self) -> pd.DataFrame:
-        """One row a part in topological order: error and accuracy with it alone on a device."""
+        """One row a part, in topological order: error and accuracy with it alone on a device."""
         import pandas as pd
 
         all_fast = next(c.calibration for c in self.finalists if c.label == ALL_FAST)
@@ -195,7 +195,7 @@ class Recovered(Result):
 
     @cached_property
     def front(self) -> pd.DataFrame:
-        """The rows of the summary that no other beats in both latency and held-out accuracy."""
+        """The rows of the summary that no other row beats in latency and held-out accuracy."""
         frame = self.summary.dropna(subset=["median_us", "accuracy"]).sort_values(
             ["median_us", "accuracy"], ascending=[True, False], kind="stable"
         )
@@ -235,7 +235,7 @@ class Recovered(Result):
 
 
 _CALIBRATED = 0.25  # share of the budget
-_SENSED, _TRIED = 0.3, 0.55  # shares of what is left then, after which these end
+_SENSED, _TRIED = 0.3, 0.55  # shares of the rest at which these end
 MOST_PARTS = 16
 _FINALISTS = 5
 _MOST_EXAMPLES = 200  # of the calibration part
@@ -298,7 +298,7 @@ def recover_accuracy(
     Raises
     ------
     ArgumentError
-        The two devices are one, ``max_drop`` is no share, the data is not labelled, or its parts
+        The two devices are one, ``max_drop`` is not a share, the data is not labelled, or its parts
         overlap.
     DeviceError
         The accurate device does not support the whole model.
@@ -571,7 +571,7 @@ class _Recovery:
         )
 
     def _notes(self, made: Sweep) -> Iterator[str]:
-        """Say what the budget did not allow."""
+        """Say which steps the budget left out."""
         unseen = sum(p.only_fast is None or p.only_accurate is None for p in self.parts)
         if unseen:
             yield (

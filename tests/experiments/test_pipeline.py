@@ -177,14 +177,14 @@ def test_memory_is_that_of_all_models_together_and_the_first_that_fits_is_said_t
     first, second = found
     said = sentences([measured(first, a=10.0, b=30.0), second], left_out=tuple(left_out.items()))
     assert "That is also the first that keeps to memory_limit=." in said
-    assert "best for each" not in said
+    assert "best of each" not in said
     said = sentences([measured(first, a=10.0, b=30.0), measured(second, a=1.0, b=3.0)])
     assert "That is 0.100 of the time" in said
     assert "of the first that keeps to memory_limit= (a: CPU, b: PIPEMEM)." in said
     assert f"{first.label} is the first that keeps to memory_limit=." in sentences(found)
     (free, *_), _ = pipeline.possible_combinations(advices, "latency", {})
     said = sentences([measured(free, a=20.0, b=20.0)])
-    assert "That is also what is best for each model alone." in said
+    assert "That is also the best of each model alone." in said
     with pytest.raises(PlanError, match="No combination keeps to memory_limit="):
         pipeline.possible_combinations(advices, "latency", {"CPU": each - 1, "PIPEMEM": each - 1})
 
@@ -239,7 +239,7 @@ def test_after_ctrl_c_in_the_last_model_nothing_is_measured_together():
     assert not any(c.turns_us for c in made.combinations)
     assert made.best == dict.fromkeys(advices, alone.best)
     says, ends = made.verdict.splitlines()
-    assert says.endswith("det: CPU, rec: CPU is what is best for each model alone.")
+    assert says.endswith("det: CPU, rec: CPU is the best of each model alone.")
     assert ends.startswith("Ctrl-C ended it")
 
 

@@ -1,1 +1,1 @@
-"""What to deploy: candidates raced, the best ones refined, the verdict written down."""
+"""What to deploy: candidates race, the best are refined, and a verdict sums it up."""

@@ -1,4 +1,4 @@
-"""Advice: what to deploy, how sure that is, and what was measured for it."""
+"""Advice: the placement to deploy, its evidence, and the verdict in words."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Advice(Result):
         """
         best = by_label(self.candidates, BEST)
         if not best:
-            raise MeasurementError("Nothing was measured, so there is no choice to look at.")
+            raise MeasurementError("Nothing was measured, so no candidate is advised.")
         return best[0]
 
     def deploy(self, directory: str | os.PathLike[str]) -> Path:
@@ -160,7 +160,7 @@ def judge(
     stage: str,
     max_drop: float,
 ) -> list[Judged]:
-    """Return the candidates, the simplest first, each with what became of its row.
+    """Return the candidates, the simplest first, each with a judgement on its row.
 
     ``rows``, ``models`` and ``placements`` are by label; ``max_drop`` is the share of right answers
     that may be lost to f32.
@@ -232,7 +232,7 @@ def verdict_sentences(
         reasons = dict.fromkeys(c.why for c in several)
         needed_s = max((c.row.needs_s for c in several), default=0.0)
         if needed_s:
-            reasons[f"what is left needs about {math.ceil(needed_s)} s"] = None
+            reasons[f"the rest needs about {math.ceil(needed_s)} s"] = None
         if several:
             named = names_at_hand(labels[judgement], 4)
             sentences.append(f"{judgement.capitalize()}: {named} ({'; '.join(reasons)[:300]}).")
@@ -246,7 +246,7 @@ def verdict_sentences(
         )
     sentences += notes
     if advice.interrupted:
-        sentences.append("Ctrl-C ended it early: this is what was known by then.")
+        sentences.append("Ctrl-C ended it early: the turns until then decide.")
     larger = "a larger budget_s="
     if np.isfinite(made.smallest_difference):
         larger += f" (differences below {made.smallest_difference:.1%} could not be seen)"

@@ -1,4 +1,4 @@
-"""Advise: measure what could be deployed, drop what is hopeless early, and say what is best."""
+"""Advise: race the candidates, drop hopeless ones early, refine the best, and decide."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ from hetero_lab.tables import make_directory, scratch_directory
 if TYPE_CHECKING:
     import openvino as ov
 
-# Shares of the budget after which these end.
+# Shares of the budget at which these end.
 _RACE, _RACE_ALONE, _SEARCH, _RECOVER = 0.3, 0.5, 0.65, 0.85
-_SEARCH_LEAST_S = 20.0  # in less nothing is learnt that a plan could be made with
-_SEARCH_COMPILES = 6  # that a search makes at the least
-_RECOVER_LEAST_S = 15.0  # to learn which parts lose accuracy
-_LOOK = 0.2  # of that time, at most, to see whether anything is lost
+_SEARCH_LEAST_S = 20.0  # a shorter search learns too little for a plan
+_SEARCH_COMPILES = 6  # of a search, at least
+_RECOVER_LEAST_S = 15.0  # to find the parts that lose accuracy
+_LOOK = 0.2  # of that time, at most, to see whether accuracy is lost
 _MOST_LOOKED_AT = 100  # examples
 RECOVERED = "recovered"
 _RACE_PRECISION, _FINAL_PRECISION = 0.05, 0.01
@@ -349,7 +349,7 @@ class _Inquiry:
         return {_INT8: BoundModel(made, self.bound.core)}
 
     def _race(self) -> None:
-        """Measure all candidates roughly; the reference whatever the budget."""
+        """Measure all candidates roughly, the reference whatever the budget."""
         self.search.begin("race")
         made = self._measure(
             list(self.placements.values()),
@@ -364,7 +364,7 @@ class _Inquiry:
         self._judge(made, dict.fromkeys(self.placements, self.bound), self.placements, "race")
 
     def _optimized(self) -> Placement | None:
-        """Search for a placement over several devices, or take what an earlier call found."""
+        """Search for a placement over several devices, or take the result of an earlier call."""
         if len(self.devices) < 2:
             return None
         kept = self._kept("optimized", ".json", *self._asked)
@@ -439,7 +439,7 @@ class _Inquiry:
             return None
 
     def _mixed(self, fast: str, accurate: str, data: Dataset, search: Search) -> Placement | None:
-        """Recover the accuracy of a device, or take what an earlier call found."""
+        """Recover the accuracy of a device, or take the result of an earlier call."""
         own = {device: dict(self.properties.get(device, {})) for device in (fast, accurate)}
         own[accurate].setdefault("INFERENCE_PRECISION_HINT", "f32")
         asked = (fast, accurate, data.name, len(data.calibration), data.metric.name, self.max_drop)
@@ -462,7 +462,7 @@ class _Inquiry:
         placement = Placement(affinity, RECOVERED, {d: {**free[d], **own[d]} for d in own})
         excess = over_limit(self.bound.graph, placement, self.devices, self.memory_limit)
         if excess:
-            self.notes.append(f"{RECOVERED.capitalize()} is no candidate: {excess}")
+            self.notes.append(f"{RECOVERED.capitalize()} is not a candidate: {excess}")
         return None if excess else placement
 
     def _final(
@@ -562,7 +562,7 @@ class _Inquiry:
         executors: Sequence[str] = (HETERO,),
         **given: Any,
     ) -> Sweep:
-        """Measure placements; the same call goes on with what is kept under a name."""
+        """Measure placements; the same call continues from the turns kept under a name."""
         try:
             reference_device(self.bound)
             has_reference = True

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 _MOST_ORDERS = 6
 _PRECISION = "INFERENCE_PRECISION_HINT"
-_MOST = 4  # finalists beside the reference and what was searched for
-_OF_THE_REST = 0.25  # the share of the time that is left that a further compile may take
+_MOST = 4  # finalists beside the reference and the results of searches
+_OF_THE_REST = 0.25  # share of the time left that a further compile may take
 
 
 def remedied_label(label: str) -> str:
@@ -157,7 +157,7 @@ def over_all(
 
 
 def _variations(device: str, requests: int, core: ov.Core) -> dict[str, dict[str, Any]]:
-    """Return properties that are worth a try on a device by itself, by label."""
+    """Return properties worth a try on a device alone, by label."""
     found: dict[str, dict[str, Any]] = {}
     if len(precisions(device, core=core)) > 1:
         found["f32"] = {_PRECISION: "f32"}
