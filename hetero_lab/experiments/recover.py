@@ -423,9 +423,8 @@ class _Recovery:
         self.able = supported_ops(search.bound, fast)
         self.whole = Affinity.on_one(search.bound.graph, accurate)
         self.parts = parts_of(costs, fast, accurate, MOST_PARTS)
-        self.candidates: list[Candidate] = []
+        self.tried: dict[Affinity, Candidate] = {}  # all fast and all accurate first
         self.is_cut_short = False
-        self._known: dict[Affinity, Candidate] = {}
 
     def run(self) -> None:
         """Measure the sensitivity of each part, then try the sets that it suggests."""
@@ -445,7 +444,6 @@ class _Recovery:
                 break
             with contextlib.suppress(HeteroLabError):  # a refused cut says nothing about the part
                 tried = self._try(label, self.affinity(on_accurate))
-                self.candidates.append(tried)
                 self.parts[index] = replace(self.parts[index], **{way: tried.calibration})
         self.search.begin("candidates")
         for name, affinity in self._proposals():
@@ -453,7 +451,7 @@ class _Recovery:
                 self.is_cut_short = True
                 break
             with contextlib.suppress(HeteroLabError):  # a cut that the runtime refuses
-                self.candidates.append(self._try(name, affinity))
+                self._try(name, affinity)
 
     def affinity(self, on_accurate: Collection[int]) -> Affinity:
         """Return the placement with these parts on the accurate device, the others not."""
@@ -474,8 +472,8 @@ class _Recovery:
         """
         keeps = [
             c
-            for c in {c.placement.affinity: c for c in self.candidates}.values()
-            if c not in (self.all_fast, self.all_accurate)
+            for c in self.tried.values()
+            if c.label not in (ALL_FAST, ALL_ACCURATE)
             and c.calibration.paired.drop <= self.max_drop
             and c.predicted_us < self.all_accurate.predicted_us
         ]
@@ -497,7 +495,7 @@ class _Recovery:
             left = expected_error(self.parts, chosen, error) / error
             for label, affinity in self._ways(name, chosen):
                 predicted_us = self.costs.predict_us(affinity)
-                if predicted_us < all_accurate_us and affinity not in self._known:
+                if predicted_us < all_accurate_us and affinity not in self.tried:
                     # Both count: the error that is left, and the time as a share of all accurate.
                     found.setdefault(affinity, (predicted_us / all_accurate_us + left, label))
         order = sorted(found, key=lambda affinity: found[affinity][0])
@@ -518,14 +516,14 @@ class _Recovery:
         return ways
 
     def _try(self, label: str, affinity: Affinity) -> Candidate:
-        if affinity not in self._known:
+        if affinity not in self.tried:
             own = {d: p for d, p in self.properties.items() if d in affinity.devices}
             placement = Placement(affinity, label, own, direct=len(affinity.devices) == 1)
             answers = evaluated(placement, self.calibration, self.reference)
             predicted_us = self.costs.predict_us(affinity)
-            self._known[affinity] = Candidate(label, placement, predicted_us, answers)
+            self.tried[affinity] = Candidate(label, placement, predicted_us, answers)
             self.search.count()
-        return self._known[affinity]
+        return self.tried[affinity]
 
     def _has_time(self, share: float) -> bool:
         """Tell whether less than a share of the time that was left at the beginning is used."""
@@ -563,7 +561,7 @@ class _Recovery:
             chosen=chosen.label,
             max_drop=self.max_drop,
             finalists=verified,
-            candidates=(self.all_fast, self.all_accurate, *self.candidates),
+            candidates=tuple(self.tried.values()),
             tried=tuple(self.parts),
             sweep=made,
             costs=self.costs,
