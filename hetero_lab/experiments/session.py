@@ -335,8 +335,8 @@ class LocalBench:
         arrays: Mapping[str, Sequence[np.ndarray]],
         blobs: Mapping[str, str] | None = None,
     ):
-        inputs = {name: list(a) for name, a in arrays.items()}
-        self._bench = Bench(models, inputs=inputs, blobs=blobs)
+        set_up = SetUp(models={}, blobs=dict(blobs or {}))
+        self._bench = Bench(models, inputs=arrays, set_up=set_up)
 
     def ask(self, request: Request[Answer], *, timeout_s: float) -> Answer:
         """Carry out a request here; ``timeout_s`` needs a worker process and is ignored."""

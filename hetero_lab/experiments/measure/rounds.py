@@ -566,9 +566,8 @@ class SweepRun:
         causes than the placement.
         """
         for attempt in range(_ATTEMPTS):
-            on_new_bench = attempt > 0 and not isinstance(request, Compile)
             try:
-                if on_new_bench:
+                if attempt and request.answer is not Compiled:  # a new bench has compiled nothing
                     self._ask(key, Compile(trial=self._trials[key]))
                 return self._ask(key, request)
             except WorkerError as failure:

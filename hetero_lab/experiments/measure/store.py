@@ -139,12 +139,8 @@ class Store:
         path = self.directory / RECORDS
         try:
             if path.exists():
-                whole = path.read_bytes()
                 # Cut off an incomplete last line, so that the next record starts a new line.
-                keep = whole.rfind(b"\n") + 1
-                if keep < len(whole):
-                    with open(path, "r+b") as file:
-                        file.truncate(keep)
+                os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
             return open(path, "a", encoding="utf-8", newline="", opener=_open_private)
         except OSError as error:
             raise OutputPathError(

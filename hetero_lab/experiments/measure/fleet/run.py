@@ -197,7 +197,7 @@ class FleetRun:
                 raise MeasurementError(
                     f"No worker of the scheduler at {where} can measure. "
                     + "; ".join(f"{at}: {why}" for (at, _), why in self._useless.items())
-                    + ". Install there what is here: pip install 'hetero-lab[fleet]'."
+                    + ". Install the same versions there: pip install 'hetero-lab[fleet]'."
                 )
             if now() > until:
                 raise MeasurementError(
@@ -271,7 +271,7 @@ class FleetRun:
             if there != here:
                 warn(
                     f"{host} has {name} {there}, here it is {here}: compare hosts with care; the "
-                    f"column {what} tells which row has which."
+                    f"column {what} has the version of each row."
                 )
         environment = worker.environment_of(self._devices, self._base_of)
         self._record(Host(host=host, environment=msgspec.convert(environment, Environment)))

@@ -77,10 +77,8 @@ class Bench:
         Variant name → model.
     inputs
         Variant name → arrays in input order; missing ones are generated from ``seed``.
-    directory
-        Where the reference outputs are kept for other benches of the same models.
-    ops, blobs
-        As in :class:`~hetero_lab.experiments.measure.workers.requests.SetUp`.
+    set_up
+        The seed, the directory for reference outputs, the order of ops, and the caches.
     """
 
     def __init__(
@@ -88,17 +86,11 @@ class Bench:
         models: Mapping[str, BoundModel],
         *,
         inputs: Mapping[str, Any] | None = None,
-        seed: int = 0,
-        directory: str = "",
-        ops: Mapping[str, Sequence[str]] | None = None,
-        blobs: Mapping[str, str] | None = None,
+        set_up: SetUp | None = None,
     ):
         self._models = dict(models)
         self._inputs = dict(inputs or {})
-        self._seed = seed
-        self._directory = directory
-        self._ops = dict(ops or {})
-        self._blobs = dict(blobs or {})
+        self._set_up = set_up or SetUp(models={})
         self._compiled: dict[str, _Opened] = {}
         self._counted: dict[str, Runner] = {}  # compiled once more, with counters
 
@@ -109,14 +101,7 @@ class Bench:
             register(EmulatedDevice.from_json(spec), shared_core())
         inputs = {name: _read_arrays(path) for name, path in set_up.inputs.items()}
         models = {name: bind(path) for name, path in set_up.models.items()}
-        return cls(
-            models,
-            inputs=inputs,
-            seed=set_up.seed,
-            directory=set_up.directory,
-            ops=set_up.ops,
-            blobs=set_up.blobs,
-        )
+        return cls(models, inputs=inputs, set_up=set_up)
 
     def compile(self, trial: Trial, *, compare: bool = False) -> Compiled:
         """Compile a trial, infer once, compare with the reference if asked to."""
@@ -151,7 +136,7 @@ class Bench:
 
     def expect(self, trial: Trial) -> None:
         """Compute and keep the reference outputs of a trial's model for other benches."""
-        if self._directory:
+        if self._set_up.directory:
             self._expected(trial)
 
     def warm_up(
@@ -226,7 +211,7 @@ class Bench:
         """
         runner = self._compiled[trial.key].runner
         expected = None
-        if self._directory:
+        if self._set_up.directory:
             expected = _kept_outputs(self._kept(trial), runner.outputs()) or self._expected(trial)
         return tuple(agreement_to_json(runner.compare(rows, expected)))
 
@@ -258,11 +243,11 @@ class Bench:
             self.release(key)
 
     def _placed(self, trial: Trial) -> BoundPlacement:
-        return trial.placed(self._models[trial.variant], self._ops.get(trial.variant, ()))
+        return trial.placed(self._models[trial.variant], self._set_up.ops.get(trial.variant, ()))
 
     def _opened_as(self, trial: Trial) -> dict[str, Any]:
         """Return the arguments of :func:`open_runner`."""
-        blobs = self._blobs.get(trial.key)
+        blobs = self._set_up.blobs.get(trial.key)
         return {
             "placed": self._placed(trial),
             "arrays": self._arrays(trial.variant),
@@ -278,11 +263,14 @@ class Bench:
         return expected
 
     def _kept(self, trial: Trial) -> Path:
-        return Path(self._directory) / f"reference{list(self._models).index(trial.variant)}.npz"
+        number = list(self._models).index(trial.variant)
+        return Path(self._set_up.directory) / f"reference{number}.npz"
 
     def _arrays(self, variant: str) -> list[np.ndarray]:
         if variant not in self._inputs:
-            self._inputs[variant] = given_or_generated(self._models[variant], None, self._seed)
+            self._inputs[variant] = given_or_generated(
+                self._models[variant], None, self._set_up.seed
+            )
         return self._inputs[variant]
 
 

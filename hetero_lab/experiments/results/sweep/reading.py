@@ -72,12 +72,12 @@ def read_sweep(
     True
     """
     if isinstance(directory, str | os.PathLike):
-        return _shown(sweep_from(*read_store(directory), where=str(directory)), directory)
+        return _read_one(directory)
     directories = list(directory)
     names = [Path(d).resolve().name for d in directories]
     if len(set(names)) < len(names):
         names = [os.fspath(d) for d in directories]
-    several = [(name, read_sweep(d)) for name, d in zip(names, directories, strict=True)]
+    several = [(name, _read_one(d)) for name, d in zip(names, directories, strict=True)]
     if not several:
         raise ArgumentError("Name at least one directory.")
     if len(several) == 1:
@@ -125,11 +125,14 @@ def _beside_others(row: Row, name: str, first_group: int, run: str, level: Laten
     )
 
 
-def _shown(sweep: Sweep, directory: str | os.PathLike[str]) -> Sweep:
-    """Return a sweep that was read from a file; raise if it cannot be shown."""
+def _read_one(directory: str | os.PathLike[str]) -> Sweep:
+    header, records = read_store(directory)
     try:
+        sweep = sweep_from(header, records)
         repr(sweep)
-        sweep._repr_html_()
+        sweep._repr_html_()  # data that cannot be shown is incomplete too
+    except StoredFileError:
+        raise
     except Exception as error:
         raise StoredFileError(
             f"{shorten(os.fspath(directory))} is not a whole sweep: {type(error).__name__}: {error}"
@@ -137,22 +140,9 @@ def _shown(sweep: Sweep, directory: str | os.PathLike[str]) -> Sweep:
     return sweep
 
 
-def sweep_from(
-    header: Header,
-    records: Sequence[AnyRecord],
-    *,
-    interrupted: bool = False,
-    where: str = "",
-) -> Sweep:
+def sweep_from(header: Header, records: Sequence[AnyRecord], *, interrupted: bool = False) -> Sweep:
     """Build a Sweep from the content of a store."""
-    try:
-        return _Builder(header, records, interrupted).sweep()
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        if isinstance(error, ArgumentError):
-            raise
-        raise StoredFileError(
-            f"{shorten(where)} is not a whole sweep: {type(error).__name__}: {error}"
-        ) from error
+    return _Builder(header, records, interrupted).sweep()
 
 
 class _Builder:
