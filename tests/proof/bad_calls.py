@@ -629,7 +629,7 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
         ("no budget", {"budget_s": 0}, ArgumentError, "more than 0 seconds"),
         ("bytes", {"memory_limit": {"CPU": "lots"}}, PlanError, "'lots'"),
         ("no examples", {"data": []}, ArgumentError, "data= has no examples"),
-        ("no model", {"model": {}}, ArgumentError, "needs a model"),
+        ("no model", {"model": {}}, ArgumentError, "at least one model"),
         ("a path as a name", _several("../x"), ArgumentError, "cannot name a model"),
         ("a column as a name", _several("ratio"), ArgumentError, "'ratio'", "cannot name"),
         ("two names", _several("a", "a_alone_us"), ArgumentError, "'a_alone_us'"),

@@ -21,7 +21,7 @@ from hetero_lab.backend.bound import bind
 from hetero_lab.backend.core import environment_of_a_child
 from hetero_lab.backend.emulation import emulated_devices, plugin_of
 from hetero_lab.errors import CompileError, StoredFileError, shorten
-from hetero_lab.experiments.measure.workers.set_up import positive
+from hetero_lab.experiments.measure.workers.launch import positive
 from hetero_lab.model.naming import unique
 from hetero_lab.model.read import Source, save
 from hetero_lab.placement.partition import predict
