@@ -35,10 +35,9 @@ if TYPE_CHECKING:
     from hetero_lab.planning.block_fit import BlockFit as BlockFit
     from hetero_lab.planning.difference import Difference as Difference
     from hetero_lab.planning.language_plans import BlockCurve as BlockCurve, PhasePlan as PhasePlan
-    from hetero_lab.planning.list_scheduling import SchedulePlan as SchedulePlan
     from hetero_lab.planning.planner import Plan as Plan
     from hetero_lab.planning.prediction import Prediction as Prediction
-    from hetero_lab.planning.schedules import Schedule as Schedule
+    from hetero_lab.planning.schedules import Schedule as Schedule, SchedulePlan as SchedulePlan
     from hetero_lab.runtime.compiled import CompiledPlacement as CompiledPlacement
     from hetero_lab.runtime.generation import Generation as Generation
     from hetero_lab.statistics import Latency as Latency, Noise as Noise

@@ -104,7 +104,7 @@ def kick(
         if now() > deadline:
             break
         device, size = rng.randrange(n_devices), rng.randint(2, max(3, n_units // 4))
-        patch = _patch(pairwise, rng.randrange(n_units), size)
+        patch = pairwise.around(rng.randrange(n_units), size)
         choice = best.choice.copy()
         choice[[unit for unit in patch if pairwise.allowed[unit, device]]] = device
         moved = place(pairwise, choice, objective)
@@ -114,16 +114,6 @@ def kick(
         ):
             best = moved
     return best
-
-
-def _patch(pairwise: Pairwise, first: int, size: int) -> list[int]:
-    """Return the units that are nearest to one, itself included."""
-    patch = [first]
-    for unit in patch:
-        patch += [near for near in pairwise.neighbours[unit] if near not in patch]
-        if len(patch) >= size:
-            break
-    return patch[:size]
 
 
 def squeeze(

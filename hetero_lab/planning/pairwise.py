@@ -239,6 +239,15 @@ class Pairwise:
             near[pair.second].add(pair.first)
         return tuple(tuple(sorted(units)) for units in near)
 
+    def around(self, first: int, size: int) -> list[int]:
+        """Return the ``size`` units that are nearest to one, itself included."""
+        found = [first]
+        for unit in found:  # grows as it goes: breadth first
+            found += [near for near in self.neighbours[unit] if near not in found]
+            if len(found) >= size:
+                break
+        return found[:size]
+
 
 def _tensor_terms(objective: Objective) -> tuple[TensorTerm, ...]:
     graph, unit_of = objective.graph, objective.unit_of

@@ -8,10 +8,10 @@ from typing import Literal, overload
 from hetero_lab.errors import ArgumentError
 from hetero_lab.model.read import Source, prepare
 from hetero_lab.planning.cost_model import CostModel, expect_costs
-from hetero_lab.planning.list_scheduling import SchedulePlan, list_scheduling
 from hetero_lab.planning.memory import MemoryLimit
 from hetero_lab.planning.objective import LATENCY
 from hetero_lab.planning.planner import Plan, plan_graph
+from hetero_lab.planning.schedules import SchedulePlan, plan_schedule
 from hetero_lab.progress import Progress
 
 _HETERO, _PARALLEL = "hetero", "parallel"  # as in profile() and sweep()
@@ -62,8 +62,8 @@ def plan(
     minimum cut (Stone 1977), for more or with limits by an integer program, and the result is
     repaired on the whole prediction.
 
-    For the parallel executor, whose subgraphs run side by side, units are scheduled where they
-    end first (HEFT, Topcuoglu, Hariri and Wu 2002) and the result is improved by simulation.
+    For the parallel executor, whose subgraphs run side by side, the best of the greedy choice, the
+    single devices and the plan for latency is improved by local search; every move is simulated.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ def plan(
                 "objective=, memory_limit=, pin= and solver= out, or plan with executor='hetero'."
             )
         with Progress("plan", show=progress):
-            return list_scheduling(graph, costs, budget_s=budget_s)
+            return plan_schedule(graph, costs, budget_s=budget_s)
     with Progress("plan", show=progress):
         return plan_graph(
             graph,

@@ -1,31 +1,40 @@
-"""Schedule: when each task runs on which device; simulated for a placement, devices side by side.
+"""Schedules of the parallel executor: simulated for a placement, and the placement of the best.
 
-The simulation is the parallel executor on paper. A subgraph begins when its inputs are there and
-its device is free; of several that could start, a device takes the one with the longest path to
-the end, as the executor does once it knows how long they take, and of equals the one that was
-ready first.
+The simulation is the parallel executor on paper. A subgraph starts once its inputs are there and
+its device is free. Of several that could start, a device takes the one with the longest path to
+the end, as the executor does once it has measured them, and among equals the one that was ready
+first.
 
-A hand-over is work, as everywhere in the cost model: the receiving device's, but for the reorder
-on the device that the tensor leaves. So a subgraph's time is its own cost, its ops, the
-boundaries that enter it, reorders of those that leave it, and the fusion that it lost; the
-executor's measured spans hold the same. All of them and the constant together are the latency
-of one subgraph after another.
+A hand-over is work, as everywhere in the cost model: the receiving device's, except for the
+reorder on the device that the tensor leaves. The time of a subgraph is therefore its own cost, its
+ops, the boundaries that enter it, the reorders of those that leave it, and the fusion that it lost;
+the spans that the executor measures cover the same. Their sum plus the constant is the latency of
+one subgraph after another.
+
+The plan starts from the best of a few placements and moves subgraphs, branches and units, each
+move judged by simulation.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.cluster.hierarchy import DisjointSet
 
-from hetero_lab.model.opgraph import PARAMETER
+from hetero_lab.clock import now
+from hetero_lab.model.opgraph import PARAMETER, OpGraph
 from hetero_lab.placement.overlap import predict_overlapping
 from hetero_lab.placement.partition import Partition
+from hetero_lab.planning.pairwise import Pairwise
+from hetero_lab.planning.planner import Baseline, check_budget, plan_graph
 from hetero_lab.result import Framed
+from hetero_lab.terminal import count_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,14 +42,15 @@ if TYPE_CHECKING:
     from hetero_lab.placement.affinity import Affinity
     from hetero_lab.planning.cost_model import CostModel
 
+_MOST_MOVES = 1000  # simulated in all
+_MOVES_OF_A_UNIT = 30
+_MOST_KICKS = 100
+_STARTS = 2
+
 
 @dataclass(frozen=True, slots=True)
 class ScheduledTask:
-    """One run of one task.
-
-    ``index`` is its number in what was scheduled: of the task, or of the subgraph in its
-    partition.
-    """
+    """One run of a subgraph; ``index`` is its number in the partition."""
 
     index: int
     task: str
@@ -57,17 +67,17 @@ class ScheduledTask:
 
 @dataclass(frozen=True)
 class Schedule(Framed):
-    """Tasks in the order of their starts, at most one at a time on a device.
+    """Subgraphs in the order of their starts, at most one at a time on a device.
 
     Parameters
     ----------
     devices
-        Also those on which nothing runs.
+        Devices of the costs, including those on which nothing runs.
     entries
-        When and where each task runs.
+        When and where each subgraph runs.
     critical_path
-        The chain of tasks that determines the end, first to last: before each one comes what it
-        waited for longest, a task whose output it reads or the one before it on its device.
+        The chain of subgraphs that determines the end, first to last. Before each one comes the
+        one it waited for longest: one whose output it reads, or the one before it on its device.
     """
 
     devices: tuple[str, ...]
@@ -76,12 +86,12 @@ class Schedule(Framed):
 
     @property
     def makespan_us(self) -> float:
-        """When the last task ends, in µs."""
+        """When the last subgraph ends, in µs."""
         return max((entry.end_us for entry in self.entries), default=0.0)
 
     @property
     def idle_us(self) -> dict[str, float]:
-        """How long each device does nothing before the last task ends."""
+        """How long each device does nothing before the last subgraph ends."""
         idle = dict.fromkeys(self.devices, self.makespan_us)
         for entry in self.entries:
             idle[entry.device] -= entry.us
@@ -90,7 +100,7 @@ class Schedule(Framed):
     def __repr__(self) -> str:
         idle = ", ".join(f"{device} {us:.1f}" for device, us in self.idle_us.items())
         return (
-            f"Schedule({self.makespan_us:.1f} µs, {len(self.entries)} tasks, "
+            f"Schedule({self.makespan_us:.1f} µs, {count_of(len(self.entries), 'subgraph')}, "
             f"{len(self.critical_path)} on the critical path, idle µs: {idle})"
         )
 
@@ -106,47 +116,66 @@ class Schedule(Framed):
         return pd.DataFrame(rows, columns=columns)
 
 
-def arranged(
-    devices: tuple[str, ...],
-    entries: Iterable[ScheduledTask],
-    sources: Sequence[Iterable[int]],
-    transfer_us: Callable[[int, int], float] | None = None,
-) -> Schedule:
-    """Order the runs of tasks and find the critical path.
+@dataclass(frozen=True)
+class SchedulePlan(Framed):
+    """A placement for the parallel executor.
 
     Parameters
     ----------
-    devices
-        Of the schedule.
-    entries
-        One for each task, none before those whose output it reads.
-    sources
-        For each task, those whose output it reads.
-    transfer_us
-        Time between the end of a source and the moment a task can read its output, for
-        (source, task); by default 0.
+    affinity
+        The placement.
+    schedule
+        When its subgraphs are predicted to run.
+    method
+        How it was found.
+    baselines
+        Predictions for the greedy choice, each single device and the plan for latency, with
+        subgraphs side by side; ``regret_us`` is never negative.
+    emulated
+        Emulated device → the device that runs it.
+    guessed_from
+        Names of the models whose costs these were guessed from; empty if they were measured.
     """
-    # The sort is stable: tasks that take no time stay behind what they wait for.
-    ordered = sorted(entries, key=lambda e: (e.start_us, e.end_us))
-    run_of = {entry.index: entry for entry in ordered}
-    before: dict[int, ScheduledTask] = {}
-    last_on: dict[str, ScheduledTask] = {}
-    for entry in ordered:
-        if entry.device in last_on:
-            before[entry.index] = last_on[entry.device]
-        last_on[entry.device] = entry
-    chain: list[ScheduledTask] = []
-    at = max(ordered, key=lambda e: (e.end_us, e.start_us), default=None)
-    while at is not None:
-        chain.append(at)
-        waits: list[tuple[float, ScheduledTask]] = []
-        for source in sources[at.index]:
-            delay = transfer_us(source, at.index) if transfer_us else 0.0
-            waits.append((run_of[source].end_us + delay, run_of[source]))
-        if at.index in before:
-            waits.append((before[at.index].end_us, before[at.index]))
-        at = max(waits, key=lambda wait: wait[0])[1] if waits else None
-    return Schedule(tuple(devices), tuple(ordered), tuple(reversed(chain)))
+
+    affinity: Affinity
+    schedule: Schedule
+    method: str
+    baselines: tuple[Baseline, ...]
+    emulated: Mapping[str, str] = field(default_factory=dict)
+    guessed_from: tuple[str, ...] = ()
+
+    @property
+    def predicted_us(self) -> float:
+        """The predicted latency of one request, devices side by side."""
+        return self.schedule.makespan_us
+
+    @property
+    def n_subgraphs(self) -> int:
+        """Number of subgraphs that the executor runs."""
+        return len(self.schedule.entries)
+
+    @property
+    def regret(self) -> dict[str, float]:
+        """By how many µs each baseline is predicted to be slower."""
+        return {baseline.label: baseline.regret_us for baseline in self.baselines}
+
+    def __repr__(self) -> str:
+        guessed = " with guessed costs" if self.guessed_from else ""
+        return (
+            f"SchedulePlan({self.predicted_us:.1f} µs, {count_of(self.n_subgraphs, 'subgraph')}, "
+            f"by {self.method}{guessed}, {self.affinity!r})"
+        )
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row for the plan and each baseline; ``schedule`` has its own table."""
+        import pandas as pd
+
+        rows = [("plan", self.predicted_us, 0.0)]
+        rows += [(b.label, b.predicted_us, b.regret_us) for b in self.baselines]
+        return pd.DataFrame(rows, columns=["label", "predicted_us", "regret_us"])
+
+    def _shown(self) -> dict[str, pd.DataFrame]:
+        return {"": self.to_frame(), repr(self.schedule): self.schedule.to_frame()}
 
 
 def simulate(costs: CostModel, affinity: Affinity) -> Schedule:
@@ -163,7 +192,7 @@ def simulate(costs: CostModel, affinity: Affinity) -> Schedule:
     -------
     Schedule
         One entry per subgraph, ``subgraph0`` and so on. The constant passes before the first one
-        begins.
+        starts.
 
     Raises
     ------
@@ -174,8 +203,8 @@ def simulate(costs: CostModel, affinity: Affinity) -> Schedule:
 
     Notes
     -----
-    Devices are taken to work independently. Those that share cores or memory bandwidth, such as
-    an emulated device and the CPU beneath it, slow each other down by more than this says.
+    Devices are assumed to work independently. Devices that share cores or memory bandwidth, such
+    as an emulated device and the CPU beneath it, slow each other down by more than this predicts.
     """
     numbers = costs.objective.device_numbers(affinity)
     return run_partition(costs, numbers, predict_overlapping(costs.graph, affinity))
@@ -198,18 +227,46 @@ def run_partition(costs: CostModel, devices: np.ndarray, partition: Partition) -
     where = [subgraph.device for subgraph in partition.subgraphs]
     begin = costs.objective.constant_ns + int(costs.objective.spread_ns(len(work)))
     starts = _starts_ns(work, where, sources, begin)
-    entries = [
-        ScheduledTask(
-            index=subgraph.index,
-            task=f"subgraph{subgraph.index}",
-            device=subgraph.device,
-            start_us=start / 1000.0,
-            end_us=(start + ns) / 1000.0,
-            n_ops=len(subgraph.ops),
-        )
-        for subgraph, start, ns in zip(partition.subgraphs, starts, work, strict=True)
-    ]
-    return arranged(costs.devices, entries, sources)
+    # Sorting is stable: subgraphs that take no time stay behind those that they wait for.
+    entries = sorted(
+        (
+            ScheduledTask(
+                index=subgraph.index,
+                task=f"subgraph{subgraph.index}",
+                device=subgraph.device,
+                start_us=start / 1000.0,
+                end_us=(start + ns) / 1000.0,
+                n_ops=len(subgraph.ops),
+            )
+            for subgraph, start, ns in zip(partition.subgraphs, starts, work, strict=True)
+        ),
+        key=lambda entry: (entry.start_us, entry.end_us),
+    )
+    return Schedule(costs.devices, tuple(entries), tuple(_critical_path(entries, sources)))
+
+
+def _critical_path(
+    entries: Sequence[ScheduledTask], sources: Sequence[Iterable[int]]
+) -> list[ScheduledTask]:
+    """Return the chain that determines the end, first to last.
+
+    ``entries`` are in the order of their starts; ``sources`` are the subgraphs that each waits for.
+    """
+    run_of = {entry.index: entry for entry in entries}
+    before: dict[int, ScheduledTask] = {}
+    last_on: dict[str, ScheduledTask] = {}
+    for entry in entries:
+        if entry.device in last_on:
+            before[entry.index] = last_on[entry.device]
+        last_on[entry.device] = entry
+    chain: list[ScheduledTask] = []
+    at = max(entries, key=lambda entry: (entry.end_us, entry.start_us), default=None)
+    while at is not None:
+        chain.append(at)
+        waits = [run_of[source] for source in sources[at.index]]
+        waits += [before[at.index]] if at.index in before else []
+        at = max(waits, key=lambda entry: entry.end_us, default=None)
+    return chain[::-1]
 
 
 def work_ns(costs: CostModel, devices: np.ndarray, partition: Partition) -> np.ndarray:
@@ -274,21 +331,185 @@ def _starts_ns(
             make_ready(index)
     starts = [begin] * len(work)
     running: list[tuple[int, int]] = []  # end, subgraph
-    now = begin
+    clock = begin
     while True:
         for device in ready:
             if device in free and ready[device]:
                 index = heapq.heappop(ready[device])[2]
-                starts[index] = now
+                starts[index] = clock
                 free.remove(device)
-                heapq.heappush(running, (now + work[index], index))
+                heapq.heappush(running, (clock + work[index], index))
         if not running:
             return starts
-        now = running[0][0]
-        while running and running[0][0] == now:
+        clock = running[0][0]
+        while running and running[0][0] == clock:
             _, index = heapq.heappop(running)
             free.add(where[index])
             for user in users[index]:
                 missing[user] -= 1
                 if not missing[user]:
                     make_ready(user)
+
+
+def plan_schedule(graph: OpGraph, costs: CostModel, *, budget_s: float = 20.0) -> SchedulePlan:
+    """Do what :func:`hetero_lab.plan` does for the parallel executor, given the graph.
+
+    Half of ``budget_s`` is for the plan for latency.
+
+    Returns
+    -------
+    SchedulePlan
+        Never predicted to take longer than the greedy choice, a single device, or the plan for
+        latency.
+
+    Raises
+    ------
+    PlanError
+        As :func:`hetero_lab.plan`.
+    """
+    check_budget(budget_s)
+    deadline = now() + budget_s
+    latency = plan_graph(graph, costs, budget_s=budget_s / 2)
+    starts = [(baseline.label, baseline.affinity) for baseline in latency.baselines]
+    starts.append(("latency plan", latency.affinity))
+    found = [(simulate(costs, affinity), label, affinity) for label, affinity in starts]
+    ranked = sorted(found, key=lambda one: one[0].makespan_us)
+    best, method, affinity = ranked[0]
+    climb = _Climb(costs, deadline)
+    ends = [
+        (*climb.run(costs.objective.device_numbers(start)), label)
+        for _, label, start in ranked[:_STARTS]
+    ]
+    schedule, devices, label = min(ends, key=lambda end: end[0].makespan_us)
+    schedule, devices = climb.kick(schedule, devices)
+    if schedule.makespan_us < best.makespan_us:
+        best, method = schedule, f"{label}, improved"
+        affinity = costs.objective.affinity(devices)
+    baselines = tuple(
+        Baseline(label, one.makespan_us, one.makespan_us - best.makespan_us, where)
+        for one, label, where in found
+    )
+    return SchedulePlan(affinity, best, method, baselines, costs.emulated, costs.guessed_from)
+
+
+class _Climb:
+    """Move subgraphs, branches and units to other devices as long as the end comes earlier."""
+
+    def __init__(self, costs: CostModel, deadline: float):
+        self.costs = costs
+        self.deadline = deadline
+        self.left = min(_MOST_MOVES, _MOVES_OF_A_UNIT * len(costs.units))
+        objective = costs.objective
+        self.pairwise = Pairwise.build(objective, [unit.ops for unit in costs.units])
+        self.first = [costs.graph.index_of[unit.ops[0]] for unit in costs.units]
+        self.nodes = [np.flatnonzero(objective.unit_of == u) for u in range(len(costs.units))]
+        self.branches = branches(self.pairwise)
+
+    def run(self, devices: np.ndarray) -> tuple[Schedule, np.ndarray]:
+        """Return the best schedule found from a placement on, and its devices."""
+        best, partition = self._simulated(devices)
+        while True:
+            for units, device in self._moves(devices, best, partition):
+                if not self.left or now() > self.deadline:
+                    return best, devices
+                moved = self._moved(devices, units, device)
+                schedule, cut = self._simulated(moved)
+                if schedule.makespan_us < best.makespan_us:
+                    best, partition, devices = schedule, cut, moved
+                    break
+            else:
+                return best, devices
+
+    def kick(self, best: Schedule, devices: np.ndarray) -> tuple[Schedule, np.ndarray]:
+        """Move patches of neighbours at random and climb from there, keeping improvements."""
+        rng = random.Random(0)
+        n_units, n_devices = len(self.nodes), len(self.costs.devices)
+        for _ in range(_MOST_KICKS):
+            if not self.left or now() > self.deadline:
+                break
+            size = rng.randint(2, max(3, n_units // 2))
+            near = self.pairwise.around(rng.randrange(n_units), size)
+            schedule, moved = self.run(self._moved(devices, near, rng.randrange(n_devices)))
+            if schedule.makespan_us < best.makespan_us:
+                best, devices = schedule, moved
+        return best, devices
+
+    def _moved(self, devices: np.ndarray, units: Iterable[int], device: int) -> np.ndarray:
+        """Return the devices of all nodes after units have moved, where that is allowed."""
+        moved = devices.copy()
+        for unit in units:
+            if self.pairwise.allowed[unit, device]:
+                moved[self.nodes[unit]] = device
+        return moved
+
+    def _simulated(self, devices: np.ndarray) -> tuple[Schedule, Partition]:
+        self.left -= 1
+        affinity = self.costs.objective.affinity(devices)
+        partition = predict_overlapping(self.costs.graph, affinity)
+        return run_partition(self.costs, devices, partition), partition
+
+    def _moves(
+        self, devices: np.ndarray, schedule: Schedule, partition: Partition
+    ) -> Iterator[tuple[tuple[int, ...], int]]:
+        """Yield (units, device), the critical path first, subgraphs before single units."""
+        path = {entry.index for entry in schedule.critical_path}
+        late = [self._home(partition, unit) in path for unit in range(len(self.first))]
+        members: dict[int, list[int]] = {}
+        for unit in range(len(self.first)):
+            members.setdefault(self._home(partition, unit), []).append(unit)
+        groups: dict[tuple[int, ...], None] = dict.fromkeys(map(tuple, members.values()))
+        groups.update(dict.fromkeys(self.branches))
+        groups.update(dict.fromkeys((unit,) for unit, on_path in enumerate(late) if on_path))
+        for on_path in (True, False):
+            for units in groups:
+                if any(late[unit] for unit in units) != on_path:
+                    continue
+                for device in range(len(self.costs.devices)):
+                    able = tuple(
+                        unit
+                        for unit in units
+                        if self.pairwise.allowed[unit, device]
+                        and devices[self.first[unit]] != device
+                    )
+                    if able:
+                        yield able, device
+
+    def _home(self, partition: Partition, unit: int) -> int:
+        return partition.home[self.first[unit]]
+
+
+def branches(pairwise: Pairwise) -> list[tuple[int, ...]]:
+    """Return the branches of a model as numbers of units, each before those that are inside it.
+
+    A unit that comes before or after every other one forks or joins. Without these units, each
+    connected part is a branch, which may fork in turn.
+    """
+    n, unit_of = len(pairwise.units), pairwise.objective.unit_of.tolist()
+    above = [1 << unit if unit >= 0 else 0 for unit in unit_of]  # one bit for each unit
+    below = list(above)
+    for op in pairwise.objective.graph:
+        for producer, _ in op.inputs:
+            above[op.index] |= above[producer]
+    for op in reversed(pairwise.objective.graph.ops):
+        for producer, _ in op.inputs:
+            below[producer] |= below[op.index]
+    related = [0] * n
+    for unit, up, down in zip(unit_of, above, below, strict=True):
+        if unit >= 0:
+            related[unit] |= up | down
+    linked: dict[int, list[int]] = {unit: [] for unit in range(n)}
+    for unit, other in pairwise.links:
+        linked[unit].append(other)
+    found: list[tuple[int, ...]] = []
+    parts = [tuple(range(n))]
+    for part in parts:  # grows as branches are found
+        everything = sum(1 << unit for unit in part)
+        loose = DisjointSet(unit for unit in part if everything & ~related[unit])
+        for unit in loose:
+            for other in linked[unit]:
+                if other in loose:
+                    loose.merge(unit, other)
+        inside = [tuple(sorted(subset)) for subset in loose.subsets()]
+        found += inside
+        parts += [branch for branch in inside if 1 < len(branch) < len(part)]
+    return list(dict.fromkeys(found))

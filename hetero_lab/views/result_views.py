@@ -34,7 +34,7 @@ from hetero_lab.experiments.results.sweep.result import Sweep
 from hetero_lab.planning.cost_model import CostModel
 from hetero_lab.planning.difference import Difference
 from hetero_lab.planning.language_plans import BlockCurve
-from hetero_lab.planning.list_scheduling import SchedulePlan
+from hetero_lab.planning.schedules import SchedulePlan
 from hetero_lab.tables import check_writable, html_table, write_text
 from hetero_lab.terminal import count_of
 from hetero_lab.views.accuracy import accuracy_front, errors_along_model, sensitivity

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from hetero_lab.errors import MeasurementError
 from hetero_lab.experiments.results.profile.result import Profile
 from hetero_lab.experiments.results.profile.tables import critical_spans
-from hetero_lab.planning.list_scheduling import SchedulePlan
+from hetero_lab.planning.schedules import SchedulePlan
 from hetero_lab.runtime.timeline import typical_request
 from hetero_lab.views.theme import (
     GRID,

@@ -109,7 +109,7 @@ def branchy(name: str) -> None:
                          progress=False)  # fmt: skip
     plan = hl.plan(model, costs, executor="parallel")
     found = {"plan": plan.affinity, **{b.label: b.affinity for b in plan.baselines}}
-    for label in ("plan", "list scheduling"):
+    for label in ("plan", "latency plan"):
         if len(found[label].devices) > 1:
             beside_the_bound(name, model, label, found[label])
     print(f"{name}: planned {plan.predicted_us / 1e3:.2f} ms by {plan.method}")

@@ -9,8 +9,7 @@ from views.hand_made import small_profile
 
 import hetero_lab as hl
 from hetero_lab.errors import MeasurementError
-from hetero_lab.planning.list_scheduling import SchedulePlan
-from hetero_lab.planning.schedules import Schedule, ScheduledTask
+from hetero_lab.planning.schedules import Schedule, ScheduledTask, SchedulePlan
 from hetero_lab.runtime.timeline import Span
 from hetero_lab.views.subgraph_lanes import bars
 
@@ -95,13 +94,13 @@ def test_a_predicted_schedule_is_drawn_as_it_is_planned():
     made = SchedulePlan(
         small_profile().affinity,
         Schedule(("ACC", "CPU"), entries, (entries[0], entries[2])),
-        "list scheduling",
+        "greedy, improved",
         (),
         {"ACC": "CPU"},
     )
     figure = hl.views.schedule(made)
     assert figure.layout.title.text == "Predicted schedule, 40 µs"
-    assert figure.layout.title.subtitle.text == "by list scheduling; idle µs: ACC 5, CPU 30"
+    assert figure.layout.title.subtitle.text == "by greedy, improved; idle µs: ACC 5, CPU 30"
     guessed = hl.views.schedule(replace(made, guessed_from=("other",)))
     assert guessed.layout.title.text == "Guessed schedule, 40 µs"
     acc, cpu, path = figure.data
