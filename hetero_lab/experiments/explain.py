@@ -20,6 +20,7 @@ from hetero_lab.planning.difference import Difference, Measurement, compare_plac
 from hetero_lab.runtime.runners import HETERO
 from hetero_lab.statistics import (
     Estimate,
+    Series,
     largest_noise,
     series_ratio,
     turn_level,
@@ -54,8 +55,8 @@ def explain(
         A cost model of the same model; with it the predicted difference is divided into parts
         that add up to it.
     profiles
-        What was measured: ``(profile_before, profile_after)``, two rows of a Sweep, or the Sweep
-        with both placements. Of one sweep the turns are paired, which narrows the interval.
+        Measurements: ``(profile_before, profile_after)``, two rows of a Sweep, or the Sweep with
+        both placements. Turns of one sweep are paired, which narrows the interval.
 
     Returns
     -------
@@ -70,7 +71,7 @@ def explain(
     PlanError
         The costs are of another model or do not know a device.
     ArgumentError
-        ``costs`` is no cost model, or a profile is not of its placement.
+        ``costs`` is not a cost model, or a profile is not of its placement.
 
     Examples
     --------
@@ -226,26 +227,24 @@ def _latency(given: Measured) -> Estimate:
 def _ratio_interval(a: Measured, b: Measured) -> tuple[float, float]:
     """Return the interval of the ratio of b to a, paired if both were measured in turn."""
     ratio = _latency(b).us / _latency(a).us
-    if isinstance(a, Row) and isinstance(b, Row) and _has_one_reference(a, b):
-        measured = series_ratio(b.series, a.series)
+    series = _paired_series(a, b)
+    if series is not None:
+        measured = series_ratio(*reversed(series))
     else:
-        noise = largest_noise(
-            noise_of(_profile(given).environment, _profile(given).affinity.devices)
-            for given in (a, b)
-        )
-        measured = unpaired_ratio(_levels(b), _levels(a), noise)
+        profiles = _profile(a), _profile(b)
+        noise = largest_noise(noise_of(p.environment, p.affinity.devices) for p in profiles)
+        before, after = ([turn_level(turn) for turn in p.latency.turns] for p in profiles)
+        measured = unpaired_ratio(after, before, noise)
     return measured.low * ratio / measured.middle, measured.high * ratio / measured.middle
 
 
-def _levels(given: Measured) -> list[float]:
-    return [turn_level(turn) for turn in _profile(given).latency.turns]
-
-
-def _has_one_reference(a: Measured, b: Measured) -> bool:
-    """Tell whether both are rows of one run, beside the same turns of the reference."""
-    if not (isinstance(a, Row) and isinstance(b, Row)):
-        return False
-    return bool(a.series.log_ratios) and a.series.reference == b.series.reference
+def _paired_series(a: Measured, b: Measured) -> tuple[Series, Series] | None:
+    """Return the series of two rows that one run measured beside the same reference turns."""
+    if isinstance(a, Row) and isinstance(b, Row):
+        one, other = a.series, b.series
+        if one.log_ratios and one.reference == other.reference:
+            return one, other
+    return None
 
 
 def _counted(before: Profile, after: Profile) -> dict[str, float]:
@@ -263,19 +262,16 @@ def _counted(before: Profile, after: Profile) -> dict[str, float]:
 
 
 def _notes(before: BoundPlacement, after: BoundPlacement, costs: CostModel | None) -> Iterator[str]:
-    """Say what a prediction does not know of."""
+    """Say which conditions a prediction does not cover."""
     common = [d for d in before.affinity.devices if d in after.affinity.devices]
     if any(_properties(before, d) != _properties(after, d) for d in common):
-        yield "The placements also set different device properties, which no prediction knows of."
+        yield "The placements also set different device properties, which no prediction covers."
     if costs is None:
         return
     for name, placement in (("before", before), ("after", after)):
         for device in placement.affinity.devices:
-            own, held = (
-                _properties(placement, device),
-                plain(costs.device_properties.get(device, {})),
-            )
-            if own and own != held:
+            own = _properties(placement, device)
+            if own and own != plain(costs.device_properties.get(device, {})):
                 yield f"The costs hold for other properties of {device} than {name} sets."
 
 
@@ -283,10 +279,10 @@ def _properties(placement: BoundPlacement, device: str) -> Mapping[str, Any]:
     return placement.placement.device_properties.get(device, {})
 
 
-def _measured_notes(pair: Sequence[Measured], costs: CostModel | None) -> list[str]:
+def _measured_notes(pair: tuple[Measured, Measured], costs: CostModel | None) -> list[str]:
     executors = [_profile(given).executor for given in pair]
     notes = []
-    if not _has_one_reference(*pair):
+    if _paired_series(*pair) is None:
         notes.append(
             "The placements were not measured in turn, so any drift of the machine between them "
             "also shows as a difference."

@@ -1,7 +1,7 @@
 """Difference between two placements, and where the predicted difference comes from.
 
-A difference is that of ``after`` minus that of ``before``, so that below 0 after is faster.
-Predictions are kept in whole nanoseconds, so that parts add up exactly.
+A difference is ``after`` minus ``before``: below 0, after is faster. One frame holds every part of
+both predictions in whole nanoseconds, so that parts add up exactly; all tables are made from it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from hetero_lab.errors import MeasurementError, PlanError, shorten
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
 OPS, LOST_FUSION, SUBGRAPHS, BOUNDARIES = "ops", "lost fusion", "subgraphs", "boundaries"
 CONSTANT, SPREAD = "constant", "spread memory"
-KINDS = (OPS, LOST_FUSION, SUBGRAPHS, BOUNDARIES, SPREAD)
-NEW, GONE = "new", "gone"
+KINDS = (CONSTANT, SPREAD, OPS, LOST_FUSION, SUBGRAPHS, BOUNDARIES)
+_PART = ["kind", "name", "before", "after"]
 _TIMES = ["before_us", "after_us", "difference_us"]
 _MOST_TYPES = 4
 _MOST_PARTS = 3
@@ -35,87 +36,26 @@ _MOST_PARTS = 3
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two placements; ``kinds_ns`` is its prediction by kind, None without costs."""
+    """One of the two placements."""
 
     label: str
     affinity: Affinity
     partition: Partition
-    kinds_ns: Mapping[str, int] | None = None
 
     @property
-    def predicted_us(self) -> float:
-        """Predicted latency in µs; 0 without costs."""
-        return sum((self.kinds_ns or {}).values()) / 1000.0
-
-
-@dataclass(frozen=True, slots=True)
-class MovedOp:
-    """An op that is on another device, with its predicted time on both."""
-
-    op: str
-    op_type: str
-    before: str
-    after: str
-    before_ns: int | None = None
-    after_ns: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SubgraphChange:
-    """A subgraph that only one of the placements has; ``change`` is ``new`` or ``gone``."""
-
-    change: str
-    device: str
-    ops: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class BoundaryChange:
-    """Hand-overs of one tensor between two devices, where their number differs."""
-
-    tensor: str
-    source_device: str
-    target_device: str
-    n_bytes: int | None
-    n_before: int
-    n_after: int
-
-    @property
-    def change(self) -> str:
-        """``new``, ``gone``, ``more`` or ``fewer``."""
-        if not self.n_before:
-            return NEW
-        if not self.n_after:
-            return GONE
-        return "more" if self.n_after > self.n_before else "fewer"
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A part of the predicted latency: one op, pair of ops, boundary, or a device's subgraphs.
-
-    ``kind`` is one of ``KINDS``; ``device_before`` and ``device_after`` say where, if anywhere.
-    """
-
-    kind: str
-    name: str
-    device_before: str
-    device_after: str
-    before_ns: int
-    after_ns: int
-
-    @property
-    def difference_ns(self) -> int:
-        """After minus before."""
-        return self.after_ns - self.before_ns
+    def structure(self) -> tuple[int, int, int]:
+        """Numbers of subgraphs and boundaries, and bytes of the boundaries."""
+        made = self.partition
+        return made.n_subgraphs, len(made.boundaries), made.boundary_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """Measured latencies and their difference with its 95 % interval, in µs.
 
-    The difference is that of turns, paired where both were measured in one run, so it need not
-    be that of the medians. ``ops_*`` are the counters of ops, None where they do not tell.
+    The difference is taken turn by turn, paired where both were measured in one run, so it need
+    not equal the difference of the medians. ``ops_*`` are the counters of ops, None where a device
+    has none.
     """
 
     before_us: float
@@ -129,7 +69,7 @@ class Measurement:
     ops_after_us: float | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Difference(Displayed):
     """Differences between two placements of one model.
 
@@ -137,13 +77,9 @@ class Difference(Displayed):
     ----------
     before, after
         The two placements: label, affinity, partition.
-    moved
-        Ops on another device.
-    subgraph_changes, boundary_changes
-        Subgraphs and hand-overs that appear or vanish.
-    predicted_parts
-        Where the predicted difference comes from, largest first; they add up to it. None
-        without costs.
+    predicted_ns
+        One row for each part of the two predictions, ``kind, name, before, after`` and its
+        ``before_ns`` and ``after_ns``. None without costs.
     measurement
         The measured difference, None without profiles.
     emulated
@@ -155,34 +91,20 @@ class Difference(Displayed):
     graph: OpGraph
     before: Side
     after: Side
-    moved: tuple[MovedOp, ...]
-    subgraph_changes: tuple[SubgraphChange, ...]
-    boundary_changes: tuple[BoundaryChange, ...]
-    predicted_parts: tuple[Part, ...] | None = None
+    predicted_ns: pd.DataFrame | None = None
     measurement: Measurement | None = None
     emulated: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     @property
-    def predicted_us(self) -> float:
-        """Predicted latency of after minus that of before, in µs.
-
-        Raises
-        ------
-        PlanError
-            No costs were given.
-        """
-        return sum(part.difference_ns for part in self.priced) / 1000.0
-
-    @property
-    def priced(self) -> tuple[Part, ...]:
-        """The predicted parts; raises PlanError if no costs were given."""
-        if self.predicted_parts is None:
+    def priced_ns(self) -> pd.DataFrame:
+        """``predicted_ns``; raises PlanError if no costs were given."""
+        if self.predicted_ns is None:
             raise PlanError(
                 "This difference has no prediction. Give costs: hetero_lab.explain(model, before, "
                 "after, hetero_lab.calibrate(model, devices))."
             )
-        return self.predicted_parts
+        return self.predicted_ns
 
     @property
     def timed(self) -> Measurement:
@@ -195,23 +117,31 @@ class Difference(Displayed):
         return self.measurement
 
     @property
+    def predicted_us(self) -> float:
+        """Predicted latency of after minus that of before, in µs.
+
+        Raises
+        ------
+        PlanError
+            No costs were given.
+        """
+        return float(self.kinds["difference_us"].iloc[-1])
+
+    @property
     def summary(self) -> pd.DataFrame:
         """Rows ``before``, ``after``, ``difference``: structure, predicted and measured latency."""
-        counted = ["n_ops_moved", "n_subgraphs", "n_boundaries", "boundary_bytes"]
-        sides = [_structure(side.partition) for side in (self.before, self.after)]
+        sides = [self.before.structure, self.after.structure]
         minus = [new - old for old, new in zip(*sides, strict=True)]
-        columns = ["placement", "label", *counted]
         frame = _frame(
             [
                 ("before", self.before.label, 0, *sides[0]),
                 ("after", self.after.label, 0, *sides[1]),
                 ("difference", "after − before", len(self.moved), *minus),
             ],
-            columns,
+            ["placement", "label", "n_ops_moved", "n_subgraphs", "n_boundaries", "boundary_bytes"],
         )
-        if self.predicted_parts is not None:
-            levels = [self.before.predicted_us, self.after.predicted_us]
-            frame["predicted_us"] = [*levels, self.predicted_us]
+        if self.predicted_ns is not None:
+            frame["predicted_us"] = self.kinds.iloc[-1][_TIMES].tolist()
         if self.measurement is not None:
             timed = self.measurement
             values = [
@@ -222,52 +152,75 @@ class Difference(Displayed):
             frame[["measured_us", "measured_ci95_low_us", "measured_ci95_high_us"]] = values
         return frame
 
+    @cached_property
+    def moved(self) -> pd.DataFrame:
+        """The ops on another device: ``op, op_type, before, after``."""
+        frame = self.after.affinity.diff(self.before.affinity)
+        ops, index_of = self.graph.ops, self.graph.index_of
+        frame.insert(1, "op_type", [ops[index_of[name]].type for name in frame["op"]])
+        return frame
+
     @property
     def ops(self) -> pd.DataFrame:
         """The ops that move: ``op, op_type, before, after``, with costs their times."""
-        columns = ["op", "op_type", "before", "after"]
-        if self.predicted_parts is None:
-            return _frame([(op.op, op.op_type, op.before, op.after) for op in self.moved], columns)
-        rows = [
-            (op.op, op.op_type, op.before, op.after, *_times(op.before_ns or 0, op.after_ns or 0))
-            for op in self.moved
-        ]
-        return _frame(rows, [*columns, *_TIMES])
+        if self.predicted_ns is None:
+            return self.moved
+        priced = self.predicted_ns
+        of_ops = priced[priced["kind"] == OPS].rename(columns={"name": "op"})
+        own = _in_us(of_ops)[["op", *_TIMES]]
+        return self.moved.merge(own, on="op", how="left")
 
     @property
     def devices(self) -> pd.DataFrame:
         """How many ops each device has: ``device, before, after, arrived, left``."""
-        before, after = self.before.affinity.counts(), self.after.affinity.counts()
-        arrived = Counter(op.after for op in self.moved)
-        left = Counter(op.before for op in self.moved)
+        counts = [
+            self.before.affinity.counts(),
+            self.after.affinity.counts(),
+            Counter(self.moved["after"]),
+            Counter(self.moved["before"]),
+        ]
         rows = [
-            (device, before.get(device, 0), after.get(device, 0), arrived[device], left[device])
-            for device in dict.fromkeys([*before, *after])
+            (device, *(count.get(device, 0) for count in counts))
+            for device in dict.fromkeys([*counts[0], *counts[1]])
         ]
         return _frame(rows, ["device", "before", "after", "arrived", "left"])
 
     @property
     def subgraphs(self) -> pd.DataFrame:
         """The subgraphs that only one placement has: ``change, device, n_ops, ops``."""
-        rows = [(c.change, c.device, len(c.ops), "\n".join(c.ops)) for c in self.subgraph_changes]
+        old, new = (
+            Counter((s.device, s.ops) for s in side.partition.subgraphs)
+            for side in (self.before, self.after)
+        )
+        rows = [
+            (change, device, len(ops), "\n".join(ops))
+            for change, only in (("gone", old - new), ("new", new - old))
+            for device, ops in only.elements()
+        ]
         return _frame(rows, ["change", "device", "n_ops", "ops"])
 
     @property
     def boundaries(self) -> pd.DataFrame:
         """Hand-overs that appear and vanish, with bytes; with costs their predicted time."""
-        columns = [
-            "tensor", "source_device", "target_device", "n_bytes", "change", "n_before", "n_after",
-        ]  # fmt: skip
-        frame = _frame([[getattr(c, at) for at in columns] for c in self.boundary_changes], columns)
-        if self.predicted_parts is not None:
-            prices = {
-                (part.name, part.device_before, part.device_after): part.difference_ns / 1000.0
-                for part in self.predicted_parts
-                if part.kind == BOUNDARIES
-            }
-            # A hand-over whose price does not change is no part, so that it has no row there.
-            keys = [(c.tensor, c.source_device, c.target_device) for c in self.boundary_changes]
-            frame["difference_us"] = [prices.get(key, 0.0) for key in keys]
+        sides = [self.before.partition, self.after.partition]
+        old, new = map(_hand_overs, sides)
+        n_bytes = {b.tensor: b.n_bytes for made in sides for b in made.boundaries}
+        changed = [key for key in dict.fromkeys([*old, *new]) if old[key] != new[key]]
+        frame = _frame(
+            [
+                (*key, n_bytes[key[0]], _change(old[key], new[key]), old[key], new[key])
+                for key in changed
+            ],
+            [
+                "tensor", "source_device", "target_device", "n_bytes", "change", "n_before",
+                "n_after",
+            ],
+        )  # fmt: skip
+        if self.predicted_ns is not None:
+            parts = self.parts
+            prices = parts[parts["kind"] == BOUNDARIES].set_index(_PART[1:])["difference_us"]
+            # A hand-over whose price does not change is no part, so it has no row there.
+            frame["difference_us"] = [float(prices.get(key, 0.0)) for key in changed]
         return frame
 
     @property
@@ -279,27 +232,28 @@ class Difference(Displayed):
         PlanError
             No costs were given.
         """
-        _ = self.priced  # says what is missing without costs
-        before, after = self.before.kinds_ns or {}, self.after.kinds_ns or {}
-        rows = [(kind, *_times(before[kind], after[kind])) for kind in before]
-        rows.append(("total", *_times(sum(before.values()), sum(after.values()))))
-        return _frame(rows, ["kind", *_TIMES])
+        summed = self.priced_ns.groupby("kind")[["before_ns", "after_ns"]].sum()
+        summed = summed.reindex(list(KINDS), fill_value=0)
+        summed.loc["total"] = summed.sum()
+        return _in_us(summed.rename_axis("kind").reset_index())
 
     @property
     def parts(self) -> pd.DataFrame:
         """Every part that differs, largest first; they add up to ``predicted_us``.
+
+        ``before`` and ``after`` are devices. Of a boundary these are the devices that it leaves
+        and enters, whichever placement has it.
 
         Raises
         ------
         PlanError
             No costs were given.
         """
-        rows = [
-            (p.kind, p.name, p.device_before, p.device_after, *_times(p.before_ns, p.after_ns))
-            for p in self.priced
-        ]
-        # Of a boundary these are the devices that it leaves and enters, whichever placement has it.
-        return _frame(rows, ["kind", "name", "before", "after", *_TIMES])
+        priced = self.priced_ns
+        differ = _in_us(priced[priced["before_ns"] != priced["after_ns"]])
+        return differ.sort_values(
+            "difference_us", key=abs, ascending=False, kind="stable", ignore_index=True
+        )
 
     @property
     def measured(self) -> pd.DataFrame:
@@ -312,62 +266,47 @@ class Difference(Displayed):
         MeasurementError
             No profiles were given.
         """
-        timed = self.timed
-        rows: list[dict[str, Any]] = []
-        predicted: dict[str, float] = {}
-        if self.predicted_parts is not None:
-            of_ops = sum(p.difference_ns for p in self.priced if p.kind in (OPS, LOST_FUSION))
-            whole = sum(p.difference_ns for p in self.priced)
-            predicted = {"ops": of_ops / 1000.0, "rest": (whole - of_ops) / 1000.0}
-            predicted["latency"] = whole / 1000.0
+        timed, nan = self.timed, math.nan
+        rows: list[tuple[str, float, float, float]] = []
         if timed.ops_before_us is not None and timed.ops_after_us is not None:
             by_counters = timed.ops_after_us - timed.ops_before_us
-            rows.append({"part": "ops", "measured_us": by_counters})
-            rows.append({"part": "rest", "measured_us": timed.difference_us - by_counters})
-        rows.append(
-            {
-                "part": "latency",
-                "measured_us": timed.difference_us,
-                "measured_ci95_low_us": timed.low_us,
-                "measured_ci95_high_us": timed.high_us,
-            }
+            rows.append(("ops", by_counters, nan, nan))
+            rows.append(("rest", timed.difference_us - by_counters, nan, nan))
+        rows.append(("latency", timed.difference_us, timed.low_us, timed.high_us))
+        frame = _frame(
+            rows, ["part", "measured_us", "measured_ci95_low_us", "measured_ci95_high_us"]
         )
-        columns = ["part", "measured_us", "measured_ci95_low_us", "measured_ci95_high_us"]
-        if predicted:
-            rows = [{**row, "predicted_us": predicted[row["part"]]} for row in rows]
-            columns.insert(1, "predicted_us")
-        return _frame(rows, columns)
+        if self.predicted_ns is not None:
+            kinds = self.kinds.set_index("kind")["difference_us"]
+            of_ops, whole = kinds[OPS] + kinds[LOST_FUSION], kinds["total"]
+            predicted = {"ops": of_ops, "rest": whole - of_ops, "latency": whole}
+            frame.insert(1, "predicted_us", frame["part"].map(predicted))
+        return frame
 
     def __repr__(self) -> str:
-        return "\n".join(_sentences(self))
+        return "\n".join(self._sentences())
 
     def _sentences(self) -> list[str]:
-        return _sentences(self)
+        """Say what differs, what is predicted and what was measured, one sentence per line."""
+        before, after = self.before, self.after
+        lines = [f"Before is {shorten(before.label, 80)}, after is {shorten(after.label, 80)}."]
+        if before.label == after.label:
+            both = shorten(before.label, 80)
+            lines = [f"Both are called {both}: before is the first, after the second."]
+        lines += [_moved_sentence(self), _structure_sentence(before, after)]
+        if self.predicted_ns is not None:
+            lines += _predicted_sentences(self)
+        if self.measurement is not None:
+            lines += _measured_sentences(self)
+        return [*lines, *self.notes]
 
     def _shown(self) -> dict[str, pd.DataFrame]:
         shown = {"": self.summary}
-        if self.predicted_parts:
+        if self.predicted_ns is not None and len(self.parts):
             shown["Where the difference comes from"] = self.parts
-        if self.moved:
+        if len(self.moved):
             shown["Ops that move"] = self.ops
         return shown
-
-
-def _sentences(difference: Difference) -> list[str]:
-    """Say what differs, what is predicted and what was measured, one sentence per line."""
-    before, after = difference.before, difference.after
-    lines = [f"Before is {shorten(before.label, 80)}, after is {shorten(after.label, 80)}."]
-    if before.label == after.label:
-        lines = [
-            f"Both are called {shorten(before.label, 80)}: before is the first, after the second."
-        ]
-    lines.append(_moved_sentence(difference))
-    lines += _structure_sentences(difference)
-    if difference.predicted_parts is not None:
-        lines += _predicted_sentences(difference)
-    if difference.measurement is not None:
-        lines += _measured_sentences(difference)
-    return [*lines, *difference.notes]
 
 
 def change(difference_us: float) -> str:
@@ -378,15 +317,14 @@ def change(difference_us: float) -> str:
     return f"{sign}{number(abs(difference_us))} µs"
 
 
-def part_name(part: Part) -> str:
-    """Say what a part of a prediction is about, on one line."""
+def part_name(part: Any) -> str:
+    """Say on one line what a row of ``parts`` is about."""
     if part.kind == OPS:
-        return f"{shorten(part.name, 60)} on {part.device_after} instead of {part.device_before}"
+        return f"{shorten(part.name, 60)} on {part.after} instead of {part.before}"
     if part.kind == BOUNDARIES:
-        where = f"{part.device_before} to {part.device_after}"
-        return f"{shorten(part.name, 60)} crossing from {where}"
+        return f"{shorten(part.name, 60)} crossing from {part.before} to {part.after}"
     if part.kind == SUBGRAPHS:
-        return f"subgraphs on {part.device_after}"
+        return f"subgraphs on {part.after}"
     if part.kind == SPREAD:
         return "memory spread over subgraphs"
     first, _, second = part.name.partition("\n")
@@ -394,16 +332,14 @@ def part_name(part: Part) -> str:
 
 
 def _moved_sentence(difference: Difference) -> str:
-    if not difference.moved:
+    moved = difference.moved
+    if moved.empty:
         return "No op moves: both put every op on the same device."
-    ways: dict[tuple[str, str], Counter[str]] = {}
-    for op in difference.moved:
-        ways.setdefault((op.before, op.after), Counter())[op.op_type] += 1
     moves = [
-        f"{sum(types.values())} from {before} to {after} ({_types(types)})"
-        for (before, after), types in ways.items()
+        f"{len(ops)} from {before} to {after} ({_types(Counter(ops['op_type']))})"
+        for (before, after), ops in moved.groupby(["before", "after"], sort=False)
     ]
-    n, of = len(difference.moved), len(difference.before.affinity.ops)
+    n, of = len(moved), len(difference.before.affinity.ops)
     return f"{n} of {of} ops {'moves' if n == 1 else 'move'}: {'; '.join(moves)}."
 
 
@@ -413,12 +349,10 @@ def _types(types: Counter[str]) -> str:
     return ", ".join(shown) + (f" and {rest} more types" if rest else "")
 
 
-def _structure_sentences(difference: Difference) -> Iterator[str]:
-    old, new = _structure(difference.before.partition), _structure(difference.after.partition)
-    if old == new:
-        yield f"Both have {_shape(*new)}."
-    else:
-        yield f"After has {_shape(*new)}; before has {_shape(*old)}."
+def _structure_sentence(before: Side, after: Side) -> str:
+    if before.structure == after.structure:
+        return f"Both have {_shape(*after.structure)}."
+    return f"After has {_shape(*after.structure)}; before has {_shape(*before.structure)}."
 
 
 def _shape(n_subgraphs: int, n_boundaries: int, n_bytes: int) -> str:
@@ -430,27 +364,24 @@ def _shape(n_subgraphs: int, n_boundaries: int, n_bytes: int) -> str:
 
 
 def _predicted_sentences(difference: Difference) -> Iterator[str]:
-    total = difference.predicted_us
-    levels = (
-        f"{number(difference.before.predicted_us)} → {number(difference.after.predicted_us)} µs"
-    )
-    if not difference.priced:
-        yield f"Both are predicted to take {number(difference.after.predicted_us)} µs."
+    before_us, after_us, total = difference.kinds.iloc[-1][_TIMES].tolist()
+    levels = f"{number(before_us)} → {number(after_us)} µs"
+    parts = difference.parts
+    if parts.empty:
+        yield f"Both are predicted to take {number(after_us)} µs."
         return
-    by_kind: dict[str, int] = {}
-    for part in difference.priced:
-        by_kind[part.kind] = by_kind.get(part.kind, 0) + part.difference_ns
-    kinds = ", ".join(f"{kind} {change(ns / 1000.0)}" for kind, ns in by_kind.items())
+    by_kind = parts.groupby("kind", sort=False)["difference_us"].sum().round(3)
+    kinds = ", ".join(f"{kind} {change(us)}" for kind, us in by_kind.items())
     if total:
         word = "faster" if total < 0 else "slower"
         yield f"After is predicted {number(abs(total))} µs {word} ({levels}): {kinds}."
     else:
         yield f"After is predicted as fast as before ({levels}): {kinds}."
     largest = [
-        f"{part_name(part)} {change(part.difference_ns / 1000.0)}"
-        for part in difference.priced[:_MOST_PARTS]
+        f"{part_name(part)} {change(part.difference_us)}"
+        for part in parts.head(_MOST_PARTS).itertuples()
     ]
-    rest = len(difference.priced) - len(largest)
+    rest = len(parts) - len(largest)
     more = f"; {rest} smaller parts" if rest > 1 else "; one smaller part" if rest else ""
     yield f"Largest parts: {'; '.join(largest)}{more}."
 
@@ -477,7 +408,7 @@ def _measured_sentences(difference: Difference) -> Iterator[str]:
             f"After was measured {number(abs(timed.difference_us))} µs {word} "
             f"({interval}; {level})."
         )
-    if difference.predicted_parts is not None:
+    if difference.predicted_ns is not None:
         inside = timed.low_us <= difference.predicted_us <= timed.high_us
         yield f"The prediction lies {'within' if inside else 'outside'} that interval."
 
@@ -501,62 +432,55 @@ def compare_placements(
     PlanError
         The costs are of another model, or do not know a device of the placements.
     """
-    sides = [Side(*before), Side(*after)]
-    for side in sides:
-        side.affinity.check_model(graph)
-    parts = None
+    for _, affinity, _ in (before, after):
+        affinity.check_model(graph)
+    predicted_ns = None
     if costs is not None:
         costs.check_graph(graph)
-        first, second = (costs.explain(side.affinity) for side in sides)
-        parts = _parts(costs, sides[0].affinity, sides[1].affinity, first, second)
-        sides = [
-            replace(side, kinds_ns=_by_kind(prediction))
-            for side, prediction in zip(sides, (first, second), strict=True)
-        ]
+        predicted_ns = _predicted_ns(costs, before[1], after[1])
     return Difference(
-        graph=graph,
-        before=sides[0],
-        after=sides[1],
-        moved=_moved(graph, sides[0].affinity, sides[1].affinity, costs),
-        subgraph_changes=_subgraph_changes(sides[0].partition, sides[1].partition),
-        boundary_changes=_boundary_changes(sides[0].partition, sides[1].partition),
-        predicted_parts=parts,
-        measurement=measurement,
-        emulated=dict(emulated or {}),
-        notes=notes,
+        graph, Side(*before), Side(*after), predicted_ns, measurement, dict(emulated or {}), notes
     )
 
 
-def _moved(
-    graph: OpGraph, before: Affinity, after: Affinity, costs: CostModel | None
-) -> tuple[MovedOp, ...]:
-    found = []
-    for name, old, new in after.diff(before).itertuples(index=False, name=None):
-        node = graph.index_of[name]
-        times = (None, None)
-        if costs is not None:
-            times = tuple(
-                int(costs.objective.op_ns[node, costs.devices.index(d)]) for d in (old, new)
-            )
-        found.append(MovedOp(name, graph.ops[node].type, old, new, *times))
-    return tuple(found)
+def _predicted_ns(costs: CostModel, before: Affinity, after: Affinity) -> pd.DataFrame:
+    """Return every part of the two predictions, in ns."""
+    import pandas as pd
+
+    sides = [_parts_ns(costs.explain(affinity)) for affinity in (before, after)]
+    others = pd.concat(sides, axis=1, keys=["before_ns", "after_ns"], sort=False)
+    others = others.fillna(0).astype("int64").reset_index()
+    index_of, op_ns = costs.graph.index_of, costs.objective.op_ns
+    column = {device: at for at, device in enumerate(costs.devices)}
+    ops = _frame(
+        [
+            (OPS, op, before[op], after[op], *(op_ns[index_of[op], column[side[op]]]
+                                               for side in (before, after)))
+            for op in after.ops
+        ],
+        list(others.columns),
+    )  # fmt: skip
+    return pd.concat([ops, others], ignore_index=True)
 
 
-def _subgraph_changes(before: Partition, after: Partition) -> tuple[SubgraphChange, ...]:
-    old, new = (Counter((s.device, s.ops) for s in p.subgraphs) for p in (before, after))
-    changes = [SubgraphChange(GONE, *key) for key in (old - new).elements()]
-    changes += [SubgraphChange(NEW, *key) for key in (new - old).elements()]
-    return tuple(changes)
-
-
-def _boundary_changes(before: Partition, after: Partition) -> tuple[BoundaryChange, ...]:
-    old, new = _hand_overs(before), _hand_overs(after)
-    n_bytes = {b.tensor: b.n_bytes for p in (before, after) for b in p.boundaries}
-    return tuple(
-        BoundaryChange(*key, n_bytes[key[0]], old[key], new[key])
-        for key in dict.fromkeys([*old, *new])
-        if old[key] != new[key]
-    )
+def _parts_ns(prediction: Prediction) -> pd.Series:
+    """Return all parts but the ops, added up by kind, name, first and second device."""
+    rows = [
+        (CONSTANT, "", "", "", prediction.constant_us),
+        (SPREAD, "", "", "", prediction.spread_us),
+    ]
+    rows += [(SUBGRAPHS, "", s.device, s.device, s.us) for s in prediction.subgraphs]
+    rows += [
+        (BOUNDARIES, b.tensor, b.source_device, b.target_device, b.us)
+        for b in prediction.boundaries
+    ]
+    rows += [
+        (LOST_FUSION, f"{pair.first}\n{pair.second}", "", "", pair.us)
+        for pair in prediction.lost_fusion
+    ]
+    frame = _frame(rows, [*_PART, "us"])
+    frame["ns"] = (frame.pop("us") * 1000.0).round().astype("int64")
+    return frame.groupby(_PART, sort=False)["ns"].sum()
 
 
 def _hand_overs(partition: Partition) -> Counter[tuple[str, str, str]]:
@@ -569,61 +493,20 @@ def _hand_overs(partition: Partition) -> Counter[tuple[str, str, str]]:
     )
 
 
-def _parts(
-    costs: CostModel, a: Affinity, b: Affinity, before: Prediction, after: Prediction
-) -> tuple[Part, ...]:
-    parts = [
-        Part(OPS, op.op, op.before, op.after, op.before_ns or 0, op.after_ns or 0)
-        for op in _moved(costs.graph, a, b, costs)
-    ]
-    old, new = _priced(before), _priced(after)
-    parts += [
-        Part(*key, before_ns=old.get(key, 0), after_ns=new.get(key, 0))
-        for key in dict.fromkeys([*old, *new])
-    ]
-    different = [part for part in parts if part.difference_ns]
-    return tuple(sorted(different, key=lambda part: -abs(part.difference_ns)))
+def _change(n_before: int, n_after: int) -> str:
+    if not n_before:
+        return "new"
+    if not n_after:
+        return "gone"
+    return "more" if n_after > n_before else "fewer"
 
 
-def _priced(prediction: Prediction) -> dict[tuple[str, str, str, str], int]:
-    """Return kind, name, first and second device → ns, of all but the ops."""
-    found: Counter[tuple[str, str, str, str]] = Counter()
-    for subgraph in prediction.subgraphs:
-        found[SUBGRAPHS, "", subgraph.device, subgraph.device] += _ns(subgraph.us)
-    found[SPREAD, "", "", ""] += _ns(prediction.spread_us)
-    for boundary in prediction.boundaries:
-        source, target = boundary.source_device, boundary.target_device
-        found[BOUNDARIES, boundary.tensor, source, target] += _ns(boundary.us)
-    for pair in prediction.lost_fusion:
-        found[LOST_FUSION, f"{pair.first}\n{pair.second}", "", ""] += _ns(pair.us)
-    return dict(found)
-
-
-def _by_kind(prediction: Prediction) -> dict[str, int]:
-    shares = {
-        OPS: prediction.units,
-        LOST_FUSION: prediction.lost_fusion,
-        SUBGRAPHS: prediction.subgraphs,
-        BOUNDARIES: prediction.boundaries,
-    }
-    by_kind = {kind: sum(_ns(share.us) for share in every) for kind, every in shares.items()}
-    alone = {CONSTANT: _ns(prediction.constant_us), SPREAD: _ns(prediction.spread_us)}
-    return {**alone, **by_kind}
-
-
-def _ns(us: float) -> int:
-    """Return the whole nanoseconds that a share was made of."""
-    return round(us * 1000.0)
-
-
-def _times(before_ns: int, after_ns: int) -> tuple[float, float, float]:
-    """Return before, after and their difference in µs, subtracted as whole nanoseconds."""
-    return before_ns / 1000.0, after_ns / 1000.0, (after_ns - before_ns) / 1000.0
-
-
-def _structure(partition: Partition) -> tuple[int, int, int]:
-    """Return numbers of subgraphs and boundaries, and bytes of the boundaries."""
-    return partition.n_subgraphs, len(partition.boundaries), partition.boundary_bytes
+def _in_us(frame: pd.DataFrame) -> pd.DataFrame:
+    """Replace ``before_ns`` and ``after_ns`` by their times and difference in µs."""
+    before, after = frame["before_ns"], frame["after_ns"]
+    times = zip(_TIMES, (before, after, after - before), strict=True)
+    kept = frame.drop(columns=["before_ns", "after_ns"])
+    return kept.assign(**{name: ns / 1000.0 for name, ns in times})
 
 
 def _frame(rows: Sequence[Any], columns: list[str]) -> pd.DataFrame:

@@ -20,7 +20,6 @@ from hetero_lab.planning.difference import (
     SPREAD,
     SUBGRAPHS,
     Difference,
-    Part,
     change,
     part_name,
 )
@@ -139,21 +138,19 @@ class WaterfallStep:
 def steps(difference: Difference) -> list[WaterfallStep]:
     """Return the waterfall from before to after, then the whole difference."""
     found: list[WaterfallStep] = []
-    grouped: dict[tuple[str, str, str], list[Part]] = {}
-    for part in difference.predicted_parts or ():
-        key = (part.kind, part.device_before, part.device_after)
-        grouped.setdefault(key, []).append(part)
-    at_ns = 0
-    for key in sorted(grouped, key=lambda key: (KINDS.index(key[0]), *key[1:])):
-        parts = grouped[key]
-        ns = sum(part.difference_ns for part in parts)
-        details = _first([f"{part_name(p)}: {change(p.difference_ns / 1e3)}" for p in parts])
-        found.append(
-            WaterfallStep(key[0], _label(*key), key[2], at_ns / 1e3, ns / 1e3, tuple(details))
-        )
-        at_ns += ns
-    if difference.predicted_parts is not None:
-        found.append(WaterfallStep("predicted", "predicted difference", "", 0.0, at_ns / 1e3))
+    at_us = 0.0
+    if difference.predicted_ns is not None:
+        grouped = dict(iter(difference.parts.groupby(["kind", "before", "after"])))
+        for key in sorted(grouped, key=lambda key: (KINDS.index(key[0]), *key[1:])):
+            rows, us = grouped[key], round(float(grouped[key]["difference_us"].sum()), 3)
+            details = tuple(
+                f"{part_name(part)}: {change(part.difference_us)}"
+                for part in rows.head(_MOST_NAMED).itertuples()
+            )
+            more = (f"… {len(rows) - _MOST_NAMED} more",) if len(rows) > _MOST_NAMED else ()
+            found.append(WaterfallStep(key[0], _label(*key), key[2], at_us, us, details + more))
+            at_us = round(at_us + us, 3)
+        found.append(WaterfallStep("predicted", "predicted difference", "", 0.0, at_us))
     if difference.measurement is not None:
         timed = difference.measurement
         interval = (timed.low_us, timed.high_us) if math.isfinite(timed.high_us) else None
@@ -167,13 +164,12 @@ def steps(difference: Difference) -> list[WaterfallStep]:
 
 def moved_types(difference: Difference) -> dict[tuple[str, str], list[str]]:
     """Return the ops that move by type and target device, the most frequent types first."""
-    shown = [t for t, _ in Counter(op.op_type for op in difference.moved).most_common(_MOST_TYPES)]
-    grouped: dict[tuple[str, str], list[str]] = {}
-    for op in difference.moved:
-        op_type = op.op_type if op.op_type in shown else _OTHERS
-        grouped.setdefault((op_type, op.after), []).append(op.op)
-    totals = Counter(op_type for (op_type, _), ops in grouped.items() for _ in ops)
-    order = sorted(grouped, key=lambda key: (key[0] == _OTHERS, -totals[key[0]], *key))
+    moved = difference.moved
+    shown = {op_type for op_type, _ in Counter(moved["op_type"]).most_common(_MOST_TYPES)}
+    types = moved["op_type"].where(moved["op_type"].isin(shown), _OTHERS)
+    totals = Counter(types)
+    grouped = {key: list(rows["op"]) for key, rows in moved.groupby([types, "after"])}
+    order = sorted(grouped, key=lambda key: (key[0] not in shown, -totals[key[0]], *key))
     return {key: grouped[key] for key in order}
 
 

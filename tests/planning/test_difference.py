@@ -77,17 +77,14 @@ def test_kinds_and_parts_by_hand():
          "boundaries": 6, "total": -5.3}
     )  # fmt: skip
     assert kinds.loc["ops", ["before_us", "after_us"]].tolist() == [36.0, 21.0]
-    rows = {
-        (p.kind, p.name, p.device_before, p.device_after): p.difference_ns
-        for p in found.predicted_parts or ()
-    }
+    rows = {(p.kind, p.name, p.before, p.after): p.difference_us for p in found.parts.itertuples()}
     assert rows == {
-        ("ops", "b", "A", "B"): -15_000,
-        ("boundaries", "a", "A", "B"): 3_000,
-        ("boundaries", "b", "B", "A"): 3_000,
-        ("subgraphs", "", "B", "B"): 2_000,
-        ("subgraphs", "", "A", "A"): 1_000,
-        ("lost fusion", "a\nb", "", ""): 700,
+        ("ops", "b", "A", "B"): -15.0,
+        ("boundaries", "a", "A", "B"): 3.0,
+        ("boundaries", "b", "B", "A"): 3.0,
+        ("subgraphs", "", "B", "B"): 2.0,
+        ("subgraphs", "", "A", "A"): 1.0,
+        ("lost fusion", "a\nb", "", ""): 0.7,
     }
     assert found.parts["difference_us"].tolist() == [-15.0, 3.0, 3.0, 2.0, 1.0, 0.7]
     assert found.predicted_us == -5.3
@@ -225,7 +222,7 @@ def test_parts_add_up_to_the_predicted_difference(seed):
     )
     found = difference_of(costs, before, after)
     wanted = round(1000 * costs.predict_us(after)) - round(1000 * costs.predict_us(before))
-    assert sum(part.difference_ns for part in found.priced) == wanted
+    assert (1000 * found.parts["difference_us"]).round().sum() == wanted
     assert found.predicted_us == wanted / 1000.0
     kinds = found.kinds.set_index("kind")
     assert kinds["difference_us"].drop("total").sum() == pytest.approx(wanted / 1000.0)

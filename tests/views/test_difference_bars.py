@@ -53,8 +53,8 @@ def test_bars_have_the_colour_of_the_device_that_does_the_work():
 
 
 def test_nothing_to_draw_is_still_a_figure():
-    same = chain_difference(priced=False)
-    figure = hl.views.difference(dataclasses.replace(same, moved=()))
+    made = chain_difference(priced=False)
+    figure = hl.views.difference(dataclasses.replace(made, after=made.before))
     assert list(figure.layout.yaxis.ticktext) == ["no op moves"]
 
 
