@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
+
+import msgspec
 
 from hetero_lab.arguments import checked
 from hetero_lab.errors import ArgumentError, PlanError, StoredFileError, names_at_hand, shorten
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _KIND = "cost model"
-_EMULATED = re.compile(r"\(emulated on (.+)\)$")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,9 +321,10 @@ class CostModel(Framed, CostTerms):
         try:
             return _from_data(data)
         except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
-            why = str(error) if isinstance(error, PlanError) else repr(error)
+            why = str(error) if isinstance(error, ValueError) else repr(error)
             raise StoredFileError(
-                f"{shorten(os.fspath(file))} is not a whole cost model: {why}"
+                f"{shorten(os.fspath(file))} is not a complete cost model: {why}. Make one with "
+                "hetero_lab.calibrate(model, devices)."
             ) from error
 
 
@@ -356,120 +358,71 @@ def _same_op(own: Any, other: Any) -> bool:
 
 
 def _to_data(costs: CostModel) -> dict[str, Any]:
-    return {
-        "graph": graph_to_json(costs.graph),
-        "devices": list(costs.devices),
-        "device_properties": {d: dict(p) for d, p in costs.device_properties.items()},
-        "environment": dict(costs.environment),
-        "emulated": dict(costs.emulated),
-        "notes": list(costs.notes),
-        "interrupted": costs.interrupted,
-        "guessed_from": list(costs.guessed_from),
-        "fingerprint": costs.fingerprint,
-        "scenario": None if costs.scenario is None else dataclasses.asdict(costs.scenario),
-        "prefill": None if costs.prefill is None else _without_graph(costs.prefill),
-        "units": [[list(u.ops), list(u.time_us), list(u.shares)] for u in costs.units],
-        "boundaries": [
-            [source, target, cost.fixed_us, cost.us_per_byte]
-            for (source, target), cost in costs.boundaries.items()
-        ],
-        "subgraph_us": dict(costs.subgraph_us),
-        "constant_us": costs.constant_us,
-        "spread_us": costs.spread_us,
-        "lost_fusion": [
-            [t.first, t.second, list(t.first_us), list(t.second_us)] for t in costs.lost_fusion
-        ],
-        "reorders": [
-            [t.op, t.port, list(t.leave_us), list(t.enter_us), list(t.keeps)]
-            for t in costs.reorders
-        ],
-        "measured_memory": {
-            device: [[list(part.units), part.weight_bytes, part.state_bytes] for part in parts]
-            for device, parts in costs.measured_memory.items()
-        },
-        "validation": [
-            [r.label, r.predicted_us, r.measured_us, r.n_subgraphs] for r in costs.validation_rows
-        ],
+    """Return the document that is stored: rows for the terms, objects for the rest."""
+    data = {name: getattr(costs, name) for name in _TYPES}
+    for key, (name, _) in _ROWS.items():
+        data[key] = [dataclasses.astuple(row) for row in data.pop(name)]
+    data["graph"] = graph_to_json(costs.graph)
+    data["scenario"] = costs.scenario and dataclasses.asdict(costs.scenario)
+    data["boundaries"] = [
+        (*pair, *dataclasses.astuple(cost)) for pair, cost in costs.boundaries.items()
+    ]
+    data["measured_memory"] = {
+        device: [dataclasses.astuple(part) for part in parts]
+        for device, parts in costs.measured_memory.items()
     }
-
-
-def _without_graph(prefill: CostModel) -> dict[str, Any]:
-    return {key: value for key, value in _to_data(prefill).items() if key != "graph"}
+    if costs.prefill is not None:
+        data["prefill"] = _to_data(costs.prefill)
+        del data["prefill"]["graph"]
+    return data
 
 
 def _from_data(data: dict[str, Any]) -> CostModel:
     graph = graph_from_json(data["graph"])
     _check_graph(graph)
-    environment = {str(k): str(v) for k, v in data["environment"].items()}
-    emulated = data["emulated"] if "emulated" in data else _marked_emulated(environment)
-    return CostModel(
-        graph=graph,
-        devices=tuple(map(str, data["devices"])),
-        units=tuple(
-            Unit(
-                tuple(map(str, ops)),
-                tuple(None if time is None else float(time) for time in times),
-                _floats(shares),
-            )
-            for ops, times, shares in data["units"]
-        ),
-        boundaries={
-            (str(source), str(target)): BoundaryCost(float(fixed), float(per_byte))
-            for source, target, fixed, per_byte in data["boundaries"]
-        },
-        subgraph_us={str(device): float(us) for device, us in data["subgraph_us"].items()},
-        constant_us=float(data["constant_us"]),
-        spread_us=float(data["spread_us"]),
-        lost_fusion=tuple(
-            LostFusion(str(first), str(second), _floats(first_us), _floats(second_us))
-            for first, second, first_us, second_us in data["lost_fusion"]
-        ),
-        reorders=_reorders(graph, data["reorders"]),
-        device_properties={str(d): dict(p) for d, p in data["device_properties"].items()},
-        environment=environment,
-        emulated={str(k): str(v) for k, v in emulated.items()},
-        notes=tuple(map(str, data.get("notes", ()))),
-        interrupted=bool(data.get("interrupted", False)),
-        guessed_from=tuple(map(str, data.get("guessed_from", ()))),
-        scenario=Scenario(**data["scenario"]) if data.get("scenario") else None,
-        prefill=_from_data({**data["prefill"], "graph": data["graph"]})
-        if data.get("prefill")
-        else None,
-        measured_memory={
-            str(device): tuple(
-                MeasuredBytes(tuple(map(int, units)), int(weights), int(states))
-                for units, weights, states in parts
-            )
-            for device, parts in data.get("measured_memory", {}).items()
-        },
-        fingerprint=str(data["fingerprint"]),
-        validation_rows=tuple(
-            ValidationRow(str(label), float(predicted), float(measured), int(n))
-            for label, predicted, measured, n in data["validation"]
-        ),
-    )
+    known: dict[str, Any] = {"graph": graph}
+    for key, (name, row_type) in _ROWS.items():
+        known[name] = _rows(key, data[key], row_type)
+    known["boundaries"] = {
+        (str(source), str(target)): _rows("boundaries", [rest], BoundaryCost)[0]
+        for source, target, *rest in data["boundaries"]
+    }
+    known["measured_memory"] = {
+        str(device): _rows("measured_memory", parts, MeasuredBytes)
+        for device, parts in data.get("measured_memory", {}).items()
+    }
+    if data.get("prefill"):
+        known["prefill"] = _from_data({**data["prefill"], "graph": data["graph"]})
+    for name in _TYPES:
+        if name not in known and (name in data or name not in _ADDED_LATER):
+            known[name] = _converted(name, data[name], _TYPES[name])
+    return CostModel(**known)
 
 
-def _reorders(graph: OpGraph, rows: list[Any]) -> tuple[Reorder, ...]:
-    """Read layouts; files of version 0.1 name the op that chose one, in place of those read."""
-    chosen = {str(row[0]): row[4] for row in rows if isinstance(row[4], str)}
-
-    def keeps(op: str, kept: Any) -> tuple[str, ...]:
-        if not isinstance(kept, str):
-            return tuple(map(str, kept))
-        read = (graph.ops[producer].name for producer, _ in graph.ops[graph.index_of[op]].inputs)
-        return tuple(name for name in read if kept and kept in (name, chosen.get(name)))
-
-    return tuple(
-        Reorder(str(op), int(port), _floats(leave), _floats(enter), keeps(str(op), kept))
-        for op, port, leave, enter, kept in rows
-    )
+def _rows(name: str, rows: list[Any], row_type: type[T]) -> tuple[T, ...]:
+    """Read rows, each with all fields of a dataclass in their order."""
+    fields = [field.name for field in dataclasses.fields(row_type)]  # type: ignore[arg-type]
+    for row in rows:
+        if len(row) != len(fields):
+            raise ValueError(f"{name}: a row needs {len(fields)} values, not {len(row)}")
+    return tuple(_converted(name, dict(zip(fields, row, strict=True)), row_type) for row in rows)
 
 
-def _marked_emulated(environment: Mapping[str, str]) -> dict[str, str]:
-    """Read what files of version 0.1 say only in the full names of devices."""
-    marks = {device: _EMULATED.search(name) for device, name in environment.items()}
-    return {device: mark[1] for device, mark in marks.items() if mark}
+def _converted(name: str, value: Any, wanted: type[T]) -> T:
+    try:
+        return msgspec.convert(value, wanted)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
+_TYPES = get_type_hints(CostModel)
+_ROWS = {  # key in a file → field, type of a row
+    "units": ("units", Unit),
+    "lost_fusion": ("lost_fusion", LostFusion),
+    "reorders": ("reorders", Reorder),
+    "validation": ("validation_rows", ValidationRow),
+}
+_ADDED_LATER = {"notes", "interrupted", "guessed_from", "scenario", "prefill"}
 
 
 def _check_graph(graph: OpGraph) -> None:
@@ -488,7 +441,3 @@ def _check_graph(graph: OpGraph) -> None:
     for indices, kind in ((graph.parameters, PARAMETER), (graph.results, RESULT)):
         if sorted(indices) != [op.index for op in graph if op.type == kind]:
             raise ValueError(f"the {kind.lower()}s are not those of the ops")
-
-
-def _floats(values: list[Any]) -> tuple[float, ...]:
-    return tuple(map(float, values))

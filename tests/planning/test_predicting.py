@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from planning.random_costs import GraphMaker, affinity_of, random_case
 import hetero_lab as hl
 from hetero_lab.errors import AffinityError, PlanError, StoredFileError
 from hetero_lab.model.opgraph import OpGraph
-from hetero_lab.model.read import prepare
 from hetero_lab.planning.cost_model import BoundaryCost, CostModel, Reorder, Unit, ValidationRow
 from hetero_lab.planning.planner import plan_graph
 from hetero_lab.planning.units import fused_pairs, split_into_units
@@ -126,14 +124,30 @@ def test_broken_files_are_named(tmp_path):
         broken.append(json.dumps({k: v for k, v in data.items() if k != key}))
         broken.append(json.dumps({**data, key: "x"}))
         broken.append(json.dumps({**data, key: [[1, 2], None]}))
-    broken.append(json.dumps({**data, "constant_us": -1.0}))
-    broken.append(json.dumps({**data, "constant_us": "nan"}))
+    broken += [json.dumps({**data, "constant_us": wrong}) for wrong in (-1.0, "nan", True)]
+    broken.append(json.dumps({**data, "units": [[*row, 1] for row in data["units"]]}))
     for number, content in enumerate(broken):
         path.write_text(content)
         with pytest.raises(StoredFileError, match="costs.json"):
             print(number, content[:80], CostModel.from_json(path))
     with pytest.raises(StoredFileError):
         CostModel.from_json(tmp_path / "nowhere.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"spread_us": "much"}, "spread_us: Expected `float`, got `str`"),
+        ({"units": [[["a"], ["slow", 1.0], []]]}, r"units: .*got `str` - at `\$\.time_us\[0\]`"),
+        ({"boundaries": [["A", "B", 1.0]]}, "boundaries: .*needs 2 values"),
+    ],
+)
+def test_a_broken_file_says_where_and_what_to_do(tmp_path, change, said):
+    path = tmp_path / "costs.json"
+    random_case(0).to_json(path)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(StoredFileError, match=f"(?s)costs.json.*{said}.*hetero_lab.calibrate"):
+        CostModel.from_json(path)
 
 
 @pytest.mark.parametrize(
@@ -268,25 +282,3 @@ def test_a_unit_is_the_part_of_a_fusion_group_with_equal_support():
     assert coarse == (("conv", "add", "relu"), ("softmax",))
     with pytest.raises(PlanError, match="softmax"):
         split_into_units(graph, {"A": {"conv", "add", "relu"}}, groups)
-
-
-STORED = Path(__file__).parent / "stored" / "costs_0_1.json"
-
-
-def test_costs_that_version_0_1_wrote_are_read(tmp_path):
-    """Made by ``calibrate`` of 0.1.0; the predictions are what that version printed."""
-    costs = CostModel.from_json(STORED)
-    model = hl.load("digits_inception")
-    costs.check_graph(prepare(model).graph)
-    softmax = {"head_digit/softmax"}
-    fixed = hl.Affinity.uniform(model, "CPU")
-    assert round(costs.predict_us(fixed), 3) == 280.972
-    on_acc = dict.fromkeys(costs.supports("ACC"), "ACC")
-    assert costs.supports("CPU") - costs.supports("ACC") == softmax
-    automatic = hl.Affinity.from_graph(costs.graph, lambda name: on_acc.get(name, "CPU"))
-    assert round(costs.predict_us(automatic), 3) == 353.646
-    assert len(costs.validation) == 3
-    assert dict(costs.emulated) == {"ACC": "CPU"}
-    assert costs.notes == ()
-    costs.to_json(tmp_path / "again.json")
-    assert CostModel.from_json(tmp_path / "again.json") == costs
