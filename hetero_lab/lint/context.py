@@ -165,12 +165,12 @@ class LintContext:
         """For each subgraph, its fixed cost with that of its boundaries and of lost fusion."""
         where = self.partition.home
         index_of = self.graph.index_of
-        total = [share.us for share in self.explained.subgraphs]
-        for share in self.explained.boundaries:
-            total[share.source] += share.us
-            total[share.target] += share.us
-        for share in self.explained.lost_fusion:
-            for op in (share.first, share.second):
+        total = [share.us for share in self.explained.of("subgraphs")]
+        for share in self.explained.of("boundaries"):
+            for number in share.numbers:
+                total[number] += share.us
+        for share in self.explained.of("lost fusion"):
+            for op in share.ops:
                 total[where[index_of[op]]] += share.us
         return tuple(total)
 

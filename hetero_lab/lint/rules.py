@@ -29,8 +29,8 @@ def slow_devices(context: LintContext) -> Iterator[Draft]:
     if context.costs is None:
         return
     devices, index_of = context.costs.devices, context.graph.index_of
-    for share in context.explained.units:
-        times = context.costs.units[share.unit].time_us
+    for share in context.explained.of("ops"):
+        times = context.costs.units[share.numbers[0]].time_us
         now = times[devices.index(share.device)]
         best_us, best = min((t, d) for t, d in zip(times, devices, strict=True) if t is not None)
         # A torn unit takes its share of both times.
@@ -267,8 +267,8 @@ def cut_fusions(context: LintContext) -> Iterator[Draft]:
     home, index_of = context.partition.home, context.graph.index_of
     lost: dict[tuple[int, int], float] = {}
     if context.costs:
-        for share in context.explained.lost_fusion:
-            pair = index_of[share.first], index_of[share.second]
+        for share in context.explained.of("lost fusion"):
+            pair = index_of[share.ops[0]], index_of[share.ops[1]]
             lost[pair] = lost.get(pair, 0.0) + share.us
         groups = _priced_groups(context)
         torn = {pair: groups[pair[0]] for pair, us in lost.items() if us > 0.0}
@@ -326,7 +326,8 @@ def small_subgraphs(context: LintContext) -> Iterator[Draft]:
         cheap = not any(context.graph.ops[i].type in HEAVY | WHOLE for i in nodes)
         if context.costs:
             own_us = context.overhead_us[subgraph.index]
-            ops_us = context.explained.subgraphs[subgraph.index].ops_us
+            at = context.costs.devices.index(subgraph.device)
+            ops_us = sum(context.op_us[op][at] or 0.0 for op in subgraph.ops)
             few = ops_us < own_us
             price = f"; its ops take {ops_us:.1f} µs, to have it apart costs {own_us:.1f} µs"
         else:

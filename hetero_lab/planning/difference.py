@@ -18,16 +18,21 @@ from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.placement.partition import Partition
 from hetero_lab.planning.cost_model import CostModel
-from hetero_lab.planning.prediction import Prediction
+from hetero_lab.planning.prediction import (
+    BOUNDARIES,
+    KINDS,
+    LOST_FUSION,
+    OPS,
+    SPREAD,
+    SUBGRAPHS,
+    Prediction,
+)
 from hetero_lab.result import Displayed
 from hetero_lab.tables import number
 
 if TYPE_CHECKING:
     import pandas as pd
 
-OPS, LOST_FUSION, SUBGRAPHS, BOUNDARIES = "ops", "lost fusion", "subgraphs", "boundaries"
-CONSTANT, SPREAD = "constant", "spread memory"
-KINDS = (CONSTANT, SPREAD, OPS, LOST_FUSION, SUBGRAPHS, BOUNDARIES)
 _PART = ["kind", "name", "before", "after"]
 _TIMES = ["before_us", "after_us", "difference_us"]
 _MOST_TYPES = 4
@@ -378,8 +383,10 @@ def _predicted_sentences(difference: Difference) -> Iterator[str]:
     else:
         yield f"After is predicted as fast as before ({levels}): {kinds}."
     largest = [
-        f"{part_name(part)} {change(part.difference_us)}"
-        for part in parts.head(_MOST_PARTS).itertuples()
+        f"{part_name(part)} {change(us)}"
+        for part, us in zip(
+            parts.head(_MOST_PARTS).itertuples(), parts["difference_us"], strict=False
+        )
     ]
     rest = len(parts) - len(largest)
     more = f"; {rest} smaller parts" if rest > 1 else "; one smaller part" if rest else ""
@@ -466,21 +473,12 @@ def _predicted_ns(costs: CostModel, before: Affinity, after: Affinity) -> pd.Dat
 def _parts_ns(prediction: Prediction) -> pd.Series:
     """Return all parts but the ops, added up by kind, name, first and second device."""
     rows = [
-        (CONSTANT, "", "", "", prediction.constant_us),
-        (SPREAD, "", "", "", prediction.spread_us),
+        # Subgraphs of two placements have nothing in common but their device.
+        (s.kind, "" if s.kind == SUBGRAPHS else s.name, s.device, s.target, round(s.us * 1000.0))
+        for s in prediction.shares
+        if s.kind != OPS
     ]
-    rows += [(SUBGRAPHS, "", s.device, s.device, s.us) for s in prediction.subgraphs]
-    rows += [
-        (BOUNDARIES, b.tensor, b.source_device, b.target_device, b.us)
-        for b in prediction.boundaries
-    ]
-    rows += [
-        (LOST_FUSION, f"{pair.first}\n{pair.second}", "", "", pair.us)
-        for pair in prediction.lost_fusion
-    ]
-    frame = _frame(rows, [*_PART, "us"])
-    frame["ns"] = (frame.pop("us") * 1000.0).round().astype("int64")
-    return frame.groupby(_PART, sort=False)["ns"].sum()
+    return _frame(rows, [*_PART, "ns"]).groupby(_PART, sort=False)["ns"].sum()
 
 
 def _hand_overs(partition: Partition) -> Counter[tuple[str, str, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -17,6 +17,10 @@ from hetero_lab.result import Framed
 
 if TYPE_CHECKING:
     import pandas as pd
+
+CONSTANT, SPREAD, OPS, LOST_FUSION = "constant", "spread memory", "ops", "lost fusion"
+SUBGRAPHS, BOUNDARIES = "subgraphs", "boundaries"
+KINDS = (CONSTANT, SPREAD, OPS, LOST_FUSION, SUBGRAPHS, BOUNDARIES)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,98 +92,65 @@ class Predictor:
 
 
 @dataclass(frozen=True, slots=True)
-class UnitShare:
-    """Time of the ops of a unit on one device; a torn unit has one share a device."""
+class Share:
+    """A part of a predicted latency; ``kind`` is one of ``KINDS``.
 
-    unit: int
-    device: str
-    ops: tuple[str, ...]
-    us: float
-
-
-@dataclass(frozen=True, slots=True)
-class SubgraphShare:
-    """A subgraph: its own cost, and the ops' time within it (counted in the units' shares)."""
-
-    index: int
-    device: str
-    n_ops: int
-    us: float
-    ops_us: float
-
-
-@dataclass(frozen=True, slots=True)
-class BoundaryShare:
-    """A tensor that subgraph ``source`` hands to subgraph ``target``.
-
-    ``pairwise`` tells whether planners see it: it is the first hand-over of this tensor to that
-    device, and not within a device.
+    A unit on one device (a torn unit has a share on each), a subgraph (its own cost, without its
+    ops), a tensor that one subgraph hands to another, or fusion that is lost between two ops.
+    ``device`` is where it happens, ``target`` the device that a tensor enters, else the same.
+    ``numbers`` are those of the unit, or of the subgraphs: its own, or source and target.
     """
 
-    tensor: str
-    source: int
-    target: int
-    source_device: str
-    target_device: str
-    n_bytes: int | None
+    kind: str
+    name: str
+    device: str
+    target: str
     us: float
-    pairwise: bool
-
-
-@dataclass(frozen=True, slots=True)
-class FusionShare:
-    """Fusion lost between two ops that are in different subgraphs."""
-
-    first: str
-    second: str
-    us: float
-    pairwise: bool
+    ops: tuple[str, ...] = ()
+    numbers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Prediction(Framed):
-    """A predicted latency in its parts, which add up to ``predicted_us``.
+    """A predicted latency in its shares, which add up to ``predicted_us``.
 
     ``pairwise_us`` and ``extra_us`` are the two parts of the objective; ``device_us`` is the
-    work of each device, which with the constant is the latency.
+    work of each device. Their sum plus the constant and spread memory is the latency.
     """
 
     predicted_us: float
     pairwise_us: float
-    extra_us: float
-    constant_us: float
-    spread_us: float
     device_us: Mapping[str, float]
-    units: tuple[UnitShare, ...]
-    subgraphs: tuple[SubgraphShare, ...]
-    boundaries: tuple[BoundaryShare, ...]
-    lost_fusion: tuple[FusionShare, ...]
+    shares: tuple[Share, ...]
     partition: Partition
 
+    @property
+    def extra_us(self) -> float:
+        """The part that planners cannot minimise exactly."""
+        return self.predicted_us - self.pairwise_us
+
+    def of(self, kind: str) -> list[Share]:
+        """Return the shares of one kind; subgraphs are in the order of the partition."""
+        return [share for share in self.shares if share.kind == kind]
+
     def __repr__(self) -> str:
-        return (
-            f"Prediction({self.predicted_us:.1f} µs = constant {self.constant_us:.1f} + spread "
-            f"memory {self.spread_us:.1f} + ops "
-            f"{_sum(self.units):.1f} + {len(self.subgraphs)} subgraphs "
-            f"{_sum(self.subgraphs):.1f} + {len(self.boundaries)} boundaries "
-            f"{_sum(self.boundaries):.1f} + lost fusion {_sum(self.lost_fusion):.1f})"
-        )
+        parts = []
+        for kind in KINDS:
+            every = self.of(kind)
+            count = f"{len(every)} " if kind in (SUBGRAPHS, BOUNDARIES) else ""
+            parts.append(f"{count}{kind} {sum(share.us for share in every):.1f}")
+        return f"Prediction({self.predicted_us:.1f} µs = {' + '.join(parts)})"
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row a part: ``kind, name, device, predicted_us, share``, largest first."""
         import pandas as pd
 
-        rows = [("constant", "", "", self.constant_us), ("spread memory", "", "", self.spread_us)]
-        rows += [("unit", "\n".join(u.ops), u.device, u.us) for u in self.units]
-        rows += [("subgraph", str(s.index), s.device, s.us) for s in self.subgraphs]
-        rows += [
-            ("boundary", b.tensor, f"{b.source_device} → {b.target_device}", b.us)
-            for b in self.boundaries
+        rows = [
+            (s.kind, s.name, " → ".join(dict.fromkeys([s.device, s.target])), s.us)
+            for s in self.shares
         ]
-        rows += [("lost fusion", f"{f.first}\n{f.second}", "", f.us) for f in self.lost_fusion]
         frame = pd.DataFrame(rows, columns=["kind", "name", "device", "predicted_us"])
-        total = self.predicted_us or 1.0
-        frame["share"] = frame["predicted_us"] / total
+        frame["share"] = frame["predicted_us"] / (self.predicted_us or 1.0)
         return frame.sort_values("predicted_us", ascending=False, kind="stable", ignore_index=True)
 
 
@@ -188,96 +159,66 @@ def breakdown(objective: Objective, affinity: Affinity) -> Prediction:
     devices = objective.device_numbers(affinity)
     evaluation = objective.evaluate(devices)
     partition = predict(objective.graph, affinity)
-    total = evaluation.value_ns(LATENCY)
-    pairwise = objective.pairwise_ns(devices)
     work = zip(objective.devices, (evaluation.busy_ns / 1000.0).tolist(), strict=True)
     return Prediction(
-        predicted_us=total / 1000.0,
-        pairwise_us=pairwise / 1000.0,
-        extra_us=(total - pairwise) / 1000.0,
-        constant_us=objective.constant_ns / 1000.0,
-        spread_us=evaluation.spread_ns / 1000.0,
+        predicted_us=evaluation.value_ns(LATENCY) / 1000.0,
+        pairwise_us=objective.pairwise_ns(devices) / 1000.0,
         device_us=dict(work),
-        units=_units(objective, devices),
-        subgraphs=_subgraphs(objective, devices, partition),
-        boundaries=_boundaries(objective, devices, evaluation, partition),
-        lost_fusion=_lost_fusion(objective, devices, evaluation),
+        shares=(
+            Share(CONSTANT, "", "", "", objective.constant_ns / 1000.0),
+            Share(SPREAD, "", "", "", evaluation.spread_ns / 1000.0),
+            *_units(objective, devices),
+            *_lost_fusion(objective, devices, evaluation),
+            *_subgraphs(objective, partition),
+            *_boundaries(objective, devices, evaluation, partition),
+        ),
         partition=partition,
     )
 
 
-def _units(objective: Objective, devices: np.ndarray) -> tuple[UnitShare, ...]:
-    costs, index_of = objective.terms, objective.graph.index_of
-    shares: list[UnitShare] = []
-    for number, unit in enumerate(costs.units):
+def _units(objective: Objective, devices: np.ndarray) -> Iterator[Share]:
+    index_of = objective.graph.index_of
+    for number, unit in enumerate(objective.terms.units):
         where: dict[int, list[str]] = {}
         for op in unit.ops:
             where.setdefault(int(devices[index_of[op]]), []).append(op)
-        for device, ops in where.items():
-            ns = int(objective.op_ns[[index_of[op] for op in ops], device].sum())
-            shares.append(UnitShare(number, costs.devices[device], tuple(ops), ns / 1000.0))
-    return tuple(shares)
-
-
-def _subgraphs(
-    objective: Objective, devices: np.ndarray, partition: Partition
-) -> tuple[SubgraphShare, ...]:
-    costs, index_of = objective.terms, objective.graph.index_of
-    shares: list[SubgraphShare] = []
-    for subgraph in partition.subgraphs:
-        nodes = [index_of[op] for op in subgraph.ops]
-        device = costs.devices.index(subgraph.device)
-        shares.append(
-            SubgraphShare(
-                index=subgraph.index,
-                device=subgraph.device,
-                n_ops=len(nodes),
-                us=int(objective.subgraph_ns[device]) / 1000.0,
-                ops_us=int(objective.op_ns[nodes, devices[nodes]].sum()) / 1000.0,
-            )
-        )
-    return tuple(shares)
-
-
-def _boundaries(
-    objective: Objective, devices: np.ndarray, evaluation: PlacementCost, partition: Partition
-) -> tuple[BoundaryShare, ...]:
-    costs, graph, first_tensor = objective.terms, objective.graph, objective.first_tensor
-    crossing = evaluation.crossing
-    seen: set[tuple[int, int]] = set()
-    shares: list[BoundaryShare] = []
-    columns = (crossing.tensor, crossing.producer, crossing.user, crossing.ns)
-    for tensor, producer, user, ns in zip(*(c.tolist() for c in columns), strict=True):
-        source, target = int(devices[producer]), int(devices[user])
-        op, port = graph.ops[producer], tensor - int(first_tensor[producer])
-        shares.append(
-            BoundaryShare(
-                tensor=op.name if len(op.outputs) == 1 else f"{op.name}:{port}",
-                source=partition.home[producer],
-                target=partition.home[user],
-                source_device=costs.devices[source],
-                target_device=costs.devices[target],
-                n_bytes=op.outputs[port].n_bytes,
-                us=ns / 1000.0,
-                pairwise=source != target and (tensor, target) not in seen,
-            )
-        )
-        seen.add((tensor, target))
-    return tuple(shares)
+        for at, ops in where.items():
+            ns = int(objective.op_ns[[index_of[op] for op in ops], at].sum())
+            device = objective.devices[at]
+            yield Share(OPS, "\n".join(ops), device, device, ns / 1000.0, tuple(ops), (number,))
 
 
 def _lost_fusion(
     objective: Objective, devices: np.ndarray, evaluation: PlacementCost
-) -> tuple[FusionShare, ...]:
-    costs = objective.terms
-    shares: list[FusionShare] = []
+) -> Iterator[Share]:
     for row in evaluation.lost.tolist():
         first, second = (int(devices[node]) for node in objective.fused[row])
         ns = int(objective.first_ns[row, first] + objective.second_ns[row, second])
-        term = costs.lost_fusion[row]
-        shares.append(FusionShare(term.first, term.second, ns / 1000.0, first != second))
-    return tuple(shares)
+        term = objective.terms.lost_fusion[row]
+        ops = (term.first, term.second)
+        yield Share(LOST_FUSION, "\n".join(ops), "", "", ns / 1000.0, ops)
 
 
-def _sum(shares: tuple) -> float:
-    return sum(share.us for share in shares)
+def _subgraphs(objective: Objective, partition: Partition) -> Iterator[Share]:
+    for subgraph in partition.subgraphs:
+        device, number = subgraph.device, subgraph.index
+        ns = int(objective.subgraph_ns[objective.devices.index(device)])
+        yield Share(SUBGRAPHS, str(number), device, device, ns / 1000.0, subgraph.ops, (number,))
+
+
+def _boundaries(
+    objective: Objective, devices: np.ndarray, evaluation: PlacementCost, partition: Partition
+) -> Iterator[Share]:
+    graph, first_tensor = objective.graph, objective.first_tensor
+    crossing = evaluation.crossing
+    columns = (crossing.tensor, crossing.producer, crossing.user, crossing.ns)
+    for tensor, producer, user, ns in zip(*(c.tolist() for c in columns), strict=True):
+        op, port = graph.ops[producer], tensor - int(first_tensor[producer])
+        yield Share(
+            BOUNDARIES,
+            op.name if len(op.outputs) == 1 else f"{op.name}:{port}",
+            objective.devices[devices[producer]],
+            objective.devices[devices[user]],
+            ns / 1000.0,
+            numbers=(partition.home[producer], partition.home[user]),
+        )

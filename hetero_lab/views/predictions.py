@@ -12,16 +12,14 @@ from plotly.subplots import make_subplots
 
 from hetero_lab.errors import PlanError
 from hetero_lab.planning.cost_model import CostModel
-from hetero_lab.planning.difference import (
+from hetero_lab.planning.difference import Difference, change, part_name
+from hetero_lab.planning.prediction import (
     BOUNDARIES,
     KINDS,
     LOST_FUSION,
     OPS,
     SPREAD,
     SUBGRAPHS,
-    Difference,
-    change,
-    part_name,
 )
 from hetero_lab.planning.language_plans import BlockCurve
 from hetero_lab.terminal import count_of
@@ -140,9 +138,9 @@ def steps(difference: Difference) -> list[WaterfallStep]:
     found: list[WaterfallStep] = []
     at_us = 0.0
     if difference.predicted_ns is not None:
-        grouped = dict(iter(difference.parts.groupby(["kind", "before", "after"])))
-        for key in sorted(grouped, key=lambda key: (KINDS.index(key[0]), *key[1:])):
-            rows, us = grouped[key], round(float(grouped[key]["difference_us"].sum()), 3)
+        groups: Any = difference.parts.groupby(["kind", "before", "after"])
+        for key, rows in sorted(groups, key=lambda group: (KINDS.index(group[0][0]), *group[0])):
+            us = round(float(rows["difference_us"].sum()), 3)
             details = tuple(
                 f"{part_name(part)}: {change(part.difference_us)}"
                 for part in rows.head(_MOST_NAMED).itertuples()
@@ -168,7 +166,8 @@ def moved_types(difference: Difference) -> dict[tuple[str, str], list[str]]:
     shown = {op_type for op_type, _ in Counter(moved["op_type"]).most_common(_MOST_TYPES)}
     types = moved["op_type"].where(moved["op_type"].isin(shown), _OTHERS)
     totals = Counter(types)
-    grouped = {key: list(rows["op"]) for key, rows in moved.groupby([types, "after"])}
+    groups: Any = moved.groupby([types, "after"])
+    grouped = {key: list(rows["op"]) for key, rows in groups}
     order = sorted(grouped, key=lambda key: (key[0] not in shown, -totals[key[0]], *key))
     return {key: grouped[key] for key in order}
 

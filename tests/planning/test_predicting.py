@@ -36,13 +36,12 @@ def test_a_prediction_is_the_sum_of_its_parts(seed):
     assert round(parts.predicted_us * 1000) == latency_ns(costs, affinity)
     assert round(parts.pairwise_us * 1000) == pairwise_ns(costs, choice)
     assert parts.extra_us >= 0
-    shares = [*parts.units, *parts.subgraphs, *parts.boundaries, *parts.lost_fusion]
-    alone = parts.constant_us + parts.spread_us
-    assert alone + sum(share.us for share in shares) == pytest.approx(parts.predicted_us)
+    assert sum(share.us for share in parts.shares) == pytest.approx(parts.predicted_us)
+    alone = sum(share.us for share in [*parts.of("constant"), *parts.of("spread memory")])
     assert alone + sum(parts.device_us.values()) == pytest.approx(parts.predicted_us)
     frame = parts.to_frame()
     assert frame["predicted_us"].sum() == pytest.approx(parts.predicted_us)
-    assert len(parts.subgraphs) == len(parts.partition.subgraphs)
+    assert len(parts.of("subgraphs")) == len(parts.partition.subgraphs)
 
 
 @pytest.mark.parametrize("seed", range(40))
