@@ -17,14 +17,12 @@ import numpy as np
 from hetero_lab.errors import PlanError, did_you_mean, shorten
 from hetero_lab.model.blocks import block_range, find_blocks
 from hetero_lab.model.language import Scenario, expect_scenario
-from hetero_lab.model.opgraph import OpGraph
 from hetero_lab.placement.affinity import Affinity
 from hetero_lab.planning.cost_model import CostModel, expect_costs
 from hetero_lab.planning.device_runs import runs, subgraphs_of_runs_ns
 from hetero_lab.planning.memory import (
     DeviceMemory,
     MemoryLimit,
-    MemoryTable,
     Pools,
     memory_pools,
     pools_text,
@@ -222,6 +220,8 @@ def block_curve(
         )
     pools = memory_pools(costs.devices, memory_limit)
     fitting = phases.fitting(pools)
+    if not len(fitting):
+        raise phases.nothing_fits(pools)
     n_blocks = (phases.step.blocks == costs.devices.index(device)).sum(axis=1)
     step_ns = phases.step.latency_ns
     points = []
@@ -261,31 +261,7 @@ def plan_phases(costs: CostModel, *, memory_limit: MemoryLimit | None = None) ->
         costs = hl.calibrate(llm, ["GPU", "CPU"], scenario=hl.Scenario(1024, 64))
         hl.llm.plan_phases(costs, memory_limit={"GPU": "100MiB"}).verdict
     """
-    phases = _Phases.of(costs)
-    pools = memory_pools(costs.devices, memory_limit)
-    fitting = phases.fitting(pools)
-    new = phases.scenario.new_tokens - 1
-    best = _best_pair(
-        phases.first.latency_ns, new * phases.step.latency_ns, fitting, fitting, phases.move_ns,
-        lambda first, others: phases.keep_within(first, others, pools),
-    )  # fmt: skip
-    assert best is not None  # some placement fits
-    one, prefill, decode = best
-    assert one is not None
-    first, rest = phases.point(prefill, 0), phases.point(decode, 0)
-    whole = phases.point(one, 0)
-    return PhasePlan(
-        scenario=phases.scenario,
-        prefill=first.affinity,
-        decode=rest.affinity,
-        memory=phases.memory_of_both(prefill, decode),
-        ttft_ms=first.ttft_ms,
-        tpot_ms=rest.tpot_ms,
-        move_ms=float(phases.move_ns(prefill, np.array([decode]))[0]) / 1e6,
-        one=whole.affinity,
-        one_ms=whole.ttft_ms + new * whole.tpot_ms,
-        differ=prefill != decode,
-    )
+    return _Phases.of(costs).planned(memory_pools(costs.devices, memory_limit))
 
 
 def plan_static_phases(
@@ -329,68 +305,16 @@ def plan_static_phases(
     expect_scenario(scenario)
     expect_costs(prefill)
     expect_costs(decode)
-    devices = decode.devices
-    pools = memory_pools(devices, memory_limit)
-    sides = [_Runs.of(costs) for costs in (prefill, decode)]
-    if prefill.devices != devices or sides[0].n_blocks != sides[1].n_blocks:
+    pools = memory_pools(decode.devices, memory_limit)
+    phases = _Phases(_Runs.of(prefill), _Runs.of(decode), scenario, is_static=True)
+    n_first, n_step = phases.first.blocks.shape[1], phases.step.blocks.shape[1]
+    if prefill.devices != decode.devices or n_first != n_step:
         raise PlanError(
-            f"These costs do not belong together: {sides[0].n_blocks} layers on "
-            f"{', '.join(prefill.devices)}, and {sides[1].n_blocks} on {', '.join(devices)}. "
+            f"These costs do not belong together: {n_first} layers on "
+            f"{', '.join(prefill.devices)}, and {n_step} on {', '.join(decode.devices)}. "
             "Calibrate both static models of one language model on the same devices."
         )
-    allowed = sides[0].allowed & sides[1].allowed
-    blocks = sides[1].blocks
-    cache = _cache_bytes(decode.graph, blocks, len(devices))
-    own = [
-        np.dstack([side.held_bytes(side.is_held), side.boundary_bytes]) for side in sides
-    ]  # [placements, devices, 3]
-    alone = own[0].sum(axis=2) + own[1].sum(axis=2) + cache.sum(axis=2)
-    every = np.flatnonzero(allowed)
-    fitting = every[_within(alone[every], pools)]
-    n_states = len(_caches(decode.graph)) // blocks.shape[1]
-    layer_bytes = cache.sum(axis=(1, 2))[0] / blocks.shape[1]
-    handed = layer_bytes * scenario.prompt_tokens / (scenario.context_tokens - 1)
-
-    def move_ns(first: int, others: np.ndarray) -> np.ndarray:
-        source, target = blocks[first][None], blocks[others]
-        ns = decode.objective.fixed_ns[source, target] * n_states
-        ns = ns + decode.objective.ns_per_byte[source, target] * handed
-        return np.where(source == target, 0, np.rint(ns)).astype(np.int64).sum(axis=1)
-
-    def keeps(first: int, others: np.ndarray) -> np.ndarray:
-        held = own[0][first].sum(axis=1) + own[1][others].sum(axis=2) + cache[others].sum(axis=2)
-        return allowed[others] & _within(held, pools)
-
-    new = scenario.new_tokens - 1
-    first_ns, step_ns = (side.latency_ns for side in sides)
-    best = _best_pair(first_ns, new * step_ns, every, fitting, move_ns, keeps)
-    if best is None:
-        raise PlanError(
-            f"No placement by layer keeps both static models within memory_limit "
-            f"({pools_text(devices, pools)}), weights in each: {_nearest(alone, devices, pools)}. "
-            "Raise a limit, shorten the scenario, or add a device."
-        )
-    one, first, rest = best
-    ttft_ms, tpot_ms = sides[0].predicted_ms(first), sides[1].predicted_ms(rest)
-    one_ms = np.inf
-    if one is not None:
-        one_ms = sides[0].predicted_ms(one) + new * sides[1].predicted_ms(one)
-    held = own[0][first] + own[1][rest] + cache[rest]
-    return PhasePlan(
-        scenario=scenario,
-        prefill=sides[0].affinity(first),
-        decode=sides[1].affinity(rest),
-        memory=tuple(
-            DeviceMemory(device, "", *map(int, held[number]))
-            for number, device in enumerate(devices)
-        ),
-        ttft_ms=ttft_ms,
-        tpot_ms=tpot_ms,
-        move_ms=float(move_ns(first, np.array([rest]))[0]) / 1e6,
-        one=None if one is None else sides[1].affinity(one),
-        one_ms=one_ms,
-        differ=first != rest,
-    )
+    return phases.planned(pools)
 
 
 def _best_pair(
@@ -427,23 +351,6 @@ def _best_pair(
     return None if best is None else (one, best[0], best[1])
 
 
-def _caches(graph: OpGraph) -> list[int]:
-    """Return the inputs of a static model that are a cache."""
-    return [index for index in graph.parameters if graph.ops[index].name.startswith("past.")]
-
-
-def _cache_bytes(graph: OpGraph, blocks: np.ndarray, n_devices: int) -> np.ndarray:
-    """Return the bytes of the inputs that are a cache, ``[placements, devices, 3]``."""
-    found = find_blocks(graph)
-    held = np.zeros((len(blocks), n_devices, 3), dtype=np.int64)
-    for index in _caches(graph):
-        users = [found.of_op[use.index] for use in graph.consumers[index]]
-        block = int(np.clip(min(users, default=0), 0, found.n_blocks - 1))
-        n_bytes = graph.ops[index].outputs[0].n_bytes or 0
-        held[np.arange(len(blocks)), blocks[:, block], 1] += n_bytes
-    return held
-
-
 @dataclass(frozen=True, eq=False)
 class _Runs:
     """One model in every placement in which each device has one run of layers, or none.
@@ -467,10 +374,6 @@ class _Runs:
         block_of = [found.of_op[graph.index_of[unit.ops[0]]] for unit in costs.units]
         pairwise = Pairwise.build(costs.objective, [unit.ops for unit in costs.units])
         return cls(costs, pairwise, blocks, blocks[:, np.clip(block_of, 0, n - 1)])
-
-    @property
-    def n_blocks(self) -> int:
-        return self.blocks.shape[1]
 
     @cached_property
     def allowed(self) -> np.ndarray:
@@ -505,6 +408,11 @@ class _Runs:
         found = [least(self.choices, d) - least(self.choices, d, boundaries=False) for d in each]
         return np.stack(found, axis=1)
 
+    @cached_property
+    def own_bytes(self) -> np.ndarray:
+        """Bytes of weights, states and boundary tensors, ``[placements, devices, 3]``."""
+        return np.dstack([self.held_bytes(self.is_held), self.boundary_bytes])
+
     def devices(self, number: int) -> np.ndarray:
         """Return the device of every node in a placement."""
         return self.pairwise.devices(self.choices[number])
@@ -520,11 +428,15 @@ class _Runs:
 
 @dataclass(frozen=True, eq=False)
 class _Phases:
-    """Both phases of a language model with states, in the same placements."""
+    """The prompt and further tokens of a language model, in the same placements.
 
-    step: _Runs
+    Both phases are one model with states, which holds its weights once, or two static models.
+    """
+
     first: _Runs
+    step: _Runs
     scenario: Scenario
+    is_static: bool = False
 
     @classmethod
     def of(cls, costs: CostModel) -> _Phases:
@@ -535,55 +447,108 @@ class _Phases:
                 "and a further token. Make them with hetero_lab.calibrate(model, devices, "
                 "scenario=…)."
             )
-        return cls(_Runs.of(costs), _Runs.of(costs.prefill), costs.scenario)
+        return cls(_Runs.of(costs.prefill), _Runs.of(costs), costs.scenario)
+
+    @cached_property
+    def every(self) -> np.ndarray:
+        """The numbers of the placements that both phases support."""
+        return np.flatnonzero(self.first.allowed & self.step.allowed)
+
+    def planned(self, pools: Pools) -> PhasePlan:
+        """Return the best pair of placements; raises PlanError if none keeps to the limits."""
+        first, step, new = self.first, self.step, self.scenario.new_tokens - 1
+        best = _best_pair(
+            first.latency_ns, new * step.latency_ns, self.every, self.fitting(pools), self.move_ns,
+            lambda prefill, others: _within(self.held(prefill, others).sum(axis=2), pools),
+        )  # fmt: skip
+        if best is None:
+            raise self.nothing_fits(pools)
+        one, prefill, decode = best
+        if prefill == decode and not self.is_static:
+            memory = self.point(prefill, 0).memory
+        else:
+            memory = self._memory(self.held(prefill, np.array([decode]))[0])
+        one_ms = np.inf
+        if one is not None:
+            one_ms = first.predicted_ms(one) + new * step.predicted_ms(one)
+        return PhasePlan(
+            scenario=self.scenario,
+            prefill=first.affinity(prefill),
+            decode=step.affinity(decode),
+            memory=memory,
+            ttft_ms=first.predicted_ms(prefill),
+            tpot_ms=step.predicted_ms(decode),
+            move_ms=float(self.move_ns(prefill, np.array([decode]))[0]) / 1e6,
+            one=None if one is None else step.affinity(one),
+            one_ms=one_ms,
+            differ=prefill != decode,
+        )
 
     def fitting(self, pools: Pools) -> np.ndarray:
-        """Return the numbers of the placements that keep to memory limits.
+        """Return the numbers of the placements that keep to memory limits in both phases."""
+        return self.every[_within(self.held(self.every, self.every).sum(axis=2), pools)]
 
-        Raises
-        ------
-        PlanError
-            None does.
-        """
-        every = np.flatnonzero(self.step.allowed)
-        held = self._bytes(self.step.is_held, self.step.boundary_bytes)[every]
-        found = every[_within(held, pools)]
-        if not len(found):
-            devices = self.step.costs.devices
-            raise PlanError(
-                f"No placement by layer keeps within memory_limit ({pools_text(devices, pools)}) "
-                f"at a context of {self.scenario.context_tokens} tokens: "
-                f"{_nearest(held, devices, pools)}. Raise a limit, shorten the scenario, or add a "
-                "device."
-            )
-        return found
-
-    def keep_within(self, prefill: int, others: np.ndarray, pools: Pools) -> np.ndarray:
-        """Return which of ``others`` for decoding fit beside a placement for the prompt."""
-        held, boundaries = self.step.is_held, self.step.boundary_bytes
-        both = np.where(
-            (others == prefill)[:, None],
-            boundaries[others],
-            boundaries[prefill] + boundaries[others],
+    def nothing_fits(self, pools: Pools) -> PlanError:
+        """Return the error that names the placement closest to the limits."""
+        held = self.held(self.every, self.every).sum(axis=2)
+        devices = self.step.costs.devices
+        both = "both static models " if self.is_static else ""
+        return PlanError(
+            f"No placement by layer keeps {both}within memory_limit "
+            f"({pools_text(devices, pools)}) at a context of {self.scenario.context_tokens} "
+            f"tokens: {_nearest(held, devices, pools)}. Raise a limit, shorten the scenario, or "
+            "add a device."
         )
-        return _within(self._bytes(held[prefill] | held[others], both), pools)
 
-    def _bytes(self, is_held: np.ndarray, boundaries: np.ndarray) -> np.ndarray:
-        return self.step.held_bytes(is_held).sum(axis=2) + boundaries
+    def held(self, prefill: int | np.ndarray, decode: np.ndarray) -> np.ndarray:
+        """Return the bytes of weights, states and boundary tensors, ``[n, devices, 3]``.
+
+        ``prefill`` is one placement for all of ``decode``, or one for each.
+        """
+        first, step = self.first, self.step
+        if self.is_static:
+            weights = first.own_bytes[prefill] + step.own_bytes[decode]
+            weights[:, :, 1] += self._cache_bytes[decode]
+            return weights
+        shared = step.held_bytes(step.is_held[prefill] | step.is_held[decode])
+        both = step.boundary_bytes[prefill] + step.boundary_bytes[decode]
+        same = np.asarray(prefill == decode)[:, None]
+        return np.dstack([shared, np.where(same, step.boundary_bytes[decode], both)])
 
     def move_ns(self, prefill: int, others: np.ndarray) -> np.ndarray:
         """Return the cost of handing the key-value cache of the prompt to ``others``."""
-        objective, choices = self.step.costs.objective, self.step.choices
-        share = self.scenario.prompt_tokens / self.scenario.context_tokens
-        table = MemoryTable.of(self.step.costs.graph)
-        unit = objective.unit_of[table.states]
-        sizes = table.n_bytes[table.first_tensor[table.states]]
-        n_states = np.bincount(unit, minlength=choices.shape[1])
-        n_bytes = np.bincount(unit, weights=sizes, minlength=choices.shape[1])
-        source, target = choices[prefill][None], choices[others]
-        ns = objective.fixed_ns[source, target] * n_states
-        ns = ns + objective.ns_per_byte[source, target] * n_bytes * share
+        objective, blocks = self.step.costs.objective, self.step.blocks
+        count, n_bytes = self._caches
+        # A static model reads the cache of all tokens but the one that it computes.
+        n_tokens = self.scenario.context_tokens - self.is_static
+        source, target = blocks[prefill][None], blocks[others]
+        ns = objective.fixed_ns[source, target] * count
+        ns = ns + objective.ns_per_byte[source, target] * (
+            n_bytes * self.scenario.prompt_tokens / n_tokens
+        )
         return np.where(source == target, 0, np.rint(ns)).astype(np.int64).sum(axis=1)
+
+    @cached_property
+    def _caches(self) -> tuple[np.ndarray, np.ndarray]:
+        """Number and bytes of the key-value caches of each block."""
+        graph, n_blocks = self.step.costs.graph, self.step.blocks.shape[1]
+        block_of = find_blocks(graph).of_op
+        if self.is_static:
+            caches = [i for i in graph.parameters if graph.ops[i].name.startswith("past.")]
+            users = [[block_of[use.index] for use in graph.consumers[i]] for i in caches]
+            blocks = [min(every, default=0) for every in users]
+        else:
+            caches = [op.index for op in graph if op.type == "ReadValue"]
+            blocks = [block_of[i] for i in caches]
+        at = np.clip(np.array(blocks, dtype=np.int64), 0, n_blocks - 1)
+        sizes = [graph.ops[i].outputs[0].n_bytes or 0 for i in caches]
+        return np.bincount(at, minlength=n_blocks), np.bincount(at, sizes, minlength=n_blocks)
+
+    @cached_property
+    def _cache_bytes(self) -> np.ndarray:
+        """Bytes of the key-value caches on each device, ``[placements, devices]``."""
+        on = self.step.blocks[:, :, None] == np.arange(len(self.step.costs.devices))
+        return np.einsum("nbd,b->nd", on, self._caches[1].astype(np.int64))
 
     def point(self, number: int, n_blocks: int) -> CurvePoint:
         """Predict a placement with the partition that HETERO makes of it."""
@@ -597,16 +562,9 @@ class _Phases:
             tpot_ms=self.step.predicted_ms(number),
         )
 
-    def memory_of_both(self, prefill: int, decode: int) -> tuple[DeviceMemory, ...]:
-        """Count the bytes each device holds for two placements, shared ones once."""
-        if prefill == decode:
-            return self.point(prefill, 0).memory
-        held = self.step.is_held
-        of_both = self.step.held_bytes((held[prefill] | held[decode])[None])[0]
-        boundaries = self.step.boundary_bytes[[prefill, decode]].sum(axis=0)
-        return self._memory(np.column_stack([of_both, boundaries]), None)
-
-    def _memory(self, held: np.ndarray, blocks: np.ndarray | None) -> tuple[DeviceMemory, ...]:
+    def _memory(
+        self, held: np.ndarray, blocks: np.ndarray | None = None
+    ) -> tuple[DeviceMemory, ...]:
         def run(device: int) -> str:
             own = np.flatnonzero(blocks == device) if blocks is not None else np.zeros(0)
             return block_range(int(own[0]), int(own[-1])) if len(own) else ""
